@@ -1,3 +1,36 @@
 """tclab: a performance lab for graph neural networks on perturbed copies of one large graph."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tclab import graph, lab, masking, message_passing, models, perturbation, readers, sweep, timing
+    from tclab.errors import InputError
+    from tclab.graph import CellGraph
+    from tclab.masking import view
+
 __version__ = "0.1.0"
+
+# `import tclab` must stay cheap, so each name is fetched from its room when it is first asked for
+_NAMES = {
+    "CellGraph": "tclab.graph",
+    "InputError": "tclab.errors",
+    "view": "tclab.masking",
+}
+_ROOMS = ("graph", "lab", "masking", "message_passing", "models", "perturbation", "readers", "sweep", "timing")
+
+__all__ = [*_NAMES, *_ROOMS]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
+    if name in _ROOMS:
+        return importlib.import_module(f"tclab.{name}")
+    raise AttributeError(f"module 'tclab' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

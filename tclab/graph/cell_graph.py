@@ -1,0 +1,251 @@
+"""The one large graph that is perturbed: nodes by type and named relations between them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tclab.errors import InputError, unknown
+from tclab.graph.network import Network
+
+if TYPE_CHECKING:
+    from torch_geometric.data import HeteroData
+
+
+@dataclass(frozen=True)
+class Metabolism:
+    """The bipartite part: which genes a reaction needs, and which metabolites it turns over.
+
+    **Arguments:**
+
+    - `gpr`: deleted type → reaction; a reaction is lost with any of its genes (`cascades`).
+    - `stoichiometry`: reaction → metabolite, weighted by the signed stoichiometric coefficient.
+    """
+
+    gpr: Network
+    stoichiometry: Network
+
+    @property
+    def num_reactions(self) -> int:
+        """How many reaction nodes there are."""
+        return self.stoichiometry.num_sources
+
+    @property
+    def num_metabolites(self) -> int:
+        """How many metabolite nodes there are."""
+        return self.stoichiometry.num_targets
+
+
+@dataclass(frozen=True, eq=False)
+class CellGraph:
+    """Nodes by type, named relations between them, and the node type that perturbations delete.
+
+    **Arguments:**
+
+    - `num_nodes`: how many nodes each type has.
+    - `relations`: every relation by name, in order; those within the deleted type are the `networks`.
+    - `deleted_type`: the node type that a perturbation deletes.
+    - `node_names`: the names of a type's nodes, where they have any.
+    - `source`: where it came from, for titles and rows.
+    """
+
+    num_nodes: Mapping[str, int]
+    relations: Mapping[str, Network]
+    deleted_type: str
+    node_names: Mapping[str, Sequence[str]] | None = None
+    source: str = "given"
+
+    def __post_init__(self) -> None:
+        if self.deleted_type not in self.num_nodes:
+            raise unknown("node type", self.deleted_type, self.num_nodes)
+        for name, network in self.relations.items():
+            if name != network.name:
+                raise InputError(f"relation {name!r} holds a network called {network.name!r}")
+            for end, number in ((network.source, network.num_sources), (network.target, network.num_targets)):
+                if self.num_nodes.get(end) != number:
+                    raise InputError(
+                        f"network {name!r} counts {number} {end} nodes, the graph {self.num_nodes.get(end)}"
+                    )
+
+    @staticmethod
+    def synthetic(
+        scale: float = 1.0, seed: int = 0, *, self_loops: bool = False, metabolism: bool = True
+    ) -> CellGraph:
+        """Return a made-up yeast cell; `scale=1.0` has exactly the real numbers of nodes and edges.
+
+        See `tclab.graph.synthetic.synthetic_graph`.
+        """
+        from tclab.graph.synthetic import synthetic_graph
+
+        return synthetic_graph(scale, seed, self_loops=self_loops, metabolism=metabolism)
+
+    @staticmethod
+    def from_folder(path: str | Path) -> CellGraph:
+        """Return the graph that a folder of public files holds; see `tclab.readers.read_folder`."""
+        from tclab.readers import read_folder  # the one room above that this one reaches, and only here
+
+        return read_folder(path)
+
+    @staticmethod
+    def from_edges(
+        edges: Mapping[str, Tensor], *, num_nodes: int, node_type: str = "node", source: str = "given"
+    ) -> CellGraph:
+        """Return a graph of one node type from edge lists, each [2, E] int64."""
+        networks = {
+            name: Network(name, edge_index, node_type, node_type, num_nodes, num_nodes)
+            for name, edge_index in edges.items()
+        }
+        return CellGraph({node_type: num_nodes}, networks, node_type, source=source)
+
+    @staticmethod
+    def from_hetero_data(data: HeteroData, *, deleted_type: str) -> CellGraph:
+        """Return the graph of a PyG `HeteroData`; see `tclab.graph.hetero_data`."""
+        from tclab.graph.hetero_data import from_hetero_data
+
+        return from_hetero_data(data, deleted_type=deleted_type)
+
+    def to_hetero_data(self) -> HeteroData:
+        """Return this graph as a PyG `HeteroData`; see `tclab.graph.hetero_data`."""
+        from tclab.graph.hetero_data import to_hetero_data
+
+        return to_hetero_data(self)
+
+    @property
+    def networks(self) -> dict[str, Network]:
+        """The relations within the deleted type, in order: the edge types that a sweep counts."""
+        kind = self.deleted_type
+        return {name: n for name, n in self.relations.items() if n.source == kind == n.target}
+
+    @property
+    def metabolism(self) -> Metabolism | None:
+        """The bipartite part, where the graph has one: relations called `gpr` and `stoichiometry`."""
+        if "gpr" in self.relations and "stoichiometry" in self.relations:
+            return Metabolism(self.relations["gpr"], self.relations["stoichiometry"])
+        return None
+
+    @property
+    def num_edges(self) -> int:
+        """How many edges the networks have in all; the bipartite part is not counted."""
+        return sum(network.num_edges for network in self.networks.values())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are; the CPU for a graph with no relation."""
+        for network in self.relations.values():
+            return network.edge_index.device
+        return torch.device("cpu")
+
+    def select(self, networks: int | Iterable[str] | None) -> CellGraph:
+        """Return this graph with some of its networks: the first n, or those named, in the order named.
+
+        `None` keeps all. The bipartite part stays.
+        """
+        if networks is None:
+            return self
+        own = self.networks
+        if isinstance(networks, int):
+            if isinstance(networks, bool) or not 1 <= networks <= len(own):
+                raise InputError(f"networks is {networks!r}, expected 1 to {len(own)} or names of networks")
+            names = list(own)[:networks]
+        else:
+            names = list(networks)
+            for name in names:
+                if name not in own:
+                    raise unknown("network", name, own)
+            if not names or len(set(names)) < len(names):
+                raise InputError(f"networks is {names!r}, expected one or more names, none of them twice")
+        rest = {name: n for name, n in self.relations.items() if name not in own}
+        return self._with({**{name: own[name] for name in names}, **rest})
+
+    def without_metabolism(self) -> CellGraph:
+        """Return this graph with its networks only."""
+        return self._with(self.networks)
+
+    def with_self_loops(self) -> CellGraph:
+        """Return this graph with one self-loop on every node of every network, as the original adds them."""
+        relations = dict(self.relations)
+        for name, network in self.networks.items():
+            source, target = network.edge_index
+            has = torch.zeros(network.num_sources, dtype=torch.bool)
+            has[source[source == target]] = True
+            missing = torch.nonzero(~has).flatten()
+            weight = network.weight
+            relations[name] = Network(
+                name,
+                torch.cat([network.edge_index, missing.expand(2, -1)], dim=1),
+                network.source,
+                network.target,
+                network.num_sources,
+                network.num_targets,
+                weight=None if weight is None else torch.cat([weight, weight.new_ones(len(missing))]),
+                directed=network.directed,
+                report=network.report,
+            )
+        return self._with(relations)
+
+    def induced(self, nodes: Tensor) -> CellGraph:
+        """Return the graph that is left when only some nodes of the deleted type are kept, relabelled in order.
+
+        **Arguments:**
+
+        - `nodes`: [n] int64, distinct. Nodes of other types all stay.
+        """
+        kind = self.deleted_type
+        place = torch.full((self.num_nodes[kind],), -1, dtype=torch.int64)
+        place[nodes] = torch.arange(len(nodes))
+        num_nodes = {**self.num_nodes, kind: len(nodes)}
+        relations = {}
+        for name, network in self.relations.items():
+            source, target = network.edge_index
+            source = place[source] if network.source == kind else source
+            target = place[target] if network.target == kind else target
+            kept = (source >= 0) & (target >= 0)
+            relations[name] = Network(
+                name,
+                torch.stack([source, target])[:, kept],
+                network.source,
+                network.target,
+                num_nodes[network.source],
+                num_nodes[network.target],
+                weight=None if network.weight is None else network.weight[kept],
+                cascades=network.cascades,
+                directed=network.directed,
+            )
+        return CellGraph(num_nodes, relations, kind, source=f"{self.source}, {len(nodes)} nodes")
+
+    def closure(self, deleted: Tensor) -> dict[str, Tensor]:
+        """Return what is lost with some nodes of the deleted type: node type → sorted ids, [n] int64.
+
+        Relations that cascade are followed in the graph's order; types that lose nothing are there, empty.
+        """
+        lost = {kind: torch.empty(0, dtype=torch.int64) for kind in self.num_nodes}
+        lost[self.deleted_type] = torch.unique(deleted)
+        for network in self.relations.values():
+            if network.cascades:
+                targets = network.targets_of()
+                parts = [targets.of(node) for node in lost[network.source].tolist()]
+                lost[network.target] = torch.unique(torch.cat([lost[network.target], *parts]))
+        return lost
+
+    def to(self, device: torch.device | str) -> CellGraph:
+        """Return this graph with its tensors on `device`; each network is copied there once."""
+        return self._with({name: network.to(device) for name, network in self.relations.items()})
+
+    def fingerprint(self) -> str:
+        """Return a hash of every node count and edge."""
+        parts = [f"{self.deleted_type}", *(f"{kind}={number}" for kind, number in self.num_nodes.items())]
+        parts += [network.fingerprint() for network in self.relations.values()]
+        return hashlib.sha256("|".join(parts).encode()).hexdigest()
+
+    def _with(self, relations: Mapping[str, Network]) -> CellGraph:
+        return CellGraph(self.num_nodes, dict(relations), self.deleted_type, self.node_names, self.source)
+
+    def __repr__(self) -> str:
+        nodes = ", ".join(f"{number:,} {kind}" for kind, number in self.num_nodes.items())
+        return f"CellGraph({self.source}: {nodes}; {len(self.networks)} networks, {self.num_edges:,} edges)"

@@ -1,0 +1,79 @@
+"""`gpu_mask`: indices travel, the masks are made on the device from a CSR incidence, all samples at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tclab.graph import CellGraph, Network
+from tclab.masking.batch import Batch
+from tclab.masking.replicas import Replicas, edge_lists, kept_rows, moved_edges, replicated_edges
+from tclab.masking.strategy import Sample, Strategy
+from tclab.message_passing import EdgeListView, View
+from tclab.perturbation import Deletions
+
+
+class GpuMask(Strategy):
+    """Masks on the device, vectorised; the edges are replicated there once for each batch size."""
+
+    name = "gpu_mask"
+    can_ship_edges = True
+
+    def __init__(self, graph: CellGraph, *, ship_edges: bool = False) -> None:
+        super().__init__(graph, ship_edges=ship_edges)
+        self._replicas = Replicas(graph)
+
+    def pack(self, samples: Sequence[Sample]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return how many edges each relation loses, so that the device need not be asked, and with
+        `ship_edges` the replicated edges.
+        """
+        known = {}
+        for name, network in self.graph.relations.items():
+            for kind in dict.fromkeys((network.source, network.target)):
+                degree = network.incidence(kind).ptr.diff()
+                known[f"removed/{name}/{kind}"] = sum(
+                    int(degree[sample.lost[kind]].sum()) for sample in samples
+                )
+        return (replicated_edges(self.graph, len(samples)) if self.ship_edges else {}), known
+
+    def _edges(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the replicated edges: those that came with the batch, or those already on the device."""
+        if self.ship_edges:
+            return moved_edges(batch)
+        return self._replicas.edges(batch.size)
+
+    def removed(self, network: Network, batch: Batch, lost: dict[str, Deletions]) -> Tensor:
+        """Return the replicated edges that are lost, [n] int64 into B * E, without asking the device."""
+        parts = []
+        for kind in dict.fromkeys((network.source, network.target)):
+            number = batch.known[f"removed/{network.name}/{kind}"]
+            ptr, items = network.incidence(kind)
+            nodes, samples = lost[kind].nodes, lost[kind].samples()
+            begin, length = ptr[nodes], ptr[nodes + 1] - ptr[nodes]
+            owner = torch.repeat_interleave(
+                torch.arange(len(nodes), device=nodes.device), length, output_size=number
+            )
+            within = torch.arange(number, device=nodes.device) - (length.cumsum(0) - length)[owner]
+            parts.append(items[begin[owner] + within] + samples[owner] * network.num_edges)
+        return torch.cat(parts)
+
+    def masks(self, batch: Batch, lost: dict[str, Deletions]) -> dict[str, Tensor]:
+        """Return relation → [B * E] bool, which replicated edges are kept."""
+        masks = {}
+        for name, network in self.graph.relations.items():
+            mask = torch.ones(batch.size * network.num_edges, dtype=torch.bool, device=batch.target.device)
+            masks[name] = mask.index_fill_(0, self.removed(network, batch, lost), False)
+        return masks
+
+    def view(self, batch: Batch) -> View:
+        """Return the view that multiplies every message by its mask."""
+        lost = self.lost(batch)
+        return EdgeListView(
+            self.graph,
+            lost[self.graph.deleted_type],
+            edge_lists(self.graph, self._edges(batch), self.masks(batch, lost)),
+            keep=kept_rows(self.graph, lost),
+        )

@@ -1,0 +1,112 @@
+"""The strategies by name, and one call from deletions to a view."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from tclab.errors import InputError, unknown
+from tclab.graph import CellGraph
+from tclab.masking.edge_mask import EdgeMask
+from tclab.masking.gpu_filter import GpuFilter
+from tclab.masking.gpu_mask import GpuMask
+from tclab.masking.gpu_mask_cached import GpuMaskCached
+from tclab.masking.gpu_mask_loop import GpuMaskLoop
+from tclab.masking.indices import Indices
+from tclab.masking.node_mask import NodeMask
+from tclab.masking.stored_index import StoredIndex
+from tclab.masking.stored_mask import StoredMask
+from tclab.masking.strategy import Strategy
+from tclab.masking.subgraph import Subgraph
+from tclab.message_passing import View
+from tclab.perturbation import Deletions, Perturbations
+
+S = TypeVar("S", bound=type[Strategy])
+_STRATEGIES: dict[str, type[Strategy]] = {}
+
+
+def register(strategy: S) -> S:
+    """Make a strategy known by its `name`; a decorator for a class of your own.
+
+    Registering the same class again, as a notebook cell that is run twice does, replaces it.
+
+    **Raises:** `InputError` where it is no strategy, or another module's strategy has that name.
+    """
+    if not (isinstance(strategy, type) and issubclass(strategy, Strategy)):
+        raise InputError(f"{strategy!r} is no subclass of tclab.masking.Strategy")
+    name = getattr(strategy, "name", None)
+    if not isinstance(name, str) or not name:
+        raise InputError(f"{strategy.__name__} has no name; give the class one: name = 'my_strategy'")
+    taken = _STRATEGIES.get(name)
+    if taken is not None and (taken.__module__, taken.__qualname__) != (
+        strategy.__module__,
+        strategy.__qualname__,
+    ):
+        raise InputError(f"{name!r} is already a strategy: {taken.__module__}.{taken.__qualname__}")
+    _STRATEGIES[name] = strategy
+    return strategy
+
+
+for _own in (
+    Subgraph,
+    EdgeMask,
+    StoredIndex,
+    StoredMask,
+    GpuMaskLoop,
+    GpuMask,
+    GpuMaskCached,
+    GpuFilter,
+    NodeMask,
+    Indices,
+):
+    register(_own)
+
+
+def names() -> list[str]:
+    """Return the names of all strategies, those of a user's own last."""
+    return list(_STRATEGIES)
+
+
+def get(name: str) -> type[Strategy]:
+    """Return the strategy of a name.
+
+    **Raises:** `InputError` with the nearest name where there is none.
+    """
+    if name not in _STRATEGIES:
+        raise unknown("strategy", name, _STRATEGIES)
+    return _STRATEGIES[name]
+
+
+def view(
+    graph: CellGraph,
+    deletions: Iterable[Sequence[int] | Tensor],
+    strategy: str = "node_mask",
+    *,
+    device: torch.device | str = "cpu",
+) -> View:
+    """Return the view of some node-deleted copies, made the strategy's whole way, from samples to the device.
+
+    **Arguments:**
+
+    - `deletions`: for each sample the ids of the nodes it deletes; an empty one deletes nothing.
+    - `strategy`: one of `names()`.
+    - `device`: where the model is.
+
+    **Raises:** `InputError` for an unknown strategy, a node out of range, or no sample at all.
+    """
+    kind = get(strategy)
+    wanted = Deletions.of(deletions, num_nodes=graph.num_nodes[graph.deleted_type])
+    if len(wanted) == 0:
+        raise InputError("deletions is empty, expected at least one sample ([[]] deletes nothing)")
+    perturbations = Perturbations(wanted, torch.zeros(len(wanted)))
+    loader = kind(graph)
+    with tempfile.TemporaryDirectory() as folder:
+        loader.prepare(perturbations, Path(folder) / "store")
+        samples = [loader.sample(index, wanted[index], 0.0) for index in range(len(wanted))]
+        loader.close()
+    return kind(graph.to(device)).view(loader.collate(samples).to(device))

@@ -1,0 +1,16 @@
+"""What a model sees: B node-deleted copies of one graph, as a view."""
+
+from tclab.message_passing.edge_list import EdgeList, EdgeListView, wild_type_by_edges
+from tclab.message_passing.shared import SharedView, spmm, wild_type_by_sharing
+from tclab.message_passing.view import NeedsEdgesError, View
+
+__all__ = [
+    "EdgeList",
+    "EdgeListView",
+    "NeedsEdgesError",
+    "SharedView",
+    "View",
+    "spmm",
+    "wild_type_by_edges",
+    "wild_type_by_sharing",
+]

@@ -1,0 +1,160 @@
+"""The view that shares one sparse matrix among all samples: K·A·(K·X), no edge copied, no edge masked.
+
+Deleting nodes needs no edge mask. An edge counts where both its ends are kept, `mask[e] = keep[source] ·
+keep[target]`, so the masked neighbour sum is `K·A·(K·X)`: A is the whole graph's adjacency, the same for all
+samples, and K zeroes the rows of deleted nodes, at every layer. With rows ordered (node, sample), all samples'
+features are one dense matrix [N, B·H], and the sum is one product of a sparse and a dense matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tclab.graph import CellGraph
+from tclab.message_passing.softmax import pool_grid
+from tclab.message_passing.view import View
+from tclab.perturbation import Deletions
+
+
+def spmm(matrix: Tensor, x: Tensor) -> Tensor:
+    """Return a sparse CSR matrix times a dense one, by the kernel that is fastest and correct on the device.
+
+    On a CPU `torch.sparse.mm(…, "sum")` beats MKL's product and alone knows bfloat16; CUDA has no such
+    reduction, there it is the plain product (cuSPARSE).
+    """
+    if x.device.type == "cpu":
+        return torch.sparse.mm(matrix, x, "sum")
+    return matrix @ x
+
+
+def without_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """Return `x: [R, H]` with some rows zero, itself where they are already.
+
+    On a CPU looking at a few rows is cheaper than copying all; on a GPU looking would make the host wait.
+    """
+    if rows.numel() == 0 or (x.device.type == "cpu" and not bool(x.index_select(0, rows).any())):
+        return x
+    return x.index_fill(0, rows, 0.0)
+
+
+class _SharedSum(torch.autograd.Function):
+    """Y = A·X with rows of deleted targets zero; the gradient is Aᵀ·(K·G), with Aᵀ made once for good."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, matrix: Tensor, transposed: Tensor, gone: Tensor, size: int
+    ) -> Tensor:
+        ctx.transposed, ctx.gone, ctx.size = transposed, gone, size
+        width = x.size(1)
+        y = spmm(matrix, x.reshape(-1, size * width)).reshape(-1, width)
+        return y.index_fill_(0, gone, 0.0)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        width = gradient.size(1)
+        gradient = without_rows(gradient.contiguous(), ctx.gone)
+        x = spmm(ctx.transposed, gradient.reshape(-1, ctx.size * width)).reshape(-1, width)
+        return x, None, None, None, None
+
+
+class SharedView(View):
+    """Samples side by side over one sparse matrix: row (node, sample) of each type, deleted rows kept as zeros.
+
+    **Arguments:**
+
+    - `graph`: on the device.
+    - `lost`: node type → the deleted nodes of each sample, closed over dependants, on the device.
+    """
+
+    def __init__(self, graph: CellGraph, lost: Mapping[str, Deletions]) -> None:
+        super().__init__(graph, lost[graph.deleted_type])
+        self._lost = lost
+        self._rows = {
+            kind: deletions.nodes * self.size + deletions.samples() for kind, deletions in lost.items()
+        }
+        self._kept: tuple[Tensor, Tensor] | None = None
+        self._keep: dict[str, Tensor] | None = None
+
+    @property
+    def keep(self) -> dict[str, Tensor]:
+        """Which rows are left: node type → [N * B] bool."""
+        if self._keep is None:
+            self._keep = {
+                kind: torch.ones(
+                    number * self.size, dtype=torch.bool, device=self.deleted.ptr.device
+                ).index_fill_(0, self._rows[kind], False)
+                for kind, number in self.graph.num_nodes.items()
+            }
+        return self._keep
+
+    def lift(self, x: Tensor, node_type: str | None = None) -> Tensor:
+        """Return one row for each (node, sample) pair, [N * B, H]."""
+        return x.unsqueeze(1).expand(-1, self.size, -1).reshape(-1, x.size(1))
+
+    def _without_deleted(self, x: Tensor, kind: str) -> Tensor:
+        """Return K·X; a layer sums the same X over many networks, so the last one is kept."""
+        if self._rows[kind].numel() == 0:
+            return x
+        if self._kept is None or self._kept[0] is not x:
+            self._kept = (x, x.index_fill(0, self._rows[kind], 0.0))
+        return self._kept[1]
+
+    def neighbour_sum(self, relation: str, x: Tensor, *, transpose: bool = False) -> Tensor:
+        """Return the sum over kept edges into each row: K·A·(K·X)."""
+        network = self._relation(relation)
+        source, target = network.source, network.target
+        if transpose:
+            source, target = target, source
+        with torch.no_grad():
+            matrix = network.csr(dtype=x.dtype, transpose=transpose)
+            transposed = network.csr(dtype=x.dtype, transpose=not transpose)
+        kept = self._without_deleted(x, source)
+        summed: Tensor = _SharedSum.apply(kept, matrix, transposed, self._rows[target], self.size)
+        return summed
+
+    def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
+        """Return how many kept edges go into each row, [R_target] float32."""
+        network = self._relation(relation)
+        if network.weight is not None:
+            network = network.unweighted()
+        source, target = network.source, network.target
+        if transpose:
+            source, target = target, source
+        kept = self.keep[source].float().view(-1, self.size)
+        counted = spmm(network.csr(dtype=torch.float32, transpose=transpose), kept).reshape(-1)
+        return counted.index_fill_(0, self._rows[target], 0.0)
+
+    def pool(self, scores: Tensor, values: Tensor) -> Tensor:
+        """Return the softmax-weighted sum over what is left of each sample, [B, H]."""
+        kind = self.graph.deleted_type
+        grid = (self.graph.num_nodes[kind], self.size)
+        return pool_grid(scores.view(grid), values.view(*grid, -1), self.keep[kind].view(grid), node_dim=0)
+
+    @property
+    def wild_type(self) -> View:
+        """One copy of the graph with nothing deleted."""
+        return wild_type_by_sharing(self.graph)
+
+    def with_wild_type(self) -> Sequence[View]:
+        """Return one view of B + 1 copies, the wild type first: one product serves them all."""
+        return [SharedView(self.graph, {kind: _one_more(lost) for kind, lost in self._lost.items()})]
+
+    def first(self, x: Tensor) -> Tensor:
+        """Return the first sample's rows, [N, H]; that sample must delete nothing."""
+        return x.view(-1, self.size, x.size(1))[:, 0]
+
+
+def _one_more(lost: Deletions) -> Deletions:
+    """Return the deletions with a sample that deletes nothing put first."""
+    return Deletions(lost.nodes, torch.cat([lost.ptr[:1], lost.ptr]), lost.most)
+
+
+def wild_type_by_sharing(graph: CellGraph) -> SharedView:
+    """Return the view of the whole graph that multiplies by its sparse matrices; nothing is deleted."""
+    nothing = Deletions.of([[]], num_nodes=0).to(graph.device)
+    return SharedView(graph, dict.fromkeys(graph.num_nodes, nothing))

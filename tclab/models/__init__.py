@@ -1,0 +1,21 @@
+"""The two models that the lab compares, their parts and their losses."""
+
+from tclab.models.dango import Dango, DangoOutput
+from tclab.models.hetero_cell import HeteroCell
+from tclab.models.hyper_sagnn import HyperSAGNN
+from tclab.models.losses import DangoLoss, log_cosh
+from tclab.models.registry import ModelKind, Objective, get, names, register
+
+__all__ = [
+    "Dango",
+    "DangoLoss",
+    "DangoOutput",
+    "HeteroCell",
+    "HyperSAGNN",
+    "ModelKind",
+    "Objective",
+    "get",
+    "log_cosh",
+    "names",
+    "register",
+]

@@ -1,0 +1,155 @@
+"""HeteroCell: encodes the wild type and a node-deleted copy of the graph for every sample ("Lazy Hetero")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from tclab.errors import InputError, unknown
+from tclab.graph import CellGraph
+from tclab.message_passing import View
+from tclab.models.aggregation import aggregation_of
+from tclab.models.hyper_sagnn import HyperSAGNN
+from tclab.models.layers import MaskedGIN, Preprocessor, activation_of
+from tclab.models.metabolic_conv import MetabolicConv
+
+COMBINATIONS = ("global", "fixed", "gate")
+METABOLISMS = ("off", "carried", "used")
+
+
+class HeteroCell(nn.Module):
+    """A heterogeneous GIN over every network, of the wild type and of each sample's node-deleted copy.
+
+    z_p = z_wildtype - z_perturbed, both pooled by attention over what is left, feeds a global head. A local
+    head (`HyperSAGNN` on the wild type's embeddings of the deleted nodes) may be added to it.
+
+    **Arguments:**
+
+    - `num_nodes`: how many nodes of the deleted type there are.
+    - `networks`: the names of the networks that are read.
+    - `width`: H, `layers`: L, `mlp_layers`: Linear layers in each GIN's MLP.
+    - `aggregation`: over networks, "sum", "mean", "cross_attention" or "pairwise" (with `bottleneck`).
+    - `combine`: "global" (no local head), "fixed" (half each) or "gate" (a softmax of both decides).
+    - `local_heads`: attention heads of the local head.
+    - `metabolism`: "off"; "carried", it travels with the batch and is not read, as in the original; or
+      "used", convolutions along it in every layer.
+
+    Norms are over each row's features (`torch.nn.LayerNorm`); the original's ran over the whole mini-batch,
+    so that a prediction depended on its neighbours in the batch.
+    """
+
+    reads_masked_graph = True
+
+    def __init__(
+        self,
+        num_nodes: int,
+        networks: list[str],
+        *,
+        width: int = 64,
+        layers: int = 3,
+        mlp_layers: int = 2,
+        aggregation: str = "sum",
+        bottleneck: int = 32,
+        combine: str = "global",
+        local_heads: int = 8,
+        metabolism: str = "off",
+        activation: str = "relu",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if not networks:
+            raise InputError("networks is empty, expected the name of at least one network")
+        if combine not in COMBINATIONS:
+            raise unknown("combination", combine, COMBINATIONS)
+        if metabolism not in METABOLISMS:
+            raise unknown("metabolism", metabolism, METABOLISMS)
+        self.networks = list(networks)
+        self.combine = combine
+        self.embedding = nn.Embedding(num_nodes, width)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        self.preprocessor = Preprocessor(width, activation=activation, dropout=dropout)
+        self.convolutions = nn.ModuleList(
+            nn.ModuleList(
+                MaskedGIN(width, mlp_layers=mlp_layers, activation=activation, dropout=dropout)
+                for _ in networks
+            )
+            for _ in range(layers)
+        )
+        self.aggregations = nn.ModuleList(
+            aggregation_of(aggregation, width, len(networks), bottleneck=bottleneck, activation=activation)
+            for _ in range(layers)
+        )
+        self.metabolic = nn.ModuleList(
+            MetabolicConv(width) for _ in range(layers if metabolism == "used" else 0)
+        )
+        self.gate = nn.ModuleList([nn.Linear(width, width // 2), nn.Linear(width // 2, 1)])
+        self.transform = nn.Linear(width, width)
+        self.head = nn.ModuleList([nn.Linear(width, width), nn.Linear(width, 1)])
+        self.local_head = None if combine == "global" else HyperSAGNN(width, heads=local_heads)
+        self.mixer = (
+            nn.ModuleList([nn.Linear(2, width), nn.Linear(width, 2)]) if combine == "gate" else None
+        )
+        self.activation = activation_of(activation)
+
+    @classmethod
+    def profiling(cls, graph: CellGraph, *, metabolism: str = "off") -> HeteroCell:
+        """Return the configuration that the original team profiled: 669,917 parameters on the real sizes."""
+        return cls(graph.num_nodes[graph.deleted_type], list(graph.networks), metabolism=metabolism)
+
+    @classmethod
+    def production(cls, graph: CellGraph, *, metabolism: str = "off") -> HeteroCell:
+        """Return the configuration that the original team trained: 1,781,187 parameters on the real sizes."""
+        return cls(
+            graph.num_nodes[graph.deleted_type],
+            list(graph.networks),
+            mlp_layers=4,
+            aggregation="pairwise",
+            combine="fixed",
+            metabolism=metabolism,
+        )
+
+    def encode(self, view: View) -> Tensor:
+        """Return the rows' embeddings after the last layer, [R, H]."""
+        x = view.lift(self.preprocessor(self.embedding.weight))
+        for place, (convolutions, aggregate) in enumerate(
+            zip(self.convolutions, self.aggregations, strict=True)
+        ):
+            x = aggregate(self._convolved(view, x, convolutions))
+            if self.metabolic:
+                x = self.metabolic[place](view, x)
+        return x
+
+    def _convolved(self, view: View, x: Tensor, convolutions: nn.Module) -> Iterator[Tensor]:
+        for name, convolution in zip(self.networks, convolutions.children(), strict=True):
+            yield convolution(x, view.neighbour_sum(name, x))
+
+    def pooled(self, view: View) -> tuple[Tensor, Tensor]:
+        """Return every sample's pooled embedding, the wild type first, and the wild type's rows.
+
+        **Returns:** [1 + B, H] and [N, H]
+        """
+        pooled, wild = [], None
+        for part in view.with_wild_type():
+            x = self.encode(part)
+            wild = part.first(x) if wild is None else wild
+            scores = self.gate[1](self.activation(self.gate[0](x)))
+            pooled.append(part.pool(scores, self.transform(x)))
+        assert wild is not None  # a view has a wild type
+        return torch.cat(pooled), wild
+
+    def forward(self, view: View) -> Tensor:
+        """Return one prediction for each sample of the view, [B]."""
+        z, wild = self.pooled(view)
+        z_p = z[:1] - z[1:]
+        score: Tensor = self.head[1](self.activation(self.head[0](z_p))).squeeze(-1)
+        if self.local_head is None:
+            return score
+        deleted = view.deleted
+        local = self.local_head(wild.index_select(0, deleted.nodes), deleted)
+        if self.mixer is None:
+            return 0.5 * score + 0.5 * local
+        both = torch.stack([score, local], dim=-1)  # [B, 2]
+        weights = self.mixer[1](self.activation(self.mixer[0](both))).softmax(dim=-1)
+        return (weights * both).sum(dim=-1)

@@ -1,0 +1,70 @@
+"""The small pieces that both models are built from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tclab.errors import unknown
+
+ACTIVATIONS: dict[str, Callable[..., Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+
+
+def activation_of(name: str) -> Callable[..., Tensor]:
+    """Return the activation of a name.
+
+    **Raises:** `InputError` with the nearest name where there is none.
+    """
+    if name not in ACTIVATIONS:
+        raise unknown("activation", name, ACTIVATIONS)
+    return ACTIVATIONS[name]
+
+
+class Preprocessor(nn.Module):
+    """Linear, norm, activation, dropout, twice; both share one norm.
+
+    The norm is `torch.nn.LayerNorm` over the features of each row. The original's ran over the whole
+    mini-batch at once (PyG's LayerNorm in its default mode), so that a prediction depended on its neighbours
+    in the batch; that is done differently here on purpose.
+    """
+
+    def __init__(self, width: int, *, activation: str, dropout: float) -> None:
+        super().__init__()
+        self.linears = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+        self.norm = nn.LayerNorm(width)
+        self.activation = activation_of(activation)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [N, H] for `x: [N, H]`."""
+        for linear in self.linears:
+            x = self.dropout(self.activation(self.norm(linear(x))))
+        return x
+
+
+class MaskedGIN(nn.Module):
+    """A GIN convolution with a learned ε, then norm, activation and dropout, for one network.
+
+    `MLP((1 + ε)·x + neighbour sum)`; Xu et al., "How Powerful are Graph Neural Networks?", eq. 4.1. The norm
+    is over each row, as in `Preprocessor`.
+    """
+
+    def __init__(self, width: int, *, mlp_layers: int, activation: str, dropout: float) -> None:
+        super().__init__()
+        self.eps = nn.Parameter(torch.zeros(1))
+        self.linears = nn.ModuleList(nn.Linear(width, width) for _ in range(mlp_layers))
+        self.norm = nn.LayerNorm(width)
+        self.activation = activation_of(activation)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, neighbours: Tensor) -> Tensor:
+        """Return [R, H] for rows `x: [R, H]` and the sums over their neighbours `neighbours: [R, H]`."""
+        x = neighbours + (1 + self.eps) * x
+        for place, linear in enumerate(self.linears):
+            x = linear(x)
+            if place + 1 < len(self.linears):
+                x = self.activation(x)
+        return self.dropout(self.activation(self.norm(x)))

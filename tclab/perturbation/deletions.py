@@ -1,0 +1,63 @@
+"""Which nodes each sample deletes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tclab.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Deletions:
+    """The deleted nodes of B samples, end to end.
+
+    **Arguments:**
+
+    - `nodes`: [M] int64, sample after sample.
+    - `ptr`: [B + 1] int64; sample `b` deletes `nodes[ptr[b]:ptr[b + 1]]`.
+    - `most`: the largest number that any sample deletes, known on the host so that no device need be asked.
+    """
+
+    nodes: Tensor
+    ptr: Tensor
+    most: int
+
+    @staticmethod
+    def of(samples: Iterable[Sequence[int] | Tensor], *, num_nodes: int) -> Deletions:
+        """Return the deletions of a list of samples, each a list of node ids.
+
+        **Raises:** `InputError` for a node outside 0 … `num_nodes` - 1, or one that a sample names twice.
+        """
+        rows = [[int(node) for node in sample] for sample in samples]
+        for number, row in enumerate(rows):
+            for node in row:
+                if not 0 <= node < num_nodes:
+                    raise InputError(f"sample {number} deletes node {node}, expected 0 to {num_nodes - 1}")
+            if len(set(row)) < len(row):
+                raise InputError(f"sample {number} deletes a node twice: {row}")
+        lengths = [len(row) for row in rows]
+        ptr = torch.tensor([0, *np.cumsum(lengths, dtype=np.int64).tolist()], dtype=torch.int64)
+        nodes = torch.tensor([node for row in rows for node in row], dtype=torch.int64)
+        return Deletions(nodes, ptr, max(lengths, default=0))
+
+    def __len__(self) -> int:
+        return self.ptr.numel() - 1
+
+    def __getitem__(self, sample: int) -> Tensor:
+        if not 0 <= sample < len(self):
+            raise IndexError(f"sample {sample} of {len(self)}")
+        return self.nodes[int(self.ptr[sample]) : int(self.ptr[sample + 1])]
+
+    def samples(self) -> Tensor:
+        """Return the sample that each deleted node belongs to, [M] int64, without asking the device."""
+        number = torch.arange(len(self), device=self.ptr.device)
+        return torch.repeat_interleave(number, self.ptr.diff(), output_size=self.nodes.numel())
+
+    def to(self, device: torch.device | str) -> Deletions:
+        """Return these deletions with their tensors on `device`."""
+        return Deletions(self.nodes.to(device), self.ptr.to(device), self.most)
