@@ -133,8 +133,13 @@ class Network:
             torch.cumsum(torch.bincount(rows, minlength=shape[0]), 0, out=crow[1:])
             with warnings.catch_warnings():  # torch says once a process that CSR is in beta
                 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+                # int32, as MKL takes no other and half the bytes of int64 are read
                 return torch.sparse_csr_tensor(
-                    crow, unique % max(shape[1], 1), values.to(dtype), size=shape, check_invariants=False
+                    crow.to(torch.int32),
+                    (unique % max(shape[1], 1)).to(torch.int32),
+                    values.to(dtype),
+                    size=shape,
+                    check_invariants=False,
                 )
 
         return self._once(("csr", dtype, transpose), made)

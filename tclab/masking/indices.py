@@ -21,7 +21,9 @@ class _WildTypeOnly(SharedView):
     def lift(self, x: Tensor, node_type: str | None = None) -> Tensor:
         self._refuse()
 
-    def neighbour_sum(self, relation: str, x: Tensor, *, transpose: bool = False) -> Tensor:
+    def neighbour_sum(
+        self, relation: str, x: Tensor, *, transpose: bool = False, self_weight: Tensor | None = None
+    ) -> Tensor:
         self._refuse()
 
     def with_wild_type(self) -> NoReturn:

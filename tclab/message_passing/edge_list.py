@@ -69,7 +69,9 @@ class EdgeListView(View):
             return x.index_select(0, self._nodes[node_type or self.graph.deleted_type])
         return x.repeat(self.size, 1)
 
-    def neighbour_sum(self, relation: str, x: Tensor, *, transpose: bool = False) -> Tensor:
+    def neighbour_sum(
+        self, relation: str, x: Tensor, *, transpose: bool = False, self_weight: Tensor | None = None
+    ) -> Tensor:
         """Return the sum over kept edges into each row, by gather, mask and scatter."""
         network = self._relation(relation)
         edges = self._edges[relation]
@@ -82,7 +84,8 @@ class EdgeListView(View):
         rows = self._keep[network.source if transpose else network.target].numel()
         # scatter_add_ over an expanded index is what PyG's `scatter` runs
         index = target.unsqueeze(-1).expand_as(message)
-        return message.new_zeros(rows, x.size(1)).scatter_add_(0, index, message)
+        summed = message.new_zeros(rows, x.size(1)).scatter_add_(0, index, message)
+        return summed if self_weight is None else summed + self_weight * x
 
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
         """Return how many kept edges go into each row, [R_target] float32."""

@@ -9,26 +9,64 @@ features are one dense matrix [N, B·H], and the sum is one product of a sparse 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tclab.graph import CellGraph
+from tclab.graph import CellGraph, Network
 from tclab.message_passing.softmax import pool_grid
 from tclab.message_passing.view import View
 from tclab.perturbation import Deletions
 
 
-def spmm(matrix: Tensor, x: Tensor) -> Tensor:
-    """Return a sparse CSR matrix times a dense one, by the kernel that is fastest and correct on the device.
+def spmm(matrix: Tensor, x: Tensor, *, add_to: Tensor | None = None) -> Tensor:
+    """Return a sparse CSR matrix times a dense one by the device's best kernel.
 
-    On a CPU `torch.sparse.mm(…, "sum")` beats MKL's product and alone knows bfloat16; CUDA has no such
-    reduction, there it is the plain product (cuSPARSE).
+    On CUDA that is cuSPARSE. A CPU has two kernels, ATen's reduction and MKL's product; which is faster differs
+    from one make of processor to the next, so the first call times both. MKL knows float32 and float64 alone.
+
+    **Arguments:**
+
+    - `matrix`: [rows, columns], sparse CSR.
+    - `x`: [columns, H]
+    - `add_to`: [rows, H], what the product is added to, in place.
+
+    **Returns:** [rows, H]
     """
-    if x.device.type == "cpu":
-        return torch.sparse.mm(matrix, x, "sum")
-    return matrix @ x
+    if x.device.type == "cpu" and not (x.dtype in (torch.float32, torch.float64) and _mkl_is_faster()):
+        return _by_aten(matrix, x, add_to)
+    return _by_library(matrix, x, add_to)
+
+
+def _by_aten(matrix: Tensor, x: Tensor, add_to: Tensor | None) -> Tensor:
+    product = torch.sparse.mm(matrix, x, "sum")
+    return product if add_to is None else add_to.add_(product)
+
+
+def _by_library(matrix: Tensor, x: Tensor, add_to: Tensor | None) -> Tensor:
+    # written where it is wanted: the plain product makes a tensor of zeros first and copies it
+    out = x.new_empty(matrix.size(0), x.size(1)) if add_to is None else add_to
+    return torch.addmm(out, matrix, x, beta=0 if add_to is None else 1, out=out)
+
+
+@cache
+def _mkl_is_faster() -> bool:
+    if not torch.backends.mkl.is_available():
+        return False
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.randint(4_000, (2, 200_000), generator=generator)
+    matrix = Network("calibration", edges, "node", "node", 4_000, 4_000).csr(dtype=torch.float32)
+    x = torch.ones(4_000, 128, dtype=torch.float32)
+    seconds: dict[Any, list[float]] = {_by_aten: [], _by_library: []}
+    for _ in range(9):  # alternating, and the least of each: another process may be at work
+        for kernel, times in seconds.items():
+            begin = perf_counter()
+            kernel(matrix, x, None)
+            times.append(perf_counter() - begin)
+    return min(seconds[_by_library]) < min(seconds[_by_aten])
 
 
 def without_rows(x: Tensor, rows: Tensor) -> Tensor:
@@ -42,24 +80,37 @@ def without_rows(x: Tensor, rows: Tensor) -> Tensor:
 
 
 class _SharedSum(torch.autograd.Function):
-    """Y = A·X with rows of deleted targets zero; the gradient is Aᵀ·(K·G), with Aᵀ made once for good."""
+    """Y = A·X + w·X, rows of deleted targets zero; the gradient is Aᵀ·(K·G) + w·G, with Aᵀ made once for good."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, matrix: Tensor, transposed: Tensor, gone: Tensor, size: int
+        ctx: Any,
+        x: Tensor,
+        self_weight: Tensor | None,
+        matrix: Tensor,
+        transposed: Tensor,
+        gone: Tensor,
+        size: int,
     ) -> Tensor:
         ctx.transposed, ctx.gone, ctx.size = transposed, gone, size
+        ctx.save_for_backward(*(() if self_weight is None else (x, self_weight)))
         width = x.size(1)
-        y = spmm(matrix, x.reshape(-1, size * width)).reshape(-1, width)
-        return y.index_fill_(0, gone, 0.0)
+        own = None if self_weight is None else (x * self_weight).view(-1, size * width)
+        y = spmm(matrix, x.reshape(-1, size * width), add_to=own)
+        return y.view(-1, width).index_fill_(0, gone, 0.0)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         width = gradient.size(1)
         gradient = without_rows(gradient.contiguous(), ctx.gone)
-        x = spmm(ctx.transposed, gradient.reshape(-1, ctx.size * width)).reshape(-1, width)
-        return x, None, None, None, None
+        own = to_weight = None
+        if ctx.saved_tensors:
+            x, self_weight = ctx.saved_tensors
+            to_weight = torch.dot(gradient.view(-1), x.reshape(-1)).view(1)
+            own = (gradient * self_weight).view(-1, ctx.size * width)
+        to_x = spmm(ctx.transposed, gradient.view(-1, ctx.size * width), add_to=own)
+        return to_x.view(-1, width), to_weight, None, None, None, None
 
 
 class SharedView(View):
@@ -104,7 +155,9 @@ class SharedView(View):
             self._kept = (x, x.index_fill(0, self._rows[kind], 0.0))
         return self._kept[1]
 
-    def neighbour_sum(self, relation: str, x: Tensor, *, transpose: bool = False) -> Tensor:
+    def neighbour_sum(
+        self, relation: str, x: Tensor, *, transpose: bool = False, self_weight: Tensor | None = None
+    ) -> Tensor:
         """Return the sum over kept edges into each row: K·A·(K·X)."""
         network = self._relation(relation)
         source, target = network.source, network.target
@@ -114,7 +167,9 @@ class SharedView(View):
             matrix = network.csr(dtype=x.dtype, transpose=transpose)
             transposed = network.csr(dtype=x.dtype, transpose=not transpose)
         kept = self._without_deleted(x, source)
-        summed: Tensor = _SharedSum.apply(kept, matrix, transposed, self._rows[target], self.size)
+        summed: Tensor = _SharedSum.apply(
+            kept, self_weight, matrix, transposed, self._rows[target], self.size
+        )
         return summed
 
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:

@@ -61,7 +61,9 @@ class View(ABC):
         """
 
     @abstractmethod
-    def neighbour_sum(self, relation: str, x: Tensor, *, transpose: bool = False) -> Tensor:
+    def neighbour_sum(
+        self, relation: str, x: Tensor, *, transpose: bool = False, self_weight: Tensor | None = None
+    ) -> Tensor:
         """Return for each target row the sum of its kept neighbours' rows, weighted where the relation is.
 
         An edge is kept where both its ends are.
@@ -71,6 +73,8 @@ class View(ABC):
         - `relation`: the name of one of the graph's relations.
         - `x`: [R_source, H]
         - `transpose`: against the edges, from targets to sources.
+        - `self_weight`: [1], how much of itself a row adds (GIN's 1 + ε), where both ends are of one type;
+          given here rather than added outside, as a view may do both in one pass.
 
         **Returns:** [R_target, H]
         """

@@ -17,9 +17,13 @@ class Sum(nn.Module):
 
     def forward(self, parts: Iterator[Tensor]) -> Tensor:
         """Return [R, H] for one [R, H] a network."""
-        total = next(parts)
+        first = next(parts)
+        second = next(parts, None)
+        if second is None:
+            return first
+        total = first + second
         for part in parts:
-            total = total + part
+            total += part  # nothing of a sum is kept for its backward
         return total
 
 

@@ -123,7 +123,7 @@ class HeteroCell(nn.Module):
 
     def _convolved(self, view: View, x: Tensor, convolutions: nn.Module) -> Iterator[Tensor]:
         for name, convolution in zip(self.networks, convolutions.children(), strict=True):
-            yield convolution(x, view.neighbour_sum(name, x))
+            yield convolution(view, name, x)
 
     def pooled(self, view: View) -> tuple[Tensor, Tensor]:
         """Return every sample's pooled embedding, the wild type first, and the wild type's rows.

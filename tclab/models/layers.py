@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tclab.errors import unknown
+from tclab.message_passing import View
 
-ACTIVATIONS: dict[str, Callable[..., Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+ACTIVATIONS: dict[str, Callable[..., Tensor]] = {"relu": F.relu, "gelu": lambda x, inplace=False: F.gelu(x), "silu": F.silu}
 
 
 def activation_of(name: str) -> Callable[..., Tensor]:
@@ -60,11 +61,12 @@ class MaskedGIN(nn.Module):
         self.activation = activation_of(activation)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, neighbours: Tensor) -> Tensor:
-        """Return [R, H] for rows `x: [R, H]` and the sums over their neighbours `neighbours: [R, H]`."""
-        x = neighbours + (1 + self.eps) * x
+    def forward(self, view: View, network: str, x: Tensor) -> Tensor:
+        """Return [R, H] for rows `x: [R, H]` and their neighbours in one network of a view."""
+        x = view.neighbour_sum(network, x, self_weight=1 + self.eps)
         for place, linear in enumerate(self.linears):
             x = linear(x)
             if place + 1 < len(self.linears):
-                x = self.activation(x)
-        return self.dropout(self.activation(self.norm(x)))
+                x = self.activation(x, inplace=True)
+        return self.dropout(self.activation(self.norm(x), inplace=True))
+

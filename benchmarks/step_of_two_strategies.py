@@ -1,0 +1,168 @@
+"""A whole training step of `edge_mask` against `node_mask` on the real size, under two allocators.
+
+    python benchmarks/step_of_two_strategies.py [--scale 1.0] [--batch-size 2] [--rounds 7]
+
+HeteroCell's profiling configuration on the CPU, the same samples, weights and predictions. Most of the first
+ratio is the default allocator giving pages back and faulting them in again, so both allocators are shown: only
+together are they honest. Beside it: a `node_mask` step against its own sparse sums and matrix products alone
+(the very calls of one step, replayed), and `edge_mask`'s layer against PyG's `GINConv` with a mask in its
+message. Everything that is compared runs in one process, in alternating order; ratios are medians over rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+ALLOCATORS = {
+    "default": {},
+    # what glibc is told to keep every page that it ever had
+    "pages kept": {
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": "1099511627776",
+        "MALLOC_TOP_PAD_": "268435456",
+    },
+}
+
+
+def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
+    """Return the medians, and the ratios' medians and quartiles, under the allocator of this process."""
+    import torch
+    from torch import nn
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch_geometric.nn import GINConv
+
+    import tclab
+    from tclab.models import log_cosh
+    from tclab.models.layers import MaskedGIN
+    from tclab.perturbation import synthetic_perturbations
+
+    torch.manual_seed(0)
+    graph = tclab.CellGraph.synthetic(scale).without_metabolism()
+    perturbations = synthetic_perturbations(graph, batch_size)
+    deletions = [perturbations.deletions[b] for b in range(batch_size)]
+    model = tclab.models.HeteroCell.profiling(graph)
+    optimizer = torch.optim.AdamW(model.parameters())
+    views = {name: tclab.view(graph, deletions, name) for name in ("edge_mask", "node_mask")}
+
+    def step(name: str) -> None:
+        loss = log_cosh(model(views[name]), perturbations.scores)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with torch.no_grad():
+        apart = (model(views["edge_mask"]) - model(views["node_mask"])).abs().max().item()
+
+    calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+    products = {"mm", "addmm", "bmm", "baddbmm", "_sparse_mm_reduce_impl", "_sparse_csr_mm"}
+
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if op._schema.name.removeprefix("aten::") in products:
+                calls.append((op, args, kwargs or {}))
+            return op(*args, **(kwargs or {}))
+
+    with Record():
+        step("node_mask")
+
+    def replay() -> None:
+        with torch.no_grad():
+            for op, args, kwargs in calls:
+                op(*args, **kwargs)
+
+    class MaskedGINConv(GINConv):
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            # propagate_type: (x: Tensor, mask: Tensor)
+            return self.nn(self.propagate(edge_index, x=x, mask=mask) + (1 + self.eps) * x)
+
+        def message(self, x_j: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return x_j * mask.unsqueeze(-1).to(x_j.dtype)
+
+    def block() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+
+    view = views["edge_mask"]
+    x = torch.randn(batch_size * graph.num_nodes["gene"], 64, requires_grad=True)
+    theirs = {name: MaskedGINConv(block(), train_eps=True) for name in graph.networks}
+    ours = {name: MaskedGIN(64, mlp_layers=2, activation="relu", dropout=0.0) for name in graph.networks}
+    edges = {name: view.edges(name) for name in graph.networks}
+    norms = nn.ModuleList(nn.Sequential(nn.LayerNorm(64), nn.ReLU()) for _ in graph.networks)
+
+    def layer_of_pyg() -> None:
+        parts = [
+            norm(conv(x, *edges[name])) for norm, (name, conv) in zip(norms, theirs.items(), strict=True)
+        ]
+        torch.stack(parts).sum().backward()
+
+    def layer_of_ours() -> None:
+        parts = [conv(view, name, x) for name, conv in ours.items()]
+        torch.stack(parts).sum().backward()
+
+    arms: dict[str, Callable[[], None]] = {
+        "edge_mask step": lambda: step("edge_mask"),
+        "node_mask step": lambda: step("node_mask"),
+        "its sums and products": replay,
+        "edge_mask layer": layer_of_ours,
+        "PyG GINConv layer": layer_of_pyg,
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    for number in range(rounds + 2):
+        order = list(arms) if number % 2 == 0 else list(arms)[::-1]
+        for name in order:
+            begin = perf_counter()
+            arms[name]()
+            if number >= 2:  # the first two rounds warm up
+                seconds[name].append(perf_counter() - begin)
+
+    def ratio(a: str, b: str) -> list[float]:
+        ratios = [p / q for p, q in zip(seconds[a], seconds[b], strict=True)]
+        return [statistics.median(ratios), *statistics.quantiles(ratios, n=4)[::2]]
+
+    return {
+        "edges": graph.num_edges,
+        "apart": apart,
+        "seconds": {name: statistics.median(times) for name, times in seconds.items()},
+        "edge_mask : node_mask": ratio("edge_mask step", "node_mask step"),
+        "node_mask : its own sums and products": ratio("node_mask step", "its sums and products"),
+        "edge_mask layer : PyG's GINConv with a mask": ratio("edge_mask layer", "PyG GINConv layer"),
+    }
+
+
+def main() -> None:
+    """Measure under each allocator in a process of its own, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--batch-size", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--here", action="store_true", help="measure in this process, print JSON")
+    options = parser.parse_args()
+    if options.here:
+        print(json.dumps(measure(options.scale, options.batch_size, options.rounds)))
+        return
+    for allocator, settings in ALLOCATORS.items():
+        child = subprocess.run(
+            [sys.executable, __file__, "--here", *sys.argv[1:]],
+            env={**os.environ, **settings},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        found = json.loads(child.stdout)
+        print(f"\nallocator: {allocator}; {found.pop('edges'):,} edges, batch {options.batch_size}, CPU")
+        print(f"  predictions apart by at most {found.pop('apart'):.1e}")
+        for name, value in found.pop("seconds").items():
+            print(f"  {name:<45} {value:8.3f} s")
+        for name, (median, low, high) in found.items():
+            print(f"  {name:<45} {median:8.2f} × [quartiles {low:.2f}, {high:.2f}]")
+
+
+if __name__ == "__main__":
+    main()
