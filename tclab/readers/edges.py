@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,10 +28,12 @@ class Lookup:
 
     - `genes`: where to look.
     - `first`: names that are looked up here before, where the file comes with a list of its own.
+    - `without`: what is taken off the front of every name, such as a taxon.
     """
 
     genes: Genes
     first: Genes | None = None
+    without: re.Pattern[str] | None = None
     found: dict[str, int] = field(default_factory=dict)
 
     def place(self, name: str) -> int:
@@ -38,7 +41,7 @@ class Lookup:
         if name not in self.found:
             own = self.first.place(name) if self.first else AMBIGUOUS
             known = self.first.names[own] if self.first and own >= 0 else name
-            self.found[name] = self.genes.place(known)
+            self.found[name] = self.genes.place(self._bare(known))
         return self.found[name]
 
     def places(self, column: pa.Array | pa.ChunkedArray | Sequence[str]) -> np.ndarray:
@@ -53,7 +56,11 @@ class Lookup:
     @property
     def mapped(self) -> int:
         """How many distinct names were translated."""
-        return sum(place >= 0 and self.genes.names[place] != name for name, place in self.found.items())
+        found = self.found.items()
+        return sum(place >= 0 and self.genes.names[place] != self._bare(name) for name, place in found)
+
+    def _bare(self, name: str) -> str:
+        return self.without.sub("", name, count=1) if self.without and self.without.match(name) else name
 
     @property
     def unknown(self) -> list[str]:

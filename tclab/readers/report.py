@@ -21,6 +21,7 @@ class Report:
     - `unknown`: distinct names that no gene has, or that several genes have; `unknown_examples` are a few.
     - `self_loops`: edges from a node to itself; they are kept unless `dropped` says otherwise.
     - `duplicates`: rows that said again what another row had said.
+    - `notes`: what else the reader noticed, in words.
     - `scores`: [kept] float, the edges' published scores in the order of the network's edges, where the
       format has one; models sum unweighted, so they are not the network's weight.
     - `node_names`: the names of the nodes, where the file itself was the list of them.
@@ -35,6 +36,7 @@ class Report:
     unknown_examples: tuple[str, ...] = ()
     self_loops: int = 0
     duplicates: int = 0
+    notes: tuple[str, ...] = ()
     scores: Any = field(default=None, repr=False, compare=False)
     node_names: tuple[str, ...] | None = field(default=None, repr=False, compare=False)
 
@@ -47,7 +49,7 @@ class Report:
             parts.append(f"{self.unknown:,} names unknown, such as {', '.join(self.unknown_examples)}")
         if self.self_loops:
             parts.append(f"{self.self_loops:,} self-loops")
-        return "; ".join(parts)
+        return "; ".join([*parts, *self.notes])
 
 
 @dataclass(frozen=True)

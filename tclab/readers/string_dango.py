@@ -6,7 +6,6 @@ Zhang et al., *DANGO* (Cell Systems 2024), folder `data/yeast_network` of its re
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from tclab.readers.errors import ReadError, bad_file, shown
 from tclab.readers.genes import Genes
 from tclab.readers.report import Report
 from tclab.readers.source import LIMIT_BYTES, text_lines
-from tclab.readers.table import INTEGER, NUMBER, batches, line_of_row
+from tclab.readers.table import INTEGER, NUMBER, bad_row, batches
 
 GENES_FILE = "yeast_string_genes.txt"
 ADJACENCY_FILE = re.compile(r"yeast_string_(?P<channel>[a-z]+)_adjacency\.txt(\.gz)?")
@@ -115,8 +114,7 @@ def _beside(path: Path) -> Path:
 def _first_bad(path: Path, bad: np.ndarray, values: np.ndarray, what: str, expected: str) -> None:
     if bad.any():
         row = int(np.argmax(bad))
-        number, _ = line_of_row(path, row, has_header=False)
-        raise bad_file(path, f"{what} is {values[row]:g}, expected {expected}", line=number)
+        raise bad_row(path, row, f"{what} is {values[row]:g}, expected {expected}", has_header=False)
 
 
 def _not_mirrored(path: Path, ends: np.ndarray, scores: np.ndarray) -> ReadError | None:
@@ -130,35 +128,20 @@ def _not_mirrored(path: Path, ends: np.ndarray, scores: np.ndarray) -> ReadError
         same = scores[order][0::2] == scores[order][1::2]
         if (mirrored & same).all():
             return None
-    rows: dict[tuple[int, int], int] = {}
-    count: Counter[tuple[int, int]] = Counter()
+    row_of: dict[tuple[int, int], int] = {}
     for row, (one, other) in enumerate(ends.T.tolist()):
-        count[one, other] += 1
-        if count[one, other] > 1:
-            return bad_file(
-                path,
-                f"edge {one} to {other} stands here again",
-                line=line_of_row(path, row, has_header=False)[0],
-            )
-        rows[one, other] = row
-    for (one, other), row in rows.items():
-        number, _ = (
-            line_of_row(path, row, has_header=False) if (other, one) not in rows or one == other else (0, "")
-        )
+        if (one, other) in row_of:
+            return bad_row(path, row, f"edge {one} to {other} stands here again", has_header=False)
+        row_of[one, other] = row
+    for (one, other), row in row_of.items():
+        reverse = row_of.get((other, one))
         if one == other:
-            return bad_file(path, f"gene {one} is joined to itself, which STRING never says", line=number)
-        if number:
-            return bad_file(
-                path,
-                f"edge {one} to {other} has no reverse ({other} to {one}), though each edge "
-                "stands twice: the file was cut",
-                line=number,
-            )
-        if scores[row] != scores[rows[other, one]]:
-            number, _ = line_of_row(path, row, has_header=False)
-            return bad_file(
-                path,
-                f"edge {one} to {other} has score {scores[row]:g}, its reverse {scores[rows[other, one]]:g}",
-                line=number,
-            )
+            why = f"gene {one} is joined to itself, which STRING never says"
+        elif reverse is None:
+            why = f"edge {one} to {other} has no reverse, though each edge stands twice: the file was cut"
+        elif scores[row] != scores[reverse]:
+            why = f"edge {one} to {other} has score {scores[row]:g}, its reverse {scores[reverse]:g}"
+        else:
+            continue
+        return bad_row(path, row, why, has_header=False)
     return None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +18,7 @@ from tclab.readers.source import LIMIT_BYTES, Progress, Source, decoded, raw_lin
 NAME = pa.dictionary(pa.int32(), pa.string())  # each distinct name once a batch
 TEXT, INTEGER, NUMBER = pa.string(), pa.int64(), pa.float64()
 
-_BLOCK_BYTES = 4 << 20
+_BLOCK_BYTES = 1 << 20
 _SEPARATORS = {"\t": "tab", " ": "space", ",": "comma", ";": "semicolon", "|": "bar"}
 _LOOKS_LIKE = {
     INTEGER: (re.compile(r"\s*-?\d+\s*"), "a whole number"),
@@ -27,6 +30,19 @@ def header(path: str | Path, *, separator: str, limit_bytes: int = LIMIT_BYTES) 
     """Return the cells of a table's first line that is not blank, without quotes or a leading `#`."""
     _, line = first_line(path, limit_bytes=limit_bytes)
     return [cell.strip().strip('"') for cell in line.lstrip("#").split(separator)]
+
+
+def required(path: str | Path, columns: Sequence[str], wanted: Sequence[str], *, separator: str) -> None:
+    """Raise `ReadError` where a header lacks a column, or has one twice, with the nearest that it has."""
+    for name in wanted:
+        if name not in columns:
+            near = get_close_matches(name, columns, n=1, cutoff=0.6)
+            has = f"did you mean {near[0]!r}?" if near else f"the header has {shown(', '.join(columns), 120)}"
+            between = _SEPARATORS.get(separator, repr(separator))
+            raise bad_file(path, f"no column {name!r} between {between}s; {has}", line=1)
+    if len(set(columns)) < len(columns):
+        twice = next(name for name in columns if columns.count(name) > 1)
+        raise bad_file(path, f"the header has the column {shown(twice)} twice", line=1)
 
 
 def first_line(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> tuple[int, str]:
@@ -135,12 +151,8 @@ def _first_fault(
     return bad_file(path, str(error))
 
 
-def line_of_row(
-    path: str | Path, row: int, *, has_header: bool, limit_bytes: int = LIMIT_BYTES
-) -> tuple[int, str]:
-    """Return (number, text) of the line that a row, counted from 0, was read from."""
-    row += has_header
-    for place, (number, line) in enumerate(text_lines(path, limit_bytes=limit_bytes)):
-        if place == row:
-            return number, line
-    raise IndexError(f"row {row} of {path}")
+def bad_row(path: str | Path, row: int, why: str, *, has_header: bool) -> ReadError:
+    """Return the error for a row, counted from 0, with the line that it was read from."""
+    lines = raw_lines(path, limit_bytes=sys.maxsize)
+    number, _ = next(islice(lines, row + has_header, None))
+    return bad_file(path, why, line=number)
