@@ -14,7 +14,7 @@ import torch
 
 from tclab.graph import Network
 from tclab.readers.errors import ReadError, bad_file, shown
-from tclab.readers.genes import AMBIGUOUS, Genes
+from tclab.readers.genes import AMBIGUOUS, UNKNOWN, Genes
 from tclab.readers.report import Report
 
 UNKNOWN_LIMIT = 0.5  # a file that loses more than half its rows to unknown names is another organism's
@@ -29,11 +29,13 @@ class Lookup:
     - `genes`: where to look.
     - `first`: names that are looked up here before, where the file comes with a list of its own.
     - `without`: what is taken off the front of every name, such as a taxon.
+    - `or_with`: what a name that is unknown may have in the place of what, such as `-` for `_`.
     """
 
     genes: Genes
     first: Genes | None = None
     without: re.Pattern[str] | None = None
+    or_with: tuple[str, str] | None = None
     found: dict[str, int] = field(default_factory=dict)
 
     def place(self, name: str) -> int:
@@ -41,7 +43,10 @@ class Lookup:
         if name not in self.found:
             own = self.first.place(name) if self.first else AMBIGUOUS
             known = self.first.names[own] if self.first and own >= 0 else name
-            self.found[name] = self.genes.place(self._bare(known))
+            place = self.genes.place(self._bare(known))
+            if place == UNKNOWN and self.or_with:
+                place = self.genes.place(name.replace(*self.or_with))
+            self.found[name] = place
         return self.found[name]
 
     def places(self, column: pa.Array | pa.ChunkedArray | Sequence[str]) -> np.ndarray:
