@@ -89,10 +89,22 @@ class CellGraph:
 
     @staticmethod
     def from_folder(path: str | Path) -> CellGraph:
-        """Return the graph that a folder of public files holds; see `tclab.readers.read_folder`."""
+        """Return the graph that a folder holds, of public files or from `to_folder`.
+
+        See `tclab.readers.read_folder`.
+        """
         from tclab.readers import read_folder  # the one room above that this one reaches, and only here
 
         return read_folder(path)
+
+    def to_folder(self, path: str | Path) -> None:
+        """Write this graph into a new folder, from which `from_folder` makes an equal one.
+
+        See `tclab.graph.folder.write_graph`.
+        """
+        from tclab.graph.folder import write_graph
+
+        write_graph(self, path)
 
     @staticmethod
     def from_edges(

@@ -14,10 +14,12 @@ from tclab.readers.sbml import sbml
 from tclab.readers.screen import Screen
 from tclab.readers.sga_pipeline import sga_digenic, sga_trigenic
 from tclab.readers.sgd_features import sgd_features, sgd_gene_names
+from tclab.readers.sgd_regulation import sgd_regulation
 from tclab.readers.string_dango import dango_genes, string_dango
 from tclab.readers.string_links import string_links
+from tclab.readers.tflink import tflink, tflink_targets
 from tclab.readers.yeast_gem import yeast_gem_txt, yeast_gem_yml
-from tclab.readers.yeastract import yeastract, yeastract_names
+from tclab.readers.yeastract import yeastract, yeastract_matrix, yeastract_names, yeastract_pairs
 
 __all__ = [
     "FolderReport",
@@ -41,10 +43,15 @@ __all__ = [
     "sga_trigenic",
     "sgd_features",
     "sgd_gene_names",
+    "sgd_regulation",
     "string_dango",
     "string_links",
+    "tflink",
+    "tflink_targets",
     "yeast_gem_txt",
     "yeast_gem_yml",
     "yeastract",
+    "yeastract_matrix",
     "yeastract_names",
+    "yeastract_pairs",
 ]

@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from tclab.graph import Network
-from tclab.readers.edges import UNKNOWN_LIMIT, Lookup, network_of
+from tclab.readers.edges import UNKNOWN_LIMIT, Lookup, equals, network_of
 from tclab.readers.errors import shown
 from tclab.readers.genes import Genes
 from tclab.readers.source import LIMIT_BYTES, Progress
@@ -79,16 +78,16 @@ def biogrid(
         systems = batch.column(2)
         for system in systems.dictionary.to_pylist():
             if system not in ("physical", "genetic"):
-                row = rows + int(np.argmax(_equals(systems, system)))
+                row = rows + int(np.argmax(equals(systems, system)))
                 why = f"{_SYSTEM} is {shown(system)}, expected physical or genetic"
                 raise bad_row(path, row, why, has_header=True)
         rows += batch.num_rows
         if system_type is not None:
-            is_kind = _equals(systems, system_type)
+            is_kind = equals(systems, system_type)
             dropped[f"{_SYSTEM} is not {system_type}"] += int((~is_kind).sum())
             kept &= is_kind
         if organism is not None:
-            of_yeast = _equals(batch.column(3), str(organism)) & _equals(batch.column(4), str(organism))
+            of_yeast = equals(batch.column(3), str(organism)) & equals(batch.column(4), str(organism))
             dropped[f"organism is not {organism}"] += int((kept & ~of_yeast).sum())
             kept &= of_yeast
         for place in range(2):
@@ -104,8 +103,3 @@ def biogrid(
         self_loops=self_loops,
         unknown_limit=unknown_limit,
     )
-
-
-def _equals(column: pa.DictionaryArray, value: str) -> np.ndarray:
-    matches = np.array([name == value for name in column.dictionary.to_pylist()], dtype=bool)
-    return np.asarray(matches[column.indices.to_numpy()])

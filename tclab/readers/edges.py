@@ -53,8 +53,11 @@ class Lookup:
         """Return the index of each name of a column, [rows] int64, below 0 where it means none."""
         if isinstance(column, pa.DictionaryArray):
             distinct = column.dictionary.to_pylist()
-            places = np.fromiter((self.place(name) for name in distinct), np.int64, len(distinct))
-            return np.asarray(places[column.indices.to_numpy()])
+            codes, at = np.unique(
+                column.indices.to_numpy(), return_inverse=True
+            )  # a filter leaves some unused
+            places = np.fromiter((self.place(distinct[code]) for code in codes), np.int64, len(codes))
+            return np.asarray(places[at])
         names = column.to_pylist() if isinstance(column, (pa.Array, pa.ChunkedArray)) else column
         return np.fromiter((self.place(name) for name in names), np.int64, len(names))
 
@@ -180,3 +183,9 @@ def network_of(
 def _stands_both_ways(key: np.ndarray, mirrored: np.ndarray) -> int:
     """Return how many undirected edges stand in both directions."""
     return len(np.intersect1d(np.unique(key[~mirrored]), np.unique(key[mirrored])))
+
+
+def equals(column: pa.DictionaryArray, value: str) -> np.ndarray:
+    """Return which rows of a column hold a value, [rows] bool."""
+    matches = np.array([name == value for name in column.dictionary.to_pylist()], dtype=bool)
+    return np.asarray(matches[column.indices.to_numpy()])

@@ -20,6 +20,8 @@ from tclab.readers.table import NUMBER, TEXT
 
 KUZMIN_FILE = re.compile(r"(aao1729|aaz5667)\w*[_-](Data|Table)[_-]?(S1|S3)\w*\.(tsv|txt|xlsx)(\.gz)?", re.I)
 
+FITNESS_FILE = re.compile(r"aaz5667\w*[_-]Table[_-]?S5\w*\.(tsv|txt|xlsx)(\.gz)?", re.I)
+
 _FIELDS: Fields = {
     **STRAINS,
     **ALLELES,

@@ -20,6 +20,8 @@ from tclab.readers.table import NUMBER, TEXT, batches, header, required
 
 TRIGENIC_FILE = re.compile(r"scored_\w*trigenic\w*\.txt(\.gz)?")
 
+DIGENIC_FILE = re.compile(r"scored_\w*digenic\w*\.txt(\.txt)?(\.gz)?")
+
 _TRIGENIC: Fields = {
     **STRAINS,
     "score": (NUMBER, ("adjusted genetic interaction score",)),

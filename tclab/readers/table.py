@@ -26,9 +26,14 @@ _LOOKS_LIKE = {
 }
 
 
-def header(path: str | Path, *, separator: str, limit_bytes: int = LIMIT_BYTES) -> list[str]:
-    """Return the cells of a table's first line that is not blank, without quotes or a leading `#`."""
-    _, line = first_line(path, limit_bytes=limit_bytes)
+def header(
+    path: str | Path, *, separator: str, comment: str | None = None, limit_bytes: int = LIMIT_BYTES
+) -> list[str]:
+    """Return the cells of a table's first line that is not blank, without quotes or a leading `#`.
+
+    Lines that begin with `comment` before it are passed over.
+    """
+    _, line = first_line(path, comment=comment, limit_bytes=limit_bytes)
     return [cell.strip().strip('"') for cell in line.lstrip("#").split(separator)]
 
 
@@ -45,14 +50,17 @@ def required(path: str | Path, columns: Sequence[str], wanted: Sequence[str], *,
         raise bad_file(path, f"the header has the column {shown(twice)} twice", line=1)
 
 
-def first_line(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> tuple[int, str]:
-    """Return (number, text) of the first line that is not blank.
+def first_line(
+    path: str | Path, *, comment: str | None = None, limit_bytes: int = LIMIT_BYTES
+) -> tuple[int, str]:
+    """Return (number, text) of the first line that is neither blank nor a comment.
 
     **Raises:** `ReadError` where there is none.
     """
     for number, line in text_lines(path, limit_bytes=limit_bytes):
-        return number, line
-    raise bad_file(path, "holds nothing but blank lines")
+        if comment is None or not line.startswith(comment):
+            return number, line
+    raise bad_file(path, "holds nothing but blank lines and comments")
 
 
 def batches(
@@ -63,6 +71,7 @@ def batches(
     separator: str,
     has_header: bool,
     missing: Sequence[str] = (),
+    comment: str | None = None,
     limit_bytes: int = LIMIT_BYTES,
     progress: Progress | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -75,12 +84,13 @@ def batches(
     - `separator`: what stands between two columns; quotes have no meaning.
     - `has_header`: whether the first line that is not blank is to be passed over.
     - `missing`: what stands for a missing number; it becomes null.
+    - `comment`: what the lines before the header begin with that are to be passed over.
 
     **Raises:** `ReadError` with the line for a wrong number of columns, a number that is none, or bytes that
     are not UTF-8; without a line where there is no row.
     """
     rows = 0
-    skip = first_line(path, limit_bytes=limit_bytes)[0] if has_header else 0
+    skip = first_line(path, comment=comment, limit_bytes=limit_bytes)[0] if has_header else 0
     try:
         with Source(path, limit_bytes=limit_bytes, progress=progress) as source:
             reader = pa.csv.open_csv(
@@ -102,7 +112,7 @@ def batches(
     except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
         if "Empty CSV file" in str(error):
             raise no_rows(path) from None
-        raise _first_fault(path, columns, types, separator, has_header, missing, limit_bytes, error) from None
+        raise _first_fault(path, columns, types, separator, skip, missing, limit_bytes, error) from None
     if not rows:
         raise no_rows(path)
 
@@ -117,7 +127,7 @@ def _first_fault(
     columns: Sequence[str],
     types: Mapping[str, pa.DataType],
     separator: str,
-    has_header: bool,
+    skip: int,
     missing: Sequence[str],
     limit_bytes: int,
     error: Exception,
@@ -128,9 +138,9 @@ def _first_fault(
     ]
     lines = raw_lines(path, limit_bytes=limit_bytes)
     try:
-        if has_header:
-            next(lines)
         for number, raw in lines:
+            if number <= skip:
+                continue
             cells = decoded(path, number, raw).split(separator)
             if len(cells) != len(columns):
                 named = _SEPARATORS.get(separator, repr(separator))

@@ -16,10 +16,12 @@ from tclab.readers.edges import UNKNOWN_LIMIT, Lookup, network_of
 from tclab.readers.errors import bad_file, shown
 from tclab.readers.genes import Genes
 from tclab.readers.report import Report
-from tclab.readers.source import LIMIT_BYTES
-from tclab.readers.table import NAME, TEXT, batches, header
+from tclab.readers.source import LIMIT_BYTES, text_lines
+from tclab.readers.table import NAME, TEXT, batches, header, no_rows
 
 NAMES_FILE = "orftogene.txt"
+MATRIX_FILE = re.compile(r"RegulationMatrix_(?P<kind>\w+)\.csv(\.gz)?")
+PAIRS_FILE = re.compile(r".*yeastract_orf_tf.*\.csv(\.gz)?")
 TWO_COLUMN_FILE = re.compile(r"RegulationTwoColumnTable_(?P<kind>\w+)\.tsv(\.gz)?")
 
 _COLUMNS = ("TF", "target")
@@ -68,13 +70,7 @@ def yeastract(
 
     **Raises:** `ReadError` with the line for a wrong number of columns; for too many unknown names.
     """
-    path = Path(path)
-    beside = path.with_name(NAMES_FILE)
-    if names is None and beside.exists():
-        names = yeastract_names(beside)
-    if genes is None and names is None:
-        raise bad_file(path, f"names its genes by standard name; expected {NAMES_FILE} beside it, or genes")
-    lookup = Lookup(names if genes is None else Genes.of(genes), first=names)  # type: ignore[arg-type]
+    lookup = _lookup(Path(path), genes, names)
     sources, targets = [], []
     for batch in batches(
         path,
@@ -86,9 +82,8 @@ def yeastract(
     ):
         sources.append(lookup.places(batch.column(0)))
         targets.append(lookup.places(batch.column(1)))
-    named = TWO_COLUMN_FILE.fullmatch(path.name)
     return network_of(
-        f"yeastract_{named['kind'] if named else path.name.split('.')[0]}",
+        _name(Path(path), TWO_COLUMN_FILE),
         np.concatenate(sources),
         np.concatenate(targets),
         lookup,
@@ -96,3 +91,115 @@ def yeastract(
         directed=True,
         unknown_limit=unknown_limit,
     )
+
+
+def yeastract_matrix(
+    path: str | Path,
+    genes: Genes | Iterable[str] | None = None,
+    *,
+    names: Genes | None = None,
+    unknown_limit: float = UNKNOWN_LIMIT,
+    limit_bytes: int = LIMIT_BYTES,
+) -> Network:
+    """Return `RegulationMatrix_<kind>.csv[.gz]` as the directed network `yeastract_<kind>`.
+
+    Between semicolons: the first line names the targets after an empty cell, each further line begins with a
+    factor (as a gene, `GCN4`, or as its protein, `Gcn4p`) and has a 1 for each target that it regulates, a 0
+    for each other.
+
+    **Arguments:** as `yeastract`.
+
+    **Raises:** `ReadError` with the line for a wrong number of columns or a cell that is neither 0 nor 1; for
+    too many unknown names.
+    """
+    lookup = _lookup(Path(path), genes, names)
+    lines = text_lines(path, limit_bytes=limit_bytes)
+    number, first = next(lines, (0, ""))
+    columns = [cell.strip().strip('"') for cell in first.split(";")]
+    if len(columns) < 2 or columns[0]:
+        raise bad_file(
+            path, f"{shown(first)}, expected an empty cell and then targets, semicolons between", line=1
+        )
+    targets = lookup.places(columns[1:])
+    ends = []
+    for number, line in lines:
+        factor, *cells = line.split(";")
+        if len(cells) != len(targets):
+            why = f"{len(cells) + 1} columns between semicolons, expected {len(columns)}"
+            raise bad_file(path, why, line=number)
+        if odd := set(cells) - {"0", "1"}:
+            raise bad_file(path, f"a cell is {shown(min(odd))}, expected 0 or 1", line=number)
+        here = targets[np.array(cells) == "1"]
+        ends.append(np.stack([np.full(len(here), lookup.place(_gene_of(factor.strip('"'), lookup))), here]))
+    if not ends:
+        raise no_rows(path)
+    source, target = np.concatenate(ends, axis=1)
+    return network_of(
+        _name(Path(path), MATRIX_FILE),
+        source,
+        target,
+        lookup,
+        path=path,
+        directed=True,
+        unknown_limit=unknown_limit,
+    )
+
+
+def yeastract_pairs(
+    path: str | Path,
+    genes: Genes | Iterable[str],
+    *,
+    unknown_limit: float = UNKNOWN_LIMIT,
+    limit_bytes: int = LIMIT_BYTES,
+) -> Network:
+    """Return a table of `ORF,factor` pairs, the target first, as the directed network `yeastract_orf_tf`.
+
+    Two columns between commas, no header: the target's systematic name, and the factor as its protein
+    (`Gcn4p`).
+
+    **Raises:** `ReadError` with the line for a wrong number of columns; for too many unknown names.
+    """
+    lookup = Lookup(Genes.of(genes))
+    sources, targets = [], []
+    for batch in batches(
+        path,
+        ("ORF", "TF"),
+        {"ORF": NAME, "TF": TEXT},
+        separator=",",
+        has_header=False,
+        limit_bytes=limit_bytes,
+    ):
+        targets.append(lookup.places(batch.column(0)))
+        sources.append(lookup.places([_gene_of(name, lookup) for name in batch.column(1).to_pylist()]))
+    return network_of(
+        "yeastract_orf_tf",
+        np.concatenate(sources),
+        np.concatenate(targets),
+        lookup,
+        path=path,
+        directed=True,
+        unknown_limit=unknown_limit,
+    )
+
+
+def _gene_of(protein: str, lookup: Lookup) -> str:
+    """Return the gene of a protein written as SGD's nomenclature has it: `Gcn4p` is made from GCN4."""
+    gene = protein[:-1].upper()
+    is_protein = protein.endswith("p") and lookup.genes.place(protein) < 0
+    return gene if is_protein else protein
+
+
+def _lookup(path: Path, genes: Genes | Iterable[str] | None, names: Genes | None) -> Lookup:
+    beside = path.with_name(NAMES_FILE)
+    if names is None and beside.exists():
+        names = yeastract_names(beside)
+    if genes is not None:
+        return Lookup(Genes.of(genes), first=names)
+    if names is None:
+        raise bad_file(path, f"names its genes by standard name; expected {NAMES_FILE} beside it, or genes")
+    return Lookup(names)
+
+
+def _name(path: Path, pattern: re.Pattern[str]) -> str:
+    named = pattern.fullmatch(path.name)
+    return f"yeastract_{named['kind'] if named else path.name.split('.')[0]}"

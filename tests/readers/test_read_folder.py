@@ -48,8 +48,35 @@ def test_a_bad_folder_is_told_in_one_line(write, tmp_path):
         read_folder(tmp_path)
 
 
-def test_the_public_folder_is_read(public):
+def test_models_screens_and_empty_networks_find_their_place(write, tmp_path):
+    write("SGDgeneNames.tsv", "Systematic_name\tStandard_name\nYAL001C\tTFC3\nYEL009C\tGCN4\n")
+    write(
+        "yeast-GEM.txt",
+        "Rxn name\tFormula\tGene-reaction association\tLB\tUB\nr_1\tA[c] => \tYAL001C\t0\t1\n",
+    )
+    write("iMM904.json", "never opened")
+    write("SGA_NxN.txt", "never opened")
+    write("targets_of_P03069.tsv", "never opened")
+    header = "UniprotID.TF\tName.TF\tName.Target\tOrganism\tSmall-scale.evidence\n"
+    write("simpleFormat.tsv", header + "P1\tNANOG\tDKK1\tHomo sapiens\tYes\n")
+    seen = []
+    graph = read_folder(tmp_path, progress=seen.append)
+    assert graph.num_nodes == {"gene": 2, "reaction": 1, "metabolite": 1}
+    assert graph.node_names["reaction"] == ("r_1 0 forward",)
+    assert graph.metabolism.gpr.edge_index.tolist() == [[0], [0]]
+    assert graph.report.ignored["iMM904.json"].startswith("a second metabolic model")
+    assert "tclab.readers.costanzo" in graph.report.ignored["SGA_NxN.txt"]
+    assert "tclab.readers.tflink_targets" in graph.report.ignored["targets_of_P03069.tsv"]
+    assert graph.report.ignored["simpleFormat.tsv"].startswith("keeps no edge")
+    assert seen == ["SGDgeneNames.tsv", "simpleFormat.tsv", "yeast-GEM.txt"]
+
+
+def test_the_public_folder_is_read(public, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     graph = read_folder(public("yeastract").parent)
     assert graph.networks["string9_1_database"].num_edges == 33_486
-    assert graph.networks["yeastract_both"].report.rows == 90_895
+    assert graph.networks["yeastract_both"].num_edges == 90_895  # SGD knows the names that orftogene lacks
+    assert graph.metabolism.num_reactions == 7_122
+    assert len(graph.metabolism.gpr.edge_index[0].unique()) == 1_161
+    assert list(graph.networks)[:2] == ["yeastract_activator", "yeastract_both"]
     assert all(network.num_sources == graph.num_nodes["gene"] for network in graph.networks.values())
