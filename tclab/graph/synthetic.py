@@ -41,14 +41,31 @@ NUM_REACTIONS, NUM_REACTIONS_WITH_GENES, NUM_METABOLITES = 7_122, 4_881, 2_806
 NUM_METABOLIC_GENES = 1_161
 NUM_GPR, NUM_STOICHIOMETRY = 5_450, 26_325
 
-# A node's weight is (rank + OFFSET) ** -EXPONENT: a power law whose largest hub stays below full connection
-# in the densest network (4.7 % of all pairs).
+# Degrees are in proportion to weights drawn from a gamma distribution, whose shape says how uneven they are:
+# about 1 is an exponential law, less is more uneven. `benchmarks/fit_degree_law.py` fits the shape to a real
+# network, so that a made-up one of the same size has the same Gini coefficient of its degrees. STRING's are
+# fitted to its v9.1 channels; the two that could not be had, and the physical network, take their mean.
+# A regulatory network has few sources, as uneven as YEASTRACT's factors, and targets that are far more even.
+SHAPES = {
+    "string12_0_neighborhood": 0.62,
+    "string12_0_fusion": 0.53,
+    "string12_0_cooccurence": 0.58,
+    "string12_0_database": 0.51,
+}
+MEAN_SHAPE = 0.56
+FACTOR_SHAPE, TARGET_SHAPE = 0.40, 2.1  # between those of `both` and of the documented pairs
+NUM_FACTORS = 201  # transcription factors in YEASTRACT's list of documented pairs, at scale 1
+
+# A metabolite's weight is (rank + OFFSET) ** -EXPONENT: a power law, as water and ATP are everywhere.
 EXPONENT, OFFSET = 0.6, 10.0
 
 
-def _heavy_tailed(number: int, rng: np.random.Generator) -> np.ndarray:
+def _power_law(number: int, rng: np.random.Generator) -> np.ndarray:
     """Return the cumulative weights of `number` nodes in random order of rank, ending at 1."""
-    weights = (rng.permutation(number) + OFFSET) ** -EXPONENT
+    return _cumulative((rng.permutation(number) + OFFSET) ** -EXPONENT)
+
+
+def _cumulative(weights: np.ndarray) -> np.ndarray:
     total = np.cumsum(weights)
     return np.asarray(total / total[-1])
 
@@ -57,39 +74,73 @@ def _draw(cumulative: np.ndarray, number: int, rng: np.random.Generator) -> np.n
     return np.minimum(np.searchsorted(cumulative, rng.random(number), side="right"), len(cumulative) - 1)
 
 
-def _network_edges(nodes: int, edges: int, directed: bool, rng: np.random.Generator) -> np.ndarray:
-    """Return [2, edges] distinct edges without self-loops, that touch each of 0 … nodes - 1."""
+def network_edges(
+    nodes: int,
+    edges: int,
+    rng: np.random.Generator,
+    *,
+    shape: float,
+    num_sources: int | None = None,
+    source_shape: float = FACTOR_SHAPE,
+) -> np.ndarray:
+    """Return [2, edges] distinct edges without self-loops, that touch each of 0 … nodes - 1.
+
+    **Arguments:**
+
+    - `shape`: of the gamma distribution that the nodes' weights are drawn from.
+    - `num_sources`: where edges have a direction, how many nodes they may start from; the others have only
+      edges that end there.
+    - `source_shape`: of the sources' weights as sources.
+    """
     order = rng.permutation(nodes)
-    ring = np.append(order, order[0]) if nodes % 2 else order
-    first = np.stack([ring[0::2], ring[1::2]])  # each node once: none is left out
+    weights = _cumulative(rng.gamma(shape, size=nodes) + 1e-9)  # a weight of 0 could never be drawn
+    if num_sources is None or num_sources == nodes:
+        start, start_of = weights, np.arange(nodes)
+        ring = np.append(order, order[0]) if nodes % 2 else order
+        first = np.stack([ring[0::2], ring[1::2]])  # each node once: none is left out
+    else:
+        start_of = order[:num_sources]
+        start = _cumulative(rng.gamma(source_shape, size=num_sources) + 1e-9)
+        rest = order[num_sources:]  # at least as many, as the caller sees to
+        from_each = start_of[_draw(start, len(rest), rng)]
+        from_each[:num_sources] = start_of
+        first = np.stack([from_each, rest])
 
     def keys_of(pairs: np.ndarray) -> np.ndarray:
         pairs = pairs[:, pairs[0] != pairs[1]]
-        if not directed:
+        if num_sources is None:
             pairs = np.sort(pairs, axis=0)
         return np.asarray(pairs[0] * nodes + pairs[1])
 
-    keys = np.unique(keys_of(first))
-    cumulative = _heavy_tailed(nodes, rng)
+    taken = np.zeros(nodes * nodes, dtype=bool)  # no larger than the edges of a dense network
+    taken[keys_of(first)] = True
+    missing = edges - int(taken.sum())
     for _ in range(64):
-        missing = edges - len(keys)
         if missing <= 0:
             break
-        drawn = keys_of(_draw(cumulative, 2 * (2 * missing + 16), rng).reshape(2, -1))
-        fresh = np.setdiff1d(drawn, keys)
-        keys = np.union1d(keys, rng.permutation(fresh)[:missing])
+        number = 2 * missing + 16
+        drawn = keys_of(np.stack([start_of[_draw(start, number, rng)], _draw(weights, number, rng)]))
+        fresh = np.unique(drawn[~taken[drawn]])
+        taken[rng.permutation(fresh)[:missing]] = True
+        missing -= min(missing, len(fresh))
     else:  # nearly every pair is taken, which only a very small graph comes to: take from what is left
-        every = keys_of(np.indices((nodes, nodes)).reshape(2, -1))
-        fresh = np.setdiff1d(every, keys)
-        keys = np.union1d(keys, rng.permutation(fresh)[: edges - len(keys)])
-    return np.stack([keys // nodes, keys % nodes])
+        every = keys_of(np.stack(np.meshgrid(start_of, np.arange(nodes))).reshape(2, -1))
+        fresh = np.unique(every[~taken[every]])
+        taken[rng.permutation(fresh)[:missing]] = True
+    return np.stack(np.divmod(np.flatnonzero(taken), nodes))
+
+
+def _num_sources(nodes: int, edges: int, scale: float) -> int:
+    """Return how many sources a directed network has: the real share, and enough for its nodes and edges."""
+    enough = max(round(NUM_FACTORS * scale), nodes - edges, math.ceil(edges / max(nodes - 1, 1)), 1)
+    return min(enough, nodes // 2) if nodes // 2 * (nodes - 1) >= edges else nodes
 
 
 def _bipartite_edges(left: int, right: int, edges: int, rng: np.random.Generator) -> np.ndarray:
     """Return [2, edges] distinct pairs that touch each left and each right node, the right heavy-tailed."""
     most = max(left, right)
     keys = np.unique((np.arange(most) % left) * right + rng.permutation(most) % right)
-    cumulative = _heavy_tailed(right, rng)
+    cumulative = _power_law(right, rng)
     while (missing := edges - len(keys)) > 0:
         drawn = rng.integers(0, left, 2 * missing + 16) * right + _draw(cumulative, 2 * missing + 16, rng)
         keys = np.union1d(keys, rng.permutation(np.setdiff1d(drawn, keys))[:missing])
@@ -133,7 +184,8 @@ def synthetic_graph(
     Nodes grow with `scale` and edges with its square, so that density stays: `scale=1.0` has exactly the
     nodes and edges of each network in `NETWORK_SIZES`. Where a network's edges are too few to touch its share
     of the nodes (below scale 0.15 for the sparsest), it touches twice as many nodes as it has edges. Degrees
-    are heavy-tailed; the law is a guess, not a fit. The metabolism has its real size at every scale.
+    are as uneven as in the real networks (`SHAPES`), and directed networks start from few nodes
+    (`NUM_FACTORS`). The metabolism has its real size at every scale.
 
     **Arguments:**
 
@@ -153,7 +205,14 @@ def synthetic_graph(
         nodes = min(max(2, round(size.nodes * scale)), 2 * edges, genes)
         edges = min(edges, nodes * (nodes - 1) // (1 if size.directed else 2))
         touched = rng.permutation(genes)[:nodes]
-        pairs = np.sort(touched)[_network_edges(nodes, edges, size.directed, rng)]
+        pairs = network_edges(
+            nodes,
+            edges,
+            rng,
+            shape=TARGET_SHAPE if size.directed else SHAPES.get(name, MEAN_SHAPE),
+            num_sources=_num_sources(nodes, edges, scale) if size.directed else None,
+        )
+        pairs = np.sort(touched)[pairs]
         relations[name] = Network(
             name, torch.from_numpy(pairs), "gene", "gene", genes, genes, directed=size.directed
         )
