@@ -33,6 +33,9 @@ Repeats: TypeAlias = Literal["keep", "mean", "median", "lowest p", "refuse"]
 
 _STRAIN = re.compile(r"(?P<first>[^\s+_]+)(?:\+(?P<second>[^\s+_]+))?_(?P<kind>[A-Za-z]+)(?P<number>\d+)")
 _DELETION_KINDS = ("dma", "sn", "tm")  # tm: made of dma and sn, unless its alleles say otherwise
+_LARGEST_SCORE = (
+    1e6  # fitness is about 1; what is beyond this is no score, and float32 could not hold all of it
+)
 _NO_GENE = np.iinfo(np.int64).max  # sorts behind every gene
 
 
@@ -116,6 +119,11 @@ def screen_of(
     if outside.any():
         row = int(np.argmax(outside))
         raise bad_row(path, row, f"the p-value is {p[row]:g}, expected 0 to 1", has_header=has_header)
+    large = np.isfinite(columns["score"]) & (np.abs(columns["score"]) > _LARGEST_SCORE)
+    if large.any():
+        row = int(np.argmax(large))
+        why = f"the score is {columns['score'][row]:g}, expected at most {_LARGEST_SCORE:g} in size"
+        raise bad_row(path, row, why, has_header=has_header)
     strains, at = _strains(path, columns, filters, composition, has_header)
 
     dropped: Counter[str] = Counter()
