@@ -6,10 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tclab import graph, lab, masking, message_passing, models, perturbation, readers, sweep, timing
+    from tclab import graph, lab, masking, message_passing, models, perturbation, readers, sweeps, timing
     from tclab.errors import InputError
     from tclab.graph import CellGraph
     from tclab.masking import view
+    from tclab.sweeps import Point, grid, run, sweep
 
 __version__ = "0.1.0"
 
@@ -17,9 +18,13 @@ __version__ = "0.1.0"
 _NAMES = {
     "CellGraph": "tclab.graph",
     "InputError": "tclab.errors",
+    "Point": "tclab.sweeps",
+    "grid": "tclab.sweeps",
+    "run": "tclab.sweeps",
+    "sweep": "tclab.sweeps",
     "view": "tclab.masking",
 }
-_ROOMS = ("graph", "lab", "masking", "message_passing", "models", "perturbation", "readers", "sweep", "timing")
+_ROOMS = ("graph", "lab", "masking", "message_passing", "models", "perturbation", "readers", "sweeps", "timing")
 
 __all__ = [*_NAMES, *_ROOMS]
 

@@ -152,7 +152,16 @@ class Network:
             copy.__dict__.update(self.__dict__, weight=None, _made={})
             return copy
 
-        return self._once("unweighted", made)
+        return self if self.weight is None else self._once("unweighted", made)
+
+    def degree(self, *, transpose: bool = False) -> Tensor:
+        """Return how many edges go into each target node, or out of each source, [N] float32."""
+
+        def made() -> Tensor:
+            ends = self.edge_index[0 if transpose else 1]
+            return torch.bincount(ends, minlength=self.num_sources if transpose else self.num_targets).float()
+
+        return self._once(("degree", transpose), made)
 
     def targets_of(self) -> Rows:
         """Return each source node's targets, on the CPU."""
