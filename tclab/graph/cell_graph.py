@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -53,6 +53,7 @@ class CellGraph:
     - `deleted_type`: the node type that a perturbation deletes.
     - `node_names`: the names of a type's nodes, where they have any.
     - `source`: where it came from, for titles and rows.
+    - `report`: what its reader kept and dropped, where it was read from files.
     """
 
     num_nodes: Mapping[str, int]
@@ -60,6 +61,7 @@ class CellGraph:
     deleted_type: str
     node_names: Mapping[str, Sequence[str]] | None = None
     source: str = "given"
+    report: Any = None
 
     def __post_init__(self) -> None:
         if self.deleted_type not in self.num_nodes:
@@ -244,7 +246,9 @@ class CellGraph:
         return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
     def _with(self, relations: Mapping[str, Network]) -> CellGraph:
-        return CellGraph(self.num_nodes, dict(relations), self.deleted_type, self.node_names, self.source)
+        return CellGraph(
+            self.num_nodes, dict(relations), self.deleted_type, self.node_names, self.source, self.report
+        )
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{number:,} {kind}" for kind, number in self.num_nodes.items())

@@ -1,0 +1,174 @@
+"""A metabolic model's reactions, and the bipartite networks that they become."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from tclab.errors import InputError
+from tclab.graph import Metabolism, Network
+from tclab.readers.edges import UNKNOWN_LIMIT, Lookup
+from tclab.readers.errors import bad_file
+from tclab.readers.gene_rule import branches
+from tclab.readers.genes import Genes
+from tclab.readers.report import Report
+from tclab.readers.source import LIMIT_BYTES, read_bytes
+
+
+@dataclass(frozen=True)
+class Reaction:
+    """One reaction: its gene rule, its flux bounds, and its metabolites' signed stoichiometric coefficients.
+
+    A coefficient is below 0 where the metabolite is consumed; bounds are in mmol / gDW / h.
+    """
+
+    name: str
+    rule: str
+    lower: float
+    upper: float
+    coefficients: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class MetabolicModel:
+    """The reactions and metabolites of a model, in the file's order."""
+
+    path: str
+    reactions: tuple[Reaction, ...]
+    metabolites: tuple[str, ...]
+
+    @property
+    def genes(self) -> tuple[str, ...]:
+        """The genes that any rule names, sorted."""
+        return tuple(sorted({g for r in self.reactions for branch in branches(r.rule) for g in branch}))
+
+
+def metabolism_of(
+    model: MetabolicModel,
+    genes: Genes | Iterable[str] | None = None,
+    *,
+    unknown_limit: float = UNKNOWN_LIMIT,
+) -> Metabolism:
+    """Return the relations `gpr` (gene → reaction, cascading) and `stoichiometry` (reaction → metabolite).
+
+    A reaction node is (reaction × branch of its rule × direction), the reverse direction where the lower
+    bound is below 0, so that deleting a gene removes just the nodes whose branch needs it; a reaction without
+    a rule has one branch that needs nothing. A gene id with an underscore (`YER060W_A`, as BiGG writes it) is
+    also looked up with a hyphen. `gpr.report.node_names` names the reaction nodes,
+    `stoichiometry.report.node_names` the metabolites.
+
+    **Arguments:**
+
+    - `genes`: the genes of the graph; without it, those of the rules.
+    - `unknown_limit`: the share of gpr incidences that may name a gene that is not in `genes`; such a branch
+      does not need the gene.
+
+    **Raises:** `ReadError` with the reaction for a rule that cannot be read, or one that names a metabolite
+    that the model does not have; for too many unknown genes.
+    """
+    lookup = Lookup(Genes.of(model.genes if genes is None else genes), or_with=("_", "-"))
+    metabolite_of = {name: place for place, name in enumerate(model.metabolites)}
+    names: list[str] = []
+    gpr: list[tuple[int, int]] = []
+    turned_over: list[tuple[int, int]] = []
+    weights: list[float] = []
+    lost = 0
+    for reaction in model.reactions:
+        try:
+            rule = branches(reaction.rule) or [()]
+        except InputError as error:
+            raise bad_file(model.path, f"reaction {reaction.name}: {error}") from None
+        for number, branch in enumerate(rule):
+            places = [lookup.place(gene) for gene in branch]
+            for direction, sign in (("forward", 1), ("reverse", -1)):
+                if sign < 0 and reaction.lower >= 0:
+                    continue
+                node = len(names)
+                names.append(f"{reaction.name} {number} {direction}")
+                gpr += [(place, node) for place in places if place >= 0]
+                lost += sum(place < 0 for place in places)
+                for metabolite, coefficient in reaction.coefficients.items():
+                    if metabolite not in metabolite_of:
+                        why = f"reaction {reaction.name} has no known metabolite {metabolite!r}"
+                        raise bad_file(model.path, why)
+                    turned_over.append((node, metabolite_of[metabolite]))
+                    weights.append(sign * coefficient)
+    rows = len(gpr) + lost
+    if rows and lost / rows > unknown_limit:
+        raise bad_file(
+            model.path,
+            f"{lost:,} of {rows:,} gpr incidences name a gene that is not in the gene list of "
+            f"{len(lookup.genes):,} (first {lookup.unknown[0]!r}); unknown_limit is {unknown_limit:g}",
+        )
+    report = Report(
+        model.path,
+        rows,
+        len(gpr),
+        {"unknown gene": lost} if lost else {},
+        mapped=lookup.mapped,
+        unknown=len(lookup.unknown),
+        unknown_examples=tuple(sorted(lookup.unknown)[:5]),
+        node_names=tuple(names),
+    )
+    edges = torch.tensor(gpr, dtype=torch.int64).reshape(-1, 2).T.contiguous()
+    pairs = torch.tensor(turned_over, dtype=torch.int64).reshape(-1, 2).T.contiguous()
+    return Metabolism(
+        Network(
+            "gpr", edges, "gene", "reaction", len(lookup.genes), len(names), cascades=True, report=report
+        ),
+        Network(
+            "stoichiometry",
+            pairs,
+            "reaction",
+            "metabolite",
+            len(names),
+            len(model.metabolites),
+            weight=torch.tensor(weights, dtype=torch.float64),
+            report=Report(model.path, len(weights), len(weights), node_names=model.metabolites),
+        ),
+    )
+
+
+def cached(
+    path: str | Path,
+    read: Callable[[bytes], MetabolicModel],
+    *,
+    reader: str,
+    cache: bool | str | Path,
+    limit_bytes: int = LIMIT_BYTES,
+) -> MetabolicModel:
+    """Return what `read` makes of a file's bytes, kept in a folder under the hash of those bytes.
+
+    **Arguments:**
+
+    - `reader`: a name and a version, so that what another reader kept is not taken.
+    - `cache`: the folder; True for `tclab` in the user's cache folder (`$XDG_CACHE_HOME`, or `~/.cache`),
+      False for none. A folder that cannot be written is not an error: the file is read again next time.
+    """
+    content = read_bytes(path, limit_bytes=limit_bytes)
+    if cache is False:
+        return read(content)
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tclab")
+    if cache is not True:
+        folder = Path(cache)
+    kept = folder / f"{reader}-{hashlib.sha256(content).hexdigest()}.json"
+    try:
+        stored = json.loads(kept.read_text())
+        reactions = tuple(Reaction(**reaction) for reaction in stored["reactions"])
+        return MetabolicModel(str(path), reactions, tuple(stored["metabolites"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        model = read(content)
+    temporary = kept.with_name(f"{kept.name}.{os.getpid()}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(asdict(model)))
+        temporary.replace(kept)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+    return model
