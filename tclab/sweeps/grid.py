@@ -112,7 +112,7 @@ def grid(
                     points.append(
                         Point(**common, model=str(model), strategy=name, batch_size=size, networks=count)
                     )
-    return sorted(points, key=lambda point: _off_the_lines(point, points))
+    return _lines_first(points)
 
 
 def _scale(scale: float | str) -> float:
@@ -139,10 +139,21 @@ def _auto_networks(masked: bool, common: dict[str, Any], model: str) -> list[int
     return sorted({1, max(1, every // 3), every})
 
 
-def _off_the_lines(point: Point, points: list[Point]) -> int:
-    """Return 0 on the lines of the charts (most networks, or the middle batch size), 1 beside them."""
-    counts = [len(p.networks) if isinstance(p.networks, tuple) else p.networks or 0 for p in points]
-    sizes = sorted({p.batch_size for p in points})
-    own = len(point.networks) if isinstance(point.networks, tuple) else point.networks
-    most = own is None or own == max(counts)
-    return 0 if most or point.batch_size == sizes[len(sizes) // 2] else 1
+def _lines_first(points: list[Point]) -> list[Point]:
+    """Return the points where the charts' lines cross first (every strategy at the middle batch size and the most
+    networks), then the rest of the lines, then what is beside them; the strategies of one cell together.
+    """
+
+    def networks(point: Point) -> float:
+        count = len(point.networks) if isinstance(point.networks, tuple) else point.networks
+        return float("inf") if count is None else count
+
+    sizes = sorted({point.batch_size for point in points})
+    middle = sizes[len(sizes) // 2]
+    most = max((networks(point) for point in points if point.networks is not None), default=float("inf"))
+
+    def place(point: Point) -> tuple[int, int, float]:
+        on = (point.batch_size == middle) + (networks(point) >= most)
+        return (2 - on, point.batch_size, networks(point))
+
+    return sorted(points, key=place)

@@ -31,19 +31,15 @@ def _reference(point: Point) -> Reference:
     return gate(point.kind, point.cell_graph().to(point.device), metabolism=point.metabolism, seed=point.seed)
 
 
+@lru_cache(maxsize=256)
+def _gate(point: Point, strategy: str) -> GateResult:
+    return _reference(point).compare(strategy)
+
+
 def gate_of(point: Point) -> GateResult:
-    """Return how far the point's strategy is from `subgraph`; the reference is shared between strategies."""
-    same = Point(
-        graph=point.graph,
-        scale=point.scale,
-        model=point.model,
-        networks=point.networks,
-        device=point.device,
-        seed=point.seed,
-        metabolism=point.metabolism,
-        self_loops=point.self_loops,
-    )
-    return _reference(same).compare(point.strategy)
+    """Return how far the point's strategy is from `subgraph`; found once for points that differ in size alone."""
+    decides = ("graph", "scale", "model", "networks", "device", "seed", "metabolism", "self_loops")
+    return _gate(Point(**{name: getattr(point, name) for name in decides}), point.strategy)
 
 
 @dataclass
