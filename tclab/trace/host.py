@@ -1,0 +1,150 @@
+"""What the host's threads did: self time by category and by stage, summing to the thread's wall time."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tclab.trace.categories import OUTSIDE, STAGES, Rule, categorise, category_names, stage_of
+from tclab.trace.device import step_rows
+from tclab.trace.events import HOST, Ints, Trace
+from tclab.trace.nesting import nest, tie_of
+
+
+@dataclass(frozen=True)
+class HostWork:
+    """The host events of one trace, with their owners of time. Rows are rows of the trace."""
+
+    rows: Ints  # all host events
+    category: Ints  # [rows] index into `names`
+    stage: Ints  # [rows] index into `names`; -1 outside any stage
+    self_time: Ints  # [rows] ticks
+    parent: Ints  # [rows] position in rows; -1 at the root
+    owner: Ints  # [S] position in rows, for each stretch of any thread
+    start: Ints  # [S] ticks
+    end: Ints  # [S] ticks
+    names: list[str]  # categories
+    main: int | None  # track of the thread that runs the steps
+
+
+def host_work(trace: Trace, rules: tuple[Rule, ...]) -> HostWork:
+    """Self times, categories and stages of all host events."""
+    names = category_names(rules)
+    rows = np.flatnonzero(trace.kind == HOST)
+    nesting = nest(trace.start[rows], trace.duration[rows], trace.track[rows], tie_of(trace, rows))
+    category = categorise(trace, rules)[rows]
+    is_stage = np.array([name in STAGES or name not in names[:10] for name in names])
+    stage = stage_of(category, nesting.parent, is_stage)
+    return HostWork(
+        rows,
+        category,
+        stage,
+        nesting.self_time,
+        nesting.parent,
+        nesting.owner,
+        nesting.start,
+        nesting.end,
+        names,
+        main_track(trace, rows),
+    )
+
+
+def main_track(trace: Trace, rows: Ints) -> int | None:
+    """The thread that runs the steps; None without host events.
+
+    It is the one with a `ProfilerStep` and other events; else the process's first thread (on Linux its id is
+    the process's); else the one with the most events, of equals the one that begins first.
+    """
+    if len(rows) == 0:
+        return None
+    tracks = trace.track[rows]
+    counts = np.bincount(tracks, minlength=len(trace.tracks))
+    stepping = np.intersect1d(np.unique(trace.track[step_rows(trace)]), np.flatnonzero(counts > 1))
+    first = np.array([t for t, (pid, tid) in enumerate(trace.tracks) if pid == tid and counts[t]], dtype=int)
+    choice = stepping if len(stepping) else first if len(first) else np.unique(tracks)
+    choice = choice[counts[choice] == counts[choice].max()]
+    begins = [int(trace.start[rows][tracks == track].min()) for track in choice.tolist()]
+    return int(choice[int(np.argmin(begins))])
+
+
+def thread_table(trace: Trace, work: HostWork) -> pd.DataFrame:
+    """One row per thread and category: rank, thread, is_main, category, self_us, share, events.
+
+    A thread's `self_us` sum to its wall time, last end - first start. The part of it during which no event at
+    all was recorded counts as `other` and is shown in `unrecorded_us`.
+    """
+    return _table(trace, work, work.category, list(work.names), len(work.names) - 1, "category")
+
+
+def stage_table(trace: Trace, work: HostWork) -> pd.DataFrame:
+    """As `thread_table`, by the stage around each event: an `aten::` op within a backward is backward."""
+    shown = [*STAGES, *work.names[10:], OUTSIDE]
+    place = np.array(
+        [shown.index(n) if n in shown else len(shown) - 1 for n in work.names] + [len(shown) - 1]
+    )
+    return _table(trace, work, place[work.stage], shown, len(shown) - 1, "stage")
+
+
+def _table(trace: Trace, work: HostWork, of: Ints, shown: list[str], rest: int, column: str) -> pd.DataFrame:
+    rest = shown.index("other") if "other" in shown else rest
+    tables = []
+    tracks = trace.track[work.rows]
+    wide = len(shown)
+    keys = tracks * wide + of
+    n_tracks = len(trace.tracks)
+    spent = np.bincount(keys, weights=work.self_time, minlength=n_tracks * wide).reshape(n_tracks, wide)
+    events = np.bincount(keys, minlength=n_tracks * wide).reshape(n_tracks, wide)
+    begin = np.full(n_tracks, np.iinfo(np.int64).max)
+    finish = np.full(n_tracks, -1)
+    start = trace.start[work.rows]
+    np.minimum.at(begin, tracks, start)
+    np.maximum.at(finish, tracks, start + trace.duration[work.rows])
+    for track in np.unique(tracks).tolist():
+        wall = int(finish[track] - begin[track])
+        unrecorded = np.zeros(wide)
+        unrecorded[rest] = wall - spent[track].sum()
+        self_time = spent[track] + unrecorded
+        tables.append(
+            pd.DataFrame(
+                {
+                    "rank": pd.array([trace.rank] * wide, dtype="Int64"),
+                    "thread": "{} {}".format(*trace.tracks[track]),
+                    "is_main": track == work.main,
+                    column: shown,
+                    "self_us": trace.us(self_time),
+                    "share": self_time / wall if wall else np.full(wide, np.nan),
+                    "events": events[track],
+                    "unrecorded_us": trace.us(unrecorded),
+                }
+            )
+        )
+    columns = ["rank", "thread", "is_main", column, "self_us", "share", "events", "unrecorded_us"]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
+
+
+def main_threads(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    """The main threads of all ranks added up: `column`, self_us, share, events, unrecorded_us."""
+    main = table[table["is_main"].astype(bool)]
+    added = main.groupby(column, sort=False)[["self_us", "events", "unrecorded_us"]].sum().reset_index()
+    wall = float(added["self_us"].sum())
+    added.insert(2, "share", added["self_us"] / wall if wall else np.nan)
+    return added
+
+
+def op_table(trace: Trace, work: HostWork) -> pd.DataFrame:
+    """One row per name on all host threads: name, category, calls, self_us, total_us; largest self time first.
+
+    `total_us` adds whole durations, children included, so it is no share of anything.
+    """
+    pairs, index = np.unique(trace.name[work.rows] * len(work.names) + work.category, return_inverse=True)
+    name, category = np.divmod(pairs, len(work.names))
+    table = pd.DataFrame(
+        {
+            "name": [trace.names[i] for i in name.tolist()],
+            "category": [work.names[i] for i in category.tolist()],
+            "calls": np.bincount(index, minlength=len(pairs)),
+            "self_us": trace.us(np.bincount(index, weights=work.self_time, minlength=len(pairs))),
+            "total_us": trace.us(np.bincount(index, weights=trace.duration[work.rows], minlength=len(pairs))),
+        }
+    )
+    return table.sort_values(["self_us", "name"], ascending=[False, True], ignore_index=True)
