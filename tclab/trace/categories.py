@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tclab.trace.events import Bools, Ints, Trace, matches
+from tclab.trace.events import COLLECTIVE_KERNEL, Bools, Ints, Trace, matches
 
 CATEGORIES = (
     "data_loading",
@@ -28,7 +28,7 @@ OUTSIDE = "outside any stage"
 
 
 class Rule(NamedTuple):
-    """Fits an event whose name contains `name` and whose profiler category is one of `events` (all, if empty).
+    """Fits an event whose name contains `name` and whose profiler category is one of `events` (or any).
 
     `name` is a regular expression (RE2), case aside.
     """
@@ -48,7 +48,7 @@ _RUNTIME = "cuda_runtime cuda_driver runtime driver xpu_runtime mtia_runtime"
 # fmt: off
 RULES: tuple[Rule, ...] = (
     # work of a device, and the calls that launch it or wait for it
-    Rule("ddp_communication", r"nccl|rccl|oneccl|msccl|nvshmem|cross_device_reduce|_shot_all_?reduce", _DEVICE),
+    Rule("ddp_communication", COLLECTIVE_KERNEL, _DEVICE),
     Rule("cuda_kernels",      r"", f"{_DEVICE} {_RUNTIME}"),
     # a collective says so whoever calls it
     Rule("ddp_communication", r"nccl:|gloo:|mpi:|c10d::|record_param_comms|torch\.distributed\.ddp\.reducer"),
@@ -58,7 +58,8 @@ RULES: tuple[Rule, ...] = (
     Rule("data_loading",      r"next_batch|batch_to_device", _CALLS),
     Rule("data_loading",      r"\bdata\b|transfer|h2d", _STAGES),
     Rule("graph_processing",  r"subgraph|neighbou?r|edge_?index|edge_?mask|graph_?process|coarsen", _MARKS),
-    Rule("graph_processing",  r"torch_geometric[/.](data|sampler|transforms|utils)|pyg_lib|torch_sparse", _MARKS),
+    Rule("graph_processing",  r"torch_geometric[/.](data|sampler|transforms|utils)", _MARKS),
+    Rule("graph_processing",  r"pyg_lib|torch_sparse", _MARKS),
     Rule("graph_processing",  r"\bmask|\bgraph\b|\bview\b", _STAGES),
     Rule("graph_processing",  r"pyg::|torch_sparse::|torch_cluster::|dgl::", _OPS),
     # `MseLossBackward0` is backward, `Optimizer.zero_grad` optimizer: these two before loss and forward

@@ -15,6 +15,7 @@ from tclab.trace.events import (
     Bools,
     Ints,
     Trace,
+    rank_column,
 )
 from tclab.trace.intervals import Intervals
 
@@ -74,8 +75,8 @@ def breakdown(trace: Trace, work: DeviceWork) -> dict[str, object]:
 
     span = last end - first start of device events; compute = union of kernels that are not collectives;
     non_compute = union of all device events - compute; idle = span - union of all. Exposed communication is
-    the part of the collectives' union during which no other kernel runs. `kernel_sum_us` adds durations up, so it
-    exceeds the union by what ran at once.
+    the part of the collectives' union during which no other kernel runs. `kernel_sum_us` adds durations up,
+    so it exceeds the union by what ran at once.
 
     The first five are computed in float64 from the times as the file says them. On stamps of 10¹² µs a float
     holds half a nanosecond, so over many events they may differ from the written digits by some 0.1 µs; all
@@ -130,7 +131,7 @@ def steps(trace: Trace, work: DeviceWork) -> pd.DataFrame:
 
     table = pd.DataFrame(
         {
-            "rank": pd.array([trace.rank] * len(rows), dtype="Int64"),
+            "rank": rank_column(trace, len(rows)),
             "file": trace.path.name,
             "step": [trace.names[i] for i in trace.name[rows].tolist()],
             "start_us": trace.us(start),

@@ -114,6 +114,11 @@ class Trace:
         )
 
 
+def rank_column(trace: Trace, count: int) -> "pd.Series[int]":
+    """The rank of a trace `count` times, null where it is not known."""
+    return pd.Series([trace.rank] * count, dtype="Int64")
+
+
 def as_bytes(names: list[str]) -> pa.Array:
     """Names as one Arrow column; a lone surrogate, which UTF-8 does not know, becomes a question mark."""
     return pa.array([name.encode("utf-8", "replace") for name in names], pa.large_binary())

@@ -7,7 +7,7 @@ import pandas as pd
 
 from tclab.trace.categories import OUTSIDE, STAGES, Rule, categorise, category_names, stage_of
 from tclab.trace.device import step_rows
-from tclab.trace.events import HOST, Ints, Trace
+from tclab.trace.events import HOST, Ints, Trace, rank_column
 from tclab.trace.nesting import nest, tie_of
 
 
@@ -107,7 +107,7 @@ def _table(trace: Trace, work: HostWork, of: Ints, shown: list[str], rest: int, 
         tables.append(
             pd.DataFrame(
                 {
-                    "rank": pd.array([trace.rank] * wide, dtype="Int64"),
+                    "rank": rank_column(trace, wide),
                     "thread": "{} {}".format(*trace.tracks[track]),
                     "is_main": track == work.main,
                     column: shown,
@@ -132,7 +132,7 @@ def main_threads(table: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def op_table(trace: Trace, work: HostWork) -> pd.DataFrame:
-    """One row per name on all host threads: name, category, calls, self_us, total_us; largest self time first.
+    """One row per name on all host threads: name, category, calls, self_us, total_us.
 
     `total_us` adds whole durations, children included, so it is no share of anything.
     """

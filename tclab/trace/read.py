@@ -1,14 +1,15 @@
-"""From a file to its events, a slice at a time, so that a large trace never lies in memory as objects.
+"""From a file to its events, a slice at a time, so that a large trace is never in memory as objects.
 
-A slice of the `traceEvents` list is cut at some `}, {` and decoded as a list of its own. A cut may fall inside
-a string or a nested list; then the slice is not valid JSON and another cut is tried. A slice that starts at an
-event and *is* valid JSON ends at an event, so a wrong cut can never pass.
+A slice of the `traceEvents` list is cut at some `}, {` and decoded as a list of its own. A cut may fall
+inside a string or a nested list; then the slice is not valid JSON and another cut is tried. A slice that
+starts at an event and *is* valid JSON ends at an event, so a wrong cut can never pass.
 """
 
 import gzip
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -143,6 +144,29 @@ def event_slices(path: Path, head: dict[str, Any]) -> Iterator[list[Event]]:
 
     Raises `TraceError` when the file is no trace, with the position where its JSON breaks.
     """
+    with _opened(path) as text:
+        start, bare_list = _head_end(text, head)
+        text.drop(start)
+        yield from _slices(text, head, bare_list)
+
+
+def head_and_rest(path: Path) -> Iterator[bytes]:
+    """The text of a trace file in pieces: first everything up to the first event, then what follows.
+
+    Raises `TraceError` when the file is no trace.
+    """
+    with _opened(path) as text:
+        start, _ = _head_end(text, {})
+        yield text.data[:start]
+        text.drop(start)
+        while text.data:
+            yield text.data
+            text.drop(len(text.data))
+            text.grow(SLICE_BYTES)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[_Text]:
     try:
         file = path.open("rb")
     except OSError as error:
@@ -154,16 +178,14 @@ def event_slices(path: Path, head: dict[str, Any]) -> Iterator[list[Event]]:
         text.grow(SLICE_BYTES)
         if text.data.startswith(b"\xef\xbb\xbf"):  # a byte order mark, from editors on Windows
             text.drop(3)
-        bare_list = _skip_head(text, head)
-        yield from _slices(text, head, bare_list)
+        yield text
 
 
-def _skip_head(text: _Text, head: dict[str, Any]) -> bool:
-    """Drop everything before the first event; True when the file is a bare list of events."""
+def _head_end(text: _Text, head: dict[str, Any]) -> tuple[int, bool]:
+    """Where the first event may stand, and whether the file is a bare list of events."""
     blank = len(text.data) - len(text.data.lstrip())
     if text.data[blank : blank + 1] == b"[":
-        text.drop(blank + 1)
-        return True
+        return blank + 1, True
     while True:
         for found in _LIST_START.finditer(text.data):
             try:
@@ -171,8 +193,7 @@ def _skip_head(text: _Text, head: dict[str, Any]) -> bool:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue  # the word stands in a string or deeper inside
             _merge(head, start)
-            text.drop(found.end())
-            return False
+            return found.end(), False
         if text.done:
             raise _no_trace(text)
         text.grow(2 * len(text.data))
