@@ -15,7 +15,7 @@ def collective_table(traces: list[Trace], work: list[DeviceWork]) -> pd.DataFram
 
     The n-th call of a kind is the same collective on every rank. Its own time is the minimum over the ranks
     at hand, the rest of each rank's duration is waiting. With some ranks missing the minimum is an upper
-    bound of the own time. Both are null for calls that not all ranks at hand made, and where there is one rank only.
+    bound of the own time. Both are null for calls that not all ranks at hand made, and for one rank alone.
     """
     found = pd.concat([_calls(t, w) for t, w in zip(traces, work, strict=True)], ignore_index=True)
     if len(found) == 0:

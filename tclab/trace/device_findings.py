@@ -83,9 +83,10 @@ def _idle(rank: RankWork) -> Iterator[Finding]:
         )
     for row in idle.gaps.head(1).itertuples():
         doing = f"; the host was mostly in {short(row.host_mostly_in)}" if row.host_mostly_in else ""
+        length, begin = time_of(float(str(row.gap_us))), time_of(float(str(row.start_us)))
         yield Finding(
-            f"The longest gap took {time_of(float(str(row.gap_us)))} from {time_of(float(str(row.start_us)))} "
-            f"on, between {short(row.after)} and {short(row.before)}{doing} ({place}).",
+            f"The longest gap took {length} from {begin} on, "
+            f"between {short(row.after)} and {short(row.before)}{doing} ({place}).",
             "idle",
             float(str(row.gap_us)),
             "us",

@@ -87,9 +87,10 @@ def _optimizer_holds_step(rank: RankWork) -> Iterator[Finding]:
     if len(held) == 0:
         return
     whole, own = trace.duration[host.rows[held]].sum(), host.self_time[held].sum()
+    times = f"{time_of(trace.us(whole))} in whole, {time_of(trace.us(own))} of their own ({trace.label})."
     yield Finding(
         f"{len(held)} of {int(is_step.sum())} Optimizer.step events hold a forward or a backward "
-        f"(a closure): {time_of(trace.us(whole))} in whole, {time_of(trace.us(own))} of their own ({trace.label}).",
+        f"(a closure): {times}",
         "optimizer",
         float(trace.us(own)),
         "us",
