@@ -73,7 +73,7 @@ def thread_table(trace: Trace, work: HostWork) -> pd.DataFrame:
     A thread's `self_us` sum to its wall time, last end - first start. The part of it during which no event at
     all was recorded counts as `other` and is shown in `unrecorded_us`.
     """
-    return _table(trace, work, work.category, list(work.names), len(work.names) - 1, "category")
+    return _table(trace, work, work.category, work.names, work.names.index("other"), "category")
 
 
 def stage_table(trace: Trace, work: HostWork) -> pd.DataFrame:
@@ -86,40 +86,34 @@ def stage_table(trace: Trace, work: HostWork) -> pd.DataFrame:
 
 
 def _table(trace: Trace, work: HostWork, of: Ints, shown: list[str], rest: int, column: str) -> pd.DataFrame:
-    rest = shown.index("other") if "other" in shown else rest
-    tables = []
-    tracks = trace.track[work.rows]
-    wide = len(shown)
-    keys = tracks * wide + of
-    n_tracks = len(trace.tracks)
-    spent = np.bincount(keys, weights=work.self_time, minlength=n_tracks * wide).reshape(n_tracks, wide)
-    events = np.bincount(keys, minlength=n_tracks * wide).reshape(n_tracks, wide)
-    begin = np.full(n_tracks, np.iinfo(np.int64).max)
-    finish = np.full(n_tracks, -1)
+    """Self time per thread and column, [threads × len(shown)] rows; `rest` takes what no event covers."""
+    tracks, index = np.unique(trace.track[work.rows], return_inverse=True)
+    shape = len(tracks), len(shown)
+    keys = index * len(shown) + of
+    spent = np.bincount(keys, weights=work.self_time, minlength=shape[0] * shape[1]).reshape(shape)
+    events = np.bincount(keys, minlength=shape[0] * shape[1])
+    begin = np.full(len(tracks), np.iinfo(np.int64).max)
+    finish = np.zeros(len(tracks), dtype=np.int64)
     start = trace.start[work.rows]
-    np.minimum.at(begin, tracks, start)
-    np.maximum.at(finish, tracks, start + trace.duration[work.rows])
-    for track in np.unique(tracks).tolist():
-        wall = int(finish[track] - begin[track])
-        unrecorded = np.zeros(wide)
-        unrecorded[rest] = wall - spent[track].sum()
-        self_time = spent[track] + unrecorded
-        tables.append(
-            pd.DataFrame(
-                {
-                    "rank": rank_column(trace, wide),
-                    "thread": "{} {}".format(*trace.tracks[track]),
-                    "is_main": track == work.main,
-                    column: shown,
-                    "self_us": trace.us(self_time),
-                    "share": self_time / wall if wall else np.full(wide, np.nan),
-                    "events": events[track],
-                    "unrecorded_us": trace.us(unrecorded),
-                }
-            )
-        )
-    columns = ["rank", "thread", "is_main", column, "self_us", "share", "events", "unrecorded_us"]
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
+    np.minimum.at(begin, index, start)
+    np.maximum.at(finish, index, start + trace.duration[work.rows])
+    wall = finish - begin
+    unrecorded = np.zeros(shape)
+    unrecorded[:, rest] = wall - spent.sum(axis=1)
+    self_time = spent + unrecorded
+    threads = ["{} {}".format(*trace.tracks[track]) for track in tracks.tolist()]
+    return pd.DataFrame(
+        {
+            "rank": rank_column(trace, shape[0] * shape[1]),
+            "thread": np.repeat(np.array(threads, dtype=object), shape[1]),
+            "is_main": np.repeat(tracks == work.main, shape[1]),
+            column: np.tile(np.array(shown, dtype=object), shape[0]),
+            "self_us": trace.us(self_time.ravel()),
+            "share": (self_time / np.where(wall > 0, wall, np.nan)[:, None]).ravel(),
+            "events": events,
+            "unrecorded_us": trace.us(unrecorded.ravel()),
+        }
+    )
 
 
 def main_threads(table: pd.DataFrame, column: str) -> pd.DataFrame:

@@ -31,6 +31,7 @@ def lay_spans(
     that ends before it starts.
     """
     trace, out = Path(trace), Path(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
     head: dict[str, Any] = {}
     begin, finish = float("inf"), float("-inf")
     for events in event_slices(trace, head):  # the base of the file's time stands behind the last event
