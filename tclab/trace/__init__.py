@@ -23,8 +23,10 @@ This package imports nothing else of tclab and loads torch only inside `record`.
 from tclab.trace.categories import CATEGORIES, RULES, Rule
 from tclab.trace.compare import Comparison, compare
 from tclab.trace.errors import ScheduleError, TraceError
+from tclab.trace.example import example
 from tclab.trace.record import Recorder, record
 from tclab.trace.report import Report, analyze
+from tclab.trace.rows import timeline_rows
 from tclab.trace.spans import lay_spans
 from tclab.trace.words import Finding
 
@@ -40,6 +42,8 @@ __all__ = [
     "TraceError",
     "analyze",
     "compare",
+    "example",
     "lay_spans",
     "record",
+    "timeline_rows",
 ]
