@@ -100,8 +100,8 @@ def write_trace(path: Path, megabytes: float) -> int:
                         flow = {"id": number, "cat": "ac2g", "name": "ac2g"}
                         put({"ph": "s", **flow, **host, "ts": launch})
                         kernel = rng.choices(KERNELS, (40, 40, 15, 2))[0]
-                        span("kernel", kernel, free_at, free_at + lasts, device, device=0, context=1, stream=7,
-                             grid=[128, 1, 1], block=[256, 1, 1], **ids)  # fmt: skip
+                        shape = {"device": 0, "stream": 7, "grid": [128, 1, 1], "block": [256, 1, 1]}
+                        span("kernel", kernel, free_at, free_at + lasts, device, **shape, **ids)
                         put({"ph": "f", **flow, **device, "ts": free_at, "bp": "e"})
                         free_at += lasts
                         now += rng.uniform(7, 12)

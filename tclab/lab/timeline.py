@@ -206,6 +206,8 @@ def compared(comparison: Comparison) -> alt.Chart:
     long["run"] = long["run"].str[0]
     long["ms"] = long["us"] / 1e3
     seen = long.groupby("category")["us"].transform("sum") > 0
+    if not seen.any():
+        return nothing("No host event in either trace.")
     scale = alt.Scale(domain=["a", "b"], range=["#0072B2", "#E69F00"])
     chart: alt.Chart = (
         alt.Chart(long[seen])

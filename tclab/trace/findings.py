@@ -118,8 +118,8 @@ def _left_out(rank: RankWork) -> Iterator[Finding]:
     ratio = record.get("overhead_ratio") if isinstance(record, dict) else None
     if isinstance(ratio, (int, float)):
         yield Finding(
-            f"Profiled steps took {ratio:.2f} × as long as unprofiled ones of the same run "
-            f"({rank.trace.label}).",
+            f"Profiled steps took {ratio:.2f} × as long as {record.get('unprofiled_steps')} unprofiled ones "
+            f"of the same run, median over median ({rank.trace.label}).",
             "profiler",
             float(ratio),
             "ratio",

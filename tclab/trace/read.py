@@ -17,7 +17,7 @@ import msgspec
 
 from tclab.trace.errors import TraceError
 
-SLICE_BYTES = 8 << 20
+SLICE_BYTES = 2 << 20  # what a slice's events take stays within a processor's cache, more or less
 TAIL_BYTES = 64 << 10  # how far back from a slice's end a cut is looked for
 CUTS_TRIED = 4  # before the slice is doubled instead
 

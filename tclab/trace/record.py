@@ -166,6 +166,7 @@ def _finish(recorder: Recorder, raw: Path, out: Path, wait: int, warmup: int, ac
         "active": active,
         "profiled_step_us": median(profiled) if profiled else None,
         "unprofiled_step_us": median(unprofiled) if unprofiled else None,
+        "unprofiled_steps": len(unprofiled),
         "overhead_ratio": recorder.overhead_ratio,
         "unix_minus_perf_ns": _unix_minus_perf_ns(),
     }
