@@ -182,7 +182,8 @@ def memory_over_time(memory: pd.DataFrame, most: int = 4000) -> alt.Chart:
         ms=lambda t: t["time_us"] / 1e3,
         place=lambda t: t["device"] + ", rank " + t["rank"].astype("string").fillna("not known"),
     )
-    scale = alt.Scale(domain=list(kinds.values()), range=["#0072B2", "#E69F00"])
+    seen = [kind for kind in kinds.values() if kind in set(long["kind"])]
+    scale = alt.Scale(domain=seen, range=["#0072B2", "#E69F00"][: len(seen)])
     chart: alt.Chart = (
         alt.Chart(long)
         .mark_line(interpolate="step-after")

@@ -2,7 +2,11 @@
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +94,43 @@ def test_one_file_per_rank(tmp_path, monkeypatch):
         with trace.record(tmp_path, wait=1, warmup=1, active=1) as recorder:
             loop(recorder, 3)
     assert trace.analyze(tmp_path).breakdown["rank"].tolist() == [0, 1]
+
+
+DDP_LOOP = """
+import sys, torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+import tclab.trace
+distributed.init_process_group("gloo")
+torch.set_num_threads(1)
+model = DistributedDataParallel(torch.nn.Linear(32, 32))
+with tclab.trace.record(sys.argv[1], wait=1, warmup=1, active=2, samples=40, batch_size=4) as recorder:
+    for _ in range(5):
+        model(torch.randn(8, 32)).square().mean().backward()
+        recorder.step()
+distributed.destroy_process_group()
+"""
+
+
+def test_under_ddp_each_rank_writes_its_file(tmp_path):
+    script = tmp_path / "loop.py"
+    script.write_text(DDP_LOOP)
+    root = str(Path(trace.__file__).resolve().parents[2])
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *launch, str(script), str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = trace.analyze(tmp_path / "run")
+    assert report.breakdown["rank"].tolist() == [0, 1]
+    assert report.settings["world_size"].tolist() == [2, 2]
+    shared = report.collectives.dropna(subset="own_us")
+    assert len(shared) == 4  # one bucket, two steps, two ranks
+    assert (shared.groupby("index")["wait_us"].min() == 0).all()
 
 
 def test_spans_of_our_own_clock_lie_where_they_belong(tmp_path):
