@@ -3,8 +3,8 @@
     report = tclab.trace.analyze("rank0.pt.trace.json.gz")     # or a folder with one file per rank
     print(report)                                              # what is wrong, in sentences
 
-`report.breakdown`, `.categories`, `.stages`, `.steps`, `.gaps`, `.syncs`, `.copies`, `.memory` and
-`.collectives` are tables behind the sentences; `compare(a, b)` lays two runs side by side; `record` makes a
+`report.breakdown`, `.categories`, `.stages`, `.steps`, `.gaps`, `.syncs`, `.copies`, `.memory`,
+`.collectives` and a few more are tables behind the sentences; `compare(a, b)` lays two runs side by side; `record` makes a
 trace of the right steps of a loop; `lay_spans` adds spans of your own clock to a trace as a track of its own.
 
 How the figures are made. On a host thread every moment belongs to one event, the one begun last and

@@ -1,6 +1,7 @@
 """What the device did: unions of intervals per kind, so that work on two streams at once counts once."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -115,25 +116,57 @@ def breakdown(trace: Trace, work: DeviceWork) -> dict[str, object]:
     )
 
 
+class StepWindows(NamedTuple):
+    """Steps in the order of time: names, start [N] and end [N] in ticks, and where they are marked."""
+
+    names: list[str]
+    start: Ints
+    end: Ints
+    marked_on: str  # "host" or "device"
+
+
+def step_windows(trace: Trace) -> StepWindows:
+    """The `ProfilerStep` marks of the host; of the device where only that one carries them.
+
+    A device marks a step once per stream; its window runs from the first mark's start to the last one's end.
+    """
+    is_step = trace.names_match(r"^ProfilerStep")
+    rows = np.flatnonzero(is_step & trace.is_category({"user_annotation"}))
+    marked_on = "host"
+    if len(rows) == 0:
+        rows, marked_on = np.flatnonzero(is_step & trace.is_category({"gpu_user_annotation"})), "device"
+    start, end = trace.start[rows], trace.start[rows] + trace.duration[rows]
+    names = trace.name[rows]
+    if marked_on == "device":
+        names, index = np.unique(names, return_inverse=True)
+        first, last = np.full(len(names), np.iinfo(np.int64).max), np.zeros(len(names), dtype=np.int64)
+        np.minimum.at(first, index, start)
+        np.maximum.at(last, index, end)
+        start, end = first, last
+    order = np.argsort(start, kind="stable")
+    return StepWindows([trace.names[i] for i in names[order].tolist()], start[order], end[order], marked_on)
+
+
 def steps(trace: Trace, work: DeviceWork) -> pd.DataFrame:
     """One row per `ProfilerStep`: rank, step, start_us, wall_us, and what the device did meanwhile.
 
-    Device times are clipped to the host's window of the step, so work that was still queued when the last
-    step ended is in the breakdown of the whole trace and not here. No rows where the trace has no steps.
+    Device times are clipped to the step's window, which is the host's where the host marks steps; work that
+    was still queued when the last step ended is then in the breakdown of the whole trace and not here. No
+    rows where the trace has no steps.
     """
-    rows = step_rows(trace)
-    start, end = trace.start[rows], trace.start[rows] + trace.duration[rows]
+    names, start, end, marked_on = step_windows(trace)
 
     def within(part: Intervals) -> object:
         if len(work.rows) == 0:
-            return np.full(len(rows), np.nan)
+            return np.full(len(names), np.nan)
         return trace.us(intervals.covered(part, start, end))
 
     table = pd.DataFrame(
         {
-            "rank": rank_column(trace, len(rows)),
+            "rank": rank_column(trace, len(names)),
             "file": trace.path.name,
-            "step": [trace.names[i] for i in trace.name[rows].tolist()],
+            "step": names,
+            "marked_on": marked_on,
             "start_us": trace.us(start),
             "wall_us": trace.us(end - start),
             "busy_us": within(work.busy),
@@ -144,9 +177,3 @@ def steps(trace: Trace, work: DeviceWork) -> pd.DataFrame:
     )
     table["idle_us"] = table["wall_us"] - table["busy_us"]
     return table
-
-
-def step_rows(trace: Trace) -> Ints:
-    """The host's `ProfilerStep` events, in the order of time."""
-    rows = np.flatnonzero(trace.is_category({"user_annotation"}) & trace.names_match(r"^ProfilerStep"))
-    return rows[np.argsort(trace.start[rows], kind="stable")]

@@ -167,7 +167,8 @@ def _copies(copies: pd.DataFrame, ranks: list[RankWork]) -> Iterator[Finding]:
             yield Finding(
                 f"{counted(int(str(row.copies)), 'copy', 'copies')} "
                 f"{_or(row.direction, 'of unknown direction')}{volume} in "
-                f"{time_of(float(str(row.time_us)))}{rate} ({_or(row.memory, 'memory not named')}, "
+                f"{time_of(float(str(row.time_us)))}{rate} ({_or(row.memory, 'memory not named')}, each "
+                f"{_or(row.size, 'of unknown size')}, "
                 f"{rank.trace.label}).",
                 "copies",
                 size if known else None,

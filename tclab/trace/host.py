@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tclab.trace.categories import OUTSIDE, STAGES, Rule, categorise, category_names, stage_of
-from tclab.trace.device import step_rows
+from tclab.trace.device import StepWindows
 from tclab.trace.events import HOST, Ints, Trace, rank_column
 from tclab.trace.nesting import nest, tie_of
 
@@ -59,7 +59,8 @@ def main_track(trace: Trace, rows: Ints) -> int | None:
         return None
     tracks = trace.track[rows]
     counts = np.bincount(tracks, minlength=len(trace.tracks))
-    stepping = np.intersect1d(np.unique(trace.track[step_rows(trace)]), np.flatnonzero(counts > 1))
+    marks = rows[trace.names_match(r"^ProfilerStep")[rows]]
+    stepping = np.intersect1d(np.unique(trace.track[marks]), np.flatnonzero(counts > 1))
     first = np.array([t for t, (pid, tid) in enumerate(trace.tracks) if pid == tid and counts[t]], dtype=int)
     choice = stepping if len(stepping) else first if len(first) else np.unique(tracks)
     choice = choice[counts[choice] == counts[choice].max()]
@@ -114,6 +115,40 @@ def _table(trace: Trace, work: HostWork, of: Ints, shown: list[str], rest: int, 
             "unrecorded_us": trace.us(unrecorded.ravel()),
         }
     )
+
+
+def step_category_table(trace: Trace, work: HostWork, steps: StepWindows) -> pd.DataFrame:
+    """The main thread's self time per step: rank, step, category, self_us, share of the step's wall time.
+
+    What no event covers within a step is `other`, so each step sums to its wall time.
+    """
+    columns = ["rank", "step", "category", "self_us", "share"]
+    if work.main is None or len(steps.names) == 0:
+        return pd.DataFrame(columns=columns)
+    mine = np.flatnonzero(trace.track[work.rows[work.owner]] == work.main)
+    mine = mine[np.argsort(work.start[mine], kind="stable")]
+    begin, end, wide = work.start[mine], work.end[mine], len(work.names)
+    category = work.category[work.owner[mine]]
+    tables = []
+    for name, first, last in zip(steps.names, steps.start.tolist(), steps.end.tolist(), strict=True):
+        # stretches of one thread do not overlap, so those within a step stand next to each other
+        part = slice(np.searchsorted(end, first, side="right"), np.searchsorted(begin, last, side="left"))
+        held = np.minimum(end[part], last) - np.maximum(begin[part], first)
+        spent = np.bincount(category[part], weights=held, minlength=wide)
+        spent[work.names.index("other")] += last - first - spent.sum()
+        share = spent / (last - first) if last > first else np.full(wide, np.nan)
+        tables.append(
+            pd.DataFrame(
+                {
+                    "rank": rank_column(trace, wide),
+                    "step": name,
+                    "category": work.names,
+                    "self_us": trace.us(spent),
+                    "share": share,
+                }
+            )
+        )
+    return pd.concat(tables, ignore_index=True)
 
 
 def main_threads(table: pd.DataFrame, column: str) -> pd.DataFrame:

@@ -20,6 +20,7 @@ from tclab.trace.errors import TraceError
 SLICE_BYTES = 2 << 20  # what a slice's events take stays within a processor's cache, more or less
 TAIL_BYTES = 64 << 10  # how far back from a slice's end a cut is looked for
 CUTS_TRIED = 4  # before the slice is doubled instead
+STARTS_TRIED = 32  # places where the word `traceEvents` may stand before the list itself
 
 _CUT = re.compile(rb"\}\s*,\s*\{")
 _LIST_START = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -186,8 +187,14 @@ def _head_end(text: _Text, head: dict[str, Any]) -> tuple[int, bool]:
     blank = len(text.data) - len(text.data.lstrip())
     if text.data[blank : blank + 1] == b"[":
         return blank + 1, True
+    seen, tried = 0, 0
     while True:
-        for found in _LIST_START.finditer(text.data):
+        for found in _LIST_START.finditer(text.data, seen):
+            seen, tried = found.end(), tried + 1
+            if tried > STARTS_TRIED:
+                raise TraceError(
+                    f"{text.path}: `traceEvents` stands in {tried} places, none at the top level"
+                )
             try:
                 start = _HEAD.decode(text.data[: found.end()] + b"]}")
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -10,11 +10,11 @@ import pandas as pd
 from tclab.trace.categories import RULES, Rule
 from tclab.trace.collectives import collective_table
 from tclab.trace.copies import copy_table, memory_table
-from tclab.trace.device import TIMES, DeviceWork, breakdown
+from tclab.trace.device import TIMES, DeviceWork, breakdown, step_windows
 from tclab.trace.errors import TraceError
 from tclab.trace.events import Trace, read_trace
 from tclab.trace.findings import findings
-from tclab.trace.host import main_threads, op_table, stage_table, thread_table
+from tclab.trace.host import main_threads, op_table, stage_table, step_category_table, thread_table
 from tclab.trace.rank import account
 from tclab.trace.syncs import sync_table
 from tclab.trace.words import Finding
@@ -29,6 +29,7 @@ class Report:
     stages: pd.DataFrame  # stage, self_us, share: the same wall time by the part of the step
     threads: pd.DataFrame  # as categories, for every thread of every rank
     steps: pd.DataFrame  # one row per ProfilerStep and rank
+    step_categories: pd.DataFrame  # as categories, for every step: rank, step, category, self_us, share
     ops: pd.DataFrame  # name, category, calls, self_us on all host threads, all ranks added
     gaps: pd.DataFrame  # the longest times without device work
     idle_causes: pd.DataFrame  # what the host did while the device stood idle
@@ -48,10 +49,10 @@ def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
     """Read a torch.profiler trace (`.json`, gzip or plain), or a folder with one per rank as one run.
 
     `rules` says which event belongs to which category. Raises `TraceError` when the path does not exist, a
-    file is no trace (with the position where its JSON breaks), or two files of a folder claim one rank.
+    file is no trace (with the position where its JSON breaks), or it is not clear which rank each file is.
     """
     traces = sorted(map(read_trace, trace_files(Path(path))), key=lambda t: (t.rank is None, t.rank or 0))
-    _refuse_equal_ranks(traces)
+    _refuse_unclear_ranks(traces)
     ranks = [account(trace, rules) for trace in traces]
     threads = _joined([thread_table(r.trace, r.host) for r in ranks])
     stages = _joined([stage_table(r.trace, r.host) for r in ranks])
@@ -61,6 +62,9 @@ def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
         "stages": main_threads(stages, "stage"),
         "threads": threads,
         "steps": _joined([r.steps for r in ranks]),
+        "step_categories": _joined(
+            [step_category_table(r.trace, r.host, step_windows(r.trace)) for r in ranks]
+        ),
         "ops": _ops([op_table(r.trace, r.host) for r in ranks]),
         "gaps": _joined([r.idle.gaps for r in ranks if r.idle]),
         "idle_causes": _joined([r.idle.causes for r in ranks if r.idle]),
@@ -87,11 +91,14 @@ def trace_files(path: Path) -> list[Path]:
     return sorted(found, key=lambda p: [int(s) if s.isdigit() else s for s in re.split(r"([0-9]+)", p.name)])
 
 
-def _refuse_equal_ranks(traces: list[Trace]) -> None:
+def _refuse_unclear_ranks(traces: list[Trace]) -> None:
     seen: dict[int, Trace] = {}
-    for trace in traces:
+    for trace in traces if len(traces) > 1 else []:
         if trace.rank is None:
-            continue
+            raise TraceError(
+                f"{trace.path.name} does not say which of the {len(traces)} ranks it is; expected "
+                "`distributedInfo` in the file or `rank<number>` in its name"
+            )
         if (other := seen.setdefault(trace.rank, trace)) is not trace:
             raise TraceError(
                 f"{trace.path.name} and {other.path.name} both claim to be rank {trace.rank}; "

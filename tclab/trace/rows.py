@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from tclab.trace.categories import RULES, Rule, categorise, category_names
-from tclab.trace.device import step_rows
+from tclab.trace.device import step_windows
 from tclab.trace.events import ASIDE, DEVICE, Ints, Trace
 from tclab.trace.nesting import nest, tie_of
 
@@ -52,15 +52,13 @@ def timeline_rows(
 
 
 def _last_step(trace: Trace) -> tuple[float, float]:
-    steps = step_rows(trace)
-    if len(steps) == 0:
+    steps = step_windows(trace)
+    if len(steps.names) == 0:
         counted = trace.kind != ASIDE
         rows = np.flatnonzero(counted) if counted.any() else np.arange(len(trace))
         stop = trace.start[rows] + trace.duration[rows]
         return float(trace.us(trace.start[rows].min())), float(trace.us(stop.max()))
-    last = steps[-1]
-    begin = trace.start[last]
-    return float(trace.us(begin)), float(trace.us(begin + trace.duration[last]))
+    return float(trace.us(steps.start[-1])), float(trace.us(steps.end[-1]))
 
 
 def _track_name(trace: Trace, row: int) -> str:

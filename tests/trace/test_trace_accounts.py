@@ -147,6 +147,33 @@ def test_steps_take_what_the_device_did_meanwhile(write_trace, complete):
     assert steps["idle_us"].tolist() == [90, 35]
 
 
+def test_each_step_by_category_sums_to_its_wall_time(write_trace, complete):
+    events = [
+        complete("ProfilerStep#1", 0, 100, "user_annotation"),
+        complete("aten::mm", 90, 10),
+        complete("ProfilerStep#2", 100, 50, "user_annotation"),
+        complete("## backward ##", 110, 30, "user_annotation"),
+    ]
+    table = trace.analyze(write_trace(events)).step_categories
+    spent = table.set_index(["step", "category"])["self_us"]
+    assert spent["ProfilerStep#1"][["tensor_ops", "backward", "other"]].tolist() == [10, 0, 90]
+    assert spent["ProfilerStep#2"][["tensor_ops", "backward", "other"]].tolist() == [0, 30, 20]
+    assert table.groupby("step")["share"].sum().tolist() == pytest.approx([1, 1])
+
+
+def test_steps_that_only_the_device_marks(write_trace, complete):
+    events = [
+        complete("ProfilerStep#4", 10, 20, "gpu_user_annotation", pid=0, tid=7),
+        complete("ProfilerStep#4", 25, 15, "gpu_user_annotation", pid=0, tid=8),
+        complete("gemm", 12, 10, "kernel", pid=0, tid=7),
+        complete("aten::mm", 0, 15),
+    ]
+    report = trace.analyze(write_trace(events))
+    row = report.steps.iloc[0]
+    assert (row["marked_on"], row["start_us"], row["wall_us"], row["compute_us"]) == ("device", 10, 30, 10)
+    assert report.step_categories["self_us"].sum() == 30
+
+
 def test_the_main_thread_is_the_one_that_steps(write_trace, complete):
     other = [complete("aten::mm", i, 1, tid=2) for i in range(9)]
     main = [complete("ProfilerStep#1", 0, 30, "user_annotation", tid=3), complete("aten::add", 1, 1, tid=3)]
@@ -209,6 +236,8 @@ def test_copies_by_direction_with_unknown_sizes_null(write_trace, complete):
     copies = trace.analyze(write_trace(events)).copies.set_index("direction")
     assert copies.loc["HtoD", ["copies", "bytes", "gb_per_s"]].tolist() == [2, 100_000, 5]
     assert copies["bytes"].isna()["DtoH"]
+    assert copies["size"].isna()["DtoH"]
+    assert copies["size"]["HtoD"] == "16 kB to 1 MB"
 
 
 def test_memory_over_time(write_trace, complete):

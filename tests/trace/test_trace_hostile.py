@@ -5,6 +5,8 @@ import json
 import time
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import tclab.trace as trace
 
@@ -57,6 +59,67 @@ def test_no_trace_gives_a_clear_error(tmp_path, text, message):
     with pytest.raises(trace.TraceError, match=message) as error:
         trace.analyze(put(tmp_path, text))
     assert str(tmp_path) in str(error.value)
+
+
+def test_the_word_in_a_thousand_wrong_places(tmp_path):
+    inner = ",".join(['{"traceEvents": []}'] * 100_000)
+    with pytest.raises(trace.TraceError, match="none at the top level"):
+        trace.analyze(put(tmp_path, '{"a": [' + inner + "]}"))
+    few = '{"a": {"traceEvents": []}, "b": "\\"traceEvents\\": [", "traceEvents": [' + entry() + "]}"
+    assert trace.analyze(put(tmp_path, few)).categories["self_us"].sum() == 10
+
+
+SOUND = '{"schemaVersion": 1, "traceEvents": [' + ", ".join(
+    entry(ts=i, dur=3, cat=cat, args={"correlation": i, "bytes": 8})
+    for i, cat in enumerate(("cpu_op", "kernel", "cuda_runtime", "gpu_memcpy", "python_function"))
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, len(SOUND)), st.binary(max_size=3), st.integers(0, 3)), max_size=4))
+def test_any_damage_gives_a_report_or_an_error(tmp_path, damage):
+    text = bytearray(SOUND.encode() + b"]}")
+    for place, put_in, taken in damage:
+        text[place : place + taken] = put_in
+    try:
+        report = trace.analyze(put(tmp_path, bytes(text)))
+    except trace.TraceError:
+        return
+    assert report.findings
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"ph": st.sampled_from(["X", "X", "X", "i", "f", 3])},
+            optional={
+                "cat": st.sampled_from(["cpu_op", "kernel", "gpu_memcpy", "cuda_runtime", None, 7]),
+                "name": st.one_of(
+                    st.text(max_size=5), st.just("[memory]"), st.just("ProfilerStep#1"), st.none()
+                ),
+                "pid": st.one_of(st.integers(), st.text(max_size=2), st.lists(st.integers(), max_size=1)),
+                "tid": st.one_of(st.integers(-5, 5), st.booleans()),
+                "ts": st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()),
+                "dur": st.one_of(st.integers(-5, 99), st.floats(0, 1e9), st.none()),
+                "args": st.dictionaries(
+                    st.sampled_from(
+                        ["correlation", "bytes", "Total Allocated", "Device Id", "Collective name"]
+                    ),
+                    st.one_of(st.integers(), st.text(max_size=3), st.floats(allow_nan=False), st.none()),
+                ),
+            },
+        ),
+        max_size=12,
+    )
+)
+def test_any_event_gives_a_report_or_an_error(tmp_path, events):
+    path = put(tmp_path, json.dumps({"traceEvents": events}, allow_nan=True))
+    try:
+        report = trace.analyze(path)
+    except trace.TraceError:
+        return
+    assert report.findings
 
 
 def test_a_path_that_is_not_there_names_its_neighbours(tmp_path):

@@ -88,6 +88,14 @@ def test_two_files_of_one_rank_are_refused(real_traces, tmp_path):
         trace.analyze(tmp_path)
 
 
+def test_files_without_a_rank_are_refused_in_a_folder(write_trace, complete, tmp_path):
+    for name in ("a.json", "b.json"):
+        path = write_trace([complete("aten::mm", 0, 1)], f"run/{name}")
+    with pytest.raises(trace.TraceError, match=r"a\.json does not say which of the 2 ranks it is"):
+        trace.analyze(path.parent)
+    assert trace.analyze(path).breakdown["rank"].isna().all()
+
+
 def test_stacks_name_the_line_that_waited(real_traces):
     report = trace.analyze(real_traces / "gpupuzzlers_fusion_stack.json.gz")
     assert report.syncs["site"].iloc[0] == "fusion.py(380): run_example_pt2"
