@@ -4,8 +4,9 @@
     print(report)                                              # what is wrong, in sentences
 
 `report.breakdown`, `.categories`, `.stages`, `.steps`, `.gaps`, `.syncs`, `.copies`, `.memory`,
-`.collectives` and a few more are tables behind the sentences; `compare(a, b)` lays two runs side by side; `record` makes a
-trace of the right steps of a loop; `lay_spans` adds spans of your own clock to a trace as a track of its own.
+`.collectives` and a few more are tables behind the sentences; `compare(a, b)` lays two runs side by side;
+`record` makes a trace of the right steps of a loop; `lay_spans` adds spans of your own clock to a trace as a
+track of its own; `tclab.lab.timeline` draws it all.
 
 How the figures are made. On a host thread every moment belongs to one event, the one begun last and
 still running, so self times sum to the thread's wall time and a closure is not charged with what runs inside
@@ -17,7 +18,7 @@ the whole trace, unrounded, of kernels, copies and sets. It fails on a trace wit
 null. It takes communication that overlaps compute as compute, which `compute_us` does too;
 `communication_us` and `exposed_communication_us` tell the two apart.
 
-This package imports nothing else of tclab and loads torch only inside `record`.
+This package imports nothing else of tclab and loads torch only inside `record` and `example`.
 """
 
 from tclab.trace.categories import CATEGORIES, RULES, Rule

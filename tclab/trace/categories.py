@@ -92,7 +92,7 @@ def categorise(trace: Trace, rules: tuple[Rule, ...] = RULES) -> Ints:
             fits &= np.array([c in wanted for c in trace.categories], dtype=bool)[category]
         if rule.name and fits.any():
             asked, back = np.unique(name[fits], return_inverse=True)
-            fits[fits] = matches([trace.names[i] for i in asked.tolist()], rule.name)[back]
+            fits[fits] = matches(trace.name_bytes.take(asked), rule.name)[back]
         answer[fits] = names.index(rule.category)
         undecided &= ~fits
     return answer[index]

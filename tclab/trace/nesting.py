@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from tclab.trace.events import Bools, Ints, Trace, as_bytes
+from tclab.trace.events import Bools, Ints, Trace
 
 OUTER_FIRST = ("user_annotation", "python_function", "cpu_op", "operator")
 """Which of two events with the very same interval holds the other; what is not named here lies innermost."""
@@ -119,5 +119,5 @@ def tie_of(trace: Trace, rows: Ints) -> Ints:
     place = {category: index for index, category in enumerate(OUTER_FIRST)}
     category = np.array([place.get(c, len(OUTER_FIRST)) for c in trace.categories], dtype=np.int64)
     alphabet = np.empty(len(trace.names), dtype=np.int64)
-    alphabet[pc.array_sort_indices(as_bytes(trace.names)).to_numpy()] = np.arange(len(trace.names))
+    alphabet[pc.array_sort_indices(trace.name_bytes).to_numpy()] = np.arange(len(trace.names))
     return np.asarray(category[trace.category[rows]] * len(trace.names) + alphabet[trace.name[rows]])
