@@ -83,7 +83,7 @@ class Trace:
 
     @cached_property
     def name_bytes(self) -> pa.Array:
-        """The names as one Arrow column; what UTF-8 does not know, a lone surrogate, becomes a question mark."""
+        """The names as one Arrow column; a lone surrogate, unknown to UTF-8, becomes a question mark."""
         return pa.array([name.encode("utf-8", "replace") for name in self.names], pa.large_binary())
 
     @property
