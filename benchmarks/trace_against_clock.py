@@ -50,9 +50,7 @@ def recorded_loop(folder: Path, steps: int, width: int) -> tuple[Path, list[tupl
         optimizer.step()
         optimizer.zero_grad()
 
-    work: dict[str, Callable[[], None]] = dict(
-        zip(STAGES, (data, forward, loss, backward, step), strict=True)
-    )
+    work: dict[str, Callable[[], None]] = dict(zip(STAGES, (data, forward, loss, backward, step), strict=True))
     spans: list[tuple[str, int, int]] = []
     wait = 5
     with trace.record(folder, wait=wait, warmup=2, active=steps, steps=wait + 2 + steps) as recorder:

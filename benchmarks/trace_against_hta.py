@@ -76,9 +76,7 @@ def write_trace(path: Path, megabytes: float) -> int:
             first = False
             count += event["ph"] == "X"
 
-        def span(
-            category: str, name: str, begin: float, end: float, place: dict[str, int], **args: object
-        ) -> None:
+        def span(category: str, name: str, begin: float, end: float, place: dict[str, int], **args: object) -> None:
             times = {"ts": round(begin, 3), "dur": round(end - begin, 3)}
             put({"ph": "X", "cat": category, "name": name, **place, **times, "args": args})
 
@@ -135,9 +133,7 @@ def measure(python: str, code: str, path: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument(
-        "--hta-python", help="interpreter with traceinsight; without it only ours is measured"
-    )
+    parser.add_argument("--hta-python", help="interpreter with traceinsight; without it only ours is measured")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=float, nargs="+", default=[50, 300])
     parser.add_argument("--file", type=Path, help="a trace of your own instead of generated ones")

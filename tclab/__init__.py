@@ -6,7 +6,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tclab import graph, lab, masking, message_passing, models, perturbation, readers, sweeps, timing
+    from tclab import (
+        graph,
+        lab,
+        masking,
+        message_passing,
+        models,
+        perturbation,
+        readers,
+        sweeps,
+        timing,
+        trace,
+        training,
+    )
     from tclab.errors import InputError
     from tclab.graph import CellGraph
     from tclab.masking import view
@@ -24,15 +36,32 @@ _NAMES = {
     "sweep": "tclab.sweeps",
     "view": "tclab.masking",
 }
-_ROOMS = ("graph", "lab", "masking", "message_passing", "models", "perturbation", "readers", "sweeps", "timing")
-
-__all__ = [*_NAMES, *_ROOMS]
+__all__ = [
+    "CellGraph",
+    "InputError",
+    "Point",
+    "graph",
+    "grid",
+    "lab",
+    "masking",
+    "message_passing",
+    "models",
+    "perturbation",
+    "readers",
+    "run",
+    "sweep",
+    "sweeps",
+    "timing",
+    "trace",
+    "training",
+    "view",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
-    if name in _ROOMS:
+    if name in __all__:  # a room
         return importlib.import_module(f"tclab.{name}")
     raise AttributeError(f"module 'tclab' has no attribute {name!r}")
 

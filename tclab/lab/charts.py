@@ -22,7 +22,16 @@ STRATEGY_COLOURS = {
     "indices": "#0072b2",
 }
 _OWN = ("#000000", "#7f3b08", "#4d4d4d")  # strategies of a user's own, in order
-_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-left", "triangle-right")
+_SHAPES = (
+    "circle",
+    "square",
+    "triangle-up",
+    "diamond",
+    "cross",
+    "triangle-down",
+    "triangle-left",
+    "triangle-right",
+)
 _WIDTH, _HEIGHT = 520, 300
 
 
@@ -70,7 +79,9 @@ def _colour(frame: pd.DataFrame) -> Any:
     own = [name for name in names if name not in STRATEGY_COLOURS]
     colours = {**STRATEGY_COLOURS, **{name: _OWN[i % len(_OWN)] for i, name in enumerate(own)}}
     domain = [name for name in colours if name in names]
-    return alt.Color("strategy:N", scale=alt.Scale(domain=domain, range=[colours[n] for n in domain]), title="strategy")
+    return alt.Color(
+        "strategy:N", scale=alt.Scale(domain=domain, range=[colours[n] for n in domain]), title="strategy"
+    )
 
 
 def _shape(frame: pd.DataFrame) -> Any:
@@ -84,25 +95,38 @@ def _title(text: str, rows: pd.DataFrame, more: str = "") -> Any:
     return alt.TitleParams(text, subtitle=[where_measured(rows) + (f" · {more}" if more else "")], anchor="start")
 
 
-def _lines(rows: pd.DataFrame, column: str, axis: str, title: str, more: str) -> alt.LayerChart:
+def _lines(rows: pd.DataFrame, column: str, axis: str, title: str, more: str) -> Any:
     steps = _steps(rows)
     ok = _plain(
         steps[steps["status"] == "ok"],
         ["strategy", "model", "way", column, "samples_per_second", "low", "high"],
     )
-    x = alt.X(f"{column}:Q", title=axis, scale=alt.Scale(type="log", base=2, nice=False, padding=16),
-              axis=alt.Axis(values=sorted(ok[column].unique().tolist()), format="d", grid=False))  # fmt: skip
-    y = alt.Y("samples_per_second:Q", title="samples a second", scale=alt.Scale(type="log", nice=False, padding=16),
-              axis=alt.Axis(tickCount=5, gridOpacity=0.5))  # fmt: skip
+    x = alt.X(
+        f"{column}:Q",
+        title=axis,
+        scale=alt.Scale(type="log", base=2, nice=False, padding=16),
+        axis=alt.Axis(values=sorted(ok[column].unique().tolist()), format="d", grid=False),
+    )
+    y = alt.Y(
+        "samples_per_second:Q",
+        title="samples a second",
+        scale=alt.Scale(type="log", nice=False, padding=16),
+        axis=alt.Axis(tickCount=5, gridOpacity=0.5),
+    )
     base = alt.Chart(ok).encode(
-        x=x, color=_colour(ok), strokeDash=alt.StrokeDash("model:N", title="model", legend=alt.Legend(symbolType="stroke")), detail="way:N"
+        x=x,
+        color=_colour(ok),
+        strokeDash=alt.StrokeDash("model:N", title="model", legend=alt.Legend(symbolType="stroke")),
+        detail="way:N",
     )
     layers = [
         base.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high:Q", strokeDash=alt.value([1, 0])),
         base.mark_line().encode(y=y),
         base.mark_point(filled=True, size=60).encode(y=y, shape=_shape(ok)),
     ]
-    lost = steps[(steps["status"] == "oom") | (steps["status"] == "wrong") | steps["status"].str.startswith("failed")]
+    lost = steps[
+        (steps["status"] == "oom") | (steps["status"] == "wrong") | steps["status"].str.startswith("failed")
+    ]
     if len(lost):
         marks = _plain(lost, ["strategy", column, "status"])
         marks["status"] = marks["status"].str.split(":").str[0]
@@ -111,9 +135,7 @@ def _lines(rows: pd.DataFrame, column: str, axis: str, title: str, more: str) ->
             .mark_text(angle=270, align="left", dx=4)
             .encode(x=f"{column}:Q", y=alt.value(_HEIGHT), text="status:N", color=_colour(marks))
         )
-    return alt.layer(*layers).properties(
-        width=_WIDTH, height=_HEIGHT, title=_title(title, rows, more)
-    )
+    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=_title(title, rows, more))
 
 
 def throughput_by_batch_size(rows: pd.DataFrame) -> alt.LayerChart:
@@ -128,7 +150,13 @@ def throughput_by_networks(rows: pd.DataFrame) -> alt.LayerChart:
     varied = masked.groupby("model")["networks"].nunique()
     masked = masked[masked["model"].isin(varied[varied > 1].index)] if (varied > 1).any() else masked
     chosen = _middle_batch(masked)
-    return _lines(chosen, "networks", "networks (edge types)", "Throughput over edge types", _range(chosen, "batch_size"))
+    return _lines(
+        chosen,
+        "networks",
+        "networks (edge types)",
+        "Throughput over edge types",
+        _range(chosen, "batch_size"),
+    )
 
 
 def _middle_batch(rows: pd.DataFrame) -> pd.DataFrame:
@@ -177,9 +205,18 @@ def bytes_per_batch(rows: pd.DataFrame) -> alt.LayerChart:
     steps = _steps(chosen)
     ok = _plain(steps[steps["status"] == "ok"], ["strategy", "way", "batch_bytes"])
     ok["label"] = ok["batch_bytes"].map(bytes_text)
-    y = alt.Y("way:N", sort=alt.EncodingSortField("batch_bytes", order="descending"), title=None,
-              axis=alt.Axis(labelLimit=260))  # fmt: skip
-    x = alt.X("batch_bytes:Q", title="bytes a batch", scale=alt.Scale(type="log"), axis=alt.Axis(format="~s", tickCount=6))
+    y = alt.Y(
+        "way:N",
+        sort=alt.EncodingSortField("batch_bytes", order="descending"),
+        title=None,
+        axis=alt.Axis(labelLimit=260),
+    )
+    x = alt.X(
+        "batch_bytes:Q",
+        title="bytes a batch",
+        scale=alt.Scale(type="log"),
+        axis=alt.Axis(format="~s", tickCount=6),
+    )
     bars = alt.Chart(ok).mark_bar().encode(y=y, x=x, x2=alt.datum(1), color=_colour(ok).legend(None))
     text = alt.Chart(ok).mark_text(align="left", dx=4).encode(y=y, x=x, text="label:N")
     more = f"{_range(chosen, 'batch_size')}, {_range(chosen, 'networks')}"
@@ -210,14 +247,26 @@ def stages(rows: pd.DataFrame) -> alt.Chart:
         alt.Chart(flat)
         .mark_bar()
         .encode(
-            y=alt.Y("way:N", sort=alt.EncodingSortField("median_seconds", op="sum"), title=None,
-                    axis=alt.Axis(labelLimit=260)),  # fmt: skip
+            y=alt.Y(
+                "way:N",
+                sort=alt.EncodingSortField("median_seconds", op="sum"),
+                title=None,
+                axis=alt.Axis(labelLimit=260),
+            ),
             x=alt.X("median_seconds:Q", title="seconds a step (median of each stage)"),
-            color=alt.Color("stage:N", scale=alt.Scale(domain=list(STAGE_COLOURS), range=list(STAGE_COLOURS.values()))),
+            color=alt.Color(
+                "stage:N", scale=alt.Scale(domain=list(STAGE_COLOURS), range=list(STAGE_COLOURS.values()))
+            ),
             order="order:Q",
         )
-        .properties(width=_WIDTH, title=_title("Where a step's time goes", rows,
-                    f"{_range(chosen, 'batch_size')}, {_range(chosen, 'networks')}"))  # fmt: skip
+        .properties(
+            width=_WIDTH,
+            title=_title(
+                "Where a step's time goes",
+                rows,
+                f"{_range(chosen, 'batch_size')}, {_range(chosen, 'networks')}",
+            ),
+        )
     )
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tclab.sweeps import Point, Progress, sweep
 from tclab.sweeps.rows import SCHEMA, frame
-from tclab.sweeps.run import abandon
+from tclab.sweeps.running import abandon
 
 
 def has_front_end() -> bool:
@@ -66,7 +66,7 @@ class LiveSweep:
         self._label: Any = None
 
     def panel(self) -> Any:
-        """Return the bar, the line of what is under way and the button that stops it; `None` without a front end."""
+        """Return the bar, what is under way and the button that stops it; `None` without a front end."""
         if not has_front_end():
             return None
         import ipywidgets

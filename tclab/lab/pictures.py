@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def pictures(notebook: str | Path, folder: str | Path) -> list[Path]:
-    """Write each PNG that a cell of an executed notebook shows to `folder`, named by the cell, and return the files."""
+    """Write each PNG of an executed notebook to `folder`, named by its cell, and return the files."""
     written = []
     for cell in json.loads(Path(notebook).read_text())["cells"]:
         for output in cell.get("outputs", []):

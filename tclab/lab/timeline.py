@@ -108,9 +108,7 @@ def idle_causes(causes: pd.DataFrame) -> alt.Chart:
             color=alt.Color("host_category:N", scale=_category_scale(shown), title="host in"),
             tooltip=["stage", "host_category", alt.Tooltip("ms:Q", format=".3f")],
         )
-        .properties(
-            width=_WIDTH - 130, height=alt.Step(24), title="While the device stood idle, the host was in"
-        )
+        .properties(width=_WIDTH - 130, height=alt.Step(24), title="While the device stood idle, the host was in")
     )
     return chart
 

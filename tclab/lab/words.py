@@ -20,7 +20,8 @@ def _gate(rows: pd.DataFrame) -> str:
     tried = rows[rows["gate"].notna() & (rows["stage"] == "step")]
     failed = sorted(set(tried[tried["gate"] == "failed"]["strategy"]))
     if failed:
-        return f"The gate failed for {', '.join(failed)}: what they compute is not what subgraph computes, and they were not timed."
+        names = ", ".join(failed)
+        return f"The gate failed for {names}: not what subgraph computes, and so not timed."
     passed = sorted(set(tried[tried["gate"] == "passed"]["strategy"]))
     if not passed:
         return ""
@@ -44,7 +45,9 @@ def _strategies(ok: pd.DataFrame) -> list[str]:
         if len(close) > 1:
             said.append(f"{place}: {' and '.join(close)} lead, too close for {fast['n']} steps to part.")
         else:
-            said.append(f"{place}: {fast['strategy']} is fastest, {fast['samples_per_second']:.3g} samples a second.")
+            said.append(
+                f"{place}: {fast['strategy']} is fastest, {fast['samples_per_second']:.3g} samples a second."
+            )
         said.append(f"There {fast['strategy']} is {_ratio(slow, fast)} faster than {slow['strategy']}.")
         for other in ("edge_mask", "subgraph"):
             row = there[there["strategy"] == other]
@@ -107,7 +110,8 @@ def _syncs(ok: pd.DataFrame) -> list[str]:
     if worst["host_syncs"] == 0:
         return ["In no step does the host wait for the device between transfer and backward."]
     would = "waits" if worst["device"] == "cuda" else "would wait on a GPU"
-    return [f"With {worst['strategy']} at batch {worst['batch_size']} the host {would} {worst['host_syncs']} times a step."]
+    times = f"{worst['host_syncs']} times a step"
+    return [f"With {worst['strategy']} at batch {worst['batch_size']} the host {would} {times}."]
 
 
 def _lost(rows: pd.DataFrame) -> list[str]:

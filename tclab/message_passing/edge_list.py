@@ -127,7 +127,6 @@ def wild_type_by_edges(graph: CellGraph) -> EdgeListView:
         Deletions.nothing(1, device=device),
         {name: EdgeList(n.edge_index, weight=n.weight) for name, n in graph.relations.items()},
         keep={
-            kind: torch.ones(number, dtype=torch.bool, device=device)
-            for kind, number in graph.num_nodes.items()
+            kind: torch.ones(number, dtype=torch.bool, device=device) for kind, number in graph.num_nodes.items()
         },
     )

@@ -128,9 +128,7 @@ class SharedView(View):
     def __init__(self, graph: CellGraph, lost: Mapping[str, Deletions]) -> None:
         super().__init__(graph, lost[graph.deleted_type])
         self._lost = lost
-        self._rows = {
-            kind: deletions.nodes * self.size + deletions.samples() for kind, deletions in lost.items()
-        }
+        self._rows = {kind: deletions.nodes * self.size + deletions.samples() for kind, deletions in lost.items()}
         self._kept: tuple[Tensor, Tensor] | None = None
         self._keep: dict[str, Tensor] | None = None
 
@@ -139,9 +137,9 @@ class SharedView(View):
         """Which rows are left: node type → [N * B] bool."""
         if self._keep is None:
             self._keep = {
-                kind: torch.ones(
-                    number * self.size, dtype=torch.bool, device=self.deleted.ptr.device
-                ).index_fill_(0, self._rows[kind], False)
+                kind: torch.ones(number * self.size, dtype=torch.bool, device=self.deleted.ptr.device).index_fill_(
+                    0, self._rows[kind], False
+                )
                 for kind, number in self.graph.num_nodes.items()
             }
         return self._keep
@@ -171,9 +169,7 @@ class SharedView(View):
             transposed = network.csr(dtype=x.dtype, transpose=not transpose)
         kept = self._without_deleted(x, source)
         own = None if self_weight is None else self_weight.to(x.dtype)
-        summed: Tensor = _SharedSum.apply(
-            kept, own, matrix, transposed, self._rows[target], self.size
-        )
+        summed: Tensor = _SharedSum.apply(kept, own, matrix, transposed, self._rows[target], self.size)
         return summed
 
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:

@@ -55,7 +55,9 @@ _MODELS = {
     kind.name: kind
     for kind in (
         ModelKind("hetero_cell", lambda g, m: HeteroCell.profiling(g, metabolism=m), lambda g: log_cosh),
-        ModelKind("hetero_cell_production", lambda g, m: HeteroCell.production(g, metabolism=m), lambda g: log_cosh),
+        ModelKind(
+            "hetero_cell_production", lambda g, m: HeteroCell.production(g, metabolism=m), lambda g: log_cosh
+        ),
         ModelKind(
             "dango",
             lambda g, m: Dango(g.num_nodes[g.deleted_type], list(g.networks)),

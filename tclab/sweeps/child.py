@@ -13,7 +13,13 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 # What torch says when there is no memory left on the CPU, where it raises no exception of its own.
-_OUT_OF_MEMORY = ("can't allocate memory", "cannot allocate memory", "out of memory", "bad_alloc", "mdb_map_full")
+_OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "out of memory",
+    "bad_alloc",
+    "mdb_map_full",
+)
 
 
 def _end_with(parent: int) -> None:

@@ -21,7 +21,17 @@ from tclab.sweeps.rows import SCHEMA, SCHEMA_VERSION, frame
 from tclab.timing import environment
 
 # What makes rows of one machine and its software stand for themselves alone.
-_OF_THE_MACHINE = ("cpu", "cores", "memory_bytes", "gpu", "cuda", "python", "torch", "torch_geometric", "numpy")
+_OF_THE_MACHINE = (
+    "cpu",
+    "cores",
+    "memory_bytes",
+    "gpu",
+    "cuda",
+    "python",
+    "torch",
+    "torch_geometric",
+    "numpy",
+)
 
 
 @cache
@@ -93,7 +103,9 @@ class Results:
 
     def frame(self) -> pd.DataFrame:
         """Return the rows of every point in the folder, whichever machine measured them."""
-        return frame(pa.concat_tables([SCHEMA.empty_table(), *map(_read, sorted(self.folder.glob("[!.]*.parquet")))]))
+        return frame(
+            pa.concat_tables([SCHEMA.empty_table(), *map(_read, sorted(self.folder.glob("[!.]*.parquet")))])
+        )
 
 
 def _read(path: Path) -> pa.Table:

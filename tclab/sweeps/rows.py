@@ -82,10 +82,13 @@ ENVIRONMENT_COLUMNS = {
     "numpy": _TEXT,
     "allocator_settings": _TEXT,
 }
-SCHEMA = pa.schema(
-    list({**POINT_COLUMNS, **MEASURED_COLUMNS, **MORE_COLUMNS, **ENVIRONMENT_COLUMNS}.items())
-)
-_NULLABLE = {_TEXT: pd.StringDtype(), _WHOLE: pd.Int64Dtype(), _REAL: pd.Float64Dtype(), _FLAG: pd.BooleanDtype()}
+SCHEMA = pa.schema(list({**POINT_COLUMNS, **MEASURED_COLUMNS, **MORE_COLUMNS, **ENVIRONMENT_COLUMNS}.items()))
+_NULLABLE = {
+    _TEXT: pd.StringDtype(),
+    _WHOLE: pd.Int64Dtype(),
+    _REAL: pd.Float64Dtype(),
+    _FLAG: pd.BooleanDtype(),
+}
 
 
 def columns_of(point: Point) -> dict[str, Any]:

@@ -38,8 +38,7 @@ def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
     counts = (len(a.steps), len(b.steps))
     times = [c for c in a.breakdown.columns if c.endswith("_us")]
     device = [
-        pd.DataFrame({"quantity": times, "self_us": r.breakdown[times].sum(min_count=1).to_numpy()})
-        for r in (a, b)
+        pd.DataFrame({"quantity": times, "self_us": r.breakdown[times].sum(min_count=1).to_numpy()}) for r in (a, b)
     ]
     return Comparison(
         categories=_side_by_side(a.categories, b.categories, "category", counts),
@@ -103,9 +102,7 @@ def _warnings(a: Report, b: Report) -> list[str]:
         warnings.append(f"a ran with world size {worlds[0] or 'unknown'} and b with {worlds[1] or 'unknown'}")
     steps = [len(r.steps) / len(r.traces) for r in (a, b)]
     if steps[0] != steps[1]:
-        warnings.append(
-            f"a holds {steps[0]:g} steps per rank and b {steps[1]:g}; compare per step, not in whole"
-        )
+        warnings.append(f"a holds {steps[0]:g} steps per rank and b {steps[1]:g}; compare per step, not in whole")
     if 0 in steps:
         warnings.append("without ProfilerStep marks on both sides there is no figure per step")
     for name in _SETTINGS:

@@ -29,9 +29,7 @@ SET_CATEGORIES = {"gpu_memset", "memset"}
 DEVICE_CATEGORIES = KERNEL_CATEGORIES | COPY_CATEGORIES | SET_CATEGORIES
 RUNTIME_CATEGORIES = {"cuda_runtime", "cuda_driver", "runtime", "driver", "xpu_runtime", "mtia_runtime"}
 ASIDE_CATEGORIES = {"trace", "overhead", "gpu_user_annotation", "cuda_sync", "cuda_profiler_range", "ledger"}
-COLLECTIVE_KERNEL = (
-    r"nccl|rccl|oneccl|msccl|nvshmem|cross_device_reduce|(one|two)_shot_all_?reduce|multimem_all_"
-)
+COLLECTIVE_KERNEL = r"nccl|rccl|oneccl|msccl|nvshmem|cross_device_reduce|(one|two)_shot_all_?reduce|multimem_all_"
 
 
 @dataclass(frozen=True)
@@ -90,8 +88,7 @@ class Trace:
     def kind(self) -> npt.NDArray[np.int8]:
         """`HOST`, `DEVICE` or `ASIDE` per event."""
         kinds = [
-            DEVICE if c in DEVICE_CATEGORIES else ASIDE if c in ASIDE_CATEGORIES else HOST
-            for c in self.categories
+            DEVICE if c in DEVICE_CATEGORIES else ASIDE if c in ASIDE_CATEGORIES else HOST for c in self.categories
         ]
         return np.array(kinds, dtype=np.int8)[self.category]
 
@@ -193,10 +190,7 @@ def read_trace(path: Path) -> Trace:
             "correlation": _numbers([None if a is None else a.correlation for a in args]),
             "size": size,
             "collective": collectives.of(
-                [
-                    (None, None) if a is None or a.collective is None else (a.group, a.collective)
-                    for a in args
-                ],
+                [(None, None) if a is None or a.collective is None else (a.group, a.collective) for a in args],
                 n,
             ),
         }
@@ -207,9 +201,7 @@ def read_trace(path: Path) -> Trace:
             "ts": _numbers([e.ts for e in memory]),
             "allocated": _numbers([e.args.allocated for e in memory if e.args]),
             "reserved": _numbers([e.args.reserved for e in memory if e.args]),
-            "device": devices.of(
-                [(e.args.device_type, e.args.device_id) for e in memory if e.args], len(memory)
-            ),
+            "device": devices.of([(e.args.device_type, e.args.device_id) for e in memory if e.args], len(memory)),
         }
         for key, values in held.items():
             instants.setdefault(key, []).append(values)
@@ -253,9 +245,7 @@ def _to_ticks(
     origin = float(np.floor(ts.min()))
     span_us = float((ts - origin + dur).max())
     if span_us > 4e15:  # 2^62 ns: more than a century
-        raise TraceError(
-            f"{path}: its events span {span_us:.3g} µs; expected the time of one run, below 4e15 µs"
-        )
+        raise TraceError(f"{path}: its events span {span_us:.3g} µs; expected the time of one run, below 4e15 µs")
     ticks = _ticks_per_us(ts, dur, origin, span_us)
 
     known = np.isfinite(held["ts"]) & (np.abs(held["ts"] - origin) < 4e15)

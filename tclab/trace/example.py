@@ -16,9 +16,7 @@ def example(folder: str | Path | None = None, *, width: int = 256, steps: int = 
 
     folder = Path(folder or tempfile.mkdtemp(prefix="tclab-trace-"))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, 1)).to(
-        device
-    )
+    model = torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, 1)).to(device)
     optimizer = torch.optim.Adam(model.parameters())
     features, targets = torch.randn(2048, 64), torch.randn(2048, 1)
     with record(folder, wait=5, warmup=2, active=4, steps=steps, memory=True, shapes=True) as recorder:

@@ -39,9 +39,7 @@ def _where_time_went(rank: RankWork, threads: pd.DataFrame) -> Iterator[Finding]
     if wall <= 0:
         return
     top = mine.sort_values("self_us", ascending=False).head(3)
-    parts = ", ".join(
-        f"{row.category} {row.share:.1%}" for row in top.itertuples() if float(str(row.share)) > 0
-    )
+    parts = ", ".join(f"{row.category} {row.share:.1%}" for row in top.itertuples() if float(str(row.share)) > 0)
     yield Finding(
         f"The main thread's {time_of(wall)} went to {parts} (self time, {place}, thread {thread}).",
         "host",
@@ -71,9 +69,7 @@ def _steps(rank: RankWork) -> Iterator[Finding]:
     if len(wall) > 1:
         slowest = rank.steps.iloc[int(wall.argmax())]
         ratio = float(wall.max() / wall.median()) if wall.median() else float("nan")
-        text += (
-            f"; the slowest, {slowest['step']}, took {time_of(float(wall.max()))}, {ratio:.2f} × the median"
-        )
+        text += f"; the slowest, {slowest['step']}, took {time_of(float(wall.max()))}, {ratio:.2f} × the median"
     yield Finding(f"{text} ({place}).", "steps", float(wall.median()), "us", place)
 
 
@@ -101,9 +97,7 @@ def _optimizer_holds_step(rank: RankWork) -> Iterator[Finding]:
 def _left_out(rank: RankWork) -> Iterator[Finding]:
     for reason, count in rank.trace.left_out.items():
         place = rank.trace.label
-        yield Finding(
-            f"Left out of all figures: {count} {reason} ({place}).", "reading", count, "events", place
-        )
+        yield Finding(f"Left out of all figures: {count} {reason} ({place}).", "reading", count, "events", place)
     overhead = rank.trace.is_category({"overhead"})
     if overhead.any():
         spent = float(rank.trace.us(rank.trace.duration[overhead].sum()))
@@ -134,9 +128,7 @@ def _syncs(syncs: pd.DataFrame, ranks: list[RankWork]) -> Iterator[Finding]:
             continue
         mine = syncs[_of(syncs, rank)] if len(syncs) else syncs
         if len(mine) == 0:
-            yield Finding(
-                f"No call that waits for the device was recorded ({place}).", "syncs", 0, "calls", place
-            )
+            yield Finding(f"No call that waits for the device was recorded ({place}).", "syncs", 0, "calls", place)
             continue
         top = mine.iloc[0]
         calls, wait = int(mine["calls"].sum()), float(mine["wait_us"].sum())
@@ -204,9 +196,7 @@ def _stragglers(collectives: pd.DataFrame, ranks: list[RankWork]) -> Iterator[Fi
     if len(collectives) == 0:
         return
     if len(ranks) == 1:
-        why = (
-            "it takes the traces of all ranks in one folder; the shortest one's time is the collective's own"
-        )
+        why = "it takes the traces of all ranks in one folder; the shortest one's time is the collective's own"
         yield not_enough("stragglers", "who waited for whom", why, ranks[0].trace.label)
         return
     shared = collectives[collectives["own_us"].notna()]
@@ -217,15 +207,9 @@ def _stragglers(collectives: pd.DataFrame, ranks: list[RankWork]) -> Iterator[Fi
     wait = shared.groupby("rank")["wait_us"].sum()
     total = float(shared["duration_us"].sum())
     worlds = {rank.trace.settings["world_size"] for rank in ranks} - {None}
-    some = (
-        f"; only {len(ranks)} of {max(worlds)} ranks are at hand"
-        if worlds and max(worlds) > len(ranks)
-        else ""
-    )
+    some = f"; only {len(ranks)} of {max(worlds)} ranks are at hand" if worlds and max(worlds) > len(ranks) else ""
     last = wait.idxmin()
-    last_share = (
-        shared.loc[shared.groupby(["collective", "index"])["duration_us"].idxmin(), "rank"].eq(last).mean()
-    )
+    last_share = shared.loc[shared.groupby(["collective", "index"])["duration_us"].idxmin(), "rank"].eq(last).mean()
     yield Finding(
         f"Of the time in {len(shared) // len(ranks)} shared collectives {float(wait.sum()) / total:.1%} was "
         f"waiting for another rank; rank {last} waited least ({time_of(float(wait.min()))}, the others up to "
@@ -242,6 +226,4 @@ def _or(said: object, otherwise: str) -> str:
 
 
 def _of(table: pd.DataFrame, rank: RankWork) -> "pd.Series[bool]":
-    return (
-        table["rank"].isna() if rank.trace.rank is None else (table["rank"] == rank.trace.rank).fillna(False)
-    )
+    return table["rank"].isna() if rank.trace.rank is None else (table["rank"] == rank.trace.rank).fillna(False)

@@ -80,9 +80,7 @@ def thread_table(trace: Trace, work: HostWork) -> pd.DataFrame:
 def stage_table(trace: Trace, work: HostWork) -> pd.DataFrame:
     """As `thread_table`, by the stage around each event: an `aten::` op within a backward is backward."""
     shown = [*STAGES, *work.names[10:], OUTSIDE]
-    place = np.array(
-        [shown.index(n) if n in shown else len(shown) - 1 for n in work.names] + [len(shown) - 1]
-    )
+    place = np.array([shown.index(n) if n in shown else len(shown) - 1 for n in work.names] + [len(shown) - 1])
     return _table(trace, work, place[work.stage], shown, len(shown) - 1, "stage")
 
 

@@ -47,9 +47,7 @@ def overlap(a: Intervals, b: Intervals) -> int:
     return int(covered(b, a.start, a.end).sum())
 
 
-def _merge(
-    start: np.ndarray[Any, T], end: np.ndarray[Any, T]
-) -> tuple[np.ndarray[Any, T], np.ndarray[Any, T]]:
+def _merge(start: np.ndarray[Any, T], end: np.ndarray[Any, T]) -> tuple[np.ndarray[Any, T], np.ndarray[Any, T]]:
     if len(start) == 0:
         return start, end
     order = np.argsort(start, kind="stable")

@@ -192,9 +192,7 @@ def _head_end(text: _Text, head: dict[str, Any]) -> tuple[int, bool]:
         for found in _LIST_START.finditer(text.data, seen):
             seen, tried = found.end(), tried + 1
             if tried > STARTS_TRIED:
-                raise TraceError(
-                    f"{text.path}: `traceEvents` stands in {tried} places, none at the top level"
-                )
+                raise TraceError(f"{text.path}: `traceEvents` stands in {tried} places, none at the top level")
             try:
                 start = _HEAD.decode(text.data[: found.end()] + b"]}")
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -241,9 +239,7 @@ def _slices(text: _Text, head: dict[str, Any], bare_list: bool) -> Iterator[list
     if bare_list:
         # kineto-free writers may leave the closing bracket out, which the Chrome format allows
         rest = text.data.rstrip()
-        last = _decode(
-            text, b"[" + rest if rest.endswith(b"]") else b"[" + rest.rstrip(b",") + b"]", last=True
-        )
+        last = _decode(text, b"[" + rest if rest.endswith(b"]") else b"[" + rest.rstrip(b",") + b"]", last=True)
         yield last or []
     else:
         yield _decode_tail(text, head)

@@ -62,9 +62,7 @@ def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
         "stages": main_threads(stages, "stage"),
         "threads": threads,
         "steps": _joined([r.steps for r in ranks]),
-        "step_categories": _joined(
-            [step_category_table(r.trace, r.host, step_windows(r.trace)) for r in ranks]
-        ),
+        "step_categories": _joined([step_category_table(r.trace, r.host, step_windows(r.trace)) for r in ranks]),
         "ops": _ops([op_table(r.trace, r.host) for r in ranks]),
         "gaps": _joined([r.idle.gaps for r in ranks if r.idle]),
         "idle_causes": _joined([r.idle.causes for r in ranks if r.idle]),

@@ -83,9 +83,7 @@ def norm_error(found: Outcome, expected: Outcome) -> float:
     return max(of(found[0], expected[0]), of(*gradients))
 
 
-def outcome(
-    model: nn.Module, graph: CellGraph, deletions: Sequence[Sequence[int]], strategy: str
-) -> Outcome:
+def outcome(model: nn.Module, graph: CellGraph, deletions: Sequence[Sequence[int]], strategy: str) -> Outcome:
     """Return a model's predictions, [B], and the gradients of a weighted sum of them, on the model's device.
 
     Each sample has a weight of its own, so that no two samples' gradients can be exchanged unseen.
@@ -96,9 +94,7 @@ def outcome(
         predictions = model(copies)
         weights = torch.linspace(-1.0, 2.0, len(deletions), dtype=predictions.dtype, device=parameter.device)
         (predictions * weights).sum().backward()
-    gradients = [
-        torch.zeros_like(p).cpu() if p.grad is None else p.grad.detach().cpu() for p in model.parameters()
-    ]
+    gradients = [torch.zeros_like(p).cpu() if p.grad is None else p.grad.detach().cpu() for p in model.parameters()]
     model.zero_grad(set_to_none=True)
     return predictions.detach().cpu(), gradients
 
@@ -117,8 +113,7 @@ class Reference:
         self.graph = graph
         self.deletions = deletions
         self._weights = [
-            {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-            for _ in range(DRAWS)
+            {name: tensor.detach().clone() for name, tensor in model.state_dict().items()} for _ in range(DRAWS)
         ]
         generator = torch.Generator().manual_seed(0)
         for draw in self._weights[1:]:
@@ -161,21 +156,28 @@ class Reference:
         )
 
 
+def _degrees(graph: CellGraph, node_type: str) -> Tensor:
+    degree = torch.zeros(graph.num_nodes[node_type])
+    for network in graph.relations.values():
+        for end, ids in zip((network.source, network.target), network.edge_index, strict=True):
+            if end == node_type:
+                degree += torch.bincount(ids, minlength=len(degree))
+    return degree
+
+
 def gate_graph(graph: CellGraph, *, most_nodes: int = 100) -> CellGraph:
     """Return the part of a graph that the gate of a sweep is tried on: nodes of every degree, hubs among them.
 
-    A graph of up to `most_nodes` nodes of the deleted type is taken whole.
+    At most `most_nodes` nodes of each type are kept.
     """
-    number = graph.num_nodes[graph.deleted_type]
-    if number <= most_nodes:
-        return graph
-    degree = torch.zeros(number)
-    for network in graph.networks.values():
-        degree += torch.bincount(network.edge_index.flatten(), minlength=number)
-    ranked = torch.argsort(degree, descending=True, stable=True)
-    half = most_nodes // 2
-    rest = ranked[half:][:: max(1, (number - half) // (most_nodes - half))][: most_nodes - half]
-    return graph.induced(torch.cat([ranked[:half], rest]).sort().values)
+    kept = {}
+    for kind, number in graph.num_nodes.items():
+        if number > most_nodes:
+            ranked = torch.argsort(_degrees(graph, kind), descending=True, stable=True)
+            half = most_nodes // 2
+            rest = ranked[half:][:: max(1, (number - half) // (most_nodes - half))][: most_nodes - half]
+            kept[kind] = torch.cat([ranked[:half], rest]).sort().values
+    return graph.induced(kept) if kept else graph
 
 
 def gate_deletions(graph: CellGraph, *, seed: int = 0) -> list[list[int]]:
@@ -184,9 +186,7 @@ def gate_deletions(graph: CellGraph, *, seed: int = 0) -> list[list[int]]:
     Four random sets follow, so that the fp32 error of the predictions is more than one sample's luck.
     """
     number = graph.num_nodes[graph.deleted_type]
-    degree = torch.zeros(number)
-    for network in graph.networks.values():
-        degree += torch.bincount(network.edge_index.flatten(), minlength=number)
+    degree = _degrees(graph, graph.deleted_type)
     hub = int(degree.argmax())
     least = int(degree.masked_fill(degree == 0, float("inf")).argmin())
     neighbours: set[int] = set()

@@ -95,17 +95,13 @@ def test_any_damage_gives_a_report_or_an_error(tmp_path, damage):
             {"ph": st.sampled_from(["X", "X", "X", "i", "f", 3])},
             optional={
                 "cat": st.sampled_from(["cpu_op", "kernel", "gpu_memcpy", "cuda_runtime", None, 7]),
-                "name": st.one_of(
-                    st.text(max_size=5), st.just("[memory]"), st.just("ProfilerStep#1"), st.none()
-                ),
+                "name": st.one_of(st.text(max_size=5), st.just("[memory]"), st.just("ProfilerStep#1"), st.none()),
                 "pid": st.one_of(st.integers(), st.text(max_size=2), st.lists(st.integers(), max_size=1)),
                 "tid": st.one_of(st.integers(-5, 5), st.booleans()),
                 "ts": st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()),
                 "dur": st.one_of(st.integers(-5, 99), st.floats(0, 1e9), st.none()),
                 "args": st.dictionaries(
-                    st.sampled_from(
-                        ["correlation", "bytes", "Total Allocated", "Device Id", "Collective name"]
-                    ),
+                    st.sampled_from(["correlation", "bytes", "Total Allocated", "Device Id", "Collective name"]),
                     st.one_of(st.integers(), st.text(max_size=3), st.floats(allow_nan=False), st.none()),
                 ),
             },

@@ -13,9 +13,7 @@ REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "reference" / "devi
 ROWS = list(csv.DictReader(REFERENCE.read_text().splitlines())) if REFERENCE.is_file() else []
 
 
-@pytest.mark.skipif(
-    not ROWS, reason="the reference figures are not beside this repository (../shared/reference)"
-)
+@pytest.mark.skipif(not ROWS, reason="the reference figures are not beside this repository (../shared/reference)")
 def test_reference_covers_every_trace(real_traces):
     assert {row["trace"] for row in ROWS} == {p.name for p in real_traces.glob("*.json.gz")}
 
@@ -50,9 +48,7 @@ def test_every_report_adds_up(real_traces):
             assert (thread["self_us"] >= 0).all()
             assert thread["share"].dropna().sum() == pytest.approx(1) or thread["self_us"].sum() == 0
         if len(report.idle_causes):
-            assert report.idle_causes["idle_us"].sum() == pytest.approx(
-                report.breakdown["idle_us"].sum(), abs=0.2
-            )
+            assert report.idle_causes["idle_us"].sum() == pytest.approx(report.breakdown["idle_us"].sum(), abs=0.2)
         assert report.findings
         assert all(str(finding).endswith(".") for finding in report.findings)
 

@@ -101,17 +101,17 @@ def grid(
         "seed": seed,
         **more,
     }
-    points = []
+    points: list[Point] = []
     for model in listed("models", models):
         kind = model_of(str(model))
         for name in wanted:
             if every and strategy_of(name).masks_graph != kind.reads_masked_graph:
                 continue
             for count in counts or _auto_networks(kind.reads_masked_graph, common, str(model)):
-                for size in sizes:
-                    points.append(
-                        Point(**common, model=str(model), strategy=name, batch_size=size, networks=count)
-                    )
+                points += [
+                    Point(**common, model=str(model), strategy=name, batch_size=size, networks=count)
+                    for size in sizes
+                ]
     return _lines_first(points)
 
 
@@ -136,7 +136,7 @@ def _auto_networks(masked: bool, common: dict[str, Any], model: str) -> list[int
     if not masked:
         return [None]
     every = len(Point(**common, model=model).cell_graph().networks)
-    return sorted({1, max(1, every // 3), every})
+    return [*sorted({1, max(1, every // 3), every})]
 
 
 def _lines_first(points: list[Point]) -> list[Point]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,13 +31,16 @@ class _Child:
         environment = {**os.environ, **ALLOCATORS[allocator]}
         if memory_bytes is not None:
             environment["TCLAB_MEMORY_BYTES"] = str(memory_bytes)
-        self._words: IO[bytes] = tempfile.TemporaryFile()
+        self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (close() ends it)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tclab.sweeps.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._words,
-            env={**environment, "PYTHONPATH": os.pathsep.join([str(_SOURCE), os.environ.get("PYTHONPATH", "")])},
+            env={
+                **environment,
+                "PYTHONPATH": os.pathsep.join([str(_SOURCE), os.environ.get("PYTHONPATH", "")]),
+            },
             start_new_session=True,  # an interrupt of the notebook is the sweep's to handle, not the child's
         )
 
@@ -136,7 +140,11 @@ def rows_of(point: Point, *, fresh: bool = False, memory_bytes: int | None = Non
     if reason is not None:
         return table([{**columns_of(point), "stage": "step", "status": reason}])
     point = point.resolved()
-    request = {"point": point.to_dict(), "modules": _modules(point), "path": [p for p in sys.path if p] + [os.getcwd()]}
+    request = {
+        "point": point.to_dict(),
+        "modules": _modules(point),
+        "path": [p for p in sys.path if p] + [os.getcwd()],
+    }
     with _lock:
         key = (point.allocator, memory_bytes)
         child = None if fresh else _children.pop(key, None)
@@ -167,11 +175,9 @@ _running: list[_Child] = []
 
 def abandon() -> None:
     """Kill the child that is at work now, if any; its point ends with `failed: killed by SIGKILL`."""
-    for child in list(_running):
-        try:
+    for child in _running:
+        with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
 
 def run(point: Point, *, fresh: bool = False, memory_bytes: int | None = None) -> pd.DataFrame:

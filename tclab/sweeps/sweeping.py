@@ -15,7 +15,7 @@ from tclab.errors import InputError
 from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
 from tclab.sweeps.rows import SCHEMA, columns_of, frame, table
-from tclab.sweeps.run import rows_of
+from tclab.sweeps.running import rows_of
 
 
 @dataclass(frozen=True)
