@@ -97,9 +97,7 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
     norms = nn.ModuleList(nn.Sequential(nn.LayerNorm(64), nn.ReLU()) for _ in graph.networks)
 
     def layer_of_pyg() -> None:
-        parts = [
-            norm(conv(x, *edges[name])) for norm, (name, conv) in zip(norms, theirs.items(), strict=True)
-        ]
+        parts = [norm(conv(x, *edges[name])) for norm, (name, conv) in zip(norms, theirs.items(), strict=True)]
         torch.stack(parts).sum().backward()
 
     def layer_of_ours() -> None:

@@ -6,10 +6,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tclab import graph, lab, masking, message_passing, models, perturbation, readers, sweep, timing
+    from tclab import (
+        graph,
+        lab,
+        masking,
+        message_passing,
+        models,
+        perturbation,
+        readers,
+        sweeps,
+        timing,
+        trace,
+        training,
+    )
     from tclab.errors import InputError
     from tclab.graph import CellGraph
     from tclab.masking import view
+    from tclab.sweeps import Point, grid, run, sweep
 
 __version__ = "0.1.0"
 
@@ -17,17 +30,38 @@ __version__ = "0.1.0"
 _NAMES = {
     "CellGraph": "tclab.graph",
     "InputError": "tclab.errors",
+    "Point": "tclab.sweeps",
+    "grid": "tclab.sweeps",
+    "run": "tclab.sweeps",
+    "sweep": "tclab.sweeps",
     "view": "tclab.masking",
 }
-_ROOMS = ("graph", "lab", "masking", "message_passing", "models", "perturbation", "readers", "sweep", "timing")
-
-__all__ = [*_NAMES, *_ROOMS]
+__all__ = [
+    "CellGraph",
+    "InputError",
+    "Point",
+    "graph",
+    "grid",
+    "lab",
+    "masking",
+    "message_passing",
+    "models",
+    "perturbation",
+    "readers",
+    "run",
+    "sweep",
+    "sweeps",
+    "timing",
+    "trace",
+    "training",
+    "view",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
-    if name in _ROOMS:
+    if name in __all__:  # a room
         return importlib.import_module(f"tclab.{name}")
     raise AttributeError(f"module 'tclab' has no attribute {name!r}")
 

@@ -203,22 +203,23 @@ class CellGraph:
             )
         return self._with(relations)
 
-    def induced(self, nodes: Tensor) -> CellGraph:
-        """Return the graph that is left when only some nodes of the deleted type are kept, relabelled in order.
+    def induced(self, nodes: Mapping[str, Tensor]) -> CellGraph:
+        """Return the graph that is left when only some nodes are kept, relabelled in the order given.
 
         **Arguments:**
 
-        - `nodes`: [n] int64, distinct. Nodes of other types all stay.
+        - `nodes`: node type → [n] int64, distinct; types that are not named are kept whole.
         """
-        kind = self.deleted_type
-        place = torch.full((self.num_nodes[kind],), -1, dtype=torch.int64)
-        place[nodes] = torch.arange(len(nodes))
-        num_nodes = {**self.num_nodes, kind: len(nodes)}
+        num_nodes = {**self.num_nodes, **{kind: len(kept) for kind, kept in nodes.items()}}
+        place = {}
+        for kind, kept in nodes.items():
+            place[kind] = torch.full((self.num_nodes[kind],), -1, dtype=torch.int64)
+            place[kind][kept] = torch.arange(len(kept))
         relations = {}
         for name, network in self.relations.items():
             source, target = network.edge_index
-            source = place[source] if network.source == kind else source
-            target = place[target] if network.target == kind else target
+            source = place[network.source][source] if network.source in place else source
+            target = place[network.target][target] if network.target in place else target
             kept = (source >= 0) & (target >= 0)
             relations[name] = Network(
                 name,
@@ -231,7 +232,7 @@ class CellGraph:
                 cascades=network.cascades,
                 directed=network.directed,
             )
-        return CellGraph(num_nodes, relations, kind, source=f"{self.source}, {len(nodes)} nodes")
+        return CellGraph(num_nodes, relations, self.deleted_type, source=f"part of {self.source}")
 
     def closure(self, deleted: Tensor) -> dict[str, Tensor]:
         """Return what is lost with some nodes of the deleted type: node type → sorted ids, [n] int64.

@@ -107,9 +107,7 @@ class Network:
         def moved() -> Network:
             weight = None if self.weight is None else self.weight.to(device)
             copy = Network.__new__(Network)
-            copy.__dict__.update(
-                self.__dict__, edge_index=self.edge_index.to(device), weight=weight, _made={}
-            )
+            copy.__dict__.update(self.__dict__, edge_index=self.edge_index.to(device), weight=weight, _made={})
             return copy
 
         return self._once(("to", device), moved)
@@ -152,11 +150,22 @@ class Network:
             copy.__dict__.update(self.__dict__, weight=None, _made={})
             return copy
 
-        return self._once("unweighted", made)
+        return self if self.weight is None else self._once("unweighted", made)
+
+    def degree(self, *, transpose: bool = False) -> Tensor:
+        """Return how many edges go into each target node, or out of each source, [N] float32."""
+
+        def made() -> Tensor:
+            ends = self.edge_index[0 if transpose else 1]
+            return torch.bincount(ends, minlength=self.num_sources if transpose else self.num_targets).float()
+
+        return self._once(("degree", transpose), made)
 
     def targets_of(self) -> Rows:
         """Return each source node's targets, on the CPU."""
-        return self._once("targets_of", lambda: _rows(*self.edge_index.cpu(), self.num_sources))
+        return self._once(
+            "targets_of", lambda: _rows(self.edge_index[0].cpu(), self.edge_index[1].cpu(), self.num_sources)
+        )
 
     def incidence(self, node_type: str) -> Rows:
         """Return the ids of the edges that touch each node of a type, on this network's device.

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from tclab.masking.batch import Batch
-from tclab.masking.replicas import edge_lists, kept_rows, moved_edges, removed_edges, replicated_edges, sample_of_row
+from tclab.masking.replicas import (
+    edge_lists,
+    kept_rows,
+    moved_edges,
+    removed_edges,
+    replicated_edges,
+    sample_of_row,
+)
 from tclab.masking.strategy import Sample, Strategy
 from tclab.message_passing import EdgeListView, View
 

@@ -25,18 +25,14 @@ class GpuFilter(Strategy):
         tensors = self._replicas.edges(batch.size)
         lost = self.lost(batch)
         gone = {
-            kind: lost[kind].samples() * number + lost[kind].nodes
-            for kind, number in self.graph.num_nodes.items()
+            kind: lost[kind].samples() * number + lost[kind].nodes for kind, number in self.graph.num_nodes.items()
         }
         edges = {}
         for name, network in self.graph.relations.items():
             edge_index = tensors[f"edge_index/{name}"]
             kept = ~(
-                torch.isin(edge_index[0], gone[network.source])
-                | torch.isin(edge_index[1], gone[network.target])
+                torch.isin(edge_index[0], gone[network.source]) | torch.isin(edge_index[1], gone[network.target])
             )
             weight = tensors.get(f"edge_weight/{name}")
             edges[name] = EdgeList(edge_index[:, kept], weight=None if weight is None else weight[kept])
-        return EdgeListView(
-            self.graph, lost[self.graph.deleted_type], edges, keep=kept_rows(self.graph, lost)
-        )
+        return EdgeListView(self.graph, lost[self.graph.deleted_type], edges, keep=kept_rows(self.graph, lost))

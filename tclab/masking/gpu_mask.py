@@ -34,9 +34,7 @@ class GpuMask(Strategy):
         for name, network in self.graph.relations.items():
             for kind in dict.fromkeys((network.source, network.target)):
                 degree = network.incidence(kind).ptr.diff()
-                known[f"removed/{name}/{kind}"] = sum(
-                    int(degree[sample.lost[kind]].sum()) for sample in samples
-                )
+                known[f"removed/{name}/{kind}"] = sum(int(degree[sample.lost[kind]].sum()) for sample in samples)
         return (replicated_edges(self.graph, len(samples)) if self.ship_edges else {}), known
 
     def _edges(self, batch: Batch) -> dict[str, Tensor]:

@@ -33,9 +33,7 @@ class GpuMaskCached(GpuMask):
             self._buffers = (
                 batch.size,
                 {
-                    name: torch.ones(
-                        batch.size * network.num_edges, dtype=torch.bool, device=batch.target.device
-                    )
+                    name: torch.ones(batch.size * network.num_edges, dtype=torch.bool, device=batch.target.device)
                     for name, network in self.graph.relations.items()
                 },
             )

@@ -56,10 +56,12 @@ class Strategy(ABC):
         self.graph = graph
         self.ship_edges = ship_edges
 
-    def prepare(self, perturbations: Perturbations, folder: Path) -> None:
+    def prepare(  # noqa: B027 (most strategies keep nothing)
+        self, perturbations: Perturbations, folder: Path
+    ) -> None:
         """Write what `sample` will read, where the strategy keeps anything on disk."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Let go of what `prepare` opened."""
 
     def encode(self, index: int, lost: dict[str, Tensor]) -> Any:

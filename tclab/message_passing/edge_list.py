@@ -85,7 +85,7 @@ class EdgeListView(View):
         # scatter_add_ over an expanded index is what PyG's `scatter` runs
         index = target.unsqueeze(-1).expand_as(message)
         summed = message.new_zeros(rows, x.size(1)).scatter_add_(0, index, message)
-        return summed if self_weight is None else summed + self_weight * x
+        return summed if self_weight is None else summed + self_weight.to(x.dtype) * x
 
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
         """Return how many kept edges go into each row, [R_target] float32."""
@@ -124,10 +124,9 @@ def wild_type_by_edges(graph: CellGraph) -> EdgeListView:
     device = graph.device
     return EdgeListView(
         graph,
-        Deletions.of([[]], num_nodes=0).to(device),
+        Deletions.nothing(1, device=device),
         {name: EdgeList(n.edge_index, weight=n.weight) for name, n in graph.relations.items()},
         keep={
-            kind: torch.ones(number, dtype=torch.bool, device=device)
-            for kind, number in graph.num_nodes.items()
+            kind: torch.ones(number, dtype=torch.bool, device=device) for kind, number in graph.num_nodes.items()
         },
     )

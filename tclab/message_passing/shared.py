@@ -74,7 +74,10 @@ def without_rows(x: Tensor, rows: Tensor) -> Tensor:
 
     On a CPU looking at a few rows is cheaper than copying all; on a GPU looking would make the host wait.
     """
-    if rows.numel() == 0 or (x.device.type == "cpu" and not bool(x.index_select(0, rows).any())):
+    if rows.numel() == 0:
+        return x
+    # looked at as bytes, by numpy: a CPU tensor's own `any()` would count as a wait for the device
+    if x.device.type == "cpu" and not x.index_select(0, rows).view(torch.uint8).numpy().any():
         return x
     return x.index_fill(0, rows, 0.0)
 
@@ -125,9 +128,7 @@ class SharedView(View):
     def __init__(self, graph: CellGraph, lost: Mapping[str, Deletions]) -> None:
         super().__init__(graph, lost[graph.deleted_type])
         self._lost = lost
-        self._rows = {
-            kind: deletions.nodes * self.size + deletions.samples() for kind, deletions in lost.items()
-        }
+        self._rows = {kind: deletions.nodes * self.size + deletions.samples() for kind, deletions in lost.items()}
         self._kept: tuple[Tensor, Tensor] | None = None
         self._keep: dict[str, Tensor] | None = None
 
@@ -136,9 +137,9 @@ class SharedView(View):
         """Which rows are left: node type → [N * B] bool."""
         if self._keep is None:
             self._keep = {
-                kind: torch.ones(
-                    number * self.size, dtype=torch.bool, device=self.deleted.ptr.device
-                ).index_fill_(0, self._rows[kind], False)
+                kind: torch.ones(number * self.size, dtype=torch.bool, device=self.deleted.ptr.device).index_fill_(
+                    0, self._rows[kind], False
+                )
                 for kind, number in self.graph.num_nodes.items()
             }
         return self._keep
@@ -167,19 +168,18 @@ class SharedView(View):
             matrix = network.csr(dtype=x.dtype, transpose=transpose)
             transposed = network.csr(dtype=x.dtype, transpose=not transpose)
         kept = self._without_deleted(x, source)
-        summed: Tensor = _SharedSum.apply(
-            kept, self_weight, matrix, transposed, self._rows[target], self.size
-        )
+        own = None if self_weight is None else self_weight.to(x.dtype)
+        summed: Tensor = _SharedSum.apply(kept, own, matrix, transposed, self._rows[target], self.size)
         return summed
 
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
         """Return how many kept edges go into each row, [R_target] float32."""
-        network = self._relation(relation)
-        if network.weight is not None:
-            network = network.unweighted()
+        network = self._relation(relation).unweighted()
         source, target = network.source, network.target
         if transpose:
             source, target = target, source
+        if self._rows[source].numel() == self._rows[target].numel() == 0:
+            return network.degree(transpose=transpose).repeat_interleave(self.size)
         kept = self.keep[source].float().view(-1, self.size)
         counted = spmm(network.csr(dtype=torch.float32, transpose=transpose), kept).reshape(-1)
         return counted.index_fill_(0, self._rows[target], 0.0)
@@ -211,5 +211,5 @@ def _one_more(lost: Deletions) -> Deletions:
 
 def wild_type_by_sharing(graph: CellGraph) -> SharedView:
     """Return the view of the whole graph that multiplies by its sparse matrices; nothing is deleted."""
-    nothing = Deletions.of([[]], num_nodes=0).to(graph.device)
+    nothing = Deletions.nothing(1, device=graph.device)
     return SharedView(graph, dict.fromkeys(graph.num_nodes, nothing))

@@ -30,9 +30,7 @@ class View(ABC):
     - `on_close`: called once when the view is closed.
     """
 
-    def __init__(
-        self, graph: CellGraph, deletions: Deletions, on_close: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, graph: CellGraph, deletions: Deletions, on_close: Callable[[], None] | None = None) -> None:
         self.graph = graph
         self.deleted = deletions
         self._on_close = on_close

@@ -4,7 +4,7 @@ from tclab.models.dango import Dango, DangoOutput
 from tclab.models.hetero_cell import HeteroCell
 from tclab.models.hyper_sagnn import HyperSAGNN
 from tclab.models.losses import DangoLoss, log_cosh
-from tclab.models.registry import ModelKind, Objective, get, names, register
+from tclab.models.registry import Loss, ModelKind, get, names, register
 
 __all__ = [
     "Dango",
@@ -12,8 +12,8 @@ __all__ = [
     "DangoOutput",
     "HeteroCell",
     "HyperSAGNN",
+    "Loss",
     "ModelKind",
-    "Objective",
     "get",
     "log_cosh",
     "names",

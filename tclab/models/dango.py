@@ -61,9 +61,7 @@ class Dango(nn.Module):
         self.networks = list(networks)
         self.embedding = nn.Embedding(num_nodes, width)
         nn.init.normal_(self.embedding.weight, std=0.1)
-        self.convolutions = nn.ModuleList(
-            nn.ModuleList(_SAGE(width) for _ in range(2)) for _ in self.networks
-        )
+        self.convolutions = nn.ModuleList(nn.ModuleList(_SAGE(width) for _ in range(2)) for _ in self.networks)
         self.heads = nn.ModuleList(nn.Linear(width, num_nodes) for _ in self.networks)
         for head in self.heads:
             assert isinstance(head, nn.Linear)

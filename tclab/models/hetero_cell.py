@@ -72,8 +72,7 @@ class HeteroCell(nn.Module):
         self.preprocessor = Preprocessor(width, activation=activation, dropout=dropout)
         self.convolutions = nn.ModuleList(
             nn.ModuleList(
-                MaskedGIN(width, mlp_layers=mlp_layers, activation=activation, dropout=dropout)
-                for _ in networks
+                MaskedGIN(width, mlp_layers=mlp_layers, activation=activation, dropout=dropout) for _ in networks
             )
             for _ in range(layers)
         )
@@ -81,16 +80,12 @@ class HeteroCell(nn.Module):
             aggregation_of(aggregation, width, len(networks), bottleneck=bottleneck, activation=activation)
             for _ in range(layers)
         )
-        self.metabolic = nn.ModuleList(
-            MetabolicConv(width) for _ in range(layers if metabolism == "used" else 0)
-        )
+        self.metabolic = nn.ModuleList(MetabolicConv(width) for _ in range(layers if metabolism == "used" else 0))
         self.gate = nn.ModuleList([nn.Linear(width, width // 2), nn.Linear(width // 2, 1)])
         self.transform = nn.Linear(width, width)
         self.head = nn.ModuleList([nn.Linear(width, width), nn.Linear(width, 1)])
         self.local_head = None if combine == "global" else HyperSAGNN(width, heads=local_heads)
-        self.mixer = (
-            nn.ModuleList([nn.Linear(2, width), nn.Linear(width, 2)]) if combine == "gate" else None
-        )
+        self.mixer = nn.ModuleList([nn.Linear(2, width), nn.Linear(width, 2)]) if combine == "gate" else None
         self.activation = activation_of(activation)
 
     @classmethod
@@ -113,9 +108,7 @@ class HeteroCell(nn.Module):
     def encode(self, view: View) -> Tensor:
         """Return the rows' embeddings after the last layer, [R, H]."""
         x = view.lift(self.preprocessor(self.embedding.weight))
-        for place, (convolutions, aggregate) in enumerate(
-            zip(self.convolutions, self.aggregations, strict=True)
-        ):
+        for place, (convolutions, aggregate) in enumerate(zip(self.convolutions, self.aggregations, strict=True)):
             x = aggregate(self._convolved(view, x, convolutions))
             if self.metabolic:
                 x = self.metabolic[place](view, x)

@@ -11,7 +11,11 @@ from torch.nn import functional as F
 from tclab.errors import unknown
 from tclab.message_passing import View
 
-ACTIVATIONS: dict[str, Callable[..., Tensor]] = {"relu": F.relu, "gelu": lambda x, inplace=False: F.gelu(x), "silu": F.silu}
+ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
+    "relu": F.relu,
+    "gelu": lambda x, inplace=False: F.gelu(x),
+    "silu": F.silu,
+}
 
 
 def activation_of(name: str) -> Callable[..., Tensor]:
@@ -69,4 +73,3 @@ class MaskedGIN(nn.Module):
             if place + 1 < len(self.linears):
                 x = self.activation(x, inplace=True)
         return self.dropout(self.activation(self.norm(x), inplace=True))
-

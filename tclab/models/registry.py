@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
 from tclab.errors import InputError, unknown
 from tclab.graph import CellGraph
 from tclab.message_passing import View
-from tclab.models.dango import Dango, string_networks
+from tclab.models.dango import Dango, DangoOutput, string_networks
 from tclab.models.hetero_cell import HeteroCell
 from tclab.models.losses import DangoLoss, log_cosh
 
-Objective = Callable[[nn.Module, View, Tensor], Tensor]
+Loss = Callable[[Any, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -24,43 +25,44 @@ class ModelKind:
     **Arguments:**
 
     - `name`: unique.
-    - `build`: graph, metabolism ("off", "carried", "used") → model.
-    - `objective`: graph on the device → a function of model, view and targets [B] that returns the loss.
+    - `build`: graph, metabolism ("off", "carried", "used") → model; calling it with a view predicts, [B].
+    - `loss`: graph on the device → a function of what `forward` gives and the targets, [B].
+    - `forward`: model, view → what the loss is made from; calling the model unless given.
     - `reads_masked_graph`: False for a model that looks up deleted nodes and reads the wild type alone.
     - `default_networks`: which of a graph's networks it reads where none are asked for.
     """
 
     name: str
     build: Callable[[CellGraph, str], nn.Module]
-    objective: Callable[[CellGraph], Objective]
+    loss: Callable[[CellGraph], Loss]
+    forward: Callable[[nn.Module, View], Any] = lambda model, view: model(view)
     reads_masked_graph: bool = True
     default_networks: Callable[[list[str]], list[str]] = list
 
 
-def _log_cosh(graph: CellGraph) -> Objective:
-    return lambda model, view, targets: log_cosh(model(view), targets)
-
-
-def _dango_loss(graph: CellGraph) -> Objective:
+def _dango_loss(graph: CellGraph) -> Loss:
     loss = DangoLoss(graph)
+    # epoch 10: reconstruction and interaction weigh the same, as in nearly all of a published run
+    return lambda output, targets: loss(output, targets, epoch=10)
 
-    def objective(model: nn.Module, view: View, targets: Tensor) -> Tensor:
-        assert isinstance(model, Dango)
-        # epoch 10: reconstruction and interaction weigh the same, as in nearly all of a published run
-        return loss(model.output(view), targets, epoch=10)
 
-    return objective
+def _dango_output(model: nn.Module, view: View) -> DangoOutput:
+    assert isinstance(model, Dango)
+    return model.output(view)
 
 
 _MODELS = {
     kind.name: kind
     for kind in (
-        ModelKind("hetero_cell", lambda g, m: HeteroCell.profiling(g, metabolism=m), _log_cosh),
-        ModelKind("hetero_cell_production", lambda g, m: HeteroCell.production(g, metabolism=m), _log_cosh),
+        ModelKind("hetero_cell", lambda g, m: HeteroCell.profiling(g, metabolism=m), lambda g: log_cosh),
+        ModelKind(
+            "hetero_cell_production", lambda g, m: HeteroCell.production(g, metabolism=m), lambda g: log_cosh
+        ),
         ModelKind(
             "dango",
             lambda g, m: Dango(g.num_nodes[g.deleted_type], list(g.networks)),
             _dango_loss,
+            forward=_dango_output,
             reads_masked_graph=False,
             default_networks=string_networks,
         ),

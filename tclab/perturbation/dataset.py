@@ -30,9 +30,7 @@ class Perturbations:
         return len(self.deletions)
 
 
-def synthetic_perturbations(
-    graph: CellGraph, number: int, *, deleted: int = 3, seed: int = 0
-) -> Perturbations:
+def synthetic_perturbations(graph: CellGraph, number: int, *, deleted: int = 3, seed: int = 0) -> Perturbations:
     """Return `number` samples that each delete `deleted` distinct nodes, drawn evenly, with N(0, 0.1) scores.
 
     The same seed gives the same samples, and the first samples do not depend on `number`.

@@ -45,6 +45,12 @@ class Deletions:
         nodes = torch.tensor([node for row in rows for node in row], dtype=torch.int64)
         return Deletions(nodes, ptr, max(lengths, default=0))
 
+    @staticmethod
+    def nothing(size: int, *, device: torch.device | str = "cpu") -> Deletions:
+        """Return the deletions of `size` samples that delete nothing, made on the device."""
+        nodes = torch.zeros(0, dtype=torch.int64, device=device)
+        return Deletions(nodes, torch.zeros(size + 1, dtype=torch.int64, device=device), 0)
+
     def __len__(self) -> int:
         return self.ptr.numel() - 1
 

@@ -18,9 +18,7 @@ from tclab.readers.source import LIMIT_BYTES, Progress, text_lines
 from tclab.readers.table import NAME, NUMBER, bad_row, batches
 
 _SEPARATORS = ("\t", ",", ";", " ")
-_ENDS = re.compile(
-    r"#.*|source|target|from|to|(node|gene|protein|interactor|id|name)[ _.]?[0-9ab]?|[uv]|tf", re.I
-)
+_ENDS = re.compile(r"#.*|source|target|from|to|(node|gene|protein|interactor|id|name)[ _.]?[0-9ab]?|[uv]|tf", re.I)
 
 
 def edge_list(

@@ -119,9 +119,7 @@ def metabolism_of(
     edges = torch.tensor(gpr, dtype=torch.int64).reshape(-1, 2).T.contiguous()
     pairs = torch.tensor(turned_over, dtype=torch.int64).reshape(-1, 2).T.contiguous()
     return Metabolism(
-        Network(
-            "gpr", edges, "gene", "reaction", len(lookup.genes), len(names), cascades=True, report=report
-        ),
+        Network("gpr", edges, "gene", "reaction", len(lookup.genes), len(names), cascades=True, report=report),
         Network(
             "stoichiometry",
             pairs,

@@ -21,9 +21,7 @@ SBML_FILE = re.compile(r"(i[A-Z]{2,}\w*|yeast-GEM)\.(xml|sbml)(\.gz)?")
 _ENCODING = re.compile(rb"<\?xml[^>]*encoding\s*=\s*[\"']([\w.-]+)[\"']")
 
 
-def sbml(
-    path: str | Path, *, cache: bool | str | Path = True, limit_bytes: int = LIMIT_BYTES
-) -> MetabolicModel:
+def sbml(path: str | Path, *, cache: bool | str | Path = True, limit_bytes: int = LIMIT_BYTES) -> MetabolicModel:
     """Return the model of an SBML file, as cobra reads it: seconds to a minute, and none from the cache.
 
     The exchange reactions that cobra adds for species on the boundary are left out: the file does not say

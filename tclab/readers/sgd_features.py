@@ -82,9 +82,7 @@ def sgd_features(
             elif qualifiers is not None and not set(qualifier.split("|")) & set(qualifiers):
                 dropped[f"qualifier {qualifier or 'missing'}"] += 1
             elif not name:
-                raise bad_file(
-                    path, f"{kind} {shown(sgdid)} has no feature name, expected one such as YAL001C"
-                )
+                raise bad_file(path, f"{kind} {shown(sgdid)} has no feature name, expected one such as YAL001C")
             else:
                 names.append(name)
                 if standard_name:

@@ -105,9 +105,7 @@ def string_dango(
 def _beside(path: Path) -> Path:
     genes = path.with_name(GENES_FILE)
     if not genes.exists():
-        raise bad_file(
-            path, f"counts in a gene list; expected {GENES_FILE} beside it, or the list as counted_in"
-        )
+        raise bad_file(path, f"counts in a gene list; expected {GENES_FILE} beside it, or the list as counted_in")
     return genes
 
 

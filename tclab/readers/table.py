@@ -153,9 +153,7 @@ def _first_fault(
                 )
             for place, name, pattern, expected in places:
                 if cells[place] not in missing and not pattern.fullmatch(cells[place]):
-                    return bad_file(
-                        path, f"{name} is {shown(cells[place])}, expected {expected}", line=number
-                    )
+                    return bad_file(path, f"{name} is {shown(cells[place])}, expected {expected}", line=number)
     except ReadError as fault:
         return fault
     return bad_file(path, str(error))

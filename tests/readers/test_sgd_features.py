@@ -63,9 +63,7 @@ def test_bad_features_are_told(write, text, why):
 
 
 def test_gene_names_are_read(write):
-    genes = sgd_gene_names(
-        write("SGDgeneNames.tsv", "Systematic_name\tStandard_name\nYAL001C\tTFC3\nYAL004W\t\n")
-    )
+    genes = sgd_gene_names(write("SGDgeneNames.tsv", "Systematic_name\tStandard_name\nYAL001C\tTFC3\nYAL004W\t\n"))
     assert genes.names == ("YAL001C", "YAL004W")
     assert genes.place("TFC3") == 0
     with pytest.raises(ReadError, match="line 1: no column 'Systematic_name'"):

@@ -52,9 +52,7 @@ def test_threshold_and_channels_are_parameters(write):
 
 
 def test_the_plain_table_has_the_combined_score(write):
-    path = write(
-        "4932.protein.links.v11.5.txt", "protein1 protein2 combined_score\n4932.YAL001C 4932.YBR001C 7\n"
-    )
+    path = write("4932.protein.links.v11.5.txt", "protein1 protein2 combined_score\n4932.YAL001C 4932.YBR001C 7\n")
     networks = string_links(path, GENES)
     assert list(networks) == ["string11_5_combined"]
     assert "1 edges stand once" in str(networks["string11_5_combined"].report)

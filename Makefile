@@ -1,0 +1,54 @@
+# make setup   the environment, in .venv
+# make sweep   the main job: the sweep notebook, its rows and its charts, under runs/sweep/
+# make test    lint, types, unit and property tests, every notebook
+# make bench   the figures that the README quotes, measured here
+# make lock    renew requirements.lock from pyproject.toml
+
+PYTHON ?= python3
+BIN := .venv/bin
+RUN := runs/sweep
+# parameters of the sweep notebook, for example: make sweep PARAMETERS="-p graph ../shared/data"
+PARAMETERS ?= -p scale 0.2 -p budget_seconds 240
+
+.PHONY: setup sweep test lint types bench lock clean
+
+setup: .venv/ready
+
+.venv/ready: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+sweep: setup
+	mkdir -p $(RUN)
+	$(BIN)/papermill notebooks/sweep.ipynb $(RUN)/sweep.ipynb --log-output --no-progress-bar \
+		-p results $(RUN)/rows $(PARAMETERS)
+	$(BIN)/python -m tclab.lab.pictures $(RUN)/sweep.ipynb $(RUN)
+	@echo "executed notebook: $(RUN)/sweep.ipynb; rows: $(RUN)/rows; charts: $(RUN)/*.png"
+
+test: lint types
+	$(BIN)/python -m pytest tests
+	TCLAB_RUNS=$$(mktemp -d) $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=120 \
+		-W ignore notebooks
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python benchmarks/step_of_two_strategies.py
+
+lock:
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet torch==2.13.0
+	.venv-lock/bin/python -m pip install --quiet '.[notebook,data,dev]'
+	(echo "# every version exactly; made by: make lock"; \
+		.venv-lock/bin/python -m pip freeze --exclude tclab | sed 's/^\(torch==[0-9.]*\)+cpu$$/\1/') > requirements.lock
+	rm -rf .venv-lock
+
+clean:
+	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,30 @@
+"""What a person sees: charts, tables, words, and a sweep that runs beside the notebook.
+
+The only room that imports altair and ipywidgets.
+"""
+
+from tclab.lab.charts import (
+    bytes_per_batch,
+    stages,
+    throughput_by_batch_size,
+    throughput_by_networks,
+    throughput_by_strategy,
+)
+from tclab.lab.live import LiveSweep, has_front_end, project_path
+from tclab.lab.tables import gate, machine, steps
+from tclab.lab.words import findings
+
+__all__ = [
+    "LiveSweep",
+    "bytes_per_batch",
+    "findings",
+    "gate",
+    "has_front_end",
+    "machine",
+    "project_path",
+    "stages",
+    "steps",
+    "throughput_by_batch_size",
+    "throughput_by_networks",
+    "throughput_by_strategy",
+]

@@ -1,0 +1,223 @@
+"""Charts of traces: where the time went, what the device did, a timeline, memory, two runs side by side."""
+
+import altair as alt
+import pandas as pd
+
+from tclab.trace import CATEGORIES, Comparison
+
+# Okabe and Ito's colours, which stay apart for colour-blind eyes; brown and grey for the last two
+# fmt: off
+_COLOURS = (
+    "#E69F00", "#CC79A7", "#0072B2", "#F0E442", "#D55E00",
+    "#009E73", "#000000", "#56B4E9", "#8C6D46", "#BBBBBB",
+)
+# fmt: on
+_WIDTH = 620
+_REST = "#DDDDDD"
+_DEVICE_COLOURS = {
+    "compute": "#0072B2",
+    "exposed communication": "#D55E00",
+    "copies and sets": "#E69F00",
+    "idle": _REST,
+}
+
+
+def _category_scale(shown: list[str]) -> alt.Scale:
+    fixed = dict(zip(CATEGORIES, _COLOURS, strict=True))
+    return alt.Scale(domain=shown, range=[fixed.get(name, _REST) for name in shown])
+
+
+def nothing(text: str) -> alt.Chart:
+    """A picture that says why there is none."""
+    chart: alt.Chart = (
+        alt.Chart(pd.DataFrame({"text": [text]}))
+        .mark_text(align="left", fontSize=13, color="#555555")
+        .encode(text="text:N", x=alt.value(10))
+        .properties(width=_WIDTH, height=30)
+    )
+    return chart
+
+
+def where_time_went(table: pd.DataFrame, title: str = "Main thread, self time") -> alt.Chart | alt.LayerChart:
+    """Bars of `report.categories` or `report.stages`: first column, self_us, share."""
+    of = table.columns[0]
+    rows = table[table["self_us"] > 0].assign(
+        ms=lambda t: t["self_us"] / 1e3, label=lambda t: t["share"].map("{:.1%}".format)
+    )
+    if rows.empty:
+        return nothing("No host event in this trace.")
+    bars = alt.Chart(rows).encode(
+        # room on the right for the words
+        x=alt.X("ms:Q", title="self time [ms]", scale=alt.Scale(domain=[0, 1.1 * rows["ms"].max()])),
+        y=alt.Y(f"{of}:N", sort=None, title=None, axis=alt.Axis(labelLimit=200)),
+    )
+    shown = rows[of].tolist()
+    coloured = bars.mark_bar().encode(color=alt.Color(f"{of}:N", scale=_category_scale(shown), legend=None))
+    words = bars.mark_text(align="left", dx=4).encode(text="label:N")
+    chart: alt.LayerChart = (coloured + words).properties(width=_WIDTH, height=alt.Step(24), title=title)
+    return chart
+
+
+def device_time(breakdown: pd.DataFrame) -> alt.Chart:
+    """Stacked bars of `report.breakdown`: each rank's device span, split into kinds that sum to it."""
+    rows = breakdown[breakdown["span_us"].notna()]
+    if rows.empty:
+        return nothing("No device event in this trace, so no picture of the device.")
+    # Copies that run beside compute are hidden by it, as in the figures: this is what is left of the union.
+    parts = pd.DataFrame(
+        {
+            "rank": rows["rank"].astype("string").fillna("not known"),
+            "compute": rows["compute_us"],
+            "exposed communication": rows["exposed_communication_us"],
+            "copies and sets": rows["non_compute_us"] - rows["exposed_communication_us"],
+            "idle": rows["idle_us"],
+        }
+    )
+    long = parts.melt("rank", var_name="kind", value_name="us")
+    long["ms"] = long["us"].clip(lower=0) / 1e3
+    long["order"] = long["kind"].map({kind: place for place, kind in enumerate(_DEVICE_COLOURS)})
+    scale = alt.Scale(domain=list(_DEVICE_COLOURS), range=list(_DEVICE_COLOURS.values()))
+    chart: alt.Chart = (
+        alt.Chart(long)
+        .mark_bar()
+        .encode(
+            x=alt.X("ms:Q", title="device time [ms]"),
+            y=alt.Y("rank:N", title="rank"),
+            color=alt.Color("kind:N", scale=scale, title=None, legend=alt.Legend(orient="top")),
+            order="order:Q",
+            tooltip=["rank", "kind", alt.Tooltip("ms:Q", format=".3f")],
+        )
+        .properties(width=_WIDTH, height=alt.Step(26), title="Device, from its first event to its last")
+    )
+    return chart
+
+
+def idle_causes(causes: pd.DataFrame) -> alt.Chart:
+    """Bars of `report.idle_causes`: where the host was while the device stood idle."""
+    if causes.empty:
+        return nothing("No idle time of a device in this trace.")
+    rows = causes.groupby(["stage", "host_category"], as_index=False)["idle_us"].sum()
+    rows = rows.assign(ms=rows["idle_us"] / 1e3)
+    shown = [c for c in (*CATEGORIES, "no event recorded") if c in set(rows["host_category"])]
+    chart: alt.Chart = (
+        alt.Chart(rows)
+        .mark_bar()
+        .encode(
+            x=alt.X("ms:Q", title="device idle [ms]"),
+            y=alt.Y("stage:N", title="stage of the host", sort="-x", axis=alt.Axis(labelLimit=200)),
+            color=alt.Color("host_category:N", scale=_category_scale(shown), title="host in"),
+            tooltip=["stage", "host_category", alt.Tooltip("ms:Q", format=".3f")],
+        )
+        .properties(width=_WIDTH - 130, height=alt.Step(24), title="While the device stood idle, the host was in")
+    )
+    return chart
+
+
+def timeline(rows: pd.DataFrame, lanes: int = 24) -> alt.Chart | alt.VConcatChart:
+    """A timeline of `timeline_rows`: one panel per track, lanes by depth; it zooms where it is live.
+
+    Outer lanes that a single event fills from end to end say nothing and are left out but for the innermost,
+    and so is what lies more than `lanes` deep.
+    """
+    if rows.empty:
+        return nothing("No event in this window.")
+    first, last = rows["start_us"].min(), rows["end_us"].max()
+    rows = rows.assign(
+        start_ms=rows["start_us"] / 1e3,
+        end_ms=rows["end_us"] / 1e3,
+        us=rows["end_us"] - rows["start_us"],
+        edge=(rows["end_us"] - rows["start_us"]) > 0.004 * (last - first),
+    )
+    shown = [c for c in CATEGORIES if c in set(rows["category"])]
+    window = alt.Scale(domain=[first / 1e3, last / 1e3], nice=False)
+    zoom = alt.selection_interval(bind="scales", encodings=["x"])
+    panels = []
+    tracks = rows.groupby("track", sort=False)["us"].sum().sort_values(ascending=False).index[:8].tolist()
+    for track in tracks:
+        part = rows[rows["track"] == track]
+        full = part[part["us"] >= 0.999 * (last - first)]["lane"]
+        top = int(full.max()) if len(full) else 0
+        part = part.assign(lane=part["lane"] - top)
+        part = part[(part["lane"] >= 0) & (part["lane"] < lanes)].assign(bottom=lambda t: t["lane"] + 0.92)
+        named = track == tracks[-1]
+        axis = alt.Axis(title="time since the first event [ms]" if named else None, labels=named, ticks=named)
+        panels.append(
+            alt.Chart(part)
+            .mark_rect(stroke="white")
+            .encode(
+                x=alt.X("start_ms:Q", scale=window, axis=axis),
+                x2="end_ms:Q",
+                y=alt.Y("lane:Q", scale=alt.Scale(reverse=True, nice=False, zero=True), axis=None),
+                y2="bottom:Q",
+                color=alt.Color("category:N", scale=_category_scale(shown), title=None),
+                strokeWidth=alt.condition("datum.edge", alt.value(0.5), alt.value(0)),
+                tooltip=["name", "category", alt.Tooltip("us:Q", format=".3f", title="µs")],
+            )
+            .add_params(zoom)
+            .properties(
+                width=_WIDTH,
+                height=16 * (int(part["lane"].max()) + 1) + 4,
+                title=alt.TitleParams(track, anchor="start", fontSize=11, fontWeight="normal"),
+            )
+        )
+    chart: alt.VConcatChart = alt.vconcat(*panels, spacing=6).resolve_scale(color="shared", x="shared")
+    return chart
+
+
+def memory_over_time(memory: pd.DataFrame, most: int = 4000) -> alt.Chart:
+    """Lines of `report.memory`: bytes held and reserved, per device and rank."""
+    if memory.empty:
+        return nothing("Memory was not recorded (profile_memory=True).")
+    kinds = {"allocated_bytes": "allocated", "reserved_bytes": "reserved"}
+    long = memory.rename(columns=kinds).melt(
+        ["rank", "device", "time_us"], list(kinds.values()), var_name="kind", value_name="bytes"
+    )
+    # The host's allocator reserves nothing, which a trace writes as 0.
+    long = long[long["bytes"].notna() & ~((long["device"] == "cpu") & (long["kind"] == "reserved"))]
+    step = -(-len(long) // most)
+    long = long.iloc[::step].assign(
+        MB=lambda t: t["bytes"] / 1e6,
+        ms=lambda t: t["time_us"] / 1e3,
+        place=lambda t: t["device"] + ", rank " + t["rank"].astype("string").fillna("not known"),
+    )
+    seen = [kind for kind in kinds.values() if kind in set(long["kind"])]
+    scale = alt.Scale(domain=seen, range=["#0072B2", "#E69F00"][: len(seen)])
+    chart: alt.Chart = (
+        alt.Chart(long)
+        .mark_line(interpolate="step-after")
+        .encode(
+            x=alt.X("ms:Q", title="time since the first event [ms]"),
+            y=alt.Y("MB:Q", title="memory [MB]"),
+            color=alt.Color("kind:N", scale=scale, title=None),
+            strokeDash=alt.StrokeDash("place:N", title=None),
+        )
+        .properties(width=_WIDTH - 60, height=200, title="Memory held by tensors")
+    )
+    return chart
+
+
+def compared(comparison: Comparison) -> alt.Chart:
+    """Bars of two runs by category: per step where both have steps, else in whole."""
+    table = comparison.categories
+    per_step = table[["a_us_per_step", "b_us_per_step"]].notna().all(axis=None)
+    names = ["a_us_per_step", "b_us_per_step"] if per_step else ["a_us", "b_us"]
+    long = table.melt("category", names, var_name="run", value_name="us")
+    long["run"] = long["run"].str[0]
+    long["ms"] = long["us"] / 1e3
+    seen = long.groupby("category")["us"].transform("sum") > 0
+    if not seen.any():
+        return nothing("No host event in either trace.")
+    scale = alt.Scale(domain=["a", "b"], range=["#0072B2", "#E69F00"])
+    chart: alt.Chart = (
+        alt.Chart(long[seen])
+        .mark_bar()
+        .encode(
+            x=alt.X("ms:Q", title=f"self time {'per step' if per_step else 'in whole'} [ms]"),
+            y=alt.Y("category:N", sort=None, title=None, axis=alt.Axis(labelLimit=200)),
+            yOffset="run:N",
+            color=alt.Color("run:N", scale=scale, title="run"),
+            tooltip=["category", "run", alt.Tooltip("ms:Q", format=".3f")],
+        )
+        .properties(width=_WIDTH, height=alt.Step(14), title="Main threads of two runs")
+    )
+    return chart

@@ -1,0 +1,124 @@
+"""What was found, in sentences made from rows, never more certain than the rows are."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from tclab.lab.charts import bytes_text, where_measured
+
+
+def findings(rows: pd.DataFrame) -> list[str]:
+    """Return what the rows of a sweep say, a sentence each; nothing is said that no row carries."""
+    ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
+    if ok.empty:
+        return ["No point of this sweep was measured, so there is nothing to compare."]
+    said = [_gate(rows), *_strategies(ok), *_models(ok), *_bytes(ok), *_syncs(ok), *_lost(rows)]
+    return [sentence for sentence in said if sentence]
+
+
+def _gate(rows: pd.DataFrame) -> str:
+    tried = rows[rows["gate"].notna() & (rows["stage"] == "step")]
+    failed = sorted(set(tried[tried["gate"] == "failed"]["strategy"]))
+    if failed:
+        names = ", ".join(failed)
+        return f"The gate failed for {names}: not what subgraph computes, and so not timed."
+    passed = sorted(set(tried[tried["gate"] == "passed"]["strategy"]))
+    if not passed:
+        return ""
+    return (
+        f"All {len(passed)} strategies that were tried compute what subgraph computes "
+        f"(in fp64 to {tried['gate_fp64_error'].max():.0e} at worst)."
+    )
+
+
+def _strategies(ok: pd.DataFrame) -> list[str]:
+    """Compare the fastest and the slowest strategy of each model where most of them were run."""
+    said = []
+    for model, own in ok.groupby("model"):
+        there = _fullest(own).sort_values("median_seconds")
+        if len(there) < 2:
+            continue
+        networks, batch = there.iloc[0]["networks"], there.iloc[0]["batch_size"]
+        fast, slow = there.iloc[0], there.iloc[-1]
+        place = f"On {where_measured(there)}, {model} at batch {batch} with {networks} networks"
+        close = there[there["q1_seconds"] <= fast["q3_seconds"]]["strategy"].tolist()
+        if len(close) > 1:
+            said.append(f"{place}: {' and '.join(close)} lead, too close for {fast['n']} steps to part.")
+        else:
+            said.append(
+                f"{place}: {fast['strategy']} is fastest, {fast['samples_per_second']:.3g} samples a second."
+            )
+        said.append(f"There {fast['strategy']} is {_ratio(slow, fast)} faster than {slow['strategy']}.")
+        for other in ("edge_mask", "subgraph"):
+            row = there[there["strategy"] == other]
+            if len(row) and other not in (fast["strategy"], slow["strategy"]):
+                said.append(f"It is {_ratio(row.iloc[0], fast)} faster than {other}.")
+    return said
+
+
+def _fullest(ok: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the cell, of networks and batch size, that the most strategies were run in."""
+    counts = ok.groupby(["networks", "batch_size"])["strategy"].nunique()
+    networks, batch = sorted(counts[counts == counts.max()].index)[-1]
+    return ok[(ok["networks"] == networks) & (ok["batch_size"] == batch)]
+
+
+def _ratio(slow: pd.Series, fast: pd.Series) -> str:
+    """Return how many times faster, with what the quartiles of both allow."""
+    low, high = slow["q1_seconds"] / fast["q3_seconds"], slow["q3_seconds"] / fast["q1_seconds"]
+    return f"{slow['median_seconds'] / fast['median_seconds']:.3g} × [quartiles {low:.3g}, {high:.3g}]"
+
+
+def _models(ok: pd.DataFrame) -> list[str]:
+    """Compare the models, each with its fastest strategy, at the largest batch size that both were run at."""
+    models = list(dict.fromkeys(ok["model"]))
+    if len(models) < 2:
+        return []
+    shared = set.intersection(*(set(ok[ok["model"] == model]["batch_size"]) for model in models))
+    if not shared:
+        return []
+    batch = max(shared)
+    best = []
+    for model in models:
+        own = ok[(ok["model"] == model) & (ok["batch_size"] == batch)]
+        own = own[own["networks"] == own["networks"].max()]
+        best.append(own.sort_values("median_seconds").iloc[0])
+    fast, slow = (sorted(best, key=lambda row: row["median_seconds"])[i] for i in (0, -1))
+    return [
+        f"At batch {batch}, a step of {slow['model']} ({slow['strategy']}, {slow['networks']} networks) takes "
+        f"{_ratio(slow, fast)} as long as one of {fast['model']} ({fast['strategy']}, {fast['networks']} networks)."
+    ]
+
+
+def _bytes(ok: pd.DataFrame) -> list[str]:
+    there = _fullest(ok).dropna(subset=["batch_bytes"])
+    if there["strategy"].nunique() < 2:
+        return []
+    most, least = (there.sort_values("batch_bytes").iloc[i] for i in (-1, 0))
+    return [
+        f"A batch of {most['batch_size']} carries {bytes_text(most['batch_bytes'])} with {most['strategy']} and "
+        f"{bytes_text(least['batch_bytes'])} with {least['strategy']}."
+    ]
+
+
+def _syncs(ok: pd.DataFrame) -> list[str]:
+    """Name the strategies for which the host waits, or would wait on a GPU."""
+    known = ok.dropna(subset=["host_syncs"])
+    if known.empty:
+        return []
+    worst = known.sort_values("host_syncs").iloc[-1]
+    if worst["host_syncs"] == 0:
+        return ["In no step does the host wait for the device between transfer and backward."]
+    would = "waits" if worst["device"] == "cuda" else "would wait on a GPU"
+    times = f"{worst['host_syncs']} times a step"
+    return [f"With {worst['strategy']} at batch {worst['batch_size']} the host {would} {times}."]
+
+
+def _lost(rows: pd.DataFrame) -> list[str]:
+    steps = rows[(rows["stage"] == "step") & (rows["status"] != "ok")]
+    said = []
+    for status, own in steps.groupby("status"):
+        names = sorted(set(own["model"] + " " + own["strategy"]))
+        named = f" ({', '.join(names)})" if len(names) <= 3 else ""
+        said.append(f"{len(own)} point{'s' if len(own) > 1 else ''}{named}: {status}.")
+    return said

@@ -1,0 +1,100 @@
+"""The process that runs points: JSON lines in, JSON lines out; started as `python -m tclab.sweeps.child`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+# What torch says when there is no memory left on the CPU, where it raises no exception of its own.
+_OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "out of memory",
+    "bad_alloc",
+    "mdb_map_full",
+)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent has gone, be it by kill -9."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _limit_memory(limit: int | None) -> None:
+    """Be the first that the system kills for memory, and refuse to grow past a limit where one is given."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError:
+        pass  # not Linux, or not allowed: the system chooses as it would
+    if limit is not None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _failed(error: BaseException) -> str:
+    import torch
+
+    text = str(error).strip().splitlines()
+    first = text[0] if text else ""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
+        words in str(error).lower() for words in _OUT_OF_MEMORY
+    ):
+        return "oom"
+    from tclab.message_passing import NeedsEdgesError
+
+    if isinstance(error, NeedsEdgesError):
+        return "skipped: needs edges"
+    return f"failed: {type(error).__name__}: {first}"
+
+
+def _rows(request: dict[str, Any]) -> list[dict[str, Any]]:
+    from tclab import __version__
+    from tclab.sweeps.point import Point
+    from tclab.sweeps.rows import columns_of
+    from tclab.timing import environment
+
+    sys.path[:] = [*sys.path, *(folder for folder in request["path"] if folder not in sys.path)]
+    for module in request["modules"]:  # where strategies and models of the user's own are registered
+        importlib.import_module(module)
+    stamp = {
+        **environment(),
+        "tclab": __version__,
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    point = Point.from_dict(request["point"])
+    from tclab.sweeps.measure import measure
+
+    try:
+        rows = measure(point)
+    except Exception as error:
+        traceback.print_exc()
+        rows = [{**columns_of(point), "stage": "step", "status": _failed(error)}]
+    return [{**row, **stamp} for row in rows]
+
+
+def main() -> None:
+    """Serve points until standard input ends."""
+    parent = os.getppid()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    # Answers go out on a descriptor of their own: what a model or a worker prints must not mix with them.
+    answers: TextIO = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    limit = os.environ.get("TCLAB_MEMORY_BYTES")
+    _limit_memory(int(limit) if limit else None)
+    for line in sys.stdin:
+        answers.write(json.dumps(_rows(json.loads(line))) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""From a notebook's parameters to points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from tclab.errors import InputError
+from tclab.masking import get as strategy_of
+from tclab.masking import names as strategy_names
+from tclab.models import get as model_of
+from tclab.sweeps.point import Point
+
+T = TypeVar("T")
+Listed = Sequence[Any] | str | int | None
+
+
+def listed(name: str, value: Listed) -> list[Any]:
+    """Return a parameter as a list: a list as it is, one value as one, "1,2,4" as papermill's `-p` carries it.
+
+    Whole numbers are made of text that reads as one.
+
+    **Raises:** `InputError` where nothing is in it.
+    """
+    items = value.strip("[]() ").split(",") if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)):
+        items = [items]
+    found = [item.strip().strip("'\"") if isinstance(item, str) else item for item in items]
+    found = [int(item) if isinstance(item, str) and item.lstrip("-").isdigit() else item for item in found]
+    if not found or "" in found:
+        raise InputError(f"{name} is {value!r}, expected one value or several with commas between")
+    return found
+
+
+def ranks_of(gpus: int | str, available: int) -> tuple[str, int]:
+    """Return device and ranks for a number of GPUs, "auto" being one where there is any.
+
+    **Raises:** `InputError` for what is neither "auto" nor a number from 0 up.
+    """
+    if gpus == "auto":
+        return ("cuda", 1) if available else ("cpu", 1)
+    if isinstance(gpus, str) and gpus.isdigit():
+        gpus = int(gpus)
+    if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 0:
+        raise InputError(f"gpus is {gpus!r}, expected 'auto' or a number from 0 up ({available} here)")
+    if gpus == 0:
+        return "cpu", 1
+    return ("cuda" if available else "cpu"), gpus
+
+
+def _number(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{name} is {value!r}, expected a whole number")
+    return value
+
+
+def grid(
+    *,
+    graph: str = "synthetic",
+    scale: float | str = "auto",
+    models: Listed = "hetero_cell,dango",
+    strategies: Listed = "auto",
+    batch_sizes: Listed = "auto",
+    networks: Listed = "auto",
+    gpus: int | str = "auto",
+    mode: str = "step",
+    steps: int | str = "auto",
+    seed: int = 0,
+    **more: Any,
+) -> list[Point]:
+    """Return the points of a sweep, those of its charts' lines first, so that a budget cuts what is beside them.
+
+    Lists may be written "1,2,4". "auto" suits the machine: minutes on two CPU cores, the full size on a GPU;
+    for strategies it is all of them, each with the models that it serves. A pair that cannot be, because it
+    was asked for by name, is kept and gets a row that says so.
+
+    **Arguments:**
+
+    - `networks`: edge-type counts (n: the first n of the graph's networks), or names, which are one choice.
+    - `gpus`: "auto" or a number.
+    - `more`: any other field of `Point`.
+
+    **Raises:** `InputError` that names the value, what was expected and the nearest thing that exists.
+    """
+    import torch
+
+    device, ranks = ranks_of(gpus, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    large = device == "cuda"
+    every = strategies == "auto"
+    wanted = strategy_names() if every else [str(name) for name in listed("strategies", strategies)]
+    sizes = ([1, 4, 16, 32, 64] if large else [1, 2, 4, 8]) if batch_sizes == "auto" else None
+    sizes = [_number("batch_sizes", b) for b in listed("batch_sizes", batch_sizes)] if sizes is None else sizes
+    counts = _networks(networks)
+    common = {
+        "graph": graph,
+        "scale": (1.0 if large else 0.1) if scale == "auto" else _scale(scale),
+        "mode": mode,
+        "device": device,
+        "ranks": ranks,
+        "steps": (20 if large else 3) if steps == "auto" else _number("steps", listed("steps", steps)[0]),
+        "seed": seed,
+        **more,
+    }
+    points: list[Point] = []
+    for model in listed("models", models):
+        kind = model_of(str(model))
+        for name in wanted:
+            if every and strategy_of(name).masks_graph != kind.reads_masked_graph:
+                continue
+            for count in counts or _auto_networks(kind.reads_masked_graph, common, str(model)):
+                points += [
+                    Point(**common, model=str(model), strategy=name, batch_size=size, networks=count)
+                    for size in sizes
+                ]
+    return _lines_first(points)
+
+
+def _scale(scale: float | str) -> float:
+    try:
+        return float(scale)
+    except ValueError:
+        raise InputError(f"scale is {scale!r}, expected 'auto' or a number above 0") from None
+
+
+def _networks(networks: Listed) -> list[Any] | None:
+    if networks == "auto":
+        return None
+    found = listed("networks", networks)
+    if all(isinstance(item, int) for item in found):
+        return found
+    return [tuple(str(item) for item in found)]  # names: one choice of networks
+
+
+def _auto_networks(masked: bool, common: dict[str, Any], model: str) -> list[int | None]:
+    """Return one, a third and all of a graph's networks; for DANGO those it reads."""
+    if not masked:
+        return [None]
+    every = len(Point(**common, model=model).cell_graph().networks)
+    return [*sorted({1, max(1, every // 3), every})]
+
+
+def _lines_first(points: list[Point]) -> list[Point]:
+    """Return the points where the charts' lines cross first (every strategy at the middle batch size and the most
+    networks), then the rest of the lines, then what is beside them; the strategies of one cell together.
+    """
+
+    def networks(point: Point) -> float:
+        count = len(point.networks) if isinstance(point.networks, tuple) else point.networks
+        return float("inf") if count is None else count
+
+    sizes = sorted({point.batch_size for point in points})
+    middle = sizes[len(sizes) // 2]
+    most = max((networks(point) for point in points if point.networks is not None), default=float("inf"))
+
+    def place(point: Point) -> tuple[int, int, float]:
+        on = (point.batch_size == middle) + (networks(point) >= most)
+        return (2 - on, point.batch_size, networks(point))
+
+    return sorted(points, key=place)

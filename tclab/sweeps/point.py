@@ -1,0 +1,170 @@
+"""One point of a sweep: everything that decides what is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tclab.errors import InputError, unknown
+from tclab.graph import CellGraph
+from tclab.masking import get as strategy_of
+from tclab.models import ModelKind
+from tclab.models import get as model_of
+from tclab.models.hetero_cell import METABOLISMS
+from tclab.training import DTYPES, MODES
+
+# glibc's settings for each allocator; they must be in the environment when a process starts
+ALLOCATORS: dict[str, dict[str, str]] = {
+    "default": {},
+    "keep_pages": {
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": "1099511627776",
+        "MALLOC_TOP_PAD_": "268435456",
+    },
+}
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a sweep, frozen and hashable.
+
+    **Arguments:**
+
+    - `graph`: "synthetic", or a folder of public files; `scale` and `self_loops` are the synthetic one's.
+    - `model`, `strategy`: names; see `tclab.models.names()` and `tclab.masking.names()`.
+    - `batch_size`: samples in a batch, B. `deleted`: nodes that each deletes.
+    - `networks`: n for the first n of the graph's networks, or names; `None` for those the model reads.
+    - `mode`: "data", "model" or "step"; see `tclab.training.Step`.
+    - `device`: "auto" (CUDA where there is one), "cpu" or "cuda". `ranks`: processes that train together.
+    - `dtype`: "float32", "float64" or "bfloat16" (autocast).
+    - `steps`: how many are timed, after `warmup` that are not. `seed`: of graph, samples and weights.
+    - `metabolism`: "off", "carried" or "used". `ship_edges`: see `tclab.masking.Strategy`.
+    - `workers`: DataLoader processes; 0 makes batches in the training process.
+    - `allocator`: "default", or "keep_pages", which tells glibc never to give a page back.
+
+    **Raises:** `InputError` that names the value, what was expected and the nearest thing that exists.
+    """
+
+    graph: str = "synthetic"
+    scale: float | None = 1.0
+    model: str = "hetero_cell"
+    strategy: str = "node_mask"
+    batch_size: int = 4
+    networks: int | tuple[str, ...] | None = None
+    mode: str = "step"
+    device: str = "auto"
+    ranks: int = 1
+    dtype: str = "float32"
+    steps: int = 5
+    seed: int = 0
+    deleted: int = 3
+    metabolism: str = "off"
+    self_loops: bool = False
+    ship_edges: bool = False
+    workers: int = 1
+    warmup: int = 2
+    allocator: str = "default"
+
+    def __post_init__(self) -> None:
+        model_of(self.model)
+        strategy = strategy_of(self.strategy)
+        for kind, value, known in (
+            ("mode", self.mode, MODES),
+            ("device", self.device, DEVICES),
+            ("dtype", self.dtype, DTYPES),
+            ("metabolism", self.metabolism, METABOLISMS),
+            ("allocator", self.allocator, ALLOCATORS),
+        ):
+            if value not in known:
+                raise unknown(kind, value, known)
+        for name, least in (
+            ("batch_size", 1),
+            ("steps", 1),
+            ("ranks", 1),
+            ("deleted", 0),
+            ("workers", 0),
+            ("warmup", 0),
+            ("seed", 0),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(f"{name} is {value!r}, expected a whole number of at least {least}")
+        if self.ship_edges and not strategy.can_ship_edges:
+            raise InputError(f"ship_edges is a switch of the gpu_mask strategies, {self.strategy!r} has none")
+        if self.graph == "synthetic":
+            if not isinstance(self.scale, (int, float)) or isinstance(self.scale, bool) or not self.scale > 0:
+                raise InputError(f"scale is {self.scale!r}, expected a number above 0 (1.0 is the real size)")
+            object.__setattr__(self, "scale", float(self.scale))
+        else:
+            if not Path(self.graph).is_dir():
+                raise InputError(f"graph is {self.graph!r}, expected 'synthetic' or a folder that exists")
+            object.__setattr__(self, "scale", None)
+        if isinstance(self.networks, Sequence) and not isinstance(self.networks, (str, tuple)):
+            object.__setattr__(self, "networks", tuple(self.networks))
+        elif isinstance(self.networks, str):
+            object.__setattr__(self, "networks", (self.networks,))
+        if self.networks is not None:
+            self.cell_graph()  # names and numbers of networks are the graph's to know
+
+    @property
+    def kind(self) -> ModelKind:
+        """The model."""
+        return model_of(self.model)
+
+    def skipped(self) -> str | None:
+        """Return why this point cannot be run, where it cannot be."""
+        masks_graph = strategy_of(self.strategy).masks_graph
+        if masks_graph and not self.kind.reads_masked_graph:
+            return f"skipped: {self.model} reads no masked graph"
+        if self.kind.reads_masked_graph and not masks_graph:
+            return f"skipped: {self.strategy} makes no masked graph, and {self.model} reads one"
+        if self.ranks > 1:
+            return f"skipped: {self.ranks} ranks asked for, and this version runs one"
+        return None
+
+    def resolved(self) -> Point:
+        """Return this point with its device and its folder made definite.
+
+        **Raises:** `InputError` for `device="cuda"` where there is none.
+        """
+        import torch
+
+        device = self.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        elif device == "cuda" and not torch.cuda.is_available():
+            raise InputError("device is 'cuda', and torch finds no CUDA device here; expected 'cpu' or 'auto'")
+        graph = self.graph if self.graph == "synthetic" else str(Path(self.graph).resolve())
+        return replace(self, device=device, graph=graph)
+
+    def cell_graph(self) -> CellGraph:
+        """Return the graph that this point runs on, on the CPU; the last few are kept."""
+        graph = _whole_graph(self.graph, self.scale, self.seed, self.self_loops)
+        networks = self.networks
+        if networks is None:
+            networks = tuple(self.kind.default_networks(list(graph.networks)))
+        graph = graph.select(networks)
+        return graph.without_metabolism() if self.metabolism == "off" else graph
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return every field as JSON can hold it."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(fields: dict[str, Any]) -> Point:
+        """Return the point of `to_dict`'s fields."""
+        networks = fields.get("networks")
+        return Point(**{**fields, "networks": tuple(networks) if isinstance(networks, list) else networks})
+
+
+@lru_cache(maxsize=4)
+def _whole_graph(graph: str, scale: float | None, seed: int, self_loops: bool) -> CellGraph:
+    if graph == "synthetic":
+        assert scale is not None  # checked by Point
+        return CellGraph.synthetic(scale, seed, self_loops=self_loops)
+    whole = CellGraph.from_folder(graph)
+    return whole.with_self_loops() if self_loops else whole

@@ -1,0 +1,116 @@
+"""A folder of results: one file a point, never half-written, never another machine's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tclab import __version__
+from tclab.errors import InputError
+from tclab.sweeps.point import Point
+from tclab.sweeps.rows import SCHEMA, SCHEMA_VERSION, frame
+from tclab.timing import environment
+
+# What makes rows of one machine and its software stand for themselves alone.
+_OF_THE_MACHINE = (
+    "cpu",
+    "cores",
+    "memory_bytes",
+    "gpu",
+    "cuda",
+    "python",
+    "torch",
+    "torch_geometric",
+    "numpy",
+)
+
+
+@cache
+def _machine() -> dict[str, Any]:
+    here = environment()
+    return {name: here[name] for name in _OF_THE_MACHINE} | {"threads": os.environ.get("OMP_NUM_THREADS")}
+
+
+def _folder_stamp(graph: str) -> list[tuple[str, int, int]] | None:
+    """Return name, size and time of every file that a graph is read from."""
+    if graph == "synthetic":
+        return None
+    files = sorted(path for path in Path(graph).rglob("*") if path.is_file())
+    return [(str(f.relative_to(graph)), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+
+
+def key_of(point: Point) -> str:
+    """Return the name of a point's file: a hash of the point, the schema, the machine and the versions."""
+    point = point.resolved()
+    what = {
+        "schema": SCHEMA_VERSION,
+        "tclab": __version__,
+        "point": point.to_dict(),
+        "machine": _machine(),
+        "files": _folder_stamp(point.graph),
+    }
+    canonical = json.dumps(what, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:24]
+
+
+class Results:
+    """A folder of results, made where it is missing.
+
+    Many processes may write to it at once: a file is written under another name and renamed when it is whole.
+
+    **Raises:** `InputError` where it cannot be written.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            why = error.strerror or error
+            raise InputError(f"results is {str(folder)!r}, expected a folder that can be written: {why}") from None
+
+    def path(self, point: Point) -> Path:
+        """Return where a point's rows are, or would be."""
+        return self.folder / f"{key_of(point)}.parquet"
+
+    def read(self, point: Point) -> pa.Table | None:
+        """Return a point's rows, or `None` where it has not been run here."""
+        path = self.path(point)
+        return _read(path) if path.exists() else None
+
+    def write(self, point: Point, rows: pa.Table) -> None:
+        """Keep a point's rows in place of any earlier ones."""
+        path = self.path(point)
+        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".writing-", suffix=".parquet")
+        os.close(handle)
+        try:
+            pq.write_table(rows, temporary)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    def frame(self) -> pd.DataFrame:
+        """Return the rows of every point in the folder, whichever machine measured them."""
+        return frame(
+            pa.concat_tables([SCHEMA.empty_table(), *map(_read, sorted(self.folder.glob("[!.]*.parquet")))])
+        )
+
+
+def _read(path: Path) -> pa.Table:
+    try:
+        return pq.read_table(path).cast(SCHEMA)
+    except (pa.ArrowInvalid, ValueError) as error:
+        why = str(error).splitlines()[0]
+        raise InputError(f"{path} is no file of rows that this version of tclab can read: {why}") from None

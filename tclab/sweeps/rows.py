@@ -1,0 +1,111 @@
+"""The columns of a row, their types, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from tclab.sweeps.point import Point
+
+# Raised when a column changes its meaning: rows of another version are measured again, never mixed in.
+SCHEMA_VERSION = 1
+
+_TEXT, _WHOLE, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+
+POINT_COLUMNS = {
+    "graph": _TEXT,
+    "scale": _REAL,  # null for a graph that was read
+    "model": _TEXT,
+    "strategy": _TEXT,
+    "batch_size": _WHOLE,
+    "networks": _WHOLE,  # how many
+    "mode": _TEXT,
+    "device": _TEXT,
+    "ranks": _WHOLE,
+    "dtype": _TEXT,
+}
+MEASURED_COLUMNS = {
+    "stage": _TEXT,
+    "where": _TEXT,  # worker, host or device: whose time it is
+    "n": _WHOLE,  # steps that were timed
+    "median_seconds": _REAL,
+    "q1_seconds": _REAL,
+    "q3_seconds": _REAL,
+    # of the whole step, on rows with stage = "step" only
+    "samples_per_second": _REAL,
+    "batch_bytes": _WHOLE,  # all that travels with a batch
+    "edge_bytes": _WHOLE,  # edges, weights and edge masks among it
+    "host_syncs": _WHOLE,  # from transfer to backward; on a CPU those that a GPU would have
+    "peak_bytes": _WHOLE,
+    "status": _TEXT,  # ok, oom, wrong, skipped: …, failed: …, not run: …
+}
+MORE_COLUMNS = {
+    "network_names": _TEXT,
+    "edges": _WHOLE,
+    "nodes": _WHOLE,
+    "steps": _WHOLE,
+    "seed": _WHOLE,
+    "deleted": _WHOLE,
+    "metabolism": _TEXT,
+    "self_loops": _FLAG,
+    "ship_edges": _FLAG,
+    "workers": _WHOLE,
+    "warmup": _WHOLE,
+    "allocator": _TEXT,
+    "exact": _FLAG,
+    "gate": _TEXT,  # passed, failed or inexact; null where it was not run
+    "gate_fp64_error": _REAL,
+    "gate_fp32_ratio": _REAL,
+    "gate_nodes": _WHOLE,
+    "gate_edges": _WHOLE,
+    "first_step_seconds": _REAL,  # the cold start: the first step of all, loader and caches included
+    "measured_at": _TEXT,  # UTC, ISO 8601
+    "tclab": _TEXT,
+    "samples_seconds": pa.list_(_REAL),  # every step's time
+}
+ENVIRONMENT_COLUMNS = {
+    "cpu": _TEXT,
+    "cores": _WHOLE,
+    "memory_bytes": _WHOLE,
+    "threads": _WHOLE,
+    "gpu": _TEXT,
+    "gpu_memory_bytes": _WHOLE,
+    "gpus": _WHOLE,
+    "cuda": _TEXT,
+    "os": _TEXT,
+    "python": _TEXT,
+    "torch": _TEXT,
+    "torch_geometric": _TEXT,
+    "numpy": _TEXT,
+    "allocator_settings": _TEXT,
+}
+SCHEMA = pa.schema(list({**POINT_COLUMNS, **MEASURED_COLUMNS, **MORE_COLUMNS, **ENVIRONMENT_COLUMNS}.items()))
+_NULLABLE = {
+    _TEXT: pd.StringDtype(),
+    _WHOLE: pd.Int64Dtype(),
+    _REAL: pd.Float64Dtype(),
+    _FLAG: pd.BooleanDtype(),
+}
+
+
+def columns_of(point: Point) -> dict[str, Any]:
+    """Return the columns that every row of a point has, measured or not."""
+    fields = point.to_dict()
+    networks = fields.pop("networks")
+    if isinstance(networks, tuple):
+        return {**fields, "networks": len(networks), "network_names": ",".join(networks)}
+    return {**fields, "networks": networks}
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Return rows as an arrow table; a column that a row lacks is null."""
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=SCHEMA)
+
+
+def frame(rows: pa.Table) -> pd.DataFrame:
+    """Return a table as a DataFrame whose missing values stay missing (pandas' nullable types)."""
+    made: pd.DataFrame = rows.to_pandas(types_mapper=_NULLABLE.get)
+    return made

@@ -1,0 +1,109 @@
+"""Running many points: kept, resumable, within a budget."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+import pandas as pd
+import pyarrow as pa
+
+from tclab.errors import InputError
+from tclab.sweeps.point import Point
+from tclab.sweeps.results import Results
+from tclab.sweeps.rows import SCHEMA, columns_of, frame, table
+from tclab.sweeps.running import rows_of
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a sweep is.
+
+    **Arguments:**
+
+    - `done`, `total`: points.
+    - `point`: the one that has just been run or read.
+    - `rows`: its rows.
+    - `kept`: they were there already.
+    """
+
+    done: int
+    total: int
+    point: Point
+    rows: pa.Table
+    kept: bool
+
+    def __str__(self) -> str:
+        networks = self.rows["networks"][0].as_py()
+        what = f"{self.point.model} {self.point.strategy} batch {self.point.batch_size} networks {networks}"
+        steps = [row for row in self.rows.to_pylist() if row["stage"] == "step"]
+        median = steps[0]["median_seconds"] if steps else None
+        how = f"{median:.3g} s a step" if median is not None else steps[0]["status"]
+        return f"[{self.done}/{self.total}] {what}: {how}{' (kept)' if self.kept else ''}"
+
+
+def _again(rows: pa.Table) -> bool:
+    """Return whether a point's rows say that it ran out of memory or failed."""
+    return any(status == "oom" or status.startswith("failed") for status in rows["status"].to_pylist())
+
+
+def sweep(
+    points: Iterable[Point],
+    *,
+    results: str | Path,
+    retry: bool = False,
+    fresh: bool = False,
+    budget_seconds: float | None = None,
+    memory_bytes: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stop: threading.Event | None = None,
+) -> pd.DataFrame:
+    """Run points one after the other and return their rows in the points' order.
+
+    Each point's rows are kept in the results folder as soon as it is through. Points that are there already,
+    from this machine and these versions, are read, so a sweep that was killed goes on where it stopped.
+
+    **Arguments:**
+
+    - `results`: the folder.
+    - `retry`: run points again that ran out of memory or failed.
+    - `fresh`, `memory_bytes`: as for `run`.
+    - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept.
+    - `progress`: called after each point.
+    - `stop`: looked at before each point.
+
+    **Raises:** `InputError` for a folder that cannot be written; what has been measured stays.
+    """
+    wanted = list(dict.fromkeys(points))
+    if budget_seconds is not None and not budget_seconds > 0:
+        raise InputError(f"budget_seconds is {budget_seconds!r}, expected a number above 0, or None for no limit")
+    folder = Results(results)
+    begin = monotonic()
+    found: list[pa.Table] = [SCHEMA.empty_table()]
+    for done, point in enumerate(wanted, start=1):
+        if stop is not None and stop.is_set():
+            found.append(_not_run(point, "stopped"))
+            continue
+        rows = folder.read(point)
+        kept = rows is not None and not (retry and _again(rows))
+        if not kept:
+            if budget_seconds is not None and monotonic() - begin > budget_seconds:
+                found.append(_not_run(point, f"the budget of {budget_seconds:g} s was spent"))
+                continue
+            rows = rows_of(point, fresh=fresh, memory_bytes=memory_bytes)
+            if stop is not None and stop.is_set() and _again(rows):
+                found.append(_not_run(point, "stopped"))  # its child was killed by the stop
+                continue
+            folder.write(point, rows)
+        assert rows is not None
+        found.append(rows)
+        if progress is not None:
+            progress(Progress(done, len(wanted), point, rows, kept))
+    return frame(pa.concat_tables(found))
+
+
+def _not_run(point: Point, why: str) -> pa.Table:
+    return table([{**columns_of(point), "stage": "step", "status": f"not run: {why}"}])

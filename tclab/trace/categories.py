@@ -1,0 +1,125 @@
+"""Which part of training an event belongs to: a table of rules, the first that fits decides.
+
+`analyze(path, rules=...)` takes any such table, so a lab adds its own names in front:
+`analyze(path, rules=(Rule("graph_processing", name=r"my_mask|my_sampler"), *RULES))`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tclab.trace.events import COLLECTIVE_KERNEL, Bools, Ints, Trace, matches
+
+CATEGORIES = (
+    "data_loading",
+    "graph_processing",
+    "model_forward",
+    "loss_computation",
+    "backward",
+    "optimizer",
+    "ddp_communication",
+    "tensor_ops",
+    "cuda_kernels",
+    "other",
+)
+STAGES = CATEGORIES[:7]
+"""Categories that name a part of the step; the rest name a kind of work and take the stage around them."""
+OUTSIDE = "outside any stage"
+
+
+class Rule(NamedTuple):
+    """Fits an event whose name contains `name` and whose profiler category is one of `events` (or any).
+
+    `name` is a regular expression (RE2), case aside.
+    """
+
+    category: str
+    name: str = ""
+    events: str = ""  # profiler categories in lower case, separated by spaces
+
+
+_STAGES = "user_annotation ledger"
+_MARKS = f"{_STAGES} python_function"
+_OPS = "cpu_op operator"
+_CALLS = f"{_MARKS} {_OPS}"
+_DEVICE = "kernel gpu_memcpy gpu_memset memcpy memset"
+_RUNTIME = "cuda_runtime cuda_driver runtime driver xpu_runtime mtia_runtime"
+
+# fmt: off
+RULES: tuple[Rule, ...] = (
+    # work of a device, and the calls that launch it or wait for it
+    Rule("ddp_communication", COLLECTIVE_KERNEL, _DEVICE),
+    Rule("cuda_kernels",      r"", f"{_DEVICE} {_RUNTIME}"),
+    # a collective says so whoever calls it
+    Rule("ddp_communication", r"nccl:|gloo:|mpi:|c10d::|record_param_comms|torch\.distributed\.ddp\.reducer"),
+    Rule("ddp_communication", r"torch::distributed::reducer|all_?reduce|all_?gather|reduce_?scatter"),
+    Rule("ddp_communication", r"all_?to_?all|gradient sync|grad_sync"),
+    Rule("data_loading",      r"dataloader|data_?load|dataset|collat|pin_memory|prefetch|lmdb", _CALLS),
+    Rule("data_loading",      r"next_batch|batch_to_device", _CALLS),
+    Rule("data_loading",      r"\bdata\b|transfer|h2d", _STAGES),
+    Rule("graph_processing",  r"subgraph|neighbou?r|edge_?index|edge_?mask|graph_?process|coarsen", _MARKS),
+    Rule("graph_processing",  r"torch_geometric[/.](data|sampler|transforms|utils)", _MARKS),
+    Rule("graph_processing",  r"pyg_lib|torch_sparse", _MARKS),
+    Rule("graph_processing",  r"\bmask|\bgraph\b|\bview\b", _STAGES),
+    Rule("graph_processing",  r"pyg::|torch_sparse::|torch_cluster::|dgl::", _OPS),
+    # `MseLossBackward0` is backward, `Optimizer.zero_grad` optimizer: these two before loss and forward
+    Rule("optimizer",         r"^optimizer[.# ]|\boptimi[sz]er\b|torch/optim/|zero_grad|clip_grad", _CALLS),
+    Rule("optimizer",         r"_fused_(adam|sgd)|_foreach_", _OPS),
+    Rule("backward",          r"autograd::|backward|accumulategrad|torch/autograd/(__init__|graph|function)"),
+    Rule("loss_computation",  r"loss|cross_entropy|criterion", _CALLS),
+    Rule("model_forward",     r"\bforward|torch/nn/|nn\.module:|training_step|## model", _CALLS),
+    Rule("model_forward",     r"compiledfunction|torch-compiled region", _CALLS),
+    Rule("tensor_ops",        r"^aten::|^prims?::|^triton|^torchvision::|^inductor::|^detach$", _OPS),
+    Rule("other"),
+)
+# fmt: on
+
+
+def categorise(trace: Trace, rules: tuple[Rule, ...] = RULES) -> Ints:
+    """The category of each event, [N], as an index into `category_names(rules)`.
+
+    An event that no rule fits is `other`. Raises ValueError for a rule whose expression RE2 does not take.
+    """
+    names = category_names(rules)
+    pairs, index = np.unique(trace.category * len(trace.names) + trace.name, return_inverse=True)
+    category, name = np.divmod(pairs, max(len(trace.names), 1))
+    answer = np.full(len(pairs), names.index("other"), dtype=np.int64)
+    undecided = np.ones(len(pairs), dtype=bool)
+    for rule in rules:
+        wanted = rule.events.split()
+        fits = undecided.copy()
+        if wanted:
+            fits &= np.array([c in wanted for c in trace.categories], dtype=bool)[category]
+        if rule.name and fits.any():
+            asked, back = np.unique(name[fits], return_inverse=True)
+            fits[fits] = matches(trace.name_bytes.take(asked), rule.name)[back]
+        answer[fits] = names.index(rule.category)
+        undecided &= ~fits
+    return answer[index]
+
+
+def category_names(rules: tuple[Rule, ...]) -> list[str]:
+    """The ten categories, and after them any that the rules add."""
+    return list(dict.fromkeys((*CATEGORIES, *(rule.category for rule in rules))))
+
+
+def nearest(wanted: Bools, parent: Ints) -> Ints:
+    """The nearest wanted event around each event, itself included, [N]; -1 where there is none.
+
+    Pointers are doubled, so the work is O(n log depth) however deep the events nest.
+    """
+    above = np.where(wanted, np.arange(len(parent)), parent)
+    while True:
+        climbing = np.flatnonzero((above >= 0) & ~wanted[above])
+        if len(climbing) == 0:
+            return above
+        above[climbing] = above[above[climbing]]
+
+
+def stage_of(category: Ints, parent: Ints, is_stage: Bools) -> Ints:
+    """The stage around each event, [N]: the category of the nearest event, itself included, that names one.
+
+    -1 where none does. `is_stage[c]` says whether category c names a part of the step.
+    """
+    found = nearest(is_stage[category], parent)
+    return np.where(found >= 0, category[found], -1)

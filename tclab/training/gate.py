@@ -1,0 +1,209 @@
+"""The equality gate: before any clock is read, a strategy must give what `subgraph` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tclab.graph import CellGraph
+from tclab.masking import get, view
+from tclab.models import ModelKind
+
+FP64_TOLERANCE = 1e-10
+FP32_RATIO = 2.0
+DRAWS = 3
+_ROUNDING = 4 * torch.finfo(torch.float32).eps
+# A parameter whose gradient is exactly zero in theory (a bias in front of a softmax) has rounding noise alone;
+# it is compared on this share of the largest gradient instead of on its own size.
+_SMALL = 1e-3
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """How far a strategy is from `subgraph`, the worst or the middle of `DRAWS` draws of the weights.
+
+    **Arguments:**
+
+    - `strategy`: its name; `exact`: what it says of itself.
+    - `passed`: `fp64_error` is at most 1e-10 and `fp32_ratio` at most 2.
+    - `fp64_error`: against `subgraph` in fp64: the largest difference over the largest value, of the predictions
+      or of one parameter's gradient, in the worst draw.
+    - `fp32_error`: against `subgraph` in fp64: the norm of the difference over the norm, of the predictions or of
+      the whole gradient, in the middle draw.
+    - `fp32_ratio`: that over `subgraph`'s own fp32 error (or fp32's rounding where `subgraph` happens to be
+      closer), in the middle draw. Where an activation lies within rounding of ReLU's kink, two right answers
+      may fall on its two sides and differ by far more than rounding; that is one draw's luck, so not the worst
+      draw decides but the middle one.
+    - `nodes`, `edges`, `samples`: what it was tried on.
+    """
+
+    strategy: str
+    exact: bool
+    passed: bool
+    fp64_error: float
+    fp32_error: float
+    fp32_ratio: float
+    nodes: int
+    edges: int
+    samples: int
+
+
+Outcome = tuple[Tensor, list[Tensor]]
+
+
+def relative_error(found: Outcome, expected: Outcome) -> float:
+    """Return the worst relative error of predictions and parameter gradients; infinite where any is not finite."""
+    predictions, gradients = expected
+    largest = max((g.abs().max().item() for g in gradients if g.numel()), default=0.0)
+    pairs = [(found[0], predictions, predictions.abs().max().item())]
+    for ours, theirs in zip(found[1], gradients, strict=True):
+        if theirs.numel():
+            pairs.append((ours, theirs, max(theirs.abs().max().item(), _SMALL * largest)))
+    worst = 0.0
+    for ours, theirs, scale in pairs:
+        difference = (ours.double() - theirs.double()).abs().max().item()
+        if difference != difference or difference == float("inf"):
+            return float("inf")
+        if difference > 0.0:
+            worst = max(worst, difference / scale if scale > 0.0 else float("inf"))
+    return worst
+
+
+def norm_error(found: Outcome, expected: Outcome) -> float:
+    """Return the relative error in the Euclidean norm, of the predictions or the gradient, whichever is worse."""
+
+    def of(ours: Tensor, theirs: Tensor) -> float:
+        apart = (ours.double() - theirs.double()).norm().item()
+        return apart / (theirs.double().norm().item() or 1.0) if apart == apart else float("inf")
+
+    gradients = (torch.cat([g.flatten().double() for g in side[1]]) for side in (found, expected))
+    return max(of(found[0], expected[0]), of(*gradients))
+
+
+def outcome(model: nn.Module, graph: CellGraph, deletions: Sequence[Sequence[int]], strategy: str) -> Outcome:
+    """Return a model's predictions, [B], and the gradients of a weighted sum of them, on the model's device.
+
+    Each sample has a weight of its own, so that no two samples' gradients can be exchanged unseen.
+    """
+    parameter = next(model.parameters())
+    model.zero_grad(set_to_none=True)
+    with view(graph, deletions, strategy, device=parameter.device) as copies:
+        predictions = model(copies)
+        weights = torch.linspace(-1.0, 2.0, len(deletions), dtype=predictions.dtype, device=parameter.device)
+        (predictions * weights).sum().backward()
+    gradients = [torch.zeros_like(p).cpu() if p.grad is None else p.grad.detach().cpu() for p in model.parameters()]
+    model.zero_grad(set_to_none=True)
+    return predictions.detach().cpu(), gradients
+
+
+class Reference:
+    """What `subgraph` gives for a model, a graph and deletions: what every other strategy is compared with.
+
+    **Arguments:**
+
+    - `model`: in evaluation mode, or without dropout; its weights are left as they were, in float32.
+    - `deletions`: for each sample the nodes it deletes.
+    """
+
+    def __init__(self, model: nn.Module, graph: CellGraph, deletions: Sequence[Sequence[int]]) -> None:
+        self.model = model
+        self.graph = graph
+        self.deletions = deletions
+        self._weights = [
+            {name: tensor.detach().clone() for name, tensor in model.state_dict().items()} for _ in range(DRAWS)
+        ]
+        generator = torch.Generator().manual_seed(0)
+        for draw in self._weights[1:]:
+            for tensor in draw.values():
+                if tensor.is_floating_point():
+                    noise = torch.randn(tensor.shape, generator=generator).to(tensor)
+                    tensor.mul_(1.0 + 0.01 * noise)
+        self._expected = [self._outcomes("subgraph", draw) for draw in range(DRAWS)]
+
+    def _outcomes(self, strategy: str, draw: int) -> tuple[Outcome, Outcome]:
+        """Return what a strategy gives with one draw of the weights, in fp64 and in fp32."""
+        self.model.load_state_dict(self._weights[draw])
+        try:
+            return (
+                outcome(self.model.double(), self.graph, self.deletions, strategy),
+                outcome(self.model.float(), self.graph, self.deletions, strategy),
+            )
+        finally:
+            self.model.float().load_state_dict(self._weights[0])
+
+    def compare(self, strategy: str) -> GateResult:
+        """Return how far a strategy is from `subgraph`."""
+        fp64, fp32 = [], []
+        for draw, (expected, own) in enumerate(self._expected):
+            found64, found32 = self._outcomes(strategy, draw)
+            fp64.append(relative_error(found64, expected))
+            error = norm_error(found32, expected)
+            fp32.append((error / max(norm_error(own, expected), _ROUNDING), error))
+        ratio, error = sorted(fp32)[DRAWS // 2]
+        return GateResult(
+            strategy,
+            get(strategy).exact,
+            passed=max(fp64) <= FP64_TOLERANCE and ratio <= FP32_RATIO,
+            fp64_error=max(fp64),
+            fp32_error=error,
+            fp32_ratio=ratio,
+            nodes=self.graph.num_nodes[self.graph.deleted_type],
+            edges=self.graph.num_edges,
+            samples=len(self.deletions),
+        )
+
+
+def _degrees(graph: CellGraph, node_type: str) -> Tensor:
+    degree = torch.zeros(graph.num_nodes[node_type])
+    for network in graph.relations.values():
+        for end, ids in zip((network.source, network.target), network.edge_index, strict=True):
+            if end == node_type:
+                degree += torch.bincount(ids, minlength=len(degree))
+    return degree
+
+
+def gate_graph(graph: CellGraph, *, most_nodes: int = 100) -> CellGraph:
+    """Return the part of a graph that the gate of a sweep is tried on: nodes of every degree, hubs among them.
+
+    At most `most_nodes` nodes of each type are kept.
+    """
+    kept = {}
+    for kind, number in graph.num_nodes.items():
+        if number > most_nodes:
+            ranked = torch.argsort(_degrees(graph, kind), descending=True, stable=True)
+            half = most_nodes // 2
+            rest = ranked[half:][:: max(1, (number - half) // (most_nodes - half))][: most_nodes - half]
+            kept[kind] = torch.cat([ranked[:half], rest]).sort().values
+    return graph.induced(kept) if kept else graph
+
+
+def gate_deletions(graph: CellGraph, *, seed: int = 0) -> list[list[int]]:
+    """Return deletions that break what is nearly right: nothing, the hub, a node's every neighbour, a set twice.
+
+    Four random sets follow, so that the fp32 error of the predictions is more than one sample's luck.
+    """
+    number = graph.num_nodes[graph.deleted_type]
+    degree = _degrees(graph, graph.deleted_type)
+    hub = int(degree.argmax())
+    least = int(degree.masked_fill(degree == 0, float("inf")).argmin())
+    neighbours: set[int] = set()
+    for network in graph.networks.values():
+        source, target = network.edge_index
+        neighbours |= set(target[source == least].tolist()) | set(source[target == least].tolist())
+    generator = torch.Generator().manual_seed(seed)
+    three, *rest = (torch.randperm(number, generator=generator)[:3].tolist() for _ in range(5))
+    return [three, [], [hub], sorted(neighbours - {least}), three, *rest]
+
+
+def gate(kind: ModelKind, graph: CellGraph, *, metabolism: str = "off", seed: int = 0) -> Reference:
+    """Return the reference that a sweep compares its strategies with, on part of its graph.
+
+    The graph's device is where they are compared.
+    """
+    part = gate_graph(graph.to("cpu"))
+    torch.manual_seed(seed)
+    model = kind.build(part, metabolism).to(graph.device).eval()
+    return Reference(model, part, gate_deletions(part, seed=seed))

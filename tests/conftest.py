@@ -1,0 +1,31 @@
+import os
+
+# Two cores are shared by whatever else runs: one thread a process makes tests repeatable and no slower.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+torch.set_num_threads(1)
+settings.register_profile(
+    "tclab", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tclab")
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def root() -> Path:
+    return ROOT
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the folder ../shared/data with real public files is not here")
+    return folder

@@ -1,0 +1,70 @@
+"""Graphs and deletions as hypothesis draws them: self-loops, duplicates, isolated nodes, empty networks."""
+
+import torch
+from hypothesis import strategies as st
+
+from tclab.graph import CellGraph, Network
+
+
+@st.composite
+def graphs(draw, *, bipartite=None):
+    """Draw a graph of up to 12 nodes of the deleted type and one to three networks, perhaps with a bipartite part."""
+    nodes = draw(st.integers(2, 12))
+    node = st.integers(0, nodes - 1)
+    relations = {}
+    for number in range(draw(st.integers(1, 3))):
+        edges = draw(st.lists(st.tuples(node, node), max_size=40))
+        if edges and draw(st.booleans()):
+            edges += draw(st.lists(st.sampled_from(edges), max_size=5))  # duplicates
+        name = f"network{number}"
+        edge_index = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).t().contiguous()
+        relations[name] = Network(name, edge_index, "person", "person", nodes, nodes)
+    num_nodes = {"person": nodes}
+    if draw(st.booleans()) if bipartite is None else bipartite:
+        reactions, metabolites = draw(st.integers(1, 6)), draw(st.integers(1, 5))
+        needs = draw(st.lists(st.tuples(node, st.integers(0, reactions - 1)), max_size=12))
+        turned = st.tuples(st.integers(0, reactions - 1), st.integers(0, metabolites - 1))
+        turns_over = draw(st.lists(turned, max_size=15))
+        weight = draw(st.lists(st.sampled_from([-2.0, -1.0, 1.0, 3.0]), min_size=15, max_size=15))
+        num_nodes |= {"reaction": reactions, "metabolite": metabolites}
+        relations["gpr"] = Network(
+            "gpr",
+            torch.tensor(needs, dtype=torch.int64).reshape(-1, 2).t().contiguous(),
+            "person",
+            "reaction",
+            nodes,
+            reactions,
+            cascades=True,
+        )
+        relations["stoichiometry"] = Network(
+            "stoichiometry",
+            torch.tensor(turns_over, dtype=torch.int64).reshape(-1, 2).t().contiguous(),
+            "reaction",
+            "metabolite",
+            reactions,
+            metabolites,
+            weight=torch.tensor(weight[: len(turns_over)], dtype=torch.float64),
+        )
+    return CellGraph(num_nodes, relations, "person")
+
+
+@st.composite
+def deletions(draw, graph):
+    """Draw two to five samples: any sets, and among them nothing, a hub, all neighbours of a node, a set twice."""
+    nodes = graph.num_nodes[graph.deleted_type]
+    any_set = st.lists(st.integers(0, nodes - 1), unique=True, max_size=min(4, nodes))
+    samples = draw(st.lists(any_set, min_size=1, max_size=3))
+    degree = torch.zeros(nodes)
+    for network in graph.networks.values():
+        degree += torch.bincount(network.edge_index.flatten(), minlength=nodes)
+    node = draw(st.integers(0, nodes - 1))
+    neighbours = {
+        other
+        for network in graph.networks.values()
+        for pair in network.edge_index.t().tolist()
+        if node in pair
+        for other in pair
+        if other != node
+    }
+    special = st.sampled_from([[], [int(degree.argmax())], sorted(neighbours), samples[0]])
+    return [*samples, *draw(st.lists(special, min_size=1, max_size=2))]

@@ -1,0 +1,240 @@
+"""Every exact strategy computes what `subgraph` computes: predictions and gradients, beyond the first sample."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import drawn
+import tclab
+from tclab import masking, models
+from tclab.masking import Strategy
+from tclab.message_passing import NeedsEdgesError, SharedView
+from tclab.models import HeteroCell
+from tclab.perturbation import Deletions
+from tclab.training import Reference, gate
+from tclab.training.gate import FP64_TOLERANCE, outcome, relative_error
+
+EXACT = [
+    name for name in masking.names() if masking.get(name).exact and masking.get(name).masks_graph
+]
+OTHERS = [name for name in EXACT if name != "subgraph"]
+
+
+def small(graph, **options):
+    torch.manual_seed(0)
+    kind = graph.deleted_type
+    return HeteroCell(graph.num_nodes[kind], list(graph.networks), width=8, layers=2, local_heads=2, **options)
+
+
+def test_the_registry_has_every_way_of_the_brief():
+    assert EXACT == [
+        "subgraph",
+        "edge_mask",
+        "stored_index",
+        "stored_mask",
+        "gpu_mask_loop",
+        "gpu_mask",
+        "gpu_mask_cached",
+        "gpu_filter",
+        "node_mask",
+    ]
+    assert masking.names() == [*EXACT, "indices"]
+
+
+@given(data=st.data(), graph=drawn.graphs())
+@settings(max_examples=40)
+def test_fp64_predictions_and_gradients_are_those_of_subgraph(data, graph):
+    samples = data.draw(drawn.deletions(graph))
+    aggregation = data.draw(st.sampled_from(["sum", "mean", "cross_attention", "pairwise"]))
+    combine = data.draw(st.sampled_from(["global", "fixed", "gate"]))
+    used = "used" if graph.metabolism else "off"
+    model = small(graph, aggregation=aggregation, combine=combine, metabolism=used).double()
+    expected = outcome(model, graph, samples, "subgraph")
+    for strategy in OTHERS:
+        assert relative_error(outcome(model, graph, samples, strategy), expected) <= FP64_TOLERANCE, strategy
+
+
+@given(data=st.data(), graph=drawn.graphs())
+@settings(max_examples=40)
+def test_neighbour_sums_and_degrees_of_every_sample_are_those_of_its_own_graph(data, graph):
+    """Against the definition: for each sample alone, loop over its kept edges."""
+    samples = data.draw(drawn.deletions(graph))
+    strategy = data.draw(st.sampled_from(EXACT))
+    generator = torch.Generator().manual_seed(0)
+    features = {
+        kind: torch.randn(number, 3, generator=generator, dtype=torch.float64)
+        for kind, number in graph.num_nodes.items()
+    }
+    with tclab.view(graph, samples, strategy) as view:
+        # each row's own sample and node, found by lifting them as features; samples by what they keep
+        ids = {k: view.lift(torch.arange(n).double().unsqueeze(1), k).flatten().long() for k, n in graph.num_nodes.items()}
+        for relation, network in graph.relations.items():
+            for transpose in (False, True):
+                source, target = network.source, network.target
+                if transpose:
+                    source, target = target, source
+                sums = view.neighbour_sum(relation, view.lift(features[source], source), transpose=transpose)
+                degrees = view.degree(relation, transpose=transpose)
+                expected = []
+                for sample in samples:
+                    lost = graph.closure(torch.tensor(sample, dtype=torch.int64))
+                    for node in range(graph.num_nodes[target]):
+                        if node in lost[target]:
+                            continue
+                        total, count = torch.zeros(3, dtype=torch.float64), 0
+                        for e, pair in enumerate(network.edge_index.t().tolist()):
+                            a, b = pair[::-1] if transpose else pair
+                            if b == node and a not in lost[source]:
+                                weight = 1.0 if network.weight is None else network.weight[e]
+                                total, count = total + weight * features[source][a], count + 1
+                        expected.append((node, count, *total.tolist()))
+                keep = view.keep[target]
+                found = torch.cat([ids[target].unsqueeze(1), degrees.unsqueeze(1), sums], dim=1)[keep].tolist()
+                assert len(found) == len(expected)
+                torch.testing.assert_close(
+                    torch.tensor(sorted(map(tuple, found))), torch.tensor(sorted(expected)), rtol=1e-10, atol=1e-10
+                )
+
+
+@pytest.mark.parametrize("name", ["hetero_cell", "hetero_cell_production"])
+@pytest.mark.parametrize("metabolism", ["off", "used"])
+def test_every_strategy_passes_the_gate_in_fp64_and_fp32(name, metabolism):
+    graph = tclab.CellGraph.synthetic(0.02, seed=1)
+    if metabolism == "off":
+        graph = graph.without_metabolism()
+    reference = gate(models.get(name), graph.select(["physical", "tflink", "string12_0_coexpression"]), metabolism=metabolism)
+    for strategy in EXACT:
+        found = reference.compare(strategy)
+        assert found.passed, found
+
+
+def test_dango_is_the_same_by_sharing_and_by_edges():
+    graph = tclab.CellGraph.synthetic(0.03, metabolism=False)
+    found = gate(models.get("dango"), graph).compare("indices")
+    assert found.passed, found
+
+
+def test_dango_refuses_to_be_given_no_graph_it_could_read():
+    graph = tclab.CellGraph.synthetic(0.02, metabolism=False)
+    with pytest.raises(tclab.InputError, match="'indices' makes no node-deleted graph"):
+        HeteroCell.profiling(graph)(tclab.view(graph, [[1]], "indices"))
+
+
+class MaskOnceView(SharedView):
+    """Zeroes deleted nodes at the first layer alone: biases bring them back to life at the second."""
+
+    def _without_deleted(self, x, kind):
+        if getattr(self, "seen", None) is None:
+            self.seen = x
+        return super()._without_deleted(x, kind) if x is self.seen else x
+
+
+class WrongSampleView(SharedView):
+    """Deletes the right nodes from the wrong samples: only the first and last are swapped."""
+
+    def __init__(self, graph, lost):
+        swapped = {}
+        for kind, deletions in lost.items():
+            sets = [deletions[b].tolist() for b in range(len(deletions))]
+            sets[1:] = sets[1:][::-1]
+            swapped[kind] = Deletions.of(sets, num_nodes=graph.num_nodes[kind])
+        super().__init__(graph, swapped)
+
+
+@pytest.mark.parametrize("wrong", [MaskOnceView, WrongSampleView])
+def test_a_strategy_that_is_nearly_right_fails_the_gate(wrong, monkeypatch):
+    class Nearly(Strategy):
+        name = "nearly"
+
+        def view(self, batch):
+            view = wrong(self.graph, self.lost(batch))
+            view.with_wild_type = lambda: [view.wild_type, view]
+            return view
+
+    monkeypatch.setitem(masking.registry._STRATEGIES, "nearly", Nearly)
+    graph = tclab.CellGraph.synthetic(0.02, seed=1, metabolism=False).select(["physical", "tflink"])
+    found = gate(models.get("hetero_cell"), graph).compare("nearly")
+    assert not found.passed
+    assert found.fp64_error > 1e-6
+
+
+def test_the_gate_leaves_the_model_as_it_was():
+    graph = tclab.CellGraph.synthetic(0.02, metabolism=False).select(2)
+    model = HeteroCell.profiling(graph)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    Reference(model, graph, [[1], [2, 3]]).compare("node_mask")
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+
+
+def test_a_batch_changes_no_prediction_of_its_members():
+    """The original's norm ran over the whole mini-batch, so a prediction depended on its neighbours."""
+    graph = tclab.CellGraph.synthetic(0.02, metabolism=False)
+    model = HeteroCell.profiling(graph).double()
+    together = model(tclab.view(graph, [[3, 17], [5], []]))
+    for sample, alone in enumerate(([3, 17], [5], [])):
+        torch.testing.assert_close(model(tclab.view(graph, [alone]))[0], together[sample], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("strategy", EXACT)
+def test_rows_of_deleted_nodes_reach_nothing(strategy):
+    """Whatever a deleted row holds, neither a sum nor the pool may see it."""
+    graph = tclab.CellGraph.synthetic(0.02, metabolism=False)
+    with tclab.view(graph, [[0, 4], [7]], strategy) as view:
+        x = view.lift(torch.ones(graph.num_nodes["gene"], 2))
+        poisoned = x.masked_fill(~view.keep["gene"].unsqueeze(1), 1e6)
+        for name in graph.networks:
+            kept = view.keep["gene"]
+            assert torch.equal(view.neighbour_sum(name, x)[kept], view.neighbour_sum(name, poisoned)[kept])
+        scores = torch.zeros(len(x), 1)
+        torch.testing.assert_close(view.pool(scores, poisoned), torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("strategy", EXACT)
+def test_a_sample_with_nothing_left_pools_to_zero(strategy):
+    graph = tclab.CellGraph.from_edges({"likes": torch.tensor([[0, 1], [1, 2]])}, num_nodes=3)
+    with tclab.view(graph, [[1], [0, 1, 2]], strategy) as view:
+        x = view.lift(torch.ones(3, 2)).requires_grad_()
+        pooled = view.pool(x[:, :1], x)
+        assert pooled.tolist() == [[1.0, 1.0], [0.0, 0.0]]
+        pooled.sum().backward()
+        assert torch.isfinite(x.grad).all()
+
+
+def test_single_edges_are_there_or_refused():
+    graph = tclab.CellGraph.synthetic(0.02, metabolism=False)
+    edge_index, mask = tclab.view(graph, [[3], [4]], "edge_mask").edges("physical")
+    assert edge_index.shape == (2, len(mask))
+    with pytest.raises(NeedsEdgesError):
+        tclab.view(graph, [[3], [4]], "node_mask").edges("physical")
+
+
+def test_double_backward_through_the_shared_sum_is_refused():
+    graph = tclab.CellGraph.synthetic(0.02, metabolism=False)
+    view = tclab.view(graph, [[3]])
+    x = view.lift(torch.randn(graph.num_nodes["gene"], 2)).requires_grad_()
+    (gradient,) = torch.autograd.grad(view.neighbour_sum("physical", x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_both_cpu_kernels_give_the_same():
+    from tclab.message_passing.shared import _by_aten, _by_library
+
+    matrix = tclab.CellGraph.synthetic(0.05).networks["physical"].csr(dtype=torch.float32)
+    x = torch.randn(matrix.size(1), 24)
+    for add_to in (None, torch.randn(matrix.size(0), 24)):
+        results = [kernel(matrix, x, None if add_to is None else add_to.clone()) for kernel in (_by_aten, _by_library)]
+        torch.testing.assert_close(*results)
+
+
+def test_bfloat16_is_close_under_autocast():
+    graph = tclab.CellGraph.synthetic(0.02, metabolism=False)
+    model = HeteroCell.profiling(graph)
+    for strategy in ("edge_mask", "node_mask"):
+        exact = model(tclab.view(graph, [[3], [4, 5]], strategy))
+        with torch.autocast("cpu", torch.bfloat16):
+            rough = model(tclab.view(graph, [[3], [4, 5]], strategy))
+        rough.sum().backward()
+        torch.testing.assert_close(rough.float(), exact, rtol=0.1, atol=0.02)

@@ -1,0 +1,153 @@
+import csv
+
+import pytest
+import torch
+from hypothesis import given
+
+import drawn
+from tclab import CellGraph, InputError
+from tclab.graph import NETWORK_SIZES, Network
+
+
+@pytest.fixture(scope="module")
+def full():
+    return CellGraph.synthetic(1.0, seed=0)
+
+
+def test_full_size_has_the_published_nodes_and_edges(full):
+    assert full.num_nodes["gene"] == 6_607
+    assert full.num_edges == 2_423_370
+    for name, size in NETWORK_SIZES.items():
+        edges = full.networks[name].edge_index
+        assert edges.size(1) == size.edges
+        assert edges.unique().numel() == size.nodes
+        assert not (edges[0] == edges[1]).any()
+        assert (edges[0] * 6_607 + edges[1]).unique().numel() == size.edges
+        if not size.directed:  # stored once, in one direction
+            assert (edges[0] < edges[1]).all()
+
+
+def test_sizes_are_those_of_the_reference_table(root):
+    path = root.parent / "shared" / "reference" / "networks.csv"
+    if not path.exists():
+        pytest.skip("the folder ../shared/reference with published counts is not here")
+    with path.open() as file:
+        for row in csv.DictReader(file):
+            size = NETWORK_SIZES[row["network"]]
+            assert (size.nodes, size.edges) == (int(row["nodes"]), int(row["edges"]))
+            assert size.directed == (row["directed"] == "true")
+
+
+def test_metabolism_has_its_real_size(full):
+    metabolism = full.metabolism
+    assert (metabolism.num_reactions, metabolism.num_metabolites) == (7_122, 2_806)
+    assert metabolism.gpr.num_edges == 5_450
+    assert metabolism.stoichiometry.num_edges == 26_325
+    assert metabolism.gpr.edge_index[1].unique().numel() == 4_881  # reactions with genes
+    assert (metabolism.stoichiometry.weight != 0).all()
+
+
+def test_degrees_are_heavy_tailed(full):
+    edges = full.networks["string12_0_coexpression"].edge_index
+    degree = torch.bincount(edges.flatten()).float()
+    degree = degree[degree > 0].sort().values
+    assert degree[-1] > 5 * degree.median()
+    top = degree[-len(degree) // 10 :].sum() / degree.sum()
+    assert top > 0.2  # a tenth of the nodes has more than a fifth of the ends
+
+
+def test_same_seed_same_graph_other_seed_other_graph():
+    one, same, other = (CellGraph.synthetic(0.05, seed) for seed in (3, 3, 4))
+    assert one.fingerprint() == same.fingerprint() != other.fingerprint()
+
+
+@pytest.mark.parametrize("scale", [0.001, 0.01, 0.1, 0.3])
+def test_scale_keeps_density(scale):
+    graph = CellGraph.synthetic(scale)
+    assert graph.num_nodes["gene"] == max(2, round(6_607 * scale))
+    for name, size in NETWORK_SIZES.items():
+        network = graph.networks[name]
+        nodes = min(max(2, round(size.nodes * scale)), 2 * max(1, round(size.edges * scale**2)))
+        pairs = nodes * (nodes - 1) // (1 if size.directed else 2)
+        assert network.num_edges == min(max(1, round(size.edges * scale**2)), pairs)
+        assert network.edge_index.unique().numel() == nodes
+
+
+@pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf"), "big", True])
+def test_a_scale_that_is_no_size_is_refused(scale):
+    with pytest.raises(InputError, match="scale is"):
+        CellGraph.synthetic(scale)
+
+
+def test_self_loops_are_a_switch():
+    graph = CellGraph.synthetic(0.02, self_loops=True)
+    for network in graph.networks.values():
+        source, target = network.edge_index
+        assert (source[source == target].sort().values == torch.arange(graph.num_nodes["gene"])).all()
+    assert graph.with_self_loops().num_edges == graph.num_edges  # once is enough
+
+
+def test_networks_are_chosen_by_number_or_name_in_order():
+    graph = CellGraph.synthetic(0.02)
+    assert list(graph.select(3).networks) == ["regulatory", "physical", "tflink"]
+    assert list(graph.select(["tflink", "regulatory"]).networks) == ["tflink", "regulatory"]
+    with pytest.raises(InputError, match="unknown network 'physicl'; did you mean 'physical'"):
+        graph.select(["physicl"])
+    for number in (0, 10, True):
+        with pytest.raises(InputError, match="expected 1 to 9"):
+            graph.select(number)
+    with pytest.raises(InputError, match="none of them twice"):
+        graph.select(["tflink", "tflink"])
+
+
+def test_bad_edges_are_refused_with_their_value():
+    with pytest.raises(InputError, match="index 5 is outside the 5 node nodes"):
+        CellGraph.from_edges({"likes": torch.tensor([[0, 5], [1, 2]])}, num_nodes=5)
+    with pytest.raises(InputError, match=r"\[3, 2\], expected \[2, E\]"):
+        CellGraph.from_edges({"likes": torch.zeros(3, 2, dtype=torch.int64)}, num_nodes=5)
+    with pytest.raises(InputError, match=r"torch.float32, expected torch.int64"):
+        CellGraph.from_edges({"likes": torch.zeros(2, 2)}, num_nodes=5)
+    with pytest.raises(InputError, match="unknown node type 'gen'"):
+        CellGraph({"gene": 3}, {}, "gen")
+
+
+def test_edges_are_sorted_and_weights_go_with_them():
+    network = Network(
+        "n", torch.tensor([[2, 0, 1], [0, 1, 1]]), "a", "a", 3, 3, weight=torch.tensor([20.0, 1.0, 11.0])
+    )
+    assert network.edge_index.tolist() == [[0, 1, 2], [1, 1, 0]]
+    assert network.weight.tolist() == [1.0, 11.0, 20.0]
+
+
+@given(drawn.graphs())
+def test_hetero_data_and_back_is_the_same_graph(graph):
+    again = CellGraph.from_hetero_data(graph.to_hetero_data(), deleted_type=graph.deleted_type)
+    assert again.fingerprint() == graph.fingerprint()
+    assert list(again.networks) == list(graph.networks)
+
+
+@given(drawn.graphs())
+def test_csr_holds_every_edge_and_its_transpose(graph):
+    for network in graph.relations.values():
+        dense = torch.zeros(network.num_targets, network.num_sources, dtype=torch.float64)
+        weight = network.weight if network.weight is not None else torch.ones(network.num_edges).double()
+        for (source, target), value in zip(network.edge_index.t().tolist(), weight, strict=True):
+            dense[target, source] += value
+        assert torch.equal(network.csr(dtype=torch.float64).to_dense(), dense)
+        assert torch.equal(network.csr(dtype=torch.float64, transpose=True).to_dense(), dense.t())
+
+
+@given(drawn.graphs(bipartite=True))
+def test_deleting_closes_over_reactions_that_need_what_is_lost(graph):
+    needs = graph.metabolism.gpr.edge_index.t().tolist()
+    for deleted in ([], [0], list(range(graph.num_nodes["person"]))):
+        lost = graph.closure(torch.tensor(deleted, dtype=torch.int64))
+        assert lost["person"].tolist() == deleted
+        assert lost["reaction"].tolist() == sorted({r for p, r in needs if p in deleted})
+        assert lost["metabolite"].tolist() == []
+
+
+def test_induced_graph_keeps_the_edges_among_its_nodes():
+    graph = CellGraph.from_edges({"likes": torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])}, num_nodes=4)
+    part = graph.induced({"node": torch.tensor([1, 2, 3])})
+    assert part.networks["likes"].edge_index.tolist() == [[0, 1], [1, 2]]

@@ -1,0 +1,36 @@
+"""Small traces written by hand, and the real ones where they are at hand."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def complete():
+    def event(name, start, duration, category="cpu_op", pid=1, tid=1, **args):
+        event = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid}
+        return event | {"ts": start, "dur": duration} | ({"args": args} if args else {})
+
+    return event
+
+
+@pytest.fixture
+def write_trace(tmp_path):
+    def write(events, name="trace.json", **head):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({**head, "traceEvents": events}).encode()
+        path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def real_traces():
+    folder = Path(__file__).resolve().parents[3] / "shared" / "data" / "torch_traces"
+    if not folder.is_dir():
+        pytest.skip("the collection of real traces is not beside this repository (../shared/data/torch_traces)")
+    return folder

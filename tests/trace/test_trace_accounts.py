@@ -1,0 +1,284 @@
+"""What the tables and findings say, on traces small enough to know the answer."""
+
+import subprocess
+import sys
+
+import pytest
+
+import tclab.trace as trace
+
+
+def said(report, topic):
+    return [finding for finding in report.findings if finding.topic == topic]
+
+
+def test_importing_loads_no_torch_and_no_notebook():
+    heavy = "torch", "torch_geometric", "altair", "ipywidgets"
+    code = f"import sys, tclab.trace; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_closure_is_not_charged_with_the_step_inside_it(write_trace, complete):
+    report = trace.analyze(
+        write_trace(
+            [
+                complete("ProfilerStep#7", 0, 100, "user_annotation"),
+                complete("Optimizer.step#Adam.step", 5, 90, "user_annotation"),
+                complete("## forward ##", 10, 30, "user_annotation"),
+                complete("aten::mm", 12, 20),
+                complete("## backward ##", 45, 40, "user_annotation"),
+            ]
+        )
+    )
+    share = report.categories.set_index("category")["self_us"]
+    assert share["optimizer"] == 20
+    assert share["model_forward"] == 10
+    assert share["tensor_ops"] == 20
+    assert share["backward"] == 40
+    assert share["other"] == 10
+    assert share.sum() == 100
+    stage = report.stages.set_index("stage")["self_us"]
+    assert (stage["optimizer"], stage["model_forward"], stage["backward"]) == (20, 30, 40)
+    (finding,) = said(report, "optimizer")
+    assert "1 of 1 Optimizer.step events hold a forward or a backward" in finding
+    assert finding.figure == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "category"),
+    [
+        ("aten::mm", "cpu_op", "tensor_ops"),
+        ("aten::mm", "Operator", "tensor_ops"),
+        ("aten::nll_loss", "cpu_op", "loss_computation"),
+        ("aten::convolution_backward", "cpu_op", "backward"),
+        ("autograd::engine::evaluate_function: MseLossBackward0", "cpu_op", "backward"),
+        ("torch::autograd::AccumulateGrad", "cpu_op", "backward"),
+        ("Optimizer.zero_grad#SGD.zero_grad", "user_annotation", "optimizer"),
+        ("aten::_foreach_add_", "cpu_op", "optimizer"),
+        ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "user_annotation", "data_loading"),
+        ("nccl:all_reduce", "user_annotation", "ddp_communication"),
+        ("gloo:all_reduce", "user_annotation", "ddp_communication"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "kernel", "ddp_communication"),
+        ("void cudnn::bn_bw_1C11_kernel_backward", "kernel", "cuda_kernels"),
+        ("cudaLaunchKernel", "cuda_runtime", "cuda_kernels"),
+        ("Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", "cuda_kernels"),
+        ("DistributedDataParallel.forward", "user_annotation", "model_forward"),
+        ("torch/nn/modules/linear.py(124): forward", "python_function", "model_forward"),
+        ("torch/autograd/grad_mode.py(84): __enter__", "python_function", "other"),
+        ("torch_geometric/utils/subgraph.py(40): k_hop", "python_function", "graph_processing"),
+        ("edge mask", "user_annotation", "graph_processing"),
+        ("ProfilerStep#3", "user_annotation", "other"),
+        ("something else", "", "other"),
+    ],
+)
+def test_rules(write_trace, complete, name, kind, category):
+    from tclab.trace.categories import categorise
+    from tclab.trace.events import read_trace
+
+    found = read_trace(write_trace([complete(name, 0, 1, kind)]))
+    assert trace.CATEGORIES[categorise(found)[0]] == category
+
+
+def test_a_lab_adds_its_own_rule(write_trace, complete):
+    path = write_trace([complete("my_sampler", 0, 10, "user_annotation"), complete("aten::mm", 2, 3)])
+    rules = (trace.Rule("sampling", name="^my_sampler$"), *trace.RULES)
+    report = trace.analyze(path, rules=rules)
+    assert report.categories.set_index("category")["self_us"]["sampling"] == 7
+    assert report.stages.set_index("stage")["self_us"]["sampling"] == 10
+
+
+def test_time_without_any_event_is_other_and_shown(write_trace, complete):
+    report = trace.analyze(write_trace([complete("aten::mm", 0, 10), complete("aten::mm", 90, 10)]))
+    row = report.categories.set_index("category").loc["other"]
+    assert (row["self_us"], row["unrecorded_us"], row["events"]) == (80, 80, 0)
+    assert any("80.0% of the main thread's time no event was recorded" in f for f in report.findings)
+
+
+def launch(complete, start, duration, begins, lasts, number, name="gemm"):
+    return [
+        complete("cudaLaunchKernel", start, duration, "cuda_runtime", correlation=number),
+        complete(name, begins, lasts, "kernel", pid=0, tid=7, correlation=number),
+    ]
+
+
+def test_idle_is_split_by_when_the_next_work_was_launched(write_trace, complete):
+    events = [
+        *launch(complete, 0, 2, 5, 10, 1),  # runs 5..15
+        *launch(complete, 25, 2, 30, 10, 2),  # gap 15..30: 10 late, 5 from launch to start
+        *launch(complete, 28, 2, 50, 10, 3),  # gap 40..50 with the work already launched
+        complete("enumerate(DataLoader)#next", 14, 8, "user_annotation"),
+    ]
+    report = trace.analyze(write_trace(events))
+    assert report.breakdown["idle_us"].item() == 25
+    assert said(report, "idle")[1].startswith(
+        "Of the idle time 40% passed before the host launched the next work, 20% between launch and start, "
+        "and 40% with work already launched"
+    )
+    causes = report.idle_causes.set_index("host_category")["idle_us"]
+    assert causes["data_loading"] == 7
+    assert report.idle_causes["idle_us"].sum() == 25
+    assert said(report, "data")[0].figure == pytest.approx(7 / 25)
+    assert report.gaps["gap_us"].tolist() == [15, 10]
+    assert report.gaps["late_us"].tolist() == [10, 0]
+
+
+def test_graph_replays_without_kernels_give_no_verdict(write_trace, complete):
+    events = [
+        complete("cudaGraphLaunch", 0, 50, "cuda_runtime", correlation=9),
+        *launch(complete, 60, 2, 65, 5, 1),
+        *launch(complete, 160, 2, 165, 5, 2),
+    ]
+    (finding,) = said(trace.analyze(write_trace(events)), "idle")
+    assert finding.startswith("Not enough in this trace to say whether the device was idle")
+
+
+def test_steps_take_what_the_device_did_meanwhile(write_trace, complete):
+    events = [
+        complete("ProfilerStep#1", 0, 100, "user_annotation"),
+        complete("ProfilerStep#2", 100, 50, "user_annotation"),
+        complete("gemm", 90, 20, "kernel", pid=0, tid=7),
+        complete("ncclKernel_AllReduce", 105, 10, "kernel", pid=0, tid=8),
+    ]
+    steps = trace.analyze(write_trace(events)).steps
+    assert steps["wall_us"].tolist() == [100, 50]
+    assert steps["compute_us"].tolist() == [10, 10]
+    assert steps["communication_us"].tolist() == [0, 10]
+    assert steps["idle_us"].tolist() == [90, 35]
+
+
+def test_each_step_by_category_sums_to_its_wall_time(write_trace, complete):
+    events = [
+        complete("ProfilerStep#1", 0, 100, "user_annotation"),
+        complete("aten::mm", 90, 10),
+        complete("ProfilerStep#2", 100, 50, "user_annotation"),
+        complete("## backward ##", 110, 30, "user_annotation"),
+    ]
+    table = trace.analyze(write_trace(events)).step_categories
+    spent = table.set_index(["step", "category"])["self_us"]
+    assert spent["ProfilerStep#1"][["tensor_ops", "backward", "other"]].tolist() == [10, 0, 90]
+    assert spent["ProfilerStep#2"][["tensor_ops", "backward", "other"]].tolist() == [0, 30, 20]
+    assert table.groupby("step")["share"].sum().tolist() == pytest.approx([1, 1])
+
+
+def test_steps_that_only_the_device_marks(write_trace, complete):
+    events = [
+        complete("ProfilerStep#4", 10, 20, "gpu_user_annotation", pid=0, tid=7),
+        complete("ProfilerStep#4", 25, 15, "gpu_user_annotation", pid=0, tid=8),
+        complete("gemm", 12, 10, "kernel", pid=0, tid=7),
+        complete("aten::mm", 0, 15),
+    ]
+    report = trace.analyze(write_trace(events))
+    row = report.steps.iloc[0]
+    assert (row["marked_on"], row["start_us"], row["wall_us"], row["compute_us"]) == ("device", 10, 30, 10)
+    assert report.step_categories["self_us"].sum() == 30
+
+
+def test_the_main_thread_is_the_one_that_steps(write_trace, complete):
+    other = [complete("aten::mm", i, 1, tid=2) for i in range(9)]
+    main = [complete("ProfilerStep#1", 0, 30, "user_annotation", tid=3), complete("aten::add", 1, 1, tid=3)]
+    report = trace.analyze(write_trace(other + main))
+    assert report.categories["self_us"].sum() == 30
+    assert set(report.threads[report.threads["is_main"]]["thread"]) == {"1 3"}
+
+
+def test_a_step_mark_alone_on_a_track_does_not_make_it_the_main_thread(write_trace, complete):
+    alone = [complete("ProfilerStep#1", 0, 900, "user_annotation", pid=9, tid=9)]
+    report = trace.analyze(write_trace([*alone, complete("aten::mm", 5, 10), complete("aten::mm", 20, 10)]))
+    assert report.categories["self_us"].sum() == 25
+    assert report.steps["wall_us"].tolist() == [900]
+
+
+def test_a_collective_costs_its_minimum_and_the_rest_is_waiting(write_trace, complete):
+    for rank, times in enumerate([(10, 30), (25, 12), (18, 40)]):
+        events = [
+            complete("ncclDevKernel_AllReduce(args)", 100 * i, t, "kernel", pid=rank, tid=40)
+            for i, t in enumerate(times)
+        ]
+        path = write_trace(events, f"run/rank{rank}.json", distributedInfo={"rank": rank, "world_size": 3})
+    table = trace.analyze(path.parent).collectives.set_index(["rank", "index"])
+    assert table["own_us"].groupby("index").first().tolist() == [10, 12]
+    assert table["wait_us"].to_dict() == {(0, 0): 0, (0, 1): 18, (1, 0): 15, (1, 1): 0, (2, 0): 8, (2, 1): 28}
+    (finding,) = said(trace.analyze(path.parent), "stragglers")
+    assert "rank 1 waited least" in finding
+    assert finding.figure == pytest.approx(69 / 135)
+
+
+def test_ranks_that_made_different_calls_are_null(write_trace, complete):
+    for rank in (0, 1):
+        events = [complete("ncclKernel_X", 100 * i, 5, "kernel", pid=0, tid=1) for i in range(1 + rank)]
+        path = write_trace(events, f"run/rank{rank}.json")
+    table = trace.analyze(path.parent).collectives.set_index(["rank", "index"])["own_us"]
+    assert table[(0, 0)] == 5
+    assert table.isna().to_dict()[(1, 1)]
+
+
+def test_syncs_name_the_place(write_trace, complete):
+    events = [
+        complete("train.py(12): step", 0, 100, "python_function"),
+        complete("torch/_tensor.py(9): item", 5, 80, "python_function"),
+        complete("aten::item", 10, 70),
+        complete("cudaStreamSynchronize", 20, 50, "cuda_runtime"),
+        complete("gemm", 30, 30, "kernel", pid=0, tid=7),
+    ]
+    report = trace.analyze(write_trace(events))
+    row = report.syncs.iloc[0]
+    assert (row["op"], row["site"], row["wait_us"]) == ("aten::item", "train.py(12): step", 50)
+    assert "cudaStreamSynchronize in aten::item at train.py(12): step" in said(report, "syncs")[0]
+
+
+def test_copies_by_direction_with_unknown_sizes_null(write_trace, complete):
+    events = [
+        complete("Memcpy HtoD (Pinned -> Device)", 0, 10, "gpu_memcpy", pid=0, bytes=40_000),
+        complete("Memcpy HtoD (Pinned -> Device)", 20, 10, "Memcpy", pid=0, bytes=60_000),
+        complete("Memcpy DtoH (Device -> Pageable)", 40, 5, "gpu_memcpy", pid=0),
+    ]
+    copies = trace.analyze(write_trace(events)).copies.set_index("direction")
+    assert copies.loc["HtoD", ["copies", "bytes", "gb_per_s"]].tolist() == [2, 100_000, 5]
+    assert copies["bytes"].isna()["DtoH"]
+    assert copies["size"].isna()["DtoH"]
+    assert copies["size"]["HtoD"] == "16 kB to 1 MB"
+
+
+def test_memory_over_time(write_trace, complete):
+    marks = [
+        {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": t}
+        | {"args": {"Total Allocated": held, "Total Reserved": 999, "Device Type": 1, "Device Id": 0}}
+        for t, held in ((30, 700), (10, 100), (50, 300))
+    ]
+    report = trace.analyze(write_trace([complete("aten::mm", 0, 100), *marks]))
+    assert report.memory["allocated_bytes"].tolist() == [100, 700, 300]
+    (finding,) = said(report, "memory")
+    assert "peaked at 700 B allocated, 30 µs into the trace; it ended 200 B above" in finding
+
+
+def test_compare_by_category_step_and_op(write_trace, complete):
+    def run(scale, steps, name):
+        events = []
+        for step in range(steps):
+            at = 1000 * step
+            events += [
+                complete(f"ProfilerStep#{step}", at, 100 * scale, "user_annotation"),
+                complete("aten::mm", at + 10, 50 * scale),
+            ]
+        return write_trace(events, name)
+
+    a, b = run(1, 2, "a.json"), run(2, 4, "b.json")
+    answer = trace.compare(a, trace.analyze(b))
+    row = answer.categories.set_index("category").loc["tensor_ops"]
+    assert (row["a_us"], row["b_us"], row["ratio"], row["ratio_per_step"]) == (100, 400, 4, 2)
+    assert answer.categories.set_index("category")["ratio"].isna()["optimizer"]
+    assert answer.ops.set_index("name").loc["aten::mm", "b_calls"] == 4
+    assert answer.steps["ratio"].dropna().tolist() == [2, 2]
+    assert any("a holds 2 steps per rank and b 4" in w for w in answer.warnings)
+    assert trace.compare(a, a).warnings == []
+    assert "Beware" in str(answer)
+
+
+def test_compare_warns_of_other_settings(write_trace, complete):
+    a = write_trace([complete("aten::mm", 0, 5)], "a.json", distributedInfo={"rank": 0, "world_size": 2})
+    b = write_trace([complete("f.py(1): f", 0, 5, "python_function")], "b.json")
+    warnings = " ".join(trace.compare(a, b).warnings)
+    assert "world size" in warnings
+    assert "with_stack differs" in warnings
+    assert "no figure per step" in warnings

@@ -1,0 +1,61 @@
+"""Every chart draws what it is given, and says so where there is nothing to draw."""
+
+import pytest
+
+import tclab.trace as trace
+
+alt = pytest.importorskip("altair")
+from tclab.lab import timeline  # noqa: E402
+
+
+def charts(report):
+    return {
+        "categories": timeline.where_time_went(report.categories),
+        "stages": timeline.where_time_went(report.stages),
+        "device": timeline.device_time(report.breakdown),
+        "idle": timeline.idle_causes(report.idle_causes),
+        "timeline": timeline.timeline(trace.timeline_rows(report.traces[0])),
+        "memory": timeline.memory_over_time(report.memory),
+        "compared": timeline.compared(trace.compare(report, report)),
+    }
+
+
+def test_every_chart_of_a_host_and_of_a_device(write_trace, complete):
+    host = trace.analyze(write_trace([complete("aten::mm", 0, 10), complete("loss", 12, 5)], "host.json"))
+    device = trace.analyze(
+        write_trace([complete("gemm", 5 * i, 3, "kernel", pid=0, tid=7) for i in range(4)], "device.json")
+    )
+    for name, chart in charts(host).items():
+        assert chart.to_dict()["$schema"], name
+        is_empty = "mark" in chart.to_dict() and chart.to_dict()["mark"]["type"] == "text"
+        assert is_empty == (name in ("device", "idle", "memory"))
+    for name, chart in charts(device).items():
+        assert chart.to_dict()["$schema"], name
+
+
+def test_device_bars_sum_to_the_span(write_trace, complete):
+    events = [
+        complete("gemm", 0, 10, "kernel", pid=0, tid=7),
+        complete("ncclKernel", 5, 20, "kernel", pid=0, tid=8),
+        complete("Memcpy HtoD (Pinned -> Device)", 8, 30, "gpu_memcpy", pid=0, tid=9),
+        complete("gemm", 50, 10, "kernel", pid=0, tid=7),
+    ]
+    chart = timeline.device_time(trace.analyze(write_trace(events)).breakdown)
+    parts = {row["kind"]: row["us"] for row in next(iter(chart.to_dict()["datasets"].values()))}
+    assert parts == {"compute": 20, "exposed communication": 15, "copies and sets": 13, "idle": 12}
+
+
+def test_a_window_keeps_the_longest_and_clips(write_trace, complete):
+    events = [
+        complete("ProfilerStep#1", 0, 100, "user_annotation"),
+        complete("ProfilerStep#2", 100, 100, "user_annotation"),
+        *(complete("aten::mm", 100 + i, 0.5) for i in range(50)),
+        complete("aten::add", 190, 8),
+    ]
+    (made,) = trace.analyze(write_trace(events)).traces
+    rows = trace.timeline_rows(made, most=2)
+    assert sorted(rows["name"]) == ["ProfilerStep#2", "aten::add"]
+    assert rows.set_index("name")["lane"].to_dict() == {"ProfilerStep#2": 0, "aten::add": 1}
+    rows = trace.timeline_rows(made, 50, 150)
+    assert rows["start_us"].min() == 50
+    assert rows["end_us"].max() == 150

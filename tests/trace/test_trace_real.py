@@ -1,0 +1,104 @@
+"""Real traces of seven makers: each gives a report, and device times agree with the reference."""
+
+import csv
+import gzip
+from pathlib import Path
+
+import pytest
+
+import tclab.trace as trace
+
+TIMES = ("span_us", "compute_us", "non_compute_us", "idle_us")
+REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "reference" / "device_breakdown.csv"
+ROWS = list(csv.DictReader(REFERENCE.read_text().splitlines())) if REFERENCE.is_file() else []
+
+
+@pytest.mark.skipif(not ROWS, reason="the reference figures are not beside this repository (../shared/reference)")
+def test_reference_covers_every_trace(real_traces):
+    assert {row["trace"] for row in ROWS} == {p.name for p in real_traces.glob("*.json.gz")}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row["trace"] for row in ROWS])
+def test_device_times_agree_with_the_reference(row, real_traces):
+    path = real_traces / row["trace"]
+    if row["span_us"] == "not JSON":
+        with pytest.raises(trace.TraceError, match=r"not valid JSON at byte 6 \(line 2, column 5\)"):
+            trace.analyze(path)
+        return
+    breakdown = trace.analyze(path).breakdown
+    assert len(breakdown) == 1
+    for time in TIMES:
+        if row["span_us"] == "no device events":
+            assert breakdown[time].isna().all()
+        else:
+            assert breakdown[time].item() == pytest.approx(float(row[time]), abs=0.01)
+
+
+def test_every_report_adds_up(real_traces):
+    for path in sorted(real_traces.glob("*.json.gz")):
+        if "BROKEN" in path.name:
+            continue
+        report = trace.analyze(path)
+        main = report.threads[report.threads["is_main"].astype(bool)]
+        assert report.categories["self_us"].sum() == pytest.approx(main["self_us"].sum(), abs=1e-6)
+        assert report.categories["self_us"].sum() == pytest.approx(report.stages["self_us"].sum(), abs=1e-6)
+        assert report.categories["share"].sum() == pytest.approx(1)
+        assert list(report.categories["category"]) == list(trace.CATEGORIES)
+        for _, thread in report.threads.groupby("thread"):
+            assert (thread["self_us"] >= 0).all()
+            assert thread["share"].dropna().sum() == pytest.approx(1) or thread["self_us"].sum() == 0
+        if len(report.idle_causes):
+            assert report.idle_causes["idle_us"].sum() == pytest.approx(report.breakdown["idle_us"].sum(), abs=0.2)
+        assert report.findings
+        assert all(str(finding).endswith(".") for finding in report.findings)
+
+
+def test_no_rank_and_no_device_are_null(real_traces):
+    report = trace.analyze(real_traces / "hta_cpu_only_gloo_rank34.pt.trace.json.gz")
+    assert report.breakdown["rank"].item() == 34
+    assert report.breakdown["idle_us"].isna().all()
+    said = [f for f in report.findings if f.startswith("Not enough in this trace to say whether a device")]
+    assert len(said) == 1
+    report = trace.analyze(real_traces / "hta_amd_mi250.json.gz")
+    assert report.breakdown["rank"].isna().all()
+    assert report.copies["bytes"].item() == 5120  # ROCm writes the size on the runtime call
+
+
+def test_two_ranks_of_a_folder_are_one_run(real_traces, tmp_path):
+    for path in real_traces.glob("hta_fsdp_ws128_rank?.json.gz"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    report = trace.analyze(tmp_path)
+    assert report.breakdown["rank"].tolist() == [0, 1]
+    assert len(report.steps) == 4
+    waits = report.collectives.groupby(["collective", "index"])["wait_us"].min()
+    assert (waits == 0).all()  # the rank that comes last does not wait
+    stragglers = [f for f in report.findings if f.topic == "stragglers"]
+    assert "only 2 of 128 ranks are at hand" in stragglers[0]
+
+
+def test_two_files_of_one_rank_are_refused(real_traces, tmp_path):
+    content = (real_traces / "hta_fsdp_ws128_rank0.json.gz").read_bytes()
+    for name in ("first.json.gz", "second.json.gz"):
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(trace.TraceError, match="both claim to be rank 0"):
+        trace.analyze(tmp_path)
+
+
+def test_files_without_a_rank_are_refused_in_a_folder(write_trace, complete, tmp_path):
+    for name in ("a.json", "b.json"):
+        path = write_trace([complete("aten::mm", 0, 1)], f"run/{name}")
+    with pytest.raises(trace.TraceError, match=r"a\.json does not say which of the 2 ranks it is"):
+        trace.analyze(path.parent)
+    assert trace.analyze(path).breakdown["rank"].isna().all()
+
+
+def test_stacks_name_the_line_that_waited(real_traces):
+    report = trace.analyze(real_traces / "gpupuzzlers_fusion_stack.json.gz")
+    assert report.syncs["site"].iloc[0] == "fusion.py(380): run_example_pt2"
+
+
+def test_plain_and_gzip_read_alike(real_traces, tmp_path):
+    packed = real_traces / "hta_amd_mi250.json.gz"
+    plain = tmp_path / "hta_amd_mi250.json"
+    plain.write_bytes(gzip.decompress(packed.read_bytes()))
+    assert trace.analyze(plain).categories.equals(trace.analyze(packed).categories)
