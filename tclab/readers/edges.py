@@ -53,9 +53,7 @@ class Lookup:
         """Return the index of each name of a column, [rows] int64, below 0 where it means none."""
         if isinstance(column, pa.DictionaryArray):
             distinct = column.dictionary.to_pylist()
-            codes, at = np.unique(
-                column.indices.to_numpy(), return_inverse=True
-            )  # a filter leaves some unused
+            codes, at = np.unique(column.indices.to_numpy(), return_inverse=True)  # a filter leaves some unused
             places = np.fromiter((self.place(distinct[code]) for code in codes), np.int64, len(codes))
             return np.asarray(places[at])
         names = column.to_pylist() if isinstance(column, (pa.Array, pa.ChunkedArray)) else column

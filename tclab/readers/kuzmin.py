@@ -99,9 +99,7 @@ def kuzmin_fitness(
     one, other = columns.pop("orf_1"), columns.pop("orf_2")
     ids = columns.pop("query")
     # as the other tables write them, so that strains are read in one place; the array deletes nothing
-    columns["query"] = np.array(
-        [f"{a}+{b}_{c}" for a, b, c in zip(one, other, ids, strict=True)], dtype=object
-    )
+    columns["query"] = np.array([f"{a}+{b}_{c}" for a, b, c in zip(one, other, ids, strict=True)], dtype=object)
     columns["array"] = np.full(len(ids), f"{neutral[0]}_dma0", dtype=object)
     columns["p"] = np.full(len(ids), np.nan)
     filters = Filters(None, None, False, repeats, neutral)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+_SHOWN = 4  # reasons that a report says in words
+
 
 @dataclass(frozen=True)
 class Report:
@@ -42,7 +44,11 @@ class Report:
 
     def __str__(self) -> str:
         parts = [f"{self.path}: {self.kept:,} of {self.rows:,} rows kept"]
-        parts += [f"{number:,} dropped ({why})" for why, number in self.dropped.items()]
+        reasons = sorted(self.dropped.items(), key=lambda item: -item[1])
+        parts += [f"{number:,} dropped ({why})" for why, number in reasons[:_SHOWN]]
+        if len(reasons) > _SHOWN:
+            rest = sum(number for _, number in reasons[_SHOWN:])
+            parts.append(f"{rest:,} dropped ({len(reasons) - _SHOWN} more reasons, in `dropped`)")
         if self.mapped:
             parts.append(f"{self.mapped:,} names translated")
         if self.unknown:

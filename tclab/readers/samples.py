@@ -85,10 +85,7 @@ def _table(rows: Sequence[tuple[object, ...]], separator: str = "\t") -> str:
 def _pairs(rng: np.random.Generator, number: int, *, sources: int = NUM_GENES) -> list[tuple[int, int]]:
     """Return distinct pairs of different genes, the first below the second unless there are few sources."""
     every = [
-        (a, b)
-        for a in range(sources)
-        for b in range(0 if sources < NUM_GENES else a + 1, NUM_GENES)
-        if a != b
+        (a, b) for a in range(sources) for b in range(0 if sources < NUM_GENES else a + 1, NUM_GENES) if a != b
     ]
     return [every[place] for place in sorted(rng.choice(len(every), number, replace=False).tolist())]
 
@@ -161,9 +158,7 @@ def _regulation(orfs: list[str], names: list[str], rng: np.random.Generator) -> 
     simple: list[tuple[object, ...]] = [
         ("UniprotID.TF", "UniprotID.Target", "Name.TF", "Name.Target", "Organism", "Small-scale.evidence")
     ]
-    targets: list[tuple[object, ...]] = [
-        ("UniprotID.Target", "Name.Target", "Organism", "Small-scale.evidence")
-    ]
+    targets: list[tuple[object, ...]] = [("UniprotID.Target", "Name.Target", "Organism", "Small-scale.evidence")]
     sgd: list[tuple[object, ...]] = [
         ("Regulator", "Regulator Systematic Name", "Target", "Target Systematic Name", "Direction")
     ]
@@ -294,9 +289,7 @@ def _screens(orfs: list[str], names: list[str], rng: np.random.Generator) -> dic
         other = "YDL227C" if control else orfs[b]
         pair = (other, orfs[a]) if number % 2 else (orfs[a], other)
         query, array = f"{'+'.join(pair)}_tm{number}", f"{orfs[c]}_{'tsa' if number % 5 == 0 else 'dma'}{c}"
-        alleles = "+".join(
-            "hoΔ" if orf == "YDL227C" else f"{names[orfs.index(orf)].lower()}Δ" for orf in pair
-        )
+        alleles = "+".join("hoΔ" if orf == "YDL227C" else f"{names[orfs.index(orf)].lower()}Δ" for orf in pair)
         array_allele = f"{names[c].lower()}{'-1' if number % 5 == 0 else 'Δ'}"
         value, p, mutant, sd = (f"{x:.4f}" for x in (rng.normal(0, 0.1), rng.random(), rng.random(), 0.02))
         kind = "digenic" if control else "trigenic"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+import warnings
 from pathlib import Path
 
 from tclab.errors import InputError
@@ -64,12 +65,17 @@ def _from_sbml(path: str | Path, content: bytes) -> MetabolicModel:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        model = read_sbml_model(text)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            model = read_sbml_model(text)
     except Exception as error:  # cobra and libsbml raise what comes: KeyError, AttributeError, CobraSBMLError
         reason = str(error).strip().splitlines()
         raise bad_file(path, f"is not SBML that cobra can read: {reason[0] if reason else error!r}") from None
     finally:
         logger.setLevel(level)
+    for warning in said:
+        if "alformed gene_reaction_rule" in str(warning.message):  # cobra goes on without the rule
+            raise bad_file(path, f"holds a rule that cannot be read: {str(warning.message).splitlines()[0]}")
     reactions = tuple(
         Reaction(
             reaction.id,

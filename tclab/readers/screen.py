@@ -33,9 +33,7 @@ Repeats: TypeAlias = Literal["keep", "mean", "median", "lowest p", "refuse"]
 
 _STRAIN = re.compile(r"(?P<first>[^\s+_]+)(?:\+(?P<second>[^\s+_]+))?_(?P<kind>[A-Za-z]+)(?P<number>\d+)")
 _DELETION_KINDS = ("dma", "sn", "tm")  # tm: made of dma and sn, unless its alleles say otherwise
-_LARGEST_SCORE = (
-    1e6  # fitness is about 1; what is beyond this is no score, and float32 could not hold all of it
-)
+_LARGEST_SCORE = 1e6  # fitness is about 1; what is beyond this is no score, and float32 could not hold all of it
 _NO_GENE = np.iinfo(np.int64).max  # sorts behind every gene
 
 

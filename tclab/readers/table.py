@@ -50,9 +50,7 @@ def required(path: str | Path, columns: Sequence[str], wanted: Sequence[str], *,
         raise bad_file(path, f"the header has the column {shown(twice)} twice", line=1)
 
 
-def first_line(
-    path: str | Path, *, comment: str | None = None, limit_bytes: int = LIMIT_BYTES
-) -> tuple[int, str]:
+def first_line(path: str | Path, *, comment: str | None = None, limit_bytes: int = LIMIT_BYTES) -> tuple[int, str]:
     """Return (number, text) of the first line that is neither blank nor a comment.
 
     **Raises:** `ReadError` where there is none.

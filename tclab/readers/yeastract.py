@@ -117,9 +117,7 @@ def yeastract_matrix(
     number, first = next(lines, (0, ""))
     columns = [cell.strip().strip('"') for cell in first.split(";")]
     if len(columns) < 2 or columns[0]:
-        raise bad_file(
-            path, f"{shown(first)}, expected an empty cell and then targets, semicolons between", line=1
-        )
+        raise bad_file(path, f"{shown(first)}, expected an empty cell and then targets, semicolons between", line=1)
     targets = lookup.places(columns[1:])
     ends = []
     for number, line in lines:

@@ -90,9 +90,7 @@ CELLS = st.text(
     st.characters(exclude_characters="\t\r\n;\ufeff", exclude_categories=["Cs"]), min_size=1, max_size=6
 )
 ENDS = st.sampled_from(["\n", "\r\n"])
-SETTINGS = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def pairs_of(network):
@@ -127,9 +125,7 @@ def test_every_name_of_a_file_becomes_a_node(tmp_path, rows):
 
 @SETTINGS
 @given(
-    rows=st.lists(
-        st.tuples(NAMES, NAMES, st.integers(-5, 1005), st.integers(0, 1000)), min_size=1, max_size=20
-    ),
+    rows=st.lists(st.tuples(NAMES, NAMES, st.integers(-5, 1005), st.integers(0, 1000)), min_size=1, max_size=20),
     threshold=st.integers(0, 1000),
 )
 def test_a_link_table_is_what_a_dictionary_says(tmp_path, rows, threshold):

@@ -189,6 +189,7 @@ def test_an_underscore_may_stand_for_a_hyphen(write):
         (read_sbml, SBML.encode() + b"\xff", "is not UTF-8"),
         (read_sbml, SBML[: len(SBML) // 2], "is not SBML that cobra can read"),
         (read_sbml, "<html></html>", "has no <sbml> element"),
+        (read_sbml, SBML.replace("( A and B )", "( A and B"), "holds a rule that cannot be read"),
     ],
 )
 def test_a_bad_model_is_told_in_one_line(write, read, text, why):

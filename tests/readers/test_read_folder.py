@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tclab import CellGraph
@@ -69,6 +71,17 @@ def test_models_screens_and_empty_networks_find_their_place(write, tmp_path):
     assert "tclab.readers.tflink_targets" in graph.report.ignored["targets_of_P03069.tsv"]
     assert graph.report.ignored["simpleFormat.tsv"].startswith("keeps no edge")
     assert seen == ["SGDgeneNames.tsv", "simpleFormat.tsv", "yeast-GEM.txt"]
+
+
+def test_a_model_whose_reader_is_not_installed_is_passed_over(write, tmp_path, monkeypatch):
+    write("SGDgeneNames.tsv", "Systematic_name\tStandard_name\nYAL001C\tTFC3\n")
+    write("yeast-GEM.yml", "never parsed")
+    columns = "Rxn name\tFormula\tGene-reaction association\tLB\tUB\n"
+    write("yeast-GEM.txt", columns + "r_1\tA[c] => \tYAL001C\t0\t1\n")
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    graph = read_folder(tmp_path)
+    assert graph.num_nodes["reaction"] == 1
+    assert "pip install 'tclab[data]'" in graph.report.ignored["yeast-GEM.yml"]
 
 
 def test_the_public_folder_is_read(public, monkeypatch, tmp_path):

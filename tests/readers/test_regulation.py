@@ -98,9 +98,7 @@ def test_the_public_tables_have_their_rows(public):
     genes = sgd_features(public("sgd_features/SGD_features_barseq.tab.gz"))
     pairs = yeastract_pairs(public("yeastract/igem_yeastract_orf_tf_1_999.csv.gz"), genes)
     assert pairs.report.rows == 27_498
-    targets = tflink_targets(
-        public("tflink_excerpt/targets_of_P03069_GCN4_excerpt.tsv"), genes, factor="GCN4"
-    )
+    targets = tflink_targets(public("tflink_excerpt/targets_of_P03069_GCN4_excerpt.tsv"), genes, factor="GCN4")
     assert (targets.report.rows, targets.num_edges) == (14, 12)  # two have no name
     human = tflink(public("tflink_excerpt/simpleFormat_header_and_2_human_rows.tsv"), genes)
     assert human.report.dropped == {"organism is not Saccharomyces cerevisiae": 2}

@@ -142,9 +142,7 @@ def test_a_workbook_says_the_same_as_the_table(table, tmp_path):
 
 def test_fitness_goes_by_the_bare_strain(write):
     header = "Query Strain ID\tORF1\tORF2\tGene1\tGene2\tAllele1\tAllele2\tMutant type\tFitness\tSt.dev.\n"
-    rows = (
-        f"tm1\t{A}\t{B}\ta\tb\taΔ\tbΔ\tDouble mutant\t0.9\t0.1\ntm2\t{HO}\t{B}\tho\tb\thoΔ\tbΔ\tx\tNaN\tNaN\n"
-    )
+    rows = f"tm1\t{A}\t{B}\ta\tb\taΔ\tbΔ\tDouble mutant\t0.9\t0.1\ntm2\t{HO}\t{B}\tho\tb\thoΔ\tbΔ\tx\tNaN\tNaN\n"
     screen = kuzmin_fitness(write("aaz5667_Table_S5.tsv", header + rows))
     assert screen.perturbations.deletions.nodes.tolist() == [0, 1]
     assert screen.report.dropped == {"no score": 1}

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tclab import CellGraph
+from tclab.graph import NETWORK_SIZES
+
+pytest.importorskip("altair")
+from tclab.lab import degrees
+
+SAMPLES = Path(__file__).resolve().parents[2] / "data_samples" / "cell"
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        return {"real": CellGraph.from_folder(SAMPLES), "synthetic": CellGraph.synthetic(0.05)}
+
+
+def test_sizes_stand_beside_the_published_ones(graphs):
+    frame = degrees.sizes(graphs).set_index(["graph", "network"])
+    assert frame.loc[("synthetic", "physical"), "published_edges"] == NETWORK_SIZES["physical"].edges
+    assert frame["published_edges"].isna().loc[("real", "biogrid_physical")]
+    assert len(frame) == sum(len(graph.networks) for graph in graphs.values())
+
+
+@pytest.mark.parametrize("chart", [degrees.size_chart, degrees.degree_chart])
+def test_charts_hold_every_network_of_every_graph(graphs, chart):
+    made = chart(graphs).to_dict()
+    (rows,) = [rows for rows in made["datasets"].values() if rows]
+    assert {(row["graph"], row["network"]) for row in rows} == {
+        (name, network) for name, graph in graphs.items() for network in graph.networks
+    }
+
+
+def test_the_overlap_of_a_network_with_itself_is_whole(graphs):
+    made = degrees.overlap_chart(graphs["real"]).to_dict()
+    (rows,) = made["datasets"].values()
+    assert all(row["jaccard"] == 1 for row in rows if row["first"] == row["second"])
+
+
+def test_reach_is_drawn_and_said_from_its_rows(graphs):
+    rows = degrees.reach_rows(graphs, samples=5, deleted=2)
+    (drawn,) = degrees.reach_chart(rows).to_dict()["datasets"].values()
+    assert len(drawn) == 2 * 3 * 3
+    assert all(0 <= row["low"] <= row["median"] <= row["high"] <= 1 for row in drawn)
+    words = degrees.reach_words(rows)
+    middle = rows[(rows["graph"] == "real") & (rows["layer"] == 1)]["rows"].median()
+    assert f"real: after layer 1 a deletion has changed {middle:.0%} of the rows" in words
+    assert len(words.splitlines()) == 2
