@@ -15,9 +15,7 @@ from tclab.perturbation import Deletions
 from tclab.training import Reference, gate
 from tclab.training.gate import FP64_TOLERANCE, outcome, relative_error
 
-EXACT = [
-    name for name in masking.names() if masking.get(name).exact and masking.get(name).masks_graph
-]
+EXACT = [name for name in masking.names() if masking.get(name).exact and masking.get(name).masks_graph]
 OTHERS = [name for name in EXACT if name != "subgraph"]
 
 
@@ -68,7 +66,10 @@ def test_neighbour_sums_and_degrees_of_every_sample_are_those_of_its_own_graph(d
     }
     with tclab.view(graph, samples, strategy) as view:
         # each row's own sample and node, found by lifting them as features; samples by what they keep
-        ids = {k: view.lift(torch.arange(n).double().unsqueeze(1), k).flatten().long() for k, n in graph.num_nodes.items()}
+        ids = {
+            k: view.lift(torch.arange(n).double().unsqueeze(1), k).flatten().long()
+            for k, n in graph.num_nodes.items()
+        }
         for relation, network in graph.relations.items():
             for transpose in (False, True):
                 source, target = network.source, network.target
@@ -103,7 +104,9 @@ def test_every_strategy_passes_the_gate_in_fp64_and_fp32(name, metabolism):
     graph = tclab.CellGraph.synthetic(0.02, seed=1)
     if metabolism == "off":
         graph = graph.without_metabolism()
-    reference = gate(models.get(name), graph.select(["physical", "tflink", "string12_0_coexpression"]), metabolism=metabolism)
+    reference = gate(
+        models.get(name), graph.select(["physical", "tflink", "string12_0_coexpression"]), metabolism=metabolism
+    )
     for strategy in EXACT:
         found = reference.compare(strategy)
         assert found.passed, found
@@ -225,7 +228,9 @@ def test_both_cpu_kernels_give_the_same():
     matrix = tclab.CellGraph.synthetic(0.05).networks["physical"].csr(dtype=torch.float32)
     x = torch.randn(matrix.size(1), 24)
     for add_to in (None, torch.randn(matrix.size(0), 24)):
-        results = [kernel(matrix, x, None if add_to is None else add_to.clone()) for kernel in (_by_aten, _by_library)]
+        results = [
+            kernel(matrix, x, None if add_to is None else add_to.clone()) for kernel in (_by_aten, _by_library)
+        ]
         torch.testing.assert_close(*results)
 
 

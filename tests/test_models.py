@@ -1,0 +1,232 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch_geometric.nn import GINConv, SAGEConv
+
+import tclab
+from tclab.models import Dango, DangoLoss, HeteroCell, HyperSAGNN, log_cosh
+from tclab.models.dango import DangoOutput
+from tclab.models.losses import SCHEDULES, zero_weight
+from tclab.perturbation import Deletions
+
+
+def parameters(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.fixture(scope="module")
+def full():
+    return tclab.CellGraph.synthetic(1.0)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return tclab.CellGraph.synthetic(0.03)
+
+
+def test_published_parameter_counts(full):
+    assert parameters(HeteroCell.profiling(full)) == 669_917
+    assert parameters(HeteroCell.production(full)) == 1_781_187
+    dango = Dango.string12(full)
+    assert parameters(dango) == 3_138_270
+    assert parameters(dango.hyper_sagnn) == 37_507
+    assert parameters(dango.scorer) == 2_113
+
+
+def test_initial_embeddings_are_as_wide_as_published(full):
+    assert Dango.string12(full).embedding.weight.std().item() == pytest.approx(0.1, rel=0.02)
+    assert HeteroCell.profiling(full).embedding.weight.std().item() == pytest.approx(0.02, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "near"),
+    [("aggregation", "summ", "sum"), ("combine", "gated", "gate"), ("activation", "rellu", "relu")],
+)
+def test_an_unknown_option_names_its_nearest(option, value, near):
+    with pytest.raises(tclab.InputError, match=f"{value!r}; did you mean {near!r}"):
+        HeteroCell(5, ["a"], **{option: value})
+
+
+def test_dango_reads_string_networks_and_all_of_a_graph_without_any(small):
+    assert len(Dango.string12(small).networks) == 6
+    assert Dango.string12(small.select(["physical", "tflink"])).networks == ["physical", "tflink"]
+
+
+def test_masked_gin_is_pyg_gin_when_nothing_is_deleted(small):
+    from tclab.models.layers import MaskedGIN
+
+    torch.manual_seed(0)
+    ours = MaskedGIN(8, mlp_layers=2, activation="relu", dropout=0.0).double()
+    ours.eps.data.fill_(0.3)
+    mlp = torch.nn.Sequential(ours.linears[0], torch.nn.ReLU(), ours.linears[1])
+    theirs = GINConv(mlp, eps=0.3, train_eps=True).double()
+    x = torch.randn(small.num_nodes["gene"], 8, dtype=torch.float64)
+    network = small.networks["physical"]
+    expected = torch.relu(ours.norm(theirs(x, network.edge_index)))
+    for strategy in ("edge_mask", "node_mask"):
+        view = tclab.view(small, [[]], strategy)
+        torch.testing.assert_close(ours(view, "physical", view.lift(x)), expected)
+
+
+def test_dango_convolution_is_pyg_sage(small):
+    torch.manual_seed(0)
+    model = Dango.string12(small).double()
+    view = tclab.view(small, [[1]], "indices").wild_type
+    name = model.networks[0]
+    first = next(model.convolutions[0].children())
+    theirs = SAGEConv(64, 64).double()
+    theirs.lin_l.load_state_dict(first.neighbours.state_dict())
+    theirs.lin_r.load_state_dict(first.root.state_dict())
+    x = model.embedding.weight
+    torch.testing.assert_close(first(view, name, x), theirs(x, small.networks[name].edge_index))
+
+
+def test_dango_takes_one_pass_for_predictions_and_reconstructions(small):
+    model = Dango.string12(small)
+    view = tclab.view(small, [[3, 17, 5], [5, 6, 7]], "indices")
+    output = model.output(view)
+    assert torch.equal(output.predictions, model(view))
+    nodes = small.num_nodes["gene"]
+    assert {name: tuple(r.shape) for name, r in output.reconstructions.items()} == {
+        name: (nodes, nodes) for name in model.networks
+    }
+
+
+def hyper_sagnn_by_loops(model, x, sets):
+    """The same in plain loops over sets, members, heads and others."""
+    scores = []
+    for begin, end in zip(sets.ptr[:-1].tolist(), sets.ptr[1:].tolist(), strict=True):
+        dynamic = x[begin:end]
+        for layer in model.attention:
+            width = dynamic.size(1) // layer.heads
+            new = []
+            for i in range(len(dynamic)):
+                others = [j for j in range(len(dynamic)) if j != i]
+                if not others:
+                    new.append(dynamic[i])
+                    continue
+                heads = []
+                for h in range(layer.heads):
+                    part = slice(h * width, (h + 1) * width)
+                    query = layer.query(dynamic[i])[part]
+                    logits = torch.stack([query @ layer.key(dynamic[j])[part] for j in others]) / math.sqrt(width)
+                    weights = logits.softmax(0)
+                    heads.append(
+                        sum(w * layer.value(dynamic[j])[part] for w, j in zip(weights, others, strict=True))
+                    )
+                new.append(dynamic[i] + layer.beta * layer.output(torch.cat(heads)))
+            dynamic = torch.stack(new) if new else dynamic
+        static = torch.relu(model.static(x[begin:end]))
+        own = model.score((dynamic - static).square())
+        scores.append(own.mean() if len(own) else own.sum())
+    return torch.stack(scores)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=5))
+def test_hyper_sagnn_is_what_its_loops_say(lengths):
+    torch.manual_seed(0)
+    model = HyperSAGNN(8, heads=2).double()
+    nodes = iter(range(100))
+    sets = Deletions.of([[next(nodes) for _ in range(n)] for n in lengths], num_nodes=100)
+    x = torch.randn(sum(lengths), 8, dtype=torch.float64)
+    torch.testing.assert_close(model(x, sets), hyper_sagnn_by_loops(model, x, sets))
+
+
+def test_an_empty_set_scores_zero_and_gradients_are_finite():
+    model = HyperSAGNN(8, heads=2)
+    x = torch.randn(1, 8, requires_grad=True)
+    scores = model(x, Deletions.of([[], [3], []], num_nodes=5))
+    assert scores[0] == scores[2] == 0
+    scores.sum().backward()
+    assert torch.isfinite(x.grad).all()
+    assert model(torch.empty(0, 8), Deletions.of([[], []], num_nodes=5)).tolist() == [0, 0]
+
+
+def test_hyper_sagnn_work_does_not_grow_with_the_square_of_the_batch():
+    model = HyperSAGNN(8, heads=2)
+    sizes = []
+    for batch in (16, 64):
+        shapes = []
+        model.attention[0].register_forward_hook(lambda m, i, o, shapes=shapes: shapes.append(i[1].numel()))
+        model(torch.randn(3 * batch, 8), Deletions.of([[0, 1, 2]] * batch, num_nodes=3))
+        sizes.append(shapes[0])
+    assert sizes[1] == 4 * sizes[0]
+
+
+@given(st.lists(st.floats(-50, 50), min_size=1, max_size=8))
+def test_log_cosh_is_its_definition_and_never_overflows(errors):
+    errors = torch.tensor(errors, dtype=torch.float64)
+    expected = torch.log(torch.cosh(errors)).mean()
+    torch.testing.assert_close(log_cosh(errors, torch.zeros_like(errors)), expected, rtol=1e-9, atol=1e-12)
+    assert torch.isfinite(log_cosh(errors * 1e6, torch.zeros_like(errors)))
+
+
+def test_schedules():
+    at = {name: [SCHEDULES[name](10)(epoch) for epoch in (0, 5, 9, 10, 30)] for name in SCHEDULES}
+    assert at["PreThenPost"] == [1, 1, 1, 0, 0]
+    assert at["LinearUntilUniform"] == pytest.approx([1, 0.75, 0.55, 0.5, 0.5])
+    assert at["LinearUntilFlipped"] == pytest.approx([1, 0.5, 0.1, 0, 0])
+    with pytest.raises(tclab.InputError, match="unknown schedule 'PreThenPast'; did you mean 'PreThenPost'"):
+        DangoLoss(tclab.CellGraph.synthetic(0.01), schedule="PreThenPast")
+
+
+def test_weight_of_zeros_is_as_published():
+    assert zero_weight("string9_1_coexpression") == zero_weight("string11_0_experimental") == 0.1
+    assert zero_weight("string9_1_fusion") == zero_weight("string12_0_coexpression") == 1.0
+
+
+def test_dango_loss_is_the_dense_definition(small):
+    """The lab never makes the dense 0/1 targets; the figure must be the one that they give."""
+    torch.manual_seed(0)
+    names = ["physical", "tflink"]
+    graph = small.select(names)
+    nodes = graph.num_nodes["gene"]
+    dense = {name: torch.randn(nodes, nodes, dtype=torch.float64) for name in names}
+    predictions, targets = torch.randn(4, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    loss = DangoLoss(graph, transition_epoch=10, zero_weights={"tflink": 0.1})
+    parts = []
+    for name, weight in (("physical", 1.0), ("tflink", 0.1)):
+        target = torch.zeros(nodes, nodes, dtype=torch.float64)
+        target[tuple(graph.networks[name].edge_index)] = 1.0
+        squared = (dense[name] - target).square()
+        parts.append((squared[target == 1].sum() + weight * squared[target == 0].sum()) / nodes**2)
+    expected = 0.75 * sum(parts) / 2 + 0.25 * log_cosh(predictions, targets)
+    torch.testing.assert_close(loss(DangoOutput(predictions, dense), targets, epoch=5), expected)
+
+
+def test_used_metabolism_changes_predictions_and_carried_does_not(small):
+    torch.manual_seed(0)
+    used = HeteroCell.profiling(small, metabolism="used").double()
+    gene = int(small.metabolism.gpr.edge_index[0, 0])
+    with_reactions = used(tclab.view(small, [[gene]]))
+    blind = HeteroCell.profiling(small, metabolism="carried").double()
+    blind.load_state_dict({k: v for k, v in used.state_dict().items() if not k.startswith("metabolic")})
+    assert parameters(blind) == parameters(HeteroCell.profiling(small))
+    carried = blind(tclab.view(small, [[gene]]))
+    torch.testing.assert_close(carried, blind(tclab.view(small.without_metabolism(), [[gene]])))
+    assert (with_reactions - carried).abs().item() > 1e-6
+
+
+def test_both_models_learn(small):
+    """A few steps on one batch bring the loss down: the gradients point the right way."""
+    graph = small.without_metabolism()
+    targets = torch.tensor([0.5, -0.5, 0.2])
+    samples = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    for name, strategy in (("hetero_cell", "node_mask"), ("dango", "indices")):
+        torch.manual_seed(0)
+        kind = tclab.models.get(name)
+        model = kind.build(graph, "off")
+        loss_of = kind.loss(graph)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        losses = []
+        for _ in range(60):
+            with tclab.view(graph, samples, strategy) as view:
+                loss = loss_of(kind.forward(model, view), targets)
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        assert losses[-1] < 0.5 * losses[0], name

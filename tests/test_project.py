@@ -1,0 +1,56 @@
+"""One truth for dependencies and commands: pyproject, environment.yml, lock, Makefile and README agree."""
+
+import re
+import tomllib
+
+import pytest
+import yaml
+
+CONDA_NAMES = {"torch": "pytorch", "torch-geometric": "pytorch_geometric", "lmdb": "python-lmdb"}
+EXTRAS = ("notebook", "data", "dev")
+
+
+@pytest.fixture
+def project(root):
+    return tomllib.loads((root / "pyproject.toml").read_text())["project"]
+
+
+def wanted(project):
+    lines = [*project["dependencies"], *(d for extra in EXTRAS for d in project["optional-dependencies"][extra])]
+    return {re.split(r"[<>=!\[]", line)[0].strip(): re.sub(r"^[^<>=!]*", "", line) for line in lines}
+
+
+def test_environment_yml_is_pyproject_for_conda(root, project):
+    found = {}
+    for line in yaml.safe_load((root / "environment.yml").read_text())["dependencies"]:
+        if isinstance(line, str):
+            name = re.split(r"[<>=]", line)[0]
+            found[name] = line.removeprefix(name)
+    expected = {CONDA_NAMES.get(name, name): version for name, version in wanted(project).items()}
+    expected |= {"python": project["requires-python"], "pip": "", "make": ""}
+    assert set(found) == set(expected)
+    for name, version in expected.items():
+        assert sorted(found[name].split(",")) == sorted(version.split(",")), name
+
+
+def test_the_lock_has_every_dependency_at_one_version(root, project):
+    locked = {}
+    for line in (root / "requirements.lock").read_text().splitlines():
+        if line and not line.startswith("#"):
+            name, _, version = line.partition("==")
+            assert version, f"{line!r} is not one exact version"
+            locked[re.sub(r"[-_.]+", "-", name).lower()] = version
+    missing = {re.sub(r"[-_.]+", "-", name).lower() for name in wanted(project)} - set(locked)
+    assert not missing
+    assert locked["torch"] == "2.13.0"  # a bare torch would bring gigabytes of CUDA
+
+
+def test_readme_names_commands_that_exist(root):
+    readme = (root / "README.md").read_text()
+    targets = set(re.findall(r"^([a-z]+):", (root / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"`make ([a-z]+)", readme)) | set(re.findall(r"^make ([a-z]+)", readme, re.MULTILINE))
+    assert {"setup", "sweep", "test"} <= named <= targets
+
+
+def test_ci_runs_the_test_command_of_the_readme(root):
+    assert "make test" in (root / ".ci" / "run").read_text()

@@ -1,0 +1,184 @@
+import pytest
+import torch
+
+import tclab
+from tclab import masking
+from tclab.masking import Strategy
+from tclab.models import HeteroCell
+from tclab.perturbation import Store, synthetic_perturbations, write_store
+from tclab.timing import syncs
+from tclab.training import Batches, Step, loader
+
+
+def batch_of(strategy, graph, size, *, folder=None, **options):
+    perturbations = synthetic_perturbations(graph, size)
+    loading = masking.get(strategy)(graph, **options)
+    if folder is not None:
+        loading.prepare(perturbations, folder)
+    samples = [loading.sample(b, perturbations.deletions[b], 0.0) for b in range(size)]
+    return loading.collate(samples)
+
+
+def test_bytes_of_a_batch_of_28_at_full_size():
+    graph = tclab.CellGraph.synthetic(1.0, metabolism=False)
+    edge_mask = batch_of("edge_mask", graph, 28)
+    assert edge_mask.edge_bytes == 1_153_524_120
+    assert edge_mask.bytes == pytest.approx(1.155e9, rel=1e-3)
+    assert edge_mask.bytes == sum(t.numel() * t.element_size() for t in edge_mask.tensors.values())
+    del edge_mask
+    node_mask = batch_of("node_mask", graph, 28)
+    assert node_mask.tensors["deleted/gene"].numel() == 84
+    assert node_mask.edge_bytes == 0
+    assert node_mask.bytes < 4096
+
+
+@pytest.fixture(scope="module")
+def small():
+    return tclab.CellGraph.synthetic(0.03)
+
+
+@pytest.mark.parametrize("strategy", ["gpu_mask", "gpu_mask_loop", "gpu_mask_cached"])
+def test_shipping_the_edges_costs_sixteen_of_seventeen_bytes(strategy, small):
+    graph = small.without_metabolism()
+    shipped = batch_of(strategy, graph, 4, ship_edges=True)
+    assert shipped.edge_bytes == 4 * graph.num_edges * 16
+    assert batch_of(strategy, graph, 4).edge_bytes == 0
+    view = masking.get(strategy)(graph, ship_edges=True).view(shipped)
+    model = HeteroCell.profiling(graph).double()
+    expected = model(tclab.view(graph, [d.tolist() for d in synthetic_perturbations(graph, 4).deletions]))
+    torch.testing.assert_close(model(view), expected)
+
+
+def waits(strategy, graph, batch_size):
+    batch = batch_of(strategy, graph, batch_size)
+    step = Step(tclab.models.get("hetero_cell"), masking.get(strategy)(graph), mode="model")
+    step(batch)
+    with syncs() as found:
+        step(batch)
+    return found
+
+
+def test_the_host_waits_once_for_each_sample_node_and_network_in_the_loop(small):
+    graph = small.without_metabolism()
+    found = waits("gpu_mask_loop", graph, 5)
+    assert found.operations == {"_local_scalar_dense": 5 * 3 * 9}
+    assert list(found.places)[0].split(":")[0].endswith("gpu_mask_loop.py")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "times"),
+    [("node_mask", 0), ("gpu_mask", 0), ("gpu_mask_cached", 0), ("edge_mask", 0), ("gpu_filter", 9)],
+)
+def test_the_vectorised_ways_let_the_host_go_on(strategy, times, small):
+    assert waits(strategy, small.without_metabolism(), 5).count == times
+
+
+def test_the_cached_mask_is_restored_by_close_and_lent_once(small):
+    strategy = masking.get("gpu_mask_cached")(small)
+    batch = batch_of("gpu_mask_cached", small, 3)
+    with strategy.view(batch) as view:
+        mask = view.edges("physical")[1]
+        assert not mask.all()
+        with pytest.raises(RuntimeError, match="an earlier view of it is still open"):
+            strategy.view(batch)
+    assert mask.all()
+    with pytest.raises(RuntimeError, match="this view is closed"):
+        view.neighbour_sum("physical", view.lift(torch.ones(small.num_nodes["gene"], 1)))
+    strategy.view(batch).close()
+
+
+@pytest.mark.parametrize("strategy", ["stored_index", "stored_mask"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stored_samples_are_read_in_the_workers(strategy, workers, small, tmp_path):
+    perturbations = synthetic_perturbations(small, 8)
+    loading = masking.get(strategy)(small)
+    loading.prepare(perturbations, tmp_path / "store")
+    assert (tmp_path / "store" / "data.mdb").stat().st_size > 0
+    loaded = list(loader(Batches(loading, perturbations, 4), workers=workers, pin_memory=False))
+    loading.close()
+    assert len(loaded) == 2
+    for number, found in enumerate(loaded):
+        samples = [perturbations.deletions[4 * number + b] for b in range(4)]
+        direct = masking.get("edge_mask")(small)
+        expected = direct.collate([direct.sample(b, deleted, 0.0) for b, deleted in enumerate(samples)])
+        for name in expected.tensors:
+            if name != "target":
+                assert torch.equal(found.batch.tensors[name], expected.tensors[name])
+        assert found.sample_seconds > 0 and found.collate_seconds > 0  # noqa: PT018
+
+
+def test_a_store_knows_what_it_was_made_for(small, tmp_path):
+    header = {"encoding": "stored_mask", "graph": small.fingerprint()}
+    write_store(tmp_path / "s", [b"a", b"b"], header=header, size_bytes=2)
+    store = Store(tmp_path / "s", header=header)
+    assert [store[0], store[1], len(store)] == [b"a", b"b", 2]
+    with pytest.raises(IndexError, match="sample 2 of 2"):
+        store[2]
+    store.close()
+    with pytest.raises(tclab.InputError, match="has encoding 'stored_mask', expected 'stored_index'"):
+        Store(tmp_path / "s", header={**header, "encoding": "stored_index"})
+    with pytest.raises(tclab.InputError, match="is not a store that can be read"):
+        Store(tmp_path / "nothing", header=header)
+
+
+def test_a_store_that_was_cut_short_is_refused(small, tmp_path):
+    def two_then_stop():
+        yield b"a"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_store(tmp_path / "s", two_then_stop(), header={}, size_bytes=2)
+    with pytest.raises(tclab.InputError, match="was not written to its end"):
+        Store(tmp_path / "s", header={})
+
+
+def test_unknown_strategies_name_the_nearest():
+    graph = tclab.CellGraph.synthetic(0.01)
+    with pytest.raises(tclab.InputError, match="unknown strategy 'nodemask'; did you mean 'node_mask'"):
+        tclab.view(graph, [[1]], "nodemask")
+
+
+@pytest.mark.parametrize(
+    ("deletions", "words"),
+    [
+        ([[1], [66]], "sample 1 deletes node 66, expected 0 to 65"),
+        ([[-1]], "sample 0 deletes node -1"),
+        ([[2, 3, 2]], "deletes a node twice"),
+        ([], "deletions is empty"),
+    ],
+)
+def test_bad_deletions_are_named(deletions, words):
+    with pytest.raises(tclab.InputError, match=words):
+        tclab.view(tclab.CellGraph.synthetic(0.01), deletions)
+
+
+def test_a_strategy_of_ones_own_is_one_class_and_one_call(monkeypatch, small):
+    monkeypatch.setattr(masking.registry, "_STRATEGIES", dict(masking.registry._STRATEGIES))
+
+    @masking.register
+    class Mine(masking.get("node_mask")):
+        name = "mine"
+
+    assert masking.names()[-1] == "mine"
+    masking.register(Mine)  # a notebook cell that is run again
+    model = HeteroCell.profiling(small)
+    torch.testing.assert_close(model(tclab.view(small, [[1], [2]], "mine")), model(tclab.view(small, [[1], [2]])))
+    with pytest.raises(tclab.InputError, match="is already a strategy"):
+        masking.register(type("Other", (Strategy,), {"name": "node_mask"}))
+    with pytest.raises(tclab.InputError, match="has no name"):
+        masking.register(type("Nameless", (Strategy,), {}))
+    with pytest.raises(tclab.InputError, match="is no subclass"):
+        masking.register(int)
+
+
+def test_the_deleted_node_type_is_a_parameter():
+    """Nothing of a strategy or a view knows what its nodes are: people who like and know one another."""
+    graph = tclab.CellGraph.from_edges(
+        {"likes": torch.tensor([[0, 1, 2, 4], [1, 2, 3, 0]]), "knows": torch.tensor([[3, 4], [0, 2]])},
+        num_nodes=5,
+        node_type="person",
+    )
+    model = HeteroCell.profiling(graph).double()
+    expected = model(tclab.view(graph, [[0], [1, 2]], "subgraph"))
+    for strategy in masking.names()[1:-1]:
+        torch.testing.assert_close(model(tclab.view(graph, [[0], [1, 2]], strategy)), expected)

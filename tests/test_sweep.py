@@ -1,0 +1,353 @@
+"""Points in child processes: rows, statuses, crashes, kill -9 and resume."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pandas as pd
+import pytest
+
+import tclab
+from tclab import InputError, Point
+from tclab.masking import registry
+from tclab.sweeps import Results, close_children
+from tclab.sweeps.results import key_of
+from tclab.sweeps.rows import MEASURED_COLUMNS, POINT_COLUMNS
+
+
+def tiny(**fields):
+    return Point(
+        **{"scale": 0.02, "batch_size": 2, "networks": 2, "steps": 2, "warmup": 0, "device": "cpu", **fields}
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_child_is_left():
+    yield
+    close_children()
+
+
+def of_the_step(frame):
+    (row,) = frame[frame["stage"] == "step"].to_dict("records")
+    return row
+
+
+def test_rows_have_the_columns_of_the_contract_and_add_up():
+    frame = tclab.run(tiny(steps=4))
+    assert list(frame.columns[:10]) == list(POINT_COLUMNS)
+    assert set(MEASURED_COLUMNS) <= set(frame.columns)
+    assert set(frame["stage"]) == {
+        "wait", "transfer", "mask", "forward", "loss", "backward", "optimizer", "step", "sample", "collate", "other",
+    }  # fmt: skip
+    assert (frame["status"] == "ok").all()
+    assert (frame["n"] == 4).all()
+    assert (frame["q1_seconds"] <= frame["median_seconds"]).all()
+    assert (frame["median_seconds"] <= frame["q3_seconds"]).all()
+    assert set(frame[frame["stage"].isin(["sample", "collate"])]["where"]) == {"worker"}
+    whole = frame["stage"] == "step"
+    for column in ("samples_per_second", "batch_bytes", "host_syncs", "peak_bytes"):
+        assert frame[whole][column].notna().all()
+        assert frame[~whole][column].isna().all()  # missing is null, never 0
+    samples = {row["stage"]: row["samples_seconds"] for _, row in frame.iterrows()}
+    parts = ("wait", "transfer", "mask", "forward", "loss", "backward", "optimizer", "other")
+    for step in range(4):
+        total = sum(samples[stage][step] for stage in parts)
+        assert total == pytest.approx(samples["step"][step], rel=1e-9)
+        assert -1e-9 <= samples["other"][step] < 0.5 * samples["step"][step]
+    row = of_the_step(frame)
+    assert row["gate"] == "passed"
+    assert row["samples_per_second"] == pytest.approx(2 / row["median_seconds"])
+    assert row["networks"] == 2
+    assert row["network_names"] == "regulatory,physical"
+    assert pd.isna(row["gpu"])
+    assert row["torch"]
+
+
+@pytest.mark.parametrize("strategy", [n for n in tclab.masking.names() if n != "indices"])
+def test_every_strategy_runs_in_a_child(strategy):
+    assert of_the_step(tclab.run(tiny(strategy=strategy)))["status"] == "ok"
+
+
+@pytest.mark.parametrize("fields", [
+    {"model": "dango", "strategy": "indices", "networks": None},
+    {"model": "hetero_cell_production"},
+    {"metabolism": "used"},
+    {"metabolism": "carried", "strategy": "edge_mask"},
+    {"dtype": "bfloat16"},
+    {"dtype": "float64"},
+    {"workers": 0},
+    {"workers": 2},
+    {"ship_edges": True, "strategy": "gpu_mask"},
+    {"allocator": "keep_pages"},
+    {"networks": ("tflink", "physical")},
+    {"self_loops": True},
+    {"deleted": 0},
+])  # fmt: skip
+def test_every_field_of_a_point_is_run(fields):
+    row = of_the_step(tclab.run(tiny(**fields)))
+    assert row["status"] == "ok"
+    for name in ("metabolism", "dtype", "workers", "allocator", "deleted"):
+        if name in fields:
+            assert row[name] == fields[name]
+
+
+def test_modes_run_what_they_name_and_nothing_else():
+    stages = {mode: set(tclab.run(tiny(mode=mode))["stage"]) for mode in ("data", "model", "step")}
+    loading = {"wait", "transfer", "sample", "collate", "other", "step"}
+    assert stages["data"] == loading
+    assert stages["model"] == loading | {"mask", "forward", "loss", "backward"}
+    assert stages["step"] == stages["model"] | {"optimizer"}
+
+
+def test_a_pair_that_cannot_be_is_skipped_with_its_reason():
+    row = of_the_step(tclab.run(tiny(model="dango", strategy="edge_mask")))
+    assert row["status"] == "skipped: dango reads no masked graph"
+    assert pd.isna(row["median_seconds"])
+    row = of_the_step(tclab.run(tiny(strategy="indices")))
+    assert row["status"].startswith("skipped: indices makes no masked graph")
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Strategies of a user's own, in a file that child processes can import."""
+    (tmp_path / "own_strategies.py").write_text(
+        textwrap.dedent("""
+            import os, signal
+            import tclab
+            from tclab import masking
+
+            NodeMask = masking.get("node_mask")
+
+            @masking.register
+            class Crashes(NodeMask):
+                name = "crashes"
+                def view(self, batch):
+                    os.kill(os.getpid(), signal.SIGSEGV)
+
+            @masking.register
+            class Raises(NodeMask):
+                name = "raises"
+                def pack(self, samples):
+                    raise ValueError("no such thing\\nand more")
+
+            @masking.register
+            class DeletesNothing(NodeMask):
+                name = "deletes_nothing"
+                def view(self, batch):
+                    lost = {kind: tclab.perturbation.Deletions.nothing(batch.size) for kind in self.graph.num_nodes}
+                    return tclab.message_passing.SharedView(self.graph, lost)
+        """)
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
+    import own_strategies  # noqa: F401
+
+    yield
+    sys.modules.pop("own_strategies")
+
+
+def test_a_strategy_that_crashes_is_a_row_and_the_sweep_goes_on(own, tmp_path):
+    points = [tiny(strategy=name) for name in ("crashes", "node_mask", "raises", "edge_mask")]
+    frame = tclab.sweep(points, results=tmp_path / "rows")
+    status = frame[frame["stage"] == "step"].set_index("strategy")["status"].to_dict()
+    assert status == {
+        "crashes": "failed: killed by SIGSEGV",
+        "node_mask": "ok",
+        "raises": "failed: ValueError: no such thing",
+        "edge_mask": "ok",
+    }
+
+
+def test_a_strategy_that_is_wrong_gets_no_time(own):
+    frame = tclab.run(tiny(strategy="deletes_nothing"))
+    assert frame["status"].tolist() == ["wrong"]
+    assert frame["median_seconds"].isna().all()
+    assert frame["gate_fp64_error"].item() > 1e-6
+
+
+def test_a_strategy_no_child_could_import_is_refused_in_words(monkeypatch):
+    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
+    lost = type("Lost", (tclab.masking.get("node_mask"),), {"name": "lost", "__module__": "__main__"})
+    tclab.masking.register(lost)
+    with pytest.raises(InputError, match="put it in a file of its own"):
+        tclab.run(tiny(strategy="lost"))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is Linux's")
+def test_a_point_that_runs_out_of_memory_is_oom_and_the_next_one_runs(tmp_path):
+    big = tiny(scale=0.2, networks=9, batch_size=64, strategy="edge_mask")
+    frame = tclab.sweep([big, tiny()], results=tmp_path, memory_bytes=1_500_000_000)
+    status = frame[frame["stage"] == "step"]["status"].tolist()
+    assert status == ["oom", "ok"]
+    again = tclab.sweep([big], results=tmp_path)  # kept, though there would be room now
+    assert again["status"].tolist() == ["oom"]
+
+
+def test_a_child_killed_from_outside_is_a_failure_and_replaced(tmp_path):
+    tclab.run(tiny())
+    from tclab.sweeps import running
+
+    (child,) = running._children.values()
+    os.kill(child.pid, signal.SIGKILL)
+    time.sleep(0.2)
+    assert of_the_step(tclab.run(tiny()))["status"] == "ok"
+
+
+def test_kept_rows_are_read_and_failures_run_again_only_when_asked(own, tmp_path):
+    points = [tiny(), tiny(strategy="raises")]
+    first = tclab.sweep(points, results=tmp_path)
+    stamps = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.parquet")}
+    assert len(stamps) == 2
+    second = tclab.sweep(points, results=tmp_path)
+    pd.testing.assert_frame_equal(first, second)
+    assert stamps == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.parquet")}
+    tclab.sweep(points, results=tmp_path, retry=True)
+    changed = {path.name for path in tmp_path.glob("*.parquet") if path.stat().st_mtime_ns != stamps[path]}
+    assert changed == {f"{key_of(points[1])}.parquet"}
+
+
+SWEEP = """
+import sys, tclab
+points = [tclab.Point(scale=0.02, batch_size=b, networks=2, steps=2, warmup=0, device="cpu") for b in (1, 2, 3, 4, 5)]
+if __name__ == "__main__":
+    tclab.sweep(points, results=sys.argv[1], progress=lambda p: print(p, flush=True))
+    print("through", flush=True)
+"""
+
+
+def test_a_sweep_killed_with_9_goes_on_where_it_stopped(tmp_path, root):
+    script = tmp_path / "run_sweep.py"
+    script.write_text(SWEEP)
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, str(script), str(tmp_path / "rows")]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    for _ in range(2):
+        assert "s a step" in running.stdout.readline()
+    children = subprocess.run(["pgrep", "-P", str(running.pid)], capture_output=True, text=True).stdout.split()
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    running.stdout.close()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "rows").glob("*.parquet")}
+    assert 2 <= len(before) < 5
+    finished = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    lines = finished.stdout.splitlines()
+    assert sum("(kept)" in line for line in lines) >= 2
+    assert lines[-1] == "through"
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "rows").glob("*.parquet")}
+    assert len(after) == 5
+    assert all(after[path] == stamp for path, stamp in before.items())  # what was measured is not measured again
+    assert len(Results(tmp_path / "rows").frame().query("stage == 'step'")) == 5
+    deadline = time.time() + 10
+    while any(os.path.exists(f"/proc/{pid}") for pid in children) and time.time() < deadline:
+        time.sleep(0.1)
+    assert not [pid for pid in children if os.path.exists(f"/proc/{pid}")], "a child outlived its sweep"
+
+
+def test_half_written_files_are_never_read(tmp_path):
+    tclab.sweep([tiny()], results=tmp_path)
+    (tmp_path / ".writing-x.parquet").write_bytes(b"half")
+    assert len(Results(tmp_path).frame()) > 0
+    (tmp_path / f"{key_of(tiny(seed=1))}.parquet").write_bytes(b"not parquet")
+    with pytest.raises(InputError, match="is no file of rows"):
+        tclab.sweep([tiny(seed=1)], results=tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_named_before_anything_runs(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"results is .*file.*, expected a folder that can be written"):
+        tclab.sweep([tiny()], results=tmp_path / "file" / "rows")
+
+
+def test_rows_of_another_machine_never_stand_in(tmp_path, monkeypatch):
+    from tclab.sweeps import results
+
+    here = key_of(tiny())
+    assert here == key_of(tiny())
+    monkeypatch.setattr(results, "_machine", lambda: {"cpu": "another"})
+    assert key_of(tiny()) != here
+
+
+def test_a_graph_folder_that_changed_is_another_graph(tmp_path):
+    (tmp_path / "yeast_string_genes.txt").write_text("A\nB\nC\n")
+    edges = tmp_path / "yeast_string_fusion_adjacency.txt"
+    edges.write_text("1\t2\t0.5\n2\t1\t0.5\n")
+    before = key_of(tiny(graph=str(tmp_path), networks=None))
+    edges.write_text("1\t3\t0.5\n3\t1\t0.5\n")
+    assert key_of(tiny(graph=str(tmp_path), networks=None)) != before
+
+
+def test_a_budget_leaves_points_for_the_next_time(tmp_path):
+    points = [tiny(batch_size=b) for b in (1, 2, 3)]
+    with pytest.raises(InputError, match="budget_seconds is 0"):
+        tclab.sweep(points, results=tmp_path, budget_seconds=0)
+    frame = tclab.sweep(points, results=tmp_path, budget_seconds=1e-9)
+    assert frame["status"].str.startswith("not run: the budget").tolist() == [True, True, True]
+    assert not list(tmp_path.glob("*.parquet"))
+    assert (tclab.sweep(points, results=tmp_path)["status"] == "ok").all()
+    assert (tclab.sweep(points, results=tmp_path, budget_seconds=1e-9)["status"] == "ok").all()  # read, not run
+
+
+def test_stop_ends_a_sweep_and_keeps_what_was_measured(tmp_path):
+    stop = threading.Event()
+    points = [tiny(batch_size=b) for b in (1, 2, 3)]
+    frame = tclab.sweep(points, results=tmp_path, stop=stop, progress=lambda progress: stop.set())
+    status = frame[frame["stage"] == "step"]["status"].tolist()
+    assert status == ["ok", "not run: stopped", "not run: stopped"]
+    assert len(list(tmp_path.glob("*.parquet"))) == 1
+
+
+def test_no_model_prints_into_the_answers(own, tmp_path):
+    """What runs in a child may print what it likes."""
+    (tmp_path / "loud_strategy.py").write_text(
+        "import tclab\n@tclab.masking.register\nclass Loud(tclab.masking.get('node_mask')):\n    name = 'loud'\n"
+        "    def view(self, batch):\n        print('{\"rows\": []}')\n        return super().view(batch)\n"
+    )
+    import loud_strategy  # noqa: F401
+
+    assert of_the_step(tclab.run(tiny(strategy="loud")))["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"strategy": "nodemask"}, "unknown strategy 'nodemask'; did you mean 'node_mask'"),
+        ({"model": "heterocell"}, "unknown model 'heterocell'; did you mean 'hetero_cell'"),
+        ({"networks": ("physcal",)}, "unknown network 'physcal'; did you mean 'physical'"),
+        ({"networks": 12}, "networks is 12, expected 1 to 9"),
+        ({"batch_size": 0}, "batch_size is 0, expected a whole number of at least 1"),
+        ({"batch_size": 2.5}, "batch_size is 2.5"),
+        ({"steps": -1}, "steps is -1"),
+        ({"scale": 0}, "scale is 0"),
+        ({"mode": "stepp"}, "unknown mode 'stepp'; did you mean 'step'"),
+        ({"dtype": "float31"}, "did you mean 'float32'"),
+        ({"device": "gpu"}, "unknown device 'gpu'"),
+        ({"graph": "no/such/folder"}, "graph is 'no/such/folder', expected 'synthetic' or a folder that exists"),
+        ({"ship_edges": True}, "'node_mask' has none"),
+        ({"metabolism": "on"}, "unknown metabolism 'on'"),
+    ],
+)
+def test_bad_points_are_one_clear_line(fields, words):
+    with pytest.raises(InputError, match=words) as error:
+        tiny(**fields)
+    assert "\n" not in str(error.value)
+
+
+def test_cuda_asked_for_where_there_is_none():
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    with pytest.raises(InputError, match="device is 'cuda', and torch finds no CUDA device"):
+        tclab.run(tiny(device="cuda"))
+
+
+def test_points_are_frozen_hashable_and_go_through_json():
+    import json
+
+    point = tiny(networks=["tflink", "physical"])
+    assert Point.from_dict(json.loads(json.dumps(point.to_dict()))) == point
+    assert len({point, tiny(networks=("tflink", "physical"))}) == 1

@@ -1,0 +1,137 @@
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+
+from tclab.timing import PeakMemory, StageClock, environment, syncs
+
+
+def test_stages_are_timed_and_never_more_than_their_step():
+    clock = StageClock()
+    for pause in (0.01, 0.02):
+        with clock.step():
+            with clock.stage("read"):
+                time.sleep(pause)
+            with clock.stage("write"):
+                pass
+    seconds = clock.seconds()
+    assert set(seconds) == {"step", "read", "write"}
+    assert seconds["read"][0] >= 0.01
+    assert seconds["read"][1] >= 0.02
+    for step, read, write in zip(seconds["step"], seconds["read"], seconds["write"], strict=True):
+        assert 0 <= step - read - write
+
+
+def test_a_stage_that_was_not_seen_is_missing_and_not_zero():
+    clock = StageClock()
+    with clock.step():
+        pass
+    assert "transfer" not in clock.seconds()
+
+
+@pytest.mark.parametrize(
+    ("call", "operation"),
+    [
+        (lambda x: x.sum().item(), "_local_scalar_dense"),
+        (lambda x: bool(x.any()), "_local_scalar_dense"),
+        (lambda x: x[x > 0], "index"),
+        (lambda x: x.nonzero(), "nonzero"),
+        (lambda x: x.masked_select(x > 0), "masked_select"),
+        (lambda x: x.unique(), "_unique2"),
+        (lambda x: torch.repeat_interleave(x, torch.ones(4, dtype=torch.int64)), "repeat_interleave"),
+    ],
+)
+def test_waits_are_found_with_their_line(call, operation):
+    x = torch.arange(4.0)
+    with syncs() as found:
+        call(x)
+    assert found.operations[operation] == 1
+    assert found.count == 1
+    (place,) = found.places
+    assert "test_timing.py" in place
+
+
+def test_what_makes_no_one_wait_is_not_counted():
+    x = torch.arange(4.0, requires_grad=True)
+    counts = torch.ones(4, dtype=torch.int64)
+    with syncs() as found:
+        y = torch.repeat_interleave(x * 2, counts, output_size=4)
+        y[torch.tensor([0, 1])].sum().backward()
+        z = torch.zeros(4)
+        z[torch.tensor([True, False, True, False])] = 1.0  # a masked fill
+    assert found.count == 0
+
+
+def test_waits_in_a_backward_are_found():
+    class Waits(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            gradient.sum().item()
+            return gradient
+
+    x = torch.ones(3, requires_grad=True)
+    with syncs() as found:
+        Waits.apply(x).sum().backward()
+    assert found.count == 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak resident memory is Linux's to tell")
+def test_peak_memory_sees_what_was_let_go_again():
+    """In a process of its own: what a long-lived one has mapped before may be used again unseen."""
+    idle, busy = run("""
+        import torch
+        from tclab.timing import PeakMemory
+        with PeakMemory() as idle:
+            pass
+        with PeakMemory() as busy:
+            torch.ones(80_000_000 // 4).sum()
+        print(idle.bytes, busy.bytes)
+    """).split()
+    assert int(busy) - int(idle) > 40_000_000
+
+
+def test_the_environment_says_what_is_missing_with_none():
+    found = environment()
+    assert found["torch"] == torch.__version__
+    assert found["cores"] >= 1
+    if not torch.cuda.is_available():
+        assert found["gpu"] is None
+        assert found["gpus"] == 0
+
+
+def run(code):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+@pytest.mark.parametrize("room", ["timing", "trace"])
+def test_a_room_that_stands_alone_loads_no_other(room):
+    loaded = run(f"""
+        import sys, tclab.{room}
+        heavy = ("torch_geometric", "altair", "ipywidgets", "pandas" if "{room}" == "timing" else "altair")
+        rooms = [m for m in sys.modules if m.startswith("tclab.") and not m.startswith("tclab.{room}")]
+        print([m for m in sys.modules if m.split(".")[0] in heavy] + rooms)
+    """)
+    assert loaded == "[]"
+
+
+def test_importing_tclab_costs_next_to_nothing():
+    assert run("import sys, tclab; print('torch' in sys.modules, 'pandas' in sys.modules)") == "False False"
+
+    def least(code):
+        took = []
+        for _ in range(5):
+            begin = time.perf_counter()
+            run(code)
+            took.append(time.perf_counter() - begin)
+        return min(took)
+
+    assert least("import tclab") - least("pass") < 0.3
