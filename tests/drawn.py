@@ -8,7 +8,7 @@ from tclab.graph import CellGraph, Network
 
 @st.composite
 def graphs(draw, *, bipartite=None):
-    """Draw a graph of up to 12 nodes of the deleted type and one to three networks, perhaps with a bipartite part."""
+    """Draw a graph of up to 12 nodes and one to three networks, perhaps with a bipartite part."""
     nodes = draw(st.integers(2, 12))
     node = st.integers(0, nodes - 1)
     relations = {}

@@ -1,11 +1,11 @@
 """Every exact strategy computes what `subgraph` computes: predictions and gradients, beyond the first sample."""
 
+import drawn
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import drawn
 import tclab
 from tclab import masking, models
 from tclab.masking import Strategy

@@ -1,10 +1,10 @@
 import csv
 
+import drawn
 import pytest
 import torch
 from hypothesis import given
 
-import drawn
 from tclab import CellGraph, InputError
 from tclab.graph import NETWORK_SIZES, Network
 

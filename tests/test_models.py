@@ -90,9 +90,9 @@ def test_dango_takes_one_pass_for_predictions_and_reconstructions(small):
     output = model.output(view)
     assert torch.equal(output.predictions, model(view))
     nodes = small.num_nodes["gene"]
-    assert {name: tuple(r.shape) for name, r in output.reconstructions.items()} == {
-        name: (nodes, nodes) for name in model.networks
-    }
+    assert {name: tuple(r.shape) for name, r in output.reconstructions.items()} == dict.fromkeys(
+        model.networks, (nodes, nodes)
+    )
 
 
 def hyper_sagnn_by_loops(model, x, sets):

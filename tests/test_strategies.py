@@ -62,7 +62,7 @@ def test_the_host_waits_once_for_each_sample_node_and_network_in_the_loop(small)
     graph = small.without_metabolism()
     found = waits("gpu_mask_loop", graph, 5)
     assert found.operations == {"_local_scalar_dense": 5 * 3 * 9}
-    assert list(found.places)[0].split(":")[0].endswith("gpu_mask_loop.py")
+    assert next(iter(found.places)).split(":")[0].endswith("gpu_mask_loop.py")
 
 
 @pytest.mark.parametrize(

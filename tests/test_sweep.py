@@ -40,9 +40,8 @@ def test_rows_have_the_columns_of_the_contract_and_add_up():
     frame = tclab.run(tiny(steps=4))
     assert list(frame.columns[:10]) == list(POINT_COLUMNS)
     assert set(MEASURED_COLUMNS) <= set(frame.columns)
-    assert set(frame["stage"]) == {
-        "wait", "transfer", "mask", "forward", "loss", "backward", "optimizer", "step", "sample", "collate", "other",
-    }  # fmt: skip
+    inside = {"wait", "transfer", "mask", "forward", "loss", "backward", "optimizer", "other"}
+    assert set(frame["stage"]) == inside | {"step", "sample", "collate"}
     assert (frame["status"] == "ok").all()
     assert (frame["n"] == 4).all()
     assert (frame["q1_seconds"] <= frame["median_seconds"]).all()
@@ -53,9 +52,8 @@ def test_rows_have_the_columns_of_the_contract_and_add_up():
         assert frame[whole][column].notna().all()
         assert frame[~whole][column].isna().all()  # missing is null, never 0
     samples = {row["stage"]: row["samples_seconds"] for _, row in frame.iterrows()}
-    parts = ("wait", "transfer", "mask", "forward", "loss", "backward", "optimizer", "other")
     for step in range(4):
-        total = sum(samples[stage][step] for stage in parts)
+        total = sum(samples[stage][step] for stage in inside)
         assert total == pytest.approx(samples["step"][step], rel=1e-9)
         assert -1e-9 <= samples["other"][step] < 0.5 * samples["step"][step]
     row = of_the_step(frame)
@@ -212,7 +210,7 @@ def test_kept_rows_are_read_and_failures_run_again_only_when_asked(own, tmp_path
 
 SWEEP = """
 import sys, tclab
-points = [tclab.Point(scale=0.02, batch_size=b, networks=2, steps=2, warmup=0, device="cpu") for b in (1, 2, 3, 4, 5)]
+points = [tclab.Point(scale=0.02, batch_size=b, networks=2, steps=2, warmup=0, device="cpu") for b in range(1, 6)]
 if __name__ == "__main__":
     tclab.sweep(points, results=sys.argv[1], progress=lambda p: print(p, flush=True))
     print("through", flush=True)

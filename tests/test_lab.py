@@ -1,0 +1,118 @@
+"""Charts, tables and words from rows that were made by hand, so that every figure in them is known."""
+
+import pytest
+
+from tclab import lab
+from tclab.lab.charts import STRATEGY_COLOURS, bytes_text
+from tclab.masking import names
+from tclab.sweeps.rows import frame, table
+
+
+def row(strategy, seconds, **fields):
+    spread = fields.pop("spread", 0.1)
+    batch = fields.get("batch_size", 4)
+    return {
+        "graph": "synthetic", "scale": 0.1, "model": "hetero_cell", "strategy": strategy, "batch_size": 4,
+        "networks": 9, "mode": "step", "device": "cpu", "ranks": 1, "dtype": "float32", "stage": "step",
+        "where": "host", "n": 5, "median_seconds": seconds, "q1_seconds": seconds * (1 - spread),
+        "q3_seconds": seconds * (1 + spread), "samples_per_second": batch / seconds, "batch_bytes": 200,
+        "host_syncs": 0, "status": "ok", "exact": True, "gate": "passed", "gate_fp64_error": 1e-13,
+        "gate_fp32_ratio": 1.0, "gate_nodes": 100, "gate_edges": 1000, "cpu": "Made Up", "cores": 2, **fields,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def rows():
+    made = []
+    for batch in (1, 2, 4):
+        for networks in (1, 9):
+            at = {"batch_size": batch, "networks": networks}
+            made += [
+                row("node_mask", 0.01 * batch, **at),
+                row("edge_mask", 0.08 * batch, **at, batch_bytes=1_150_000_000),
+                row("gpu_mask_loop", 0.1 * batch, **at, host_syncs=27 * batch),
+            ]
+        made.append(row("indices", 0.005 * batch, model="dango", batch_size=batch, networks=6))
+    made.append(row("stored_mask", 1.0) | {"status": "oom", "median_seconds": None, "q1_seconds": None,
+                                           "q3_seconds": None, "samples_per_second": None})  # fmt: skip
+    for stage, share in (("forward", 0.4), ("backward", 0.5)):
+        made.append(row("node_mask", 0.04 * share, stage=stage))
+    return frame(table(made))
+
+
+CHARTS = [
+    lab.throughput_by_batch_size,
+    lab.throughput_by_networks,
+    lab.throughput_by_strategy,
+    lab.bytes_per_batch,
+    lab.stages,
+]
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_charts_are_drawn_with_device_and_units(chart, rows):
+    spec = chart(rows).to_dict()
+    assert "cpu · 2 cores · Made Up" in spec["title"]["subtitle"][0]
+    assert any(word in str(spec) for word in ("samples a second", "bytes a batch", "seconds a step"))
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_charts_are_static_pictures(chart, rows):
+    import vl_convert
+
+    assert vl_convert.vegalite_to_png(chart(rows).to_json())[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_charts_of_one_point_and_of_none(chart, rows):
+    chart(rows[rows["status"] == "ok"].head(1)).to_dict()
+    chart(rows[rows["status"] == "oom"]).to_dict()
+
+
+def test_a_strategy_has_one_colour_everywhere(rows):
+    assert set(STRATEGY_COLOURS) == set(names())
+    assert len(set(STRATEGY_COLOURS.values())) == len(STRATEGY_COLOURS)
+    for chart in CHARTS[:4]:
+        assert STRATEGY_COLOURS["node_mask"] in str(chart(rows).to_dict())
+
+
+def test_what_ran_out_of_memory_is_seen_in_the_chart(rows):
+    assert "oom" in str(lab.throughput_by_batch_size(rows).to_dict())
+
+
+def test_words_carry_the_rows_figures(rows):
+    said = " ".join(lab.findings(rows))
+    assert "node_mask is fastest, 100 samples a second" in said
+    assert "node_mask is 10 × [quartiles 8.18, 12.2] faster than gpu_mask_loop" in said
+    assert "8 × [quartiles 6.55, 9.78] faster than edge_mask" in said
+    assert "1.15 GB with edge_mask and 200 B with node_mask" in said
+    assert "With gpu_mask_loop at batch 4 the host would wait on a GPU 108 times a step." in said
+    assert "hetero_cell (node_mask, 9 networks) takes 2 × [quartiles 1.64, 2.44] as long as one of dango" in said
+    assert "1 point (hetero_cell stored_mask): oom." in said
+
+
+def test_words_are_no_surer_than_the_rows():
+    close = frame(table([row("node_mask", 0.010, spread=0.3), row("gpu_mask", 0.011, spread=0.3)]))
+    said = " ".join(lab.findings(close))
+    assert "node_mask and gpu_mask lead, too close for 5 steps to part" in said
+    assert "is fastest" not in said
+    nothing = frame(table([row("node_mask", 0.01) | {"status": "failed: x"}]))
+    assert lab.findings(nothing) == ["No point of this sweep was measured, so there is nothing to compare."]
+
+
+def test_a_failed_gate_is_said_first():
+    rows = frame(table([row("node_mask", 0.01), row("mine", 0.01) | {"status": "wrong", "gate": "failed"}]))
+    assert lab.findings(rows)[0].startswith("The gate failed for mine")
+
+
+def test_tables_have_a_line_a_point(rows):
+    assert len(lab.steps(rows)) == (rows["stage"] == "step").sum()
+    assert set(lab.gate(rows)["gate"]) == {"passed"}
+    assert "torch" in lab.machine().index
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(1_016, "1,016 B"), (2_216_616, "2.22 MB"), (1_153_524_120, "1.15 GB"), (45_000, "45 kB")]
+)
+def test_bytes_as_people_read_them(number, text):
+    assert bytes_text(number) == text

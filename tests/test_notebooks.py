@@ -1,0 +1,87 @@
+"""Notebooks: committed clean, and run headlessly with parameters other than their defaults."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from tclab.sweeps import Results
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_are_committed_clean(path):
+    notebook = json.loads(path.read_text())
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    assert "widgets" not in notebook["metadata"]
+    tagged = [c for c in notebook["cells"] if "parameters" in c["metadata"].get("tags", [])]
+    assert len(tagged) == 1
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            assert cell["execution_count"] is None
+            assert not "".join(cell["source"]).rstrip().endswith(";")  # nbval shows such a cell's value
+
+
+def papermill(notebook, out, *parameters, **options):
+    pairs = [word for name, value in parameters for word in ("-p", name, str(value))]
+    return subprocess.run(
+        [sys.executable, "-m", "papermill", "--no-progress-bar", "--execution-timeout", "300", str(notebook),
+         str(out), *pairs],
+        capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, **options,
+    )  # fmt: skip
+
+
+SMALL = (("scale", 0.02), ("steps", 2), ("gpus", 0), ("budget_seconds", 0))
+
+
+def outputs(path):
+    cells = json.loads(path.read_text())["cells"]
+    return {cell["id"]: cell["outputs"] for cell in cells if cell["cell_type"] == "code"}
+
+
+def test_sweep_runs_headlessly_with_lists_and_keeps_its_rows(tmp_path):
+    wanted = (("batch_sizes", "1,2"), ("networks", "1,2"), ("strategies", "edge_mask,node_mask,indices"),
+              ("results", tmp_path / "rows"))  # fmt: skip
+    done = papermill(ROOT / "notebooks" / "sweep.ipynb", tmp_path / "out.ipynb", *SMALL, *wanted)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = Results(tmp_path / "rows").frame()
+    steps = rows[rows["stage"] == "step"]
+    assert (steps["status"] == "ok").sum() == 2 * 2 * 2 + 2 * 2  # hetero_cell by two ways; dango by one
+    assert set(steps["scale"]) == {0.02}
+    shown = outputs(tmp_path / "out.ipynb")
+    for cell in ("by-batch-size", "by-networks", "by-strategy", "stages", "bytes"):
+        assert any("image/png" in output.get("data", {}) for output in shown[cell]), cell
+    assert "node_mask" in "".join(shown["findings"][0]["text"])
+    assert "skipped: dango reads no masked graph" in json.dumps(shown["findings"])
+    assert (tmp_path / "out.ipynb").stat().st_size < 2_000_000
+    assert "widgets" not in json.loads((tmp_path / "out.ipynb").read_text())["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("strategies", "nodemask", "unknown strategy 'nodemask'; did you mean 'node_mask'"),
+        ("gpus", "four", "gpus is 'four', expected 'auto' or a number from 0 up"),
+        ("graph", "nowhere", "expected 'synthetic' or a folder that exists"),
+    ],
+)
+def test_a_bad_parameter_stops_the_notebook_with_one_clear_line(name, value, words, tmp_path):
+    done = papermill(ROOT / "notebooks" / "sweep.ipynb", tmp_path / "out.ipynb", *SMALL, (name, value))
+    assert done.returncode == 1
+    assert words in done.stderr
+
+
+def test_sweep_runs_on_the_real_yeast_networks(tmp_path, shared_data):
+    wanted = (("graph", shared_data), ("batch_sizes", "2"), ("networks", "2"), ("steps", 1),
+              ("strategies", "subgraph,node_mask,indices"), ("results", tmp_path / "rows"))  # fmt: skip
+    done = papermill(ROOT / "notebooks" / "sweep.ipynb", tmp_path / "out.ipynb", *SMALL, *wanted)
+    assert done.returncode == 0, done.stderr[-3000:]
+    steps = Results(tmp_path / "rows").frame().query("stage == 'step' and status == 'ok'")
+    assert set(steps["strategy"]) == {"subgraph", "node_mask", "indices"}
+    assert steps["scale"].isna().all()
+    assert (steps["edges"] > 100_000).any()
