@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import io
 import signal
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -27,6 +29,7 @@ from tclab.readers.samples import sample_files
 
 SECONDS = 10
 LIMIT_BYTES = 1 << 24
+TABLE = "aao1729_data_s1.tsv"
 
 WORDS = [
     *(b"", b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"nan", b"-1", b"0", b"1e999", b"1e300", b"9" * 40),
@@ -134,6 +137,7 @@ def formats() -> dict[str, tuple[str, Callable[[Path], object]]]:
         "bigg_json": ("iMU12.json", model(readers.bigg_json)),
         "sbml": ("iMU12.xml", model(readers.sbml, cache=False)),
         "kuzmin": ("aao1729_data_s1.tsv", lambda path: readers.kuzmin(path, genes, repeats="mean", **limit)),
+        "kuzmin_xlsx": ("aaz5667_Table_S1.xlsx", lambda path: readers.kuzmin(path, genes, **limit)),
         "kuzmin_fitness": (
             "aaz5667_Table_S5.tsv",
             lambda path: readers.kuzmin_fitness(path, genes, **limit),
@@ -149,6 +153,21 @@ def formats() -> dict[str, tuple[str, Callable[[Path], object]]]:
         ),
     }
     return found
+
+
+def sheet(table: str) -> bytes:
+    """Return a table as an XLSX workbook, its parts stored and not packed, so that damage reaches them."""
+    import openpyxl
+
+    book = openpyxl.Workbook()
+    for line in table.splitlines():
+        book.active.append(line.split("\t"))
+    packed, stored = io.BytesIO(), io.BytesIO()
+    book.save(packed)
+    with zipfile.ZipFile(packed) as whole, zipfile.ZipFile(stored, "w", zipfile.ZIP_STORED) as parts:
+        for entry in whole.infolist():
+            parts.writestr(entry.filename, whole.read(entry))
+    return stored.getvalue()
 
 
 def fault(read: Callable[[Path], object], path: Path) -> str | None:
@@ -181,7 +200,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:  # of its own: some readers look beside the file
             sample, read = formats()[name]
             path = Path(folder, sample)
-            content = samples[sample].encode()
+            content = sheet(samples[TABLE]) if sample.endswith(".xlsx") else samples[sample].encode()
             found: dict[str, int] = {}
             start = time.perf_counter()
             for number in range(given.inputs):

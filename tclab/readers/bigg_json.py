@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tclab.readers.errors import bad_file, shown
-from tclab.readers.metabolic_model import MetabolicModel, Reaction
+from tclab.readers.metabolic_model import MetabolicModel, Reaction, first_repeated
 from tclab.readers.source import LIMIT_BYTES, read_bytes
 
 BIGG_FILE = re.compile(r"i[A-Z]{2,}\w*\.json(\.gz)?")
@@ -39,8 +39,8 @@ def bigg_json(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> MetabolicM
     if not isinstance(metabolites, list) or not isinstance(reactions, list):
         raise bad_file(path, "has no lists called metabolites and reactions, expected a BiGG model")
     names = tuple(_field(path, each, "id", str, "metabolite") for each in metabolites)
-    if len(set(names)) < len(names):
-        raise bad_file(path, f"metabolite {shown(next(n for n in names if names.count(n) > 1))} stands twice")
+    if twice := first_repeated(names):
+        raise bad_file(path, f"metabolite {shown(twice)} stands twice")
     return MetabolicModel(str(path), tuple(_reaction(path, each) for each in reactions), names)
 
 

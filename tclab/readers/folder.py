@@ -70,6 +70,7 @@ _NOT_THE_GRAPH = [
     (COSTANZO_FILE, "perturbations: read it with tclab.readers.costanzo"),
     (TRIGENIC_FILE, "perturbations: read it with tclab.readers.sga_trigenic"),
     (DIGENIC_FILE, "perturbations: read it with tclab.readers.sga_digenic"),
+    (re.compile(r"YeastTFConsensus\.csv"), "binding motifs of factors, not edges"),
     (TARGETS_FILE, "does not say its factor: read it with tclab.readers.tflink_targets"),
 ]
 # Regulatory, physical, TFLink, STRING: the order of `tclab.graph.NETWORK_SIZES`.
@@ -134,7 +135,8 @@ class _Folder:
                 self.ignored.setdefault(name, [*known, "not a format that is known by this name"][0])
         if not relations:
             raise bad_file(self.path, f"no network in it that tclab can read; {_like(_NETWORK_LIKE)}")
-        report = FolderReport(str(self.path), self.read, dict(sorted(self.ignored.items())))
+        ignored = dict(sorted(self.ignored.items()))
+        report = FolderReport(str(self.path), self.read, ignored, genes.ambiguous)
         source = self.path.resolve().name
         return CellGraph(num_nodes, relations, "gene", node_names=node_names, source=source, report=report)
 

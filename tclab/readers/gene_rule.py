@@ -6,6 +6,7 @@ import re
 
 from tclab.errors import InputError
 
+MOST_WORK = 3_000_000  # gene names copied while a rule is expanded: a second or so
 MOST_BRANCHES = 10_000  # yeast-GEM's longest rule has a few dozen; ands of ors grow without end
 
 Branches = frozenset[frozenset[str]]
@@ -20,30 +21,41 @@ def branches(rule: str) -> list[tuple[str, ...]]:
     `&`, `&&`, `OR`, `|` and `||` say the same. A branch that needs all that another needs, and more, is kept:
     it is another enzyme.
 
-    **Raises:** `InputError` for unbalanced brackets, a gene or an operator in the wrong place, or more than
-    `MOST_BRANCHES` branches.
+    **Raises:** `InputError` for unbalanced brackets, a gene or an operator in the wrong place, more than
+    `MOST_BRANCHES` branches, or a rule that would take more than `MOST_WORK`.
     """
     values: list[Branches] = []
     # operators and open brackets: Dijkstra's shunting yard, so that depth costs nothing
     waiting: list[str] = []
     before = "("
+    work = 0
+
+    def apply(operator: str) -> None:
+        nonlocal work
+        right, left = values.pop(), values.pop()
+        work += _work(operator, left, right)
+        if work > MOST_WORK or (operator == "and" and len(left) * len(right) > MOST_BRANCHES):
+            raise InputError(f"rule {_cut(rule)} is too large: more than {MOST_BRANCHES:,} branches, or nearly")
+        both = (one | other for one in left for other in right)
+        values.append(left | right if operator == "or" else frozenset(both))
+
     for token in _TOKEN.findall(rule):
         word = _word(token)
         needs_value = before in ("(", "and", "or")
         if needs_value != (word not in ("and", "or", ")")):
             expected = "a gene or an opening bracket" if needs_value else "and, or, or a closing bracket"
-            raise InputError(f"{token!r} after {before!r} in rule {_cut(rule)}, expected {expected}")
+            raise InputError(f"{_cut(token)} after {_cut(before)} in rule {_cut(rule)}, expected {expected}")
         if word == "(":
             waiting.append(word)
         elif word == ")":
             while waiting and waiting[-1] != "(":
-                _apply(values, waiting.pop(), rule)
+                apply(waiting.pop())
             if not waiting:
                 raise InputError(f"a bracket is closed that was never opened in rule {_cut(rule)}")
             waiting.pop()
         elif word in ("and", "or"):
             while waiting and (waiting[-1] == "and" or waiting[-1] == word):
-                _apply(values, waiting.pop(), rule)
+                apply(waiting.pop())
             waiting.append(word)
         else:
             values.append(frozenset([frozenset([token])]))
@@ -51,11 +63,11 @@ def branches(rule: str) -> list[tuple[str, ...]]:
     if not values and not waiting:
         return []
     if before in ("(", "and", "or"):
-        raise InputError(f"rule {_cut(rule)} ends after {before!r}, expected a gene")
+        raise InputError(f"rule {_cut(rule)} ends after {_cut(before)}, expected a gene")
     while waiting:
         if waiting[-1] == "(":
             raise InputError(f"a bracket is opened that is never closed in rule {_cut(rule)}")
-        _apply(values, waiting.pop(), rule)
+        apply(waiting.pop())
     return sorted(tuple(sorted(genes)) for genes in values[0])
 
 
@@ -66,14 +78,11 @@ def _word(token: str) -> str:
     return "or" if lower in ("or", "|", "||") else token
 
 
-def _apply(values: list[Branches], operator: str, rule: str) -> None:
-    right, left = values.pop(), values.pop()
+def _work(operator: str, left: Branches, right: Branches) -> int:
+    """Return how many names are copied when two parts of a rule are joined."""
     if operator == "or":
-        values.append(left | right)
-        return
-    if len(left) * len(right) > MOST_BRANCHES:
-        raise InputError(f"rule {_cut(rule)} has more than {MOST_BRANCHES:,} branches")
-    values.append(frozenset(one | other for one in left for other in right))
+        return len(left) + len(right)
+    return len(right) * sum(map(len, left)) + len(left) * sum(map(len, right))
 
 
 def _cut(rule: str) -> str:

@@ -49,6 +49,16 @@ class MetabolicModel:
         return tuple(sorted({g for r in self.reactions for branch in branches(r.rule) for g in branch}))
 
 
+def first_repeated(names: Iterable[str]) -> str | None:
+    """Return the first name that stands a second time, or None."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
 def metabolism_of(
     model: MetabolicModel,
     genes: Genes | Iterable[str] | None = None,

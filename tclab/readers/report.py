@@ -67,14 +67,19 @@ class FolderReport:
     - `path`: the folder.
     - `read`: file → its report, in the order of the names.
     - `ignored`: file → why it was not read.
+    - `ambiguous`: names that the gene lists together give to several genes, and the genes; none is guessed.
     """
 
     path: str
     read: Mapping[str, Report]
     ignored: Mapping[str, str]
+    ambiguous: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"{self.path}: {len(self.read)} files read, {len(self.ignored)} passed over"]
         lines += [f"  {report}" for report in self.read.values()]
         lines += [f"  {path}: {why}" for path, why in self.ignored.items()]
+        if self.ambiguous:
+            few = ", ".join(sorted(self.ambiguous)[:5])
+            lines.append(f"  {len(self.ambiguous):,} names mean several genes and so none, such as {few}")
         return "\n".join(lines)

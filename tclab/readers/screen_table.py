@@ -20,6 +20,7 @@ MISSING = ("", "NaN", "nan", "NA")
 Fields = Mapping[str, tuple[pa.DataType, Sequence[str]]]
 """Field → its type, and the names that a header has for it, without what stands in brackets."""
 
+_LONGEST_NAME = 200
 _TITLE_ROWS = 5  # how far down a sheet the header is looked for: the published sheets begin with a title
 
 
@@ -63,6 +64,7 @@ def columns_of(parts: Sequence[pa.RecordBatch], fields: Sequence[str]) -> dict[s
 
 
 def _plain(name: str) -> str:
+    name = name[:_LONGEST_NAME]  # so that nothing but brackets takes no time to speak of
     return " ".join(re.sub(r"\(.*?\)", "", name).lower().split())
 
 

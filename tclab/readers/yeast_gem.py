@@ -12,7 +12,7 @@ from typing import Any
 
 from tclab.errors import InputError
 from tclab.readers.errors import bad_file, shown
-from tclab.readers.metabolic_model import MetabolicModel, Reaction, cached
+from tclab.readers.metabolic_model import MetabolicModel, Reaction, cached, first_repeated
 from tclab.readers.source import LIMIT_BYTES
 from tclab.readers.table import TEXT, batches, header, required
 
@@ -20,7 +20,7 @@ YML_FILE = re.compile(r"yeast-GEM\.ya?ml(\.gz)?")
 TXT_FILE = re.compile(r"yeast-GEM\.txt(\.gz)?")
 
 _TXT_COLUMNS = ("Rxn name", "Formula", "Gene-reaction association", "LB", "UB")
-_ARROW = re.compile(r"\s*(<=>|=>|<=)(\s+|$)")
+_ARROW = re.compile(r"(?<!\S)(<=>|=>|<=)(?!\S)")
 _TERM = re.compile(r"(?:(?P<coefficient>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s+)?(?P<metabolite>\S.*\[\w+\])")
 
 
@@ -65,14 +65,15 @@ def _from_yaml(path: str | Path, content: bytes) -> MetabolicModel:
             raise bad_file(path, f"has no {name}, expected a yeast-GEM model")
     listed = _items(path, top["metabolites"])
     metabolites = tuple(_text(path, _entries(path, node), "id", node) for node in listed)
-    if len(set(metabolites)) < len(metabolites):
-        twice = next(name for name in metabolites if metabolites.count(name) > 1)
+    if twice := first_repeated(metabolites):
         raise bad_file(path, f"metabolite {shown(twice)} stands twice")
-    return MetabolicModel(
-        str(path),
-        tuple(_reaction(path, node, set(metabolites)) for node in _items(path, top["reactions"])),
-        metabolites,
-    )
+    known, reactions = set(metabolites), {}
+    for node in _items(path, top["reactions"]):
+        reaction = _reaction(path, node, known)
+        if reaction.name in reactions:  # at once, as an alias can repeat a large reaction in a few bytes
+            raise _fault(path, node, f"reaction {shown(reaction.name)} stands twice")
+        reactions[reaction.name] = reaction
+    return MetabolicModel(str(path), tuple(reactions.values()), metabolites)
 
 
 def _reaction(path: str | Path, node: Any, metabolites: set[str]) -> Reaction:

@@ -33,7 +33,11 @@ def test_damaged_files_give_a_clear_error_or_a_result(name, tmp_path):
     if name == "sbml":
         pytest.importorskip("cobra")
     sample, read = FORMATS[name]
-    content = sample_files()[sample].encode()
+    if sample.endswith(".xlsx"):
+        pytest.importorskip("openpyxl")
+        content = fuzz.sheet(sample_files()[fuzz.TABLE])
+    else:
+        content = sample_files()[sample].encode()
     for number in range(INPUTS):
         (tmp_path / sample).write_bytes(fuzz.mutated(content, np.random.default_rng([1, number])))
         assert fuzz.fault(read, tmp_path / sample) is None, f"input {number}"

@@ -57,6 +57,8 @@ def test_the_branches_of_a_rule(rule, expected):
         ("()", r"'\)' after '\('"),
         ("(" * 100_000, "ends after"),
         (" and ".join([f"(A{n} or B{n})" for n in range(20)]), "more than 10,000 branches"),
+        (" or ".join(f"A{n}" for n in range(100_000)), "is too large"),
+        ("(" + " or ".join(f"A{n}" for n in range(5_000)) + ")" + " and X" * 100_000, "is too large"),
     ],
 )
 def test_a_bad_rule_is_told(rule, why):

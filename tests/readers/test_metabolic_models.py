@@ -42,6 +42,8 @@ YML = """---
       - lower_bound: 0
       - upper_bound: 1000
 """
+# an alias that repeats a reaction in a few bytes
+REPEATED = YML.replace("- reactions:\n    - !!omap", "- reactions:\n    - &a !!omap") + "    - *a\n" * 9
 TXT = (
     "Rxn name\tFormula\tGene-reaction association\tLB\tUB\tObjective\n"
     "r_1\tATP[c] <=> 2.5 beta-D (1 + 2)[c] \t(A and B) or C\t-1000.00\t1000.00\t  0.00\n"
@@ -174,6 +176,9 @@ def test_an_underscore_may_stand_for_a_hyphen(write):
         (read_yml, YML.encode().replace(b"ATP", b"AT\xff"), "line 8: byte 0xff is not UTF-8"),
         (read_yml, "[" * 5000, "is not YAML"),
         (read_yml, "- a: &a [x]\n- b: [*a, *a]\n", "has no metabolites"),
+        (read_yml, REPEATED, "reaction 'r_1' stands twice"),
+        (read_txt, TXT.replace("ATP[c] =>", "ATP[c]" + " " * 200_000), "reaction r_2: no => or <=>"),
+        (read_txt, "(" * 300_000 + TXT, "line 1: no column"),
         (read_txt, TXT.replace("\tLB", "\tLower"), "line 1: no column 'LB'"),
         (read_txt, TXT.replace("ATP[c] =>", "ATP[c]"), "reaction r_2: no => or <=>"),
         (read_txt, TXT.replace("ATP[c] =>", "ATP =>"), "reaction r_2: 'ATP', expected one like"),

@@ -29,6 +29,17 @@ def test_a_nested_folder_becomes_one_graph(write, tmp_path):
     assert graph.select(2).report is graph.report
 
 
+def test_a_name_that_two_lists_give_to_two_genes_is_reported(write, tmp_path):
+    write("SGDgeneNames.tsv", "Systematic_name\tStandard_name\nYAL001C\tGCN4\nYEL009C\t\n")
+    write("orftogene.txt", "Name\tORF\nGCN4\tYEL009C\nTFC3\tYAL001C\n")
+    write("RegulationTwoColumnTable_both.tsv", "GCN4;TFC3\n")
+    graph = read_folder(tmp_path)
+    assert graph.report.ambiguous == {"GCN4": ("YAL001C", "YEL009C")}
+    assert "1 names mean several genes and so none, such as GCN4" in str(graph.report)
+    # the table came with orftogene.txt, which knows what it means by GCN4
+    assert graph.networks["yeastract_both"].edge_index.tolist() == [[1], [0]]
+
+
 def test_a_network_that_stands_twice_is_read_once(write, tmp_path):
     write("yeast_string_genes.txt", "YAL001C\nYEL009C\n")
     write("yeast_string_fusion_adjacency.txt", FUSION)
