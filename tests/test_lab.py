@@ -97,7 +97,10 @@ def test_words_are_no_surer_than_the_rows():
     assert "node_mask and gpu_mask lead, too close for 5 steps to part" in said
     assert "is fastest" not in said
     nothing = frame(table([row("node_mask", 0.01) | {"status": "failed: x"}]))
-    assert lab.findings(nothing) == ["No point of this sweep was measured, so there is nothing to compare."]
+    assert lab.findings(nothing) == [
+        "No point of this sweep was measured, so there is nothing to compare.",
+        "1 point (hetero_cell node_mask): failed: x.",
+    ]
 
 
 def test_a_failed_gate_is_said_first():

@@ -163,17 +163,7 @@ class CellGraph:
         if networks is None:
             return self
         own = self.networks
-        if isinstance(networks, int):
-            if isinstance(networks, bool) or not 1 <= networks <= len(own):
-                raise InputError(f"networks is {networks!r}, expected 1 to {len(own)} or names of networks")
-            names = list(own)[:networks]
-        else:
-            names = list(networks)
-            for name in names:
-                if name not in own:
-                    raise unknown("network", name, own)
-            if not names or len(set(names)) < len(names):
-                raise InputError(f"networks is {names!r}, expected one or more names, none of them twice")
+        names = chosen(networks, list(own))
         rest = {name: n for name, n in self.relations.items() if name not in own}
         return self._with({**{name: own[name] for name in names}, **rest})
 
@@ -266,3 +256,21 @@ class CellGraph:
     def __repr__(self) -> str:
         nodes = ", ".join(f"{number:,} {kind}" for kind, number in self.num_nodes.items())
         return f"CellGraph({self.source}: {nodes}; {len(self.networks)} networks, {self.num_edges:,} edges)"
+
+
+def chosen(networks: int | Iterable[str], names: Sequence[str]) -> list[str]:
+    """Return which of a graph's networks are meant: the first n of their names, or those named.
+
+    **Raises:** `InputError` for a number that is too small or too large, an unknown name, or a name given twice.
+    """
+    if isinstance(networks, int):
+        if isinstance(networks, bool) or not 1 <= networks <= len(names):
+            raise InputError(f"networks is {networks!r}, expected 1 to {len(names)} or names of networks")
+        return list(names[:networks])
+    wanted = list(networks)
+    for name in wanted:
+        if name not in names:
+            raise unknown("network", name, names)
+    if not wanted or len(set(wanted)) < len(wanted):
+        raise InputError(f"networks is {wanted!r}, expected one or more names, none of them twice")
+    return wanted

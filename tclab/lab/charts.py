@@ -116,7 +116,11 @@ def _lines(rows: pd.DataFrame, column: str, axis: str, title: str, more: str) ->
     base = alt.Chart(ok).encode(
         x=x,
         color=_colour(ok),
-        strokeDash=alt.StrokeDash("model:N", title="model", legend=alt.Legend(symbolType="stroke")),
+        strokeDash=alt.StrokeDash(
+            "model:N",
+            title="model",
+            legend=alt.Legend(symbolType="stroke", symbolStrokeColor="#333333", symbolSize=400),
+        ),
         detail="way:N",
     )
     layers = [

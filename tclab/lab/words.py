@@ -11,7 +11,7 @@ def findings(rows: pd.DataFrame) -> list[str]:
     """Return what the rows of a sweep say, a sentence each; nothing is said that no row carries."""
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     if ok.empty:
-        return ["No point of this sweep was measured, so there is nothing to compare."]
+        return ["No point of this sweep was measured, so there is nothing to compare.", *_lost(rows)]
     said = [_gate(rows), *_strategies(ok), *_models(ok), *_bytes(ok), *_syncs(ok), *_lost(rows)]
     return [sentence for sentence in said if sentence]
 
@@ -94,7 +94,7 @@ def _bytes(ok: pd.DataFrame) -> list[str]:
     there = _fullest(ok).dropna(subset=["batch_bytes"])
     if there["strategy"].nunique() < 2:
         return []
-    most, least = (there.sort_values("batch_bytes").iloc[i] for i in (-1, 0))
+    most, least = (there.sort_values(["batch_bytes", "median_seconds"]).iloc[i] for i in (-1, 0))
     return [
         f"A batch of {most['batch_size']} carries {bytes_text(most['batch_bytes'])} with {most['strategy']} and "
         f"{bytes_text(least['batch_bytes'])} with {least['strategy']}."

@@ -6,12 +6,22 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tclab.errors import InputError
 
 _HEADER = b"header"
 _MARGIN = 64 << 20  # what LMDB itself may need beside the values
+
+
+def _lmdb() -> ModuleType:
+    try:
+        import lmdb
+    except ModuleNotFoundError:
+        raise InputError("stored samples need the package lmdb: pip install 'tclab[data]'") from None
+    module: ModuleType = lmdb
+    return module
 
 
 def _key(index: int) -> bytes:
@@ -30,9 +40,7 @@ def write_store(path: str | Path, values: Iterable[bytes], *, header: dict[str, 
     - `header`: what the samples were made for; `Store` compares it when it opens the folder.
     - `size_bytes`: how large the values are in all, at most.
     """
-    import lmdb
-
-    with lmdb.open(str(path), map_size=2 * size_bytes + _MARGIN, sync=False, metasync=False) as environment:
+    with _lmdb().open(str(path), map_size=2 * size_bytes + _MARGIN, sync=False, metasync=False) as environment:
         number = 0
         with environment.begin(write=True) as transaction:
             for value in values:
@@ -64,8 +72,7 @@ class Store:
 
     def _environment(self) -> Any:
         if self._opened is None or self._opened[0] != os.getpid():  # LMDB must not be used across a fork
-            import lmdb
-
+            lmdb = _lmdb()
             try:
                 environment = lmdb.open(self.path, readonly=True, lock=False, readahead=False)
             except lmdb.Error as error:

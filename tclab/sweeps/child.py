@@ -51,10 +51,13 @@ def _failed(error: BaseException) -> str:
         words in str(error).lower() for words in _OUT_OF_MEMORY
     ):
         return "oom"
+    from tclab.errors import InputError
     from tclab.message_passing import NeedsEdgesError
 
     if isinstance(error, NeedsEdgesError):
         return "skipped: needs edges"
+    if isinstance(error, InputError):  # made to be read
+        return f"failed: {first}"
     return f"failed: {type(error).__name__}: {first}"
 
 

@@ -135,7 +135,7 @@ def _auto_networks(masked: bool, common: dict[str, Any], model: str) -> list[int
     """Return one, a third and all of a graph's networks; for DANGO those it reads."""
     if not masked:
         return [None]
-    every = len(Point(**common, model=model).cell_graph().networks)
+    every = len(Point(**common, model=model).network_names())
     return [*sorted({1, max(1, every // 3), every})]
 
 

@@ -33,7 +33,12 @@ def _reference(point: Point) -> Reference:
 
 @lru_cache(maxsize=256)
 def _gate(point: Point, strategy: str) -> GateResult:
-    return _reference(point).compare(strategy)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # its tensors are small: threads would wait for one another longer than they work
+    try:
+        return _reference(point).compare(strategy)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def gate_of(point: Point) -> GateResult:

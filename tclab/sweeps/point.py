@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tclab.errors import InputError, unknown
-from tclab.graph import CellGraph
+from tclab.graph import NETWORK_SIZES, CellGraph, chosen
 from tclab.masking import get as strategy_of
 from tclab.models import ModelKind
 from tclab.models import get as model_of
@@ -108,7 +108,13 @@ class Point:
         elif isinstance(self.networks, str):
             object.__setattr__(self, "networks", (self.networks,))
         if self.networks is not None:
-            self.cell_graph()  # names and numbers of networks are the graph's to know
+            chosen(self.networks, self.network_names())
+
+    def network_names(self) -> list[str]:
+        """Return the names of all networks of this point's graph, in order; a folder is read for them."""
+        if self.graph == "synthetic":
+            return list(NETWORK_SIZES)  # known without making it
+        return list(_whole_graph(self.graph, self.scale, self.seed, self.self_loops).networks)
 
     @property
     def kind(self) -> ModelKind:
