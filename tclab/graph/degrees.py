@@ -96,15 +96,11 @@ def overlap(graph: CellGraph) -> pd.DataFrame:
         for second, other in pairs.items():
             shared = len(np.intersect1d(one, other, assume_unique=True))
             union = len(one) + len(other) - shared
-            rows.append(
-                {"first": first, "second": second, "shared": shared, "jaccard": shared / max(union, 1)}
-            )
+            rows.append({"first": first, "second": second, "shared": shared, "jaccard": shared / max(union, 1)})
     return pd.DataFrame(rows)
 
 
-def reach(
-    graph: CellGraph, *, layers: int = 3, samples: int = 50, deleted: int = 3, seed: int = 0
-) -> pd.DataFrame:
+def reach(graph: CellGraph, *, layers: int = 3, samples: int = 50, deleted: int = 3, seed: int = 0) -> pd.DataFrame:
     """Return how far deletions are felt, layer by layer: a row for each sample and layer.
 
     Messages go from source to target, as the models send them. After layer l the rows that differ from the
