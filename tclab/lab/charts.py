@@ -32,6 +32,7 @@ _SHAPES = (
     "triangle-left",
     "triangle-right",
 )
+_DASHES = [[1, 0], [5, 3], [2, 2]]  # a model each
 _WIDTH, _HEIGHT = 520, 300
 
 
@@ -101,6 +102,11 @@ def _lines(rows: pd.DataFrame, column: str, axis: str, title: str, more: str) ->
         steps[steps["status"] == "ok"],
         ["strategy", "model", "way", column, "samples_per_second", "low", "high"],
     )
+    models = sorted(ok["model"].unique())
+    if len(models) > 1:
+        words = ("solid", "dashed", "dotted")
+        named = ", ".join(f"{model} {word}" for model, word in zip(models, words, strict=False))
+        more = f"{more} · {named}"
     x = alt.X(
         f"{column}:Q",
         title=axis,
@@ -116,11 +122,7 @@ def _lines(rows: pd.DataFrame, column: str, axis: str, title: str, more: str) ->
     base = alt.Chart(ok).encode(
         x=x,
         color=_colour(ok),
-        strokeDash=alt.StrokeDash(
-            "model:N",
-            title="model",
-            legend=alt.Legend(symbolType="stroke", symbolStrokeColor="#333333", symbolSize=400),
-        ),
+        strokeDash=alt.StrokeDash("model:N", scale=alt.Scale(domain=models, range=_DASHES), legend=None),
         detail="way:N",
     )
     layers = [
@@ -187,7 +189,7 @@ def throughput_by_strategy(rows: pd.DataFrame) -> alt.LayerChart:
     chosen = _at_largest(rows)
     steps = _steps(chosen)
     ok = _plain(steps[steps["status"] == "ok"], ["strategy", "way", "samples_per_second", "low", "high"])
-    order = alt.EncodingSortField("samples_per_second", order="descending")
+    order = ok.sort_values("samples_per_second", ascending=False)["way"].tolist()
     y = alt.Y("way:N", sort=order, title=None, axis=alt.Axis(labelLimit=260))
     bars = (
         alt.Chart(ok)
@@ -211,7 +213,7 @@ def bytes_per_batch(rows: pd.DataFrame) -> alt.LayerChart:
     ok["label"] = ok["batch_bytes"].map(bytes_text)
     y = alt.Y(
         "way:N",
-        sort=alt.EncodingSortField("batch_bytes", order="descending"),
+        sort=ok.sort_values("batch_bytes", ascending=False)["way"].tolist(),
         title=None,
         axis=alt.Axis(labelLimit=260),
     )
@@ -253,7 +255,7 @@ def stages(rows: pd.DataFrame) -> alt.Chart:
         .encode(
             y=alt.Y(
                 "way:N",
-                sort=alt.EncodingSortField("median_seconds", op="sum"),
+                sort=flat.groupby("way")["median_seconds"].sum().sort_values().index.tolist(),
                 title=None,
                 axis=alt.Axis(labelLimit=260),
             ),
