@@ -127,10 +127,15 @@ def test_dango_refuses_to_be_given_no_graph_it_could_read():
 class MaskOnceView(SharedView):
     """Zeroes deleted nodes at the first layer alone: biases bring them back to life at the second."""
 
-    def _without_deleted(self, x, kind):
-        if getattr(self, "seen", None) is None:
-            self.seen = x
-        return super()._without_deleted(x, kind) if x is self.seen else x
+    def _sums(self, relations, x, transpose, weights):
+        rows = self._rows
+        if getattr(self, "seen", False):
+            self._rows = {kind: ids[:0] for kind, ids in rows.items()}
+        self.seen = True
+        try:
+            return super()._sums(relations, x, transpose, weights)
+        finally:
+            self._rows = rows
 
 
 class WrongSampleView(SharedView):

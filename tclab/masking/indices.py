@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NoReturn
 
 from torch import Tensor
@@ -24,6 +25,11 @@ class _WildTypeOnly(SharedView):
     def neighbour_sum(
         self, relation: str, x: Tensor, *, transpose: bool = False, self_weight: Tensor | None = None
     ) -> Tensor:
+        self._refuse()
+
+    def neighbour_sums(
+        self, relations: Sequence[str], x: Tensor, *, self_weights: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
         self._refuse()
 
     def with_wild_type(self) -> NoReturn:

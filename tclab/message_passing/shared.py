@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -82,38 +82,54 @@ def without_rows(x: Tensor, rows: Tensor) -> Tensor:
     return x.index_fill(0, rows, 0.0)
 
 
-class _SharedSum(torch.autograd.Function):
-    """Y = A·X + w·X, rows of deleted targets zero; the gradient is Aᵀ·(K·G) + w·G, with Aᵀ made once for good."""
+class _Link(NamedTuple):
+    """One relation as the sums need it: A, Aᵀ (made once for good), and the target rows that are deleted."""
+
+    matrix: Tensor
+    transposed: Tensor
+    gone: Tensor
+
+
+class _SharedSums(torch.autograd.Function):
+    """Yᵢ = Aᵢ·X + wᵢ·X for several relations, rows of deleted targets zero.
+
+    The gradient, Σ Aᵢᵀ·(K·Gᵢ) + wᵢ·Gᵢ, is added up in one tensor in place.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        self_weight: Tensor | None,
-        matrix: Tensor,
-        transposed: Tensor,
-        gone: Tensor,
-        size: int,
-    ) -> Tensor:
-        ctx.transposed, ctx.gone, ctx.size = transposed, gone, size
-        ctx.save_for_backward(*(() if self_weight is None else (x, self_weight)))
+        ctx: Any, x: Tensor, weights: Tensor | None, links: Sequence[_Link], size: int
+    ) -> tuple[Tensor, ...]:
+        ctx.links, ctx.size = links, size
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*(() if weights is None else (x, weights)))
         width = x.size(1)
-        own = None if self_weight is None else (x * self_weight).view(-1, size * width)
-        y = spmm(matrix, x.reshape(-1, size * width), add_to=own)
-        return y.view(-1, width).index_fill_(0, gone, 0.0)
+        wide = x.reshape(-1, size * width)
+        sums = []
+        for place, link in enumerate(links):
+            own = None if weights is None else wide * weights[place]
+            sums.append(spmm(link.matrix, wide, add_to=own).view(-1, width).index_fill_(0, link.gone, 0.0))
+        return tuple(sums)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        width = gradient.size(1)
-        gradient = without_rows(gradient.contiguous(), ctx.gone)
-        own = to_weight = None
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        to_x = to_weights = None
         if ctx.saved_tensors:
-            x, self_weight = ctx.saved_tensors
-            to_weight = torch.dot(gradient.view(-1), x.reshape(-1)).view(1)
-            own = (gradient * self_weight).view(-1, ctx.size * width)
-        to_x = spmm(ctx.transposed, gradient.view(-1, ctx.size * width), add_to=own)
-        return to_x.view(-1, width), to_weight, None, None, None, None
+            x, weights = ctx.saved_tensors
+            to_weights = torch.zeros_like(weights)
+        width = 0
+        for place, (link, gradient) in enumerate(zip(ctx.links, gradients, strict=True)):
+            if gradient is None:  # nothing of this sum was used
+                continue
+            width = gradient.size(1)
+            gradient = without_rows(gradient.contiguous(), link.gone)
+            wide = gradient.view(-1, ctx.size * width)
+            if to_weights is not None:
+                to_weights[place] = torch.dot(gradient.view(-1), x.reshape(-1))
+                to_x = wide * weights[place] if to_x is None else to_x.addcmul_(wide, weights[place])
+            to_x = spmm(link.transposed, wide, add_to=to_x)
+        return None if to_x is None else to_x.view(-1, width), to_weights, None, None
 
 
 class SharedView(View):
@@ -129,7 +145,6 @@ class SharedView(View):
         super().__init__(graph, lost[graph.deleted_type])
         self._lost = lost
         self._rows = {kind: deletions.nodes * self.size + deletions.samples() for kind, deletions in lost.items()}
-        self._kept: tuple[Tensor, Tensor] | None = None
         self._keep: dict[str, Tensor] | None = None
 
     @property
@@ -148,29 +163,37 @@ class SharedView(View):
         """Return one row for each (node, sample) pair, [N * B, H]."""
         return x.unsqueeze(1).expand(-1, self.size, -1).reshape(-1, x.size(1))
 
-    def _without_deleted(self, x: Tensor, kind: str) -> Tensor:
-        """Return K·X; a layer sums the same X over many networks, so the last one is kept."""
-        if self._rows[kind].numel() == 0:
-            return x
-        if self._kept is None or self._kept[0] is not x:
-            self._kept = (x, x.index_fill(0, self._rows[kind], 0.0))
-        return self._kept[1]
-
     def neighbour_sum(
         self, relation: str, x: Tensor, *, transpose: bool = False, self_weight: Tensor | None = None
     ) -> Tensor:
         """Return the sum over kept edges into each row: K·A·(K·X)."""
-        network = self._relation(relation)
-        source, target = network.source, network.target
-        if transpose:
-            source, target = target, source
-        with torch.no_grad():
-            matrix = network.csr(dtype=x.dtype, transpose=transpose)
-            transposed = network.csr(dtype=x.dtype, transpose=not transpose)
-        kept = self._without_deleted(x, source)
-        own = None if self_weight is None else self_weight.to(x.dtype)
-        summed: Tensor = _SharedSum.apply(kept, own, matrix, transposed, self._rows[target], self.size)
+        weights = None if self_weight is None else self_weight.to(x.dtype)
+        (summed,) = self._sums([relation], x, transpose, weights)
         return summed
+
+    def neighbour_sums(
+        self, relations: Sequence[str], x: Tensor, *, self_weights: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
+        """Return the sums over several relations, whose gradients are added up in one tensor."""
+        return self._sums(relations, x, False, torch.cat(list(self_weights)).to(x.dtype))
+
+    def _sums(
+        self, relations: Sequence[str], x: Tensor, transpose: bool, weights: Tensor | None
+    ) -> Sequence[Tensor]:
+        links, source = [], self.graph.deleted_type
+        with torch.no_grad():
+            for name in relations:
+                network = self._relation(name)
+                source, target = network.source, network.target
+                if transpose:
+                    source, target = target, source
+                matrix = network.csr(dtype=x.dtype, transpose=transpose)
+                transposed = network.csr(dtype=x.dtype, transpose=not transpose)
+                links.append(_Link(matrix, transposed, self._rows[target]))
+        if self._rows[source].numel():
+            x = x.index_fill(0, self._rows[source], 0.0)
+        sums: tuple[Tensor, ...] = _SharedSums.apply(x, weights, links, self.size)
+        return sums
 
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
         """Return how many kept edges go into each row, [R_target] float32."""

@@ -77,6 +77,23 @@ class View(ABC):
         **Returns:** [R_target, H]
         """
 
+    def neighbour_sums(
+        self, relations: Sequence[str], x: Tensor, *, self_weights: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
+        """Return `neighbour_sum` for several relations within the deleted type, each with its own self-weight.
+
+        One after the other, unless a view can do better.
+
+        **Arguments:**
+
+        - `x`: [R, H]
+        - `self_weights`: [1] for each relation.
+
+        **Returns:** [R, H] for each relation.
+        """
+        pairs = zip(relations, self_weights, strict=True)
+        return [self.neighbour_sum(name, x, self_weight=weight) for name, weight in pairs]
+
     @abstractmethod
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
         """Return how many kept edges go into each target row, [R_target] float32, weights not counted."""

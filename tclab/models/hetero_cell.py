@@ -115,8 +115,10 @@ class HeteroCell(nn.Module):
         return x
 
     def _convolved(self, view: View, x: Tensor, convolutions: nn.Module) -> Iterator[Tensor]:
-        for name, convolution in zip(self.networks, convolutions.children(), strict=True):
-            yield convolution(view, name, x)
+        gins = [gin for gin in convolutions.children() if isinstance(gin, MaskedGIN)]
+        sums = view.neighbour_sums(self.networks, x, self_weights=[gin.self_weight for gin in gins])
+        for gin, summed in zip(gins, sums, strict=True):
+            yield gin(summed)
 
     def pooled(self, view: View) -> tuple[Tensor, Tensor]:
         """Return every sample's pooled embedding, the wild type first, and the wild type's rows.

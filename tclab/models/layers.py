@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tclab.errors import unknown
-from tclab.message_passing import View
 
 ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
     "relu": F.relu,
@@ -65,11 +65,34 @@ class MaskedGIN(nn.Module):
         self.activation = activation_of(activation)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, view: View, network: str, x: Tensor) -> Tensor:
-        """Return [R, H] for rows `x: [R, H]` and their neighbours in one network of a view."""
-        x = view.neighbour_sum(network, x, self_weight=1 + self.eps)
+    @property
+    def self_weight(self) -> Tensor:
+        """How much of itself a row adds, 1 + ε, [1]."""
+        return 1 + self.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [R, H] for `x: [R, H]`, the rows' neighbour sums with `self_weight` times themselves."""
         for place, linear in enumerate(self.linears):
             x = linear(x)
             if place + 1 < len(self.linears):
-                x = self.activation(x, inplace=True)
+                x = _InnerReLU.apply(x) if self.activation is F.relu else self.activation(x)
         return self.dropout(self.activation(self.norm(x), inplace=True))
+
+
+class _InnerReLU(torch.autograd.Function):
+    """ReLU between two Linear layers, in place in both directions.
+
+    Only there: the gradient that a Linear hands back is a tensor that nothing else holds.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x.relu_())
+        return x
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (output,) = ctx.saved_tensors
+        return torch.ops.aten.threshold_backward.grad_input(gradient, output, 0, grad_input=gradient)
