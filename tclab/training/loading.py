@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -64,15 +63,12 @@ class Batches(Dataset[LoadedBatch]):
         return LoadedBatch(batch, middle - begin, perf_counter() - middle)
 
 
-def loader(
-    batches: Batches, *, workers: int, pin_memory: bool, order: Sequence[int] | None = None
-) -> DataLoader[LoadedBatch]:
+def loader(batches: Batches, *, workers: int, pin_memory: bool) -> DataLoader[LoadedBatch]:
     """Return the loader of some batches; `workers=0` makes them in this process."""
     options: dict[str, Any] = {"prefetch_factor": 2} if workers else {}
     return DataLoader(
         batches,
         batch_size=None,
-        sampler=order,
         num_workers=workers,
         pin_memory=pin_memory,
         collate_fn=_as_it_is,
