@@ -22,15 +22,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-ALLOCATORS = {
-    "default": {},
-    # what glibc is told to keep every page that it ever had
-    "pages kept": {
-        "MALLOC_MMAP_MAX_": "0",
-        "MALLOC_TRIM_THRESHOLD_": "1099511627776",
-        "MALLOC_TOP_PAD_": "268435456",
-    },
-}
+from tclab.sweeps.point import ALLOCATORS
 
 
 def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:

@@ -97,18 +97,18 @@ def _run(point: Point, folder: Path) -> _Timed:
         for _ in range(point.warmup):
             _take(batches, step, StageClock(cuda=cuda))
         clock = StageClock(cuda=cuda)
-        loaded: list[LoadedBatch] = []
+        making: dict[str, list[float]] = {"sample": [], "collate": []}
         gc.collect()
         with PeakMemory(cuda=cuda) as memory:
             for _ in range(point.steps):
                 last = _take(batches, step, clock)
-                loaded.append(LoadedBatch(first.batch, last.sample_seconds, last.collate_seconds))
+                making["sample"].append(last.sample_seconds)
+                making["collate"].append(last.collate_seconds)
             seconds = clock.seconds()
     finally:
         del batches  # ends the workers
         loading.close()
-    seconds["sample"] = [batch.sample_seconds for batch in loaded]
-    seconds["collate"] = [batch.collate_seconds for batch in loaded]
+    seconds |= making
     stages = [seconds[name] for name in STEP_STAGES if name in seconds]
     seconds["other"] = [whole - sum(parts) for whole, *parts in zip(seconds["step"], *stages, strict=True)]
     return _Timed(
