@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 import tempfile
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -19,11 +18,10 @@ from tclab.masking import get as strategy_of
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.point import Point
 from tclab.sweeps.rows import columns_of
-from tclab.timing import PeakMemory, StageClock, syncs
+from tclab.timing import Ledger, PeakMemory, syncs
 from tclab.training import Batches, GateResult, LoadedBatch, Reference, Step, gate, loader
 
 HOST_STAGES = ("wait",)
-STEP_STAGES = ("wait", "transfer", "mask", "forward", "loss", "backward", "optimizer")
 
 
 @lru_cache(maxsize=8)
@@ -59,17 +57,6 @@ class _Timed:
     peak_bytes: int | None
 
 
-def _take(batches: Iterator[LoadedBatch], step: Step, clock: StageClock) -> LoadedBatch:
-    def stage(name: str) -> AbstractContextManager[None]:
-        return clock.stage(name, host=name in HOST_STAGES)
-
-    with clock.step():
-        with stage("wait"):
-            loaded = next(batches)
-        step(loaded.batch, stage=stage)
-    return loaded
-
-
 def _run(point: Point, folder: Path) -> _Timed:
     """Warm up, count the host's waits in one step, then time `steps` steps."""
     cuda = point.device == "cuda"
@@ -88,29 +75,28 @@ def _run(point: Point, folder: Path) -> _Timed:
     batches = iter(loader(data, workers=point.workers, pin_memory=cuda))
     try:
         begin = perf_counter()
-        first = _take(batches, step, StageClock(cuda=cuda))  # one more than `warmup`: the cold start
+        first = next(batches)  # one more than `warmup`: the cold start
+        step(first.batch)
         if cuda:
             torch.cuda.synchronize()
         cold = perf_counter() - begin
         with syncs() as found:
             _audited(step, first)
-        for _ in range(point.warmup):
-            _take(batches, step, StageClock(cuda=cuda))
-        clock = StageClock(cuda=cuda)
+        for loaded in islice(batches, point.warmup):
+            step(loaded.batch)
         making: dict[str, list[float]] = {"sample": [], "collate": []}
         gc.collect()
-        with PeakMemory(cuda=cuda) as memory:
-            for _ in range(point.steps):
-                last = _take(batches, step, clock)
-                making["sample"].append(last.sample_seconds)
-                making["collate"].append(last.collate_seconds)
-            seconds = clock.seconds()
+        with PeakMemory(cuda=cuda) as memory, Ledger(cuda=cuda) as ledger:
+            for loaded in ledger.steps(islice(batches, point.steps)):
+                step(loaded.batch, stage=ledger.stage)
+                making["sample"].append(loaded.sample_seconds)
+                making["collate"].append(loaded.collate_seconds)
     finally:
         del batches  # ends the workers
         loading.close()
+    host = ledger.seconds()
+    seconds = {**host, **ledger.seconds("device"), **{name: host[name] for name in HOST_STAGES}} if cuda else host
     seconds |= making
-    stages = [seconds[name] for name in STEP_STAGES if name in seconds]
-    seconds["other"] = [whole - sum(parts) for whole, *parts in zip(seconds["step"], *stages, strict=True)]
     return _Timed(
         seconds,
         cold,

@@ -1,0 +1,320 @@
+"""Where the time of each step went, cut at consecutive boundaries, so that the parts add up to the whole."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from threading import get_ident
+from time import perf_counter_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tclab.timing.accounts import QUEUE, TOLERANCE, Block, Cuts, Making, closures, rows_of
+from tclab.timing.raw_clock import raw_clock_ns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Item = TypeVar("Item")
+
+_END: Any = object()
+
+Spike = Callable[[int], "tuple[str, float] | None"]
+
+
+class _Stage:
+    __slots__ = ("ledger", "name")
+
+    def __init__(self, ledger: Ledger, name: str) -> None:
+        self.ledger = ledger
+        self.name = name
+
+    def __enter__(self) -> None:
+        self.ledger._enter(self.name)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.ledger._broken = True
+        self.ledger._leave()
+
+
+class Ledger:
+    """Accounts for every moment of a loop's steps: its stages, and `other` between them.
+
+    `with Ledger() as ledger: for batch in ledger.steps(loader): ...` and, inside,
+    `with ledger.stage("forward"): ...`. Each boundary is one cut, which ends what came before it and begins what
+    comes after, so nothing is left out and nothing counts twice: a stage inside a stage is taken out of the
+    outer one. On CUDA a cut is also an event on the current stream. The device is waited for before the first
+    step and after the last one, never between.
+
+    Timelines: `host`; `device` on CUDA; `worker 0`, … where batches tell how they were made (`made`). They
+    overlap, so each closes by itself, against the kernel's raw clock, which the cuts do not use.
+
+    **Arguments:**
+
+    - `cuda`: the work runs on a CUDA device; found out when the first step begins unless given.
+    - `queued`: put the device behind the host before each step, so that its events hold no launch gaps; the
+      timeline is then called `queued`. The step itself becomes slower: measure it apart.
+    - `spike`: step number → (stage, seconds) of a delay to put there, or `None`; the stage `other` puts it
+      between the first two stages. See `spike_in`.
+    """
+
+    def __init__(self, *, cuda: bool | None = None, queued: bool = False, spike: Spike | None = None) -> None:
+        self.cuda = cuda
+        self.queued = queued
+        self._spike = spike
+        self._pending: tuple[str, float] | None = None
+        self._steps: list[Cuts] = []
+        self._cuts: Cuts | None = None  # of the step that is open
+        self._open: list[str] = []
+        self._thread: int | None = None
+        self._made: list[Making] = []
+        self._blocks: list[Block] = []
+        self._stages: dict[str, _Stage] = {}
+        self._broken = False  # an exception went through a stage of the open step
+        self._cycles_per_second = 0.0  # of the device, for `queued`
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._drop_step()
+
+    def __len__(self) -> int:
+        """How many steps were taken to their end."""
+        return len(self._steps)
+
+    @property
+    def current(self) -> str:
+        """The stage that the loop is in now; `other` between stages and outside steps."""
+        return self._open[-1] if self._open else "other"
+
+    # ---- the loop
+
+    def steps(self, batches: Iterable[Item]) -> Iterator[Item]:
+        """Yield batch after batch; each is a step, from asking for the batch to asking for the next.
+
+        Waiting for the batch is the stage `wait`. A batch with an attribute `making` (a `Making`) is entered on its
+        worker's timeline.
+        """
+        iterator = iter(batches)
+        first = len(self._steps)
+        begin = end = self._begin_block()
+        try:
+            before = None
+            while True:
+                self._begin_step(before)
+                with self.stage("wait"):
+                    batch = next(iterator, _END)
+                if batch is _END:
+                    break
+                making = getattr(batch, "making", None)
+                if isinstance(making, Making):
+                    self.made(making)
+                self._put_behind()
+                try:
+                    yield batch
+                finally:  # a `break` ends its step too, an exception does not
+                    if self._cuts is not None and not self._broken:
+                        before = self._end_step()
+                        end = raw_clock_ns()
+        finally:
+            self._drop_step()
+            self._end_block(first, begin, end)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Run one step of a loop that asks for its batches in another way than `for batch in ledger.steps(…)`."""
+        first = len(self._steps)
+        begin = self._begin_block()
+        self._begin_step()
+        self._put_behind()
+        end = begin
+        try:
+            yield
+            self._end_step()
+            end = raw_clock_ns()
+        finally:
+            self._drop_step()
+            self._end_block(first, begin, end)
+
+    def stage(self, name: str) -> _Stage:
+        """Return the context of one stage of the current step.
+
+        **Raises:** `RuntimeError` when it is entered outside a step, or on another thread than the step.
+        """
+        found = self._stages.get(name)
+        if found is None:
+            found = self._stages[name] = _Stage(self, name)
+        return found
+
+    def made(self, making: Making) -> None:
+        """Enter on its worker's timeline how a batch was made."""
+        self._made.append(making)
+
+    # ---- cuts
+
+    def _begin_block(self) -> int:
+        if self.cuda is None:
+            torch = sys.modules.get("torch")
+            self.cuda = bool(torch is not None and torch.cuda.is_initialized())
+        self._thread = get_ident()
+        self._synchronize()
+        return raw_clock_ns()
+
+    def _end_block(self, first: int, begin: int, end: int) -> None:
+        if self.cuda:
+            self._synchronize()
+            end = raw_clock_ns()
+        if len(self._steps) > first:
+            self._blocks.append(Block(first, len(self._steps), end - begin))
+
+    def _synchronize(self) -> None:
+        if self.cuda:
+            import torch
+
+            torch.cuda.synchronize()
+
+    def _drop_step(self) -> None:
+        self._cuts = None
+        self._open.clear()
+
+    def _begin_step(self, before: Cuts | None = None) -> None:
+        """Open a step; one that follows another begins with the very cut that ended it."""
+        self._cuts = Cuts()
+        self._open.clear()
+        self._broken = False
+        self._pending = self._spike(len(self._steps)) if self._spike is not None else None
+        if before is None:
+            self._cut("other")
+        else:
+            self._cuts.owners.append("other")
+            self._cuts.host.append(before.host[-1])
+            self._cuts.events.extend(before.events[-1:])
+
+    def _end_step(self) -> Cuts:
+        assert self._cuts is not None
+        self._cut("")
+        if self._cuts.queue is not None:  # still asleep now, so that nothing was waited for in between
+            self._cuts.queued = not self._cuts.events[self._cuts.queue + 1].query()
+        ended, self._cuts = self._cuts, None
+        self._steps.append(ended)
+        return ended
+
+    def _cut(self, owner: str) -> None:
+        cuts = self._cuts
+        if cuts is None:
+            raise RuntimeError(
+                "a stage was entered outside a step: loop over ledger.steps(loader), or open ledger.step()"
+            )
+        cuts.owners.append(owner)
+        if self.cuda:
+            import torch
+
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            cuts.events.append(event)
+        cuts.host.append(perf_counter_ns())
+
+    def _enter(self, name: str) -> None:
+        if self._thread != get_ident() and self._cuts is not None:
+            raise RuntimeError(f"stage {name!r} was entered on another thread than its step")
+        self._open.append(name)
+        self._cut(name)
+        if self._pending is not None and self._pending[0] == name:
+            self._delay()
+
+    def _leave(self) -> None:
+        if self._cuts is None:  # the step was broken off inside this stage
+            return
+        self._open.pop()
+        self._cut(self.current)
+        if self._pending is not None and self._pending[0] == "other" and not self._open:
+            self._delay()
+
+    def _put_behind(self) -> None:
+        """Let the device sleep for longer than the host takes to enqueue the step, as the step before it did."""
+        if not (self.queued and self.cuda):
+            return
+        import torch
+
+        if not self._cycles_per_second:
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            torch.cuda._sleep(10_000_000)
+            end.record()
+            end.synchronize()
+            self._cycles_per_second = 10_000_000 / (begin.elapsed_time(end) / 1e3)
+        seconds = 0.05
+        if self._steps:
+            before = self._steps[-1]
+            seconds = 0.001 + 2.0 * (before.host[-1] - before.host[before.queue or 0]) / 1e9
+        assert self._cuts is not None
+        self._cuts.queue = len(self._cuts.owners)
+        self._cut(QUEUE)
+        torch.cuda._sleep(int(seconds * self._cycles_per_second))
+        self._cut("other")
+
+    def _delay(self) -> None:
+        assert self._pending is not None
+        until = perf_counter_ns() + int(self._pending[1] * 1e9)
+        self._pending = None
+        while perf_counter_ns() < until:  # sleeping would overshoot by what is to be found
+            pass
+
+    # ---- what was found
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row per timeline, step and stage: `timeline`, `step`, `stage`, `seconds`.
+
+        `seconds` is missing (never 0) where a stage of the list `STAGES` was not seen in that step, and, on the
+        timeline `queued`, where the device caught up with the host. The step itself is the stage `step`.
+        """
+        import pandas as pd
+
+        made = pd.DataFrame.from_records(
+            list(rows_of(self._steps, self._made, queued=self.queued)),
+            columns=["timeline", "step", "stage", "seconds"],
+        )
+        return made.astype({"seconds": "Float64"})
+
+    def seconds(self, timeline: str = "host") -> dict[str, list[float]]:
+        """Return stage → its seconds in each step that had it, `step` among them, without pandas."""
+        found: dict[str, list[float]] = {}
+        for line, _, stage, seconds in rows_of(self._steps, self._made, queued=self.queued):
+            if line == timeline and seconds is not None:
+                found.setdefault(stage, []).append(seconds)
+        return found
+
+    @property
+    def closure(self) -> dict[str, float | None]:
+        """Timeline → the share of its wall clock that its stages and `other` account for, block after block.
+
+        The whole ledger's; see `blocks` for single ones. Missing where the timeline has no clock of its own.
+        """
+        return closures(self._steps, self._blocks, self._made, queued=self.queued)
+
+    def blocks(self) -> list[dict[str, float | None]]:
+        """Return `closure` for each block by itself: each loop over `steps`, or each single `step`."""
+        return [closures(self._steps, [block], [], queued=self.queued) for block in self._blocks]
+
+    def closed(self, tolerance: float = TOLERANCE) -> bool:
+        """Whether each timeline that has a clock accounts for all of it but `tolerance`."""
+        return all(share is None or abs(share - 1.0) <= tolerance for share in self.closure.values())
+
+    def __str__(self) -> str:
+        """How far it closes, in one line a timeline."""
+        lines = []
+        for timeline, share in self.closure.items():
+            if share is None:
+                lines.append(f"{timeline}: no clock to close against")
+            elif abs(share - 1.0) <= TOLERANCE:
+                lines.append(f"{timeline} closed: {share:.1%}")
+            else:
+                lines.append(f"{timeline} does NOT close: its stages add up to {share:.1%} of the wall clock")
+        return "\n".join(lines)

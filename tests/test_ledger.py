@@ -1,0 +1,231 @@
+"""The ledger accounts for every moment, on the right stage, and says so against another clock."""
+
+import threading
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tclab.timing import STAGES, Ledger, Making, raw_clock_ns
+
+
+def busy(seconds):
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+def values(ledger, stage, timeline="host"):
+    frame = ledger.frame()
+    return frame[(frame.timeline == timeline) & (frame.stage == stage)].seconds
+
+
+def test_every_moment_is_on_one_stage():
+    with Ledger() as ledger:
+        for _ in ledger.steps(range(5)):
+            with ledger.stage("forward"):
+                busy(0.002)
+            busy(0.001)
+            with ledger.stage("backward"):
+                busy(0.003)
+    assert len(ledger) == 5
+    assert (values(ledger, "forward") >= 0.002).all()
+    assert (values(ledger, "backward") >= 0.003).all()
+    assert (values(ledger, "other") >= 0.001).all()
+    frame = ledger.frame()
+    for _, step in frame.groupby("step"):
+        whole = step[step.stage == "step"].seconds.item()
+        assert step[step.stage != "step"].seconds.sum() == pytest.approx(whole, abs=1e-9)
+
+
+def test_a_stage_inside_a_stage_is_taken_out_of_the_outer_one():
+    with Ledger() as ledger, ledger.step(), ledger.stage("forward"):
+        busy(0.001)
+        with ledger.stage("mask"):
+            busy(0.004)
+        busy(0.001)
+    assert values(ledger, "mask").item() >= 0.004
+    assert 0.002 <= values(ledger, "forward").item() < 0.004
+
+
+def test_a_stage_that_was_not_seen_is_missing_and_not_zero():
+    with Ledger() as ledger:
+        for number in ledger.steps(range(2)):
+            if number == 1:
+                with ledger.stage("loss"):
+                    pass
+    assert values(ledger, "transfer").isna().all()
+    assert values(ledger, "loss").isna().tolist() == [True, False]
+    assert "transfer" not in ledger.seconds()
+    assert len(ledger.seconds()["loss"]) == 1
+    assert set(STAGES) | {"step"} == set(ledger.frame().stage)
+
+
+def test_waiting_for_the_loader_is_a_stage():
+    def loader():
+        for number in range(3):
+            time.sleep(0.005)
+            yield number
+
+    with Ledger() as ledger:
+        found = list(ledger.steps(loader()))
+    assert found == [0, 1, 2]
+    assert (values(ledger, "wait") >= 0.005).all()
+
+
+def test_it_closes_against_a_clock_of_the_callers():
+    begin = time.monotonic()
+    with Ledger() as ledger:
+        for _ in ledger.steps(range(20)):
+            with ledger.stage("forward"):
+                busy(0.001)
+            busy(0.0005)
+    outside = time.monotonic() - begin
+    total = sum(ledger.seconds()["step"])
+    assert total <= outside
+    assert ledger.closed()
+    assert set(ledger.closure) == {"host"}
+    assert "host closed: 100.0%" in str(ledger)
+    assert len(ledger.blocks()) == 1
+
+
+def test_a_ledger_that_lost_time_says_that_it_does_not_close():
+    with Ledger() as ledger:
+        for _ in ledger.steps(range(3)):
+            busy(0.001)
+    ledger._steps[1].host[-1] -= 500_000  # half a millisecond that no stage has
+    assert not ledger.closed()
+    assert "does NOT close" in str(ledger)
+
+
+def test_a_break_ends_its_step_and_an_exception_does_not():
+    with Ledger() as ledger:
+        for number in ledger.steps(range(10)):
+            with ledger.stage("forward"):
+                pass
+            if number == 2:
+                break
+    assert len(ledger) == 3
+
+    def step_that_fails(ledger):
+        for number in ledger.steps(range(10)):
+            with ledger.stage("forward"):
+                busy(0.001)
+                if number == 2:
+                    raise ValueError("no")
+
+    with Ledger() as ledger:
+        with pytest.raises(ValueError, match="no"):
+            step_that_fails(ledger)
+        for _ in ledger.steps(range(4)):  # and goes on
+            busy(0.001)
+    assert len(ledger) == 6
+    assert ledger.closed()
+
+
+def test_a_stage_outside_a_step_and_on_another_thread_are_refused():
+    ledger = Ledger()
+    with pytest.raises(RuntimeError, match=r"outside a step: loop over ledger\.steps"), ledger.stage("forward"):
+        pass
+    found = []
+
+    def elsewhere():
+        try:
+            with ledger.stage("forward"):
+                pass
+        except RuntimeError as error:
+            found.append(str(error))
+
+    with ledger.step():
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+    assert found == ["stage 'forward' was entered on another thread than its step"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.recursive(st.sampled_from("abc"), lambda inner: st.lists(inner, max_size=4), max_leaves=12))
+def test_any_tree_of_stages_adds_up(tree):
+    def walk(node):
+        for child in node if isinstance(node, list) else []:
+            with ledger.stage(child if isinstance(child, str) else "list"):
+                walk(child)
+
+    ledger = Ledger()
+    for _ in ledger.steps(range(2)):
+        walk(tree)
+    frame = ledger.frame()
+    whole = frame[frame.stage == "step"].seconds
+    parts = frame[frame.stage != "step"].groupby("step").seconds.sum()
+    assert parts.tolist() == pytest.approx(whole.tolist(), abs=1e-9)
+    assert (frame.seconds.dropna() >= 0).all()
+
+
+@pytest.mark.parametrize("stage", ["wait", "forward", "other", "backward"])
+def test_a_delay_comes_back_where_it_was_put(stage):
+    with Ledger(spike=lambda step: (stage, 0.004) if step % 2 else None) as ledger:
+        for _ in ledger.steps(range(6)):
+            with ledger.stage("forward"):
+                pass
+            with ledger.stage("backward"):
+                pass
+    frame = ledger.frame()
+    spiked = frame[frame.step % 2 == 1].groupby("stage").seconds.min()
+    assert spiked[stage] >= 0.004
+    assert (spiked.drop([stage, "step"]).dropna() < 0.004).all()
+
+
+def test_a_step_without_a_loader_and_a_loop_that_is_not_torchs():
+    ledger = Ledger()
+    for _ in range(3):
+        with ledger.step(), ledger.stage("forward"):
+            sum(range(1000))
+    assert len(ledger) == 3
+    assert len(ledger.blocks()) == 3
+
+
+def making(worker, begin, **stages):
+    raw = (begin + 7, begin + 7 + 10_000)
+    return Making(worker, begin, begin + 10_000, stages, raw)
+
+
+def test_workers_have_timelines_of_their_own():
+    class Batch:
+        def __init__(self, making):
+            self.making = making
+
+    made = [making(number % 2, 20_000 * number, sample=6_000, collate=3_000) for number in range(4)]
+    with Ledger() as ledger:
+        for _ in ledger.steps([Batch(m) for m in made]):
+            busy(0.001)
+    frame = ledger.frame()
+    first = frame[frame.timeline == "worker 0"]
+    assert first[first.stage == "sample"].seconds.tolist() == [6e-6, 6e-6]
+    assert first[first.stage == "other"].seconds.tolist() == pytest.approx([1e-6, 1e-6])
+    idle = first[first.stage == "idle"].seconds
+    assert idle.isna().tolist() == [True, False]  # nobody knows how long it waited for its first
+    assert idle.iloc[1] == pytest.approx(30e-6)
+    assert ledger.closure["worker 0"] == pytest.approx(1.0)
+    assert ledger.closed()
+
+
+def test_batches_made_in_this_process_must_fill_the_wait():
+    def loader():
+        for _ in range(3):
+            begin = time.perf_counter_ns()
+            busy(0.003)
+            end = time.perf_counter_ns()
+            batch = type("Batch", (), {})()
+            batch.making = Making(None, begin, end, {"sample": end - begin})
+            yield batch
+
+    with Ledger() as ledger:
+        list(ledger.steps(loader()))
+    assert ledger.closure["loading"] == pytest.approx(1.0, abs=0.02)
+
+
+def test_the_second_clock_runs():
+    begin = raw_clock_ns()
+    busy(0.001)
+    assert raw_clock_ns() - begin >= 900_000
