@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from tclab.timing import environment, syncs
+from tclab.timing import Ledger, environment, syncs
 
 
 @pytest.mark.parametrize(
@@ -112,3 +112,36 @@ def test_importing_tclab_costs_next_to_nothing():
         return min(took)
 
     assert least("import tclab") - least("pass") < 0.3
+
+
+def test_each_stage_has_its_syncs_kernels_and_memory():
+    layer = torch.nn.Linear(8, 4)
+    x = torch.ones(16, 8)
+    ledger = Ledger()
+    with syncs(ledger) as found, ledger.step():
+        with ledger.stage("forward"):
+            loss = layer(x).relu().sum()
+        with ledger.stage("log"):
+            loss.item()
+        with ledger.stage("backward"):
+            loss.backward()
+        with ledger.stage("view"):
+            x.view(8, 16)[2:].t()
+    assert found.stages["log"].syncs == 1
+    assert found.stages["forward"].syncs == found.stages["backward"].syncs == 0
+    assert found.stages["forward"].kernels == 3  # addmm, relu, sum; the transposed weight is a view
+    assert found.stages["forward"].allocations == 3
+    assert found.stages["forward"].allocated_bytes == 2 * 16 * 4 * 4 + 4
+    assert found.stages["view"].kernels == found.stages["view"].allocations == 0
+    assert found.stages["backward"].kernels > 3
+    assert sum(stage.syncs for stage in found.stages.values()) == found.count
+
+
+def test_memory_that_is_set_aside_or_written_in_place_is_told_from_results():
+    x = torch.ones(4)
+    with syncs() as found:
+        x.add_(1.0)
+        torch.empty(256)
+    assert found.stages["other"].kernels == 1
+    assert found.stages["other"].allocations == 1
+    assert found.stages["other"].allocated_bytes == 1024
