@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import textwrap
@@ -6,7 +7,7 @@ import time
 import pytest
 import torch
 
-from tclab.timing import Ledger, environment, syncs
+from tclab.timing import Ledger, conditions, environment, syncs
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,49 @@ def test_the_environment_says_what_is_missing_with_none():
     if not torch.cuda.is_available():
         assert found["gpu"] is None
         assert found["gpus"] == 0
+
+
+def test_the_commit_is_that_of_the_code_and_not_of_whoever_uses_it(root, tmp_path):
+    git = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    head = subprocess.run(git, capture_output=True, text=True)
+    if head.returncode:
+        pytest.skip("this is no git checkout")
+    assert environment()["commit"].rstrip("+") == head.stdout.strip()
+
+
+class Nvml:
+    """Stands in for pynvml: one GPU, which does not tell its power."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+
+    class NVMLError(Exception):
+        pass
+
+    nvmlDeviceGetHandleByIndex = staticmethod(lambda index: index)
+    nvmlDeviceGetClockInfo = staticmethod(lambda handle, kind: {1: 1980, 2: 3201}[kind])
+    nvmlDeviceGetTemperature = staticmethod(lambda handle, kind: 41)
+    nvmlDeviceGetCurrentClocksThrottleReasons = staticmethod(lambda handle: 4)
+    nvmlDeviceGetComputeRunningProcesses = staticmethod(
+        lambda handle: [type("Process", (), {"pid": pid}) for pid in (os.getpid(), 1, 2)]
+    )
+
+    @staticmethod
+    def nvmlDeviceGetPowerUsage(handle):
+        raise Nvml.NVMLError("not supported")
+
+
+def test_conditions_tell_what_the_machine_tells_and_none_for_the_rest(monkeypatch):
+    found = conditions()
+    assert found["load"] >= 0
+    if not torch.cuda.is_available():
+        assert found["gpu_clock_mhz"] is None
+    monkeypatch.setattr("tclab.timing.conditions._nvml", lambda: Nvml)
+    with_gpu = conditions()
+    assert with_gpu.keys() == found.keys()
+    assert with_gpu["gpu_clock_mhz"] == 1980
+    assert with_gpu["gpu_throttle_reasons"] == "0x4"
+    assert with_gpu["gpu_other_processes"] == 2
+    assert with_gpu["gpu_power_watts"] is None
 
 
 def run(code):

@@ -4,6 +4,7 @@ Anyone can use it around a training loop of their own; torch is loaded only by w
 """
 
 from tclab.timing.accounts import STAGES, Making
+from tclab.timing.conditions import conditions
 from tclab.timing.environment import environment
 from tclab.timing.ledger import Ledger
 from tclab.timing.lightning_callback import lightning_callback
@@ -20,6 +21,7 @@ __all__ = [
     "PeakMemory",
     "SpikeIn",
     "Syncs",
+    "conditions",
     "environment",
     "lightning_callback",
     "raw_clock_ns",
