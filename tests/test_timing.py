@@ -118,7 +118,7 @@ def test_conditions_tell_what_the_machine_tells_and_none_for_the_rest(monkeypatc
     assert found["load"] >= 0
     if not torch.cuda.is_available():
         assert found["gpu_clock_mhz"] is None
-    monkeypatch.setattr("tclab.timing.conditions._nvml", lambda: Nvml)
+    monkeypatch.setattr(sys.modules["tclab.timing.conditions"], "_nvml", lambda: Nvml)
     with_gpu = conditions()
     assert with_gpu.keys() == found.keys()
     assert with_gpu["gpu_clock_mhz"] == 1980
