@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import textwrap
@@ -6,7 +7,7 @@ import time
 import pytest
 import torch
 
-from tclab.timing import environment, syncs
+from tclab.timing import Ledger, conditions, environment, syncs
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,49 @@ def test_the_environment_says_what_is_missing_with_none():
         assert found["gpus"] == 0
 
 
+def test_the_commit_is_that_of_the_code_and_not_of_whoever_uses_it(root, tmp_path):
+    git = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    head = subprocess.run(git, capture_output=True, text=True)
+    if head.returncode:
+        pytest.skip("this is no git checkout")
+    assert environment()["commit"].rstrip("+") == head.stdout.strip()
+
+
+class Nvml:
+    """Stands in for pynvml: one GPU, which does not tell its power."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+
+    class NVMLError(Exception):
+        pass
+
+    nvmlDeviceGetHandleByIndex = staticmethod(lambda index: index)
+    nvmlDeviceGetClockInfo = staticmethod(lambda handle, kind: {1: 1980, 2: 3201}[kind])
+    nvmlDeviceGetTemperature = staticmethod(lambda handle, kind: 41)
+    nvmlDeviceGetCurrentClocksThrottleReasons = staticmethod(lambda handle: 4)
+    nvmlDeviceGetComputeRunningProcesses = staticmethod(
+        lambda handle: [type("Process", (), {"pid": pid}) for pid in (os.getpid(), 1, 2)]
+    )
+
+    @staticmethod
+    def nvmlDeviceGetPowerUsage(handle):
+        raise Nvml.NVMLError("not supported")
+
+
+def test_conditions_tell_what_the_machine_tells_and_none_for_the_rest(monkeypatch):
+    found = conditions()
+    assert found["load"] >= 0
+    if not torch.cuda.is_available():
+        assert found["gpu_clock_mhz"] is None
+    monkeypatch.setattr(sys.modules["tclab.timing.conditions"], "_nvml", lambda: Nvml)
+    with_gpu = conditions()
+    assert with_gpu.keys() == found.keys()
+    assert with_gpu["gpu_clock_mhz"] == 1980
+    assert with_gpu["gpu_throttle_reasons"] == "0x4"
+    assert with_gpu["gpu_other_processes"] == 2
+    assert with_gpu["gpu_power_watts"] is None
+
+
 def run(code):
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
@@ -112,3 +156,36 @@ def test_importing_tclab_costs_next_to_nothing():
         return min(took)
 
     assert least("import tclab") - least("pass") < 0.3
+
+
+def test_each_stage_has_its_syncs_kernels_and_memory():
+    layer = torch.nn.Linear(8, 4)
+    x = torch.ones(16, 8)
+    ledger = Ledger()
+    with syncs(ledger) as found, ledger.step():
+        with ledger.stage("forward"):
+            loss = layer(x).relu().sum()
+        with ledger.stage("log"):
+            loss.item()
+        with ledger.stage("backward"):
+            loss.backward()
+        with ledger.stage("view"):
+            x.view(8, 16)[2:].t()
+    assert found.stages["log"].syncs == 1
+    assert found.stages["forward"].syncs == found.stages["backward"].syncs == 0
+    assert found.stages["forward"].kernels == 3  # addmm, relu, sum; the transposed weight is a view
+    assert found.stages["forward"].allocations == 3
+    assert found.stages["forward"].allocated_bytes == 2 * 16 * 4 * 4 + 4
+    assert found.stages["view"].kernels == found.stages["view"].allocations == 0
+    assert found.stages["backward"].kernels > 3
+    assert sum(stage.syncs for stage in found.stages.values()) == found.count
+
+
+def test_memory_that_is_set_aside_or_written_in_place_is_told_from_results():
+    x = torch.ones(4)
+    with syncs() as found:
+        x.add_(1.0)
+        torch.empty(256)
+    assert found.stages["other"].kernels == 1
+    assert found.stages["other"].allocations == 1
+    assert found.stages["other"].allocated_bytes == 1024

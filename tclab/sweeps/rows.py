@@ -76,17 +76,20 @@ MORE_COLUMNS = {
 ENVIRONMENT_COLUMNS = {
     "cpu": _TEXT,
     "cores": _WHOLE,
+    "cpu_limit_cores": _REAL,
     "memory_bytes": _WHOLE,
     "threads": _WHOLE,
     "gpu": _TEXT,
     "gpu_memory_bytes": _WHOLE,
     "gpus": _WHOLE,
+    "gpu_driver": _TEXT,
     "cuda": _TEXT,
     "os": _TEXT,
     "python": _TEXT,
     "torch": _TEXT,
     "torch_geometric": _TEXT,
     "numpy": _TEXT,
+    "commit": _TEXT,
     "allocator_settings": _TEXT,
 }
 SCHEMA = pa.schema(list({**POINT_COLUMNS, **MEASURED_COLUMNS, **MORE_COLUMNS, **ENVIRONMENT_COLUMNS}.items()))

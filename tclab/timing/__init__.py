@@ -4,10 +4,27 @@ Anyone can use it around a training loop of their own; torch is loaded only by w
 """
 
 from tclab.timing.accounts import STAGES, Making
+from tclab.timing.conditions import conditions
 from tclab.timing.environment import environment
 from tclab.timing.ledger import Ledger
+from tclab.timing.lightning_callback import lightning_callback
 from tclab.timing.memory import PeakMemory
 from tclab.timing.raw_clock import raw_clock_ns
-from tclab.timing.syncs import Syncs, syncs
+from tclab.timing.spike import SpikeIn, spike_in
+from tclab.timing.syncs import Demand, Syncs, syncs
 
-__all__ = ["STAGES", "Ledger", "Making", "PeakMemory", "Syncs", "environment", "raw_clock_ns", "syncs"]
+__all__ = [
+    "STAGES",
+    "Demand",
+    "Ledger",
+    "Making",
+    "PeakMemory",
+    "SpikeIn",
+    "Syncs",
+    "conditions",
+    "environment",
+    "lightning_callback",
+    "raw_clock_ns",
+    "spike_in",
+    "syncs",
+]

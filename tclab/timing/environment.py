@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from tclab.timing.conditions import cpu_limit_cores, gpu_driver
 
 # What tells glibc, or a library put in its place, how to keep memory.
 _ALLOCATOR_SETTINGS = (
@@ -58,7 +61,22 @@ def _memory_bytes() -> int | None:
         return found
 
 
-def environment() -> dict[str, str | int | None]:
+@cache
+def _commit() -> str | None:
+    """Return the commit of the checkout that this file is tracked in, with `+` where files differ from it."""
+
+    def git(*arguments: str) -> str:
+        asked = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # else it is somebody else's checkout
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def environment() -> dict[str, str | int | float | None]:
     """Return what a figure should be read with: the machine, the versions, the allocator's settings.
 
     Missing is `None`. Loads torch, to ask for its threads and its device.
@@ -71,16 +89,19 @@ def environment() -> dict[str, str | int | None]:
     return {
         "cpu": _cpu(),
         "cores": _cores(),
+        "cpu_limit_cores": cpu_limit_cores(),
         "memory_bytes": _memory_bytes(),
         "threads": torch.get_num_threads(),
         "gpu": properties.name if properties else None,
         "gpu_memory_bytes": properties.total_memory if properties else None,
         "gpus": gpus,
+        "gpu_driver": gpu_driver() if gpus else None,
         "cuda": torch.version.cuda,
         "os": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torch_geometric": _version("torch_geometric"),
         "numpy": _version("numpy"),
+        "commit": _commit(),
         "allocator_settings": " ".join(settings) or None,
     }

@@ -10,7 +10,7 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tclab.timing.accounts import QUEUE, TOLERANCE, Block, Cuts, Making, closures, rows_of
+from tclab.timing.accounts import QUEUE, TOLERANCE, Block, Cuts, Making, Row, closures, rows_of
 from tclab.timing.raw_clock import raw_clock_ns
 
 if TYPE_CHECKING:
@@ -73,6 +73,9 @@ class Ledger:
         self._thread: int | None = None
         self._made: list[Making] = []
         self._blocks: list[Block] = []
+        self._first: int | None = None  # step of the open block
+        self._before: Cuts | None = None  # the step before this one in the open block
+        self._begin_ns = self._end_ns = 0  # of the open block, by the raw clock
         self._stages: dict[str, _Stage] = {}
         self._broken = False  # an exception went through a stage of the open step
         self._cycles_per_second = 0.0  # of the device, for `queued`
@@ -83,7 +86,7 @@ class Ledger:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._drop_step()
+        self.end()
 
     def __len__(self) -> int:
         """How many steps were taken to their end."""
@@ -103,12 +106,9 @@ class Ledger:
         worker's timeline.
         """
         iterator = iter(batches)
-        first = len(self._steps)
-        begin = end = self._begin_block()
         try:
-            before = None
             while True:
-                self._begin_step(before)
+                self.next_step()
                 with self.stage("wait"):
                     batch = next(iterator, _END)
                 if batch is _END:
@@ -120,28 +120,43 @@ class Ledger:
                 try:
                     yield batch
                 finally:  # a `break` ends its step too, an exception does not
-                    if self._cuts is not None and not self._broken:
-                        before = self._end_step()
-                        end = raw_clock_ns()
+                    self._finish_step()
         finally:
-            self._drop_step()
-            self._end_block(first, begin, end)
+            self.end()
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Run one step of a loop that asks for its batches in another way than `for batch in ledger.steps(…)`."""
-        first = len(self._steps)
-        begin = self._begin_block()
-        self._begin_step()
+        self.next_step()
         self._put_behind()
-        end = begin
         try:
             yield
-            self._end_step()
-            end = raw_clock_ns()
+            self._finish_step()
         finally:
-            self._drop_step()
-            self._end_block(first, begin, end)
+            self.end()
+
+    def next_step(self) -> None:
+        """End the step before, if one is open, and begin the next with the same cut; for loops run by others."""
+        self._finish_step()
+        if self._first is None:
+            self._begin_block()
+        self._cuts, before = Cuts(), self._before
+        self._open.clear()
+        self._pending = self._spike(len(self._steps)) if self._spike is not None else None
+        if before is None:
+            self._cut("other")
+        else:
+            self._cuts.owners.append("other")
+            self._cuts.host.append(before.host[-1])
+            self._cuts.events.extend(before.events[-1:])
+
+    def end(self, *, keep: bool = False) -> None:
+        """End the block that `next_step` began; the open step counts with `keep`, and is dropped without."""
+        if keep:
+            self._finish_step()
+        self._drop_step()
+        if self._first is not None:
+            self._end_block()
 
     def stage(self, name: str) -> _Stage:
         """Return the context of one stage of the current step.
@@ -159,20 +174,23 @@ class Ledger:
 
     # ---- cuts
 
-    def _begin_block(self) -> int:
+    def _begin_block(self) -> None:
         if self.cuda is None:
             torch = sys.modules.get("torch")
             self.cuda = bool(torch is not None and torch.cuda.is_initialized())
         self._thread = get_ident()
         self._synchronize()
-        return raw_clock_ns()
+        self._first, self._before = len(self._steps), None
+        self._begin_ns = self._end_ns = raw_clock_ns()
 
-    def _end_block(self, first: int, begin: int, end: int) -> None:
+    def _end_block(self) -> None:
         if self.cuda:
             self._synchronize()
-            end = raw_clock_ns()
-        if len(self._steps) > first:
-            self._blocks.append(Block(first, len(self._steps), end - begin))
+            self._end_ns = raw_clock_ns()
+        assert self._first is not None
+        if len(self._steps) > self._first:
+            self._blocks.append(Block(self._first, len(self._steps), self._end_ns - self._begin_ns))
+        self._first = self._before = None
 
     def _synchronize(self) -> None:
         if self.cuda:
@@ -182,29 +200,22 @@ class Ledger:
 
     def _drop_step(self) -> None:
         self._cuts = None
-        self._open.clear()
-
-    def _begin_step(self, before: Cuts | None = None) -> None:
-        """Open a step; one that follows another begins with the very cut that ended it."""
-        self._cuts = Cuts()
-        self._open.clear()
         self._broken = False
-        self._pending = self._spike(len(self._steps)) if self._spike is not None else None
-        if before is None:
-            self._cut("other")
-        else:
-            self._cuts.owners.append("other")
-            self._cuts.host.append(before.host[-1])
-            self._cuts.events.extend(before.events[-1:])
+        self._open.clear()
 
-    def _end_step(self) -> Cuts:
-        assert self._cuts is not None
+    def _finish_step(self) -> None:
+        """End the open step, unless there is none or an exception went through one of its stages."""
+        cuts = self._cuts
+        if cuts is None or self._broken:
+            self._drop_step()
+            return
         self._cut("")
-        if self._cuts.queue is not None:  # still asleep now, so that nothing was waited for in between
-            self._cuts.queued = not self._cuts.events[self._cuts.queue + 1].query()
-        ended, self._cuts = self._cuts, None
-        self._steps.append(ended)
-        return ended
+        if cuts.queue is not None:  # still asleep now, so that nothing was waited for in between
+            cuts.queued = not cuts.events[cuts.queue + 1].query()
+        self._steps.append(cuts)
+        self._before = cuts
+        self._drop_step()
+        self._end_ns = raw_clock_ns()
 
     def _cut(self, owner: str) -> None:
         cuts = self._cuts
@@ -269,6 +280,10 @@ class Ledger:
 
     # ---- what was found
 
+    def rows(self) -> Iterator[Row]:
+        """Yield (timeline, step, stage, seconds), as `frame` holds them, without pandas."""
+        return rows_of(self._steps, self._made, queued=self.queued)
+
     def frame(self) -> pd.DataFrame:
         """Return one row per timeline, step and stage: `timeline`, `step`, `stage`, `seconds`.
 
@@ -277,16 +292,13 @@ class Ledger:
         """
         import pandas as pd
 
-        made = pd.DataFrame.from_records(
-            list(rows_of(self._steps, self._made, queued=self.queued)),
-            columns=["timeline", "step", "stage", "seconds"],
-        )
+        made = pd.DataFrame.from_records(list(self.rows()), columns=["timeline", "step", "stage", "seconds"])
         return made.astype({"seconds": "Float64"})
 
     def seconds(self, timeline: str = "host") -> dict[str, list[float]]:
         """Return stage → its seconds in each step that had it, `step` among them, without pandas."""
         found: dict[str, list[float]] = {}
-        for line, _, stage, seconds in rows_of(self._steps, self._made, queued=self.queued):
+        for line, _, stage, seconds in self.rows():
             if line == timeline and seconds is not None:
                 found.setdefault(stage, []).append(seconds)
         return found

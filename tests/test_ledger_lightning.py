@@ -1,0 +1,107 @@
+"""The ledger around a Lightning trainer that knows nothing of it."""
+
+import time
+
+import pytest
+import torch
+
+lightning = pytest.importorskip("lightning.pytorch", reason="lightning is an extra: pip install 'tclab[lightning]'")
+
+from tclab.timing import Ledger, lightning_callback  # noqa: E402
+
+
+class Module(lightning.LightningModule):
+    def __init__(self, ledger=None):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+        self.ledger = ledger
+
+    def training_step(self, batch, index):
+        time.sleep(0.004)
+        output = self.layer(batch)
+        if self.ledger is None:
+            return output.square().mean()
+        with self.ledger.stage("loss"):
+            time.sleep(0.003)
+            return output.square().mean()
+
+    def backward(self, loss):
+        time.sleep(0.005)
+        loss.backward()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return torch.full((4,), float(index))
+
+
+class Sleeper(lightning.Callback):
+    def on_train_batch_end(self, *args):
+        time.sleep(0.002)
+
+
+def trained(ledger, *, module=None, epochs=2, **options):
+    trainer = lightning.Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[Sleeper(), lightning_callback(ledger)],
+        **options,
+    )
+    trainer.fit(module or Module(), torch.utils.data.DataLoader(Slow(), batch_size=2))
+    return trainer
+
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # lightning's own advice on workers and tree specs
+
+
+def test_each_stage_of_a_trainer_is_where_its_time_went():
+    ledger = Ledger()
+    trainer = trained(ledger, gradient_clip_val=1.0)
+    assert len(ledger) == 8  # two epochs of four batches
+    seconds = ledger.seconds()
+    least = {"wait": 0.002, "forward": 0.004, "backward": 0.005, "log": 0.002}
+    for stage, slept in least.items():
+        assert len(seconds[stage]) == 8
+        assert min(seconds[stage]) >= slept, stage
+    assert len(seconds["clip"]) == len(seconds["optimizer"]) == 8
+    assert sorted(seconds["optimizer"])[4] < 0.004  # the closure that runs inside it is not in it
+    assert ledger.closed()
+    assert type(trainer.profiler).__name__ == "PassThroughProfiler"  # put back
+
+
+def test_stages_of_the_module_are_taken_out_of_forward():
+    ledger = Ledger()
+    trained(ledger, module=Module(ledger), epochs=1)
+    assert min(ledger.seconds()["loss"]) >= 0.003
+    assert sorted(ledger.seconds()["forward"])[2] < 0.007
+
+
+def test_the_trainers_own_profiler_goes_on():
+    ledger = Ledger()
+    trainer = trained(ledger, profiler="simple", epochs=1)
+    assert trainer.profiler.recorded_durations["run_training_batch"]
+    assert len(ledger) == 4
+
+
+def test_a_step_that_fails_is_no_step():
+    class Failing(Module):
+        def training_step(self, batch, index):
+            if index == 2:
+                raise ValueError("no")
+            return super().training_step(batch, index)
+
+    ledger = Ledger()
+    with pytest.raises(ValueError, match="no"):
+        trained(ledger, module=Failing())
+    assert len(ledger) == 2

@@ -1,0 +1,89 @@
+"""Delays of known length come back from the ledger, and one that does not is said not to."""
+
+import random
+import time
+
+import pytest
+
+from tclab.timing import spike_in
+
+
+def busy(seconds):
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+def loop(ledger, steps=20):
+    for _ in ledger.steps(range(steps)):
+        with ledger.stage("forward"):
+            busy(0.0005)
+        with ledger.stage("backward"):
+            busy(0.001)
+
+
+def test_delays_come_back_on_their_stage_and_with_their_length():
+    found = spike_in(loop, stages=("forward", "backward", "other"), seconds=(0.0, 0.001, 0.004), trials=2)
+    assert len(found.trials) == 3 * 3 * 2
+    assert {trial.found_stage for trial in found.trials if trial.stage == "forward" and trial.injected_seconds} == {
+        "forward"
+    }
+    for response in found.responses():
+        assert response.trials == 4
+        assert response.slope == pytest.approx(1.0, abs=0.2)
+        assert response.detection_limit_seconds < 0.004
+    frame = found.frame()
+    assert set(frame.injected_into) == {"forward", "backward", "other"}
+    assert len(frame.trial.unique()) == 18
+
+
+def test_a_ledger_that_puts_a_delay_on_the_wrong_stage_fails_its_trials():
+    def crossed(ledger):
+        for _ in ledger.steps(range(20)):
+            with ledger.stage("forward"):
+                busy(0.0005)
+                with ledger.stage("backward"):  # what is inside the delayed stage by the user's mistake
+                    busy(0.001)
+
+    honest = spike_in(crossed, stages=("forward",), seconds=(0.002,), trials=2)
+    assert honest.share() == 1.0
+    moved = [
+        type(trial)(trial.stage, 0.002, {"forward": 0.0, "backward": 0.002}, trial.error_seconds, trial.pairs)
+        for trial in honest.trials
+    ]
+    assert type(honest)(moved).share() == 0.0
+    halved = [
+        type(trial)(trial.stage, 0.002, {"forward": 0.001}, {"forward": 0.0}, trial.pairs)
+        for trial in honest.trials
+    ]
+    assert type(honest)(halved).share() == 0.0
+
+
+def test_a_noisy_loop_takes_more_steps_up_to_its_limit():
+    lots = random.Random(0)
+
+    def noisy(ledger):
+        for _ in ledger.steps(range(10)):
+            with ledger.stage("forward"):
+                busy(lots.random() * 0.001)
+
+    few = spike_in(noisy, stages=("forward",), seconds=(0.0002,), trials=1, most_steps=20)
+    more = spike_in(noisy, stages=("forward",), seconds=(0.0002,), trials=1, most_steps=100)
+    assert few.trials[0].pairs == 10
+    assert more.trials[0].pairs == 50
+    assert more.trials[0].error_seconds["forward"] > 0.0
+
+
+def test_only_the_rank_that_was_named_is_delayed(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    spared = spike_in(loop, stages=("forward",), seconds=(0.003,), trials=1, most_steps=20, rank=0)
+    hit = spike_in(loop, stages=("forward",), seconds=(0.003,), trials=1, most_steps=20, rank=1)
+    assert spared.trials[0].recovered_seconds["forward"] < 0.0015
+    assert hit.trials[0].recovered_seconds["forward"] > 0.0015
+
+
+def test_a_stage_that_never_runs_and_a_loop_of_one_step_are_named():
+    with pytest.raises(ValueError, match=r"stage 'mask' never ran; the loop's stages are .*forward"):
+        spike_in(loop, stages=("mask",), seconds=(0.001,), trials=1)
+    with pytest.raises(ValueError, match="the loop took 1 steps"):
+        spike_in(lambda ledger: loop(ledger, 1), stages=("forward",), trials=1)
