@@ -13,7 +13,7 @@ from tclab.graph.network import Network
 
 
 def to_hetero_data(graph: CellGraph) -> HeteroData:
-    """Return a `HeteroData` with the graph's node counts, edges, weights (`edge_weight`), types (`edge_type`) and node names."""
+    """Return a `HeteroData` of the graph: node counts and names, edges, their `edge_weight` and `edge_type`."""
     data = HeteroData()
     for kind, number in graph.num_nodes.items():
         data[kind].num_nodes = number
@@ -35,8 +35,8 @@ def from_hetero_data(data: HeteroData, *, deleted_type: str) -> CellGraph:
     """Return the graph of a `HeteroData`.
 
     An edge type's relation name becomes the network's name; where several edge types share it, the name is
-    `source__relation__target`. `edge_weight`, `edge_type`, `cascades` and `directed` of an edge type are taken where they
-    are there, and so are `names` of a node type.
+    `source__relation__target`. `edge_weight`, `edge_type`, `cascades` and `directed` of an edge type are taken
+    where they are there, and so are `names` of a node type.
 
     **Raises:** `InputError` where a node type has no count, or `deleted_type` is not one of its node types.
     """

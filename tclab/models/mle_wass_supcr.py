@@ -119,7 +119,9 @@ class MleWassSupCR:
             predictions = output.predictions.to(targets.dtype)
             z_p = output.z_p.to(targets.dtype)
             now = {"predictions": predictions, "targets": targets, "z_p": z_p}
-            every = {name: torch.cat([rows, self.buffer[name]]) for name, rows in now.items()} if self.buffer else now
+            every = (
+                {name: torch.cat([rows, self.buffer[name]]) for name, rows in now.items()} if self.buffer else now
+            )
             ours, theirs = (every[name].unsqueeze(-1) for name in ("predictions", "targets"))
             loss: Tensor = (
                 F.mse_loss(predictions, targets)

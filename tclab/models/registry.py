@@ -17,6 +17,7 @@ from tclab.models.hetero_cell import HeteroCell
 from tclab.models.losses import DangoLoss, log_cosh
 from tclab.models.mle_wass_supcr import MleWassSupCR
 
+
 class Loss(Protocol):
     """What a model is trained on: from what its `forward` gives and the targets, [B], in an epoch, to a number."""
 

@@ -11,9 +11,8 @@ from typing import Any
 from tclab.errors import InputError, unknown
 from tclab.graph import NETWORK_SIZES, VARIANTS, CellGraph, chosen, variant_of
 from tclab.masking import get as strategy_of
-from tclab.models import ModelKind
+from tclab.models import ModelKind, loss_names
 from tclab.models import get as model_of
-from tclab.models import loss_names
 from tclab.models.hetero_cell import METABOLISMS
 from tclab.training import DTYPES, LOOPS, MODES, OPTIMIZERS
 from tclab.training.habits import applying, checked
@@ -210,7 +209,10 @@ class Point:
     @staticmethod
     def from_dict(fields: dict[str, Any]) -> Point:
         """Return the point of `to_dict`'s fields."""
-        return Point(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+        read: dict[str, Any] = {
+            n: tuple(value) if isinstance(value, list) else value for n, value in fields.items()
+        }
+        return Point(**read)
 
 
 @lru_cache(maxsize=4)

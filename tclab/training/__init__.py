@@ -1,4 +1,4 @@
-"""One step and everything around it: loading, the stages of a step, the loops, the gate that goes before any clock."""
+"""One step and everything around it: loading, a step's stages, the loops, the gate that goes before any clock."""
 
 from tclab.training.gate import GateResult, Reference, gate
 from tclab.training.habits import HABITS, Habit

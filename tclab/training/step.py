@@ -24,7 +24,7 @@ _UPDATING = ("empty", "step", "fixed_batch")
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 DTYPES = tuple(_DTYPES)
 # AdamW's three ways to go through the parameters
-OPTIMIZERS: dict[str, dict[str, bool]] = {
+OPTIMIZERS: dict[str, dict[str, Any]] = {
     "fused": {"fused": True},
     "foreach": {"foreach": True},
     "plain": {"foreach": False, "fused": False},
@@ -94,7 +94,11 @@ class Step:
         habits: Iterable[str] = (),
         learning_rate: float = 1e-4,
     ) -> None:
-        for what, value, known in (("mode", mode, MODES), ("dtype", dtype, DTYPES), ("optimizer", optimizer, OPTIMIZERS)):
+        for what, value, known in (
+            ("mode", mode, MODES),
+            ("dtype", dtype, DTYPES),
+            ("optimizer", optimizer, OPTIMIZERS),
+        ):
             if value not in known:
                 raise unknown(what, value, known)
         if clip is not None and not clip > 0:
@@ -128,7 +132,7 @@ class Step:
         return self.run(self.transfer(batch, stage=stage), stage=stage)
 
     def transfer(self, batch: Batch, *, stage: Stage = _no_clock) -> Batch:
-        """Return a raw batch moved to the device; a loop that moves its batches itself calls this and then `run`."""
+        """Return a raw batch moved to the device; a loop that has a transfer of its own calls this, then `run`."""
         with stage("transfer"):
             return batch.to(self.device, non_blocking=True)
 
