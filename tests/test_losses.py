@@ -256,6 +256,4 @@ def test_dense_targets_give_the_loss_that_they_stand_for():
     )})  # fmt: skip
     lean, dense = (DangoLoss(twice, zero_weights={"tflink": 0.3}) for _ in range(2))
     dense.dense_targets = True
-    torch.testing.assert_close(
-        dense.reconstruction(out.reconstructions), lean.reconstruction(out.reconstructions)
-    )
+    torch.testing.assert_close(dense.reconstruction(out.reconstructions), lean.reconstruction(out.reconstructions))
