@@ -2,7 +2,9 @@ import pytest
 
 import tclab
 from tclab import InputError
+from tclab.sweeps import experiment_083, experiment_084
 from tclab.sweeps.grids import grid, listed, ranks_of
+from tclab.training.habits import applying
 
 
 @pytest.mark.parametrize(
@@ -63,9 +65,81 @@ def test_names_of_networks_are_one_choice():
     assert point.networks == ("tflink", "physical")
 
 
+def small_grid(**parameters):
+    fixed = {"scale": 0.02, "gpus": 0, "strategies": "node_mask", "batch_sizes": 2, "networks": 3}
+    return grid(**{**fixed, "models": "hetero_cell", **parameters})
+
+
+def test_several_values_of_a_field_are_an_axis():
+    points = small_grid(loop="plain,lightning", mode="data,step", clip="none,0.5", workers="0,1", seed=3)
+    assert len(points) == len(set(points)) == 16
+    assert {(p.loop, p.mode, p.clip, p.workers) for p in points} == {
+        (loop, mode, clip, workers)
+        for loop in ("plain", "lightning")
+        for mode in ("data", "step")
+        for clip in (None, 0.5)
+        for workers in (0, 1)
+    }
+    assert {p.seed for p in points} == {3}
+    assert [p.ship_edges for p in small_grid(strategies="gpu_mask", ship_edges="false,true")] == [False, True]
+
+
+def test_what_does_this_habit_cost_me_is_an_axis():
+    assert [p.habits for p in small_grid()] == [()]
+    alone = small_grid(habits="none,item_logging,item_logging+print_loss")
+    assert [p.habits for p in alone] == [(), ("item_logging",), ("item_logging", "print_loss")]
+    for model, strategy in (("hetero_cell", "node_mask"), ("dango", "indices")):
+        points = small_grid(habits="all", models=model, strategies=strategy)
+        assert points[0].habits == ()
+        assert [p.habits for p in points[1:]] == [(name,) for name in applying(tclab.models.get(model))]
+        assert not [p for p in points if p.skipped()]
+
+
+def test_all_networks_are_those_that_a_model_reads():
+    hetero, dango = small_grid(networks="all"), small_grid(networks="all", models="dango", strategies="indices")
+    assert len(hetero[0].cell_graph().networks) == 9
+    assert len(dango[0].cell_graph().networks) == 6
+
+
+def test_variants_are_an_axis():
+    points = small_grid(networks="all", variant="separate,merged_string,homogeneous")
+    graphs = {p.variant: p.cell_graph() for p in points}
+    assert {name: len(g.networks) for name, g in graphs.items()} == {
+        "separate": 9,
+        "merged_string": 4,
+        "homogeneous": 1,
+    }
+    assert graphs["homogeneous"].num_edges == graphs["separate"].num_edges > graphs["merged_string"].num_edges
+    again = points[1].cell_graph().networks["string_merged"]
+    assert again is graphs["merged_string"].networks["string_merged"]  # what was made of it is not made again
+
+
+def test_experiment_083_is_one_line():
+    points = experiment_083(scale=0.02, gpus=0)
+    assert [(p.model, p.strategy, p.batch_size, p.networks) for p in points] == [
+        ("hetero_cell_production", "edge_mask", 28, None),
+        ("hetero_cell_production", "edge_mask", 28, ("string12_0_coexpression",)),
+    ]
+    assert not [p for p in points if p.skipped()]
+    assert [p.batch_size for p in experiment_083(scale=0.02, gpus=0, batch_sizes=2)] == [2, 2]
+
+
+def test_experiment_084_is_one_line():
+    points = experiment_084(scale=0.02)
+    assert [(p.loss, p.ranks) for p in points] == [("mle_wass_supcr", 4), ("mle_wass_supcr_no_gather", 4)]
+    alone = experiment_084(scale=0.02, gpus=0)
+    assert not [p for p in alone if p.skipped()]
+    gathers = [p.kind.loss(p.cell_graph(), p.loss).gather_interval for p in alone]
+    assert gathers == [1, None]
+
+
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
+        ({"habits": "isnan_cheks"}, "unknown habit 'isnan_cheks'; did you mean 'isnan_checks'"),
+        ({"loop": "plane"}, "unknown loop 'plane'; did you mean 'plain'"),
+        ({"lop": "plain"}, "unknown field of a point 'lop'; did you mean 'loop'"),
+        ({"mode": "dta,step"}, "unknown mode 'dta'; did you mean 'data'"),
         ({"strategies": "nodemask"}, "unknown strategy 'nodemask'; did you mean 'node_mask'"),
         ({"models": "dngo"}, "unknown model 'dngo'; did you mean 'dango'"),
         ({"networks": "phys"}, "unknown network 'phys'"),

@@ -40,7 +40,7 @@ def test_rows_have_the_columns_of_the_contract_and_add_up():
     frame = tclab.run(tiny(steps=4))
     assert list(frame.columns[:10]) == list(POINT_COLUMNS)
     assert set(MEASURED_COLUMNS) <= set(frame.columns)
-    inside = {"wait", "transfer", "mask", "forward", "loss", "backward", "optimizer", "other"}
+    inside = {"wait", "transfer", "mask", "forward", "loss", "backward", "clip", "optimizer", "other"}
     assert set(frame["stage"]) == inside | {"step", "sample", "collate"}
     assert (frame["status"] == "ok").all()
     assert (frame["n"] == 4).all()
@@ -86,19 +86,82 @@ def test_every_strategy_runs_in_a_child(strategy):
     {"deleted": 0},
 ])  # fmt: skip
 def test_every_field_of_a_point_is_run(fields):
+    check_fields(fields)
+
+
+def check_fields(fields):
     row = of_the_step(tclab.run(tiny(**fields)))
     assert row["status"] == "ok"
-    for name in ("metabolism", "dtype", "workers", "allocator", "deleted"):
-        if name in fields:
-            assert row[name] == fields[name]
+    for name, value in fields.items():
+        if name not in ("model", "networks"):
+            assert row[name] == value
 
 
-def test_modes_run_what_they_name_and_nothing_else():
-    stages = {mode: set(tclab.run(tiny(mode=mode))["stage"]) for mode in ("data", "model", "step")}
+def test_every_field_of_the_training_step_is_run():
+    for fields in (
+        {"loss": "mle_wass_supcr"},
+        {"loss": "dango_pre_then_post", "model": "dango", "strategy": "indices", "networks": None},
+        {"clip": 0.5},
+        {"optimizer": "plain"},
+        {"optimizer": "foreach", "loop": "lightning"},
+        {"variant": "homogeneous"},
+        {"variant": "merged_string", "networks": None},
+    ):
+        check_fields(fields)
+
+
+def test_rows_hold_the_stages_that_a_mode_runs_and_no_others():
+    for loop in ("plain", "lightning"):
+        check_modes(loop)
+
+
+def check_modes(loop):
+    modes = ["data", "model", "step", "fixed_batch", *(["empty"] if loop == "lightning" else [])]
+    frames = {mode: tclab.run(tiny(mode=mode, loop=loop)) for mode in modes}
+    stages = {mode: set(frame["stage"]) for mode, frame in frames.items()}
     loading = {"wait", "transfer", "sample", "collate", "other", "step"}
     assert stages["data"] == loading
     assert stages["model"] == loading | {"mask", "forward", "loss", "backward"}
-    assert stages["step"] == stages["model"] | {"optimizer"}
+    assert stages["step"] == stages["model"] | {"clip", "optimizer"}
+    assert stages["fixed_batch"] == stages["step"] - {"sample", "collate"}
+    if loop == "lightning":
+        assert stages["empty"] == loading | {"loss", "backward", "optimizer"}
+    for mode, frame in frames.items():
+        assert (frame["status"] == "ok").all(), mode
+        assert (frame["loop"] == loop).all()
+        gates = frame[frame["stage"] == "step"]["gate"]
+        assert gates.isna().all() if mode in ("data", "empty") else (gates == "passed").all()
+        assert (of_the_step(frame)["host_syncs"] is pd.NA) is (mode in ("data", "empty"))
+
+
+def test_a_habit_is_in_its_row_with_what_it_costs():
+    plain = of_the_step(tclab.run(tiny()))
+    row = of_the_step(tclab.run(tiny(habits=("item_logging", "isnan_checks"))))
+    assert plain["habits"] == ""
+    assert row["habits"] == "item_logging,isnan_checks"
+    assert row["gate"] == "passed"
+    assert row["host_syncs"] - plain["host_syncs"] == 15 + 7
+    row = of_the_step(tclab.run(tiny(habits="batch_wide_layer_norm")))
+    assert (row["status"], row["gate"], row["exact"]) == ("ok", "inexact", False)
+    assert row["gate_fp64_error"] > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"habits": ("dense_targets",)}, "skipped: hetero_cell cannot take on the habit dense_targets"),
+        ({"habits": ("print_loss",), "mode": "data"}, "skipped: mode data has no model for the habit print_loss"),
+        ({"loss": "dango"}, "skipped: hetero_cell is not trained on dango"),
+    ],
+)
+def test_what_does_not_apply_is_skipped_with_its_reason(fields, status):
+    assert of_the_step(tclab.run(tiny(**fields)))["status"] == status
+
+
+def test_accumulated_steps_are_counted_where_they_were_taken():
+    frame = tclab.run(tiny(accumulate=2, steps=4)).set_index("stage")
+    assert frame["n"]["step"] == frame["n"]["backward"] == 4
+    assert frame["n"]["optimizer"] == frame["n"]["clip"] == 2
 
 
 def test_a_pair_that_cannot_be_is_skipped_with_its_reason():
@@ -326,6 +389,16 @@ def test_no_model_prints_into_the_answers(own, tmp_path):
         ({"graph": "no/such/folder"}, "graph is 'no/such/folder', expected 'synthetic' or a folder that exists"),
         ({"ship_edges": True}, "'node_mask' has none"),
         ({"metabolism": "on"}, "unknown metabolism 'on'"),
+        ({"loss": "logcosh"}, "unknown loss 'logcosh'; did you mean 'log_cosh'"),
+        ({"loop": "lightening"}, "unknown loop 'lightening'; did you mean 'lightning'"),
+        ({"mode": "empty", "loop": "plain"}, "mode 'empty' is Lightning's; expected 'lightning' or None"),
+        ({"clip": -1}, "clip is -1, expected a norm above 0, or None for no clipping"),
+        ({"clip": "10"}, "clip is '10'"),
+        ({"optimizer": "adam"}, "unknown optimizer 'adam'"),
+        ({"accumulate": 0}, "accumulate is 0, expected a whole number of at least 1"),
+        ({"variant": "merged"}, "unknown variant 'merged'; did you mean 'merged_string'"),
+        ({"habits": ("isnan",)}, "unknown habit 'isnan'; did you mean 'isnan_checks'"),
+        ({"habits": 3}, "habits is 3, expected names of habits"),
     ],
 )
 def test_bad_points_are_one_clear_line(fields, words):
@@ -349,3 +422,13 @@ def test_points_are_frozen_hashable_and_go_through_json():
     point = tiny(networks=["tflink", "physical"])
     assert Point.from_dict(json.loads(json.dumps(point.to_dict()))) == point
     assert len({point, tiny(networks=("tflink", "physical"))}) == 1
+    point = tiny(habits=["print_loss", "item_logging"], clip=None, loop="lightning")
+    assert Point.from_dict(json.loads(json.dumps(point.to_dict()))) == point
+    assert point == tiny(habits=("item_logging", "print_loss"), clip=None, loop="lightning")
+
+
+def test_what_a_point_leaves_open_is_made_definite():
+    assert (tiny().loop, tiny().loss, tiny().clip) == ("plain", "log_cosh", 10.0)
+    assert tiny(mode="empty").loop == "lightning"
+    assert tiny(model="dango").loss == "dango"
+    assert tiny(loss="log_cosh") == tiny()
