@@ -131,7 +131,7 @@ def check_modes(loop):
         assert (frame["loop"] == loop).all()
         gates = frame[frame["stage"] == "step"]["gate"]
         assert gates.isna().all() if mode in ("data", "empty") else (gates == "passed").all()
-        assert (of_the_step(frame)["host_syncs"] is pd.NA) is (mode in ("data", "empty"))
+        assert pd.isna(of_the_step(frame)["host_syncs"]) is (mode in ("data", "empty"))
 
 
 def test_a_habit_is_in_its_row_with_what_it_costs():
