@@ -4,6 +4,7 @@ Anyone can use it around a training loop of their own; torch is loaded only by w
 """
 
 from tclab.timing.accounts import STAGES, Making
+from tclab.timing.communication import Communication
 from tclab.timing.conditions import conditions
 from tclab.timing.environment import environment
 from tclab.timing.ledger import Ledger
@@ -15,6 +16,7 @@ from tclab.timing.syncs import Demand, Syncs, syncs
 
 __all__ = [
     "STAGES",
+    "Communication",
     "Demand",
     "Ledger",
     "Making",

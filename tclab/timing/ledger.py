@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tclab.timing.accounts import QUEUE, TOLERANCE, Block, Cuts, Making, Row, closures, rows_of
+from tclab.timing.accounts import QUEUE, TOLERANCE, Block, Cuts, Making, Row, closure_words, closures, rows_of
 from tclab.timing.device_sleep import device_sleep
 from tclab.timing.raw_clock import raw_clock_ns
 
@@ -173,14 +173,17 @@ class Ledger:
 
         **Raises:** `RuntimeError` when it is entered outside a step, or on another thread than the step.
         """
-        found = self._stages.get(name)
-        if found is None:
-            found = self._stages[name] = _Stage(self, name)
-        return found
+        if name not in self._stages:
+            self._stages[name] = _Stage(self, name)
+        return self._stages[name]
 
     def made(self, making: Making) -> None:
         """Enter on its worker's timeline how a batch was made."""
         self._made.append(making)
+
+    def reassign(self, step: int, begin_ns: int, end_ns: int, stage: str) -> None:
+        """Give a stretch of a finished step's host timeline to a stage that was known only afterwards."""
+        self._steps[step].reassign(begin_ns, end_ns, stage)
 
     # ---- cuts
 
@@ -337,12 +340,4 @@ class Ledger:
 
     def __str__(self) -> str:
         """How far it closes, in one line a timeline."""
-        lines = []
-        for timeline, share in self.closure.items():
-            if share is None:
-                lines.append(f"{timeline}: no clock to close against")
-            elif abs(share - 1.0) <= TOLERANCE:
-                lines.append(f"{timeline} closed: {share:.1%}")
-            else:
-                lines.append(f"{timeline} does NOT close: its stages add up to {share:.1%} of the wall clock")
-        return "\n".join(lines)
+        return "\n".join(closure_words(timeline, share) for timeline, share in self.closure.items())
