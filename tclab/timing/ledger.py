@@ -102,6 +102,9 @@ class Ledger:
         """How many steps were taken to their end."""
         return len(self._steps)
 
+    def __bool__(self) -> bool:
+        return True  # one without steps is a ledger too
+
     @property
     def current(self) -> str:
         """The stage that the loop is in now; `other` between stages and outside steps."""
