@@ -22,10 +22,11 @@ def wanted(project):
 
 def test_environment_yml_is_pyproject_for_conda(root, project):
     found = {}
-    for line in yaml.safe_load((root / "environment.yml").read_text())["dependencies"]:
-        if isinstance(line, str):
-            name = re.split(r"[<>=]", line)[0]
-            found[name] = line.removeprefix(name)
+    *lines, last = yaml.safe_load((root / "environment.yml").read_text())["dependencies"]
+    assert last["pip"][-1] == "-e ."
+    for line in [*lines, *last["pip"][:-1]]:
+        name = re.split(r"[<>=]", line)[0]
+        found[name] = line.removeprefix(name)
     expected = {CONDA_NAMES.get(name, name): version for name, version in wanted(project).items()}
     expected |= {"python": project["requires-python"], "pip": "", "make": ""}
     assert set(found) == set(expected)

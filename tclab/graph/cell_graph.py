@@ -165,16 +165,21 @@ class CellGraph:
         own = self.networks
         names = chosen(networks, list(own))
         rest = {name: n for name, n in self.relations.items() if name not in own}
-        return self._with({**{name: own[name] for name in names}, **rest})
+        return self.with_relations({**{name: own[name] for name in names}, **rest})
 
     def without_metabolism(self) -> CellGraph:
         """Return this graph with its networks only."""
-        return self._with(self.networks)
+        return self.with_relations(self.networks)
 
     def with_self_loops(self) -> CellGraph:
-        """Return this graph with one self-loop on every node of every network, as the original adds them."""
+        """Return this graph with one self-loop on every node of every network, as the original adds them.
+
+        **Raises:** `InputError` for a network whose edges have types: a loop would have none.
+        """
         relations = dict(self.relations)
         for name, network in self.networks.items():
+            if network.edge_type is not None:
+                raise InputError(f"network {name!r} has edge types; add self-loops before networks are merged")
             source, target = network.edge_index
             has = torch.zeros(network.num_sources, dtype=torch.bool)
             has[source[source == target]] = True
@@ -191,7 +196,7 @@ class CellGraph:
                 directed=network.directed,
                 report=network.report,
             )
-        return self._with(relations)
+        return self.with_relations(relations)
 
     def induced(self, nodes: Mapping[str, Tensor]) -> CellGraph:
         """Return the graph that is left when only some nodes are kept, relabelled in the order given.
@@ -221,6 +226,7 @@ class CellGraph:
                 weight=None if network.weight is None else network.weight[kept],
                 cascades=network.cascades,
                 directed=network.directed,
+                edge_type=None if network.edge_type is None else network.edge_type[kept],
             )
         return CellGraph(num_nodes, relations, self.deleted_type, source=f"part of {self.source}")
 
@@ -240,7 +246,7 @@ class CellGraph:
 
     def to(self, device: torch.device | str) -> CellGraph:
         """Return this graph with its tensors on `device`; each network is copied there once."""
-        return self._with({name: network.to(device) for name, network in self.relations.items()})
+        return self.with_relations({name: network.to(device) for name, network in self.relations.items()})
 
     def fingerprint(self) -> str:
         """Return a hash of every node count and edge."""
@@ -248,7 +254,8 @@ class CellGraph:
         parts += [network.fingerprint() for network in self.relations.values()]
         return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
-    def _with(self, relations: Mapping[str, Network]) -> CellGraph:
+    def with_relations(self, relations: Mapping[str, Network]) -> CellGraph:
+        """Return this graph with other relations between the same nodes."""
         return CellGraph(
             self.num_nodes, dict(relations), self.deleted_type, self.node_names, self.source, self.report
         )

@@ -25,7 +25,8 @@ def write_graph(graph: CellGraph, path: str | Path) -> None:
     """Write a graph into a new or empty folder, from which `read_graph` makes an equal one.
 
     Edges, weights, directions, names and order are kept; reports are not. Tables have the columns `source`
-    and `target` (int64) and, where there are weights, `weight` (float64), or `name` (text). `graph.json`
+    and `target` (int64) and, where there are any, `weight` (float64) and `edge_type`
+    (int64), or `name` (text). `graph.json`
     holds each table's SHA-256 and is written last, so that a folder with it is whole.
 
     **Raises:** `InputError` where the folder holds anything, or cannot be written.
@@ -40,6 +41,8 @@ def write_graph(graph: CellGraph, path: str | Path) -> None:
             columns = dict(zip(("source", "target"), network.edge_index.cpu().numpy(), strict=True))
             if network.weight is not None:
                 columns["weight"] = network.weight.cpu().numpy()
+            if network.edge_type is not None:
+                columns["edge_type"] = network.edge_type.cpu().numpy()
             relations.append(
                 {
                     "name": name,
@@ -104,7 +107,7 @@ def read_graph(path: str | Path) -> CellGraph:
 
 
 def _network(folder: Path, entry: dict[str, Any], num_nodes: dict[str, int]) -> Network:
-    columns = ["source", "target"] + ["weight"] * ("weight" in entry["columns"])
+    columns = ["source", "target"] + [more for more in ("weight", "edge_type") if more in entry["columns"]]
     table = _read(folder, entry, columns)
     if table.num_rows != entry["edges"]:
         raise InputError(f"{folder / entry['file']}: {table.num_rows} edges, expected {entry['edges']}")
@@ -117,6 +120,7 @@ def _network(folder: Path, entry: dict[str, Any], num_nodes: dict[str, int]) -> 
         num_nodes[entry["source"]],
         num_nodes[entry["target"]],
         weight=torch.from_numpy(table["weight"].to_numpy().copy()) if "weight" in columns else None,
+        edge_type=torch.from_numpy(table["edge_type"].to_numpy().copy()) if "edge_type" in columns else None,
         directed=entry["directed"],
         cascades=entry["cascades"],
     )

@@ -13,7 +13,7 @@ from tclab.graph.network import Network
 
 
 def to_hetero_data(graph: CellGraph) -> HeteroData:
-    """Return a `HeteroData` with the graph's node counts, edges, weights (`edge_weight`) and node names."""
+    """Return a `HeteroData` of the graph: node counts and names, edges, their `edge_weight` and `edge_type`."""
     data = HeteroData()
     for kind, number in graph.num_nodes.items():
         data[kind].num_nodes = number
@@ -26,6 +26,8 @@ def to_hetero_data(graph: CellGraph) -> HeteroData:
         store.cascades = network.cascades
         if network.weight is not None:
             store.edge_weight = network.weight
+        if network.edge_type is not None:
+            store.edge_type = network.edge_type
     return data
 
 
@@ -33,8 +35,8 @@ def from_hetero_data(data: HeteroData, *, deleted_type: str) -> CellGraph:
     """Return the graph of a `HeteroData`.
 
     An edge type's relation name becomes the network's name; where several edge types share it, the name is
-    `source__relation__target`. `edge_weight`, `cascades` and `directed` of an edge type are taken where they
-    are there, and so are `names` of a node type.
+    `source__relation__target`. `edge_weight`, `edge_type`, `cascades` and `directed` of an edge type are taken
+    where they are there, and so are `names` of a node type.
 
     **Raises:** `InputError` where a node type has no count, or `deleted_type` is not one of its node types.
     """
@@ -54,7 +56,7 @@ def from_hetero_data(data: HeteroData, *, deleted_type: str) -> CellGraph:
         if "edge_index" not in store:
             raise InputError(f"edge type {(source, relation, target)} has no edge_index")
         name = relation if shared[relation] == 1 else f"{source}__{relation}__{target}"
-        weight = store.get("edge_weight")
+        weight, edge_type = store.get("edge_weight"), store.get("edge_type")
         relations[name] = Network(
             name,
             store.edge_index.to(torch.int64),
@@ -65,5 +67,6 @@ def from_hetero_data(data: HeteroData, *, deleted_type: str) -> CellGraph:
             weight=None if weight is None else weight.to(torch.float64),
             cascades=bool(store.get("cascades", False)),
             directed=bool(store.get("directed", True)),
+            edge_type=None if edge_type is None else edge_type.to(torch.int64),
         )
     return CellGraph(num_nodes, relations, deleted_type, names or None, source="HeteroData")

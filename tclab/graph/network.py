@@ -47,6 +47,7 @@ class Network:
     - `weight`: [E] float64, what an edge multiplies its message by; `None` means 1.
     - `cascades`: the target node is lost as soon as one of its sources is deleted (a reaction whose rule
       needs the gene).
+    - `edge_type`: [E] int64, which of several merged networks an edge comes from; see `tclab.graph.merge`.
     - `directed`: False where each undirected edge is stored once, in one direction.
     - `report`: what its reader kept and dropped, where it was read from a file.
     """
@@ -61,6 +62,7 @@ class Network:
     cascades: bool = False
     directed: bool = True
     report: Any = None
+    edge_type: Tensor | None = None
     _made: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -73,6 +75,13 @@ class Network:
             raise InputError(
                 f"network {self.name!r}: weight is {list(self.weight.shape)}, expected [{edges.size(1)}]"
             )
+        if self.edge_type is not None and (
+            list(self.edge_type.shape) != [edges.size(1)] or self.edge_type.dtype != torch.int64
+        ):
+            raise InputError(
+                f"network {self.name!r}: edge_type is {list(self.edge_type.shape)} {self.edge_type.dtype}, "
+                f"expected [{edges.size(1)}] torch.int64"
+            )
         for row, limit, end in ((0, self.num_sources, self.source), (1, self.num_targets, self.target)):
             if edges.size(1) and (int(edges[row].min()) < 0 or int(edges[row].max()) >= limit):
                 worst = int(edges[row].min()) if int(edges[row].min()) < 0 else int(edges[row].max())
@@ -83,6 +92,8 @@ class Network:
             object.__setattr__(self, "edge_index", edges[:, order])
             if self.weight is not None:
                 object.__setattr__(self, "weight", self.weight[order])
+            if self.edge_type is not None:
+                object.__setattr__(self, "edge_type", self.edge_type[order])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": {}}  # what can be made again does not travel to a worker
@@ -105,9 +116,11 @@ class Network:
             return self
 
         def moved() -> Network:
-            weight = None if self.weight is None else self.weight.to(device)
             copy = Network.__new__(Network)
-            copy.__dict__.update(self.__dict__, edge_index=self.edge_index.to(device), weight=weight, _made={})
+            copy.__dict__.update(self.__dict__, _made={})
+            for name in ("edge_index", "weight", "edge_type"):
+                tensor = getattr(self, name)
+                copy.__dict__[name] = None if tensor is None else tensor.to(device)
             return copy
 
         return self._once(("to", device), moved)
@@ -199,6 +212,8 @@ class Network:
             digest.update(self.edge_index.cpu().contiguous().numpy().tobytes())
             if self.weight is not None:
                 digest.update(self.weight.cpu().numpy().tobytes())
+            if self.edge_type is not None:
+                digest.update(self.edge_type.cpu().numpy().tobytes())
             return digest.hexdigest()
 
         return self._once("fingerprint", made)

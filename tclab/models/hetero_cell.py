@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,13 @@ from tclab.models.metabolic_conv import MetabolicConv
 
 COMBINATIONS = ("global", "fixed", "gate")
 METABOLISMS = ("off", "carried", "used")
+
+
+class HeteroCellOutput(NamedTuple):
+    """What one pass gives: a prediction a sample, [B], and how far its deletion moves the pooled cell, [B, H]."""
+
+    predictions: Tensor
+    z_p: Tensor
 
 
 class HeteroCell(nn.Module):
@@ -105,9 +113,17 @@ class HeteroCell(nn.Module):
             metabolism=metabolism,
         )
 
+    def parts(self, view: View) -> Sequence[View]:
+        """Return the views that are encoded one after the other: the wild type's and the samples'."""
+        return view.with_wild_type()
+
+    def rows(self, view: View) -> Tensor:
+        """Return what goes into the first layer, [R, H]; every sample begins with the same features."""
+        return view.lift(self.preprocessor(self.embedding.weight))
+
     def encode(self, view: View) -> Tensor:
         """Return the rows' embeddings after the last layer, [R, H]."""
-        x = view.lift(self.preprocessor(self.embedding.weight))
+        x = self.rows(view)
         for place, (convolutions, aggregate) in enumerate(zip(self.convolutions, self.aggregations, strict=True)):
             x = aggregate(self._convolved(view, x, convolutions))
             if self.metabolic:
@@ -126,7 +142,7 @@ class HeteroCell(nn.Module):
         **Returns:** [1 + B, H] and [N, H]
         """
         pooled, wild = [], None
-        for part in view.with_wild_type():
+        for part in self.parts(view):
             x = self.encode(part)
             wild = part.first(x) if wild is None else wild
             scores = self.gate[1](self.activation(self.gate[0](x)))
@@ -136,15 +152,19 @@ class HeteroCell(nn.Module):
 
     def forward(self, view: View) -> Tensor:
         """Return one prediction for each sample of the view, [B]."""
+        return self.output(view).predictions
+
+    def output(self, view: View) -> HeteroCellOutput:
+        """Return the predictions, and z_p that they are made from."""
         z, wild = self.pooled(view)
         z_p = z[:1] - z[1:]
         score: Tensor = self.head[1](self.activation(self.head[0](z_p))).squeeze(-1)
         if self.local_head is None:
-            return score
+            return HeteroCellOutput(score, z_p)
         deleted = view.deleted
         local = self.local_head(wild.index_select(0, deleted.nodes), deleted)
         if self.mixer is None:
-            return 0.5 * score + 0.5 * local
+            return HeteroCellOutput(0.5 * score + 0.5 * local, z_p)
         both = torch.stack([score, local], dim=-1)  # [B, 2]
         weights = self.mixer[1](self.activation(self.mixer[0](both))).softmax(dim=-1)
-        return (weights * both).sum(dim=-1)
+        return HeteroCellOutput((weights * both).sum(dim=-1), z_p)

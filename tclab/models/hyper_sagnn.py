@@ -83,3 +83,27 @@ class HyperSAGNN(nn.Module):
         score = self.score((dynamic - static).square()).squeeze(-1).masked_fill(~member, 0.0)
         mean: Tensor = score.sum(dim=1) / member.sum(dim=1).clamp_min(1)
         return mean
+
+
+class BatchQuadraticHyperSAGNN(nn.Module):
+    """The same scores as the original finds them: every member of every set looks at all M of the batch.
+
+    Those of other sets are masked away, so work and memory grow with the square of the batch. It shares the
+    parameters of the `HyperSAGNN` that it stands in for, under the same names.
+    """
+
+    def __init__(self, lean: HyperSAGNN) -> None:
+        super().__init__()
+        self.attention, self.static, self.score = lean.attention, lean.static, lean.score
+
+    def forward(self, x: Tensor, sets: Deletions) -> Tensor:
+        """Return the scores of B sets, [B]; see `HyperSAGNN.forward`."""
+        owner = sets.samples()
+        apart = ~torch.eye(x.size(0), dtype=torch.bool, device=x.device)
+        others = ((owner.unsqueeze(1) == owner) & apart).unsqueeze(0)  # [1, M, M]
+        dynamic = x.unsqueeze(0)
+        for layer in self.attention:
+            dynamic = layer(dynamic, others)
+        score = self.score((dynamic.squeeze(0) - torch.relu(self.static(x))).square()).squeeze(-1)
+        total = score.new_zeros(len(sets)).index_add(0, owner, score)
+        return total / sets.ptr.diff().clamp_min(1)

@@ -28,6 +28,23 @@ def activation_of(name: str) -> Callable[..., Tensor]:
     return ACTIVATIONS[name]
 
 
+class BatchWideLayerNorm(nn.Module):
+    """The original's norm: PyG's `LayerNorm` in its default mode, over all features of all rows at once.
+
+    A prediction then depends on its neighbours in the batch, and on rows that a way of masking happens to keep.
+    It shares the parameters of the `torch.nn.LayerNorm` that it stands in for, under the same names.
+    """
+
+    def __init__(self, norm: nn.LayerNorm) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [R, H] for `x: [R, H]`."""
+        x = x - x.mean()
+        return x / (x.std(unbiased=False) + self.eps) * self.weight + self.bias
+
+
 class Preprocessor(nn.Module):
     """Linear, norm, activation, dropout, twice; both share one norm.
 

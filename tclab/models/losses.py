@@ -79,6 +79,16 @@ def reconstruction_loss(reconstruction: Tensor, edge_index: Tensor, weight: floa
     return (everywhere + correction) / reconstruction.numel()
 
 
+def dense_reconstruction_loss(reconstruction: Tensor, edge_index: Tensor, weight: float) -> Tensor:
+    """Return what `reconstruction_loss` does by way of the dense target, [N, N], made here and now."""
+    ones = torch.ones_like(edge_index[0], dtype=reconstruction.dtype)
+    target = torch.sparse_coo_tensor(edge_index, ones, reconstruction.shape, check_invariants=False).to_dense()
+    squared = (reconstruction - target).square()
+    on_edges = (squared * (target != 0)).sum()
+    elsewhere = (squared * (target == 0)).sum()
+    return (on_edges + weight * elsewhere) / reconstruction.numel()
+
+
 class DangoLoss:
     """α · reconstruction, averaged over networks, + (1 - α) · mean log-cosh of the score.
 
@@ -88,7 +98,12 @@ class DangoLoss:
     - `schedule`: "PreThenPost", "LinearUntilUniform" or "LinearUntilFlipped": how α falls from epoch to epoch.
     - `transition_epoch`: when it has fallen.
     - `zero_weights`: network → λ; `zero_weight` unless given.
+
+    `dense_targets`: make every network's dense 0/1 target anew in each pass, as the original does; see
+    `tclab.training.habits`.
     """
+
+    dense_targets = False
 
     def __init__(
         self,
@@ -106,9 +121,9 @@ class DangoLoss:
 
     def reconstruction(self, reconstructions: Mapping[str, Tensor]) -> Tensor:
         """Return the reconstruction part: its mean over networks, each [N, N]."""
+        part = dense_reconstruction_loss if self.dense_targets else reconstruction_loss
         parts = [
-            reconstruction_loss(dense, self._edges[name], self._zero_weights[name])
-            for name, dense in reconstructions.items()
+            part(dense, self._edges[name], self._zero_weights[name]) for name, dense in reconstructions.items()
         ]
         return torch.stack(parts).mean()
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from tclab.errors import InputError, unknown
 from tclab.graph import CellGraph
 from tclab.message_passing import View
-from tclab.models.dango import Dango, DangoOutput, string_networks
+from tclab.models.dango import Dango, string_networks
 from tclab.models.hetero_cell import HeteroCell
 from tclab.models.losses import DangoLoss, log_cosh
+from tclab.models.mle_wass_supcr import MleWassSupCR
 
-Loss = Callable[[Any, Tensor], Tensor]
+
+class Loss(Protocol):
+    """What a model is trained on: from what its `forward` gives and the targets, [B], in an epoch, to a number."""
+
+    def __call__(self, output: Any, targets: Tensor, *, epoch: int = 0) -> Tensor:
+        """Return the loss, []."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -26,45 +34,84 @@ class ModelKind:
 
     - `name`: unique.
     - `build`: graph, metabolism ("off", "carried", "used") → model; calling it with a view predicts, [B].
-    - `loss`: graph on the device → a function of what `forward` gives and the targets, [B].
+    - `losses`: name → graph on the device → a new loss; the first is the one it is trained on unless told.
     - `forward`: model, view → what the loss is made from; calling the model unless given.
     - `reads_masked_graph`: False for a model that looks up deleted nodes and reads the wild type alone.
     - `default_networks`: which of a graph's networks it reads where none are asked for.
+    - `habits`: which of the original's habits it can take on, beside those of the training loop; see
+      `tclab.training.habits`.
     """
 
     name: str
     build: Callable[[CellGraph, str], nn.Module]
-    loss: Callable[[CellGraph], Loss]
+    losses: Mapping[str, Callable[[CellGraph], Loss]]
     forward: Callable[[nn.Module, View], Any] = lambda model, view: model(view)
     reads_masked_graph: bool = True
     default_networks: Callable[[list[str]], list[str]] = list
+    habits: tuple[str, ...] = ()
+
+    def loss(self, graph: CellGraph, name: str | None = None) -> Loss:
+        """Return a new loss; the model's first unless named.
+
+        **Raises:** `InputError` with the nearest name where the model has no such loss.
+        """
+        if name is not None and name not in self.losses:
+            raise unknown(f"loss of {self.name}", name, self.losses)
+        return self.losses[name or next(iter(self.losses))](graph)
 
 
-def _dango_loss(graph: CellGraph) -> Loss:
-    loss = DangoLoss(graph)
-    # epoch 10: reconstruction and interaction weigh the same, as in nearly all of a published run
-    return lambda output, targets: loss(output, targets, epoch=10)
+def _log_cosh_loss(output: Any, targets: Tensor, *, epoch: int = 0) -> Tensor:
+    return log_cosh(output.predictions, targets)
 
 
-def _dango_output(model: nn.Module, view: View) -> DangoOutput:
-    assert isinstance(model, Dango)
-    return model.output(view)
+def _output(model: nn.Module, view: View) -> Any:
+    return model.output(view)  # type: ignore[operator]
 
+
+_HETERO_LOSSES: dict[str, Callable[[CellGraph], Loss]] = {
+    "log_cosh": lambda graph: _log_cosh_loss,
+    "mle_wass_supcr": lambda graph: MleWassSupCR(),
+    # experiment 084: the buffer remembers its own rank's batches alone
+    "mle_wass_supcr_no_gather": lambda graph: MleWassSupCR(gather_interval=None),
+}
+_DANGO_LOSSES: dict[str, Callable[[CellGraph], Loss]] = {
+    "dango": DangoLoss,  # LinearUntilUniform, as the original team trained it
+    "dango_pre_then_post": partial(DangoLoss, schedule="PreThenPost"),
+    "dango_linear_until_flipped": partial(DangoLoss, schedule="LinearUntilFlipped"),
+}
+_HETERO_HABITS = (
+    "isnan_checks",
+    "batch_wide_layer_norm",
+    "wild_type_apart",
+    "wild_type_once",
+    "preprocessor_per_sample",
+)
 
 _MODELS = {
     kind.name: kind
     for kind in (
-        ModelKind("hetero_cell", lambda g, m: HeteroCell.profiling(g, metabolism=m), lambda g: log_cosh),
         ModelKind(
-            "hetero_cell_production", lambda g, m: HeteroCell.production(g, metabolism=m), lambda g: log_cosh
+            "hetero_cell",
+            lambda g, m: HeteroCell.profiling(g, metabolism=m),
+            _HETERO_LOSSES,
+            forward=_output,
+            habits=_HETERO_HABITS,
+        ),
+        ModelKind(
+            "hetero_cell_production",
+            lambda g, m: HeteroCell.production(g, metabolism=m),
+            _HETERO_LOSSES,
+            forward=_output,
+            habits=(*_HETERO_HABITS, "quadratic_attention"),
         ),
         ModelKind(
             "dango",
             lambda g, m: Dango(g.num_nodes[g.deleted_type], list(g.networks)),
-            _dango_loss,
-            forward=_dango_output,
+            _DANGO_LOSSES,
+            forward=_output,
             reads_masked_graph=False,
             default_networks=string_networks,
+            habits=("second_forward", "dense_targets", "quadratic_attention"),
         ),
     )
 }
@@ -97,3 +144,8 @@ def get(name: str) -> ModelKind:
     if name not in _MODELS:
         raise unknown("model", name, _MODELS)
     return _MODELS[name]
+
+
+def loss_names() -> list[str]:
+    """Return the names of every model's losses, each once."""
+    return list(dict.fromkeys(name for kind in _MODELS.values() for name in kind.losses))

@@ -1,9 +1,20 @@
 """A grid of points, running one, keeping rows."""
 
 from tclab.sweeps.grids import grid
+from tclab.sweeps.originals import experiment_083, experiment_084
 from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
 from tclab.sweeps.running import close_children, run
 from tclab.sweeps.sweeping import Progress, sweep
 
-__all__ = ["Point", "Progress", "Results", "close_children", "grid", "run", "sweep"]
+__all__ = [
+    "Point",
+    "Progress",
+    "Results",
+    "close_children",
+    "experiment_083",
+    "experiment_084",
+    "grid",
+    "run",
+    "sweep",
+]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from dataclasses import fields
+from itertools import product
+from typing import Any
 
-from tclab.errors import InputError
+from tclab.errors import InputError, unknown
 from tclab.masking import get as strategy_of
 from tclab.masking import names as strategy_names
+from tclab.models import ModelKind
 from tclab.models import get as model_of
 from tclab.sweeps.point import Point
+from tclab.training.habits import applying
 
-T = TypeVar("T")
 Listed = Sequence[Any] | str | int | None
 
 
@@ -63,7 +66,8 @@ def grid(
     batch_sizes: Listed = "auto",
     networks: Listed = "auto",
     gpus: int | str = "auto",
-    mode: str = "step",
+    mode: Listed = "step",
+    habits: Listed = "none",
     steps: int | str = "auto",
     seed: int = 0,
     **more: Any,
@@ -76,9 +80,12 @@ def grid(
 
     **Arguments:**
 
-    - `networks`: edge-type counts (n: the first n of the graph's networks), or names, which are one choice.
+    - `networks`: edge-type counts (n: the first n of the graph's networks); or names, which are one choice; or
+      "all", those that each model reads.
     - `gpus`: "auto" or a number.
-    - `more`: any other field of `Point`.
+    - `habits`: each by itself, "none" for a point without any, "a+b" for two at once; "all" is none, and then
+      each that the model can take on. What a habit costs is the difference to the point without.
+    - `more`: any other field of `Point`; several values of one are an axis of the sweep: `loop="plain,lightning"`.
 
     **Raises:** `InputError` that names the value, what was expected and the nearest thing that exists.
     """
@@ -94,24 +101,25 @@ def grid(
     common = {
         "graph": graph,
         "scale": (1.0 if large else 0.1) if scale == "auto" else _scale(scale),
-        "mode": mode,
         "device": device,
         "ranks": ranks,
         "steps": (20 if large else 3) if steps == "auto" else _number("steps", listed("steps", steps)[0]),
         "seed": seed,
-        **more,
     }
+    axes = {name: _axis(name, value) for name, value in {"mode": mode, **more}.items()}
     points: list[Point] = []
     for model in listed("models", models):
         kind = model_of(str(model))
         for name in wanted:
             if every and strategy_of(name).masks_graph != kind.reads_masked_graph:
                 continue
-            for count in counts or _auto_networks(kind.reads_masked_graph, common, str(model)):
-                points += [
-                    Point(**common, model=str(model), strategy=name, batch_size=size, networks=count)
-                    for size in sizes
-                ]
+            for *values, own in product(*axes.values(), _habits(habits, kind)):
+                chosen = {**common, **dict(zip(axes, values, strict=True)), "habits": own}
+                for count in counts or _auto_networks(kind.reads_masked_graph, chosen, str(model)):
+                    points += [
+                        Point(**chosen, model=str(model), strategy=name, batch_size=size, networks=count)
+                        for size in sizes
+                    ]
     return _lines_first(points)
 
 
@@ -122,9 +130,44 @@ def _scale(scale: float | str) -> float:
         raise InputError(f"scale is {scale!r}, expected 'auto' or a number above 0") from None
 
 
+def _axis(name: str, value: Listed) -> list[Any]:
+    """Return the values that a field of `Point` is to have, words of numbers and "none" as what they say."""
+    known = [field.name for field in fields(Point)]
+    if name not in known:
+        raise unknown("field of a point", name, known)
+    return [_typed(item) for item in listed(name, value)]
+
+
+def _typed(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    words = {"none": None, "true": True, "false": False}
+    if value.lower() in words:
+        return words[value.lower()]
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def _habits(habits: Listed, kind: ModelKind) -> list[tuple[str, ...]]:
+    """Return the choices of habits that a model is to be run with."""
+    found: list[tuple[str, ...]] = []
+    for item in listed("habits", habits):
+        if item == "all":
+            found += [(), *((name,) for name in applying(kind))]
+        elif item in ("none", ()):
+            found.append(())
+        else:
+            found.append(tuple(str(item).split("+")) if isinstance(item, str) else tuple(item))
+    return list(dict.fromkeys(found))
+
+
 def _networks(networks: Listed) -> list[Any] | None:
     if networks == "auto":
         return None
+    if networks == "all":
+        return [None]
     found = listed("networks", networks)
     if all(isinstance(item, int) for item in found):
         return found

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import repeat
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,15 +19,35 @@ from tclab.masking import get as strategy_of
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.point import Point
 from tclab.sweeps.rows import columns_of
-from tclab.timing import Ledger, PeakMemory, syncs
-from tclab.training import Batches, GateResult, LoadedBatch, Reference, Step, gate, loader
+from tclab.timing import Ledger, PeakMemory, Syncs, syncs
+from tclab.training import (
+    HABITS,
+    Batches,
+    GateResult,
+    LoadedBatch,
+    Reference,
+    Step,
+    gate,
+    loader,
+    run_lightning,
+    run_plain,
+)
+from tclab.training.habits import inexact
+from tclab.training.step import WITHOUT_MODEL
 
 HOST_STAGES = ("wait",)
+EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run
 
 
 @lru_cache(maxsize=8)
 def _reference(point: Point) -> Reference:
-    return gate(point.kind, point.cell_graph().to(point.device), metabolism=point.metabolism, seed=point.seed)
+    return gate(
+        point.kind,
+        point.cell_graph().to(point.device),
+        metabolism=point.metabolism,
+        seed=point.seed,
+        habits=point.habits,
+    )
 
 
 @lru_cache(maxsize=256)
@@ -41,8 +62,9 @@ def _gate(point: Point, strategy: str) -> GateResult:
 
 def gate_of(point: Point) -> GateResult:
     """Return how far the point's strategy is from `subgraph`; found once for points that differ in size alone."""
-    decides = ("graph", "scale", "model", "networks", "device", "seed", "metabolism", "self_loops")
-    return _gate(Point(**{name: getattr(point, name) for name in decides}), point.strategy)
+    decides = ("graph", "scale", "model", "networks", "variant", "device", "seed", "metabolism", "self_loops")
+    habits = tuple(name for name in point.habits if not HABITS[name].of_the_loop)
+    return _gate(Point(**{name: getattr(point, name) for name in decides}, habits=habits), point.strategy)
 
 
 @dataclass
@@ -61,57 +83,81 @@ def _run(point: Point, folder: Path) -> _Timed:
     """Warm up, count the host's waits in one step, then time `steps` steps."""
     cuda = point.device == "cuda"
     graph = point.cell_graph()
-    perturbations = synthetic_perturbations(
-        graph, (point.warmup + 1 + point.steps) * point.batch_size, deleted=point.deleted, seed=point.seed
-    )
+    fixed = point.mode == "fixed_batch"
+    number = (1 if fixed else point.warmup + 1 + point.steps) * point.batch_size
+    perturbations = synthetic_perturbations(graph, number, deleted=point.deleted, seed=point.seed)
     kind = strategy_of(point.strategy)
     loading = kind(graph, ship_edges=point.ship_edges)
     loading.prepare(perturbations, folder / "store")
     viewing = kind(graph.to(point.device), ship_edges=point.ship_edges)
     step = Step(
-        point.kind, viewing, mode=point.mode, dtype=point.dtype, metabolism=point.metabolism, seed=point.seed
+        point.kind,
+        viewing,
+        mode=point.mode,
+        dtype=point.dtype,
+        metabolism=point.metabolism,
+        seed=point.seed,
+        loss=point.loss,
+        epoch=EPOCH,
+        clip=point.clip,
+        optimizer=point.optimizer,
+        accumulate=point.accumulate,
+        habits=point.habits,
     )
+    run = run_lightning if point.loop == "lightning" else run_plain
     data = Batches(loading, perturbations, point.batch_size)
     batches = iter(loader(data, workers=point.workers, pin_memory=cuda))
     try:
         begin = perf_counter()
         first = next(batches)  # one more than `warmup`: the cold start
-        step(first.batch)
+        run(step, [first], steps=1)
         if cuda:
             torch.cuda.synchronize()
         cold = perf_counter() - begin
-        with syncs() as found:
-            _audited(step, first)
-        for loaded in islice(batches, point.warmup):
-            step(loaded.batch)
+        found = _audited(step, first)
         making: dict[str, list[float]] = {"sample": [], "collate": []}
+        given = repeat(first) if fixed else batches
+        if point.warmup:
+            run(step, given, steps=point.warmup)
         gc.collect()
         with PeakMemory(cuda=cuda) as memory, Ledger(cuda=cuda) as ledger:
-            for loaded in ledger.steps(islice(batches, point.steps)):
-                step(loaded.batch, stage=ledger.stage)
-                making["sample"].append(loaded.sample_seconds)
-                making["collate"].append(loaded.collate_seconds)
+            run(step, given if fixed else _noted(given, making), steps=point.steps, ledger=ledger)
     finally:
         del batches  # ends the workers
         loading.close()
     host = ledger.seconds()
     seconds = {**host, **ledger.seconds("device"), **{name: host[name] for name in HOST_STAGES}} if cuda else host
-    seconds |= making
+    seconds |= {stage: took for stage, took in making.items() if took}
     return _Timed(
         seconds,
         cold,
         first.batch.bytes,
         first.batch.edge_bytes,
-        None if point.mode == "data" else found.count,
+        None if found is None else found.count,
         memory.bytes,
     )
 
 
-def _audited(step: Step, loaded: LoadedBatch) -> None:
-    """Take a batch as far as its backward: AdamW's own counters live on the host, and are no waits."""
-    mode, step.mode = step.mode, "data" if step.mode == "data" else "model"
-    step(loaded.batch)
+def _noted(batches: Iterable[LoadedBatch], making: dict[str, list[float]]) -> Iterator[LoadedBatch]:
+    """Yield batches and note what each took to make."""
+    for loaded in batches:
+        making["sample"].append(loaded.sample_seconds)
+        making["collate"].append(loaded.collate_seconds)
+        yield loaded
+
+
+def _audited(step: Step, loaded: LoadedBatch) -> Syncs | None:
+    """Return where the host waits on the way to the backward, and in what habits log after it.
+
+    AdamW's own counters live on the host, and are no waits. Missing where there is no model.
+    """
+    if step.mode in WITHOUT_MODEL:
+        return None
+    mode, step.mode = step.mode, "model"
+    with syncs() as found:
+        step(loaded.batch)
     step.mode = mode
+    return found
 
 
 def _where(stage: str, point: Point) -> str:
@@ -123,7 +169,7 @@ def _where(stage: str, point: Point) -> str:
 def measure(point: Point) -> list[dict[str, Any]]:
     """Return the rows of a resolved point: its stages, or one row that says why there are none."""
     graph = point.cell_graph()
-    exact = strategy_of(point.strategy).exact
+    exact = strategy_of(point.strategy).exact and not inexact(point.habits)
     every: dict[str, Any] = {
         **columns_of(point),
         "networks": len(graph.networks),
@@ -132,7 +178,7 @@ def measure(point: Point) -> list[dict[str, Any]]:
         "nodes": graph.num_nodes[graph.deleted_type],
         "exact": exact,
     }
-    if point.mode != "data":
+    if point.mode not in WITHOUT_MODEL:
         found = gate_of(point)
         every |= {
             "gate": ("passed" if found.passed else "failed") if exact else "inexact",

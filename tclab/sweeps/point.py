@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from tclab.errors import InputError, unknown
-from tclab.graph import NETWORK_SIZES, CellGraph, chosen
+from tclab.graph import NETWORK_SIZES, VARIANTS, CellGraph, chosen, variant_of
 from tclab.masking import get as strategy_of
-from tclab.models import ModelKind
+from tclab.models import ModelKind, loss_names
 from tclab.models import get as model_of
 from tclab.models.hetero_cell import METABOLISMS
-from tclab.training import DTYPES, MODES
+from tclab.training import DTYPES, LOOPS, MODES, OPTIMIZERS
+from tclab.training.habits import applying, checked
+from tclab.training.step import CLIP, WITHOUT_MODEL
 
 # glibc's settings for each allocator; they must be in the environment when a process starts
 ALLOCATORS: dict[str, dict[str, str]] = {
@@ -38,7 +40,15 @@ class Point:
     - `model`, `strategy`: names; see `tclab.models.names()` and `tclab.masking.names()`.
     - `batch_size`: samples in a batch, B. `deleted`: nodes that each deletes.
     - `networks`: n for the first n of the graph's networks, or names; `None` for those the model reads.
-    - `mode`: "data", "model" or "step"; see `tclab.training.Step`.
+    - `variant`: what becomes of the networks that were chosen: "separate", "merged_string" or "homogeneous"; see
+      `tclab.graph.variant_of`.
+    - `mode`: "data", "empty", "model", "step" or "fixed_batch"; see `tclab.training.Step`.
+    - `loop`: "plain" or "lightning"; `None` is plain, but Lightning's for mode "empty", which is its alone.
+    - `loss`: one of the model's losses by name, `None` for its first.
+    - `clip`: the norm that gradients are clipped to; `None` for no clipping.
+    - `optimizer`: AdamW "fused", "foreach" or "plain". `accumulate`: batches to one step of it; `steps` counts
+      batches.
+    - `habits`: the original's, by name; see `tclab.training.habits`.
     - `device`: "auto" (CUDA where there is one), "cpu" or "cuda". `ranks`: processes that train together.
     - `dtype`: "float32", "float64" or "bfloat16" (autocast).
     - `steps`: how many are timed, after `warmup` that are not. `seed`: of graph, samples and weights.
@@ -68,6 +78,13 @@ class Point:
     workers: int = 1
     warmup: int = 2
     allocator: str = "default"
+    variant: str = "separate"
+    loop: str | None = None
+    loss: str | None = None
+    clip: float | None = CLIP
+    optimizer: str = "fused"
+    accumulate: int = 1
+    habits: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         model_of(self.model)
@@ -78,6 +95,10 @@ class Point:
             ("dtype", self.dtype, DTYPES),
             ("metabolism", self.metabolism, METABOLISMS),
             ("allocator", self.allocator, ALLOCATORS),
+            ("variant", self.variant, VARIANTS),
+            ("loop", self.loop or LOOPS[0], LOOPS),
+            ("loss", self.loss or loss_names()[0], loss_names()),
+            ("optimizer", self.optimizer, OPTIMIZERS),
         ):
             if value not in known:
                 raise unknown(kind, value, known)
@@ -89,12 +110,14 @@ class Point:
             ("workers", 0),
             ("warmup", 0),
             ("seed", 0),
+            ("accumulate", 1),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"{name} is {value!r}, expected a whole number of at least {least}")
         if self.ship_edges and not strategy.can_ship_edges:
             raise InputError(f"ship_edges is a switch of the gpu_mask strategies, {self.strategy!r} has none")
+        self._check_training()
         if self.graph == "synthetic":
             if not isinstance(self.scale, (int, float)) or isinstance(self.scale, bool) or not self.scale > 0:
                 raise InputError(f"scale is {self.scale!r}, expected a number above 0 (1.0 is the real size)")
@@ -109,6 +132,22 @@ class Point:
             object.__setattr__(self, "networks", (self.networks,))
         if self.networks is not None:
             chosen(self.networks, self.network_names())
+
+    def _check_training(self) -> None:
+        """Check what belongs to the training step, and make definite what was left open."""
+        if self.clip is not None:
+            if isinstance(self.clip, bool) or not isinstance(self.clip, (int, float)) or not self.clip > 0:
+                raise InputError(f"clip is {self.clip!r}, expected a norm above 0, or None for no clipping")
+            object.__setattr__(self, "clip", float(self.clip))
+        if self.mode == "empty" and self.loop == "plain":
+            raise InputError("loop is 'plain', and mode 'empty' is Lightning's; expected 'lightning' or None")
+        if self.loop is None:
+            object.__setattr__(self, "loop", "lightning" if self.mode == "empty" else "plain")
+        if self.loss is None:
+            object.__setattr__(self, "loss", next(iter(self.kind.losses)))
+        if not isinstance(self.habits, (str, Sequence)):
+            raise InputError(f"habits is {self.habits!r}, expected names of habits")
+        object.__setattr__(self, "habits", checked(self.habits))
 
     def network_names(self) -> list[str]:
         """Return the names of all networks of this point's graph, in order; a folder is read for them."""
@@ -128,6 +167,13 @@ class Point:
             return f"skipped: {self.model} reads no masked graph"
         if self.kind.reads_masked_graph and not masks_graph:
             return f"skipped: {self.strategy} makes no masked graph, and {self.model} reads one"
+        if self.loss not in self.kind.losses:
+            return f"skipped: {self.model} is not trained on {self.loss}"
+        for habit in self.habits:
+            if habit not in applying(self.kind):
+                return f"skipped: {self.model} cannot take on the habit {habit}"
+            if self.mode in WITHOUT_MODEL:
+                return f"skipped: mode {self.mode} has no model for the habit {habit}"
         if self.ranks > 1:
             return f"skipped: {self.ranks} ranks asked for, and this version runs one"
         return None
@@ -153,7 +199,7 @@ class Point:
         networks = self.networks
         if networks is None:
             networks = tuple(self.kind.default_networks(list(graph.networks)))
-        graph = graph.select(networks)
+        graph = _variant(graph, networks, self.variant)
         return graph.without_metabolism() if self.metabolism == "off" else graph
 
     def to_dict(self) -> dict[str, Any]:
@@ -163,8 +209,10 @@ class Point:
     @staticmethod
     def from_dict(fields: dict[str, Any]) -> Point:
         """Return the point of `to_dict`'s fields."""
-        networks = fields.get("networks")
-        return Point(**{**fields, "networks": tuple(networks) if isinstance(networks, list) else networks})
+        read: dict[str, Any] = {
+            n: tuple(value) if isinstance(value, list) else value for n, value in fields.items()
+        }
+        return Point(**read)
 
 
 @lru_cache(maxsize=4)
@@ -174,3 +222,9 @@ def _whole_graph(graph: str, scale: float | None, seed: int, self_loops: bool) -
         return CellGraph.synthetic(scale, seed, self_loops=self_loops)
     whole = CellGraph.from_folder(graph)
     return whole.with_self_loops() if self_loops else whole
+
+
+@lru_cache(maxsize=4)
+def _variant(graph: CellGraph, networks: int | tuple[str, ...], variant: str) -> CellGraph:
+    """Return a variant of some of a graph's networks; kept, and with it what is made of a merged network."""
+    return variant_of(graph.select(networks), variant)

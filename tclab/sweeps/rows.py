@@ -11,7 +11,7 @@ import pyarrow as pa
 from tclab.sweeps.point import Point
 
 # Raised when a column changes its meaning: rows of another version are measured again, never mixed in.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _TEXT, _WHOLE, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
@@ -55,6 +55,13 @@ MORE_COLUMNS = {
     "workers": _WHOLE,
     "warmup": _WHOLE,
     "allocator": _TEXT,
+    "variant": _TEXT,
+    "loop": _TEXT,
+    "loss": _TEXT,
+    "clip": _REAL,  # null where gradients are not clipped
+    "optimizer": _TEXT,
+    "accumulate": _WHOLE,
+    "habits": _TEXT,  # with commas between; empty for none
     "exact": _FLAG,
     "gate": _TEXT,  # passed, failed or inexact; null where it was not run
     "gate_fp64_error": _REAL,
@@ -98,6 +105,7 @@ def columns_of(point: Point) -> dict[str, Any]:
     """Return the columns that every row of a point has, measured or not."""
     fields = point.to_dict()
     networks = fields.pop("networks")
+    fields["habits"] = ",".join(fields["habits"])
     if isinstance(networks, tuple):
         return {**fields, "networks": len(networks), "network_names": ",".join(networks)}
     return {**fields, "networks": networks}

@@ -1,7 +1,27 @@
-"""One step and everything around it: loading, the stages of a step, the gate that goes before any clock."""
+"""One step and everything around it: loading, a step's stages, the loops, the gate that goes before any clock."""
 
 from tclab.training.gate import GateResult, Reference, gate
+from tclab.training.habits import HABITS, Habit
+from tclab.training.lightning_loop import lightning_module, run_lightning
 from tclab.training.loading import Batches, LoadedBatch, loader
-from tclab.training.step import DTYPES, MODES, Step
+from tclab.training.loops import LOOPS, run_plain
+from tclab.training.step import DTYPES, MODES, OPTIMIZERS, Step
 
-__all__ = ["DTYPES", "MODES", "Batches", "GateResult", "LoadedBatch", "Reference", "Step", "gate", "loader"]
+__all__ = [
+    "DTYPES",
+    "HABITS",
+    "LOOPS",
+    "MODES",
+    "OPTIMIZERS",
+    "Batches",
+    "GateResult",
+    "Habit",
+    "LoadedBatch",
+    "Reference",
+    "Step",
+    "gate",
+    "lightning_module",
+    "loader",
+    "run_lightning",
+    "run_plain",
+]

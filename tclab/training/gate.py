@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tclab.graph import CellGraph
 from tclab.masking import get, view
 from tclab.models import ModelKind
+from tclab.training.habits import put_on_model
 
 FP64_TOLERANCE = 1e-10
 FP32_RATIO = 2.0
@@ -106,10 +107,20 @@ class Reference:
 
     - `model`: in evaluation mode, or without dropout; its weights are left as they were, in float32.
     - `deletions`: for each sample the nodes it deletes.
+    - `tried`: the same model in another guise (with habits, say) under the same names of parameters, which
+      strategies are tried on; the model itself unless given.
     """
 
-    def __init__(self, model: nn.Module, graph: CellGraph, deletions: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: CellGraph,
+        deletions: Sequence[Sequence[int]],
+        *,
+        tried: nn.Module | None = None,
+    ) -> None:
         self.model = model
+        self.tried = model if tried is None else tried
         self.graph = graph
         self.deletions = deletions
         self._weights = [
@@ -121,24 +132,24 @@ class Reference:
                 if tensor.is_floating_point():
                     noise = torch.randn(tensor.shape, generator=generator).to(tensor)
                     tensor.mul_(1.0 + 0.01 * noise)
-        self._expected = [self._outcomes("subgraph", draw) for draw in range(DRAWS)]
+        self._expected = [self._outcomes(model, "subgraph", draw) for draw in range(DRAWS)]
 
-    def _outcomes(self, strategy: str, draw: int) -> tuple[Outcome, Outcome]:
+    def _outcomes(self, model: nn.Module, strategy: str, draw: int) -> tuple[Outcome, Outcome]:
         """Return what a strategy gives with one draw of the weights, in fp64 and in fp32."""
-        self.model.load_state_dict(self._weights[draw])
+        model.load_state_dict(self._weights[draw])
         try:
             return (
-                outcome(self.model.double(), self.graph, self.deletions, strategy),
-                outcome(self.model.float(), self.graph, self.deletions, strategy),
+                outcome(model.double(), self.graph, self.deletions, strategy),
+                outcome(model.float(), self.graph, self.deletions, strategy),
             )
         finally:
-            self.model.float().load_state_dict(self._weights[0])
+            model.float().load_state_dict(self._weights[0])
 
     def compare(self, strategy: str) -> GateResult:
         """Return how far a strategy is from `subgraph`."""
         fp64, fp32 = [], []
         for draw, (expected, own) in enumerate(self._expected):
-            found64, found32 = self._outcomes(strategy, draw)
+            found64, found32 = self._outcomes(self.tried, strategy, draw)
             fp64.append(relative_error(found64, expected))
             error = norm_error(found32, expected)
             fp32.append((error / max(norm_error(own, expected), _ROUNDING), error))
@@ -198,12 +209,19 @@ def gate_deletions(graph: CellGraph, *, seed: int = 0) -> list[list[int]]:
     return [three, [], [hub], sorted(neighbours - {least}), three, *rest]
 
 
-def gate(kind: ModelKind, graph: CellGraph, *, metabolism: str = "off", seed: int = 0) -> Reference:
+def gate(
+    kind: ModelKind, graph: CellGraph, *, metabolism: str = "off", seed: int = 0, habits: Iterable[str] = ()
+) -> Reference:
     """Return the reference that a sweep compares its strategies with, on part of its graph.
 
-    The graph's device is where they are compared.
+    The graph's device is where they are compared. Strategies are tried with habits, `subgraph` has none.
     """
     part = gate_graph(graph.to("cpu"))
-    torch.manual_seed(seed)
-    model = kind.build(part, metabolism).to(graph.device).eval()
-    return Reference(model, part, gate_deletions(part, seed=seed))
+
+    def built() -> nn.Module:
+        torch.manual_seed(seed)
+        return kind.build(part, metabolism).to(graph.device).eval()
+
+    model, tried = built(), built()
+    put_on_model(tried, habits)
+    return Reference(model, part, gate_deletions(part, seed=seed), tried=tried)

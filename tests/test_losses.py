@@ -1,0 +1,259 @@
+"""The losses: SupCR against its loops, Sinkhorn against sorting, the buffer, and what travels between ranks."""
+
+import math
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tclab
+from tclab import InputError
+from tclab.models import CircularBuffer, DangoLoss, HeteroCellOutput, MleWassSupCR, sup_cr
+from tclab.models.dango import DangoOutput
+from tclab.timing import syncs
+
+
+def sup_cr_by_loops(z, targets, temperature):
+    """The definition, anchor by anchor and pair by pair."""
+    unit = z / z.norm(dim=1, keepdim=True)
+    number, total = len(z), torch.zeros((), dtype=z.dtype)
+    for i in range(number):
+        for j in range(number):
+            if j == i:
+                continue
+            distance = abs(float(targets[i]) - float(targets[j]))
+            below = torch.zeros((), dtype=z.dtype)
+            for k in range(number):
+                if k != i and abs(float(targets[i]) - float(targets[k])) >= distance:
+                    below = below + torch.exp(unit[i] @ unit[k] / temperature)
+            total = total - (unit[i] @ unit[j] / temperature - torch.log(below))
+    return total / (number * (number - 1))
+
+
+@given(
+    st.lists(st.sampled_from([-1.0, -0.25, 0.0, 0.5, 2.0]), min_size=2, max_size=8),
+    st.sampled_from([0.1, 0.5, 1.0]),
+    st.integers(0, 99),
+)
+def test_sup_cr_and_its_gradient_are_what_the_loops_say(targets, temperature, seed):
+    generator = torch.Generator().manual_seed(seed)  # scores from five values: most of them have equals
+    z = torch.randn(len(targets), 4, dtype=torch.float64, generator=generator)
+    targets = torch.tensor(targets, dtype=torch.float64)
+    ours, theirs = z.clone().requires_grad_(), z.clone().requires_grad_()
+    found, expected = sup_cr(ours, targets, temperature=temperature), sup_cr_by_loops(theirs, targets, temperature)
+    torch.testing.assert_close(found, expected)
+    found.backward()
+    expected.backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_sup_cr_of_no_pair_is_zero_and_has_a_gradient(number):
+    z = torch.randn(number, 4, requires_grad=True)
+    loss = sup_cr(z, torch.zeros(number))
+    loss.backward()
+    assert loss == 0
+    assert not z.grad.any()
+
+
+def test_sup_cr_does_not_let_the_host_wait():
+    z = torch.randn(284, 64, requires_grad=True)
+    with syncs() as found:
+        sup_cr(z, torch.randn(284)).backward()
+    assert found.count == 0
+
+
+def halved_square_distance(x, y):
+    """In one dimension the best transport pairs the smallest with the smallest: exact, by sorting."""
+    return 0.5 * (x.sort().values - y.sort().values).square().mean()
+
+
+def output(batch, *, seed=0, width=4, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    predictions = torch.randn(batch, dtype=dtype, generator=generator)
+    z_p = torch.randn(batch, width, dtype=dtype, generator=generator)
+    targets = torch.randn(batch, dtype=dtype, generator=generator)
+    return HeteroCellOutput(predictions.requires_grad_(), z_p.requires_grad_()), targets
+
+
+@pytest.mark.parametrize(("blur", "apart"), [(0.001, 2e-3), (0.05, 2e-3), (2.0, None)])
+def test_the_sinkhorn_term_is_the_exact_one_where_the_blur_is_small(blur, apart):
+    out, targets = output(200, dtype=torch.float64)
+    targets = 0.5 * targets + 1.0
+    with_term, without = (
+        MleWassSupCR(wasserstein=weight, sup_cr=0.0, blur=blur)(out, targets) for weight in (1.0, 0.0)
+    )
+    exact = halved_square_distance(out.predictions, targets)
+    found = (with_term - without).item()
+    if apart is None:  # a blur as wide as the distributions sees their means alone
+        assert found == pytest.approx(0.5 * (out.predictions.mean() - targets.mean()).square().item(), rel=0.1)
+        assert found < 0.95 * exact
+    else:
+        assert found == pytest.approx(exact.item(), rel=apart)
+
+
+def test_the_diameter_decides_where_the_annealing_begins_and_not_what_is_found():
+    out, targets = output(200)
+    found = [MleWassSupCR(diameter=diameter)(out, targets).item() for diameter in (4.0, 8.0, 16.0)]
+    assert found == pytest.approx([found[0]] * 3, rel=1e-4)
+
+
+def test_the_loss_is_the_sum_of_its_three_weighted_terms():
+    out, targets = output(40)
+    mse = (out.predictions - targets).square().mean()
+    wasserstein = MleWassSupCR(wasserstein=1.0, sup_cr=0.0)(out, targets) - mse
+    expected = mse + 0.1 * wasserstein + 0.001 * sup_cr(out.z_p, targets, temperature=0.1)
+    torch.testing.assert_close(MleWassSupCR()(out, targets), expected)
+    MleWassSupCR()(out, targets).backward()
+    assert out.z_p.grad.abs().sum() > 0  # z_p is reached by the contrast alone
+
+
+def test_remembered_batches_count_and_get_no_gradient():
+    first, targets = output(6, seed=1)
+    second, more = output(5, seed=2)
+    loss = MleWassSupCR()
+    loss(first, targets)
+    found = loss(second, more)
+    z, every = torch.cat([second.z_p, first.z_p.detach()]), torch.cat([more, targets])
+    one = MleWassSupCR(sup_cr=0.0, wasserstein=1.0)
+    both = HeteroCellOutput(torch.cat([second.predictions, first.predictions]), z)
+    wasserstein = one(both, every) - (both.predictions - every).square().mean()
+    expected = (second.predictions - more).square().mean() + 0.1 * wasserstein + 0.001 * sup_cr(z, every)
+    torch.testing.assert_close(found, expected)
+    found.backward()
+    assert first.predictions.grad is None
+    assert second.predictions.grad is not None
+
+
+def test_the_whole_loss_lets_the_host_go_on_from_step_to_step():
+    loss = MleWassSupCR(capacity=8)
+    for seed in range(4):  # an empty, a filling, a full and a wrapped buffer
+        out, targets = output(5, seed=seed)
+        with syncs() as found:
+            loss(out, targets).backward()
+        assert found.count == 0
+
+
+@given(st.lists(st.integers(1, 9), max_size=8), st.integers(1, 6))
+def test_the_buffer_keeps_the_last_rows(sizes, capacity):
+    buffer, pushed = CircularBuffer(capacity), []
+    for size in sizes:
+        rows = torch.arange(len(pushed), len(pushed) + size, dtype=torch.float32)
+        buffer.push({"number": rows, "wide": rows.unsqueeze(1).expand(-1, 3)})
+        pushed += rows.tolist()
+    assert len(buffer) == min(len(pushed), capacity)
+    if pushed:
+        assert sorted(buffer["number"].tolist()) == pushed[-capacity:]
+        assert torch.equal(buffer["wide"][:, 2], buffer["number"])
+
+
+def test_a_loss_goes_on_from_its_state():
+    losses = [MleWassSupCR(capacity=8) for _ in range(2)]
+    for seed in range(3):
+        losses[0](*output(3, seed=seed))
+    losses[1].load_state_dict(losses[0].state_dict())
+    for seed in range(3, 6):
+        assert torch.equal(*(loss(*output(3, seed=seed)) for loss in losses))
+    with pytest.raises(InputError, match="the state holds 8 rows, expected a buffer of 9"):
+        MleWassSupCR(capacity=9).load_state_dict(losses[0].state_dict())
+
+
+def test_bad_options_are_named():
+    with pytest.raises(InputError, match="capacity is 0"):
+        MleWassSupCR(capacity=0)
+    with pytest.raises(InputError, match="gather_interval is 0, expected 1 or more, or None"):
+        MleWassSupCR(gather_interval=0)
+
+
+def test_under_autocast_it_is_worked_out_in_float32():
+    out, targets = output(20)
+    half = HeteroCellOutput(out.predictions.bfloat16(), out.z_p.bfloat16())
+    whole = HeteroCellOutput(half.predictions.float(), half.z_p.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        found = MleWassSupCR()(half, targets)
+    assert torch.equal(found, MleWassSupCR()(whole, targets))
+
+
+RANK = """
+    import sys
+    import torch
+    from torch import distributed
+    from tclab.models import HeteroCellOutput, MleWassSupCR
+
+    rank, path = int(sys.argv[1]), sys.argv[2]
+    distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    for interval in (1, 2, None):
+        loss = MleWassSupCR(gather_interval=interval)
+        for step in range(3):
+            mark = torch.tensor([10.0 * step + rank])
+            loss(HeteroCellOutput(mark, mark.unsqueeze(1)), mark)
+        found = sorted(loss.buffer["targets"].tolist())
+        expected = {
+            1: [0, 1, 10, 11, 20, 21],
+            2: sorted([0, 1, 10 + rank, 20, 21]),
+            None: [rank, 10 + rank, 20 + rank],
+        }[interval]
+        assert found == expected, (interval, found)
+        assert torch.equal(loss.buffer["z_p"][:, 0], loss.buffer["targets"])
+    distributed.destroy_process_group()
+    print("gathered")
+"""
+
+
+def test_ranks_remember_one_anothers_batches_each_gather_interval(tmp_path, root):
+    script = tmp_path / "rank.py"
+    script.write_text(textwrap.dedent(RANK))
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(tmp_path / "meet")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "PATH": "", "GLOO_SOCKET_IFNAME": "lo"},
+        )
+        for rank in range(2)
+    ]
+    answers = [process.communicate(timeout=120) for process in ranks]
+    assert [out.strip() for out, _ in answers] == ["gathered"] * 2, answers
+
+
+def test_every_schedule_of_dango_is_a_loss_by_name():
+    graph = tclab.CellGraph.synthetic(0.01).select(["physical"])
+    nodes = graph.num_nodes["gene"]
+    kind = tclab.models.get("dango")
+    out = DangoOutput(torch.zeros(2), {"physical": torch.zeros(nodes, nodes)})
+    targets = torch.tensor([1.0, -2.0])
+    reconstruction = DangoLoss(graph).reconstruction(out.reconstructions)
+    interaction = sum(math.log(math.cosh(t)) for t in targets.tolist()) / 2
+    for name, alphas in {
+        "dango": {0: 1.0, 5: 0.75, 10: 0.5, 40: 0.5},
+        "dango_pre_then_post": {0: 1.0, 9: 1.0, 10: 0.0},
+        "dango_linear_until_flipped": {0: 1.0, 5: 0.5, 10: 0.0, 40: 0.0},
+    }.items():
+        loss = kind.loss(graph, name)
+        for epoch, alpha in alphas.items():
+            expected = alpha * reconstruction.item() + (1 - alpha) * interaction
+            assert loss(out, targets, epoch=epoch).item() == pytest.approx(expected, rel=1e-6), (name, epoch)
+
+
+def test_a_loss_that_a_model_lacks_names_the_nearest():
+    graph = tclab.CellGraph.synthetic(0.01)
+    with pytest.raises(InputError, match="unknown loss of hetero_cell 'logcosh'; did you mean 'log_cosh'"):
+        tclab.models.get("hetero_cell").loss(graph, "logcosh")
+
+
+def test_dense_targets_give_the_loss_that_they_stand_for():
+    graph = tclab.CellGraph.synthetic(0.02)
+    nodes, edges = graph.num_nodes["gene"], graph.networks["tflink"].edge_index
+    torch.manual_seed(0)
+    out = DangoOutput(torch.zeros(2), {"tflink": torch.randn(nodes, nodes, dtype=torch.float64)})
+    twice = graph.with_relations({"tflink": tclab.graph.Network(
+        "tflink", torch.cat([edges, edges[:, :3]], dim=1), "gene", "gene", nodes, nodes
+    )})  # fmt: skip
+    lean, dense = (DangoLoss(twice, zero_weights={"tflink": 0.3}) for _ in range(2))
+    dense.dense_targets = True
+    torch.testing.assert_close(dense.reconstruction(out.reconstructions), lean.reconstruction(out.reconstructions))
