@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from tclab.masking import get as strategy_of
-from tclab.perturbation import synthetic_perturbations
+from tclab.perturbation import stored, synthetic_perturbations
 from tclab.sweeps.point import Point
 from tclab.sweeps.rows import columns_of
 from tclab.timing import PeakMemory, StageClock, syncs
-from tclab.training import Batches, GateResult, LoadedBatch, Reference, Step, gate, loader
+from tclab.training import Batches, GateResult, LoadedBatch, Reference, Step, double_buffered, gate, loader
 
 HOST_STAGES = ("wait",)
 STEP_STAGES = ("wait", "transfer", "mask", "forward", "loss", "backward", "optimizer")
@@ -32,11 +32,11 @@ def _reference(point: Point) -> Reference:
 
 
 @lru_cache(maxsize=256)
-def _gate(point: Point, strategy: str) -> GateResult:
+def _gate(point: Point, strategy: str, collation: str) -> GateResult:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # its tensors are small: threads would wait for one another longer than they work
     try:
-        return _reference(point).compare(strategy)
+        return _reference(point).compare(strategy, collation)
     finally:
         torch.set_num_threads(threads)
 
@@ -44,7 +44,7 @@ def _gate(point: Point, strategy: str) -> GateResult:
 def gate_of(point: Point) -> GateResult:
     """Return how far the point's strategy is from `subgraph`; found once for points that differ in size alone."""
     decides = ("graph", "scale", "model", "networks", "device", "seed", "metabolism", "self_loops")
-    return _gate(Point(**{name: getattr(point, name) for name in decides}), point.strategy)
+    return _gate(Point(**{name: getattr(point, name) for name in decides}), point.strategy, point.collation)
 
 
 @dataclass
@@ -78,14 +78,22 @@ def _run(point: Point, folder: Path) -> _Timed:
         graph, (point.warmup + 1 + point.steps) * point.batch_size, deleted=point.deleted, seed=point.seed
     )
     kind = strategy_of(point.strategy)
-    loading = kind(graph, ship_edges=point.ship_edges)
+    loading = kind(graph, ship_edges=point.ship_edges, collation=point.collation)
     loading.prepare(perturbations, folder / "store")
     viewing = kind(graph.to(point.device), ship_edges=point.ship_edges)
     step = Step(
         point.kind, viewing, mode=point.mode, dtype=point.dtype, metabolism=point.metabolism, seed=point.seed
     )
-    data = Batches(loading, perturbations, point.batch_size)
-    batches = iter(loader(data, workers=point.workers, pin_memory=cuda))
+    samples = stored(graph, perturbations, folder / "samples", point.store)
+    loads = loader(
+        Batches(loading, samples, point.batch_size),
+        workers=point.workers,
+        pin_memory=bool(point.pin_memory),
+        prefetch_factor=point.prefetch_factor,
+        start_method=point.start_method,
+        persistent_workers=point.persistent_workers,
+    )
+    batches = double_buffered(loads, point.device) if point.double_buffer else iter(loads)
     try:
         begin = perf_counter()
         first = _take(batches, step, StageClock(cuda=cuda))  # one more than `warmup`: the cold start
@@ -102,8 +110,9 @@ def _run(point: Point, folder: Path) -> _Timed:
         with PeakMemory(cuda=cuda) as memory:
             for _ in range(point.steps):
                 last = _take(batches, step, clock)
-                making["sample"].append(last.sample_seconds)
-                making["collate"].append(last.collate_seconds)
+                took = last.making.stages
+                making["sample"].append((took["sample"] + took["mask"]) / 1e9)
+                making["collate"].append(took["collate"] / 1e9)
             seconds = clock.seconds()
     finally:
         del batches  # ends the workers

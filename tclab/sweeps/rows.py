@@ -53,6 +53,13 @@ MORE_COLUMNS = {
     "self_loops": _FLAG,
     "ship_edges": _FLAG,
     "workers": _WHOLE,
+    "store": _TEXT,  # where samples are read: memory, lmdb, json
+    "collation": _TEXT,
+    "pin_memory": _FLAG,  # null: as the device suggests
+    "prefetch_factor": _WHOLE,  # null without workers, as the next two
+    "start_method": _TEXT,
+    "persistent_workers": _FLAG,
+    "double_buffer": _FLAG,
     "warmup": _WHOLE,
     "allocator": _TEXT,
     "exact": _FLAG,
