@@ -17,12 +17,13 @@ from tclab.timing.errors import TimingError
 from tclab.timing.ledger import Ledger
 from tclab.timing.lightning_callback import lightning_callback
 from tclab.timing.memory import PeakMemory
+from tclab.timing.no_ledger import NoLedger
 from tclab.timing.raw_clock import raw_clock_ns
 from tclab.timing.spike import SpikeIn, spike_in
 from tclab.timing.syncs import Demand, Syncs, syncs
 
 if TYPE_CHECKING:
-    from tclab.timing.observer import NoLedger, Receipt, receipt
+    from tclab.timing.observer import Receipt, receipt
     from tclab.timing.race_record import samples_of
     from tclab.timing.race_result import Race, Races
     from tclab.timing.racing import race, race_cells
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 # races and verdicts need numpy, which is fetched when one of these is first asked for
 _LATE = {
-    "observer": ("NoLedger", "Receipt", "receipt"),
+    "observer": ("Receipt", "receipt"),
     "race_record": ("samples_of",),
     "race_result": ("Race", "Races"),
     "racing": ("race", "race_cells"),

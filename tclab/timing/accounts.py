@@ -118,7 +118,7 @@ def _making_rows(made: Sequence[Making]) -> Iterator[Row]:
         for stage, took in making.stages.items():
             yield line, number, stage, took / 1e9
         yield line, number, "other", (whole - sum(making.stages.values())) / 1e9
-        yield line, number, "step", whole / 1e9
+        yield line, number, "batch", whole / 1e9
         if making.worker is not None:  # in its own process it is idle until it is asked for the next batch
             before = ended.get(line)
             yield line, number, "idle", None if before is None else (making.begin_ns - before) / 1e9
@@ -128,7 +128,8 @@ def _making_rows(made: Sequence[Making]) -> Iterator[Row]:
 def rows_of(steps: Sequence[Cuts], made: Sequence[Making], *, queued: bool) -> Iterator[Row]:
     """Yield (timeline, step, stage, seconds) for every timeline; seconds are `None` where nothing was seen.
 
-    The step of a worker's row is the number of the batch, in the order in which batches came.
+    The step of a worker's row is the number of the batch, in the order in which batches came; the whole of its
+    making is the stage `batch`, and `idle` the time until it was asked for the next.
     """
     for number, step in enumerate(steps):
         host = _sums(step.owners, [(after - before) / 1e9 for before, after in pairwise(step.host)])

@@ -130,8 +130,9 @@ class Ledger:
                 if isinstance(making, Making):
                     self.made(making)
                 self._put_behind()
+                held, batch = [batch], None  # so that the loop alone holds it, and can let it go
                 try:
-                    yield batch
+                    yield held.pop()
                 finally:  # a `break` ends its step too, an exception does not
                     self._finish_step()
         finally:

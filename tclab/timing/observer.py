@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 from tclab.timing.ledger import Ledger
+from tclab.timing.no_ledger import NoLedger
 from tclab.timing.race_result import Race
 from tclab.timing.racing import race
-
-Item = TypeVar("Item")
-
-
-class NoLedger:
-    """Takes a ledger's place in a loop, and keeps nothing."""
-
-    _nothing: AbstractContextManager[None] = nullcontext()
-
-    def steps(self, batches: Iterable[Item]) -> Iterator[Item]:
-        """Yield batch after batch."""
-        return iter(batches)
-
-    def stage(self, name: str) -> AbstractContextManager[None]:
-        """Return a context that does nothing."""
-        return self._nothing
 
 
 @dataclass(frozen=True)
