@@ -18,7 +18,7 @@ settings.load_profile("tclab")
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def root() -> Path:
     return ROOT
 

@@ -50,6 +50,7 @@ def device(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", made.synchronize)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: made.run(cycles / 1e9))
     monkeypatch.setattr(ledger_module, "perf_counter_ns", lambda: round(made.host * 1e9))
     monkeypatch.setattr(ledger_module, "raw_clock_ns", lambda: round(made.host * 1e9))

@@ -9,6 +9,7 @@ import tclab
 
 PACKAGE = Path(tclab.__file__).parent
 ROOMS = [
+    "timing",
     "graph",
     "perturbation",
     "readers",
@@ -16,7 +17,6 @@ ROOMS = [
     "masking",
     "models",
     "training",
-    "timing",
     "trace",
     "sweeps",
     "lab",

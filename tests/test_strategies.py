@@ -5,18 +5,15 @@ import tclab
 from tclab import masking
 from tclab.masking import Strategy
 from tclab.models import HeteroCell
-from tclab.perturbation import Store, synthetic_perturbations, write_store
+from tclab.perturbation import synthetic_perturbations
 from tclab.timing import syncs
-from tclab.training import Batches, Step, loader
+from tclab.training import Step
 
 
-def batch_of(strategy, graph, size, *, folder=None, **options):
+def batch_of(strategy, graph, size, **options):
     perturbations = synthetic_perturbations(graph, size)
     loading = masking.get(strategy)(graph, **options)
-    if folder is not None:
-        loading.prepare(perturbations, folder)
-    samples = [loading.sample(b, perturbations.deletions[b], 0.0) for b in range(size)]
-    return loading.collate(samples)
+    return loading.batch(perturbations)
 
 
 def test_bytes_of_a_batch_of_28_at_full_size():
@@ -85,51 +82,6 @@ def test_the_cached_mask_is_restored_by_close_and_lent_once(small):
     with pytest.raises(RuntimeError, match="this view is closed"):
         view.neighbour_sum("physical", view.lift(torch.ones(small.num_nodes["gene"], 1)))
     strategy.view(batch).close()
-
-
-@pytest.mark.parametrize("strategy", ["stored_index", "stored_mask"])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_stored_samples_are_read_in_the_workers(strategy, workers, small, tmp_path):
-    perturbations = synthetic_perturbations(small, 8)
-    loading = masking.get(strategy)(small)
-    loading.prepare(perturbations, tmp_path / "store")
-    assert (tmp_path / "store" / "data.mdb").stat().st_size > 0
-    loaded = list(loader(Batches(loading, perturbations, 4), workers=workers, pin_memory=False))
-    loading.close()
-    assert len(loaded) == 2
-    for number, found in enumerate(loaded):
-        samples = [perturbations.deletions[4 * number + b] for b in range(4)]
-        direct = masking.get("edge_mask")(small)
-        expected = direct.collate([direct.sample(b, deleted, 0.0) for b, deleted in enumerate(samples)])
-        for name in expected.tensors:
-            if name != "target":
-                assert torch.equal(found.batch.tensors[name], expected.tensors[name])
-        assert found.sample_seconds > 0 and found.collate_seconds > 0  # noqa: PT018
-
-
-def test_a_store_knows_what_it_was_made_for(small, tmp_path):
-    header = {"encoding": "stored_mask", "graph": small.fingerprint()}
-    write_store(tmp_path / "s", [b"a", b"b"], header=header, size_bytes=2)
-    store = Store(tmp_path / "s", header=header)
-    assert [store[0], store[1], len(store)] == [b"a", b"b", 2]
-    with pytest.raises(IndexError, match="sample 2 of 2"):
-        store[2]
-    store.close()
-    with pytest.raises(tclab.InputError, match="has encoding 'stored_mask', expected 'stored_index'"):
-        Store(tmp_path / "s", header={**header, "encoding": "stored_index"})
-    with pytest.raises(tclab.InputError, match="is not a store that can be read"):
-        Store(tmp_path / "nothing", header=header)
-
-
-def test_a_store_that_was_cut_short_is_refused(small, tmp_path):
-    def two_then_stop():
-        yield b"a"
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_store(tmp_path / "s", two_then_stop(), header={}, size_bytes=2)
-    with pytest.raises(tclab.InputError, match="was not written to its end"):
-        Store(tmp_path / "s", header={})
 
 
 def test_unknown_strategies_name_the_nearest():

@@ -192,7 +192,7 @@ def own(tmp_path, monkeypatch):
             @masking.register
             class Raises(NodeMask):
                 name = "raises"
-                def pack(self, samples):
+                def pack(self, lost, encoded):
                     raise ValueError("no such thing\\nand more")
 
             @masking.register

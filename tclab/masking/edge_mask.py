@@ -1,56 +1,66 @@
 """`edge_mask`: the worker looks up which edges the deleted nodes touch; collation replicates all edges B times.
 
-The original's "lazy" way. Every batch carries every edge of every sample, with one boolean each.
+The original's "lazy" way. Every batch carries every edge of every sample, with one boolean each. Its collation
+was PyG's own: `collation="pyg"`. The lean one writes the same tensors once, into one that travels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tclab.masking.batch import Batch
-from tclab.masking.replicas import (
-    edge_lists,
-    kept_rows,
-    moved_edges,
-    removed_edges,
-    replicated_edges,
-    sample_of_row,
-)
-from tclab.masking.strategy import Sample, Strategy
+from tclab.masking.packing import Piece
+from tclab.masking.pyg_collation import pyg_batch
+from tclab.masking.replicas import edge_lists, edge_pieces, kept_rows, moved_edges, removed_edges
+from tclab.masking.strategy import Strategy
 from tclab.message_passing import EdgeListView, View
+from tclab.perturbation import Deletions
+
+Masks = list[dict[str, Tensor]]  # for each sample: relation → [E] bool, which edges are kept
 
 
 class EdgeMask(Strategy):
     """A boolean edge mask for each network from an incidence lookup in the worker; all edges travel."""
 
     name = "edge_mask"
+    collations = ("lean", "pyg")
 
-    def encode(self, index: int, lost: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return relation → [E] bool, which edges are kept."""
+    def encode(self, indices: Sequence[int], lost: dict[str, Deletions]) -> Masks:
+        """Return for each sample: relation → [E] bool, which edges are kept."""
+        return [self.masks(lost, sample) for sample in range(len(indices))]
+
+    def masks(self, lost: dict[str, Deletions], sample: int) -> dict[str, Tensor]:
+        """Return one sample's masks, relation → [E] bool, by an incidence lookup."""
         return {
             name: torch.ones(network.num_edges, dtype=torch.bool).index_fill_(
-                0, removed_edges(network, lost), False
+                0, removed_edges(network, lost, sample), False
             )
             for name, network in self.graph.relations.items()
         }
 
-    def pack(self, samples: Sequence[Sample]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def collate(self, lost: dict[str, Deletions], scores: Tensor, encoded: Masks) -> Batch:
+        """Return the batch, by PyG's own collation where that is asked for."""
+        if self.collation == "pyg":
+            return pyg_batch(self.graph, lost, scores, encoded)
+        return super().collate(lost, scores, encoded)
+
+    def pack(self, lost: dict[str, Deletions], encoded: Masks) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
         """Return the replicated edges with their masks, and the node side: PyG's `batch` and the kept rows."""
-        kind = self.graph.deleted_type
-        keep = torch.ones(len(samples), self.graph.num_nodes[kind], dtype=torch.bool)
-        for row, sample in zip(keep, samples, strict=True):
-            row[sample.lost[kind]] = False
-        tensors = {
-            **replicated_edges(self.graph, len(samples)),
-            "keep": keep.flatten(),
-            "sample": sample_of_row(self.graph, len(samples)),
+        kind, size = self.graph.deleted_type, len(encoded)
+        nodes = self.graph.num_nodes[kind]
+        tensors: dict[str, Tensor | Piece] = {
+            **edge_pieces(self.graph, size),
+            "keep": kept_rows(self.graph, lost)[kind],
+            "sample": torch.arange(size).repeat_interleave(nodes),
         }
-        for name in self.graph.relations:
-            tensors[f"edge_mask/{name}"] = torch.cat([sample.encoded[name] for sample in samples])
+        for name, network in self.graph.relations.items():
+            masks = [sample[name] for sample in encoded]
+            tensors[f"edge_mask/{name}"] = Piece((size * network.num_edges,), torch.bool, partial(_joined, masks))
         return tensors, {}
 
     def view(self, batch: Batch) -> View:
@@ -64,3 +74,7 @@ class EdgeMask(Strategy):
             edge_lists(self.graph, moved_edges(batch), masks),
             keep=keep,
         )
+
+
+def _joined(masks: list[Tensor], out: Tensor) -> None:
+    torch.cat(masks, out=out)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from tclab.graph import CellGraph
@@ -16,8 +18,8 @@ class GpuFilter(Strategy):
 
     name = "gpu_filter"
 
-    def __init__(self, graph: CellGraph, *, ship_edges: bool = False) -> None:
-        super().__init__(graph, ship_edges=ship_edges)
+    def __init__(self, graph: CellGraph, **options: Any) -> None:
+        super().__init__(graph, **options)
         self._replicas = Replicas(graph)
 
     def view(self, batch: Batch) -> View:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,8 +9,9 @@ from torch import Tensor
 
 from tclab.graph import CellGraph, Network
 from tclab.masking.batch import Batch
-from tclab.masking.replicas import Replicas, edge_lists, kept_rows, moved_edges, replicated_edges
-from tclab.masking.strategy import Sample, Strategy
+from tclab.masking.packing import Piece
+from tclab.masking.replicas import Replicas, edge_lists, edge_pieces, kept_rows, moved_edges
+from tclab.masking.strategy import Strategy
 from tclab.message_passing import EdgeListView, View
 from tclab.perturbation import Deletions
 
@@ -22,20 +22,21 @@ class GpuMask(Strategy):
     name = "gpu_mask"
     can_ship_edges = True
 
-    def __init__(self, graph: CellGraph, *, ship_edges: bool = False) -> None:
-        super().__init__(graph, ship_edges=ship_edges)
+    def __init__(self, graph: CellGraph, **options: Any) -> None:
+        super().__init__(graph, **options)
         self._replicas = Replicas(graph)
 
-    def pack(self, samples: Sequence[Sample]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def pack(self, lost: dict[str, Deletions], encoded: Any) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
         """Return how many edges each relation loses, so that the device need not be asked, and with
         `ship_edges` the replicated edges.
         """
         known = {}
         for name, network in self.graph.relations.items():
             for kind in dict.fromkeys((network.source, network.target)):
-                degree = network.incidence(kind).ptr.diff()
-                known[f"removed/{name}/{kind}"] = sum(int(degree[sample.lost[kind]].sum()) for sample in samples)
-        return (replicated_edges(self.graph, len(samples)) if self.ship_edges else {}), known
+                ptr, nodes = network.incidence(kind).ptr.numpy(), lost[kind].nodes.numpy()
+                known[f"removed/{name}/{kind}"] = int((ptr[nodes + 1] - ptr[nodes]).sum())
+        size = len(lost[self.graph.deleted_type])
+        return (dict(edge_pieces(self.graph, size)) if self.ship_edges else {}), known
 
     def _edges(self, batch: Batch) -> dict[str, Tensor]:
         """Return the replicated edges: those that came with the batch, or those already on the device."""

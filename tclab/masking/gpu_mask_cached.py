@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -17,8 +19,8 @@ class GpuMaskCached(GpuMask):
 
     name = "gpu_mask_cached"
 
-    def __init__(self, graph: CellGraph, *, ship_edges: bool = False) -> None:
-        super().__init__(graph, ship_edges=ship_edges)
+    def __init__(self, graph: CellGraph, **options: Any) -> None:
+        super().__init__(graph, **options)
         self._lent = False
         self._buffers: tuple[int, dict[str, Tensor]] | None = None
 

@@ -5,7 +5,6 @@ As the original first wrote it: at batch 28 with three deletions and nine networ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from tclab.graph import CellGraph
 from tclab.masking.batch import Batch
 from tclab.masking.gpu_mask import GpuMask
-from tclab.masking.strategy import Sample
+from tclab.masking.packing import Piece
 from tclab.perturbation import Deletions
 
 
@@ -23,15 +22,15 @@ class GpuMaskLoop(GpuMask):
 
     name = "gpu_mask_loop"
 
-    def __init__(self, graph: CellGraph, *, ship_edges: bool = False) -> None:
-        super().__init__(graph, ship_edges=ship_edges)
+    def __init__(self, graph: CellGraph, **options: Any) -> None:
+        super().__init__(graph, **options)
         self._lists: dict[tuple[str, str], tuple[Tensor, ...]] = {}
 
-    def pack(self, samples: Sequence[Sample]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def pack(self, lost: dict[str, Deletions], encoded: Any) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
         """Return what `gpu_mask` sends, and how many nodes each sample loses."""
-        tensors, known = super().pack(samples)
+        tensors, known = super().pack(lost, encoded)
         for kind in self.graph.num_nodes:
-            known[f"lengths/{kind}"] = [len(sample.lost[kind]) for sample in samples]
+            known[f"lengths/{kind}"] = lost[kind].ptr.diff().tolist()
         return tensors, known
 
     def masks(self, batch: Batch, lost: dict[str, Deletions]) -> dict[str, Tensor]:

@@ -88,6 +88,7 @@ def view(
     strategy: str = "node_mask",
     *,
     device: torch.device | str = "cpu",
+    collation: str = "lean",
 ) -> View:
     """Return the view of some node-deleted copies, made the strategy's whole way, from samples to the device.
 
@@ -96,6 +97,7 @@ def view(
     - `deletions`: for each sample the ids of the nodes it deletes; an empty one deletes nothing.
     - `strategy`: one of `names()`.
     - `device`: where the model is.
+    - `collation`: one of the strategy's `collations`.
 
     **Raises:** `InputError` for an unknown strategy, a node out of range, or no sample at all.
     """
@@ -104,9 +106,9 @@ def view(
     if len(wanted) == 0:
         raise InputError("deletions is empty, expected at least one sample ([[]] deletes nothing)")
     perturbations = Perturbations(wanted, torch.zeros(len(wanted)))
-    loader = kind(graph)
+    loading = kind(graph, collation=collation)
     with tempfile.TemporaryDirectory() as folder:
-        loader.prepare(perturbations, Path(folder) / "store")
-        samples = [loader.sample(index, wanted[index], 0.0) for index in range(len(wanted))]
-        loader.close()
-    return kind(graph.to(device)).view(loader.collate(samples).to(device))
+        loading.prepare(perturbations, Path(folder) / "store")
+        batch = loading.batch(perturbations)
+        loading.close()
+    return kind(graph.to(device)).view(batch.to(device))

@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from tclab.graph import CellGraph, Network
 from tclab.masking.batch import Batch
+from tclab.masking.packing import Piece
 from tclab.message_passing import EdgeList
-from tclab.perturbation import Deletions
+from tclab.perturbation import Deletions, Int64s
 
 
-def replicated_edge_index(network: Network, size: int) -> Tensor:
-    """Return a network's edges for `size` copies, [2, size * E] int64: copy b's rows begin at b times N."""
-    step = torch.tensor([[network.num_sources], [network.num_targets]], device=network.edge_index.device)
-    offsets = torch.arange(size, device=network.edge_index.device) * step
-    return (network.edge_index.unsqueeze(1) + offsets.unsqueeze(2)).reshape(2, -1)
+def replicated_edge_index(network: Network, size: int, out: Tensor | None = None) -> Tensor:
+    """Return a network's edges for `size` copies, [2, size * E] int64: copy b's rows begin at b times N.
+
+    **Arguments:**
+
+    - `out`: where to write them.
+    """
+    edges = network.edge_index
+    if out is None:
+        out = edges.new_empty(2, size * network.num_edges)
+    step = torch.tensor([[network.num_sources], [network.num_targets]], device=edges.device)
+    offsets = torch.arange(size, device=edges.device) * step
+    torch.add(edges.unsqueeze(1), offsets.unsqueeze(2), out=out.view(2, size, -1))
+    return out
 
 
-def replicated_edges(graph: CellGraph, size: int) -> dict[str, Tensor]:
+def edge_pieces(graph: CellGraph, size: int) -> dict[str, Piece]:
     """Return every relation's edges for `size` copies, and its weights where it has any, under batch names."""
-    tensors: dict[str, Tensor] = {}
+    pieces: dict[str, Piece] = {}
     for name, network in graph.relations.items():
-        tensors[f"edge_index/{name}"] = replicated_edge_index(network, size)
+        number = size * network.num_edges
+        pieces[f"edge_index/{name}"] = Piece(
+            (2, number), torch.int64, partial(replicated_edge_index, network, size)
+        )
         if network.weight is not None:
-            tensors[f"edge_weight/{name}"] = network.weight.repeat(size)
-    return tensors
+            fill = partial(_repeated, network.weight)
+            pieces[f"edge_weight/{name}"] = Piece((number,), network.weight.dtype, fill)
+    return pieces
+
+
+def _repeated(weight: Tensor, out: Tensor) -> None:
+    if len(weight):
+        out.view(-1, len(weight)).copy_(weight)
 
 
 class Replicas:
@@ -39,7 +61,11 @@ class Replicas:
         """Return the edges of `size` copies, under batch names."""
         if self._made is None or self._made[0] != size:
             self._made = None  # let the old ones go before the new ones are made
-            self._made = (size, replicated_edges(self._graph, size))
+            edges: dict[str, Tensor] = {}
+            for name, piece in edge_pieces(self._graph, size).items():
+                edges[name] = torch.empty(piece.shape, dtype=piece.dtype, device=self._graph.device)
+                piece.fill(edges[name])
+            self._made = (size, edges)
         return self._made[1]
 
 
@@ -67,18 +93,23 @@ def kept_rows(graph: CellGraph, lost: dict[str, Deletions]) -> dict[str, Tensor]
     return keep
 
 
-def sample_of_row(graph: CellGraph, size: int) -> Tensor:
-    """Return the sample of each row of the deleted type, [B * N] int64: PyG's `batch` vector."""
-    return torch.arange(size).repeat_interleave(graph.num_nodes[graph.deleted_type])
-
-
-def removed_edges(network: Network, lost: dict[str, Tensor]) -> Tensor:
+def removed_edges(network: Network, lost: dict[str, Deletions], sample: int) -> Tensor:
     """Return the ids of the edges that one sample loses, [n] int64; an edge may come twice, once an end."""
     parts = []
     for kind in dict.fromkeys((network.source, network.target)):
         incidence = network.incidence(kind)
-        parts += [incidence.of(node) for node in lost[kind].tolist()]
+        parts += [incidence.of(node) for node in lost[kind][sample].tolist()]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+
+
+def removed_counts(network: Network, lost: dict[str, Deletions]) -> Int64s:
+    """Return how many ids `removed_edges` gives for each sample, [B] int64, from the degrees alone."""
+    counts = np.zeros(len(next(iter(lost.values()))), dtype=np.int64)
+    for kind in dict.fromkeys((network.source, network.target)):
+        degree = np.diff(network.incidence(kind).ptr.numpy())
+        total = np.concatenate([[0], np.cumsum(degree[lost[kind].nodes.numpy()])])
+        counts += np.diff(total[lost[kind].ptr.numpy()])
+    return counts
 
 
 def moved_edges(batch: Batch) -> dict[str, Tensor]:

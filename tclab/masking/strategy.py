@@ -4,46 +4,35 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
+from tclab.errors import unknown
 from tclab.graph import CellGraph
 from tclab.masking.batch import Batch
+from tclab.masking.lost import lost_by
+from tclab.masking.packing import Piece
 from tclab.message_passing import View
-from tclab.perturbation import Deletions, Perturbations
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One sample as it leaves a worker's `__getitem__`.
-
-    **Arguments:**
-
-    - `lost`: node type → the ids that are lost, closed over dependants, [n] int64.
-    - `score`: its target.
-    - `encoded`: what the strategy adds.
-    """
-
-    lost: dict[str, Tensor]
-    score: float
-    encoded: Any = None
+from tclab.perturbation import Deletions, Perturbations, Progress
 
 
 class Strategy(ABC):
     """One way of masking, told from a sample to a view.
 
-    `sample` and `collate` run where the data are loaded, usually in a worker process; `view` runs on the
-    device, inside the step. A strategy of your own overrides what differs and calls `tclab.masking.register`.
+    `encode` and `collate` run where the data are loaded, usually in a worker process, for a batch at a time;
+    `view` runs on the device, inside the step. A strategy of your own overrides what differs and calls
+    `tclab.masking.register`.
 
     **Arguments:**
 
     - `graph`: on the device that `view` makes views on; the CPU for the half that loads.
     - `ship_edges`: send the replicated edges with every batch although the masks are made on the device, as
       the original did; only strategies with `can_ship_edges` know it.
+    - `collation`: one of the strategy's `collations`.
+
+    **Raises:** `InputError` for a collation that the strategy has not.
     """
 
     name: ClassVar[str]
@@ -51,51 +40,71 @@ class Strategy(ABC):
     masks_graph: ClassVar[bool] = True  # makes a node-deleted copy, so that a model may read one
     stores: ClassVar[bool] = False  # needs `prepare` before the first sample
     can_ship_edges: ClassVar[bool] = False
+    collations: ClassVar[tuple[str, ...]] = ("lean",)  # "lean": all tensors in one, each written once
 
-    def __init__(self, graph: CellGraph, *, ship_edges: bool = False) -> None:
+    def __init__(self, graph: CellGraph, *, ship_edges: bool = False, collation: str = "lean") -> None:
+        if collation not in self.collations:
+            raise unknown(f"collation of {self.name}", collation, self.collations)
         self.graph = graph
         self.ship_edges = ship_edges
+        self.collation = collation
 
     def prepare(  # noqa: B027 (most strategies keep nothing)
-        self, perturbations: Perturbations, folder: Path
+        self, perturbations: Perturbations, folder: Path, *, progress: Progress | None = None
     ) -> None:
-        """Write what `sample` will read, where the strategy keeps anything on disk."""
+        """Write what `encode` will read, where the strategy keeps anything on disk; see `build_store`."""
 
     def close(self) -> None:  # noqa: B027
         """Let go of what `prepare` opened."""
 
-    def encode(self, index: int, lost: dict[str, Tensor]) -> Any:
-        """Return what this strategy makes of sample `index` in the worker; nothing unless overridden.
+    def lost_by(self, deletions: Deletions) -> dict[str, Deletions]:
+        """Return what some samples lose with the nodes that they delete, by node type."""
+        return lost_by(self.graph, deletions)
+
+    def encode(self, indices: Sequence[int], lost: dict[str, Deletions]) -> Any:
+        """Return what this strategy makes of some samples in the worker; nothing unless overridden.
 
         **Arguments:**
 
-        - `index`: the sample's place in its dataset.
-        - `lost`: node type → the ids that are lost, [n] int64.
+        - `indices`: the samples' places in their dataset.
+        - `lost`: node type → what each sample loses, on the CPU.
         """
         return None
 
-    def sample(self, index: int, deleted: Tensor, score: float) -> Sample:
-        """Return sample `index`, which deletes the nodes `deleted: [k] int64`."""
-        lost = self.graph.closure(deleted)
-        return Sample(lost, score, self.encode(index, lost))
+    def collate(self, lost: dict[str, Deletions], scores: Tensor, encoded: Any) -> Batch:
+        """Return the batch of some samples: what they lose, their scores, and what `pack` adds.
 
-    def collate(self, samples: Sequence[Sample]) -> Batch:
-        """Return the batch of some samples: their indices and scores, and what `pack` adds."""
-        tensors: dict[str, Tensor] = {
-            "target": torch.tensor([sample.score for sample in samples], dtype=torch.float32)
-        }
+        **Arguments:**
+
+        - `lost`: node type → what each sample loses, on the CPU.
+        - `scores`: [B] float32
+        - `encoded`: what `encode` made of them.
+        """
+        tensors: dict[str, Tensor | Piece] = {"target": scores}
         known: dict[str, Any] = {}
-        for kind in self.graph.num_nodes:
-            lost = [sample.lost[kind] for sample in samples]
-            lengths = [len(ids) for ids in lost]
-            tensors[f"deleted/{kind}"] = torch.cat(lost)
-            tensors[f"deleted_ptr/{kind}"] = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
-            known[f"most/{kind}"] = max(lengths)
-        more, facts = self.pack(samples)
-        return Batch({**tensors, **more}, len(samples), {**known, **facts})
+        for kind, deletions in lost.items():
+            tensors[f"deleted/{kind}"] = deletions.nodes
+            tensors[f"deleted_ptr/{kind}"] = deletions.ptr
+            known[f"most/{kind}"] = deletions.most
+        more, facts = self.pack(lost, encoded)
+        return Batch.packed({**tensors, **more}, len(scores), {**known, **facts})
 
-    def pack(self, samples: Sequence[Sample]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the tensors and facts that this strategy sends along; none unless overridden."""
+    def batch(self, perturbations: Perturbations, indices: Sequence[int] | None = None) -> Batch:
+        """Return the batch of some samples, all of them in one: `lost_by`, `encode`, `collate`.
+
+        **Arguments:**
+
+        - `indices`: their places in the dataset that was prepared; 0, 1, 2, … unless given.
+        """
+        lost = self.lost_by(perturbations.deletions)
+        encoded = self.encode(range(len(perturbations)) if indices is None else indices, lost)
+        return self.collate(lost, perturbations.scores, encoded)
+
+    def pack(self, lost: dict[str, Deletions], encoded: Any) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
+        """Return the tensors and facts that this strategy sends along; none unless overridden.
+
+        A large tensor is better a `Piece`, which is written once, straight to where it travels.
+        """
         return {}, {}
 
     @abstractmethod

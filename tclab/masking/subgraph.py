@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from tclab.masking.batch import Batch
+from tclab.masking.packing import Piece
 from tclab.masking.replicas import edge_lists, moved_edges
-from tclab.masking.strategy import Sample, Strategy
+from tclab.masking.strategy import Strategy
 from tclab.message_passing import EdgeListView, View
+from tclab.perturbation import Deletions
 
 
 class Subgraph(Strategy):
@@ -22,8 +24,14 @@ class Subgraph(Strategy):
 
     name = "subgraph"
 
-    def encode(self, index: int, lost: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the nodes that are left and each relation's relabelled edges."""
+    def encode(self, indices: Sequence[int], lost: dict[str, Deletions]) -> list[dict[str, Tensor]]:
+        """Return for each sample the nodes that are left and each relation's relabelled edges."""
+        return [
+            self._cut({kind: deletions[sample] for kind, deletions in lost.items()})
+            for sample in range(len(indices))
+        ]
+
+    def _cut(self, lost: dict[str, Tensor]) -> dict[str, Tensor]:
         from torch_geometric.utils import bipartite_subgraph, subgraph
 
         encoded, keep = {}, {}
@@ -53,25 +61,25 @@ class Subgraph(Strategy):
                 encoded[f"edge_weight/{name}"] = weight
         return encoded
 
-    def pack(self, samples: Sequence[Sample]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def pack(
+        self, lost: dict[str, Deletions], encoded: list[dict[str, Tensor]]
+    ) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
         """Return the nodes and edges of all samples, edges moved on to their sample's rows."""
-        tensors: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor | Piece] = {}
         first: dict[str, Tensor] = {}
         for kind in self.graph.num_nodes:
-            nodes = [sample.encoded[f"node/{kind}"] for sample in samples]
+            nodes = [sample[f"node/{kind}"] for sample in encoded]
             lengths = torch.tensor([len(ids) for ids in nodes])
             first[kind] = lengths.cumsum(0) - lengths
             tensors[f"node/{kind}"] = torch.cat(nodes)
-            tensors[f"sample/{kind}"] = torch.arange(len(samples)).repeat_interleave(lengths)
+            tensors[f"sample/{kind}"] = torch.arange(len(encoded)).repeat_interleave(lengths)
         for name, network in self.graph.relations.items():
             step = torch.stack([first[network.source], first[network.target]])  # [2, B]
             tensors[f"edge_index/{name}"] = torch.cat(
-                [s.encoded[f"edge_index/{name}"] + step[:, b : b + 1] for b, s in enumerate(samples)], dim=1
+                [s[f"edge_index/{name}"] + step[:, b : b + 1] for b, s in enumerate(encoded)], dim=1
             )
             if network.weight is not None:
-                tensors[f"edge_weight/{name}"] = torch.cat(
-                    [sample.encoded[f"edge_weight/{name}"] for sample in samples]
-                )
+                tensors[f"edge_weight/{name}"] = torch.cat([sample[f"edge_weight/{name}"] for sample in encoded])
         return tensors, {}
 
     def view(self, batch: Batch) -> View:

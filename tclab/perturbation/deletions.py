@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,14 @@ import torch
 from torch import Tensor
 
 from tclab.errors import InputError
+
+Int64s = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def ranges(begin: Int64s, length: Int64s) -> Int64s:
+    """Return the numbers `begin[i]` to `begin[i] + length[i] - 1` of every range, end to end, [Σ length] int64."""
+    end = np.cumsum(length)
+    return np.arange(end[-1] if len(end) else 0) + np.repeat(begin - end + length, length)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +67,32 @@ class Deletions:
         if not 0 <= sample < len(self):
             raise IndexError(f"sample {sample} of {len(self)}")
         return self.nodes[int(self.ptr[sample]) : int(self.ptr[sample + 1])]
+
+    def take(self, indices: Sequence[int]) -> Deletions:
+        """Return what some of the samples delete, in the order asked for; on the CPU.
+
+        **Raises:** `IndexError` for a sample that is not there.
+        """
+        chosen = np.asarray(indices, dtype=np.int64)
+        if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(self):
+            raise IndexError(f"samples {chosen.min()} to {chosen.max()} of {len(self)}")
+        ptr = self.ptr.numpy()
+        begin = ptr[chosen]
+        length = ptr[chosen + 1] - begin
+        return Deletions.joined(self.nodes.numpy()[ranges(begin, length)], length)
+
+    @staticmethod
+    def joined(nodes: Int64s, length: Int64s) -> Deletions:
+        """Return the deletions of samples whose nodes lie end to end, given how many each deletes."""
+        ptr = np.zeros(len(length) + 1, dtype=np.int64)
+        np.cumsum(length, out=ptr[1:])
+        return Deletions(torch.from_numpy(nodes), torch.from_numpy(ptr), int(length.max(initial=0)))
+
+    def fingerprint(self) -> str:
+        """Return a hash of every sample's nodes, so that what was stored for them can be checked."""
+        digest = hashlib.sha256(self.ptr.cpu().numpy().tobytes())
+        digest.update(self.nodes.cpu().numpy().tobytes())
+        return digest.hexdigest()
 
     def samples(self) -> Tensor:
         """Return the sample that each deleted node belongs to, [M] int64, without asking the device."""

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from tclab.errors import InputError
 
-_HEADER = b"header"
-_MARGIN = 64 << 20  # what LMDB itself may need beside the values
+T = TypeVar("T")
+HEADER, WHOLE = b"\0", b"\0\0"  # they sort before every sample, so that samples are appended and fill their pages
+# What each part of a header is called where it is not what was expected.
+_OTHERS = {
+    "encoding": "another encoding",
+    "graph": "another graph's encoding",
+    "deletions": "the encoding of other deletions",
+    "perturbations": "the encoding of other samples",
+    "samples": "another number of samples",
+}
 
 
-def _lmdb() -> ModuleType:
+def lmdb_module() -> ModuleType:
+    """Return the package lmdb, which only those need who store samples.
+
+    **Raises:** `InputError` that says how to install it.
+    """
     try:
         import lmdb
     except ModuleNotFoundError:
@@ -24,61 +37,81 @@ def _lmdb() -> ModuleType:
     return module
 
 
-def _key(index: int) -> bytes:
+def key_of(index: int) -> bytes:
+    """Return the key of a sample; keys sort as their samples do."""
     return index.to_bytes(8, "big")
 
 
-def write_store(path: str | Path, values: Iterable[bytes], *, header: dict[str, str], size_bytes: int) -> None:
-    """Write one encoded sample after the other into a new LMDB folder.
+def check_header(path: str, found: bytes | None, expected: Mapping[str, str]) -> None:
+    """Hold what a store says of itself against what it should be.
 
-    The header, which says that the store is whole, is written last.
-
-    **Arguments:**
-
-    - `path`: the folder to make.
-    - `values`: the samples in order.
-    - `header`: what the samples were made for; `Store` compares it when it opens the folder.
-    - `size_bytes`: how large the values are in all, at most.
+    **Raises:** `InputError` for the first part that differs.
     """
-    with _lmdb().open(str(path), map_size=2 * size_bytes + _MARGIN, sync=False, metasync=False) as environment:
-        number = 0
-        with environment.begin(write=True) as transaction:
-            for value in values:
-                transaction.put(_key(number), value)
-                number += 1
-            transaction.put(_HEADER, json.dumps({**header, "samples": str(number)}).encode())
-        environment.sync(True)
+    if found is None:
+        raise InputError(f"{path} is an LMDB folder, and no store of samples: it has no header")
+    stored = json.loads(found)
+    for name, value in expected.items():
+        if stored.get(name) != value:
+            raise InputError(
+                f"the store {path} holds {_OTHERS.get(name, 'something else')}: "
+                f"its {name} is {stored.get(name)!r}, expected {value!r}; build it in another folder"
+            )
 
 
 class Store:
-    """A folder that `write_store` made, opened for reading, once in each process that reads it.
+    """A folder that `build_store` made, opened for reading, once in each process that reads it.
+
+    **Arguments:**
+
+    - `path`: the folder.
+    - `header`: what it must have been made for.
 
     **Raises:** `InputError` where the folder holds no whole store, or one made for something else.
     """
 
-    def __init__(self, path: str | Path, *, header: dict[str, str]):
+    def __init__(self, path: str | Path, *, header: Mapping[str, str]):
         self.path = str(path)
-        self._opened: tuple[int, Any] | None = None
+        self._opened: Any = None
+        self._check_size()
         with self._environment().begin() as transaction:
-            found = transaction.get(_HEADER)
-        self.close()  # so that a worker forked from here opens it anew
-        if found is None:
-            raise InputError(f"the store {self.path} was not written to its end; build it again")
-        stored = json.loads(found)
-        self._length = int(stored.pop("samples"))
-        for name, expected in header.items():
-            if stored.get(name) != expected:
-                raise InputError(f"the store {self.path} has {name} {stored.get(name)!r}, expected {expected!r}")
+            found, whole = transaction.get(HEADER), transaction.get(WHOLE)
+            entries = transaction.stat()["entries"]
+        self.close()
+        check_header(self.path, found, header)
+        samples = int(json.loads(found)["samples"])
+        if whole is None or entries != samples + 2:
+            written = entries - 1 - (whole is not None)
+            raise InputError(
+                f"the store {self.path} was not written to its end, {written:,} of {samples:,} samples; "
+                "build it again, and it goes on where it stopped"
+            )
+        self._length = samples
+
+    def _check_size(self) -> None:
+        """Refuse a file that was cut: LMDB maps it, and a read past its end would kill the process (SIGBUS)."""
+        file = Path(self.path) / "data.mdb"
+        if not file.is_file():
+            raise InputError(f"{self.path} is not a store that can be read: it has no data.mdb")
+        size = file.stat().st_size
+        if size == 0:
+            raise InputError(f"the store {self.path} was cut short: data.mdb has 0 bytes")
+        with self._environment().begin() as transaction:
+            page = transaction.stat()["psize"]
+        least = (self._environment().info()["last_pgno"] + 1) * page
+        self.close()
+        if size < least:
+            raise InputError(f"the store {self.path} was cut short: data.mdb has {size:,} of {least:,} bytes")
 
     def _environment(self) -> Any:
-        if self._opened is None or self._opened[0] != os.getpid():  # LMDB must not be used across a fork
-            lmdb = _lmdb()
+        if self._opened is None:
+            lmdb = lmdb_module()
             try:
-                environment = lmdb.open(self.path, readonly=True, lock=False, readahead=False)
+                # no lock: nobody writes to a whole store, and a reader needs no right to write
+                self._opened = lmdb.open(self.path, readonly=True, lock=False, readahead=False)
             except lmdb.Error as error:
                 raise InputError(f"{self.path} is not a store that can be read: {error}") from None
-            self._opened = (os.getpid(), environment)
-        return self._opened[1]
+            _open.add(self)
+        return self._opened
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
@@ -87,14 +120,38 @@ class Store:
         return self._length
 
     def __getitem__(self, index: int) -> bytes:
-        with self._environment().begin() as transaction:
-            value = transaction.get(_key(index))
-        if value is None:
-            raise IndexError(f"sample {index} of {self._length} in {self.path}")
-        return bytes(value)
+        return self.read([index], bytes)[0]
+
+    def read(self, indices: Sequence[int], take: Callable[[memoryview], T]) -> list[T]:
+        """Return what `take` makes of some samples' values, all read in one transaction.
+
+        **Arguments:**
+
+        - `take`: given the value where it lies on disk; it must copy what it keeps.
+
+        **Raises:** `IndexError` for a sample that the store has not.
+        """
+        for index in indices:
+            if not 0 <= index < self._length:
+                raise IndexError(f"sample {index} of {self._length} in {self.path}")
+        with self._environment().begin(buffers=True) as transaction:
+            get = transaction.get
+            return [take(get(key_of(index))) for index in indices]
 
     def close(self) -> None:
-        """Let go of the files."""
-        if self._opened is not None and self._opened[0] == os.getpid():
-            self._opened[1].close()
+        """Let go of the files; the next read opens them again."""
+        if self._opened is not None:
+            self._opened.close()
         self._opened = None
+
+
+_open: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for store in list(_open):
+        store.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_close_all)  # LMDB must not be used across a fork: each side opens anew

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gc
-import tempfile
-from collections.abc import Iterable, Iterator
+import json
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -16,27 +14,13 @@ import numpy as np
 import torch
 
 from tclab.masking import get as strategy_of
-from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.point import Point
+from tclab.sweeps.rig import rig
 from tclab.sweeps.rows import columns_of
-from tclab.timing import Ledger, PeakMemory, Syncs, syncs
-from tclab.training import (
-    HABITS,
-    Batches,
-    GateResult,
-    LoadedBatch,
-    Reference,
-    Step,
-    gate,
-    loader,
-    run_lightning,
-    run_plain,
-)
+from tclab.timing import Demand, Ledger, PeakMemory, Syncs, conditions, settled, syncs
+from tclab.training import HABITS, GateResult, LoadedBatch, Reference, Step, gate
 from tclab.training.habits import inexact
 from tclab.training.step import WITHOUT_MODEL
-
-HOST_STAGES = ("wait",)
-EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run
 
 
 @lru_cache(maxsize=8)
@@ -51,11 +35,11 @@ def _reference(point: Point) -> Reference:
 
 
 @lru_cache(maxsize=256)
-def _gate(point: Point, strategy: str) -> GateResult:
+def _gate(point: Point, strategy: str, collation: str) -> GateResult:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # its tensors are small: threads would wait for one another longer than they work
     try:
-        return _reference(point).compare(strategy)
+        return _reference(point).compare(strategy, collation)
     finally:
         torch.set_num_threads(threads)
 
@@ -64,106 +48,107 @@ def gate_of(point: Point) -> GateResult:
     """Return how far the point's strategy is from `subgraph`; found once for points that differ in size alone."""
     decides = ("graph", "scale", "model", "networks", "variant", "device", "seed", "metabolism", "self_loops")
     habits = tuple(name for name in point.habits if not HABITS[name].of_the_loop)
-    return _gate(Point(**{name: getattr(point, name) for name in decides}, habits=habits), point.strategy)
+    return _gate(
+        Point(**{name: getattr(point, name) for name in decides}, habits=habits), point.strategy, point.collation
+    )
 
 
 @dataclass
 class _Timed:
-    """What a run of steps gave: seconds of each stage in each step, and what stands on the whole step."""
+    """What a run of steps gave."""
 
-    seconds: dict[str, list[float]]
+    ledger: Ledger
     first_step_seconds: float
     batch_bytes: int
     edge_bytes: int
-    host_syncs: int | None
+    found: Syncs | None
     peak_bytes: int | None
+    steady: str | None
+    around: list[dict[str, Any]]  # conditions before and after
 
 
-def _run(point: Point, folder: Path) -> _Timed:
-    """Warm up, count the host's waits in one step, then time `steps` steps."""
+def _run(point: Point) -> _Timed:
+    """Warm up, count what one step asks of the device, then time `steps` steps."""
     cuda = point.device == "cuda"
-    graph = point.cell_graph()
     fixed = point.mode == "fixed_batch"
     number = (1 if fixed else point.warmup + 1 + point.steps) * point.batch_size
-    perturbations = synthetic_perturbations(graph, number, deleted=point.deleted, seed=point.seed)
-    kind = strategy_of(point.strategy)
-    loading = kind(graph, ship_edges=point.ship_edges)
-    loading.prepare(perturbations, folder / "store")
-    viewing = kind(graph.to(point.device), ship_edges=point.ship_edges)
-    step = Step(
-        point.kind,
-        viewing,
-        mode=point.mode,
-        dtype=point.dtype,
-        metabolism=point.metabolism,
-        seed=point.seed,
-        loss=point.loss,
-        epoch=EPOCH,
-        clip=point.clip,
-        optimizer=point.optimizer,
-        accumulate=point.accumulate,
-        habits=point.habits,
-    )
-    run = run_lightning if point.loop == "lightning" else run_plain
-    data = Batches(loading, perturbations, point.batch_size)
-    batches = iter(loader(data, workers=point.workers, pin_memory=cuda))
-    try:
-        begin = perf_counter()
-        first = next(batches)  # one more than `warmup`: the cold start
-        run(step, [first], steps=1)
-        if cuda:
-            torch.cuda.synchronize()
-        cold = perf_counter() - begin
-        found = _audited(step, first)
-        making: dict[str, list[float]] = {"sample": [], "collate": []}
-        given = repeat(first) if fixed else batches
-        if point.warmup:
-            run(step, given, steps=point.warmup)
-        gc.collect()
-        with PeakMemory(cuda=cuda) as memory, Ledger(cuda=cuda) as ledger:
-            run(step, given if fixed else _noted(given, making), steps=point.steps, ledger=ledger)
-    finally:
-        del batches  # ends the workers
-        loading.close()
-    host = ledger.seconds()
-    seconds = {**host, **ledger.seconds("device"), **{name: host[name] for name in HOST_STAGES}} if cuda else host
-    seconds |= {stage: took for stage, took in making.items() if took}
+    with rig(point, number) as here:
+        batches = here.batches()
+        try:
+            begin = perf_counter()
+            first = next(batches)  # one more than `warmup`: the cold start
+            here.run([first], steps=1)
+            if cuda:
+                torch.cuda.synchronize()
+            cold = perf_counter() - begin
+            found = _audited(here.step, first)
+            given = repeat(first) if fixed else batches
+            if point.warmup:
+                here.run(given, steps=point.warmup)
+            before = conditions()
+            gc.collect()
+            with PeakMemory(cuda=cuda) as memory, Ledger(cuda=cuda) as ledger:
+                here.run(given, steps=point.steps, ledger=ledger)
+        finally:
+            del batches  # ends the workers
     return _Timed(
-        seconds,
+        ledger,
         cold,
         first.batch.bytes,
         first.batch.edge_bytes,
-        None if found is None else found.count,
+        found,
         memory.bytes,
+        settled(ledger.seconds("device" if cuda else "host")["step"]).verdict,
+        [before, conditions()],
     )
 
 
-def _noted(batches: Iterable[LoadedBatch], making: dict[str, list[float]]) -> Iterator[LoadedBatch]:
-    """Yield batches and note what each took to make."""
-    for loaded in batches:
-        making["sample"].append(loaded.sample_seconds)
-        making["collate"].append(loaded.collate_seconds)
-        yield loaded
-
-
 def _audited(step: Step, loaded: LoadedBatch) -> Syncs | None:
-    """Return where the host waits on the way to the backward, and in what habits log after it.
-
-    AdamW's own counters live on the host, and are no waits. Missing where there is no model.
-    """
+    """Return what a step asks of the device, stage by stage. Missing where there is no model."""
     if step.mode in WITHOUT_MODEL:
         return None
-    mode, step.mode = step.mode, "model"
-    with syncs() as found:
-        step(loaded.batch)
-    step.mode = mode
+    with Ledger(cuda=False) as ledger, syncs(ledger) as found, ledger.step():
+        step(loaded.batch, stage=ledger.stage)
     return found
 
 
-def _where(stage: str, point: Point) -> str:
-    if stage in ("sample", "collate"):
-        return "worker" if point.workers else "host"
-    return "host" if stage in HOST_STAGES or point.device == "cpu" else "device"
+def _demands(found: Syncs | None) -> dict[str, dict[str, int]]:
+    """Return stage → its columns; the stage `step` is all of them together."""
+    if found is None:
+        return {}
+    total = Demand()
+    made = {}
+    for stage, demand in found.stages.items():
+        # AdamW's own counters live on the host, and are no waits
+        waits = 0 if stage == "optimizer" else demand.syncs
+        made[stage] = {
+            "host_syncs": waits,
+            "kernels": demand.kernels,
+            "allocations": demand.allocations,
+            "allocated_bytes": demand.allocated_bytes,
+        }
+        total.syncs += waits
+        total.kernels += demand.kernels
+        total.allocations += demand.allocations
+        total.allocated_bytes += demand.allocated_bytes
+    whole = {
+        "host_syncs": total.syncs,
+        "kernels": total.kernels,
+        "allocations": total.allocations,
+        "allocated_bytes": total.allocated_bytes,
+    }
+    return {**made, "step": whole}
+
+
+def _timelines(ledger: Ledger, cuda: bool) -> dict[tuple[str, str], list[float]]:
+    """Return (where, stage) → seconds in each step that had it; the workers of a loader together."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for timeline, _, stage, seconds in ledger.rows():
+        where = "worker" if timeline.startswith("worker") else timeline
+        if seconds is None or (cuda and (where, stage) == ("host", "step")):
+            continue  # on CUDA the step is the device's
+        found.setdefault((where, stage), []).append(seconds)
+    return found
 
 
 def measure(point: Point) -> list[dict[str, Any]]:
@@ -189,17 +174,19 @@ def measure(point: Point) -> list[dict[str, Any]]:
         }
         if exact and not found.passed:
             return [{**every, "stage": "step", "status": "wrong"}]
-    if point.device == "cuda":
+    cuda = point.device == "cuda"
+    if cuda:
         torch.cuda.empty_cache()
-    with tempfile.TemporaryDirectory(prefix="tclab-") as folder:
-        timed = _run(point, Path(folder))
+    timed = _run(point)
+    demands = _demands(timed.found)
+    closure = timed.ledger.closure
     rows = []
-    for stage, samples in timed.seconds.items():
+    for (where, stage), samples in _timelines(timed.ledger, cuda).items():
         q1, median, q3 = np.quantile(samples, [0.25, 0.5, 0.75]).tolist()
         row = {
             **every,
             "stage": stage,
-            "where": _where(stage, point),
+            "where": where,
             "n": len(samples),
             "median_seconds": median,
             "q1_seconds": q1,
@@ -207,14 +194,21 @@ def measure(point: Point) -> list[dict[str, Any]]:
             "samples_seconds": samples,
             "status": "ok",
         }
+        if where == ("device" if cuda else "host"):
+            row |= demands.get(stage, {})
         if stage == "step":
+            workers = [share for line, share in closure.items() if line.startswith("worker") and share is not None]
             row |= {
                 "samples_per_second": point.batch_size / median,
                 "batch_bytes": timed.batch_bytes,
                 "edge_bytes": timed.edge_bytes,
-                "host_syncs": timed.host_syncs,
                 "peak_bytes": timed.peak_bytes,
                 "first_step_seconds": timed.first_step_seconds,
+                "host_closure": closure.get("host"),
+                "device_closure": closure.get("device"),
+                "worker_closure": min(workers, key=lambda share: -abs(share - 1.0)) if workers else None,
+                "steady": timed.steady,
+                "conditions": json.dumps(timed.around),
             }
         rows.append(row)
     return rows

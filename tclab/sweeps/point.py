@@ -14,7 +14,8 @@ from tclab.masking import get as strategy_of
 from tclab.models import ModelKind, loss_names
 from tclab.models import get as model_of
 from tclab.models.hetero_cell import METABOLISMS
-from tclab.training import DTYPES, LOOPS, MODES, OPTIMIZERS
+from tclab.perturbation import STORES
+from tclab.training import DTYPES, LOOPS, MODES, OPTIMIZERS, START_METHODS
 from tclab.training.habits import applying, checked
 from tclab.training.step import CLIP, WITHOUT_MODEL
 
@@ -54,6 +55,13 @@ class Point:
     - `steps`: how many are timed, after `warmup` that are not. `seed`: of graph, samples and weights.
     - `metabolism`: "off", "carried" or "used". `ship_edges`: see `tclab.masking.Strategy`.
     - `workers`: DataLoader processes; 0 makes batches in the training process.
+    - `store`: where samples are read: "memory", "lmdb" (as integers) or "json" (as the original's records, from
+      LMDB). What a `stored_…` strategy keeps beside them is in LMDB always.
+    - `collation`: "lean", or "pyg" for strategies that ship every edge; see `tclab.masking.Strategy`.
+    - `pin_memory`: copy batches to page-locked memory first; `None` does where the device is CUDA.
+    - `prefetch_factor` (2), `start_method` ("fork", "spawn" or "forkserver"; the system's own) and
+      `persistent_workers` (False): of the workers; null without any.
+    - `double_buffer`: copy the next batch to the device on a side stream while this one computes.
     - `allocator`: "default", or "keep_pages", which tells glibc never to give a page back.
 
     **Raises:** `InputError` that names the value, what was expected and the nearest thing that exists.
@@ -76,6 +84,13 @@ class Point:
     self_loops: bool = False
     ship_edges: bool = False
     workers: int = 1
+    store: str = "memory"
+    collation: str = "lean"
+    pin_memory: bool | None = None
+    prefetch_factor: int | None = None
+    start_method: str | None = None
+    persistent_workers: bool | None = None
+    double_buffer: bool = False
     warmup: int = 2
     allocator: str = "default"
     variant: str = "separate"
@@ -99,6 +114,8 @@ class Point:
             ("loop", self.loop or LOOPS[0], LOOPS),
             ("loss", self.loss or loss_names()[0], loss_names()),
             ("optimizer", self.optimizer, OPTIMIZERS),
+            ("store", self.store, STORES),
+            ("collation", self.collation, strategy.collations),
         ):
             if value not in known:
                 raise unknown(kind, value, known)
@@ -115,6 +132,7 @@ class Point:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"{name} is {value!r}, expected a whole number of at least {least}")
+        self._check_workers()
         if self.ship_edges and not strategy.can_ship_edges:
             raise InputError(f"ship_edges is a switch of the gpu_mask strategies, {self.strategy!r} has none")
         self._check_training()
@@ -149,6 +167,24 @@ class Point:
             raise InputError(f"habits is {self.habits!r}, expected names of habits")
         object.__setattr__(self, "habits", checked(self.habits))
 
+    def _check_workers(self) -> None:
+        if not self.workers:  # there are none to start or keep: null, and one point whatever was asked for
+            for name in ("prefetch_factor", "start_method", "persistent_workers"):
+                object.__setattr__(self, name, None)
+            return
+        for name, usual in (
+            ("prefetch_factor", 2),
+            ("start_method", START_METHODS[0]),
+            ("persistent_workers", False),
+        ):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, usual)
+        if self.start_method not in START_METHODS:
+            raise unknown("start_method", self.start_method, START_METHODS)
+        factor = self.prefetch_factor
+        if isinstance(factor, bool) or not isinstance(factor, int) or factor < 1:
+            raise InputError(f"prefetch_factor is {factor!r}, expected a whole number of at least 1")
+
     def network_names(self) -> list[str]:
         """Return the names of all networks of this point's graph, in order; a folder is read for them."""
         if self.graph == "synthetic":
@@ -176,6 +212,8 @@ class Point:
                 return f"skipped: mode {self.mode} has no model for the habit {habit}"
         if self.ranks > 1:
             return f"skipped: {self.ranks} ranks asked for, and this version runs one"
+        if (self.double_buffer or self.pin_memory) and self.resolved().device != "cuda":
+            return f"skipped: {'double_buffer' if self.double_buffer else 'pin_memory'} needs cuda"
         return None
 
     def resolved(self) -> Point:
@@ -191,7 +229,8 @@ class Point:
         elif device == "cuda" and not torch.cuda.is_available():
             raise InputError("device is 'cuda', and torch finds no CUDA device here; expected 'cpu' or 'auto'")
         graph = self.graph if self.graph == "synthetic" else str(Path(self.graph).resolve())
-        return replace(self, device=device, graph=graph)
+        pin_memory = device == "cuda" if self.pin_memory is None else self.pin_memory
+        return replace(self, device=device, graph=graph, pin_memory=pin_memory)
 
     def cell_graph(self) -> CellGraph:
         """Return the graph that this point runs on, on the CPU; the last few are kept."""

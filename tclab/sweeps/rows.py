@@ -29,16 +29,20 @@ POINT_COLUMNS = {
 }
 MEASURED_COLUMNS = {
     "stage": _TEXT,
-    "where": _TEXT,  # worker, host or device: whose time it is
-    "n": _WHOLE,  # steps that were timed
+    "where": _TEXT,  # host, device or worker: whose time it is; loading: batches made within the host's wait
+    "n": _WHOLE,  # steps that were timed, and had that stage
     "median_seconds": _REAL,
     "q1_seconds": _REAL,
     "q3_seconds": _REAL,
+    # of that stage, or of all together where stage = "step"; on a CPU the waits are those that a GPU would have
+    "host_syncs": _WHOLE,
+    "kernels": _WHOLE,  # operations that compute something
+    "allocations": _WHOLE,  # results with memory of their own
+    "allocated_bytes": _WHOLE,
     # of the whole step, on rows with stage = "step" only
     "samples_per_second": _REAL,
     "batch_bytes": _WHOLE,  # all that travels with a batch
     "edge_bytes": _WHOLE,  # edges, weights and edge masks among it
-    "host_syncs": _WHOLE,  # from transfer to backward; on a CPU those that a GPU would have
     "peak_bytes": _WHOLE,
     "status": _TEXT,  # ok, oom, wrong, skipped: …, failed: …, not run: …
 }
@@ -53,6 +57,13 @@ MORE_COLUMNS = {
     "self_loops": _FLAG,
     "ship_edges": _FLAG,
     "workers": _WHOLE,
+    "store": _TEXT,  # where samples are read: memory, lmdb, json
+    "collation": _TEXT,
+    "pin_memory": _FLAG,  # null: as the device suggests
+    "prefetch_factor": _WHOLE,  # null without workers, as the next two
+    "start_method": _TEXT,
+    "persistent_workers": _FLAG,
+    "double_buffer": _FLAG,
     "warmup": _WHOLE,
     "allocator": _TEXT,
     "variant": _TEXT,
@@ -68,6 +79,12 @@ MORE_COLUMNS = {
     "gate_fp32_ratio": _REAL,
     "gate_nodes": _WHOLE,
     "gate_edges": _WHOLE,
+    # share of a wall clock of its own that the stages of a timeline account for; of several workers the worst
+    "host_closure": _REAL,
+    "device_closure": _REAL,
+    "worker_closure": _REAL,
+    "steady": _TEXT,  # whether warm-up was over: steady, not steady, null for too few steps to say
+    "conditions": _TEXT,  # JSON, what went on beside it: before and after; see tclab.timing.conditions
     "first_step_seconds": _REAL,  # the cold start: the first step of all, loader and caches included
     "measured_at": _TEXT,  # UTC, ISO 8601
     "tclab": _TEXT,

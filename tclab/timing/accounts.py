@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -36,6 +37,18 @@ class Cuts:
     events: list[Any] = field(default_factory=list)  # CUDA only, one a cut
     queue: int | None = None  # the cut at which the device was put behind the host
     queued: bool | None = None  # whether it was still behind at the last cut
+
+    def reassign(self, begin: int, end: int, owner: str) -> None:
+        """Cut at two more moments, and give what lies between to an owner; of the host's timeline alone."""
+        assert not self.events, "events cannot be put in afterwards"
+        for at in (begin, end):
+            if self.host[0] < at < self.host[-1] and at not in self.host:
+                place = bisect_right(self.host, at)
+                self.host.insert(place, at)
+                self.owners.insert(place, self.owners[place - 1])
+        for place, at in enumerate(self.host[:-1]):
+            if begin <= at < end:
+                self.owners[place] = owner
 
 
 @dataclass(frozen=True)
@@ -105,7 +118,7 @@ def _making_rows(made: Sequence[Making]) -> Iterator[Row]:
         for stage, took in making.stages.items():
             yield line, number, stage, took / 1e9
         yield line, number, "other", (whole - sum(making.stages.values())) / 1e9
-        yield line, number, "step", whole / 1e9
+        yield line, number, "batch", whole / 1e9
         if making.worker is not None:  # in its own process it is idle until it is asked for the next batch
             before = ended.get(line)
             yield line, number, "idle", None if before is None else (making.begin_ns - before) / 1e9
@@ -115,7 +128,8 @@ def _making_rows(made: Sequence[Making]) -> Iterator[Row]:
 def rows_of(steps: Sequence[Cuts], made: Sequence[Making], *, queued: bool) -> Iterator[Row]:
     """Yield (timeline, step, stage, seconds) for every timeline; seconds are `None` where nothing was seen.
 
-    The step of a worker's row is the number of the batch, in the order in which batches came.
+    The step of a worker's row is the number of the batch, in the order in which batches came; the whole of its
+    making is the stage `batch`, and `idle` the time until it was asked for the next.
     """
     for number, step in enumerate(steps):
         host = _sums(step.owners, [(after - before) / 1e9 for before, after in pairwise(step.host)])
@@ -164,3 +178,12 @@ def closures(
             clock = own[-1].raw_ns[1] - own[0].raw_ns[0]
             found[line] = (own[-1].end_ns - own[0].begin_ns) / clock if clock else None
     return found
+
+
+def closure_words(timeline: str, share: float | None) -> str:
+    """Return how far a timeline closes, as a person reads it."""
+    if share is None:
+        return f"{timeline}: no clock to close against"
+    if abs(share - 1.0) <= TOLERANCE:
+        return f"{timeline} closed: {share:.1%}"
+    return f"{timeline} does NOT close: its stages add up to {share:.1%} of the wall clock"

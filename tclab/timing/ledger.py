@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from threading import get_ident
 from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tclab.timing.accounts import QUEUE, TOLERANCE, Block, Cuts, Making, Row, closures, rows_of
+from tclab.timing.accounts import QUEUE, TOLERANCE, Block, Cuts, Making, Row, closure_words, closures, rows_of
+from tclab.timing.device_sleep import device_sleep
 from tclab.timing.raw_clock import raw_clock_ns
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ class _Stage:
         self.name = name
 
     def __enter__(self) -> None:
+        if self.ledger.marks:
+            self.ledger._mark(self.name)
         self.ledger._enter(self.name)
 
     def __exit__(
@@ -39,6 +43,8 @@ class _Stage:
         if kind is not None:
             self.ledger._broken = True
         self.ledger._leave()
+        if self.ledger.marks:
+            self.ledger._marks.pop().__exit__(None, None, None)
 
 
 class Ledger:
@@ -58,13 +64,17 @@ class Ledger:
     - `cuda`: the work runs on a CUDA device; found out when the first step begins unless given.
     - `queued`: put the device behind the host before each step, so that its events hold no launch gaps; the
       timeline is then called `queued`. The step itself becomes slower: measure it apart.
+    - `marks`: also mark each stage, as `ledger: forward`, in the trace of a torch.profiler that is recording.
     - `spike`: step number → (stage, seconds) of a delay to put there, or `None`; the stage `other` puts it
       between the first two stages. See `spike_in`.
     """
 
-    def __init__(self, *, cuda: bool | None = None, queued: bool = False, spike: Spike | None = None) -> None:
+    def __init__(
+        self, *, cuda: bool | None = None, queued: bool = False, marks: bool = False, spike: Spike | None = None
+    ) -> None:
         self.cuda = cuda
         self.queued = queued
+        self.marks = marks
         self._spike = spike
         self._pending: tuple[str, float] | None = None
         self._steps: list[Cuts] = []
@@ -77,8 +87,8 @@ class Ledger:
         self._before: Cuts | None = None  # the step before this one in the open block
         self._begin_ns = self._end_ns = 0  # of the open block, by the raw clock
         self._stages: dict[str, _Stage] = {}
+        self._marks: list[Any] = []  # of the stages that are open
         self._broken = False  # an exception went through a stage of the open step
-        self._cycles_per_second = 0.0  # of the device, for `queued`
 
     def __enter__(self) -> Ledger:
         return self
@@ -91,6 +101,9 @@ class Ledger:
     def __len__(self) -> int:
         """How many steps were taken to their end."""
         return len(self._steps)
+
+    def __bool__(self) -> bool:
+        return True  # one without steps is a ledger too
 
     @property
     def current(self) -> str:
@@ -117,8 +130,9 @@ class Ledger:
                 if isinstance(making, Making):
                     self.made(making)
                 self._put_behind()
+                held, batch = [batch], None  # so that the loop alone holds it, and can let it go
                 try:
-                    yield batch
+                    yield held.pop()
                 finally:  # a `break` ends its step too, an exception does not
                     self._finish_step()
         finally:
@@ -163,14 +177,17 @@ class Ledger:
 
         **Raises:** `RuntimeError` when it is entered outside a step, or on another thread than the step.
         """
-        found = self._stages.get(name)
-        if found is None:
-            found = self._stages[name] = _Stage(self, name)
-        return found
+        if name not in self._stages:
+            self._stages[name] = _Stage(self, name)
+        return self._stages[name]
 
     def made(self, making: Making) -> None:
         """Enter on its worker's timeline how a batch was made."""
         self._made.append(making)
+
+    def reassign(self, step: int, begin_ns: int, end_ns: int, stage: str) -> None:
+        """Give a stretch of a finished step's host timeline to a stage that was known only afterwards."""
+        self._steps[step].reassign(begin_ns, end_ns, stage)
 
     # ---- cuts
 
@@ -232,6 +249,15 @@ class Ledger:
             cuts.events.append(event)
         cuts.host.append(perf_counter_ns())
 
+    def _mark(self, name: str) -> None:
+        import torch
+
+        # a tenth of the cost of torch.profiler.record_function, which would show in stages of microseconds
+        mark = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
+        context = mark(f"ledger: {name}")
+        context.__enter__()
+        self._marks.append(context)
+
     def _enter(self, name: str) -> None:
         if self._thread != get_ident() and self._cuts is not None:
             raise RuntimeError(f"stage {name!r} was entered on another thread than its step")
@@ -252,15 +278,6 @@ class Ledger:
         """Let the device sleep for longer than the host takes to enqueue the step, as the step before it did."""
         if not (self.queued and self.cuda):
             return
-        import torch
-
-        if not self._cycles_per_second:
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            torch.cuda._sleep(10_000_000)
-            end.record()
-            end.synchronize()
-            self._cycles_per_second = 10_000_000 / (begin.elapsed_time(end) / 1e3)
         seconds = 0.05
         if self._steps:
             before = self._steps[-1]
@@ -268,7 +285,7 @@ class Ledger:
         assert self._cuts is not None
         self._cuts.queue = len(self._cuts.owners)
         self._cut(QUEUE)
-        torch.cuda._sleep(int(seconds * self._cycles_per_second))
+        device_sleep(seconds)
         self._cut("other")
 
     def _delay(self) -> None:
@@ -283,6 +300,12 @@ class Ledger:
     def rows(self) -> Iterator[Row]:
         """Yield (timeline, step, stage, seconds), as `frame` holds them, without pandas."""
         return rows_of(self._steps, self._made, queued=self.queued)
+
+    def spans(self) -> Iterator[tuple[str, int, int]]:
+        """Yield (stage, begin, end) in nanoseconds of `perf_counter_ns`, as `tclab.trace.lay_spans` takes them."""
+        for step in self._steps:
+            for owner, (begin, end) in zip(step.owners, pairwise(step.host), strict=False):
+                yield owner, begin, end
 
     def frame(self) -> pd.DataFrame:
         """Return one row per timeline, step and stage: `timeline`, `step`, `stage`, `seconds`.
@@ -321,12 +344,4 @@ class Ledger:
 
     def __str__(self) -> str:
         """How far it closes, in one line a timeline."""
-        lines = []
-        for timeline, share in self.closure.items():
-            if share is None:
-                lines.append(f"{timeline}: no clock to close against")
-            elif abs(share - 1.0) <= TOLERANCE:
-                lines.append(f"{timeline} closed: {share:.1%}")
-            else:
-                lines.append(f"{timeline} does NOT close: its stages add up to {share:.1%} of the wall clock")
-        return "\n".join(lines)
+        return "\n".join(closure_words(timeline, share) for timeline, share in self.closure.items())

@@ -47,6 +47,14 @@ _RUNTIME = "cuda_runtime cuda_driver runtime driver xpu_runtime mtia_runtime"
 
 # fmt: off
 RULES: tuple[Rule, ...] = (
+    # stages of a ledger that marks them: tclab.timing.Ledger(marks=True)
+    Rule("data_loading",      r"^ledger: (wait|transfer)$"),
+    Rule("graph_processing",  r"^ledger: mask$"),
+    Rule("model_forward",     r"^ledger: forward$"),
+    Rule("loss_computation",  r"^ledger: loss$"),
+    Rule("backward",          r"^ledger: backward$"),
+    Rule("optimizer",         r"^ledger: (clip|optimizer)$"),
+    Rule("ddp_communication", r"^ledger: communication$"),
     # work of a device, and the calls that launch it or wait for it
     Rule("ddp_communication", COLLECTIVE_KERNEL, _DEVICE),
     Rule("cuda_kernels",      r"", f"{_DEVICE} {_RUNTIME}"),

@@ -1,9 +1,10 @@
 """One step and everything around it: loading, a step's stages, the loops, the gate that goes before any clock."""
 
+from tclab.training.double_buffer import double_buffered
 from tclab.training.gate import GateResult, Reference, gate
 from tclab.training.habits import HABITS, Habit
 from tclab.training.lightning_loop import lightning_module, run_lightning
-from tclab.training.loading import Batches, LoadedBatch, loader
+from tclab.training.loading import START_METHODS, Batches, LoadedBatch, Loader, WorkerDiedError, loader
 from tclab.training.loops import LOOPS, run_plain
 from tclab.training.step import DTYPES, MODES, OPTIMIZERS, Step
 
@@ -13,12 +14,16 @@ __all__ = [
     "LOOPS",
     "MODES",
     "OPTIMIZERS",
+    "START_METHODS",
     "Batches",
     "GateResult",
     "Habit",
     "LoadedBatch",
+    "Loader",
     "Reference",
     "Step",
+    "WorkerDiedError",
+    "double_buffered",
     "gate",
     "lightning_module",
     "loader",

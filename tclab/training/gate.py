@@ -84,14 +84,20 @@ def norm_error(found: Outcome, expected: Outcome) -> float:
     return max(of(found[0], expected[0]), of(*gradients))
 
 
-def outcome(model: nn.Module, graph: CellGraph, deletions: Sequence[Sequence[int]], strategy: str) -> Outcome:
+def outcome(
+    model: nn.Module,
+    graph: CellGraph,
+    deletions: Sequence[Sequence[int]],
+    strategy: str,
+    collation: str = "lean",
+) -> Outcome:
     """Return a model's predictions, [B], and the gradients of a weighted sum of them, on the model's device.
 
     Each sample has a weight of its own, so that no two samples' gradients can be exchanged unseen.
     """
     parameter = next(model.parameters())
     model.zero_grad(set_to_none=True)
-    with view(graph, deletions, strategy, device=parameter.device) as copies:
+    with view(graph, deletions, strategy, device=parameter.device, collation=collation) as copies:
         predictions = model(copies)
         weights = torch.linspace(-1.0, 2.0, len(deletions), dtype=predictions.dtype, device=parameter.device)
         (predictions * weights).sum().backward()
@@ -134,22 +140,24 @@ class Reference:
                     tensor.mul_(1.0 + 0.01 * noise)
         self._expected = [self._outcomes(model, "subgraph", draw) for draw in range(DRAWS)]
 
-    def _outcomes(self, model: nn.Module, strategy: str, draw: int) -> tuple[Outcome, Outcome]:
+    def _outcomes(
+        self, model: nn.Module, strategy: str, draw: int, collation: str = "lean"
+    ) -> tuple[Outcome, Outcome]:
         """Return what a strategy gives with one draw of the weights, in fp64 and in fp32."""
         model.load_state_dict(self._weights[draw])
         try:
             return (
-                outcome(model.double(), self.graph, self.deletions, strategy),
-                outcome(model.float(), self.graph, self.deletions, strategy),
+                outcome(model.double(), self.graph, self.deletions, strategy, collation),
+                outcome(model.float(), self.graph, self.deletions, strategy, collation),
             )
         finally:
             model.float().load_state_dict(self._weights[0])
 
-    def compare(self, strategy: str) -> GateResult:
-        """Return how far a strategy is from `subgraph`."""
+    def compare(self, strategy: str, collation: str = "lean") -> GateResult:
+        """Return how far a strategy, with one of its collations, is from `subgraph`."""
         fp64, fp32 = [], []
         for draw, (expected, own) in enumerate(self._expected):
-            found64, found32 = self._outcomes(self.tried, strategy, draw)
+            found64, found32 = self._outcomes(self.tried, strategy, draw, collation)
             fp64.append(relative_error(found64, expected))
             error = norm_error(found32, expected)
             fp32.append((error / max(norm_error(own, expected), _ROUNDING), error))

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from tclab.errors import InputError
 from tclab.masking import Batch
-from tclab.training.loops import Ledger, NoLedger, feed, raw
+from tclab.timing import Ledger, NoLedger
+from tclab.training.loops import feed, raw
 from tclab.training.step import Step
 
 
@@ -53,7 +54,7 @@ def _task() -> type:
     class StepTask(LightningModule):
         """A `Step` as a LightningModule with manual optimization, as the original team's trainers are."""
 
-        def __init__(self, step: Step, ledger: Ledger) -> None:
+        def __init__(self, step: Step, ledger: Ledger | NoLedger) -> None:
             super().__init__()
             self.automatic_optimization = False
             self.training_stages = step
@@ -104,11 +105,11 @@ def run_lightning(step: Step, batches: Iterable[Any], *, steps: int, ledger: Led
 
     **Raises:** `InputError` where Lightning is not installed, or there are fewer batches than steps.
     """
-    ledger = NoLedger() if ledger is None else ledger  # an empty ledger is false
+    watched = NoLedger() if ledger is None else ledger
     module = lightning_module(step, ledger=ledger)
     from lightning.pytorch import Callback, Trainer
 
-    given = _Feed(ledger.steps(feed(step, batches, steps)), steps)
+    given = _Feed(watched.steps(feed(step, batches, steps)), steps)
 
     class LastStep(Callback):
         def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:

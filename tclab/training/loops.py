@@ -3,41 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from itertools import islice, repeat
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from tclab.errors import InputError
 from tclab.masking import Batch
+from tclab.timing import Ledger, NoLedger
 from tclab.training.step import Step
 
 LOOPS = ("plain", "lightning")
-
-
-class Ledger(Protocol):
-    """What a loop tells of where its time goes; `tclab.timing.Ledger` is one."""
-
-    def steps(self, batches: Iterable[Any], /) -> Iterator[Any]:
-        """Yield batch after batch; each is a step, and waiting for it its stage `wait`."""
-        ...
-
-    def stage(self, name: str, /) -> AbstractContextManager[Any]:
-        """Return the context of one stage of the current step."""
-        ...
-
-
-class NoLedger:
-    """Keeps nothing."""
-
-    def steps(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield batch after batch."""
-        return iter(batches)
-
-    def stage(self, name: str) -> AbstractContextManager[None]:
-        """Return a context that does nothing."""
-        return nullcontext()
 
 
 def raw(item: Any) -> Batch:
@@ -73,10 +49,12 @@ def run_plain(step: Step, batches: Iterable[Any], *, steps: int, ledger: Ledger 
     """
     if step.mode == "empty":
         raise InputError("mode 'empty' is Lightning's loop with nothing in it; run it with run_lightning")
-    ledger = NoLedger() if ledger is None else ledger
+    watched = NoLedger() if ledger is None else ledger
     losses = []
-    for item in ledger.steps(feed(step, batches, steps)):
-        loss = step(raw(item), stage=ledger.stage)
+    for item in watched.steps(feed(step, batches, steps)):
+        loss = step(raw(item), stage=watched.stage)
+        with watched.stage("transfer"):
+            item = None  # unmaps memory that is shared with a worker, which takes longer than a small copy
         if loss is not None:
             losses.append(loss)
     return losses

@@ -193,7 +193,8 @@ class Step:
     def _update(self, stage: Stage, update: Callable[[], Any] | None) -> None:
         """Clip and step, where the mode has an optimizer, and free the gradients."""
         if self.mode not in _UPDATING:
-            self.model.zero_grad()
+            with stage("backward"):
+                self.model.zero_grad()
             return
         assert self.optimizer is not None
         if self.clip is not None and self.mode != "empty":

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tclab.trace as trace
+from tclab.timing import Ledger
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -152,6 +153,31 @@ def test_spans_of_our_own_clock_lie_where_they_belong(tmp_path):
     # the clocks are joined to within microseconds; a shared machine may stop us between two readings
     assert (ours["start_us"] - theirs["start_us"]).abs().median() < 200
     assert laid.categories.equals(plain.categories)
+
+
+def test_a_ledger_marks_its_stages_and_lies_beside_them(tmp_path):
+    x = torch.randn(200, 200)
+    with trace.record(tmp_path, wait=3, warmup=1, active=4, steps=8) as recorder, Ledger(marks=True) as ledger:
+        for _ in ledger.steps(range(8)):
+            with ledger.stage("forward"):
+                y = x @ x
+                with ledger.stage("mask"):
+                    y = y * 2
+            with ledger.stage("clip"):
+                y.sum()
+            recorder.step()
+    laid = trace.analyze(trace.lay_spans(recorder.path, ledger.spans(), tmp_path / "laid" / "t.json.gz"))
+    events = laid.traces[0].table()
+    ours = events[events["category"] == "ledger"].groupby("name")["duration_us"].count()
+    assert ours["mask"] == ours["clip"] == 4
+    assert ours["forward"] == 8  # before and after what lies inside it
+    marks = events[events["name"].str.startswith("ledger: ")].groupby("name")["duration_us"].count()
+    assert marks.to_dict() == {"ledger: forward": 4, "ledger: mask": 4, "ledger: clip": 4, "ledger: wait": 4}
+    parts = laid.stages.set_index("stage")["self_us"]
+    seconds = ledger.frame()[lambda f: f.step >= 4].groupby("stage").seconds.sum()
+    for part, stage in (("graph_processing", "mask"), ("model_forward", "forward"), ("optimizer", "clip")):
+        # a mark itself takes microseconds; benchmarks/trace_against_clock.py holds longer stages to 5 %
+        assert parts[part] == pytest.approx(seconds[stage] * 1e6, rel=0.5, abs=200)
 
 
 def test_spans_need_a_known_distance_of_clocks(write_trace, complete, tmp_path):

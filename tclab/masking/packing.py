@@ -1,0 +1,115 @@
+"""All tensors of a batch end to end in one, so that one tensor crosses a pipe, is pinned and is copied."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+_ALIGNED = 64  # a cache line; more than any dtype or vectorised kernel asks for
+_SHARED = Path("/dev/shm")
+
+Layout = dict[str, tuple[int, tuple[int, ...], torch.dtype]]  # name → (first byte, shape, dtype)
+
+
+class SharedMemoryError(RuntimeError):
+    """A batch does not fit into shared memory, through which workers hand their batches over."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A tensor that is not there yet: it is written once, straight to where it travels.
+
+    **Arguments:**
+
+    - `shape`, `dtype`: its own.
+    - `fill`: called with the empty tensor.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    fill: Callable[[Tensor], object]
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def packed(pieces: Mapping[str, Tensor | Piece]) -> tuple[Tensor, Layout, dict[str, Tensor]]:
+    """Return one tensor that holds others end to end, [bytes] uint8, where each lies, and they as views of it.
+
+    In a DataLoader worker it lies in shared memory, as it must before it can be handed over.
+
+    **Raises:** `SharedMemoryError` where there is too little of that.
+    """
+    layout: Layout = {}
+    end = 0
+    for name, piece in pieces.items():
+        layout[name] = (end, tuple(piece.shape), piece.dtype)
+        end += -(-piece.nbytes // _ALIGNED) * _ALIGNED
+    buffer = _empty(end)
+    tensors = unpacked(buffer, layout)
+    for name, piece in pieces.items():
+        if isinstance(piece, Piece):
+            piece.fill(tensors[name])
+        else:
+            tensors[name].copy_(piece)
+    return buffer, layout, tensors
+
+
+def unpacked(buffer: Tensor, layout: Layout) -> dict[str, Tensor]:
+    """Return the tensors that lie in one, as views of it."""
+    whole: dict[torch.dtype, Tensor] = {}
+    tensors = {}
+    for name, (begin, shape, dtype) in layout.items():
+        if dtype not in whole:
+            whole[dtype] = buffer.view(dtype)
+        strides = tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
+        tensors[name] = whole[dtype].as_strided(shape, strides, begin // dtype.itemsize)
+    return tensors
+
+
+# Up to here a batch goes through the pipe itself: a pipe takes up to 4096 bytes at once or not at all (POSIX's
+# PIPE_BUF), so that a worker which is killed leaves no half message, on which the reader would wait for ever.
+# Shared memory would cost a file, a socket and a thread's wake-up, some 0.3 ms, for every batch.
+INLINE_BYTES = 2048
+
+
+def _empty(size: int) -> Tensor:
+    in_worker = torch.utils.data.get_worker_info() is not None
+    if not in_worker or size <= INLINE_BYTES:
+        return torch.empty(size, dtype=torch.uint8)
+    check_shared_memory(size)
+    storage = torch.UntypedStorage._new_shared(size)
+    if torch.multiprocessing.get_sharing_strategy() == "file_descriptor" and hasattr(os, "posix_fallocate"):
+        # The file has its length and no memory yet: where another worker took that in the meantime, writing
+        # would kill this process (SIGBUS), so it is taken before anything is written.
+        try:
+            os.posix_fallocate(storage._share_fd_cpu_()[0], 0, size)
+        except OSError:
+            raise _too_little(size) from None
+    return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
+def check_shared_memory(size: int) -> None:
+    """Refuse to make something that does not fit into shared memory.
+
+    **Raises:** `SharedMemoryError` with the bytes that are needed and those that are free.
+    """
+    if _SHARED.is_dir() and size > shutil.disk_usage(_SHARED).free:
+        raise _too_little(size)
+
+
+def _too_little(size: int) -> SharedMemoryError:
+    free = shutil.disk_usage(_SHARED).free
+    return SharedMemoryError(
+        f"a batch needs {size:,} bytes of shared memory, and {_SHARED} has {free:,} free: use fewer workers, a "
+        "smaller prefetch_factor or batch, no workers at all, or give it more (docker run --shm-size)"
+    )

@@ -1,0 +1,82 @@
+"""The original's collation as it truly ran: PyG's `Batch.from_data_list` over one `HeteroData` a sample.
+
+Its data module asked for a collation of its own, and PyG's `DataLoader` drops that argument without a word. So
+the stock one ran: every sample brings all edges, and each copy is moved on, concatenated and, in a worker,
+written to shared memory, one tensor for each key of each edge type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tclab.graph import CellGraph
+from tclab.masking.batch import Batch
+from tclab.masking.packing import check_shared_memory
+from tclab.perturbation import Deletions
+
+
+def pyg_batch(
+    graph: CellGraph, lost: dict[str, Deletions], scores: Tensor, masks: Sequence[dict[str, Tensor]]
+) -> Batch:
+    """Return the batch of some samples, collated by PyG; the same tensors as the lean collation's.
+
+    **Arguments:**
+
+    - `lost`: node type → what each sample loses, on the CPU.
+    - `scores`: [B] float32
+    - `masks`: for each sample: relation → [E] bool, which edges are kept.
+
+    **Raises:** `SharedMemoryError` in a worker, where the edges do not fit into shared memory.
+    """
+    from torch_geometric.data import Batch as PygBatch
+
+    if torch.utils.data.get_worker_info() is not None:
+        edges = sum(network.edge_index.nbytes + network.num_edges for network in graph.relations.values())
+        check_shared_memory(len(scores) * edges)
+    samples = [_data(graph, lost, scores, masks, b) for b in range(len(scores))]
+    made: Any = PygBatch.from_data_list(samples, follow_batch=["lost"])
+    tensors = {"target": made["score"]}
+    for kind in graph.num_nodes:
+        tensors[f"deleted/{kind}"] = made[kind]["lost"]
+        tensors[f"deleted_ptr/{kind}"] = made[kind]["lost_ptr"]
+    for name, network in graph.relations.items():
+        store = made[network.source, name, network.target]
+        tensors[f"edge_index/{name}"] = store["edge_index"]
+        if network.weight is not None:
+            tensors[f"edge_weight/{name}"] = store["edge_weight"]
+    for name, network in graph.relations.items():
+        tensors[f"edge_mask/{name}"] = made[network.source, name, network.target]["mask"]
+    tensors["keep"] = made[graph.deleted_type]["keep"]
+    tensors["sample"] = made[graph.deleted_type]["batch"]
+    return Batch(tensors, len(scores), {f"most/{kind}": deletions.most for kind, deletions in lost.items()})
+
+
+def _data(
+    graph: CellGraph,
+    lost: dict[str, Deletions],
+    scores: Tensor,
+    masks: Sequence[dict[str, Tensor]],
+    sample: int,
+) -> Any:
+    """Return one sample as the original's graph processor gives it: the whole graph by reference, and its masks."""
+    from torch_geometric.data import HeteroData
+
+    data: Any = HeteroData()
+    data["score"] = scores[sample : sample + 1]
+    for kind, number in graph.num_nodes.items():
+        data[kind].num_nodes = number
+        data[kind]["lost"] = lost[kind][sample]  # PyG moves on only what has "index" in its name
+    keep = torch.ones(graph.num_nodes[graph.deleted_type], dtype=torch.bool)
+    keep[lost[graph.deleted_type][sample]] = False
+    data[graph.deleted_type]["keep"] = keep
+    for name, network in graph.relations.items():
+        store = data[network.source, name, network.target]
+        store["edge_index"] = network.edge_index
+        store["mask"] = masks[sample][name]
+        if network.weight is not None:
+            store["edge_weight"] = network.weight
+    return data

@@ -1,0 +1,276 @@
+"""From the raw blocks of a race to its verdicts, on any machine: FASTER, SLOWER, SAME or UNDECIDED.
+
+A sample is a dict, one for each block that was run (see `tclab.timing.blocks`). Nothing else is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from tclab.timing.errors import TimingError, unknown
+from tclab.timing.statistics import (
+    FEWEST,
+    Reals,
+    alpha_of,
+    false_discovery,
+    intervals,
+    sign_flip,
+    thicken,
+)
+
+FASTER, SLOWER, SAME, UNDECIDED = "FASTER", "SLOWER", "SAME", "UNDECIDED"
+_OPPOSITE = {FASTER: SLOWER, SLOWER: FASTER}
+LEAST_MARGIN = 0.01  # differences below 1 % are never claimed
+MOST_DROPPED = 0.2  # of the rounds, by the rule that was fixed beforehand; more void the comparison
+
+Sample = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How long the calls of one arm took, from its blocks in the race, in seconds a call.
+
+    `least_seconds` is the least contended block, no figure to rank by.
+    """
+
+    blocks: int
+    median_seconds: float
+    q1_seconds: float
+    q3_seconds: float
+    p5_seconds: float
+    p95_seconds: float
+    least_seconds: float
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One arm against another.
+
+    **Arguments:**
+
+    - `verdict`: of `a`: FASTER or SLOWER where the deciding interval lies wholly beyond the margin and `q` is at
+      most its alpha; SAME where it lies wholly within; else UNDECIDED. `why`: in words.
+    - `ratio`: time of `a` over time of `b`, the median over rounds; `interval`: 95 %, by hierarchical bootstrap.
+    - `deciding`: the wider interval that the verdict was read from, `1 - alpha`, with the look's share of alpha.
+    - `p`: of the sign-flip test; `q`: that, adjusted over all comparisons of the race (Benjamini-Hochberg).
+    - `margin`: the larger of 1 % and `floor`, the ratio less 1 that an arm showed against itself.
+    - `kept`, `dropped`: rounds. `rounds_a_unit`: rounds that were joined for being alike. `processes`: how many.
+    - `of_a`, `of_b`: how long each took.
+
+    What could not be found is `None`.
+    """
+
+    a: str
+    b: str
+    verdict: str
+    why: str
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None
+    deciding: tuple[float, float] | None = None
+    alpha: float = 0.05
+    p: float | None = None
+    q: float | None = None
+    margin: float = LEAST_MARGIN
+    floor: float | None = None
+    kept: int = 0
+    dropped: int = 0
+    rounds_a_unit: int = 1
+    processes: int = 0
+    of_a: Spread | None = None
+    of_b: Spread | None = None
+    cell: str | None = None
+
+    def flipped(self) -> Pair:
+        """Return the same comparison told from the other side."""
+        ends = [e and (1 / e[1], 1 / e[0]) for e in (self.interval, self.deciding)]
+        return replace(
+            self,
+            a=self.b,
+            b=self.a,
+            verdict=_OPPOSITE.get(self.verdict, self.verdict),
+            ratio=None if self.ratio is None else 1 / self.ratio,
+            interval=ends[0],
+            deciding=ends[1],
+            of_a=self.of_b,
+            of_b=self.of_a,
+        )
+
+    def __str__(self) -> str:
+        how = "no ratio" if self.ratio is None else f"{self.ratio:.4g} × the time"
+        ends = f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]" if self.interval else ""
+        return f"{self.a} against {self.b}: {self.verdict}, {how}{ends}; {self.why}"
+
+
+def decide(low: float, high: float, margin: float) -> str:
+    """Return the verdict of an interval of log ratios against a margin (0.01 is 1 %)."""
+    edge = float(np.log1p(margin))
+    if high < -edge:
+        return FASTER
+    if low > edge:
+        return SLOWER
+    return SAME if -edge < low and high < edge else UNDECIDED
+
+
+def _spread(samples: Iterable[Sample], arm: str) -> Spread | None:
+    seconds = [s["seconds"] for s in samples if s["arm"] == arm and s["phase"] == "race" and not s["dropped"]]
+    if not seconds:
+        return None
+    p5, q1, median, q3, p95 = np.quantile(seconds, [0.05, 0.25, 0.5, 0.75, 0.95]).tolist()
+    return Spread(len(seconds), median, q1, q3, p5, p95, min(seconds))
+
+
+def _rounds(samples: Iterable[Sample], phase: str, key: str) -> dict[tuple[int, int], dict[str, list[Sample]]]:
+    """Return (process, round) → arm or role → its blocks."""
+    found: dict[tuple[int, int], dict[str, list[Sample]]] = {}
+    for sample in samples:
+        if sample["phase"] == phase:
+            blocks = found.setdefault((sample["process"], sample["round"]), {})
+            blocks.setdefault(sample[key], []).append(sample)
+    return found
+
+
+def _log_ratio(blocks: Mapping[str, list[Sample]], a: str, b: str) -> float | None:
+    """Return the log ratio of the arms' block medians in a round; `None` for a round that broke off."""
+    if len(blocks.get(a, ())) != 2 or len(blocks.get(b, ())) != 2:
+        return None
+    return float(
+        np.log(np.median([s["seconds"] for s in blocks[a]]) / np.median([s["seconds"] for s in blocks[b]]))
+    )
+
+
+def log_ratios(samples: Sequence[Sample], a: str, b: str) -> tuple[list[Reals], int, int]:
+    """Return each process's log ratios in order, how many rounds broke off, how many the rule dropped."""
+    by_process: dict[int, list[float]] = {}
+    broken = dropped = 0
+    for (process, _), blocks in sorted(_rounds(samples, "race", "arm").items()):
+        ratio = _log_ratio(blocks, a, b)
+        if ratio is None:
+            broken += 1
+        elif any(s["dropped"] for arm in (a, b) for s in blocks[arm]):
+            dropped += 1
+        else:
+            by_process.setdefault(process, []).append(ratio)
+    return [np.array(values) for values in by_process.values()], broken, dropped
+
+
+def floor_of(samples: Sequence[Sample]) -> float | None:
+    """Return the A/A floor: the ratio, less 1, that an arm showed against itself; `None` where it was not run.
+
+    From pairs of neighbouring rounds of opposite order, in which each side has stood in the same positions.
+    """
+    by_process: dict[int, list[float]] = {}
+    for (process, _), blocks in sorted(_rounds(samples, "floor", "role").items()):
+        ratio = _log_ratio(blocks, "x", "y")
+        if ratio is not None:
+            by_process.setdefault(process, []).append(ratio)
+    pairs = [(x + y) / 2 for v in by_process.values() for x, y in zip(v[::2], v[1::2], strict=False)]
+    return float(np.expm1(abs(np.median(pairs)))) if pairs else None
+
+
+def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, alpha: float) -> tuple[Pair, Reals]:
+    """Return a comparison whose verdict is still open, and the deciding interval of its log ratio."""
+    groups, broken, dropped = log_ratios(samples, a, b)
+    kept = sum(map(len, groups))
+    floor = floor_of(samples)
+    last = max((s for s in samples if s["phase"] == "race"), key=lambda s: s["look"], default=None)
+    share = alpha_of(last["look"], last["looks"], alpha) if last else alpha
+    units, size = thicken(groups)
+    pair = Pair(
+        a,
+        b,
+        UNDECIDED,
+        "",
+        ratio=float(np.exp(np.median(np.concatenate(groups)))) if kept else None,
+        alpha=share,
+        margin=max(LEAST_MARGIN, floor or 0.0),
+        floor=floor,
+        kept=kept,
+        dropped=broken + dropped,
+        rounds_a_unit=size,
+        processes=len(groups),
+        of_a=_spread(samples, a),
+        of_b=_spread(samples, b),
+        cell=cell,
+    )
+    if dropped > MOST_DROPPED * (kept + dropped):
+        why = f"void: the rule dropped {dropped} of {kept + dropped} rounds, {MOST_DROPPED:.0%} are allowed"
+        return replace(pair, why=why), np.full(2, np.nan)
+    if sum(map(len, units)) < FEWEST:
+        return replace(pair, why=f"{kept} rounds were run, at least {FEWEST} are needed"), np.full(2, np.nan)
+    usual, wide = intervals(units, [0.95, 1 - share])
+    return replace(
+        pair,
+        ratio=float(np.exp(np.median(np.concatenate(units)))),
+        interval=(float(np.exp(usual[0])), float(np.exp(usual[1]))),
+        deciding=(float(np.exp(wide[0])), float(np.exp(wide[1]))),
+        p=sign_flip(np.concatenate(units)),
+    ), np.array(wide)
+
+
+def _settled(pair: Pair, wide: Reals, q: float) -> Pair:
+    verdict = decide(float(wide[0]), float(wide[1]), pair.margin)
+    assert pair.deciding is not None
+    ends = f"the {1 - pair.alpha:.1%} interval [{pair.deciding[0]:.4g}, {pair.deciding[1]:.4g}]"
+    edge = f"±{pair.margin:.2%}"
+    if verdict in _OPPOSITE and q > pair.alpha:
+        return replace(pair, q=q, why=f"{ends} lies beyond {edge}, and the sign-flip test has q = {q:.2g}")
+    words = {SAME: "lies within", UNDECIDED: "reaches across"}.get(verdict, "lies beyond")
+    return replace(pair, q=q, verdict=verdict, why=f"{ends} {words} {edge}")
+
+
+def verdicts_of(samples: Iterable[Sample], *, alpha: float = 0.05) -> dict[tuple[str | None, str, str], Pair]:
+    """Return (cell, a, b) → comparison, for every two arms of every cell, from raw blocks alone.
+
+    Their p values are adjusted over all of them.
+    """
+    cells: dict[str | None, list[Sample]] = {}
+    for sample in samples:
+        cells.setdefault(sample["cell"], []).append(sample)
+    open_ = [
+        _compared(own, a, b, cell, alpha)
+        for cell, own in cells.items()
+        for a, b in combinations(dict.fromkeys(s["arm"] for s in own if s["phase"] == "race"), 2)
+    ]
+    judged = [(pair, wide) for pair, wide in open_ if pair.p is not None]
+    qs = iter(false_discovery([pair.p for pair, _ in judged if pair.p is not None]))
+    pairs = [_settled(pair, wide, next(qs)) if pair.p is not None else pair for pair, wide in open_]
+    return {(pair.cell, pair.a, pair.b): pair for pair in pairs}
+
+
+def pick(
+    pairs: Mapping[tuple[str | None, str, str], Pair], arms: Sequence[str], cell: str | None, a: str, b: str
+) -> Pair:
+    """Return one comparison, from whichever side it is asked for.
+
+    **Raises:** `TimingError` for an arm that does not run, with the nearest name; or for one against itself.
+    """
+    for arm in (a, b):
+        if arm not in arms:
+            raise unknown("arm", arm, arms)
+    if a == b:
+        raise TimingError(f"{a!r} against itself is no comparison; its A/A floor is `.floor`")
+    found = pairs.get((cell, a, b))
+    if found is None:
+        other = pairs.get((cell, b, a))
+        found = other.flipped() if other else None
+    return found or Pair(a, b, UNDECIDED, "no round was run", cell=cell)
+
+
+def verdict_of(
+    samples: Iterable[Sample], a: str | None = None, b: str | None = None, *, cell: str | None = None
+) -> Pair:
+    """Return the comparison of two arms, by default the first two that ran, from raw blocks alone.
+
+    **Raises:** `TimingError` for an arm that is not in the samples.
+    """
+    listed = list(samples)
+    first = next((s["cell"] for s in listed), None) if cell is None else cell
+    arms = list(dict.fromkeys(s["arm"] for s in listed if s["cell"] == first and s["phase"] == "race"))
+    if len(arms) < 2 and (a is None or b is None):
+        raise TimingError(f"samples of {len(arms)} arms in a race, expected at least two")
+    return pick(verdicts_of(listed), arms, first, arms[0] if a is None else a, arms[1] if b is None else b)
