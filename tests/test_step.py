@@ -13,6 +13,7 @@ from tclab import InputError, masking
 from tclab.masking import Batch
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.timing import Ledger
+from tclab.timing.accounts import TOLERANCE
 from tclab.training import Batches, Step, lightning_module, loader, run_lightning, run_plain
 
 LOOPS = {"plain": run_plain, "lightning": run_lightning}
@@ -183,14 +184,15 @@ def test_stages_are_told_in_their_order_and_one_that_does_not_run_is_not(graph, 
     LOOPS[loop](
         made(graph, "hetero_cell", "node_mask", mode=mode), batches(graph, "node_mask", 4), steps=3, ledger=told
     )
-    assert told.stages == [STAGES[mode]] * 3
+    # once left, a stage may be entered again in its step: to let go of what it took, say
+    assert [list(dict.fromkeys(stages)) for stages in told.stages] == [STAGES[mode]] * 3
 
 
 def test_without_clipping_there_is_no_such_stage(graph):
     told = Told()
     step = made(graph, "hetero_cell", "node_mask", clip=None, habits=("print_loss",))
     run_plain(step, batches(graph, "node_mask", 1), steps=1, ledger=told)
-    assert told.stages == [[*STAGES["step"][:-2], "optimizer", "log"]]
+    assert [list(dict.fromkeys(stages)) for stages in told.stages] == [[*STAGES["step"][:-2], "optimizer", "log"]]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -292,7 +294,7 @@ def test_the_ledger_of_a_loop_closes(graph, loop):
         step = made(graph, "hetero_cell", "node_mask")
         LOOPS[loop](step, batches(graph, "node_mask", 5), steps=5, ledger=ledger)
     assert len(ledger) == 5
-    assert ledger.closed()
+    assert ledger.closure["host"] == pytest.approx(1.0, abs=TOLERANCE), ledger.closure
     seconds = ledger.seconds()
     assert {stage: len(times) for stage, times in seconds.items()} == dict.fromkeys(
         [*STAGES["step"], "other", "step"], 5
