@@ -230,19 +230,32 @@ def test_workers_have_timelines_of_their_own():
     assert ledger.closed()
 
 
-def test_batches_made_in_this_process_must_fill_the_wait():
+def test_batches_made_in_this_process_are_within_its_wait():
     def loader():
         for _ in range(3):
-            begin = time.perf_counter_ns()
+            raw, begin = raw_clock_ns(), time.perf_counter_ns()
             busy(0.003)
             end = time.perf_counter_ns()
             batch = type("Batch", (), {})()
-            batch.making = Making(None, begin, end, {"sample": end - begin})
+            batch.making = Making(None, begin, end, {"sample": end - begin}, (raw, raw_clock_ns()))
             yield batch
 
     with Ledger() as ledger:
         list(ledger.steps(loader()))
-    assert 0.5 < ledger.closure["loading"] <= 1.0
+    assert ledger.closure["loading"] == pytest.approx(1.0, abs=0.02)
+    assert sum(ledger.seconds("loading")["batch"]) <= sum(ledger.seconds()["wait"])
+    assert "idle" not in ledger.seconds("loading")
+
+
+def test_a_worker_whose_clock_was_not_read_has_no_closure():
+    batch = type("Batch", (), {})()
+    batch.making = Making(0, 0, 10, {"sample": 5})
+    with Ledger() as ledger:
+        for _ in ledger.steps([batch]):
+            busy(0.001)
+    assert ledger.closure["worker 0"] is None
+    assert "worker 0: no clock to close against" in str(ledger)
+    assert ledger.closed()
 
 
 def test_the_second_clock_runs():

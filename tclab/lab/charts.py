@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import altair as alt
@@ -75,10 +76,15 @@ def _plain(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     return made
 
 
+def strategy_colours(names: Iterable[str]) -> dict[str, str]:
+    """Return the colour of each strategy, those of a user's own among them."""
+    own = [name for name in dict.fromkeys(names) if name not in STRATEGY_COLOURS]
+    return {**STRATEGY_COLOURS, **{name: _OWN[i % len(_OWN)] for i, name in enumerate(own)}}
+
+
 def _colour(frame: pd.DataFrame) -> Any:
     names = list(dict.fromkeys(frame["strategy"]))
-    own = [name for name in names if name not in STRATEGY_COLOURS]
-    colours = {**STRATEGY_COLOURS, **{name: _OWN[i % len(_OWN)] for i, name in enumerate(own)}}
+    colours = strategy_colours(names)
     domain = [name for name in colours if name in names]
     return alt.Color(
         "strategy:N", scale=alt.Scale(domain=domain, range=[colours[n] for n in domain]), title="strategy"

@@ -1,5 +1,6 @@
 """A grid of points, running one, keeping rows."""
 
+from tclab.sweeps.contest import cells_of, loop_of, race_grid, race_points
 from tclab.sweeps.grids import grid
 from tclab.sweeps.originals import experiment_083, experiment_084
 from tclab.sweeps.point import Point
@@ -11,10 +12,14 @@ __all__ = [
     "Point",
     "Progress",
     "Results",
+    "cells_of",
     "close_children",
     "experiment_083",
     "experiment_084",
     "grid",
+    "loop_of",
+    "race_grid",
+    "race_points",
     "run",
     "sweep",
 ]

@@ -14,7 +14,7 @@ from torch import Tensor
 from tclab.masking import get as strategy_of
 from tclab.perturbation import stored, synthetic_perturbations
 from tclab.sweeps.point import Point
-from tclab.timing import Ledger
+from tclab.timing import Ledger, NoLedger
 from tclab.training import Batches, LoadedBatch, Loader, Step, double_buffered, loader, run_lightning, run_plain
 
 EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run
@@ -39,7 +39,7 @@ class Rig:
         """Return an epoch's batches, copied ahead to the device where the point says so."""
         return double_buffered(self.loads, self.point.device) if self.point.double_buffer else iter(self.loads)
 
-    def run(self, batches: Iterable[Any], *, steps: int, ledger: Ledger | None = None) -> list[Tensor]:
+    def run(self, batches: Iterable[Any], *, steps: int, ledger: Ledger | NoLedger | None = None) -> list[Tensor]:
         """Run some steps in the point's loop and return their losses, [] each; none in mode `data`."""
         run = run_lightning if self.point.loop == "lightning" else run_plain
         return run(self.step, batches, steps=steps, ledger=ledger)
@@ -52,10 +52,10 @@ def rig(point: Point, samples: int) -> Iterator[Rig]:
     perturbations = synthetic_perturbations(graph, samples, deleted=point.deleted, seed=point.seed)
     kind = strategy_of(point.strategy)
     loading = kind(graph, ship_edges=point.ship_edges, collation=point.collation)
-    with tempfile.TemporaryDirectory(prefix="tclab-") as folder:
-        loading.prepare(perturbations, Path(folder) / "store")
+    with tempfile.TemporaryDirectory(prefix="tclab-") as place:
+        loading.prepare(perturbations, Path(place) / "store")
         try:
-            read = stored(graph, perturbations, Path(folder) / "samples", point.store)
+            read = stored(graph, perturbations, Path(place) / "samples", point.store)
             step = Step(
                 point.kind,
                 kind(graph.to(point.device), ship_edges=point.ship_edges),

@@ -153,7 +153,8 @@ def closures(
     """Return timeline → the share of an independently taken wall clock that its stages add up to.
 
     The host's and the device's clock is the raw one around each block. A worker's is the raw one between its first
-    batch and its last. Batches made in the training process must fill the host's stage `wait`.
+    batch and its last; that of batches made in the training process, within its stage `wait`, is the raw one around
+    each.
     """
     wall = sum(block.wall_ns for block in blocks) / 1e9
     inside = [step for block in blocks for step in steps[block.first : block.end]]
@@ -164,19 +165,15 @@ def closures(
         found["device"] = sum(sum(_device_seconds(step)) for step in inside) / wall
     for line in sorted({_line_of(making) for making in made}):
         own = [making for making in made if _line_of(making) == line]
-        if own[0].worker is None:
-            waited = sum(
-                after - before
-                for step in steps
-                for owner, (before, after) in zip(step.owners, pairwise(step.host), strict=False)
-                if owner == "wait"
-            )
-            found[line] = sum(making.end_ns - making.begin_ns for making in own) / waited if waited else None
-        elif own[0].raw_ns is None or own[-1].raw_ns is None:
+        clocks = [making.raw_ns for making in own if making.raw_ns is not None]
+        if len(clocks) < len(own):
             found[line] = None
+        elif own[0].worker is None:  # what lies between batches is not the loading's
+            wall_ns = sum(end - begin for begin, end in clocks)
+            found[line] = sum(making.end_ns - making.begin_ns for making in own) / wall_ns if wall_ns else None
         else:
-            clock = own[-1].raw_ns[1] - own[0].raw_ns[0]
-            found[line] = (own[-1].end_ns - own[0].begin_ns) / clock if clock else None
+            wall_ns = clocks[-1][1] - clocks[0][0]
+            found[line] = (own[-1].end_ns - own[0].begin_ns) / wall_ns if wall_ns else None
     return found
 
 

@@ -14,12 +14,14 @@ from tclab.timing.errors import TimingError
 
 
 def made(spec: str) -> Callable[[], Any]:
-    """Return the arm that a factory, named "module:function", makes in this process.
+    """Return the arm that a factory, named "module:function" or "module:function:text", makes in this process.
+
+    A text is the factory's argument.
 
     **Raises:** `TimingError` that says which part of the name does not hold.
     """
-    module, colon, name = spec.partition(":")
-    if not colon or not module or not name:
+    module, name, *text = [*spec.split(":", 2), ""][: 3 if spec.count(":") > 1 else 2]
+    if not module or not name:
         raise TimingError(f"arm {spec!r}, expected 'module:function', a factory that returns the call to time")
     try:
         factory = getattr(import_module(module), name)
@@ -29,7 +31,7 @@ def made(spec: str) -> Callable[[], Any]:
         ) from None
     except AttributeError:
         raise TimingError(f"arm {spec!r}: module {module!r} has no {name!r}") from None
-    arm = factory()
+    arm = factory(*text)
     if not callable(arm):
         raise TimingError(f"arm {spec!r} made {arm!r}, expected a factory that returns the call to time")
     return arm

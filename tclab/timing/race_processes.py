@@ -21,7 +21,7 @@ _SOURCE = Path(__file__).resolve().parents[2]  # a child imports the package tha
 class Child:
     """One fresh process that holds arms and runs them when it is told to; it does nothing in between."""
 
-    def __init__(self, begin: Mapping[str, Any]) -> None:
+    def __init__(self, begin: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (close() ends it)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tclab.timing.race_child"],
@@ -30,7 +30,11 @@ class Child:
             stderr=self._words,
             text=True,
             bufsize=1,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_SOURCE), os.environ.get("PYTHONPATH", "")])},
+            env={
+                **os.environ,
+                **environment,
+                "PYTHONPATH": os.pathsep.join([str(_SOURCE), os.environ.get("PYTHONPATH", "")]),
+            },
             start_new_session=True,  # an interrupt is the race's to handle, not the child's
         )
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -37,6 +37,7 @@ class Settings:
     discard: Callable[[dict[str, Any]], bool] | None
     clock: Clock
     stop: Callable[[], bool]
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.budget_seconds, bool) or not isinstance(self.budget_seconds, (int, float)):
@@ -54,7 +55,10 @@ class Settings:
         """Return what a record says of them: what decides which blocks are run."""
         names = ("budget_seconds", "processes", "period", "looks", "isolated")
         rule = self.discard and f"{self.discard.__module__}:{self.discard.__qualname__}"
-        return {name: getattr(self, name) for name in names} | {"discard": rule, "collector": "off inside blocks"}
+        kept = {name: getattr(self, name) for name in names} | {"discard": rule, "collector": "off inside blocks"}
+        # where temporary files go decides nothing
+        environment = {name: value for name, value in self.environment.items() if name != "TMPDIR"}
+        return kept | ({"environment": environment} if environment else {})
 
 
 def machine() -> dict[str, Any]:
@@ -152,7 +156,7 @@ class _Cell:
                 "calls": self.calls,
                 "stamp": {"process": number},
             }
-            self._runners.append((Child(begin), False))
+            self._runners.append((Child(begin, settings.environment), False))
 
     def _next(self, phase: str, process: int) -> int:
         """Return the number of a process's next round."""

@@ -34,6 +34,7 @@ def race(
     discard: Callable[[dict[str, Any]], bool] | None = None,
     record: str | Path | None = None,
     stop: Callable[[], bool] | None = None,
+    environment: Mapping[str, str] | None = None,
     clock: Clock = perf_counter_ns,
 ) -> Race:
     """Race arms against one another and return the verdicts with all that they rest on.
@@ -45,7 +46,7 @@ def race(
     **Arguments:**
 
     - `arms`: name → a call without arguments, which does one unit of work (a step); at least two. Or
-      "module:function", a factory that returns that call.
+      "module:function", a factory that returns that call, or "module:function:text", with its one argument.
     - `budget_seconds`: for everything: warming up, calibration, the A/A floor, controls and rounds.
     - `processes`: so many fresh processes, which take turns; arms are then factories, since a closure cannot cross
       into another process. `None`: in this one.
@@ -58,13 +59,23 @@ def race(
     - `record`: a file, or a folder, that keeps each block as it ends. A race goes on from one of the same arms,
       machine and settings.
     - `stop`: asked before each round; true ends the race as an interrupt does.
+    - `environment`: variables that the fresh processes have besides this one's, an allocator's settings, say.
     - `clock`: nanoseconds; for tests of the race itself.
 
     **Raises:** `TimingError` for fewer than two arms, a budget that is not above 0, a factory that cannot be
     imported, or the record of another race.
     """
     settings = Settings(
-        budget_seconds, processes, period, looks, isolated, sync, discard, clock, stop or (lambda: False)
+        budget_seconds,
+        processes,
+        period,
+        looks,
+        isolated,
+        sync,
+        discard,
+        clock,
+        stop or (lambda: False),
+        environment or {},
     )
     return Course({None: arms}, settings, record).run().cells[None]
 
@@ -81,6 +92,7 @@ def race_cells(
     discard: Callable[[dict[str, Any]], bool] | None = None,
     record: str | Path | None = None,
     stop: Callable[[], bool] | None = None,
+    environment: Mapping[str, str] | None = None,
     clock: Clock = perf_counter_ns,
 ) -> Races:
     """Race the arms of many cells; after each look the seconds go to the cells that are still undecided.
@@ -98,6 +110,15 @@ def race_cells(
     if None in cells:
         raise TimingError("a cell is named None, expected a name")
     settings = Settings(
-        budget_seconds, processes, period, looks, isolated, sync, discard, clock, stop or (lambda: False)
+        budget_seconds,
+        processes,
+        period,
+        looks,
+        isolated,
+        sync,
+        discard,
+        clock,
+        stop or (lambda: False),
+        environment or {},
     )
     return Course(cells, settings, record).run()

@@ -85,7 +85,7 @@ def _task() -> type:
     return StepTask
 
 
-def lightning_module(step: Step, *, ledger: Ledger | None = None) -> Any:
+def lightning_module(step: Step, *, ledger: Ledger | NoLedger | None = None) -> Any:
     """Return a `LightningModule` that runs a step, for a `Trainer` of your own.
 
     Its batches are raw ones, or things that carry one as `batch`; they are moved in Lightning's batch transfer,
@@ -96,7 +96,9 @@ def lightning_module(step: Step, *, ledger: Ledger | None = None) -> Any:
     return _task()(step, NoLedger() if ledger is None else ledger)
 
 
-def run_lightning(step: Step, batches: Iterable[Any], *, steps: int, ledger: Ledger | None = None) -> list[Tensor]:
+def run_lightning(
+    step: Step, batches: Iterable[Any], *, steps: int, ledger: Ledger | NoLedger | None = None
+) -> list[Tensor]:
     """Run a step over `steps` batches inside Lightning's `Trainer.fit` and return each one's loss.
 
     As `run_plain`, with all that Lightning does around each step. It logs nothing, keeps no checkpoint and shows

@@ -37,7 +37,9 @@ def feed(step: Step, batches: Iterable[Any], steps: int) -> Iterator[Any]:
         raise InputError(f"the loader gave {found} batches, expected one for each of {steps} steps")
 
 
-def run_plain(step: Step, batches: Iterable[Any], *, steps: int, ledger: Ledger | None = None) -> list[Tensor]:
+def run_plain(
+    step: Step, batches: Iterable[Any], *, steps: int, ledger: Ledger | NoLedger | None = None
+) -> list[Tensor]:
     """Run a step over `steps` batches, one after the other, and return each one's loss, [] on the device.
 
     **Arguments:**
