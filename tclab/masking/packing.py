@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,25 +86,24 @@ def _empty(size: int) -> Tensor:
     in_worker = torch.utils.data.get_worker_info() is not None
     if not in_worker or size <= INLINE_BYTES:
         return torch.empty(size, dtype=torch.uint8)
-    check_shared_memory(size)
-    storage = torch.UntypedStorage._new_shared(size)
-    if torch.multiprocessing.get_sharing_strategy() == "file_descriptor" and hasattr(os, "posix_fallocate"):
-        # The file has its length and no memory yet: where another worker took that in the meantime, writing
-        # would kill this process (SIGBUS), so it is taken before anything is written.
-        try:
-            os.posix_fallocate(storage._share_fd_cpu_()[0], 0, size)
-        except OSError:
-            raise _too_little(size) from None
-    return torch.empty(0, dtype=torch.uint8).set_(storage)
+    with shared_memory(size):
+        return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(size))
 
 
-def check_shared_memory(size: int) -> None:
-    """Refuse to make something that does not fit into shared memory.
+@contextmanager
+def shared_memory(size: int) -> Iterator[None]:
+    """Make something of so many bytes in shared memory, or say that it does not fit.
 
     **Raises:** `SharedMemoryError` with the bytes that are needed and those that are free.
     """
     if _SHARED.is_dir() and size > shutil.disk_usage(_SHARED).free:
         raise _too_little(size)
+    try:
+        yield
+    except RuntimeError as error:  # another worker took the room in the meantime; torch has no class for it
+        if "unable to allocate shared memory" in str(error):
+            raise _too_little(size) from None
+        raise
 
 
 def _too_little(size: int) -> SharedMemoryError:

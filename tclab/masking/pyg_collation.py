@@ -8,6 +8,7 @@ written to shared memory, one tensor for each key of each edge type.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from tclab.graph import CellGraph
 from tclab.masking.batch import Batch
-from tclab.masking.packing import check_shared_memory
+from tclab.masking.packing import shared_memory
 from tclab.perturbation import Deletions
 
 
@@ -34,11 +35,11 @@ def pyg_batch(
     """
     from torch_geometric.data import Batch as PygBatch
 
-    if torch.utils.data.get_worker_info() is not None:
-        edges = sum(network.edge_index.nbytes + network.num_edges for network in graph.relations.values())
-        check_shared_memory(len(scores) * edges)
     samples = [_data(graph, lost, scores, masks, b) for b in range(len(scores))]
-    made: Any = PygBatch.from_data_list(samples, follow_batch=["lost"])
+    edges = sum(network.edge_index.nbytes + network.num_edges for network in graph.relations.values())
+    in_worker = torch.utils.data.get_worker_info() is not None
+    with shared_memory(len(scores) * edges) if in_worker else nullcontext():
+        made: Any = PygBatch.from_data_list(samples, follow_batch=["lost"])
     tensors = {"target": made["score"]}
     for kind in graph.num_nodes:
         tensors[f"deleted/{kind}"] = made[kind]["lost"]

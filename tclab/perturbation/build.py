@@ -132,7 +132,7 @@ def build_store(
     except (lmdb.Error, OSError) as error:
         if not there:
             shutil.rmtree(folder, ignore_errors=True)
-        if _is_full(error):
+        if _is_full(error, folder / "data.mdb"):
             raise _full(folder, size, 0) from None
         raise InputError(f"a store cannot be made in {folder}: {error}") from None
     done = 0
@@ -150,7 +150,7 @@ def build_store(
                 transaction.put(WHOLE, b"")
             environment.sync(True)
     except (lmdb.Error, OSError) as error:
-        if _is_full(error):
+        if _is_full(error, folder / "data.mdb"):
             shutil.rmtree(folder, ignore_errors=True)
             raise _full(folder, size, done) from None
         raise
@@ -178,7 +178,7 @@ def _commit(environment: Any, value: Callable[[int], bytes], samples: int) -> in
         number = transaction.stat()["entries"] - 1 - (transaction.get(WHOLE) is not None)
         while number < samples and written < _COMMIT_BYTES and monotonic() - begin < _COMMIT_SECONDS:
             encoded = value(number)
-            transaction.put(key_of(number), encoded)
+            transaction.put(key_of(number), encoded, append=True)  # fills its pages
             written += len(encoded)
             number += 1
     return int(number)
@@ -196,10 +196,23 @@ def _check_room(folder: Path, size: StoreSize) -> None:
         )
 
 
-def _is_full(error: Exception) -> bool:
+def _is_full(error: Exception, file: Path) -> bool:
+    """Return whether an error means that the disk, or the file's limit, is full."""
     if isinstance(error, OSError):
         return error.errno in _FULL
-    return any(os.strerror(code) in str(error) for code in _FULL)
+    if any(os.strerror(code) in str(error) for code in _FULL):
+        return True
+    if not hasattr(os, "posix_fallocate"):
+        return False
+    # LMDB calls a write that came through in part an I/O error: ask for the room of the next commit
+    try:
+        with open(file, "r+b") as opened:
+            size = os.fstat(opened.fileno()).st_size
+            os.posix_fallocate(opened.fileno(), size, _COMMIT_BYTES)
+            opened.truncate(size)
+    except OSError as refused:
+        return refused.errno in _FULL
+    return False
 
 
 def _full(folder: Path, size: StoreSize, done: int) -> InputError:

@@ -45,7 +45,7 @@ class Perturbations:
     def read(self, indices: Sequence[int]) -> Perturbations:
         """Return some samples, in the order asked for."""
         return Perturbations(
-            self.deletions.take(indices), torch.from_numpy(self.scores.numpy()[np.asarray(indices)])
+            self.deletions.take(indices), torch.from_numpy(self.scores.numpy()[np.asarray(indices, dtype=np.int64)])
         )
 
     def fingerprint(self) -> str:

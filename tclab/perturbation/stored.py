@@ -91,8 +91,10 @@ class StoredSamples:
         values = self._store.read(indices, bytes)
         words = np.frombuffer(b"".join(values), dtype=_WORD)
         length = np.fromiter(map(len, values), np.int64, len(values)) // _WORD.itemsize
-        scores = np.cumsum(length) - length
-        nodes = np.delete(words, scores).astype(np.int64)
+        scores = np.cumsum(length) - length  # where each sample begins
+        is_node = np.ones(len(words), dtype=np.bool_)
+        is_node[scores] = False
+        nodes = words[is_node].astype(np.int64)
         return Perturbations(Deletions.joined(nodes, length - 1), torch.from_numpy(words.view("<f4")[scores]))
 
     def close(self) -> None:

@@ -132,6 +132,9 @@ class Point:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"{name} is {value!r}, expected a whole number of at least {least}")
+        for name in ("pin_memory", "persistent_workers", "double_buffer"):
+            if not isinstance(getattr(self, name), (bool, type(None))):
+                raise InputError(f"{name} is {getattr(self, name)!r}, expected True or False")
         self._check_workers()
         if self.ship_edges and not strategy.can_ship_edges:
             raise InputError(f"ship_edges is a switch of the gpu_mask strategies, {self.strategy!r} has none")

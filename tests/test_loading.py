@@ -1,0 +1,476 @@
+"""Loading: the same batches by every way of reading, collating and handing over; workers that die; no room."""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
+
+import drawn
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tclab
+from tclab import masking, models
+from tclab.masking import packing
+from tclab.masking.lost import lost_by
+from tclab.perturbation import Deletions, planted_perturbations, split, stored, synthetic_perturbations
+from tclab.training import (
+    START_METHODS,
+    Batches,
+    Step,
+    WorkerDiedError,
+    double_buffered,
+    gate,
+    loader,
+)
+from tclab.training.gate import outcome
+
+GRAPH = tclab.CellGraph.synthetic(0.03)
+SAMPLES = synthetic_perturbations(GRAPH, 12)
+
+
+def equal(found, expected):
+    assert set(found.tensors) == set(expected.tensors)
+    assert found.known == expected.known
+    assert found.size == expected.size
+    for name, tensor in expected.tensors.items():
+        assert found.tensors[name].dtype == tensor.dtype, name
+        assert torch.equal(found.tensors[name], tensor), name
+
+
+@given(data=st.data(), graph=drawn.graphs())
+@settings(max_examples=60)
+def test_what_a_batch_loses_is_what_each_sample_loses(data, graph):
+    samples = data.draw(drawn.deletions(graph))
+    found = lost_by(graph, Deletions.of(samples, num_nodes=graph.num_nodes["person"]))
+    assert list(found) == list(graph.num_nodes)
+    for number, sample in enumerate(samples):
+        expected = graph.closure(torch.tensor(sample, dtype=torch.int64))
+        for kind, deletions in found.items():
+            assert deletions[number].tolist() == expected[kind].tolist()
+            assert deletions.most == int(deletions.ptr.diff().max())
+
+
+@pytest.mark.parametrize("strategy", masking.names())
+@pytest.mark.parametrize("store", ["memory", "lmdb", "json"])
+def test_every_strategy_reads_from_every_store_here_and_in_workers(strategy, store, tmp_path):
+    loading = masking.get(strategy)(GRAPH)
+    loading.prepare(SAMPLES, tmp_path / "masks")
+    samples = stored(GRAPH, SAMPLES, tmp_path / "samples", store)
+    batches = Batches(loading, samples, 5)
+    expected = [loading.batch(SAMPLES.read(range(5 * b, 5 * b + 5)), range(5 * b, 5 * b + 5)) for b in range(2)]
+    for workers in (0, 2):
+        loads = loader(batches, workers=workers, start_method="fork")
+        loaded = list(loads)
+        assert len(loads) == len(loaded) == len(batches) == 2  # samples that fill no batch are left out
+        for found, right in zip(loaded, expected, strict=True):
+            equal(found.batch, right)
+        assert [found.making.worker for found in loaded] == ([0, 1] if workers else [None, None])
+    equal(batches[1].batch, expected[1])
+    with pytest.raises(IndexError, match="batch 2 of 2"):
+        batches[2]
+    loading.close()
+
+
+@pytest.mark.parametrize("strategy", ["stored_index", "stored_mask"])
+def test_stored_masks_are_those_that_are_looked_up(strategy, tmp_path):
+    loading = masking.get(strategy)(GRAPH)
+    loading.prepare(SAMPLES, tmp_path / "s")
+    equal(loading.batch(SAMPLES), masking.get("edge_mask")(GRAPH).batch(SAMPLES))
+    some = [7, 0, 3]
+    equal(loading.batch(SAMPLES.read(some), some), masking.get("edge_mask")(GRAPH).batch(SAMPLES.read(some)))
+    loading.close()
+
+
+@given(data=st.data(), graph=drawn.graphs())
+@settings(max_examples=40)
+def test_pygs_collation_gives_the_lean_ones_tensors(data, graph):
+    samples = data.draw(drawn.deletions(graph))
+    wanted = Deletions.of(samples, num_nodes=graph.num_nodes["person"])
+    scores = torch.arange(len(samples), dtype=torch.float32)
+    lean, pyg = (masking.get("edge_mask")(graph, collation=collation) for collation in ("lean", "pyg"))
+    encoded = lean.encode(range(len(samples)), lean.lost_by(wanted))
+    expected = lean.collate(lean.lost_by(wanted), scores, encoded)
+    found = pyg.collate(pyg.lost_by(wanted), scores, encoded)
+    equal(found, expected)
+    assert found.buffer is None  # tensors of their own, as PyG hands them over
+    assert found.bytes == expected.bytes
+
+
+@pytest.mark.parametrize("strategy", ["edge_mask", "stored_index", "stored_mask"])
+def test_pygs_collation_passes_the_gate(strategy):
+    reference = gate(models.get("hetero_cell"), GRAPH.select(3).without_metabolism())
+    assert reference.compare(strategy, "pyg").passed
+    deletions = [[1, 2], [5], []]
+    model = models.HeteroCell.profiling(GRAPH).double()
+    predictions, gradients = outcome(model, GRAPH, deletions, strategy, "pyg")
+    expected, theirs = outcome(model, GRAPH, deletions, strategy, "lean")
+    assert torch.equal(predictions, expected)
+    assert all(torch.equal(a, b) for a, b in zip(gradients, theirs, strict=True))
+
+
+def test_a_collation_that_a_strategy_has_not_is_refused():
+    with pytest.raises(tclab.InputError, match="unknown collation of node_mask 'pyg'; known: lean"):
+        masking.get("node_mask")(GRAPH, collation="pyg")
+    with pytest.raises(tclab.InputError, match="unknown collation 'pig'; did you mean 'pyg'"):
+        tclab.Point(strategy="edge_mask", collation="pig")
+
+
+@given(data=st.data())
+def test_what_is_packed_comes_out_as_it_was(data):
+    kinds = [torch.uint8, torch.bool, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64]
+    tensors = {}
+    for number in range(data.draw(st.integers(0, 6))):
+        shape = data.draw(st.lists(st.integers(0, 40), max_size=3))
+        dtype = data.draw(st.sampled_from(kinds))
+        tensors[f"t{number}"] = torch.randint(0, 2, shape).to(dtype) * (number + 1)
+    batch = masking.Batch.packed(tensors, 3, {"most": 2})
+    assert batch.bytes == sum(tensor.nbytes for tensor in tensors.values())
+    sent = ForkingPickler.loads(ForkingPickler.dumps(batch))
+    for one in (batch, sent, batch.to("cpu")):
+        assert list(one.tensors) == list(tensors)
+        for name, tensor in tensors.items():
+            assert one.tensors[name].dtype == tensor.dtype
+            assert torch.equal(one.tensors[name], tensor)
+    if sent.buffer.numel():
+        assert {t.untyped_storage().data_ptr() for t in sent.tensors.values()} == {sent.buffer.data_ptr()}
+
+
+def test_a_batch_of_28_triples_is_one_message_that_a_pipe_takes_whole():
+    batch = masking.get("node_mask")(GRAPH.without_metabolism()).batch(synthetic_perturbations(GRAPH, 28))
+    assert len(ForkingPickler.dumps((0, batch))) < 4096 - 512  # PIPE_BUF, with room for how it was made
+
+
+def test_edges_are_written_once_to_where_they_travel():
+    """A large tensor is a piece, not a tensor that is copied again."""
+    strategy = masking.get("edge_mask")(GRAPH)
+    lost = strategy.lost_by(SAMPLES.deletions)
+    tensors, _ = strategy.pack(lost, strategy.encode(range(12), lost))
+    for name, tensor in tensors.items():
+        if name.startswith("edge"):
+            assert isinstance(tensor, masking.Piece), name
+
+
+class Threads(masking.get("stored_mask")):
+    """Says how many threads torch has where batches are made."""
+
+    name = "threads"
+
+    def collate(self, lost, scores, encoded):
+        batch = super().collate(lost, scores, encoded)
+        return replace(batch, known={**batch.known, "threads": torch.get_num_threads()})
+
+
+@pytest.mark.parametrize(("method", "collation"), [*((m, "lean") for m in START_METHODS), ("spawn", "pyg")])
+def test_workers_of_every_kind_make_the_same_with_one_thread_and_say_when(method, collation, tmp_path):
+    loading = Threads(GRAPH, collation=collation)
+    loading.prepare(SAMPLES, tmp_path / "s")
+    samples = stored(GRAPH, SAMPLES, tmp_path / "samples", "lmdb")
+    torch.set_num_threads(2)
+    try:
+        begin = time.perf_counter_ns()
+        loaded = list(loader(Batches(loading, samples, 2), workers=2, start_method=method))
+        end = time.perf_counter_ns()
+    finally:
+        torch.set_num_threads(1)
+    last = {0: begin, 1: begin}
+    for number, item in enumerate(loaded):
+        assert item.batch.known.pop("threads") == 1
+        equal(item.batch, masking.get("edge_mask")(GRAPH).batch(SAMPLES.read([2 * number, 2 * number + 1])))
+        made = item.making
+        assert made.worker == number % 2
+        assert list(made.stages) == ["sample", "mask", "collate"]
+        assert all(nanoseconds > 0 for nanoseconds in made.stages.values())
+        assert sum(made.stages.values()) == made.end_ns - made.begin_ns
+        assert last[made.worker] < made.begin_ns  # one after the other, by a clock that both processes share
+        last[made.worker] = made.end_ns
+    assert max(last.values()) < end
+    loading.close()
+
+
+def test_an_order_chooses_samples_and_a_seed_shuffles_them_anew_each_epoch():
+    strategy = masking.get("node_mask")(GRAPH)
+    chosen = [11, 3, 5, 0, 2]
+    in_order = [item.batch.target.tolist() for item in loader(Batches(strategy, SAMPLES, 2, chosen), workers=0)]
+    assert in_order == [SAMPLES.scores[[11, 3]].tolist(), SAMPLES.scores[[5, 0]].tolist()]
+
+    def epochs(seed, workers):
+        loads = loader(
+            Batches(strategy, SAMPLES, 4), workers=workers, shuffle_seed=seed, persistent_workers=workers > 0
+        )
+        return [[x for item in loads for x in item.batch.target.tolist()] for _ in range(3)]
+
+    first = epochs(0, 0)
+    assert all(sorted(epoch) == sorted(SAMPLES.scores.tolist()) for epoch in first)
+    assert first[0] != first[1] != first[2]
+    assert epochs(0, 0) == first
+    assert epochs(0, 2) == first
+    assert epochs(1, 0) != first
+
+
+def pids(loads):
+    return {int(item.batch.tensors["pid"]) for item in loads}
+
+
+class Pid(masking.get("node_mask")):
+    """Says which process made a batch."""
+
+    name = "pid"
+
+    def pack(self, lost, encoded):
+        return {"pid": torch.tensor([os.getpid()])}, {}
+
+
+def test_persistent_workers_stay_for_the_next_epoch_and_others_do_not():
+    batches = Batches(Pid(GRAPH), SAMPLES, 2)
+    kept = loader(batches, workers=2, persistent_workers=True)
+    assert pids(kept) == pids(kept)
+    new = loader(batches, workers=2)
+    assert not pids(new) & pids(new)
+
+
+def test_more_is_made_ahead_with_a_larger_prefetch_factor():
+    def made_ahead(factor):
+        loads = iter(loader(Batches(Pid(GRAPH), SAMPLES, 1), workers=1, prefetch_factor=factor))
+        next(loads)
+        time.sleep(0.5)
+        now = time.perf_counter_ns()
+        return sum(item.making.end_ns < now for item in loads)
+
+    assert made_ahead(1) == 1
+    assert made_ahead(4) == 4
+
+
+class Dies(masking.get("node_mask")):
+    """Ends its worker at sample 7, in one of several ways."""
+
+    name = "dies"
+    how = "kill"
+
+    def encode(self, indices, lost):
+        if 7 in indices:
+            if self.how == "exit":
+                os._exit(3)
+            if self.how == "refuse":
+                raise tclab.InputError("sample 7 is no sample")
+            os.kill(os.getpid(), getattr(signal, self.how))
+
+
+KILLED = r"worker 1 \(pid \d+\) was killed by SIGKILL: the system kills so when memory runs out"
+
+
+@pytest.mark.parametrize(
+    ("method", "how", "words"),
+    [
+        *((method, "SIGKILL", KILLED) for method in START_METHODS),
+        ("fork", "SIGSEGV", r"worker 1 \(pid \d+\) was killed by SIGSEGV: a crash in compiled code"),
+        ("fork", "exit", r"worker 1 \(pid \d+\) ended with exit code 3"),
+    ],
+)
+def test_a_worker_that_dies_is_named_with_its_end_and_nothing_hangs(method, how, words):
+    strategy = Dies(GRAPH)
+    strategy.how = how
+    begin = time.monotonic()
+    with pytest.raises(WorkerDiedError, match=words):  # noqa: PT012
+        for _ in loader(Batches(strategy, SAMPLES, 2), workers=2, start_method=method, prefetch_factor=1):
+            time.sleep(0.3)  # the error comes where a batch is waited for, not in the middle of a step
+    assert time.monotonic() - begin < 60
+    deadline = time.monotonic() + 10
+    while multiprocessing.active_children() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_a_worker_refuses_is_said_in_its_own_words(workers):
+    strategy = Dies(GRAPH)
+    strategy.how = "refuse"
+    with pytest.raises(tclab.InputError) as error:
+        list(loader(Batches(strategy, SAMPLES, 2), workers=workers))
+    assert str(error.value) == "sample 7 is no sample"
+
+
+def test_a_store_that_goes_away_under_a_worker_is_a_clear_error(tmp_path):
+    samples = stored(GRAPH, SAMPLES, tmp_path / "s", "lmdb")
+    batches = Batches(masking.get("node_mask")(GRAPH), samples, 2)
+    assert len(list(loader(batches, workers=0))) == 6  # read here first, then in a fork
+    shutil.rmtree(tmp_path / "s")
+    samples.close()
+    with pytest.raises(tclab.InputError, match="is not a store that can be read"):
+        list(loader(batches, workers=2, start_method="fork"))
+
+
+def test_shared_memory_that_is_too_small_is_told_with_the_two_numbers(monkeypatch):
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    batches = Batches(masking.get("edge_mask")(GRAPH), SAMPLES, 12)
+    words = r"a batch needs [\d,]{6,} bytes of shared memory, and /dev/shm has 1,000 free"
+    with pytest.raises(packing.SharedMemoryError, match=words):
+        list(loader(batches, workers=1, start_method="fork"))
+    assert len(list(loader(batches, workers=0))) == 1  # nothing is handed over, nothing is needed
+
+
+NO_ROOM = """
+    import shutil, sys
+    import tclab
+    from tclab import masking
+    from tclab.perturbation import synthetic_perturbations
+    from tclab.training import Batches, loader
+
+    if sys.argv[2] == "late":  # the room goes between the check and the write
+        usage = shutil.disk_usage("/")
+        shutil.disk_usage = lambda path: usage._replace(free=1 << 40)
+    graph = tclab.CellGraph.synthetic(0.03)
+    strategy = masking.get("edge_mask")(graph, collation=sys.argv[1])
+    batches = Batches(strategy, synthetic_perturbations(graph, 60), 30)
+    try:
+        list(loader(batches, workers=1, start_method="fork"))
+    except RuntimeError as error:
+        print(type(error).__name__, error)
+"""
+
+
+def can_mount():
+    if not sys.platform.startswith("linux") or shutil.which("unshare") is None:
+        return False
+    command = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /dev/shm"]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not can_mount(), reason="a small /dev/shm cannot be mounted here")
+@pytest.mark.parametrize(("collation", "when"), [("lean", "early"), ("lean", "late"), ("pyg", "late")])
+def test_a_shared_memory_that_is_full_kills_no_worker(collation, when, root):
+    mount = 'mount -t tmpfs -o size=500k tmpfs /dev/shm && exec "$0" "$@"'
+    command = ["unshare", "-rm", "sh", "-c", mount, sys.executable, "-c", textwrap.dedent(NO_ROOM), collation, when]
+    found = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    assert found.stdout.startswith("SharedMemoryError a batch needs"), found.stderr
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a side stream needs CUDA")
+@pytest.mark.parametrize("pin_memory", [False, True])
+def test_batches_copied_ahead_are_the_same(pin_memory):
+    strategy = masking.get("edge_mask")(GRAPH)
+    batches = Batches(strategy, SAMPLES, 2)
+    expected = [batches[number].batch for number in range(6)]
+    loads = loader(batches, workers=1, pin_memory=pin_memory)
+    for found, right in zip(double_buffered(loads, "cuda"), expected, strict=True):
+        assert found.batch.target.is_cuda
+        equal(found.batch.to("cpu"), right)
+        torch.cuda.synchronize()
+        assert found.copied[0].elapsed_time(found.copied[1]) > 0
+
+
+def test_what_needs_cuda_says_so():
+    with pytest.raises(tclab.InputError, match="double_buffer needs cuda, and the device is 'cpu'"):
+        double_buffered([], "cpu")
+    point = tclab.Point(scale=0.02, device="cpu", double_buffer=True)
+    assert point.skipped() == "skipped: double_buffer needs cuda"
+    assert tclab.Point(scale=0.02, device="cpu", pin_memory=True).skipped() == "skipped: pin_memory needs cuda"
+    assert tclab.Point(scale=0.02, device="cpu", pin_memory=False).skipped() is None
+    assert tclab.Point(scale=0.02, device="cpu").resolved().pin_memory is False
+
+
+def test_without_workers_what_is_said_of_them_is_null():
+    point = tclab.Point(workers=0, prefetch_factor=4, start_method="spawn", persistent_workers=True)
+    assert (point.prefetch_factor, point.start_method, point.persistent_workers) == (None, None, None)
+    assert point == tclab.Point(workers=0)
+    point = tclab.Point(workers=1)
+    assert (point.prefetch_factor, point.start_method, point.persistent_workers) == (2, START_METHODS[0], False)
+    assert tclab.Point.from_dict({**tclab.Point(workers=0).to_dict(), "workers": 2}).prefetch_factor == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"store": "lmbd"}, "unknown store 'lmbd'; did you mean 'lmdb'"),
+        ({"collation": "pyg"}, "unknown collation 'pyg'; known: lean"),
+        ({"start_method": "spawned"}, "unknown start_method 'spawned'; did you mean 'spawn'"),
+        ({"prefetch_factor": 0}, "prefetch_factor is 0, expected a whole number of at least 1"),
+        ({"prefetch_factor": 1.5}, "prefetch_factor is 1.5"),
+        ({"pin_memory": "yes"}, "pin_memory is 'yes', expected True or False"),
+        ({"double_buffer": 2}, "double_buffer is 2, expected True or False"),
+        ({"persistent_workers": "no"}, "persistent_workers is 'no', expected True or False"),
+    ],
+)
+def test_bad_points_are_one_clear_line(fields, words):
+    with pytest.raises(tclab.InputError, match=words):
+        tclab.Point(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"store": "lmdb", "start_method": "spawn"},
+        {"store": "json", "prefetch_factor": 1},
+        {"store": "lmdb", "strategy": "stored_mask", "collation": "pyg", "persistent_workers": True},
+        {"store": "lmdb", "model": "dango", "strategy": "indices", "networks": None, "workers": 0},
+    ],
+)
+def test_every_axis_of_loading_is_run_by_a_point(fields):
+    point = tclab.Point(**{"scale": 0.02, "batch_size": 2, "networks": 2, "steps": 2, "device": "cpu", **fields})
+    frame = tclab.run(point)
+    assert (frame["status"] == "ok").all(), frame["status"]
+    row = frame[frame["stage"] == "step"].iloc[0]
+    for name in ("store", "collation", "prefetch_factor", "start_method", "persistent_workers", "double_buffer"):
+        assert row[name] == getattr(point, name) or (row.isna()[name] and getattr(point, name) is None), name
+    assert not row["pin_memory"]
+
+
+def test_a_split_is_80_10_10_and_every_sample_is_in_one_part():
+    parts = split(332_313)
+    assert [len(part) for part in parts] == [265_851, 33_231, 33_231]
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(332_313))
+    assert all(np.array_equal(a, b) for a, b in zip(split(1000), split(1000), strict=True))
+    assert not np.array_equal(split(1000).test, split(1000, seed=1).test)
+    assert [len(part) for part in split(3)] == [3, 0, 0]
+
+
+def explained(samples, graph):
+    """Return the share of the scores' variance that a straight line through the deleted nodes' degrees explains."""
+    degree = sum(network.incidence("gene").ptr.diff() for network in graph.networks.values())
+    feature = torch.stack([torch.log1p(degree[samples.deletions[s]].float()).sum() for s in range(len(samples))])
+    return float(np.corrcoef(feature.numpy(), samples.scores.numpy())[0, 1] ** 2)
+
+
+def test_planted_scores_come_from_the_graph_and_drawn_ones_do_not():
+    planted = planted_perturbations(GRAPH, 400)
+    assert torch.equal(planted.deletions.nodes, synthetic_perturbations(GRAPH, 400).deletions.nodes)
+    assert explained(planted, GRAPH) > 0.7
+    assert explained(synthetic_perturbations(GRAPH, 400), GRAPH) < 0.05
+    other = tclab.CellGraph.synthetic(0.03, seed=5)
+    assert not torch.equal(planted.scores, planted_perturbations(other, 400).scores)
+    assert torch.equal(planted.scores[:50], planted_perturbations(GRAPH, 50).scores)
+    assert 0.05 < float(planted.scores.std()) < 0.2
+    one = planted_perturbations(GRAPH, 3, deleted=0)
+    assert torch.isfinite(one.scores).all()
+
+
+def test_training_on_planted_scores_explains_samples_it_has_not_seen():
+    graph = tclab.CellGraph.synthetic(0.02, metabolism=False).select(3)
+    samples = planted_perturbations(graph, 640)
+    parts = split(len(samples))
+    strategy = masking.get("node_mask")(graph)
+    step = Step(models.get("hetero_cell"), strategy)
+    for group in step.optimizer.param_groups:
+        group["lr"] = 3e-3
+    loads = loader(Batches(strategy, samples, 64, parts.train), workers=0, shuffle_seed=0)
+    for _ in range(6):
+        for loaded in loads:
+            step(loaded.batch)
+    step.model.eval()
+    (unseen,) = (Batches(strategy, samples, len(parts.test), parts.test)[0],)
+    with torch.no_grad():
+        predicted = step.model(strategy.view(unseen.batch))
+    error = (predicted - unseen.batch.target).square().mean() / unseen.batch.target.var()
+    assert float(error) < 0.5  # half of the variance of samples that no step has seen
