@@ -15,7 +15,7 @@ STEADY, NOT_STEADY = "steady", "not steady"
 FEWEST_STEPS = 20  # to say anything
 SMALLEST_CHANGE = 0.01  # of the median: a smaller one may be real and is no warm-up
 ALPHA = 0.05  # of the change-point test, over all the places that it tries
-_FEWEST_BATCHES = 10
+_FEWEST_BATCHES = 20  # of fewer, Pettitt's test sees next to nothing
 _BATCH = 5  # steps, as in MSER-5, where there are enough
 
 
@@ -107,17 +107,17 @@ def settled(
     size = _batch_size(values[begin:])
     batches = _batched(values[begin:], size)
     left_out = mser(_clipped(batches))
-    if left_out >= len(batches) // 2:  # it would go on: the steps are too few to show the end of a drift
-        return Settled(NOT_STEADY, None, f"the steps still drift: the later half differs from the rest at step {n}")
-    begin += left_out * size
+    if 0 < left_out < len(batches) // 2:  # at half it found no end, so the test below must judge the whole
+        begin += (n - begin) % size + left_out * size
     while begin <= n // 2:
+        size = _batch_size(values[begin:])
         batches = _batched(values[begin:], size)
         at, p = pettitt(batches)
         before, after = np.median(batches[: at + 1]), np.median(batches[at + 1 :])
-        if p > ALPHA or abs(np.expm1(after - before)) < SMALLEST_CHANGE:
-            return Settled(STEADY, begin, f"no change of more than {SMALLEST_CHANGE:.0%} from step {begin} on")
-        begin += (at + 1) * size
         change = np.expm1(after - before)
+        if p > ALPHA or abs(change) < SMALLEST_CHANGE:
+            return Settled(STEADY, begin, f"no change of more than {SMALLEST_CHANGE:.0%} from step {begin} on")
+        begin += (n - begin) % size + (at + 1) * size
     return Settled(NOT_STEADY, None, f"the steps still changed by {change:+.1%} at step {begin} of {n}")
 
 
@@ -140,11 +140,11 @@ def _clipped(values: Reals) -> Reals:
 
 
 def _batch_size(values: Reals) -> int:
-    """Return how many steps make batches that hardly depend on one another, at least ten batches.
+    """Return how many steps make batches that hardly depend on one another, at least twenty batches.
 
-    An AR(1) process of coefficient φ has batch means of lag-1 autocorrelation near φ / (size (1 − φ²)). φ comes from
-    differences two apart against those one apart, whose variances are as 1 + φ to 1, since a drift or a step, which
-    must not be taken for a memory, hardly changes either.
+    An AR(1) process of coefficient φ has batch means of lag-1 autocorrelation near φ / (size (1 − φ²)). φ comes
+    from differences two apart against those one apart, whose variances are as 1 + φ to 1, since a drift or a
+    step, which must not be taken for a memory, hardly changes either.
     """
     centred = np.clip(values - np.median(values), *np.quantile(values - np.median(values), [0.02, 0.95]))
     near, far = (float(np.var(centred[k:] - centred[:-k])) for k in (1, 2))
