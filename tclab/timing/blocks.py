@@ -52,9 +52,8 @@ def device_sync() -> Callable[[], None] | None:
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """Collect garbage, freeze what is left and switch the collector off; all as it was afterwards."""
+    """Freeze what is there, so that no collection looks at it, and switch the collector off, for a while."""
     was = gc.isenabled()
-    gc.collect()
     gc.freeze()
     gc.disable()
     try:
@@ -107,12 +106,14 @@ class Runner:
         self._look = (1, 1)
         self._real = clock is perf_counter_ns
         self._collected = clock()
+        self._guess = 0.0  # seconds of a block
 
     def warm(self) -> None:
         """Call each arm once, unmeasured: what a first call loads or compiles is no arm's usual time."""
         for call in self.arms.values():
             call()
         self._wait()
+        gc.collect()  # what loading left behind, before the rest is frozen
 
     def _wait(self) -> None:
         sync = self._sync or (device_sync() if self._real else None)
@@ -171,14 +172,16 @@ class Runner:
             blocks = 2 * len(self.arms)
             least = max(LEAST_BLOCK_SECONDS, cost / CLOCK_SHARE, race_seconds / (blocks * _MOST_ROUNDS))
             series = {arm: self._series(arm, share, least) for arm in self.arms}
-        a_call = {arm: float(np.median(chunks)) / calls for arm, (chunks, calls) in series.items()}
+        # the least of the chunks: of a few, one that was preempted must not pass for a slow arm
+        a_call = {arm: min(chunks) / calls for arm, (chunks, calls) in series.items()}
         alike = max(_until_independent(chunks) for chunks, _ in series.values())
         most = race_seconds / (blocks * _ENOUGH_ROUNDS)
         slowest = max(a_call.values()) or 1e-9
         wanted = min(max(least, slowest) * alike, max(most, slowest))
         base = max(1, round(wanted / slowest / self._period))
+        self._guess = base * self._period * slowest
         for arm, took in a_call.items():
-            faster = 2 ** max(0, round(np.log2(slowest / max(took, 1e-9))))
+            faster = 2 ** int(np.log2(max(slowest / max(took, 1e-9), 1)))
             self.calls[arm] = self._period * base * faster
 
     def _cost(self) -> float:
@@ -204,20 +207,24 @@ class Runner:
         arm = next(iter(self.arms))
         self._look = look
         begin = self._clock()
-        race_round, number = self._round, 0
+        race_round, number, took = self._round, 0, 8 * self._guess
         with collector_off():
-            while number < 4 or number % 2 or (self._clock() - begin) / 1e9 < seconds:
-                self._round = first + number
-                for position, role in enumerate(order_of("xy", number)):
-                    self._block(arm, "floor", position, role)
+            while (since := (self._clock() - begin) / 1e9) + took / 2 < seconds:
+                for _ in range(2):  # the second one turns the order about
+                    self._round = first + number
+                    for position, role in enumerate(order_of("xy", number)):
+                        self._block(arm, "floor", position, role)
+                    number += 1
                 self._collect()
-                number += 1
+                took = (self._clock() - begin) / 1e9 - since
         self._round = race_round
 
-    def race(self, seconds: float, look: tuple[int, int], *, isolated: bool, stop: Callable[[], bool]) -> bool:
+    def race(
+        self, seconds: float, look: tuple[int, int], *, isolated: bool, stop: Callable[[], bool], least: int = 0
+    ) -> bool:
         """Run rounds for about `seconds`, never a part of one; return whether it ran to the end.
 
-        No round is begun that would end more than half a round late.
+        No round is begun that would end more than half a round late, but for the first `least` rounds of all.
         """
         self._look = look
         begin = self._clock()
@@ -226,7 +233,7 @@ class Runner:
         with collector_off():
             while True:
                 since = (self._clock() - begin) / 1e9
-                if since + took / 2 >= seconds:
+                if since + took / 2 >= seconds and self._round >= least:
                     return True
                 if stop():
                     return False

@@ -47,7 +47,7 @@ def run_share(runner: Runner, share: dict[str, Any], stop: Callable[[], bool], s
     look = (share["look"], share["looks"])
     if share["floor_seconds"] is not None:
         runner.floor(share["floor_seconds"], look, share["floor_from"])
-    return runner.race(share["left"](), look, isolated=share["isolated"], stop=stop)
+    return runner.race(share["left"](), look, isolated=share["isolated"], stop=stop, least=share["least_rounds"])
 
 
 def main() -> None:

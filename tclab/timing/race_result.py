@@ -58,7 +58,7 @@ class Race:
 
     @cached_property
     def floor(self) -> float | None:
-        """The A/A floor: the ratio, less 1, that the first arm showed against itself; `None` if it was not run."""
+        """The A/A floor: the ratio, less 1, that an arm shows against itself; `None` if it was not run."""
         return floor_of(self._samples)
 
     @property

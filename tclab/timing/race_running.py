@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from collections.abc import Callable, Hashable, Mapping
@@ -11,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from tclab.timing.blocks import Clock, Runner
-from tclab.timing.environment import _cores, _cpu
+from tclab.timing.environment import _ALLOCATOR_SETTINGS, _cores, _cpu, _version
 from tclab.timing.errors import TimingError
 from tclab.timing.race_child import made, run_share
 from tclab.timing.race_processes import Child
@@ -64,14 +65,14 @@ class Settings:
 def machine() -> dict[str, Any]:
     """Return what two sessions of one race must share; loads nothing."""
     torch = sys.modules.get("torch")
-    gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_initialized() else None
     return {
         "cpu": _cpu(),
         "cores": _cores(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "torch": None if torch is None else str(torch.__version__),
-        "gpu": gpu,
+        "torch": _version("torch"),
+        "gpu": torch.cuda.get_device_name() if torch is not None and torch.cuda.is_initialized() else None,
+        "allocator": {name: os.environ[name] for name in _ALLOCATOR_SETTINGS if name in os.environ},
     }
 
 
@@ -132,7 +133,10 @@ class _Cell:
         self.take(line)
         course.record.add(line)
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Make the arms, each process its own, where that has not been done."""
+        if self._runners:
+            return
         settings, arms = self._course.settings, self._arms()
         if settings.processes is None:
             number = self._course.process
@@ -167,8 +171,6 @@ class _Cell:
         """Run for so long, warming up included, and return whether it came to the end."""
         course = self._course
         settings, begin = course.settings, course.spent()
-        if not self._runners:
-            self._start()
         whole = settings.budget_seconds / len(course.cells)
         for place, (runner, warm) in enumerate(self._runners):
             end = begin + seconds * (place + 1) / len(self._runners)
@@ -179,6 +181,8 @@ class _Cell:
                 "looks": settings.looks,
                 "isolated": settings.isolated,
                 "seconds": end - course.spent(),
+                # a process that was asked for is heard, however long the others took to begin
+                "least_rounds": 0 if settings.processes is None else 2,
                 "calibration_seconds": CALIBRATION_SHARE * whole,
                 "race_seconds": (1 - FLOOR_SHARE - CALIBRATION_SHARE) * whole / number,
                 "floor_seconds": None if self._has_floor(place) else FLOOR_SHARE * whole / number,
@@ -197,7 +201,7 @@ class _Cell:
 
     def _has_floor(self, place: int) -> bool:
         """Return whether this runner's place has had its A/A floor, be it in an earlier session."""
-        return len({s["process"] for s in self.samples if s["phase"] == "race"}) > place
+        return len({s["process"] for s in self.samples if s["phase"] == "floor"}) > place
 
     def close(self) -> None:
         """End what runs this cell's arms."""
@@ -215,12 +219,14 @@ class Course:
         self._keys: dict[str | None, Hashable] = {None if key is None else str(key): key for key in cells}
         if not cells or len(self._keys) != len(cells):
             raise TimingError(f"cells are {', '.join(map(str, cells)) or 'none'}, expected names that differ")
+        import scipy.stats  # noqa: F401 (the looks need it: loaded before the clock starts, not in the budget)
+
         self.cells = [_Cell(name, cells[key], self) for name, key in self._keys.items()]
         self.machine = machine()
         described = [[cell.name, _described(cells[self._keys[cell.name]])] for cell in self.cells]
         header = {"cells": described, "machine": self.machine, "settings": settings.kept()}
         self.record = RaceRecord(record, header)
-        self._before = 0.0
+        self._before = 0  # nanoseconds, so that what was spent is the same figure after a stop
         self._sessions: list[str] = []
         self._take_up()
         self._begin = settings.clock()
@@ -232,7 +238,7 @@ class Course:
                 self._sessions.append(line["process"])
             else:
                 by_name[line["cell"]].take(line)
-                self._before = max(self._before, line.get("spent_seconds", 0.0))
+                self._before = max(self._before, round(line.get("spent_seconds", 0.0) * 1e9))
         if _THIS_PROCESS not in self._sessions:
             self._sessions.append(_THIS_PROCESS)
             self.record.add({"kind": "session", "process": _THIS_PROCESS})
@@ -244,7 +250,7 @@ class Course:
 
     def spent(self) -> float:
         """Return the seconds of the budget that are spent, those of earlier sessions included."""
-        return self._before + (self.settings.clock() - self._begin) / 1e9
+        return (self._before + self.settings.clock() - self._begin) / 1e9
 
     def run(self) -> Races:
         """Run to the verdicts, the end of the budget, or an interrupt."""
@@ -283,6 +289,7 @@ class Course:
         due = [c for c in self.cells if look not in c.looks and (c.name in undecided or c.name not in seen)]
         until = self.settings.budget_seconds * look / self.settings.looks
         for place, cell in enumerate(due):
+            cell.start()
             left = until - self.spent()
             if left <= 0:
                 break

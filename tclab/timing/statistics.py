@@ -16,8 +16,8 @@ Reals = NDArray[np.float64]
 AUTOCORRELATION = 0.1  # of neighbours, within ± this they count as independent
 FEWEST = 6  # units: of fewer, no sign-flip test can reach 5 % two-sided (2 / 2**5 = 0.0625)
 _KEPT = 12  # thickening stops where it would leave fewer units
-_MOST = 1000  # units: more are thickened, since they cost time and add nothing
-_RESAMPLES = 4000
+_MOST = 500  # units: more are thickened, since they cost time and add nothing
+_RESAMPLES = 2000
 _SEED = 20260912  # of the bootstrap, so that the same samples give the same interval everywhere
 
 

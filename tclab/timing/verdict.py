@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import log
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ class Pair:
     - `ratio`: time of `a` over time of `b`, the median over rounds; `interval`: 95 %, by hierarchical bootstrap.
     - `deciding`: the wider interval that the verdict was read from, `1 - alpha`, with the look's share of alpha.
     - `p`: of the sign-flip test; `q`: that, adjusted over all comparisons of the race (Benjamini-Hochberg).
-    - `margin`: the larger of 1 % and `floor`, the ratio less 1 that an arm showed against itself.
+    - `margin`: the larger of 1 % and `floor`, the ratio less 1 that an arm shows against itself.
     - `kept`, `dropped`: rounds. `rounds_a_unit`: rounds that were joined for being alike. `processes`: how many.
     - `of_a`, `of_b`: how long each took.
 
@@ -124,30 +125,43 @@ def _spread(samples: Iterable[Sample], arm: str) -> Spread | None:
     return Spread(len(seconds), median, q1, q3, p5, p95, min(seconds))
 
 
-def _rounds(samples: Iterable[Sample], phase: str, key: str) -> dict[tuple[int, int], dict[str, list[Sample]]]:
-    """Return (process, round) → arm or role → its blocks."""
-    found: dict[tuple[int, int], dict[str, list[Sample]]] = {}
+Rounds = dict[tuple[int, int], dict[str, list[Sample]]]
+
+
+def _rounds(samples: Iterable[Sample], phase: str, key: str) -> Rounds:
+    """Return (process, round) → arm or role → its blocks, in order."""
+    found: Rounds = {}
     for sample in samples:
         if sample["phase"] == phase:
             blocks = found.setdefault((sample["process"], sample["round"]), {})
             blocks.setdefault(sample[key], []).append(sample)
-    return found
+    return dict(sorted(found.items()))
+
+
+def _by_process(rounds: Rounds) -> Iterable[tuple[int, list[dict[str, list[Sample]]]]]:
+    found: dict[int, list[dict[str, list[Sample]]]] = {}
+    for (process, _), blocks in rounds.items():
+        found.setdefault(process, []).append(blocks)
+    return found.items()
+
+
+def _log_median(blocks: Mapping[str, list[Sample]], arm: str) -> float:
+    first, second = (sample["seconds"] for sample in blocks[arm])
+    return log((first + second) / 2)  # the median of two
 
 
 def _log_ratio(blocks: Mapping[str, list[Sample]], a: str, b: str) -> float | None:
     """Return the log ratio of the arms' block medians in a round; `None` for a round that broke off."""
     if len(blocks.get(a, ())) != 2 or len(blocks.get(b, ())) != 2:
         return None
-    return float(
-        np.log(np.median([s["seconds"] for s in blocks[a]]) / np.median([s["seconds"] for s in blocks[b]]))
-    )
+    return _log_median(blocks, a) - _log_median(blocks, b)
 
 
 def log_ratios(samples: Sequence[Sample], a: str, b: str) -> tuple[list[Reals], int, int]:
     """Return each process's log ratios in order, how many rounds broke off, how many the rule dropped."""
     by_process: dict[int, list[float]] = {}
     broken = dropped = 0
-    for (process, _), blocks in sorted(_rounds(samples, "race", "arm").items()):
+    for (process, _), blocks in _rounds(samples, "race", "arm").items():
         ratio = _log_ratio(blocks, a, b)
         if ratio is None:
             broken += 1
@@ -159,17 +173,25 @@ def log_ratios(samples: Sequence[Sample], a: str, b: str) -> tuple[list[Reals], 
 
 
 def floor_of(samples: Sequence[Sample]) -> float | None:
-    """Return the A/A floor: the ratio, less 1, that an arm showed against itself; `None` where it was not run.
+    """Return the A/A floor: the ratio, less 1, that an arm shows against itself; `None` where nothing was run.
 
-    From pairs of neighbouring rounds of opposite order, in which each side has stood in the same positions.
+    From blocks in the same positions, so that no effect of a position is taken for noise: pairs of neighbouring
+    rounds of the first arm against itself, run before the race, and then, in the race, each arm's rounds of the
+    same order, four at a time, the outer two against the inner two, so that a drift cancels here as it does there.
     """
-    by_process: dict[int, list[float]] = {}
-    for (process, _), blocks in sorted(_rounds(samples, "floor", "role").items()):
-        ratio = _log_ratio(blocks, "x", "y")
-        if ratio is not None:
-            by_process.setdefault(process, []).append(ratio)
-    pairs = [(x + y) / 2 for v in by_process.values() for x, y in zip(v[::2], v[1::2], strict=False)]
-    return float(np.expm1(abs(np.median(pairs)))) if pairs else None
+    apart: list[float] = []
+    for _, rounds in _by_process(_rounds(samples, "floor", "role")):
+        ratios = [r for r in (_log_ratio(blocks, "x", "y") for blocks in rounds) if r is not None]
+        apart += [(x + y) / 2 for x, y in zip(ratios[::2], ratios[1::2], strict=False)]
+    for _, rounds in _by_process(_rounds(samples, "race", "arm")):
+        arms = list(dict.fromkeys(arm for blocks in rounds for arm in blocks))
+        for arm in arms:
+            logs = [_log_median(blocks, arm) for blocks in rounds if len(blocks.get(arm, ())) == 2]
+            for first in range(len(arms)):
+                same = np.array(logs[first :: len(arms)])
+                fours = same[: len(same) // 4 * 4].reshape(-1, 4)
+                apart += ((fours[:, 0] + fours[:, 3] - fours[:, 1] - fours[:, 2]) / 2).tolist()
+    return float(np.expm1(abs(np.median(apart)))) if apart else None
 
 
 def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, alpha: float) -> tuple[Pair, Reals]:

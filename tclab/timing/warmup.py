@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from tclab.timing.errors import TimingError
-from tclab.timing.statistics import AUTOCORRELATION, Reals, lag_one
+from tclab.timing.statistics import AUTOCORRELATION, Reals
 
 STEADY, NOT_STEADY = "steady", "not steady"
 FEWEST_STEPS = 20  # to say anything
 SMALLEST_CHANGE = 0.01  # of the median: a smaller one may be real and is no warm-up
 ALPHA = 0.05  # of the change-point test, over all the places that it tries
-_FEWEST_BATCHES = 12
+_FEWEST_BATCHES = 20  # of fewer, Pettitt's test sees next to nothing
 _BATCH = 5  # steps, as in MSER-5, where there are enough
 
 
@@ -77,7 +76,7 @@ def settled(
     First what must be flat: counters that still move are warm-up, whatever the clock says. Then the steps: the
     start that MSER leaves out, and, while Pettitt's test finds a change of more than 1 % in what is left, all
     before that change. The steady part must be the larger half of the steps, else they are too few to tell a
-    steady part from a lull in a drift. Steps are taken by medians of fives, and more while these depend on their
+    steady part from a lull in a drift. Steps are taken by medians of fives, or more where steps depend on their
     neighbours, so that a wild step is no change and noise with a memory is none either.
 
     **Arguments:**
@@ -101,24 +100,24 @@ def settled(
         return Settled(None, None, f"{n} steps, at least {FEWEST_STEPS} are needed to say")
     if begin > n // 2:
         return Settled(NOT_STEADY, None, f"{what} only at step {begin} of {n}")
-    values = np.log(np.asarray(seconds, dtype=np.float64))
-    if not np.isfinite(values).all():
+    plain = np.asarray(seconds, dtype=np.float64)
+    if not (np.isfinite(plain) & (plain > 0)).all():
         raise TimingError("a step took 0 seconds, or no number of them; expected times above 0")
-    size = _BATCH if (n - begin) // _BATCH >= _FEWEST_BATCHES else 1
-    while (n - begin) // (2 * size) >= _FEWEST_BATCHES and lag_one(
-        [_within_halves(_batched(values[begin:], size))]
-    ) > AUTOCORRELATION:
-        size *= 2
-    start = mser(_clipped(_batched(values[begin:], size))) * size
-    begin += start
+    values = np.log(plain)
+    size = _batch_size(values[begin:])
+    batches = _batched(values[begin:], size)
+    left_out = mser(_clipped(batches))
+    if 0 < left_out < len(batches) // 2:  # at half it found no end, so the test below must judge the whole
+        begin += (n - begin) % size + left_out * size
     while begin <= n // 2:
+        size = _batch_size(values[begin:])
         batches = _batched(values[begin:], size)
         at, p = pettitt(batches)
         before, after = np.median(batches[: at + 1]), np.median(batches[at + 1 :])
-        if p > ALPHA or abs(np.expm1(after - before)) < SMALLEST_CHANGE:
-            return Settled(STEADY, begin, f"no change of more than {SMALLEST_CHANGE:.0%} from step {begin} on")
-        begin += (at + 1) * size
         change = np.expm1(after - before)
+        if p > ALPHA or abs(change) < SMALLEST_CHANGE:
+            return Settled(STEADY, begin, f"no change of more than {SMALLEST_CHANGE:.0%} from step {begin} on")
+        begin += (n - begin) % size + (at + 1) * size
     return Settled(NOT_STEADY, None, f"the steps still changed by {change:+.1%} at step {begin} of {n}")
 
 
@@ -140,7 +139,15 @@ def _clipped(values: Reals) -> Reals:
     return np.minimum(values, median + 4 * (q3 - q1) / 1.349) if q3 > q1 else values
 
 
-def _within_halves(values: Reals) -> Any:
-    """Return values less the median of their half, so that one change is not taken for a memory."""
-    half = len(values) // 2
-    return np.concatenate([part - np.median(part) for part in (values[:half], values[half:])])
+def _batch_size(values: Reals) -> int:
+    """Return how many steps make batches that hardly depend on one another, at least twenty batches.
+
+    An AR(1) process of coefficient φ has batch means of lag-1 autocorrelation near φ / (size (1 − φ²)). φ comes
+    from differences two apart against those one apart, whose variances are as 1 + φ to 1, since a drift or a
+    step, which must not be taken for a memory, hardly changes either.
+    """
+    centred = np.clip(values - np.median(values), *np.quantile(values - np.median(values), [0.02, 0.95]))
+    near, far = (float(np.var(centred[k:] - centred[:-k])) for k in (1, 2))
+    phi = min(max(far / near - 1, 0.0), 0.95) if near > 0 else 0.0
+    size = max(_BATCH, int(np.ceil(phi / (AUTOCORRELATION * (1 - phi**2)))))
+    return max(1, min(size, len(values) // _FEWEST_BATCHES))

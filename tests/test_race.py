@@ -1,0 +1,548 @@
+"""The race: order, budget, looks, stop and resume, processes, bad input; verdicts on made-up machines."""
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from tclab.timing import (
+    FASTER,
+    SAME,
+    SLOWER,
+    UNDECIDED,
+    TimingError,
+    race,
+    race_cells,
+    samples_of,
+    verdict_of,
+    verdicts_of,
+)
+from tclab.timing.blocks import ROUNDS_BETWEEN_CONTROLS, order_of
+from tclab.timing.synthetic import SyntheticMachine
+
+
+def raced(seed=0, ratio=1.0, budget=60.0, step=0.02, **settings):
+    """Race `a` against `b`, which takes `ratio` times as long."""
+    machine = SyntheticMachine.of_any_kind(seed)
+    arms = {"a": machine.arm("a", step), "b": machine.arm("b", step * ratio)}
+    return race(arms, budget_seconds=budget, clock=machine.clock, **settings), machine
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_real_difference_is_found_from_both_sides(seed):
+    result, _ = raced(seed, 1.05)
+    assert result.verdict("a", "b") == FASTER
+    assert result.verdict("b", "a") == SLOWER
+    assert result.ratio == pytest.approx(1 / 1.05, abs=0.02)
+    low, high = result.interval
+    assert low < result.ratio < high < 1
+    other = result.pair("b", "a")
+    assert other.ratio == pytest.approx(1 / result.ratio)
+    assert other.interval == pytest.approx((1 / high, 1 / low))
+
+
+def test_the_same_arm_twice_is_hardly_ever_told_apart():
+    verdicts = [raced(seed, budget=20.0)[0].verdict("a", "b") for seed in range(100, 120)]
+    assert set(verdicts) <= {SAME, UNDECIDED}  # of 20 one may be expected to be wrong; these are not
+    assert SAME in verdicts
+
+
+def test_a_mean_of_the_same_samples_would_be_wrong_often():
+    """The series are hard enough for the test above to mean something."""
+    wrong = 0
+    for seed in range(100, 115):
+        samples = raced(seed, budget=20.0)[0].samples()
+        means = [
+            sum(times) / len(times)
+            for times in (
+                [s["seconds"] for s in samples if s["arm"] == arm and s["phase"] == "race"] for arm in "ab"
+            )
+        ]
+        wrong += abs(means[0] / means[1] - 1) > 0.01
+    assert wrong >= 5
+
+
+def test_one_wild_round_decides_nothing():
+    machine = SyntheticMachine(3, noise=0.02)
+    result = race({n: machine.arm(n, 0.02) for n in "ab"}, budget_seconds=60, clock=machine.clock)
+    before = result.pair("a", "b")
+    assert before.verdict == SAME
+    samples = result.samples()
+    wild = [s for s in samples if s["phase"] == "race" and s["arm"] == "a"][20]
+    wild["seconds"] *= 1e6
+    after = verdict_of(samples, "a", "b")
+    assert after.verdict == before.verdict
+    assert after.ratio == pytest.approx(before.ratio, rel=0.005)
+
+
+def test_a_drift_that_both_arms_share_cancels():
+    machine = SyntheticMachine(0, noise=0.005, drift=2.0, wave=0.0, outliers=0.0)  # three times as slow at the end
+    arms = {name: machine.arm(name, 0.02) for name in "ab"}
+    result = race(arms, budget_seconds=60, clock=machine.clock)
+    assert result.verdict("a", "b") == SAME
+    assert result.ratio == pytest.approx(1.0, abs=0.003)
+
+
+def test_an_effect_of_the_position_is_no_difference_between_arms():
+    """The first block of each round takes 10 % longer, whichever arm it is."""
+    machine = SyntheticMachine(5, noise=0.02)
+    samples = race({n: machine.arm(n, 0.02) for n in "ab"}, budget_seconds=60, clock=machine.clock).samples()
+    for sample in samples:
+        sample["seconds"] *= 1.2 if sample["position"] == 0 else 1.0
+    found = verdict_of(samples, "a", "b")
+    assert found.verdict == SAME
+    assert found.rounds_a_unit >= 2
+    assert found.floor < 0.01
+
+
+@pytest.mark.parametrize("arms", ["ab", "abc", "abcde"])
+def test_the_order_is_balanced(arms):
+    rounds = [order_of(arms, number) for number in range(len(arms))]
+    for order in rounds:
+        assert sorted(order) == sorted(arms * 2)
+        assert order == order[::-1]  # a linear drift weighs on all alike
+    for position in range(2 * len(arms)):
+        assert sorted(order[position] for order in rounds) == sorted(arms)
+
+
+def test_blocks_are_run_in_that_order_and_say_so():
+    result, _ = raced(1, budget=10.0)
+    rounds = {}
+    for sample in result.samples():
+        if sample["phase"] == "race":
+            rounds.setdefault(sample["round"], []).append((sample["position"], sample["arm"]))
+    assert len(rounds) > 10
+    for number, blocks in rounds.items():
+        assert [arm for _, arm in sorted(blocks)] == order_of("ab", number)
+    assert list(rounds) == list(range(len(rounds)))
+
+
+@pytest.mark.parametrize("budget", [2.0, 10.0, 60.0])
+def test_the_budget_is_kept_to(budget):
+    result, machine = raced(2, budget=budget)
+    a_round = 4 * 0.02 * 1.5 * max(s["calls"] for s in result.samples())
+    assert machine.seconds <= budget + a_round
+    assert result.samples()[-1]["spent_seconds"] == pytest.approx(machine.seconds, abs=1e-6)
+
+
+def test_the_looks_are_as_many_as_were_planned_and_share_alpha():
+    from tclab.timing.statistics import alpha_of
+
+    assert sum(alpha_of(look, 4) for look in range(1, 5)) == pytest.approx(0.05)
+    result, _ = raced(4, budget=30.0, looks=3)
+    assert {s["look"] for s in result.samples()} <= {1, 2, 3}
+    assert result.pair("a", "b").alpha == alpha_of(max(s["look"] for s in result.samples()), 3)
+
+
+def test_an_early_verdict_ends_the_race():
+    result, machine = raced(0, 3.0)
+    assert result.verdict("a", "b") == FASTER
+    assert machine.seconds < 20  # of 60
+
+
+def test_raw_blocks_make_the_same_verdict_again_on_another_machine():
+    result, _ = raced(6, 1.05, budget=30.0)
+    samples = json.loads(json.dumps(result.samples()))
+    code = "import json, sys; from tclab.timing import verdict_of; print(repr(verdict_of(json.load(sys.stdin))))"
+    there = subprocess.run(
+        [sys.executable, "-c", code], input=json.dumps(samples), capture_output=True, text=True, check=True
+    )
+    assert there.stdout.strip() == repr(result.pair("a", "b"))
+    assert list(result.frame()["seconds"]) == [s["seconds"] for s in samples]
+
+
+def test_each_arm_is_shown_with_its_spread_and_its_numbers():
+    pair = raced(6, 1.05, budget=30.0)[0].pair("a", "b")
+    for spread in (pair.of_a, pair.of_b):
+        assert spread.blocks == 2 * pair.kept
+        order = [spread.least_seconds, spread.p5_seconds, spread.q1_seconds, spread.median_seconds,
+                 spread.q3_seconds, spread.p95_seconds]  # fmt: skip
+        assert order == sorted(order)
+    assert pair.processes == 1
+    assert pair.dropped == 0
+    assert 0 <= pair.p <= pair.q <= 1
+    assert pair.margin == max(0.01, pair.floor)
+
+
+def test_a_rule_drops_blocks_of_any_arm_and_too_many_void_the_race():
+    few, _ = raced(7, 1.05, discard=lambda sample: sample["round"] % 10 == 3)
+    pair = few.pair("a", "b")
+    assert pair.verdict == FASTER
+    assert 0 < pair.dropped <= 0.2 * (pair.kept + pair.dropped)
+    many, _ = raced(7, 1.05, budget=10.0, discard=lambda sample: sample["round"] % 3 == 0)
+    assert many.verdict("a", "b") == UNDECIDED
+    assert "void: the rule dropped" in many.pair("a", "b").why
+
+
+def test_carry_over_is_seen_and_is_missing_where_no_control_was_run():
+    """An arm that takes 20 % longer for its first call after another arm's, as a cold cache makes it."""
+    machine = SyntheticMachine(0, noise=0.01, outliers=0.0)
+    last = []
+
+    def arm(name):
+        plain = machine.arm(name, 0.02)
+
+        def call():
+            machine.seconds += 0.004 if last != [name] else 0.0
+            last[:] = [name]
+            plain()
+
+        return call
+
+    result = race({"a": arm("a"), "b": arm("b")}, budget_seconds=60, clock=machine.clock)
+    found = result.carry_over["a"]
+    assert found.ratio > 1.03
+    assert found.interval[0] > 1.0
+    assert found.controls >= 6
+    plain, _ = raced(0, budget=60.0)
+    low, high = plain.carry_over["b"].interval
+    assert low < 1 < high
+    assert raced(0, budget=20.0, isolated=False)[0].carry_over["a"].ratio is None
+    rounds = sum(s["phase"] == "race" for s in plain.samples()) // 4
+    assert plain.carry_over["b"].controls == rounds // ROUNDS_BETWEEN_CONTROLS
+
+
+def test_three_arms_have_every_pair_and_adjusted_p():
+    machine = SyntheticMachine(1, noise=0.02)
+    arms = {"a": machine.arm("a", 0.02), "b": machine.arm("b", 0.02), "c": machine.arm("c", 0.03)}
+    result = race(arms, budget_seconds=60, clock=machine.clock)
+    assert result.verdict("c", "a") == SLOWER
+    assert result.verdict("b", "c") == FASTER
+    assert result.verdict("a", "b") in (SAME, UNDECIDED)
+    assert [(p.a, p.b) for p in result.pairs] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert all(p.q >= p.p for p in result.pairs)
+    assert result.ratio == result.pair("a", "b").ratio
+
+
+def test_blocks_of_arms_of_unlike_speed_are_about_as_long_and_whole_periods():
+    machine = SyntheticMachine(1, noise=0.01)
+    arms = {"slow": machine.arm("slow", 0.04), "fast": machine.arm("fast", 0.001)}
+    result = race(arms, budget_seconds=30, period=3, clock=machine.clock)
+    calls = {s["arm"]: s["calls"] for s in result.samples()}
+    assert all(number % 3 == 0 for number in calls.values())
+    assert 0.5 < 0.04 * calls["slow"] / (0.001 * calls["fast"]) < 2
+
+
+def test_the_collector_is_off_in_blocks_and_as_it_was_afterwards():
+    machine = SyntheticMachine(1)
+    seen = []
+
+    def arm():
+        seen.append(gc.isenabled())
+        machine.arm("x", 0.02)()
+
+    frozen = gc.get_freeze_count()
+    result = race({"a": arm, "b": arm}, budget_seconds=5, clock=machine.clock)
+    assert sum(seen) == 2  # the calls that warm up
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == frozen
+    assert "off inside blocks" in result.settings["collector"]
+
+
+def test_the_device_is_waited_for_at_the_boundaries_of_blocks_alone():
+    machine = SyntheticMachine(1, noise=0.01, outliers=0.0)
+    events = []
+
+    def arm():
+        events.append("call")
+        machine.arm("x", 0.002)()
+
+    result = race(
+        {"a": arm, "b": arm}, budget_seconds=5, period=3, clock=machine.clock, sync=lambda: events.append("sync")
+    )
+    calls = max(s["calls"] for s in result.samples())
+    assert calls >= 3
+    tail = events[-2 * (calls + 2) :]
+    assert tail == ["sync", *["call"] * calls, "sync"] * 2
+
+
+def stopping(machine, seconds):
+    return lambda: machine.seconds >= seconds
+
+
+@pytest.mark.parametrize("seconds", [9.0, 20.0, 47.0])
+def test_a_race_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, seconds):
+    """The calls that warm it up again cost nothing here, so all that is measured must be the same."""
+
+    def arms(machine, free):
+        def arm(name, step):
+            plain = machine.arm(name, step)
+
+            def call():
+                if name in free:
+                    free.remove(name)
+                else:
+                    plain()
+
+            return call
+
+        return {"a": arm("a", 0.02), "b": arm("b", 0.02 * 1.015)}
+
+    machine = SyntheticMachine(8)
+    whole = race(arms(machine, []), budget_seconds=60.0, clock=machine.clock, record=tmp_path / "whole.jsonl")
+    machine = SyntheticMachine(8)
+    how = {"budget_seconds": 60.0, "clock": machine.clock, "record": tmp_path / "parts.jsonl"}
+    first = race(arms(machine, []), stop=stopping(machine, seconds), **how)
+    assert first.stopped == "asked to"
+    assert 0 < len(first.samples()) < len(whole.samples())
+    again = race(arms(machine, ["a", "b"]), **how)
+    assert again.stopped is None
+    assert again.samples() == whole.samples()
+    assert again.pairs == whole.pairs
+    kept = samples_of(tmp_path / "parts.jsonl")
+    assert kept == again.samples()
+    assert verdict_of(kept) == again.pair("a", "b")
+    calls = len(machine.calls)
+    assert race(arms(machine, []), **how).samples() == again.samples()  # nothing is left to run
+    assert len(machine.calls) == calls
+
+
+def test_an_interrupt_in_a_round_gives_back_what_there_is_and_drops_that_round(tmp_path):
+    machine = SyntheticMachine(3, noise=0.02)
+    plain = machine.arm("a", 0.02)
+    pending = [True]
+
+    def interrupted():
+        plain()
+        if machine.seconds > 11 and pending:
+            pending.clear()
+            raise KeyboardInterrupt
+
+    arms = {"a": interrupted, "b": machine.arm("b", 0.02 * 1.04)}
+    how = {"budget_seconds": 60.0, "clock": machine.clock, "record": tmp_path}
+    first = race(arms, **how)
+    assert first.stopped == "interrupted"
+    assert "interrupted" in str(first)
+    assert gc.isenabled()
+    again = race(arms, **how)
+    assert again.pair("a", "b").dropped <= 1
+    assert again.verdict("a", "b") == FASTER
+
+
+def test_a_kill_loses_at_most_the_block_under_way(tmp_path):
+    record = tmp_path / "race.jsonl"
+    code = textwrap.dedent(f"""
+        import time
+        from tclab.timing import race
+        race({{"a": lambda: time.sleep(0.002), "b": lambda: time.sleep(0.002)}}, budget_seconds=60,
+             record={str(record)!r})
+    """)
+    child = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and (not record.exists() or record.read_bytes().count(b'"race"') < 40):
+            time.sleep(0.05)
+    finally:
+        child.kill()
+        child.wait()
+    with record.open("a") as file:
+        file.write('{"kind": "block", "cut sho')  # as a kill in the middle of a line would leave it
+    before = samples_of(record)
+    assert sum(s["phase"] == "race" for s in before) >= 40
+    arms = {"a": lambda: time.sleep(0.002), "b": lambda: time.sleep(0.002)}
+    stop = iter([False] * 5 + [True] * 10**6)
+    again = race(arms, budget_seconds=60, record=record, stop=lambda: next(stop))
+    assert again.samples()[: len(before)] == before
+    assert len(again.samples()) > len(before)
+    assert {s["process"] for s in again.samples()} == {0, 1}  # another process is another process
+    assert samples_of(record) == again.samples()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"budget_seconds": 61.0}, "settings, budget_seconds was 60.0 and is 61.0"),
+        ({"period": 2}, "settings, period was 1 and is 2"),
+        ({"arms": "ac"}, "cells was"),
+    ],
+)
+def test_another_races_record_is_refused(tmp_path, change, words):
+    machine = SyntheticMachine(0)
+    stop = iter([False] * 3 + [True] * 100)
+    how = {"budget_seconds": 60.0, "clock": machine.clock, "record": tmp_path / "r.jsonl"}
+    race({name: machine.arm(name, 0.02) for name in "ab"}, stop=lambda: next(stop), **how)
+    names = change.pop("arms", "ab")
+    with pytest.raises(TimingError, match=words):
+        race({name: machine.arm(name, 0.02) for name in names}, **{**how, **change})
+
+
+def test_another_machines_record_is_refused(tmp_path):
+    path = tmp_path / "r.jsonl"
+    machine = SyntheticMachine(0)
+    how = {"budget_seconds": 2.0, "clock": machine.clock, "record": path}
+    arms = {name: machine.arm(name, 0.02) for name in "ab"}
+    race(arms, **how)
+    lines = path.read_text().splitlines(keepends=True)
+    header = json.loads(lines[0])
+    header["machine"]["cpu"] = "Another"
+    path.write_text(json.dumps(header) + "\n" + "".join(lines[1:]))
+    with pytest.raises(TimingError, match="machine, cpu was 'Another' and is"):
+        race(arms, **how)
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(TimingError, match="no record of a race"):
+        race(arms, **how)
+
+
+@pytest.mark.parametrize(
+    ("arms", "settings", "words"),
+    [
+        ({"a": int}, {}, r"arms are 1 \(a\), expected at least two"),
+        ({}, {}, "arms are 0"),
+        ({"a": int, "b": 3}, {}, "arm 'b' is 3, expected a call"),
+        ({"a": int, "b": int}, {"budget_seconds": 0}, "budget_seconds is 0, expected a number above 0"),
+        ({"a": int, "b": int}, {"budget_seconds": -1.0}, "budget_seconds is -1.0"),
+        ({"a": int, "b": int}, {"budget_seconds": float("nan")}, "budget_seconds is nan"),
+        ({"a": int, "b": int}, {"period": 0}, "period is 0, expected a whole number of at least 1"),
+        ({"a": int, "b": int}, {"looks": 1.5}, "looks is 1.5"),
+        ({"a": int, "b": int}, {"processes": 3}, "cannot cross into another process.*'module:function'"),
+        ({"a": "nomodule_x:f", "b": "b:f"}, {"processes": 2}, "No module named 'nomodule_x'"),
+        ({"a": "json:nothing", "b": "b:f"}, {"processes": 2}, "module 'json' has no 'nothing'"),
+        ({"a": "json", "b": "b:f"}, {}, "arm 'json', expected 'module:function'"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(arms, settings, words):
+    with pytest.raises(TimingError, match=words) as caught:
+        race(arms, **{"budget_seconds": 1.0, **settings})
+    assert "\n" not in str(caught.value)
+
+
+def test_an_arm_that_does_not_run_is_named_with_the_nearest():
+    result, _ = raced(0, budget=2.0)
+    with pytest.raises(TimingError, match="unknown arm 'aa'; did you mean 'a'"):
+        result.verdict("aa", "b")
+    with pytest.raises(TimingError, match="itself"):
+        result.verdict("a", "a")
+    with pytest.raises(TimingError, match="unknown arm 'x'"):
+        verdict_of(result.samples(), "a", "x")
+
+
+def test_too_few_rounds_are_undecided_and_not_a_guess():
+    machine = SyntheticMachine(0)
+    result = race({n: machine.arm(n, 1.0) for n in "ab"}, budget_seconds=15, clock=machine.clock)
+    pair = result.pair("a", "b")
+    assert pair.verdict == UNDECIDED
+    assert "at least 6 are needed" in pair.why
+    assert pair.interval is None
+
+
+FACTORIES = """
+import time
+def quick():
+    print("an arm may print")
+    return lambda: sum(range(20000))
+def slow():
+    return lambda: sum(range(60000))
+def broken():
+    def call():
+        raise RuntimeError("this arm breaks")
+    return call
+"""
+
+
+@pytest.fixture
+def factories(tmp_path, monkeypatch):
+    (tmp_path / "my_race_arms.py").write_text(FACTORIES)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def children():
+    found = subprocess.run(["ps", "-eo", "ppid,args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in found.splitlines() if line.split()[0] == str(os.getpid()) and "race_child" in line]
+
+
+def test_fresh_processes_take_turns_and_none_is_left(factories, tmp_path):
+    arms = {"quick": "my_race_arms:quick", "slow": "my_race_arms:slow"}
+    how = {"budget_seconds": 12.0, "processes": 3, "record": tmp_path / "race.jsonl"}
+    result = race(arms, **how)
+    pair = result.pair("quick", "slow")
+    assert pair.verdict == FASTER
+    assert pair.processes == 3
+    assert {s["process"] for s in result.samples()} == {0, 1, 2}
+    assert len({(s["arm"], s["calls"]) for s in result.samples()}) == 2  # one length of blocks for all processes
+    assert verdict_of(samples_of(tmp_path / "race.jsonl")) == pair
+    assert children() == []
+
+
+def test_a_process_that_breaks_is_told_and_none_is_left(factories):
+    arms = {"quick": "my_race_arms:quick", "broken": "my_race_arms:broken"}
+    with pytest.raises(TimingError, match="ended with 1: RuntimeError: this arm breaks"):
+        race(arms, budget_seconds=5, processes=2)
+    assert children() == []
+
+
+def test_a_killed_race_leaves_no_process(factories, tmp_path):
+    code = "from tclab.timing import race; race({'a': 'my_race_arms:quick', 'b': 'my_race_arms:quick'}, " \
+           f"budget_seconds=60, processes=2, record={str(tmp_path / 'r.jsonl')!r})"  # fmt: skip
+    path = os.pathsep.join([str(tmp_path), *[p for p in sys.path if p]])
+    parent = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
+    record = tmp_path / "r.jsonl"
+    until = time.monotonic() + 60
+    while time.monotonic() < until and (not record.exists() or record.read_bytes().count(b'"race"') < 10):
+        time.sleep(0.05)
+    found = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    own = [int(x.split()[0]) for x in found.splitlines() if x.split()[1] == str(parent.pid)]
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    assert len(own) == 2
+    until = time.monotonic() + 20
+    while time.monotonic() < until and any(os.path.exists(f"/proc/{pid}") for pid in own):
+        time.sleep(0.1)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in own)
+
+
+def test_seconds_go_to_the_cells_that_are_undecided():
+    machine = SyntheticMachine(2, noise=0.05)
+    made = []
+
+    def cell(ratio):
+        def arms():
+            made.append(ratio)
+            return {"a": machine.arm("a", 0.02), "b": machine.arm("b", 0.02 * ratio)}
+
+        return arms
+
+    cells = {("batch", 1): cell(2.0), ("batch", 2): cell(1.013), "three": cell(3.0)}
+    result = race_cells(cells, budget_seconds=120, clock=machine.clock)
+    assert result.cells["batch", 1].verdict("a", "b") == FASTER
+    assert result.cells["three"].verdict("b", "a") == SLOWER
+    spent = {cell: race.block_seconds for cell, race in result.cells.items()}
+    assert spent["batch", 2] > 1.5 * spent["three"]
+    assert machine.seconds < 125
+    assert len(result.frame()) == 3
+    pairs = verdicts_of(result.samples())
+    assert [pair.verdict for pair in result.pairs] == [pair.verdict for pair in pairs.values()]
+    assert all(pair.q >= pair.p for pair in result.pairs)
+
+
+def test_cells_are_stopped_and_go_on(tmp_path):
+    machine = SyntheticMachine(2, noise=0.05)
+    cells = {
+        name: {"a": machine.arm("a", 0.02), "b": machine.arm("b", 0.02 * ratio)}
+        for name, ratio in (("far", 1.5), ("near", 1.01))
+    }
+    how = {"budget_seconds": 60.0, "clock": machine.clock, "record": tmp_path}
+    first = race_cells(cells, stop=stopping(machine, 30.0), **how)
+    assert first.stopped == "asked to"
+    again = race_cells(cells, **how)
+    assert again.cells["far"].verdict("a", "b") == FASTER
+    assert again.cells["near"].pair("a", "b").kept > first.cells["near"].pair("a", "b").kept
+    looks = [line for line in (tmp_path / "race.jsonl").read_text().splitlines() if '"look", "cell"' in line]
+    assert len(looks) == len(set(looks)) <= 8
+
+
+def test_a_loop_that_is_not_pytorch_can_be_raced_for_real():
+    code = """
+        import sys
+        from tclab.timing import race
+        result = race({"short": lambda: sum(range(3000)), "long": lambda: sum(range(9000))}, budget_seconds=2)
+        print(result.ratio < 1, result.pair("short", "long").kept > 6)
+        print("torch" in sys.modules, "pandas" in sys.modules)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True", "False", "False"]
