@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -19,11 +18,9 @@ import pandas as pd
 
 from tclab import trace
 from tclab.errors import InputError
-from tclab.masking import get as strategy_of
-from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps import Point, run
+from tclab.sweeps.rig import rig
 from tclab.timing import settled
-from tclab.training import Batches, Step, loader
 
 FEWEST_STEPS = 12
 _PROFILED = 4  # steps of a run that are profiled, its last
@@ -93,21 +90,16 @@ def record_run(point: Point) -> Run:
     from tqdm import tqdm
 
     point = point.resolved()
-    graph = point.cell_graph()
-    perturbations = synthetic_perturbations(graph, point.steps * point.batch_size, seed=point.seed)
-    kind = strategy_of(point.strategy)
     seconds: list[float] = []
     readings: list[float] = []
     stages: dict[str, list[float]] = {}
     wait = point.steps - _PROFILED - 1
     moments = np.linspace(1, wait, _READINGS).astype(int).tolist()
-    with tempfile.TemporaryDirectory(prefix="tclab-") as folder:
-        loading = kind(graph)
-        loading.prepare(perturbations, Path(folder) / "store")
-        step = Step(point.kind, kind(graph.to(point.device)), dtype=point.dtype, seed=point.seed)
-        batches = iter(
-            loader(Batches(loading, perturbations, point.batch_size), workers=1, pin_memory=point.device == "cuda")
-        )
+    with (
+        tempfile.TemporaryDirectory(prefix="tclab-") as folder,
+        rig(replace(point, workers=1), point.steps * point.batch_size) as here,
+    ):
+        batches = here.batches()
 
         @contextmanager
         def stage(name: str) -> Iterator[None]:
@@ -125,8 +117,8 @@ def record_run(point: Point) -> Run:
                     begin = perf_counter()
                     with stage("wait"):
                         loaded = next(batches)
-                    step(loaded.batch, stage=stage)
-                    stages.setdefault("worker", []).append(loaded.sample_seconds + loaded.collate_seconds)
+                    here.step(loaded.batch, stage=stage)
+                    stages.setdefault("worker", []).append((loaded.making.end_ns - loaded.making.begin_ns) / 1e9)
                     seconds.append(perf_counter() - begin)
                     recorder.step()
                     bar.update()
@@ -135,7 +127,6 @@ def record_run(point: Point) -> Run:
                         readings.append(float(state["rate"] or state["n"] / state["elapsed"]))
         finally:
             del batches  # ends the worker
-            loading.close()
         assert recorder.path is not None
         report = trace.analyze(recorder.path)
     stages["step"] = seconds
@@ -191,8 +182,8 @@ def nested_events(slow: Run, fast: Run) -> Figure:
         "875",
         f"How many times slower is {slow.name} than {fast.name}?",
         "durations of nested trace events added up",
-        "A step holds a forward that holds an operation that holds another: each moment is counted once for every "
-        f"event around it, here {sums[0] / walls[0]:.1f} and {sums[1] / walls[1]:.1f} times. Self time counts it once.",
+        "A step holds a forward that holds an operation that holds another: each moment counts for every "
+        f"event around it, here {sums[0] / walls[0]:.1f} and {sums[1] / walls[1]:.1f} times.",
         sums[0] / sums[1],
         walls[0] / walls[1],
         "self time of the main thread, which adds up to its wall time, profiled steps",
