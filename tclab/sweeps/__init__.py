@@ -1,6 +1,8 @@
 """A grid of points, running one, keeping rows."""
 
 from tclab.sweeps.contest import cells_of, loop_of, race_grid, race_points
+from tclab.sweeps.epoch import Epoch, EpochError, Prediction, predict_epoch, run_epoch
+from tclab.sweeps.epoch_costs import Costs
 from tclab.sweeps.grids import grid
 from tclab.sweeps.originals import experiment_083, experiment_084
 from tclab.sweeps.point import Point
@@ -9,7 +11,11 @@ from tclab.sweeps.running import close_children, run
 from tclab.sweeps.sweeping import Progress, sweep
 
 __all__ = [
+    "Costs",
+    "Epoch",
+    "EpochError",
     "Point",
+    "Prediction",
     "Progress",
     "Results",
     "cells_of",
@@ -18,8 +24,10 @@ __all__ = [
     "experiment_084",
     "grid",
     "loop_of",
+    "predict_epoch",
     "race_grid",
     "race_points",
     "run",
+    "run_epoch",
     "sweep",
 ]
