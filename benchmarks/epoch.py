@@ -2,12 +2,12 @@
 
     OMP_NUM_THREADS=1 python benchmarks/epoch.py [--rounds 3] [--steps 60] [--cases compute,loader,balanced]
 
-Each epoch is predicted from what is measured right before it; the prediction is on the disk, with its time, before the
-epoch begins. Rounds go through all cases, so that what disturbs the machine meets all of them. Of each epoch: predicted
-and measured seconds, predicted over measured, what binds by the prediction, the drift (a step without workers after the
-epoch over one before the prediction: how much the machine changed meanwhile) and the machine's load. In the end, of
-each case the median of predicted over measured, and the largest error; once for all epochs, and once for those during
-which the machine changed by less than 5 %.
+Each epoch is predicted from what is measured right before it; the prediction is on the disk, with its time, before
+the epoch begins. Rounds go through all cases, so that what disturbs the machine meets all of them. Of each epoch:
+predicted and measured seconds, predicted over measured, what binds by the prediction, the drift (a step without
+workers after the epoch over one before the prediction: how much the machine changed meanwhile) and the machine's
+load. In the end, of each case the median of predicted over measured, and the largest error; once for all epochs,
+and once for those during which the machine changed by less than 5 %.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from tclab.lab.charts import (
     throughput_by_networks,
     throughput_by_strategy,
 )
+from tclab.lab.epoch import epoch_chart, epoch_table, model_ratios
 from tclab.lab.live import LiveSweep, has_front_end, project_path
 from tclab.lab.tables import gate, machine, steps
 from tclab.lab.trust import (
@@ -29,11 +30,14 @@ __all__ = [
     "LiveSweep",
     "bytes_per_batch",
     "carry_over_table",
+    "epoch_chart",
+    "epoch_table",
     "findings",
     "gate",
     "has_front_end",
     "ledger_table",
     "machine",
+    "model_ratios",
     "pairs_of",
     "project_path",
     "race_card",

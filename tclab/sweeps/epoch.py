@@ -46,8 +46,8 @@ class Prediction:
     **Arguments:**
 
     - `seconds`: the median of many simulated epochs; `low` and `high` hold nine in ten of them.
-    - `binds`: "loader" or "compute" where three quarters or more of what both together would save is the one's, when
-      making batches, or training on them, costs a little less; else "both".
+    - `binds`: what an epoch grows shorter by: were making batches a tenth cheaper, or training on them. "loader" or
+      "compute" where three quarters or more of what both would save is the one's, else "both".
     - `steps`, `workers`, `prefetch_factor`: of that epoch.
     """
 
@@ -66,18 +66,23 @@ class Epoch:
 
     **Arguments:**
 
-    - `predicted`: written to `record` before the epoch began.
+    - `costs`: what it was predicted from.
+    - `predicted`: written down before the epoch began.
     - `full`: predicted for all of the training samples, `full_steps` of them.
     - `measured_seconds`: from asking for the first batch until the last worker has ended, by a clock of its own.
+    - `written_at`, `began_at`: when the prediction was on the disk, and when the epoch began; UTC, ISO 8601.
     - `drift`: seconds of a step without workers after the epoch, over those before the prediction. 1.0 on a machine
       that did not change.
-    - `load`: of the machine over one minute, before.
+    - `load`: of the machine over one minute, before. `record`: the file of what was measured.
     """
 
     point: Point
+    costs: Costs
     predicted: Prediction
     full: Prediction
     measured_seconds: float
+    written_at: str
+    began_at: str
     drift: float
     load: float | None
     record: Path
@@ -86,6 +91,15 @@ class Epoch:
     def ratio(self) -> float:
         """Predicted over measured."""
         return self.predicted.seconds / self.measured_seconds
+
+    def __str__(self) -> str:
+        """Both in one line."""
+        point, found = self.point, self.predicted
+        return (
+            f"{point.model} by {point.strategy}, mode {point.mode}, workers {point.workers}: predicted "
+            f"{found.seconds:.3g} s [{found.low:.3g}, {found.high:.3g}], measured {self.measured_seconds:.3g} s, "
+            f"predicted over measured {self.ratio:.3f}; bound by {found.binds}"
+        )
 
 
 def predict_epoch(
@@ -193,25 +207,28 @@ def run_epoch(
 
 
 def read_epoch(path: str | Path) -> Epoch:
-    """Return an epoch from its record, the file `….measured.json`; the prediction is read from the one beside it."""
+    """Return an epoch from its record, `….measured.json`, and the prediction beside it.
+
+    **Raises:** `InputError` where the one or the other is not there, or is something else.
+    """
     path = Path(path)
-    after = json.loads(path.read_text())
-    before = json.loads(path.with_name(after["prediction"]).read_text())
+    try:
+        after = json.loads(path.read_text())
+        before = json.loads(path.with_name(after["prediction"]).read_text())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is no record of an epoch with its prediction beside it: {error!r}") from None
     return Epoch(
         point=Point.from_dict(before["point"]),
+        costs=Costs.from_dict(before["costs"]),
         predicted=Prediction(**before["predicted"]),
         full=Prediction(**before["full"]),
         measured_seconds=after["measured_seconds"],
+        written_at=before["written_at"],
+        began_at=after["began_at"],
         drift=after["drift"],
         load=before["conditions"]["load"],
         record=path,
     )
-
-
-def read_costs(path: str | Path) -> Costs:
-    """Return the costs that a prediction was made from, from its file `….prediction.json`."""
-    found = json.loads(Path(path).read_text())["costs"]
-    return Costs.from_dict(found)
 
 
 # ---- in the child process

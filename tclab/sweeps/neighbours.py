@@ -114,7 +114,7 @@ def speeds_of(
 
 
 def _repeated(train: Callable[[], Any], seconds: float) -> list[float]:
-    found = []
+    found: list[float] = []
     end = time.perf_counter() + seconds
     while (begin := time.perf_counter()) < end or not found:
         train()
