@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from statistics import fmean
+from itertools import pairwise
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -19,8 +20,9 @@ from tclab.training.loops import raw
 from tclab.training.step import WITHOUT_MODEL
 
 _ROUNDS = 3  # of starting a worker
-_BATCHES = (5, 40)  # least and most that are handed over in a round
-_ROUND_SECONDS = 0.3
+_BATCHES = (5, 12, 40)  # handed over in a round: at least however large, at least, at most
+_COLD = 4  # a worker's first batches: it copies each page of its parent's memory that it writes to
+_ROUND_SECONDS = 0.2
 _ROUND_BYTES = 1 << 30  # in shared memory, where least allows
 
 
@@ -76,7 +78,7 @@ def costs_of(rig: Rig) -> Costs:
         start_method=point.start_method,
         seconds=max(_ROUND_SECONDS, 3 * mean_load, 3 * mean_step),
     )
-    return Costs(load, step, around, _machinery(rig, mean_load, start), speeds)
+    return Costs(load, step, around, _machinery(rig, median(load), start), speeds)
 
 
 def stage_times(rig: Rig, steps: int) -> tuple[list[float], list[float], float]:
@@ -125,14 +127,19 @@ def _touch(batch: Batch) -> None:
 def _machinery(rig: Rig, load: float, start: float) -> Machinery:
     """Hand batches over from one worker, with no step beside it: what it takes more than making them.
 
-    The worker makes all of them ahead while this process sleeps, so neither waits for the other.
+    The worker makes all of them ahead while this process sleeps, so neither waits for the other. Middle values are
+    taken: what now and then takes longer is in the costs of steps, which are drawn from all that were measured.
     """
     point = rig.point
     first = raw(rig.data[0])
-    number = int(min(_ROUND_SECONDS / max(load, 1e-6), _ROUND_BYTES / max(first.bytes, 1), _BATCHES[1]))
-    data = _first(rig.data, max(number, _BATCHES[0]))
+    number = min(
+        max(_ROUND_SECONDS / max(load, 1e-6), _BATCHES[1]), _ROUND_BYTES / max(first.bytes, 1), _BATCHES[2]
+    )
+    data = _first(rig.data, max(int(number), _BATCHES[0]))
+    cold = min(_COLD, len(data) // 2)
     own = [_own(data, i) for i in range(min(len(data), 10))]
-    cycles, taking, waking, ending = [], [], [], []
+    cycles: list[float] = []
+    taking, waking, ending = [], [], []
     for _ in range(_ROUNDS):
         ahead = loader(
             data,
@@ -144,7 +151,6 @@ def _machinery(rig: Rig, load: float, start: float) -> Machinery:
         begin = time.perf_counter_ns()
         batches = iter(ahead)
         making = [next(batches).making]
-        waking.append((making[0].end_ns - begin) / 1e9 - start - load)
         time.sleep(0.05 + 2 * load * len(data))
         for _ in range(len(data) - 1):
             asked = time.perf_counter_ns()
@@ -154,16 +160,18 @@ def _machinery(rig: Rig, load: float, start: float) -> Machinery:
             del loaded
             if making[-1].end_ns < asked:  # it lay ready
                 taking.append((time.perf_counter_ns() - asked) / 1e9)
-        cycles.append((making[-1].begin_ns - making[1].begin_ns) / 1e9 / (len(making) - 2))
+        cycles += [(after.begin_ns - before.begin_ns) / 1e9 for before, after in pairwise(making[cold:])]
+        waking.append((making[cold].begin_ns - begin) / 1e9)
         asked = time.perf_counter_ns()
         del batches
         ending.append((time.perf_counter_ns() - asked) / 1e9)
+    cycle = median(cycles)
     return Machinery(
-        send=fmean(cycles) - load,
-        receive=max(fmean(taking) - fmean(own), 0.0) if taking else 0.0,
+        send=cycle - load,
+        receive=max(median(taking) - median(own), 0.0) if taking else 0.0,
         start=start,
-        wake=max(fmean(waking), 0.0),
-        end=fmean(ending),
+        wake=max(median(waking) - start - cold * cycle, 0.0),
+        end=median(ending),
     )
 
 

@@ -6,7 +6,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -101,7 +101,7 @@ def speeds_of(
                 for neighbour in neighbours[:busy]:
                     neighbour.go.clear()
                 time.sleep(seconds / 10)  # for the batches that are still under way
-        start = fmean(neighbour.start_seconds for neighbour in neighbours)
+        start = median(neighbour.start_seconds for neighbour in neighbours)
         made = [batch for neighbour in neighbours for batch in neighbour.made()]
     load = {setting: _mean_within(made, spans) for setting, spans in windows.items() if setting[0]}
     alone, step = load[1, False], fmean(steps[0])

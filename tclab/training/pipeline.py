@@ -58,7 +58,7 @@ class Machinery:
       a batch faster than the process that trains does.
     - `receive`: the training process's, per batch: to take it, reach its memory for the first time, let it go.
     - `start`: the training process's, per worker: to start it.
-    - `wake`: from a worker's start until it makes its first batch, and what that takes longer than others.
+    - `wake`: from a worker's start until it makes its first batch, and what the first ones take longer than others.
     - `end`: the training process's, to end all workers.
     """
 
