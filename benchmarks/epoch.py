@@ -26,8 +26,8 @@ from tclab.sweeps import Epoch, Point, close_children, run_epoch
 # Reduced so that an epoch takes seconds; the process that trains has one core, a worker the other.
 CASES: dict[str, dict[str, Any]] = {
     "compute, hetero_cell": {"scale": 0.02, "strategy": "node_mask", "batch_size": 4},
-    "compute, dango": {"model": "dango", "strategy": "indices", "scale": 0.02, "batch_size": 32},
-    "loader, hetero_cell": {"scale": 0.1, "strategy": "subgraph", "batch_size": 4, "mode": "data"},
+    "compute, dango": {"model": "dango", "strategy": "indices", "scale": 0.02, "batch_size": 128},
+    "loader, hetero_cell": {"scale": 0.1, "strategy": "subgraph", "batch_size": 16, "mode": "data"},
     "loader, dango": {
         "model": "dango",
         "strategy": "indices",
