@@ -168,10 +168,11 @@ def ratios_beside_published(rows: pd.DataFrame, figures: pd.DataFrame) -> Any:
     standings = [name for name in _STANDINGS if name in set(old["standing"])]
     published = alt.Chart(old.assign(lane="published")).encode(y=y, x=x, yOffset=alt.YOffset("lane:N", scale=offset))
     here = alt.Chart(measured).encode(y=y, yOffset=alt.YOffset("strategy:N", scale=offset))
+    colour = _colour(measured).title("measured here")
     layers = [
         alt.Chart(pd.DataFrame({"one": [1.0]})).mark_rule(color="#bbbbbb").encode(x="one:Q"),
-        here.mark_rule(strokeWidth=3).encode(x="low:Q", x2="high:Q", color=_colour(measured).legend(None)),
-        here.mark_point(filled=True, size=80, opacity=1).encode(x=x, color=_colour(measured).title("measured here")),
+        here.mark_rule(strokeWidth=3).encode(x="low:Q", x2="high:Q", color=colour),
+        here.mark_point(filled=True, size=80, opacity=1).encode(x=x, color=colour),
         published.mark_point(filled=True, size=80, opacity=1).encode(
             shape=alt.Shape("standing:N", scale=_scale_of(standings, 0), legend=None),
             fill=alt.Fill("standing:N", scale=_scale_of(standings, 1), legend=None),
