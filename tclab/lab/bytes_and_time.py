@@ -67,7 +67,7 @@ def time_against_bytes(rows: pd.DataFrame) -> Any:
     points = _points(rows)
     if points.empty:
         return nothing("Mode data was not measured.")
-    fits = bytes_fit(rows).set_index("way")
+    fits = {fit["way"]: fit for _, fit in bytes_fit(rows).iterrows()}
     points[["ms", "q1", "q3"]] = 1e3 * points[["median_seconds", "q1_seconds", "q3_seconds"]]
     tallest = 1.15 * max(points["q3"].max(), points["ms"].max())
     panels = []
@@ -92,11 +92,11 @@ def time_against_bytes(rows: pd.DataFrame) -> Any:
         layers = [
             base.mark_rule(strokeWidth=2).encode(y=alt.Y("q1:Q"), y2="q3:Q"),
             base.mark_point(filled=True, size=60, opacity=1).encode(y=y),
-            base.mark_text(align="left", dx=7, dy=6, fontSize=10, color="#555555").encode(
+            base.mark_text(align="left", dx=7, dy=-7, fontSize=10, color="#555555").encode(
                 y=y, text=alt.Text("batch_size:Q", format="d"), color=alt.value("#555555")
             ),
         ]
-        fit = fits.loc[way]
+        fit = fits[way]
         if pd.notna(fit["r_squared"]):
             ends = pd.DataFrame({"sent": [0.0, end]})
             ends["ms"] = 1e3 * (fit["seconds_at_none"] + fit["seconds_per_byte"] * size * ends["sent"])
@@ -124,7 +124,8 @@ def bytes_words(rows: pd.DataFrame) -> list[str]:
     same samples of fewer bytes can.
     """
     points, said = _points(rows), []
-    for _, fit in bytes_fit(rows).iterrows():
+    fits = {fit["way"]: fit for _, fit in bytes_fit(rows).iterrows()}
+    for fit in (fits[way] for way in ordered_ways(points)):
         own = points[points["way"] == fit["way"]]
         if pd.isna(fit["r_squared"]):
             said.append(f"{fit['way']}: {fit['batch_sizes']} batch sizes are too few for a line.")

@@ -79,51 +79,60 @@ def cost_of_habits(rows: pd.DataFrame) -> Any:
         for (_, row), sure in zip(costs.iterrows(), decided, strict=True)
     ]
     costs["sure"] = decided
-    low, high = min(costs["low"].min(), 0.95), max(costs["high"].max(), 1.05)
+    low, high = min(costs["ratio"].min(), 0.8) / 1.5, max(costs["ratio"].max(), 1.25) * 1.5
     x = alt.X(
         "ratio:Q",
         title="time of a step with the habit : without (1 = it costs nothing)",
-        scale=alt.Scale(type="log", domain=[low / 1.03, high * 1.03], nice=False),
+        scale=alt.Scale(type="log", domain=[low, high], nice=False),
         axis=alt.Axis(format="~g", tickCount=8, gridOpacity=0.4),
     )
-    panels = []
     models = sorted(costs["model"].unique(), key=lambda name: (not name.startswith("hetero"), name))
-    for model in models:
-        own = costs[costs["model"] == model]
-        names = [name for name in HABITS if name in set(own["habit"])]
-        ways = len(own["strategy"].unique())
-        base = alt.Chart(own).encode(
-            y=alt.Y(
-                "habit:N",
-                scale=alt.Scale(domain=names, paddingInner=0.25),
-                title=model,
-                axis=alt.Axis(grid=True, bandPosition=-0.12, ticks=False, labelLimit=260, gridOpacity=0.5),
-            ),
-            yOffset=alt.YOffset("strategy:N"),
-            color=_colour(costs),
-        )
-        one = alt.Chart(pd.DataFrame({"one": [1.0]})).mark_rule(color="#888888").encode(x=alt.X("one:Q"))
-        panel = (
-            one
-            + base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q"), x2="high:Q")
-            + base.mark_point(filled=True, size=70, opacity=1, strokeWidth=2).encode(
-                x=x if model == models[-1] else x.title(None),
-                fill=alt.condition("datum.sure", alt.Color("strategy:N", legend=None), alt.value("#ffffff")),
-            )
-            + base.mark_text(align="left", fontSize=10, color="#444444").encode(
-                x=alt.value(_WIDTH + 8), text="text:N", color=alt.value("#444444")
-            )
-        )
-        panels.append(panel.properties(width=_WIDTH, height=24 * ways * len(names)))
-    chart = alt.vconcat(*panels, spacing=12).resolve_scale(color="shared")
+    panels = [
+        _panel(costs[costs["model"] == model], model, x if model == models[-1] else x.title(None), _colour(costs))
+        for model in models
+    ]
+    chart = alt.vconcat(*panels, spacing=12).resolve_scale(color="shared", y="independent", yOffset="independent")
     return chart.properties(title=_title("What each habit costs", rows, _rounds_words(costs)))
+
+
+def _panel(costs: pd.DataFrame, model: str, x: alt.X, colour: Any) -> Any:
+    """Return the habits of one model; a line that leaves the picture goes on."""
+    names = [name for name in HABITS if name in set(costs["habit"])]
+    strategies = list(dict.fromkeys(costs["strategy"]))
+    # a lane for each habit and strategy, and half a lane between habits
+    places = {
+        (n, s): i * (len(strategies) + 0.5) + k for i, n in enumerate(names) for k, s in enumerate(strategies)
+    }
+    costs = costs.assign(
+        place=[places[pair] + 0.75 for pair in zip(costs["habit"], costs["strategy"], strict=True)]
+    )
+    end = len(names) * (len(strategies) + 0.5)
+    labels = pd.DataFrame(
+        {"habit": names, "place": [places[n, strategies[0]] + 0.25 + len(strategies) / 2 for n in names]}
+    )
+    y = alt.Y("place:Q", scale=alt.Scale(domain=[end, 0], nice=False), axis=None)
+    base = alt.Chart(costs).encode(y=y)
+    sure, unsure = (base.transform_filter(f"datum.sure == {flag}") for flag in ("true", "false"))
+    grey = alt.value("#444444")
+    layers = [
+        alt.Chart(pd.DataFrame({"one": [1.0]})).mark_rule(color="#888888").encode(x=alt.X("one:Q")),
+        base.mark_rule(strokeWidth=2, clip=True).encode(x=alt.X("low:Q"), x2="high:Q", color=colour),
+        sure.mark_point(filled=True, size=70, opacity=1).encode(x=x, color=colour),
+        unsure.mark_point(filled=True, fill="white", size=60, opacity=1, strokeWidth=2).encode(x=x, stroke=colour),
+        base.mark_text(align="left", fontSize=10).encode(x=alt.value(_WIDTH + 8), text="text:N", color=grey),
+        alt.Chart(labels).mark_text(align="right", fontSize=11).encode(y=y, x=alt.value(-6), text="habit:N"),
+    ]
+    title = alt.TitleParams(model, anchor="start", fontSize=12)
+    return alt.layer(*layers).properties(width=_WIDTH, height=16 * end, title=title)
 
 
 def _rounds_words(costs: pd.DataFrame) -> str:
     least, most = int(costs["rounds"].min()), int(costs["rounds"].max())
     if most < _FEWEST_ROUNDS:
         return "one round: the lines tell how steps scatter, not how runs do"
-    return f"{least if least == most else f'{least} to {most}'} rounds side by side, 95 % intervals"
+    return (
+        f"{least if least == most else f'{least} to {most}'} rounds side by side, 95 % intervals; hollow: undecided"
+    )
 
 
 def habit_words(rows: pd.DataFrame) -> list[str]:

@@ -111,6 +111,19 @@ def closure_text(closure: float | None) -> str:
     return f"does not close: stages add up to {100 * closure:.1f} % of its clock"
 
 
+def seconds_text(value: float) -> str:
+    """Return a time as people read it: "1.27 µs", "84.7 ms", "7.29 s"."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if value * factor >= 1:
+            return f"{value * factor:.3g} {unit}" if value * factor < 1000 else f"{value * factor:,.0f} {unit}"
+    return f"{value * 1e9:.3g} ns"
+
+
+def times_text(ratio: float) -> str:
+    """Return a ratio as people read it: "2.41 ×", "243 ×"."""
+    return f"{ratio:.3g} ×" if ratio < 100 else f"{ratio:,.0f} ×"
+
+
 def busy(rows: pd.DataFrame) -> str:
     """Return a sentence on what else went on while rows were measured; empty where nothing is known."""
     loads, pressures = [], []

@@ -11,7 +11,7 @@ import pandas as pd
 
 from tclab.errors import InputError
 from tclab.lab.charts import STRATEGY_COLOURS, _colour, where_measured
-from tclab.lab.parts import one_point_each
+from tclab.lab.parts import one_point_each, times_text
 
 _COLUMNS = ["key", "model", "gpus", "batch_size", "what", "value", "unit", "standing", "caveat"]
 RECORDS = 265_851  # of the published training split
@@ -61,12 +61,12 @@ def published_ratios(figures: pd.DataFrame) -> pd.DataFrame:
     Columns: figure, mode (here), ratio, per, standing, caveat. Of steps, as they were run: the two models' batch
     sizes were 28 and 64 but for `full_step`'s. Epochs are brought to steps by the steps that each has.
     """
-    by_key = figures.set_index("key")
+    by_key = {row["key"]: row for _, row in figures.iterrows()}
     found = []
     for key, modes in _PAIRS.items():
-        if f"{key}_hetero" not in by_key.index or f"{key}_dango" not in by_key.index:
+        hetero, dango = by_key.get(f"{key}_hetero"), by_key.get(f"{key}_dango")
+        if hetero is None or dango is None:
             continue
-        hetero, dango = by_key.loc[f"{key}_hetero"], by_key.loc[f"{key}_dango"]
         longer = dango if hetero["unit"] in ("it/s", "epoch") else hetero  # a rate is high where a time is short
         ratio = float(longer["value"]) / float((hetero if longer is dango else dango)["value"])
         what = f"{key}: {hetero['what']}"
@@ -127,7 +127,9 @@ def beside_published(rows: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
             "mode": measured["mode"],
             "hetero : dango": measured["ratio"],
             "figure": "here: " + measured["model"] + " · " + measured["strategy"],
-            "standing": [f"measured, quartiles {a:.3g} to {b:.3g}" for a, b in measured[["low", "high"]].to_numpy()],
+            "standing": [
+                f"measured, quartiles {a:.3g} to {b:.3g}" for a, b in measured[["low", "high"]].to_numpy()
+            ],
             "batches": measured["batches"],
             "caveat": where_measured(rows),
         }
@@ -136,7 +138,7 @@ def beside_published(rows: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
     both = pd.concat([here, old[here.columns]])
     order = {mode: place for place, mode in enumerate(_modes(both))}
     found = both.sort_values("mode", key=lambda modes: modes.map(order), kind="stable").reset_index(drop=True)
-    return found.assign(**{"hetero : dango": found["hetero : dango"].map("{:.3g} ×".format)})
+    return found.assign(**{"hetero : dango": found["hetero : dango"].map(times_text)})
 
 
 def _modes(frame: pd.DataFrame) -> list[str]:
@@ -166,7 +168,9 @@ def ratios_beside_published(rows: pd.DataFrame, figures: pd.DataFrame) -> Any:
         axis=alt.Axis(format="~g", tickCount=8, gridOpacity=0.4),
     )
     standings = [name for name in _STANDINGS if name in set(old["standing"])]
-    published = alt.Chart(old.assign(lane="published")).encode(y=y, x=x, yOffset=alt.YOffset("lane:N", scale=offset))
+    published = alt.Chart(old.assign(lane="published")).encode(
+        y=y, x=x, yOffset=alt.YOffset("lane:N", scale=offset)
+    )
     here = alt.Chart(measured).encode(y=y, yOffset=alt.YOffset("strategy:N", scale=offset))
     colour = _colour(measured).title("measured here")
     layers = [

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from tclab.errors import InputError
 from tclab.masking import get as strategy_of
 from tclab.models import get as model_of
 from tclab.sweeps.grids import Listed, grid, listed
 from tclab.sweeps.point import Point
-from tclab.training import MODES
+from tclab.training.habits import HABITS, applying, checked
 from tclab.training.step import WITHOUT_MODEL
 
 # At least so many steps where there is no model: they are short, and the first batches were made before the clock.
 _STEPS_WITHOUT_MODEL = 20
+_ORDER = ("step", "fixed_batch", "data", "model", "empty")  # what a budget should not cut comes first
 
 
 def in_each_mode(*, models: Listed, strategies: Listed, collation: str = "lean", **more: Any) -> list[Point]:
-    """Return a point for each mode, model and strategy that serves it, mode by mode.
+    """Return a point for each mode, model and strategy that serves it, mode by mode, `step` first.
 
     **Arguments:**
 
@@ -26,31 +28,54 @@ def in_each_mode(*, models: Listed, strategies: Listed, collation: str = "lean",
     pairs = _pairs(models, strategies)
     return [
         point
-        for mode in MODES
+        for mode in _ORDER
         for pair in pairs
         for point in _points(pair, collation, **{**more, "mode": mode, "steps": _steps(mode, more)})
     ]
 
 
 def over_bytes(*, models: Listed, strategies: Listed, collation: str = "lean", **more: Any) -> list[Point]:
-    """Return points in mode `data` over batch sizes, the smallest first; see `in_each_mode`."""
+    """Return points in mode `data` over batch sizes, the smallest first; see `in_each_mode`.
+
+    A model that none of the named strategies serves is left out.
+    """
     more |= {"mode": "data", "steps": _steps("data", more)}
-    found = [point for pair in _pairs(models, strategies) for point in _points(pair, collation, **more)]
+    named = listed("strategies", strategies)
+    pairs = [pair for pair in _pairs(models, strategies) if pair[1] in named]
+    found = [point for pair in pairs for point in _points(pair, collation, **more)]
     return sorted(found, key=lambda point: point.batch_size)
 
 
 def with_each_habit(
-    *, models: Listed, strategies: Listed, rounds: int = 3, seed: int = 0, collation: str = "lean", **more: Any
+    *,
+    models: Listed,
+    strategies: Listed,
+    habits: Listed = "all",
+    rounds: int = 3,
+    seed: int = 0,
+    collation: str = "lean",
+    **more: Any,
 ) -> list[Point]:
     """Return each model's points without a habit and with each that it can take on, round after round.
 
     A round has a seed of its own, so the same point is run again, and not read; every other round runs in the
     opposite order, so that a machine that grows slower favours nobody.
+
+    **Arguments:**
+
+    - `habits`: "all", or names; a model that cannot take one on is run without it.
+
+    **Raises:** `InputError` for less than one round, or an unknown habit, with the nearest name.
     """
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise InputError(f"rounds is {rounds!r}, expected a whole number of at least 1")
+    wanted = list(HABITS) if habits == "all" else list(checked(map(str, listed("habits", habits))))
     found: list[Point] = []
-    pairs = _pairs(models, strategies)
     for number in range(rounds):
-        own = [p for pair in pairs for p in _points(pair, collation, habits="all", seed=seed + number, **more)]
+        own: list[Point] = []
+        for pair in _pairs(models, strategies):
+            taken = ["none", *(name for name in wanted if name in applying(model_of(pair[0])))]
+            own += _points(pair, collation, **{**more, "habits": taken, "seed": seed + number})
         found += own if number % 2 == 0 else own[::-1]
     return found
 
