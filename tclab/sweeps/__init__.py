@@ -7,6 +7,7 @@ from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
 from tclab.sweeps.running import close_children, run
 from tclab.sweeps.sweeping import Progress, sweep
+from tclab.sweeps.whole_step import in_each_mode, over_bytes, with_each_habit
 
 __all__ = [
     "Point",
@@ -17,9 +18,12 @@ __all__ = [
     "experiment_083",
     "experiment_084",
     "grid",
+    "in_each_mode",
     "loop_of",
+    "over_bytes",
     "race_grid",
     "race_points",
     "run",
     "sweep",
+    "with_each_habit",
 ]
