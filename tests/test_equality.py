@@ -228,7 +228,7 @@ def test_double_backward_through_the_shared_sum_is_refused():
 
 
 def test_both_cpu_kernels_give_the_same():
-    from tclab.message_passing.shared import _by_aten, _by_library
+    from tclab.message_passing.spmm import _by_aten, _by_library
 
     matrix = tclab.CellGraph.synthetic(0.05).networks["physical"].csr(dtype=torch.float32)
     x = torch.randn(matrix.size(1), 24)
