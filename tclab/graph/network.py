@@ -112,9 +112,7 @@ class Network:
 
         return self._once(("to", device), moved)
 
-    def csr_parts(
-        self, *, dtype: torch.dtype, transpose: bool = False
-    ) -> tuple[Tensor, Tensor, Tensor, int]:
+    def csr_parts(self, *, dtype: torch.dtype, transpose: bool = False) -> tuple[Tensor, Tensor, Tensor, int]:
         """Return the adjacency [targets, sources] in CSR, or its transpose, as plain tensors; made once.
 
         Duplicate edges are added into one entry, as a CSR matrix must hold each position once.

@@ -2,6 +2,7 @@
 
 from tclab.message_passing.edge_list import EdgeList, EdgeListView, wild_type_by_edges
 from tclab.message_passing.shared import SharedView, wild_type_by_sharing
+from tclab.message_passing.shared_graph import SharedGraph
 from tclab.message_passing.spmm import spmm
 from tclab.message_passing.view import NeedsEdgesError, View
 
@@ -9,6 +10,7 @@ __all__ = [
     "EdgeList",
     "EdgeListView",
     "NeedsEdgesError",
+    "SharedGraph",
     "SharedView",
     "View",
     "spmm",

@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-
 T = TypeVar("T")
 
 
@@ -41,7 +40,7 @@ with warnings.catch_warnings():  # torch says once a process that CSR is in beta
 
 
 class Tiling(NamedTuple):
-    """How a product is run: by torch's own kernel ("aten") or the vendor's ("library"), `tile` columns at a time."""
+    """How a product is run: by torch's own kernel ("aten") or a vendor's ("library"), `tile` columns at a time."""
 
     kernel: str
     tile: int | None

@@ -69,8 +69,9 @@ def shared_sums(
 
 def _links(flat: Sequence[Tensor], sources: int) -> Iterator[Link]:
     for begin in range(0, len(flat), 6):
-        crow, col, values, *transposed = flat[begin : begin + 6]
-        yield Link(Csr(crow, col, values, sources), Csr(*transposed, crow.numel() - 1))
+        crow, col, values, crow_t, col_t, values_t = flat[begin : begin + 6]
+        targets = crow.numel() - 1
+        yield Link(Csr(crow, col, values, sources), Csr(crow_t, col_t, values_t, targets))
 
 
 @torch.library.custom_op(
