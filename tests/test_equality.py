@@ -36,6 +36,7 @@ def test_the_registry_has_every_way_of_the_brief():
         "gpu_mask_cached",
         "gpu_filter",
         "node_mask",
+        "delta",
     ]
     assert masking.names() == [*EXACT, "indices"]
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tclab.errors import InputError, unknown
 from tclab.graph import CellGraph
+from tclab.masking.delta import Delta
 from tclab.masking.edge_mask import EdgeMask
 from tclab.masking.gpu_filter import GpuFilter
 from tclab.masking.gpu_mask import GpuMask
@@ -62,6 +63,7 @@ for _own in (
     GpuMaskCached,
     GpuFilter,
     NodeMask,
+    Delta,
     Indices,
 ):
     register(_own)

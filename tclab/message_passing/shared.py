@@ -38,7 +38,7 @@ class SharedView(View):
 
     def __init__(self, graph: CellGraph, lost: Mapping[str, Deletions]) -> None:
         super().__init__(graph, lost[graph.deleted_type])
-        self._lost = lost
+        self.lost = lost
         self._rows = {kind: deletions.nodes * self.size + deletions.samples() for kind, deletions in lost.items()}
         self._keep: dict[str, Tensor] | None = None
 
@@ -112,7 +112,7 @@ class SharedView(View):
 
     def with_wild_type(self) -> Sequence[View]:
         """Return one view of B + 1 copies, the wild type first: one product serves them all."""
-        return [SharedView(self.graph, {kind: _one_more(lost) for kind, lost in self._lost.items()})]
+        return [SharedView(self.graph, {kind: _one_more(lost) for kind, lost in self.lost.items()})]
 
     def first(self, x: Tensor) -> Tensor:
         """Return the first sample's rows, [N, H]; that sample must delete nothing."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 
@@ -67,6 +65,7 @@ class HeteroCell(nn.Module):
             raise unknown("metabolism", metabolism, METABOLISMS)
         self.networks = list(networks)
         self.combine = combine
+        self.dropout = dropout
         self.embedding = nn.Embedding(num_nodes, width)
         nn.init.normal_(self.embedding.weight, std=0.02)
         self.preprocessor = Preprocessor(width, activation=activation, dropout=dropout)
@@ -107,18 +106,16 @@ class HeteroCell(nn.Module):
 
     def encode(self, view: View) -> Tensor:
         """Return the rows' embeddings after the last layer, [R, H]."""
-        x = view.lift(self.preprocessor(self.embedding.weight))
+        x = self.preprocessor(self.embedding.weight)
+        # with dropout rows differ by chance: no sample may take the wild type's for its own
+        x = view.lift(x) if self.training and self.dropout > 0.0 else view.begin(x)
         for place, (convolutions, aggregate) in enumerate(zip(self.convolutions, self.aggregations, strict=True)):
-            x = aggregate(self._convolved(view, x, convolutions))
+            gins = [gin for gin in convolutions.children() if isinstance(gin, MaskedGIN)]
+            weights = [gin.self_weight for gin in gins]
+            x = aggregate(view.convolved(self.networks, x, gins, self_weights=weights))
             if self.metabolic:
-                x = self.metabolic[place](view, x)
-        return x
-
-    def _convolved(self, view: View, x: Tensor, convolutions: nn.Module) -> Iterator[Tensor]:
-        gins = [gin for gin in convolutions.children() if isinstance(gin, MaskedGIN)]
-        sums = view.neighbour_sums(self.networks, x, self_weights=[gin.self_weight for gin in gins])
-        for gin, summed in zip(gins, sums, strict=True):
-            yield gin(summed)
+                x = self.metabolic[place](view, view.complete(x))
+        return view.complete(x)
 
     def pooled(self, view: View) -> tuple[Tensor, Tensor]:
         """Return every sample's pooled embedding, the wild type first, and the wild type's rows.
