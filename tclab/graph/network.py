@@ -145,6 +145,10 @@ class Network:
             warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
             return torch.sparse_csr_tensor(crow, col, values, size=size, check_invariants=False)
 
+    def dense(self, *, dtype: torch.dtype) -> Tensor:
+        """Return the adjacency as a dense matrix [targets, sources]; made once."""
+        return self._once(("dense", dtype), lambda: self.csr(dtype=dtype).to_dense())
+
     def unweighted(self) -> Network:
         """Return this network with every edge counting 1; made once."""
 
