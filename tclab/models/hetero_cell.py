@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tclab.errors import InputError, unknown
 from tclab.graph import CellGraph
@@ -31,6 +35,8 @@ class HeteroCell(nn.Module):
     - `aggregation`: over networks, "sum", "mean", "cross_attention" or "pairwise" (with `bottleneck`).
     - `combine`: "global" (no local head), "fixed" (half each) or "gate" (a softmax of both decides).
     - `local_heads`: attention heads of the local head.
+    - `checkpoint`: keep no layer's inner activations for the backward, which computes them again: the largest
+      batch grows several times, a step takes about a third longer.
     - `metabolism`: "off"; "carried", it travels with the batch and is not read, as in the original; or
       "used", convolutions along it in every layer.
 
@@ -55,6 +61,7 @@ class HeteroCell(nn.Module):
         metabolism: str = "off",
         activation: str = "relu",
         dropout: float = 0.0,
+        checkpoint: bool = False,
     ) -> None:
         super().__init__()
         if not networks:
@@ -66,6 +73,7 @@ class HeteroCell(nn.Module):
         self.networks = list(networks)
         self.combine = combine
         self.dropout = dropout
+        self.checkpoint = checkpoint
         self.embedding = nn.Embedding(num_nodes, width)
         nn.init.normal_(self.embedding.weight, std=0.02)
         self.preprocessor = Preprocessor(width, activation=activation, dropout=dropout)
@@ -111,11 +119,27 @@ class HeteroCell(nn.Module):
         x = view.lift(x) if self.training and self.dropout > 0.0 else view.begin(x)
         for place, (convolutions, aggregate) in enumerate(zip(self.convolutions, self.aggregations, strict=True)):
             gins = [gin for gin in convolutions.children() if isinstance(gin, MaskedGIN)]
-            weights = [gin.self_weight for gin in gins]
-            x = aggregate(view.convolved(self.networks, x, gins, self_weights=weights))
-            if self.metabolic:
-                x = self.metabolic[place](view, view.complete(x))
+            metabolic = self.metabolic[place] if self.metabolic else None
+            if self.checkpoint and torch.is_grad_enabled():
+                x = checkpoint(self._layer, view, x, gins, aggregate, metabolic, use_reentrant=False)
+            else:
+                x = self._layer(view, x, gins, aggregate, metabolic)
         return view.complete(x)
+
+    def _layer(
+        self,
+        view: View,
+        x: Tensor,
+        gins: list[MaskedGIN],
+        aggregate: Callable[[Iterator[Tensor]], Tensor],
+        metabolic: nn.Module | None,
+    ) -> Tensor:
+        functions: list[Callable[[Tensor], Tensor]] = list(gins)
+        if self.checkpoint and torch.is_grad_enabled():
+            functions = [partial(checkpoint, gin, use_reentrant=False) for gin in gins]
+        weights = [gin.self_weight for gin in gins]
+        x = aggregate(view.convolved(self.networks, x, functions, self_weights=weights))
+        return x if metabolic is None else metabolic(view, view.complete(x))
 
     def pooled(self, view: View) -> tuple[Tensor, Tensor]:
         """Return every sample's pooled embedding, the wild type first, and the wild type's rows.
