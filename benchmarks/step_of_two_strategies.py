@@ -46,10 +46,7 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
     model = tclab.models.HeteroCell.profiling(graph)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     strategies = {name: tclab.masking.get(name)(graph) for name in ("edge_mask", "node_mask", "delta")}
-    batches = {
-        name: strategy.collate([strategy.sample(b, nodes, 0.0) for b, nodes in enumerate(deletions)])
-        for name, strategy in strategies.items()
-    }
+    batches = {name: strategy.batch(perturbations) for name, strategy in strategies.items()}
 
     def step(name: str) -> None:
         with strategies[name].view(batches[name]) as view:

@@ -9,13 +9,18 @@ from hypothesis import strategies as st
 import tclab
 from tclab.masking.delta import Delta
 from tclab.models import HeteroCell
+from tclab.perturbation import Deletions, Perturbations
 from tclab.training.gate import FP64_TOLERANCE, Reference, relative_error
 
 
 def delta_view(graph, samples, **options):
     strategy = Delta(graph, **options)
-    made = [strategy.sample(b, torch.tensor(nodes, dtype=torch.int64), 0.0) for b, nodes in enumerate(samples)]
-    return strategy.view(strategy.collate(made))
+    return strategy.view(strategy.batch(perturbations(graph, samples)))
+
+
+def perturbations(graph, samples):
+    deletions = Deletions.of(samples, num_nodes=graph.num_nodes[graph.deleted_type])
+    return Perturbations(deletions, torch.zeros(len(samples)))
 
 
 def outcome(model, view):
@@ -72,11 +77,10 @@ def test_it_falls_over_to_the_shared_product_where_much_differs():
     everyone = torch.cartesian_prod(torch.arange(nodes), torch.arange(nodes)).t()
     graph = tclab.CellGraph.from_edges({"knows": everyone}, num_nodes=nodes)
     strategy = Delta(graph)
-    encoded = strategy.sample(0, torch.tensor([1]), 0.0).encoded
+    lost = strategy.lost_by(perturbations(graph, [[1]]).deletions)
+    (encoded,) = strategy.encode([0], lost)
     assert len(encoded) == 1  # one node's edges are few; after that, all nodes differ
-    batch = strategy.collate(
-        [strategy.sample(b, torch.tensor(d), 0.0) for b, d in enumerate([[1], list(range(8))])]
-    )
+    batch = strategy.batch(perturbations(graph, [[1], list(range(8))]))
     assert batch.known["layers"] == 0  # a batch goes as deep as its worst sample
     assert batch.edge_bytes == 0
 

@@ -17,11 +17,13 @@ from torch import Tensor
 
 from tclab.graph import CellGraph
 from tclab.masking.batch import Batch
-from tclab.masking.strategy import Sample, Strategy
+from tclab.masking.packing import Piece
+from tclab.masking.strategy import Strategy
 from tclab.message_passing import DeltaView, View
 from tclab.message_passing.delta import Step
 from tclab.message_passing.spmm import Csr
 from tclab.message_passing.sums import Link
+from tclab.perturbation import Deletions
 
 DEPTH = 2  # layers; after a third every row differs on any graph that was looked at
 LIMIT = 0.5  # of all edges: a correction costs about what the shared product's edge does
@@ -51,9 +53,15 @@ class Delta(Strategy):
     name = "delta"
 
     def __init__(
-        self, graph: CellGraph, *, ship_edges: bool = False, depth: int = DEPTH, limit: float = LIMIT
+        self,
+        graph: CellGraph,
+        *,
+        ship_edges: bool = False,
+        collation: str = "lean",
+        depth: int = DEPTH,
+        limit: float = LIMIT,
     ) -> None:
-        super().__init__(graph, ship_edges=ship_edges)
+        super().__init__(graph, ship_edges=ship_edges, collation=collation)
         self.depth = depth
         self.limit = limit
         self._outgoing: dict[str, sparse.csr_array] = {}
@@ -66,9 +74,12 @@ class Delta(Strategy):
             self._outgoing[name] = sparse.csr_array(parts, shape=(len(crow) - 1, columns))
         return self._outgoing[name]
 
-    def encode(self, index: int, lost: dict[str, Tensor]) -> list[_Change]:
-        """Return what sample `index` changes at each layer, for as long as it is little."""
-        deleted = lost[self.graph.deleted_type].numpy()
+    def encode(self, indices: Sequence[int], lost: dict[str, Deletions]) -> list[list[_Change]]:
+        """Return for each sample what it changes at each layer, for as long as it is little."""
+        deleted = lost[self.graph.deleted_type]
+        return [self._changes(deleted[sample].numpy()) for sample in range(len(indices))]
+
+    def _changes(self, deleted: np.ndarray) -> list[_Change]:
         networks = self.graph.networks
         total = sum(network.num_edges for network in networks.values())
         before = np.empty(0, dtype=np.int64)
@@ -95,14 +106,16 @@ class Delta(Strategy):
             before = np.flatnonzero(differs)
         return changes
 
-    def pack(self, samples: Sequence[Sample]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def pack(
+        self, lost: dict[str, Deletions], encoded: list[list[_Change]]
+    ) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
         """Return the matrices of all samples' changes, layer by layer, as deep as every sample has them."""
-        depth = min(len(sample.encoded) for sample in samples)
-        deleted = [sample.lost[self.graph.deleted_type].numpy() for sample in samples]
-        tensors: dict[str, Tensor] = {}
+        depth = min(map(len, encoded))
+        deleted = [lost[self.graph.deleted_type][sample].numpy() for sample in range(len(encoded))]
+        tensors: dict[str, Tensor | Piece] = {}
         for layer in range(depth):
-            changes = [sample.encoded[layer] for sample in samples]
-            after = [sample.encoded[layer + 1].before for sample in samples] if layer + 1 < depth else None
+            changes = [sample[layer] for sample in encoded]
+            after = [sample[layer + 1].before for sample in encoded] if layer + 1 < depth else None
             tensors.update(self._layer(f"edge_delta/{layer}", changes, deleted, after))
         return tensors, {"layers": depth}
 

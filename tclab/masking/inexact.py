@@ -5,6 +5,7 @@ They are here to be seen: the gate reports their error beside their time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ from tclab.graph import CellGraph
 from tclab.masking.batch import Batch
 from tclab.masking.subgraph import Subgraph
 from tclab.message_passing import View
+from tclab.perturbation import Deletions
 
 
 class _Hops(Subgraph):
@@ -23,16 +25,18 @@ class _Hops(Subgraph):
     exact = False
     hops: ClassVar[int]
 
-    def encode(self, index: int, lost: dict[str, Tensor]) -> dict[str, Tensor]:
+    def encode(self, indices: Sequence[int], lost: dict[str, Deletions]) -> list[dict[str, Tensor]]:
         """Return what `subgraph` returns where all that is farther away is lost too."""
-        return super().encode(index, {**lost, self.graph.deleted_type: self._beyond(lost)})
+        kind = self.graph.deleted_type
+        beyond = [self._beyond(lost[kind][sample]) for sample in range(len(indices))]
+        far = Deletions.of(beyond, num_nodes=self.graph.num_nodes[kind])
+        return super().encode(indices, {**lost, kind: far})
 
-    def _beyond(self, lost: dict[str, Tensor]) -> Tensor:
+    def _beyond(self, deleted: Tensor) -> Tensor:
         """Return the nodes that are deleted or too far from those that are, [n] int64.
 
         A sample that deletes nothing is near nothing: it is left whole.
         """
-        deleted = lost[self.graph.deleted_type]
         if not len(deleted):
             return deleted
         near = torch.zeros(self.graph.num_nodes[self.graph.deleted_type], dtype=torch.bool)
@@ -82,20 +86,23 @@ class SampledEdges(Subgraph):
     name = "sampled_edges"
     exact = False
 
-    def __init__(self, graph: CellGraph, *, ship_edges: bool = False, share: float = 0.25) -> None:
-        super().__init__(graph, ship_edges=ship_edges)
+    def __init__(
+        self, graph: CellGraph, *, ship_edges: bool = False, collation: str = "lean", share: float = 0.25
+    ) -> None:
+        super().__init__(graph, ship_edges=ship_edges, collation=collation)
         self.share = share
 
-    def encode(self, index: int, lost: dict[str, Tensor]) -> dict[str, Tensor]:
+    def encode(self, indices: Sequence[int], lost: dict[str, Deletions]) -> list[dict[str, Tensor]]:
         """Return what `subgraph` returns, with a share of the edges."""
-        encoded = super().encode(index, lost)
-        generator = torch.Generator().manual_seed(index)
-        for name in self.graph.networks:
-            edge_index = encoded[f"edge_index/{name}"]
-            drawn = torch.rand(edge_index.size(1), generator=generator) < self.share
-            encoded[f"edge_index/{name}"] = edge_index[:, drawn]
-            if f"edge_weight/{name}" in encoded:
-                encoded[f"edge_weight/{name}"] = encoded[f"edge_weight/{name}"][drawn]
+        encoded = super().encode(indices, lost)
+        for index, sample in zip(indices, encoded, strict=True):
+            generator = torch.Generator().manual_seed(index)
+            for name in self.graph.networks:
+                edge_index = sample[f"edge_index/{name}"]
+                drawn = torch.rand(edge_index.size(1), generator=generator) < self.share
+                sample[f"edge_index/{name}"] = edge_index[:, drawn]
+                if f"edge_weight/{name}" in sample:
+                    sample[f"edge_weight/{name}"] = sample[f"edge_weight/{name}"][drawn]
         return encoded
 
     def view(self, batch: Batch) -> View:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tclab.graph import CellGraph
 from tclab.masking.edge_mask import EdgeMask
+from tclab.perturbation import Deletions
 
 MOST = 1024  # nodes whose masks are kept: 0.3 MB each on the real graph
 
@@ -24,24 +25,27 @@ class MaskCache(EdgeMask):
 
     name = "gene_mask_cache"
 
-    def __init__(self, graph: CellGraph, *, ship_edges: bool = False, most: int = MOST) -> None:
-        super().__init__(graph, ship_edges=ship_edges)
+    def __init__(
+        self, graph: CellGraph, *, ship_edges: bool = False, collation: str = "lean", most: int = MOST
+    ) -> None:
+        super().__init__(graph, ship_edges=ship_edges, collation=collation)
         self.most = most
         self._packed: OrderedDict[int, dict[str, np.ndarray]] = OrderedDict()
 
     def _of(self, node: int) -> dict[str, np.ndarray]:
         """Return relation → [E / 8] uint8, the edges that are left when one node is deleted, a bit each."""
         if node not in self._packed:
-            masks = super().encode(0, self.graph.closure(torch.tensor([node])))
+            alone = Deletions.of([[node]], num_nodes=self.graph.num_nodes[self.graph.deleted_type])
+            masks = super().masks(self.lost_by(alone), 0)
             self._packed[node] = {name: np.packbits(mask.numpy()) for name, mask in masks.items()}
             if len(self._packed) > self.most:
                 self._packed.popitem(last=False)
         self._packed.move_to_end(node)
         return self._packed[node]
 
-    def encode(self, index: int, lost: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return relation → [E] bool, which edges every deleted node leaves."""
-        nodes = [self._of(node) for node in lost[self.graph.deleted_type].tolist()]
+    def masks(self, lost: dict[str, Deletions], sample: int) -> dict[str, Tensor]:
+        """Return one sample's masks, relation → [E] bool: which edges every deleted node leaves."""
+        nodes = [self._of(node) for node in lost[self.graph.deleted_type][sample].tolist()]
         masks = {}
         for name, network in self.graph.relations.items():
             if not nodes:
