@@ -131,9 +131,11 @@ def tiling_of(x: Tensor) -> Tiling:
     """Return the kernel and tile that a product with `x: [rows, C]` uses on this machine."""
     if x.device.type != "cpu":
         return Tiling("library", None)
-    return _fastest(x.dtype, 1 << max(x.size(1) - 1, 63).bit_length())
+    tiling = _fastest(x.dtype, 1 << max(x.size(1) - 1, 63).bit_length())
+    return tiling if x.nbytes > _CACHED else Tiling(tiling.kernel, None)
 
 
+_CACHED = 2 * 1024 * 1024  # bytes; what is no larger stays in the cache of one core, or nearly, without tiles
 _EDGES = {"narrow": 200_000, "wide": 40_000}
 _ROWS = 6_000  # of the dense matrix: the size at which a batch of 28 outgrows the last cache of most processors
 
