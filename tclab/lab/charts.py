@@ -8,8 +8,8 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-# Okabe and Ito's colour-blind safe palette, with two greys for what it lacks; the same strategy has the same
-# colour in every chart, and points have shapes too.
+# Okabe and Ito's colour-blind safe palette, then Paul Tol's muted one for what it lacks; the same strategy has the
+# same colour in every chart, and points have shapes too.
 STRATEGY_COLOURS = {
     "subgraph": "#999999",
     "edge_mask": "#d55e00",
@@ -21,6 +21,13 @@ STRATEGY_COLOURS = {
     "gpu_filter": "#56b4e9",
     "node_mask": "#009e73",
     "indices": "#0072b2",
+    "gene_mask_cache": "#882255",
+    "dense": "#117733",
+    "delta": "#44aa99",
+    "khop_1": "#332288",
+    "khop_2": "#88ccee",
+    "khop_3": "#ddcc77",
+    "sampled_edges": "#aa4499",
 }
 _OWN = ("#000000", "#7f3b08", "#4d4d4d")  # strategies of a user's own, in order
 _SHAPES = (
