@@ -101,7 +101,7 @@ def _timeline(
     )
     x = alt.X(
         "value:Q",
-        title=f"{TIMELINES[where]} [{unit} a step]",
+        title=f"{TIMELINES[where]} [{unit} a {'batch' if where in ('worker', 'loading') else 'step'}]",
         scale=alt.Scale(domain=[0, 1.45 * longest * factor], nice=False),
         axis=alt.Axis(tickCount=5, gridOpacity=0.4),
     )
