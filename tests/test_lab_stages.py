@@ -139,7 +139,7 @@ def test_the_old_chart_takes_one_timeline_alone(rows):
 def test_findings_carry_the_rows_figures(rows):
     said = lab.step_findings(rows)
     assert any("hetero_cell with edge_mask" in s and "wait 60%, backward 16%, forward 14%" in s for s in said)
-    assert any("Meanwhile a worker of hetero_cell with node_mask makes a batch in 31" in s for s in said)
+    assert any("Meanwhile a worker of hetero_cell with node_mask makes a batch in 3" in s for s in said)
     assert "Hypothesis “Data pipeline”: holds here." in said
     assert any("close within 2%" in sentence for sentence in said)
     assert any("15 of 15 had too few steps" in sentence for sentence in said)

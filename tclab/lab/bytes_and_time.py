@@ -69,8 +69,9 @@ def time_against_bytes(rows: pd.DataFrame) -> Any:
     if points.empty:
         return nothing("Mode data was not measured.")
     fits = {fit["way"]: fit for _, fit in bytes_fit(rows).iterrows()}
-    points[["ms", "q1", "q3"]] = 1e3 * points[["median_seconds", "q1_seconds", "q3_seconds"]]
-    tallest = 1.15 * max(points["q3"].max(), points["ms"].max())
+    longest = 1.15 * max(points["q3_seconds"].max(), points["median_seconds"].max())
+    second, factor = ("s", 1.0) if longest >= 1 else ("ms", 1e3)
+    points[["took", "q1", "q3"]] = factor * points[["median_seconds", "q1_seconds", "q3_seconds"]]
     panels = []
     for place, way in enumerate(ordered_ways(points)):
         own = points[points["way"] == way].copy()
@@ -84,9 +85,9 @@ def time_against_bytes(rows: pd.DataFrame) -> Any:
             axis=alt.Axis(tickCount=5, gridOpacity=0.4),
         )
         y = alt.Y(
-            "ms:Q",
-            title="ms a batch, mode data" if place == 0 else None,
-            scale=alt.Scale(domain=[0, tallest], nice=False),
+            "took:Q",
+            title=f"mode data [{second} a batch]" if place == 0 else None,
+            scale=alt.Scale(domain=[0, factor * longest], nice=False),
             axis=alt.Axis(gridOpacity=0.4),
         )
         base = alt.Chart(own).encode(x=x, color=_colour(points).legend(None))
@@ -100,7 +101,7 @@ def time_against_bytes(rows: pd.DataFrame) -> Any:
         fit = fits[way]
         if pd.notna(fit["r_squared"]):
             ends = pd.DataFrame({"sent": [0.0, end]})
-            ends["ms"] = 1e3 * (fit["seconds_at_none"] + fit["seconds_per_byte"] * size * ends["sent"])
+            ends["took"] = factor * (fit["seconds_at_none"] + fit["seconds_per_byte"] * size * ends["sent"])
             line = alt.Chart(ends).mark_line(strokeDash=[5, 3], color="#333333", clip=True)
             layers.insert(0, line.encode(x=x, y=y))
         title = alt.TitleParams(way, subtitle=_fit_words(fit), anchor="start", fontSize=12)
