@@ -101,6 +101,8 @@ def _judged_by(points: dict[str, pd.DataFrame]) -> str:
 
 
 def _percent(share: tuple[float, float, float]) -> str:
+    if share[2] < 0.001:
+        return "less than 0.1%"
     return f"{share[0]:.1%} [{max(0.0, share[1]):.1%}, {share[2]:.1%}]"
 
 
