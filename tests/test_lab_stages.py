@@ -102,6 +102,13 @@ def test_a_timeline_that_does_not_close_has_words_and_no_bar():
     assert "1 of 2 timelines do not close and are not drawn" in said
 
 
+def test_a_way_that_was_not_run_is_not_said_to_load_nothing():
+    text = drawn(lab.step_stages(framed([*point_rows("edge_mask"), *point_rows("indices", "data")])))
+    assert "not run" in text
+    assert "nothing is made" not in text
+    assert "nothing is made" in drawn(lab.step_stages(framed([*point_rows("edge_mask"), *every_mode()])))
+
+
 @pytest.mark.parametrize(("closure", "whether"), [(None, True), (0.981, True), (1.019, True), (0.979, False)])
 def test_the_tolerance_is_two_percent(closure, whether):
     assert parts.closes(closure) is whether
