@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from tclab.lab.charts import _colour, _title, bytes_text
@@ -52,7 +53,7 @@ def bytes_fit(rows: pd.DataFrame) -> pd.DataFrame:
                 "low": fit.slope - reach,
                 "high": fit.slope + reach,
                 "seconds_at_none": fit.intercept,
-                "r_squared": fit.rvalue**2,
+                "r_squared": 0.0 if np.isnan(fit.rvalue) else fit.rvalue**2,  # nan: not one time differs
             }
         found.append(line)
     columns = ["way", "model", "strategy", "batch_sizes", "seconds_per_byte", "low", "high", "seconds_at_none"]
@@ -68,8 +69,9 @@ def time_against_bytes(rows: pd.DataFrame) -> Any:
     if points.empty:
         return nothing("Mode data was not measured.")
     fits = {fit["way"]: fit for _, fit in bytes_fit(rows).iterrows()}
-    points[["ms", "q1", "q3"]] = 1e3 * points[["median_seconds", "q1_seconds", "q3_seconds"]]
-    tallest = 1.15 * max(points["q3"].max(), points["ms"].max())
+    longest = 1.15 * max(points["q3_seconds"].max(), points["median_seconds"].max())
+    second, factor = ("s", 1.0) if longest >= 1 else ("ms", 1e3)
+    points[["took", "q1", "q3"]] = factor * points[["median_seconds", "q1_seconds", "q3_seconds"]]
     panels = []
     for place, way in enumerate(ordered_ways(points)):
         own = points[points["way"] == way].copy()
@@ -83,9 +85,9 @@ def time_against_bytes(rows: pd.DataFrame) -> Any:
             axis=alt.Axis(tickCount=5, gridOpacity=0.4),
         )
         y = alt.Y(
-            "ms:Q",
-            title="ms a batch, mode data" if place == 0 else None,
-            scale=alt.Scale(domain=[0, tallest], nice=False),
+            "took:Q",
+            title=f"mode data [{second} a batch]" if place == 0 else None,
+            scale=alt.Scale(domain=[0, factor * longest], nice=False),
             axis=alt.Axis(gridOpacity=0.4),
         )
         base = alt.Chart(own).encode(x=x, color=_colour(points).legend(None))
@@ -99,7 +101,7 @@ def time_against_bytes(rows: pd.DataFrame) -> Any:
         fit = fits[way]
         if pd.notna(fit["r_squared"]):
             ends = pd.DataFrame({"sent": [0.0, end]})
-            ends["ms"] = 1e3 * (fit["seconds_at_none"] + fit["seconds_per_byte"] * size * ends["sent"])
+            ends["took"] = factor * (fit["seconds_at_none"] + fit["seconds_per_byte"] * size * ends["sent"])
             line = alt.Chart(ends).mark_line(strokeDash=[5, 3], color="#333333", clip=True)
             layers.insert(0, line.encode(x=x, y=y))
         title = alt.TitleParams(way, subtitle=_fit_words(fit), anchor="start", fontSize=12)
@@ -112,7 +114,7 @@ def time_against_bytes(rows: pd.DataFrame) -> Any:
 def _fit_words(fit: pd.Series) -> str:
     if pd.isna(fit["r_squared"]):
         return f"{fit['batch_sizes']} batch sizes: too few for a line"
-    if fit["low"] <= 0:
+    if not fit["low"] > 0:  # missing where nothing varies
         return f"R² = {fit['r_squared']:.2f}: no slope that differs from 0"
     return f"R² = {fit['r_squared']:.3f}, {bytes_text(1 / fit['seconds_per_byte'])}/s"
 
@@ -121,7 +123,8 @@ def bytes_words(rows: pd.DataFrame) -> list[str]:
     """Return whether each way of loading is bound by bytes, a sentence each, and what the others say to it.
 
     In one strategy bytes grow with samples, so its line alone cannot tell them apart: a strategy that makes the
-    same samples of fewer bytes can.
+    same samples of fewer bytes can. Bound by bytes is what fits a line, grows with it for the most part, and takes
+    more than twice as long as the same samples in few bytes.
     """
     points, said = _points(rows), []
     fits = {fit["way"]: fit for _, fit in bytes_fit(rows).iterrows()}
@@ -132,31 +135,29 @@ def bytes_words(rows: pd.DataFrame) -> list[str]:
             continue
         top = own.iloc[-1]
         words = f"{fit['way']}: R² = {fit['r_squared']:.3f} over {fit['batch_sizes']} batch sizes"
-        if fit["r_squared"] < GOOD or fit["low"] <= 0:
-            said.append(f"{words}: time does not follow bytes (up to {bytes_text(top['batch_bytes'])}).")
+        lean, cheaper = _lean(points, top)
+        if fit["r_squared"] < GOOD or not fit["low"] > 0:
+            said.append(
+                f"{words}: not shown that time follows bytes, up to {bytes_text(top['batch_bytes'])}.{lean}"
+            )
             continue
-        speed = bytes_text(1 / fit["seconds_per_byte"])
-        share = 1 - max(0.0, fit["seconds_at_none"]) / top["median_seconds"]
+        grows = min(1.0, max(0.0, 1 - fit["seconds_at_none"] / top["median_seconds"]))
         words += (
-            f": time follows bytes, or samples, at {speed} a second; "
-            f"{max(0.0, share):.0%} of the time at batch {int(top['batch_size'])} grows with them"
+            f": time follows bytes, {bytes_text(1 / fit['seconds_per_byte'])} a second, and {grows:.0%} of it at "
+            f"batch {int(top['batch_size'])} grows with them.{lean}"
         )
-        said.append(f"{words}. {_lean(points, top)}".strip())
+        said.append(f"{words} So it is bound by bytes." if cheaper and grows > 0.5 else words)
     return said
 
 
-def _lean(points: pd.DataFrame, top: pd.Series) -> str:
-    """Return what the same samples take with the fewest bytes, which tells bytes from samples."""
+def _lean(points: pd.DataFrame, top: pd.Series) -> tuple[str, bool]:
+    """Return what the same samples take with the fewest bytes, and whether that is surely less than half."""
     same = points[(points["model"] == top["model"]) & (points["batch_size"] == top["batch_size"])]
     least = same.sort_values("batch_bytes").iloc[0]
     if least["way"] == top["way"] or least["batch_bytes"] > 0.1 * top["batch_bytes"]:
-        return ""
-    share = least["median_seconds"] / top["median_seconds"]
-    apart = least["q3_seconds"] < top["q1_seconds"]
+        return "", False
     words = (
-        f"The same samples with {least['strategy']}, {bytes_text(least['batch_bytes'])} for "
-        f"{bytes_text(top['batch_bytes'])}, take {share:.1%} of that time"
+        f" The same samples with {least['strategy']}, {bytes_text(least['batch_bytes'])} for "
+        f"{bytes_text(top['batch_bytes'])}, take {least['median_seconds'] / top['median_seconds']:.1%} of that."
     )
-    if not apart:
-        return f"{words}, but the quartiles overlap: undecided."
-    return f"{words}: {'so it is bound by bytes.' if share < 0.5 else 'so samples cost more than bytes.'}"
+    return words, bool(least["q3_seconds"] < 0.5 * top["q1_seconds"])

@@ -122,7 +122,7 @@ def _panel(costs: pd.DataFrame, model: str, x: alt.X, colour: Any) -> Any:
         base.mark_text(align="left", fontSize=10).encode(x=alt.value(_WIDTH + 8), text="text:N", color=grey),
         alt.Chart(labels).mark_text(align="right", fontSize=11).encode(y=y, x=alt.value(-6), text="habit:N"),
     ]
-    title = alt.TitleParams(model, anchor="start", fontSize=12)
+    title = alt.TitleParams(model, anchor="start", frame="group", fontSize=12)
     return alt.layer(*layers).properties(width=_WIDTH, height=16 * end, title=title)
 
 
@@ -157,5 +157,6 @@ def habit_words(rows: pd.DataFrame) -> list[str]:
         said.append(f"{place}: {'; '.join(parts)}.")
     missing = rows[(rows["stage"] == "step") & (rows["status"] != "ok")]
     if len(missing):
-        said.append(f"{len(missing)} points of habits have no time: {missing['status'].mode().iloc[0]}.")
+        points = "1 point of habits has" if len(missing) == 1 else f"{len(missing)} points of habits have"
+        said.append(f"{points} no time: {missing['status'].mode().iloc[0]}.")
     return said or ["No habit was measured beside a step without it."]

@@ -97,10 +97,12 @@ def _judged_by(points: dict[str, pd.DataFrame]) -> str:
         return f"{words}."
     words += f" of {row['edges']:,} edges"
     small = row["edges"] < 0.5 * sum(size.edges for size in NETWORK_SIZES.values())
-    return f"{words}{', far from the real size: run it at scale 1.0 to know that' if small else ''}."
+    return f"{words}{', far fewer than the real 2.4 million, of which this says nothing' if small else ''}."
 
 
 def _percent(share: tuple[float, float, float]) -> str:
+    if share[2] < 0.001:
+        return "less than 0.1%"
     return f"{share[0]:.1%} [{max(0.0, share[1]):.1%}, {share[2]:.1%}]"
 
 

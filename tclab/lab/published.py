@@ -12,6 +12,7 @@ import pandas as pd
 from tclab.errors import InputError
 from tclab.lab.charts import STRATEGY_COLOURS, _colour, where_measured
 from tclab.lab.parts import one_point_each, times_text
+from tclab.training import MODES
 
 _COLUMNS = ["key", "model", "gpus", "batch_size", "what", "value", "unit", "standing", "caveat"]
 RECORDS = 265_851  # of the published training split
@@ -99,7 +100,8 @@ def measured_ratios(rows: pd.DataFrame) -> pd.DataFrame:
     steps = one_point_each(rows)
     steps = steps[steps["stage"] == "step"]
     found = []
-    for mode, own in steps.groupby("mode", sort=False):
+    for mode in _modes(steps):
+        own = steps[steps["mode"] == mode]
         dango = own[own["model"] == "dango"]
         if dango.empty:
             continue
@@ -142,7 +144,7 @@ def beside_published(rows: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
 
 
 def _modes(frame: pd.DataFrame) -> list[str]:
-    return [mode for mode in ("data", "empty", "model", "step", "fixed_batch") if mode in set(frame["mode"])]
+    return [mode for mode in MODES if mode in set(frame["mode"])]
 
 
 def _scale_of(standings: list[str], place: int) -> alt.Scale:
@@ -156,7 +158,13 @@ def ratios_beside_published(rows: pd.DataFrame, figures: pd.DataFrame) -> Any:
     old["key"] = old["figure"].str.split(":").str[0]
     old["text"] = old["key"] + ", " + old["standing"]
     modes = _modes(pd.concat([measured[["mode"]], old[["mode"]]]))
-    y = alt.Y("mode:N", sort=modes, scale=alt.Scale(domain=modes), title=None, axis=_BETWEEN)
+    y = alt.Y(
+        "mode:N",
+        sort=modes,
+        scale=alt.Scale(domain=modes, paddingInner=0, paddingOuter=0),
+        title=None,
+        axis=_BETWEEN,
+    )
     lanes = ["published", *(name for name in STRATEGY_COLOURS if name in set(measured["strategy"]))]
     lanes += [name for name in dict.fromkeys(measured["strategy"]) if name not in lanes]
     offset = alt.Scale(domain=lanes, paddingOuter=0.6)

@@ -58,7 +58,7 @@ def step_stages(rows: pd.DataFrame) -> Any:
         longest = max(wholes["with_idle"].max(), own["whole_q3_seconds"].max())
         unit, factor = ("s", 1.0) if longest >= 1 else ("ms", 1e3)
         row = [
-            _timeline(own[own["where"] == where], where, ways, shown, (unit, factor, longest), place == 0)
+            _timeline(own, where, ways, shown, (unit, factor, longest), place == 0)
             for place, where in enumerate(timelines)
         ]
         row.append(_bytes(one_point_each(rows).query("mode == @mode"), ways))
@@ -88,6 +88,8 @@ def _timeline(
 ) -> Any:
     """Return one panel: the bars of one timeline in one mode, words where there is none to draw."""
     unit, factor, longest = axis
+    ran = set(parts["way"])
+    parts = parts[parts["where"] == where]
     parts = parts.assign(
         order=parts["stage"].map({name: place for place, name in enumerate(STAGE_COLOURS)}).astype(float)
     )
@@ -101,7 +103,7 @@ def _timeline(
     )
     x = alt.X(
         "value:Q",
-        title=f"{TIMELINES[where]} [{unit} a step]",
+        title=f"{TIMELINES[where]} [{unit} a {'batch' if where in ('worker', 'loading') else 'step'}]",
         scale=alt.Scale(domain=[0, 1.45 * longest * factor], nice=False),
         axis=alt.Axis(tickCount=5, gridOpacity=0.4),
     )
@@ -117,20 +119,20 @@ def _timeline(
         alt.Chart(wholes)
         .mark_rule(strokeWidth=1.5, color="#000000")
         .encode(y=y, x=alt.X("q1_value:Q"), x2="q3_value:Q"),
-        alt.Chart(_words(parts, ways, where))
+        alt.Chart(_words(parts, ways, ran))
         .mark_text(align="left", dx=5, fontSize=10, color="#444444")
         .encode(y=y, x=alt.X("end:Q"), text="text:N"),
     ]
     return alt.layer(*layers).properties(width=_WIDTHS[where], height=_ROW * len(ways))
 
 
-def _words(parts: pd.DataFrame, ways: list[str], where: str) -> pd.DataFrame:
+def _words(parts: pd.DataFrame, ways: list[str], ran: set[str]) -> pd.DataFrame:
     """Return what stands behind each bar, or in place of one: its closure, or why there is none."""
     found = []
     for way in ways:
         own = parts[parts["way"] == way]
         if own.empty:
-            text, end = ("not run" if where in ("host", "device") else "none: nothing is made"), 0.0
+            text, end = ("none: nothing is made" if way in ran else "not run"), 0.0
         else:
             closure = own["closure"].iloc[0]
             text = closure_text(closure)
