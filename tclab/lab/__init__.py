@@ -11,6 +11,7 @@ from tclab.lab.charts import (
     throughput_by_networks,
     throughput_by_strategy,
 )
+from tclab.lab.epoch import epoch_chart, epoch_table, model_ratios
 from tclab.lab.habits import cost_of_habits, habit_costs, habit_words
 from tclab.lab.hypotheses import Hypothesis, hypotheses
 from tclab.lab.live import LiveSweep, has_front_end, project_path
@@ -41,6 +42,8 @@ __all__ = [
     "bytes_words",
     "carry_over_table",
     "cost_of_habits",
+    "epoch_chart",
+    "epoch_table",
     "findings",
     "gate",
     "habit_costs",
@@ -49,6 +52,7 @@ __all__ = [
     "hypotheses",
     "ledger_table",
     "machine",
+    "model_ratios",
     "pairs_of",
     "project_path",
     "published_figures",

@@ -1,6 +1,8 @@
 """A grid of points, running one, keeping rows."""
 
 from tclab.sweeps.contest import cells_of, loop_of, race_grid, race_points
+from tclab.sweeps.epoch import Epoch, EpochError, Prediction, predict_epoch, run_epoch
+from tclab.sweeps.epoch_costs import Costs
 from tclab.sweeps.grids import grid
 from tclab.sweeps.originals import experiment_083, experiment_084
 from tclab.sweeps.point import Point
@@ -10,7 +12,11 @@ from tclab.sweeps.sweeping import Progress, sweep
 from tclab.sweeps.whole_step import in_each_mode, over_bytes, with_each_habit
 
 __all__ = [
+    "Costs",
+    "Epoch",
+    "EpochError",
     "Point",
+    "Prediction",
     "Progress",
     "Results",
     "cells_of",
@@ -21,9 +27,11 @@ __all__ = [
     "in_each_mode",
     "loop_of",
     "over_bytes",
+    "predict_epoch",
     "race_grid",
     "race_points",
     "run",
+    "run_epoch",
     "sweep",
     "with_each_habit",
 ]

@@ -76,10 +76,11 @@ def _rows(request: dict[str, Any]) -> list[dict[str, Any]]:
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     point = Point.from_dict(request["point"])
+    from tclab.sweeps.epoch import predicted_and_measured
     from tclab.sweeps.measure import measure
 
     try:
-        rows = measure(point)
+        rows = [predicted_and_measured(point, **request["epoch"])] if "epoch" in request else measure(point)
     except Exception as error:
         traceback.print_exc()
         rows = [{**columns_of(point), "stage": "step", "status": _failed(error)}]

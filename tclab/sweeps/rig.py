@@ -27,11 +27,13 @@ class Rig:
     **Arguments:**
 
     - `point`: resolved.
-    - `loads`: an epoch of its batches, again and again.
+    - `data`: its batches, each made when it is asked for.
+    - `loads`: an epoch of them by the point's workers, again and again.
     - `step`: what is run on each.
     """
 
     point: Point
+    data: Batches
     loads: Loader
     step: Step
 
@@ -70,14 +72,15 @@ def rig(point: Point, samples: int) -> Iterator[Rig]:
                 accumulate=point.accumulate,
                 habits=point.habits,
             )
+            data = Batches(loading, read, point.batch_size)
             loads = loader(
-                Batches(loading, read, point.batch_size),
+                data,
                 workers=point.workers,
                 pin_memory=bool(point.pin_memory),
                 prefetch_factor=point.prefetch_factor,
                 start_method=point.start_method,
                 persistent_workers=point.persistent_workers,
             )
-            yield Rig(point, loads, step)
+            yield Rig(point, data, loads, step)
         finally:
             loading.close()

@@ -140,10 +140,21 @@ def rows_of(point: Point, *, fresh: bool = False, memory_bytes: int | None = Non
     if reason is not None:
         return table([{**columns_of(point), "stage": "step", "status": reason}])
     point = point.resolved()
+    answer = answer_of(point, fresh=fresh, memory_bytes=memory_bytes)
+    if isinstance(answer, str):
+        answer = [{**columns_of(point), "stage": "step", "status": answer}]
+    return table(answer)
+
+
+def answer_of(
+    point: Point, *, fresh: bool, memory_bytes: int | None = None, **more: Any
+) -> list[dict[str, Any]] | str:
+    """Return what a child process answers about a resolved point, or how it died; `more` goes with the request."""
     request = {
         "point": point.to_dict(),
         "modules": _modules(point),
         "path": [p for p in sys.path if p] + [os.getcwd()],
+        **more,
     }
     with _lock:
         key = (point.allocator, memory_bytes)
@@ -165,9 +176,7 @@ def rows_of(point: Point, *, fresh: bool = False, memory_bytes: int | None = Non
             child.close()  # a new one for the next point: this one is dead, or holds too much
         else:
             _children[key] = child
-    if isinstance(answer, str):
-        answer = [{**columns_of(point), "stage": "step", "status": answer}]
-    return table(answer)
+    return answer
 
 
 _running: list[_Child] = []

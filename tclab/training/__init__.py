@@ -6,6 +6,7 @@ from tclab.training.habits import HABITS, Habit
 from tclab.training.lightning_loop import lightning_module, run_lightning
 from tclab.training.loading import START_METHODS, Batches, LoadedBatch, Loader, WorkerDiedError, loader
 from tclab.training.loops import LOOPS, run_plain
+from tclab.training.pipeline import Machinery, Simulated, Speeds, simulate
 from tclab.training.step import DTYPES, MODES, OPTIMIZERS, Step
 
 __all__ = [
@@ -20,7 +21,10 @@ __all__ = [
     "Habit",
     "LoadedBatch",
     "Loader",
+    "Machinery",
     "Reference",
+    "Simulated",
+    "Speeds",
     "Step",
     "WorkerDiedError",
     "double_buffered",
@@ -29,4 +33,5 @@ __all__ = [
     "loader",
     "run_lightning",
     "run_plain",
+    "simulate",
 ]

@@ -1,0 +1,130 @@
+"""How much processes slow one another down: the point's own work, done side by side without a DataLoader."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import fmean, median
+from typing import Any
+
+import torch
+
+from tclab.training import Batches, Speeds
+
+_ROUNDS = 2
+_READY_SECONDS = 120.0  # a spawned process imports torch first
+
+
+def _make(data: Batches, ready: Any, go: Any, stop: Any, answers: Any) -> None:
+    """Make batches for as long as `go` is set, and in the end say when each was begun and ended."""
+    torch.set_num_threads(1)  # as in a DataLoader's worker
+    made = []
+    data[0]
+    ready.set()
+    number = 0
+    while not stop.is_set():
+        if go.wait(0.05):
+            loaded = data[number % len(data)]
+            made.append((loaded.making.begin_ns, loaded.making.end_ns))
+            number += 1
+    answers.send(made)
+
+
+class _Neighbour:
+    """A process that makes batches while it is told to."""
+
+    def __init__(self, context: Any, data: Batches) -> None:
+        self.ready, self.go, self._stop = context.Event(), context.Event(), context.Event()
+        self._answers, theirs = context.Pipe(duplex=False)
+        self._process = context.Process(
+            target=_make, args=(data, self.ready, self.go, self._stop, theirs), daemon=True
+        )
+        begin = time.perf_counter()
+        self._process.start()
+        self.start_seconds = time.perf_counter() - begin
+        theirs.close()  # so that its end is seen here
+
+    def made(self) -> list[tuple[int, int]]:
+        """Stop it and return when each batch was begun and ended."""
+        self._stop.set()
+        found: list[tuple[int, int]] = self._answers.recv()
+        return found
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.join()
+
+
+@contextmanager
+def _neighbours(data: Batches, number: int, start_method: str | None) -> Iterator[list[_Neighbour]]:
+    context = multiprocessing.get_context(start_method)
+    found: list[_Neighbour] = []
+    try:
+        for _ in range(number):
+            found.append(_Neighbour(context, data))
+            if not found[-1].ready.wait(_READY_SECONDS):
+                raise RuntimeError(f"a process was started by {start_method} and made no batch")
+        yield found
+    finally:
+        for neighbour in found:
+            neighbour.end()
+
+
+def speeds_of(
+    data: Batches, train: Callable[[], Any], *, workers: int, start_method: str | None, seconds: float
+) -> tuple[Speeds, float]:
+    """Return how processes slow one another down, and the seconds that starting one takes.
+
+    Up to `workers` processes make batches, with the training process at work and without, in rounds.
+
+    **Arguments:**
+
+    - `train`: one step, to its end.
+    - `seconds`: of each of `2 * workers + 1` settings, in each of two rounds.
+    """
+    windows: dict[tuple[int, bool], list[tuple[int, int]]] = {}
+    steps: dict[int, list[float]] = {}
+    with _neighbours(data, workers, start_method) as neighbours:
+        for _ in range(_ROUNDS):
+            for busy in range(workers + 1):
+                for neighbour in neighbours[:busy]:
+                    neighbour.go.set()
+                for training in (False, True) if busy else (True,):
+                    begin = time.perf_counter_ns()
+                    if training:
+                        steps.setdefault(busy, []).extend(_repeated(train, seconds))
+                    else:
+                        time.sleep(seconds)
+                    windows.setdefault((busy, training), []).append((begin, time.perf_counter_ns()))
+                for neighbour in neighbours[:busy]:
+                    neighbour.go.clear()
+                time.sleep(seconds / 10)  # for the batches that are still under way
+        start = median(neighbour.start_seconds for neighbour in neighbours)
+        made = [batch for neighbour in neighbours for batch in neighbour.made()]
+    load = {setting: _mean_within(made, spans) for setting, spans in windows.items() if setting[0]}
+    alone, step = load[1, False], fmean(steps[0])
+    counts = range(1, workers + 1)
+    return Speeds(
+        load=tuple(alone / load[busy, False] for busy in counts),
+        load_beside=tuple(alone / load[busy, True] for busy in counts),
+        step=tuple(step / fmean(steps[busy]) for busy in range(workers + 1)),
+    ), start
+
+
+def _repeated(train: Callable[[], Any], seconds: float) -> list[float]:
+    found: list[float] = []
+    end = time.perf_counter() + seconds
+    while (begin := time.perf_counter()) < end or not found:
+        train()
+        found.append(time.perf_counter() - begin)
+    return found
+
+
+def _mean_within(made: list[tuple[int, int]], windows: list[tuple[int, int]]) -> float:
+    """Return nanoseconds a batch: of those whose middle lies in one of the windows, the mean."""
+    found = [
+        end - begin for begin, end in made if any(first <= (begin + end) // 2 <= last for first, last in windows)
+    ]
+    return fmean(found)
