@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tclab.sweeps import Results
+from tclab.sweeps.epoch import read_epoch
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -61,6 +62,20 @@ def test_sweep_runs_headlessly_with_lists_and_keeps_its_rows(tmp_path):
     assert "skipped: dango reads no masked graph" in json.dumps(shown["findings"])
     assert (tmp_path / "out.ipynb").stat().st_size < 2_000_000
     assert "widgets" not in json.loads((tmp_path / "out.ipynb").read_text())["metadata"]
+
+
+def test_epoch_runs_headlessly_and_keeps_predictions_beside_what_was_measured(tmp_path):
+    wanted = (("models", "dango"), ("strategies", "indices"), ("modes", "step,data"), ("workers", "0,2"),
+              ("batch_sizes", 4), ("steps", 2), ("epoch_steps", 3), ("results", tmp_path / "record"))  # fmt: skip
+    done = papermill(ROOT / "notebooks" / "epoch.ipynb", tmp_path / "out.ipynb", *wanted)
+    assert done.returncode == 0, done.stderr[-3000:]
+    epochs = [read_epoch(path) for path in (tmp_path / "record").glob("*.measured.json")]
+    assert {(e.point.mode, e.predicted.workers) for e in epochs} == {
+        ("step", 0), ("step", 2), ("data", 0), ("data", 2)
+    }  # fmt: skip
+    assert all(e.written_at < e.began_at and e.predicted.steps == 3 for e in epochs)
+    shown = outputs(tmp_path / "out.ipynb")
+    assert any("image/png" in output.get("data", {}) for output in shown["chart"])
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ import pandas as pd
 
 from tclab.sweeps.epoch import BOTH, COMPUTE, LOADER, Epoch
 
-# Okabe and Ito's: what an epoch waits for, in the colours that waiting, computing and both have in no other chart
+# Okabe and Ito's colours; points have shapes too
 BINDING_COLOURS = {LOADER: "#e69f00", COMPUTE: "#0072b2", BOTH: "#009e73"}
 _SHAPES = {LOADER: "square", COMPUTE: "circle", BOTH: "diamond"}
+_WIDTH = 460
 WITHIN = 0.10  # what a prediction is allowed to be off by
 
 
@@ -37,7 +38,7 @@ def epoch_chart(epochs: Sequence[Epoch], *, where: str = "") -> alt.LayerChart:
                 "low": epoch.predicted.low / epoch.measured_seconds,
                 "high": epoch.predicted.high / epoch.measured_seconds,
                 "binds": epoch.predicted.binds,
-                "seconds": f"{epoch.predicted.seconds:.3g} s, measured {epoch.measured_seconds:.3g} s",
+                "seconds": f"predicted {epoch.predicted.seconds:.3g} s, measured {epoch.measured_seconds:.3g} s",
             }
             for epoch in epochs
         ]
@@ -51,6 +52,7 @@ def epoch_chart(epochs: Sequence[Epoch], *, where: str = "") -> alt.LayerChart:
         "binds:N",
         title="bound by",
         scale=alt.Scale(domain=shown, range=[BINDING_COLOURS[name] for name in shown]),
+        legend=alt.Legend(orient="bottom"),
     )
     shape = alt.Shape(
         "binds:N", title="bound by", scale=alt.Scale(domain=shown, range=[_SHAPES[name] for name in shown])
@@ -64,11 +66,11 @@ def epoch_chart(epochs: Sequence[Epoch], *, where: str = "") -> alt.LayerChart:
         .encode(x=alt.X("at:Q", scale=scale)),
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y, color=colour),
         base.mark_point(filled=True, size=80, opacity=1).encode(x=x, y=y, color=colour, shape=shape),
-        base.mark_text(align="left", dx=8, color="#555555").encode(x=alt.value(520), y=y, text="seconds:N"),
+        base.mark_text(align="left", dx=8, color="#555555").encode(x=alt.value(_WIDTH), y=y, text="seconds:N"),
     )
     inside = int((abs(rows["ratio"] - 1) <= WITHIN).sum())
     return chart.properties(
-        width=520,
+        width=_WIDTH,
         height=alt.Step(26),
         title=alt.TitleParams(
             f"{inside} of {len(rows)} epochs took what was predicted, within {WITHIN:.0%}",

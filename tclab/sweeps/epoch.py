@@ -31,7 +31,7 @@ from tclab.training.step import WITHOUT_MODEL
 TRAINING_SAMPLES = 265_851  # of the original's 332,313 triples, split 80/10/10
 LOADER, COMPUTE, BOTH = "loader", "compute", "both"
 _RUNS = 100  # simulated epochs behind an interval
-_EVENTS = 100_000  # simulated batches in all; an epoch of more goes on at the pace of its beginning
+_EVENTS = 50_000  # simulated batches in all; an epoch of more goes on at the pace of its beginning
 _MOSTLY = 0.75
 
 
@@ -258,22 +258,18 @@ def _epoch(here: Rig, steps: int, folder: Path) -> Path:
     gc.collect()
     costs = costs_of(here)
     options: dict[str, Any] = {"workers": point.workers, "prefetch_factor": point.prefetch_factor}
-    predicted = predict_epoch(costs, steps=steps, **options)
+    fields = {
+        "point": point.to_dict(),
+        "predicted": asdict(predict_epoch(costs, steps=steps, **options)),
+        "full": asdict(predict_epoch(costs, steps=full_steps(point), **options)),
+        "costs": costs.to_dict(),
+        "environment": environment(),
+        "conditions": around,
+    }
     written = datetime.now(UTC)
     name = f"{written:%Y%m%dT%H%M%S%f}-{point.model}-{point.strategy}-{point.workers}workers"
     prediction = folder / f"{name}.prediction.json"
-    _keep(
-        prediction,
-        {
-            "written_at": written.isoformat(),
-            "point": point.to_dict(),
-            "predicted": asdict(predicted),
-            "full": asdict(predict_epoch(costs, steps=full_steps(point), **options)),
-            "costs": costs.to_dict(),
-            "environment": environment(),
-            "conditions": around,
-        },
-    )
+    _keep(prediction, {"written_at": written.isoformat(), **fields})
     gc.collect()
     began = datetime.now(UTC)
     begin = raw_clock_ns()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tclab.masking import Batch
-from tclab.sweeps.neighbours import speeds_of
+from tclab.sweeps.neighbours import COLD, speeds_of
 from tclab.sweeps.rig import Rig
 from tclab.timing import Ledger, raw_clock_ns
 from tclab.training import Batches, Machinery, Speeds, loader
@@ -21,7 +21,6 @@ from tclab.training.step import WITHOUT_MODEL
 
 _ROUNDS = 3  # of starting a worker
 _BATCHES = (5, 12, 40)  # handed over in a round: at least however large, at least, at most
-_COLD = 4  # a worker's first batches: it copies each page of its parent's memory that it writes to
 _ROUND_SECONDS = 0.2
 _ROUND_BYTES = 1 << 30  # in shared memory, where least allows
 
@@ -76,7 +75,7 @@ def costs_of(rig: Rig) -> Costs:
         _training(rig),
         workers=point.workers,
         start_method=point.start_method,
-        seconds=max(_ROUND_SECONDS, 3 * mean_load, 3 * mean_step),
+        seconds=max(_ROUND_SECONDS, 5 * mean_load, 5 * mean_step),
     )
     return Costs(load, step, around, _machinery(rig, median(load), start), speeds)
 
@@ -136,7 +135,7 @@ def _machinery(rig: Rig, load: float, start: float) -> Machinery:
         max(_ROUND_SECONDS / max(load, 1e-6), _BATCHES[1]), _ROUND_BYTES / max(first.bytes, 1), _BATCHES[2]
     )
     data = _first(rig.data, max(int(number), _BATCHES[0]))
-    cold = min(_COLD, len(data) // 2)
+    cold = min(COLD, len(data) // 2)
     own = [_own(data, i) for i in range(min(len(data), 10))]
     cycles: list[float] = []
     taking, waking, ending = [], [], []

@@ -6,14 +6,17 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 import torch
+from scipy.stats import trim_mean
 
 from tclab.training import Batches, Speeds
 
+COLD = 4  # a new process's first batches: it copies each page of its parent's memory that it writes to
 _ROUNDS = 2
+_TRIM = 0.1  # of the shortest and longest times: a garbage collection comes once in a window or not at all
 _READY_SECONDS = 120.0  # a spawned process imports torch first
 
 
@@ -21,9 +24,9 @@ def _make(data: Batches, ready: Any, go: Any, stop: Any, answers: Any) -> None:
     """Make batches for as long as `go` is set, and in the end say when each was begun and ended."""
     torch.set_num_threads(1)  # as in a DataLoader's worker
     made = []
-    data[0]
+    for number in range(COLD):
+        data[number % len(data)]
     ready.set()
-    number = 0
     while not stop.is_set():
         if go.wait(0.05):
             loaded = data[number % len(data)]
@@ -77,7 +80,8 @@ def speeds_of(
 ) -> tuple[Speeds, float]:
     """Return how processes slow one another down, and the seconds that starting one takes.
 
-    Up to `workers` processes make batches, with the training process at work and without, in rounds.
+    Up to `workers` processes make batches, with the training process at work and without, in rounds. None is taken
+    to be faster beside others than by itself.
 
     **Arguments:**
 
@@ -104,12 +108,12 @@ def speeds_of(
         start = median(neighbour.start_seconds for neighbour in neighbours)
         made = [batch for neighbour in neighbours for batch in neighbour.made()]
     load = {setting: _mean_within(made, spans) for setting, spans in windows.items() if setting[0]}
-    alone, step = load[1, False], fmean(steps[0])
+    alone, step = load[1, False], _mean(steps[0])
     counts = range(1, workers + 1)
     return Speeds(
-        load=tuple(alone / load[busy, False] for busy in counts),
-        load_beside=tuple(alone / load[busy, True] for busy in counts),
-        step=tuple(step / fmean(steps[busy]) for busy in range(workers + 1)),
+        load=tuple(min(1.0, alone / load[busy, False]) for busy in counts),
+        load_beside=tuple(min(1.0, alone / load[busy, True]) for busy in counts),
+        step=tuple(min(1.0, step / _mean(steps[busy])) for busy in range(workers + 1)),
     ), start
 
 
@@ -127,4 +131,8 @@ def _mean_within(made: list[tuple[int, int]], windows: list[tuple[int, int]]) ->
     found = [
         end - begin for begin, end in made if any(first <= (begin + end) // 2 <= last for first, last in windows)
     ]
-    return fmean(found)
+    return _mean(found)
+
+
+def _mean(times: list[Any]) -> float:
+    return float(trim_mean(times, _TRIM))
