@@ -1,4 +1,4 @@
-"""How a timing goes wrong, each way held by a test of its name; P15 (unused parameters under DDP) waits for ranks."""
+"""How a timing goes wrong, each way held by a test of its name; P15 (unused parameters of DDP) waits for ranks."""
 
 import ast
 from pathlib import Path
