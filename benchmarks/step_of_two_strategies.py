@@ -1,11 +1,12 @@
-"""A whole training step of `edge_mask` against `node_mask` on the real size, under two allocators.
+"""A whole training step of `edge_mask` against `node_mask` and `delta` on the real size, under two allocators.
 
     python benchmarks/step_of_two_strategies.py [--scale 1.0] [--batch-size 2] [--rounds 7]
 
 HeteroCell's profiling configuration on the CPU, the same samples, weights and predictions. Most of the first
 ratio is the default allocator giving pages back and faulting them in again, so both allocators are shown: only
-together are they honest. Beside it: a `node_mask` step against its own sparse sums and matrix products alone
-(the very calls of one step, replayed), and `edge_mask`'s layer against PyG's `GINConv` with a mask in its
+together are they honest. A step makes its view, from a batch that was loaded before. Beside it: a `node_mask` and
+a `delta` step against their own sparse sums and matrix products alone (the very calls of one step, replayed),
+and `edge_mask`'s layer against PyG's `GINConv` with a mask in its
 message. Everything that is compared runs in one process, in alternating order; ratios are medians over rounds, and
 the blocks of the short arms are means of five calls.
 """
@@ -33,6 +34,7 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
     from torch_geometric.nn import GINConv
 
     import tclab
+    from tclab.message_passing import sums
     from tclab.models import log_cosh
     from tclab.models.layers import MaskedGIN
     from tclab.perturbation import synthetic_perturbations
@@ -43,32 +45,48 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
     deletions = [perturbations.deletions[b] for b in range(batch_size)]
     model = tclab.models.HeteroCell.profiling(graph)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    views = {name: tclab.view(graph, deletions, name) for name in ("edge_mask", "node_mask")}
+    strategies = {name: tclab.masking.get(name)(graph) for name in ("edge_mask", "node_mask", "delta")}
+    batches = {name: strategy.batch(perturbations) for name, strategy in strategies.items()}
 
     def step(name: str) -> None:
-        loss = log_cosh(model(views[name]), perturbations.scores)
-        loss.backward()
+        with strategies[name].view(batches[name]) as view:
+            loss = log_cosh(model(view), perturbations.scores)
+            loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
     with torch.no_grad():
-        apart = (model(views["edge_mask"]) - model(views["node_mask"])).abs().max().item()
+        predicted = {name: model(tclab.view(graph, deletions, name)) for name in strategies}
+        apart = max((p - predicted["edge_mask"]).abs().max().item() for p in predicted.values())
 
-    calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+    calls: dict[str, list[tuple[Any, tuple[Any, ...], dict[str, Any]]]] = {"node_mask": [], "delta": []}
     products = {"mm", "addmm", "bmm", "baddbmm", "_sparse_mm_reduce_impl", "_sparse_csr_mm"}
 
+    inner = {
+        torch.ops.tclab.shared_sums.default: sums._shared_sums._init_fn,
+        torch.ops.tclab.shared_sums_backward.default: sums._backward._init_fn,
+    }
+
     class Record(TorchDispatchMode):
+        def __init__(self, found: list[Any]) -> None:
+            super().__init__()
+            self.found = found
+
         def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if op._schema.name.removeprefix("aten::") in products:
-                calls.append((op, args, kwargs or {}))
+                self.found.append((op, args, kwargs or {}))
+            if op in inner:  # what it calls counts, not what it does besides
+                with self:
+                    return inner[op](*args, **(kwargs or {}))
             return op(*args, **(kwargs or {}))
 
-    with Record():
-        step("node_mask")
+    for name, found in calls.items():
+        with Record(found):
+            step(name)
 
-    def replay() -> None:
+    def replay(name: str) -> None:
         with torch.no_grad():
-            for op, args, kwargs in calls:
+            for op, args, kwargs in calls[name]:
                 op(*args, **kwargs)
 
     class MaskedGINConv(GINConv):
@@ -82,7 +100,7 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
     def block() -> nn.Sequential:
         return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
 
-    view = views["edge_mask"]
+    view = strategies["edge_mask"].view(batches["edge_mask"])
     x = torch.randn(batch_size * graph.num_nodes["gene"], 64, requires_grad=True)
     theirs = {name: MaskedGINConv(block(), train_eps=True) for name in graph.networks}
     ours = {name: MaskedGIN(64, mlp_layers=2, activation="relu", dropout=0.0) for name in graph.networks}
@@ -100,13 +118,15 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
     arms: dict[str, Callable[[], None]] = {
         "edge_mask step": lambda: step("edge_mask"),
         "node_mask step": lambda: step("node_mask"),
-        "its sums and products": replay,
+        "its sums and products": lambda: replay("node_mask"),
+        "delta step": lambda: step("delta"),
+        "delta's sums and products": lambda: replay("delta"),
         "edge_mask layer": layer_of_ours,
         "PyG GINConv layer": layer_of_pyg,
     }
     # A block of the short arms is several calls: the first one pays for the pages and caches that a step of
     # `edge_mask` has just taken, which is not what a training run of one strategy would pay.
-    calls_of = {"node_mask step": 5, "its sums and products": 5}
+    calls_of = dict.fromkeys(list(arms)[1:5], 5)
     seconds: dict[str, list[float]] = {name: [] for name in arms}
     for number in range(rounds + 2):
         order = list(arms) if number % 2 == 0 else list(arms)[::-1]
@@ -127,7 +147,10 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
         "apart": apart,
         "seconds": {name: statistics.median(times) for name, times in seconds.items()},
         "edge_mask : node_mask": ratio("edge_mask step", "node_mask step"),
+        "edge_mask : delta": ratio("edge_mask step", "delta step"),
+        "node_mask : delta": ratio("node_mask step", "delta step"),
         "node_mask : its own sums and products": ratio("node_mask step", "its sums and products"),
+        "delta : its own sums and products": ratio("delta step", "delta's sums and products"),
         "edge_mask layer : PyG's GINConv with a mask": ratio("edge_mask layer", "PyG GINConv layer"),
     }
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tclab.errors import InputError
     from tclab.graph import CellGraph
     from tclab.masking import view
+    from tclab.message_passing import SharedGraph
     from tclab.sweeps import Point, grid, run, sweep
 
 __version__ = "0.1.0"
@@ -31,6 +32,7 @@ _NAMES = {
     "CellGraph": "tclab.graph",
     "InputError": "tclab.errors",
     "Point": "tclab.sweeps",
+    "SharedGraph": "tclab.message_passing",
     "grid": "tclab.sweeps",
     "run": "tclab.sweeps",
     "sweep": "tclab.sweeps",
@@ -40,6 +42,7 @@ __all__ = [
     "CellGraph",
     "InputError",
     "Point",
+    "SharedGraph",
     "graph",
     "grid",
     "lab",

@@ -1,4 +1,4 @@
-"""Epochs predicted: the simulation by hand and by its bounds, a prediction, and the record of a real epoch."""
+"""Epochs predicted: the simulation's bounds and exact cases, a prediction's bounds, the record of a real one."""
 
 import json
 import sys

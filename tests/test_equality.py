@@ -16,6 +16,7 @@ from tclab.training import Reference, gate
 from tclab.training.gate import FP64_TOLERANCE, outcome, relative_error
 
 EXACT = [name for name in masking.names() if masking.get(name).exact and masking.get(name).masks_graph]
+INEXACT = [name for name in masking.names() if not masking.get(name).exact]
 OTHERS = [name for name in EXACT if name != "subgraph"]
 
 
@@ -29,6 +30,7 @@ def test_the_registry_has_every_way_of_the_brief():
     assert EXACT == [
         "subgraph",
         "edge_mask",
+        "gene_mask_cache",
         "stored_index",
         "stored_mask",
         "gpu_mask_loop",
@@ -36,8 +38,11 @@ def test_the_registry_has_every_way_of_the_brief():
         "gpu_mask_cached",
         "gpu_filter",
         "node_mask",
+        "dense",
+        "delta",
     ]
-    assert masking.names() == [*EXACT, "indices"]
+    assert masking.names() == [*EXACT, *INEXACT, "indices"]
+    assert INEXACT == ["khop_1", "khop_2", "khop_3", "sampled_edges"]
 
 
 @given(data=st.data(), graph=drawn.graphs())
@@ -110,6 +115,23 @@ def test_every_strategy_passes_the_gate_in_fp64_and_fp32(name, metabolism):
     for strategy in EXACT:
         found = reference.compare(strategy)
         assert found.passed, found
+
+
+@pytest.mark.parametrize("strategy", INEXACT)
+def test_an_inexact_strategy_has_an_error_and_is_never_called_equal(strategy):
+    graph = tclab.CellGraph.synthetic(0.02, seed=1).without_metabolism().select(["regulatory", "physical"])
+    reference = gate(models.get("hetero_cell"), graph)
+    found = reference.compare(strategy)
+    assert not found.exact
+    assert not found.passed
+    assert 0.0 < found.fp64_error < float("inf")
+
+
+def test_three_hops_of_a_small_dense_graph_are_all_of_it_and_still_not_called_equal():
+    graph = tclab.CellGraph.from_edges({"likes": torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])}, num_nodes=4)
+    found = Reference(HeteroCell.profiling(graph), graph, [[0], [2]]).compare("khop_3")
+    assert found.fp64_error <= FP64_TOLERANCE
+    assert not found.passed
 
 
 def test_dango_is_the_same_by_sharing_and_by_edges():
@@ -228,7 +250,7 @@ def test_double_backward_through_the_shared_sum_is_refused():
 
 
 def test_both_cpu_kernels_give_the_same():
-    from tclab.message_passing.shared import _by_aten, _by_library
+    from tclab.message_passing.spmm import _by_aten, _by_library
 
     matrix = tclab.CellGraph.synthetic(0.05).networks["physical"].csr(dtype=torch.float32)
     x = torch.randn(matrix.size(1), 24)

@@ -75,7 +75,10 @@ def test_each_stage_of_a_trainer_is_where_its_time_went():
         assert len(seconds[stage]) == 8
         assert min(seconds[stage]) >= slept, stage
     assert len(seconds["clip"]) == len(seconds["optimizer"]) == 8
-    assert sorted(seconds["optimizer"])[4] < 0.004  # the closure that runs inside it is not in it
+    # the closure that runs inside the optimizer's step, forward and backward, is not in it
+    assert min(seconds["optimizer"]) < min(seconds["backward"])
+    for step in range(8):
+        assert sum(s[step] for name, s in seconds.items() if name != "step") == pytest.approx(seconds["step"][step])
     assert ledger.closed()
     assert type(trainer.profiler).__name__ == "PassThroughProfiler"  # put back
 
@@ -83,8 +86,11 @@ def test_each_stage_of_a_trainer_is_where_its_time_went():
 def test_stages_of_the_module_are_taken_out_of_forward():
     ledger = Ledger()
     trained(ledger, module=Module(ledger), epochs=1)
-    assert min(ledger.seconds()["loss"]) >= 0.003
-    assert sorted(ledger.seconds()["forward"])[2] < 0.007
+    seconds = ledger.seconds()
+    assert min(seconds["loss"]) >= 0.003
+    assert min(seconds["forward"]) >= 0.004
+    for step in range(4):  # nothing counts twice
+        assert sum(s[step] for name, s in seconds.items() if name != "step") == pytest.approx(seconds["step"][step])
 
 
 def test_the_trainers_own_profiler_goes_on():

@@ -101,3 +101,30 @@ def test_sweep_runs_on_the_real_yeast_networks(tmp_path, shared_data):
     assert set(steps["strategy"]) == {"subgraph", "node_mask", "indices"}
     assert steps["scale"].isna().all()
     assert (steps["edges"] > 100_000).any()
+
+
+def test_where_time_goes_runs_headlessly_and_every_part_has_its_figures(tmp_path):
+    wanted = (("networks", 2), ("habits", "zero_params_loss"), ("batch_size", 2), ("batch_sizes", "1,2,4"),
+              ("strategies", "edge_mask,node_mask"), ("results", tmp_path / "rows"))  # fmt: skip
+    done = papermill(ROOT / "notebooks" / "where_time_goes.ipynb", tmp_path / "out.ipynb", *SMALL, *wanted)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = Results(tmp_path / "rows").frame()
+    assert set(rows["status"]) == {"ok"}
+    steps = rows[(rows["stage"] == "step") & (rows["habits"] == "")]
+    assert set(steps["mode"]) == {"data", "empty", "model", "step", "fixed_batch"}
+    assert steps["host_closure"].between(0.98, 1.02).all()
+    shown = outputs(tmp_path / "out.ipynb")
+    for cell in ("step-stages", "stage-spread", "published-chart", "habits-chart", "bytes-chart"):
+        assert any("image/png" in output.get("data", {}) for output in shown[cell]), cell
+    said = "".join("".join(output["text"]) for output in shown["hypotheses"])
+    for name in ("Data pipeline", "Mask generation", "DDP: not measured here"):
+        assert name in said
+    assert "with edge_mask: a step takes" in "".join(shown["findings"][0]["text"])
+
+
+def test_a_bad_habit_stops_the_notebook_with_one_clear_line(tmp_path):
+    wanted = (("habits", "isnan"), ("strategies", "node_mask"), ("models", "dango"), ("networks", 1),
+              ("results", tmp_path / "rows"))  # fmt: skip
+    done = papermill(ROOT / "notebooks" / "where_time_goes.ipynb", tmp_path / "out.ipynb", *SMALL, *wanted)
+    assert done.returncode == 1
+    assert "unknown habit 'isnan'; did you mean 'isnan_checks'" in done.stderr

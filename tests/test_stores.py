@@ -248,6 +248,8 @@ def test_a_file_that_was_cut_is_refused_before_anything_is_read(share, tmp_path)
     os.truncate(file, int(share * file.stat().st_size))
     with pytest.raises(tclab.InputError, match=r"cut short|is not a store that can be read"):
         Store(tmp_path / "s", header=HEADER)
+    with pytest.raises(tclab.InputError, match=r"cut short|is not a store that can be read"):
+        build(tmp_path / "s", [bytes(5000)] * 100)
 
 
 @pytest.mark.parametrize(

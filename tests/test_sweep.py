@@ -1,5 +1,6 @@
 """Points in child processes: rows, statuses, crashes, kill -9 and resume."""
 
+import json
 import os
 import signal
 import subprocess
@@ -41,28 +42,58 @@ def test_rows_have_the_columns_of_the_contract_and_add_up():
     assert list(frame.columns[:10]) == list(POINT_COLUMNS)
     assert set(MEASURED_COLUMNS) <= set(frame.columns)
     inside = {"wait", "transfer", "mask", "forward", "loss", "backward", "clip", "optimizer", "other"}
-    assert set(frame["stage"]) == inside | {"step", "sample", "collate"}
+    made = {"sample", "mask", "collate", "other"}
+    host, worker = (frame[frame["where"] == where].set_index("stage") for where in ("host", "worker"))
+    assert set(host.index) == inside | {"step"}
+    assert set(worker.index) == made | {"batch", "idle"}
+    assert len(frame) == len(host) + len(worker)
     assert (frame["status"] == "ok").all()
-    assert (frame["n"] == 4).all()
+    assert (host["n"] == 4).all()
+    assert (worker["n"].drop("idle") == 4).all()
+    assert worker["n"]["idle"] == 3  # nobody knows how long it was idle before the first
     assert (frame["q1_seconds"] <= frame["median_seconds"]).all()
     assert (frame["median_seconds"] <= frame["q3_seconds"]).all()
-    assert set(frame[frame["stage"].isin(["sample", "collate"])]["where"]) == {"worker"}
+    for timeline, whole, parts in ((host, "step", inside), (worker, "batch", made)):
+        samples = timeline["samples_seconds"]
+        for step in range(4):
+            total = sum(samples[stage][step] for stage in parts)
+            assert total == pytest.approx(samples[whole][step], rel=1e-9)
     whole = frame["stage"] == "step"
-    for column in ("samples_per_second", "batch_bytes", "host_syncs", "peak_bytes"):
+    for column in (
+        "samples_per_second",
+        "batch_bytes",
+        "edge_bytes",
+        "peak_bytes",
+        "host_closure",
+        "worker_closure",
+    ):
         assert frame[whole][column].notna().all()
         assert frame[~whole][column].isna().all()  # missing is null, never 0
-    samples = {row["stage"]: row["samples_seconds"] for _, row in frame.iterrows()}
-    for step in range(4):
-        total = sum(samples[stage][step] for stage in inside)
-        assert total == pytest.approx(samples["step"][step], rel=1e-9)
-        assert -1e-9 <= samples["other"][step] < 0.5 * samples["step"][step]
+    for column in ("host_syncs", "kernels", "allocations", "allocated_bytes"):
+        assert host[column]["step"] == host[column].drop("step").sum()
+        assert worker[column].isna().all()
     row = of_the_step(frame)
     assert row["gate"] == "passed"
     assert row["samples_per_second"] == pytest.approx(2 / row["median_seconds"])
+    assert row["host_closure"] == pytest.approx(1.0, abs=0.02)
+    assert pd.isna(row["device_closure"])
+    assert pd.isna(row["steady"])  # four steps are too few to say
+    before, after = json.loads(row["conditions"])
+    assert before["load"] is not None
+    assert before.keys() == after.keys()
     assert row["networks"] == 2
     assert row["network_names"] == "regulatory,physical"
     assert pd.isna(row["gpu"])
     assert row["torch"]
+
+
+def test_batches_made_in_the_training_process_lie_within_its_wait():
+    frame = tclab.run(tiny(steps=2, workers=0))
+    loading = frame[frame["where"] == "loading"].set_index("stage")["median_seconds"]
+    assert set(loading.index) == {"sample", "mask", "collate", "other", "batch"}
+    host = frame[frame["where"] == "host"].set_index("stage")["median_seconds"]
+    assert loading["batch"] <= host["wait"]
+    assert pd.isna(of_the_step(frame)["worker_closure"])
 
 
 @pytest.mark.parametrize("strategy", [n for n in tclab.masking.names() if n != "indices"])
@@ -118,14 +149,15 @@ def test_rows_hold_the_stages_that_a_mode_runs_and_no_others():
 def check_modes(loop):
     modes = ["data", "model", "step", "fixed_batch", *(["empty"] if loop == "lightning" else [])]
     frames = {mode: tclab.run(tiny(mode=mode, loop=loop)) for mode in modes}
-    stages = {mode: set(frame["stage"]) for mode, frame in frames.items()}
-    loading = {"wait", "transfer", "sample", "collate", "other", "step"}
+    stages = {mode: set(frame[frame["where"] == "host"]["stage"]) for mode, frame in frames.items()}
+    loading = {"wait", "transfer", "other", "step"}
     assert stages["data"] == loading
     assert stages["model"] == loading | {"mask", "forward", "loss", "backward"}
-    assert stages["step"] == stages["model"] | {"clip", "optimizer"}
-    assert stages["fixed_batch"] == stages["step"] - {"sample", "collate"}
+    assert stages["step"] == stages["fixed_batch"] == stages["model"] | {"clip", "optimizer"}
     if loop == "lightning":
         assert stages["empty"] == loading | {"loss", "backward", "optimizer"}
+    for mode in modes:  # one batch over and over is not made again
+        assert ("worker" in set(frames[mode]["where"])) is (mode != "fixed_batch")
     for mode, frame in frames.items():
         assert (frame["status"] == "ok").all(), mode
         assert (frame["loop"] == loop).all()

@@ -125,13 +125,15 @@ class Network:
 
         return self._once(("to", device), moved)
 
-    def csr(self, *, dtype: torch.dtype, transpose: bool = False) -> Tensor:
-        """Return the adjacency as a sparse CSR matrix [targets, sources], or its transpose.
+    def csr_parts(self, *, dtype: torch.dtype, transpose: bool = False) -> tuple[Tensor, Tensor, Tensor, int]:
+        """Return the adjacency [targets, sources] in CSR, or its transpose, as plain tensors; made once.
 
         Duplicate edges are added into one entry, as a CSR matrix must hold each position once.
+
+        **Returns:** the row pointers, the column indices, the values, and how many columns there are.
         """
 
-        def made() -> Tensor:
+        def made() -> tuple[Tensor, Tensor, Tensor, int]:
             source, target = self.edge_index
             rows, columns = (source, target) if transpose else (target, source)
             shape = (self.num_sources, self.num_targets) if transpose else (self.num_targets, self.num_sources)
@@ -142,18 +144,23 @@ class Network:
             rows = torch.div(unique, max(shape[1], 1), rounding_mode="floor")
             crow = torch.zeros(shape[0] + 1, dtype=torch.int64, device=key.device)
             torch.cumsum(torch.bincount(rows, minlength=shape[0]), 0, out=crow[1:])
-            with warnings.catch_warnings():  # torch says once a process that CSR is in beta
-                warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
-                # int32, as MKL takes no other and half the bytes of int64 are read
-                return torch.sparse_csr_tensor(
-                    crow.to(torch.int32),
-                    (unique % max(shape[1], 1)).to(torch.int32),
-                    values.to(dtype),
-                    size=shape,
-                    check_invariants=False,
-                )
+            # int32, as MKL takes no other and half the bytes of int64 are read
+            col = (unique % max(shape[1], 1)).to(torch.int32)
+            return crow.to(torch.int32), col, values.to(dtype), shape[1]
 
         return self._once(("csr", dtype, transpose), made)
+
+    def csr(self, *, dtype: torch.dtype, transpose: bool = False) -> Tensor:
+        """Return the adjacency as a sparse CSR matrix [targets, sources], or its transpose; see `csr_parts`."""
+        crow, col, values, columns = self.csr_parts(dtype=dtype, transpose=transpose)
+        size = (crow.numel() - 1, columns)
+        with warnings.catch_warnings():  # torch says once a process that CSR is in beta
+            warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+            return torch.sparse_csr_tensor(crow, col, values, size=size, check_invariants=False)
+
+    def dense(self, *, dtype: torch.dtype) -> Tensor:
+        """Return the adjacency as a dense matrix [targets, sources]; made once."""
+        return self._once(("dense", dtype), lambda: self.csr(dtype=dtype).to_dense())
 
     def unweighted(self) -> Network:
         """Return this network with every edge counting 1; made once."""

@@ -77,7 +77,7 @@ def parts(figure: Figure) -> alt.Chart:
                 "side:N",
                 sort=sides,
                 title=None,
-                header=alt.Header(labelAngle=0, labelAlign="left", labelOrient="top"),
+                header=alt.Header(labelAngle=0, labelAnchor="start", labelOrient="top"),
             ),
         )
         .properties(width=_WIDTH, height=alt.Step(24), title=title)

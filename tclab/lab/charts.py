@@ -8,8 +8,8 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-# Okabe and Ito's colour-blind safe palette, with two greys for what it lacks; the same strategy has the same
-# colour in every chart, and points have shapes too.
+# Okabe and Ito's colour-blind safe palette, then Paul Tol's muted one for what it lacks; the same strategy has the
+# same colour in every chart, and points have shapes too.
 STRATEGY_COLOURS = {
     "subgraph": "#999999",
     "edge_mask": "#d55e00",
@@ -21,6 +21,13 @@ STRATEGY_COLOURS = {
     "gpu_filter": "#56b4e9",
     "node_mask": "#009e73",
     "indices": "#0072b2",
+    "gene_mask_cache": "#882255",
+    "dense": "#117733",
+    "delta": "#44aa99",
+    "khop_1": "#332288",
+    "khop_2": "#88ccee",
+    "khop_3": "#ddcc77",
+    "sampled_edges": "#aa4499",
 }
 _OWN = ("#000000", "#7f3b08", "#4d4d4d")  # strategies of a user's own, in order
 _SHAPES = (
@@ -99,7 +106,8 @@ def _shape(frame: pd.DataFrame) -> Any:
 
 
 def _title(text: str, rows: pd.DataFrame, more: str = "") -> Any:
-    return alt.TitleParams(text, subtitle=[where_measured(rows) + (f" · {more}" if more else "")], anchor="start")
+    subtitle = where_measured(rows) + (f" · {more}" if more else "")
+    return alt.TitleParams(text, subtitle=[subtitle], anchor="start", offset=10)
 
 
 def _lines(rows: pd.DataFrame, column: str, axis: str, title: str, more: str) -> Any:
@@ -235,26 +243,37 @@ def bytes_per_batch(rows: pd.DataFrame) -> alt.LayerChart:
     return (bars + text).properties(width=_WIDTH, title=_title("Bytes of a batch", rows, more))
 
 
+# In the order in which a batch goes through them. Kinds of work share a hue: making a batch is yellow to orange,
+# masks are red, the model blue, the update green; waiting and what lies between are greys.
 STAGE_COLOURS = {
-    "wait": "#999999",
+    "sample": "#f0e442",
+    "wait": "#b0b0b0",
     "transfer": "#e69f00",
     "mask": "#d55e00",
+    "collate": "#8c5a2b",
     "forward": "#56b4e9",
     "loss": "#cc79a7",
     "backward": "#0072b2",
+    "communication": "#5b2a86",
+    "clip": "#7fd6b8",
     "optimizer": "#009e73",
-    "other": "#dddddd",
+    "log": "#000000",
+    "other": "#5f5f5f",
+    "idle": "#ececec",
 }
 
 
 def stages(rows: pd.DataFrame) -> alt.Chart:
     """Return where a step's time goes, the median of each stage, for each strategy at the largest batch."""
     chosen = _at_largest(rows)
-    chosen = chosen[(chosen["status"] == "ok") & chosen["stage"].isin(list(STAGE_COLOURS))].copy()
+    # the timeline that the step is timed on; workers make other batches meanwhile
+    own = chosen["where"].eq(chosen["device"].map({"cuda": "device"}).fillna("host"))
+    chosen = chosen[(chosen["status"] == "ok") & own & chosen["stage"].isin(list(STAGE_COLOURS))].copy()
     chosen["way"] = chosen["model"] + " · " + chosen["strategy"]
     chosen["order"] = chosen["stage"].map({name: i for i, name in enumerate(STAGE_COLOURS)}).astype("float64")
     flat = _plain(chosen, ["way", "stage", "median_seconds", "order"])
     flat["median_seconds"] = flat["median_seconds"].clip(lower=0)
+    shown = [name for name in STAGE_COLOURS if name in set(flat["stage"])]
     return (
         alt.Chart(flat)
         .mark_bar()
@@ -267,7 +286,7 @@ def stages(rows: pd.DataFrame) -> alt.Chart:
             ),
             x=alt.X("median_seconds:Q", title="seconds a step (median of each stage)"),
             color=alt.Color(
-                "stage:N", scale=alt.Scale(domain=list(STAGE_COLOURS), range=list(STAGE_COLOURS.values()))
+                "stage:N", scale=alt.Scale(domain=shown, range=[STAGE_COLOURS[name] for name in shown])
             ),
             order="order:Q",
         )

@@ -224,7 +224,7 @@ def spike_chart(found: SpikeIn, *, where: str = "") -> alt.LayerChart:
                 "stage": trial.stage,
                 "injected": trial.injected_seconds * 1e3,
                 "recovered": trial.recovered_seconds[trial.stage] * 1e3,
-                "found": "as it should" if trial.recovered() else "not within 10 %, or on another stage",
+                "found": "yes" if trial.recovered() else "no",
             }
             for trial in found.trials
             if trial.injected_seconds
@@ -248,9 +248,7 @@ def spike_chart(found: SpikeIn, *, where: str = "") -> alt.LayerChart:
             shape=alt.Shape(
                 "found:N",
                 title="came back",
-                scale=alt.Scale(
-                    domain=["as it should", "not within 10 %, or on another stage"], range=["circle", "cross"]
-                ),
+                scale=alt.Scale(domain=["yes", "no"], range=["circle", "cross"]),
             ),
         ),
     ).properties(

@@ -78,7 +78,7 @@ def unpacked(buffer: Tensor, layout: Layout) -> dict[str, Tensor]:
 
 # Up to here a batch goes through the pipe itself: a pipe takes up to 4096 bytes at once or not at all (POSIX's
 # PIPE_BUF), so that a worker which is killed leaves no half message, on which the reader would wait for ever.
-# Shared memory would cost a file, a socket and a thread's wake-up, some 0.3 ms, for every batch.
+# Shared memory would cost a file, a socket and a thread's wake-up for every batch.
 INLINE_BYTES = 2048
 
 

@@ -12,12 +12,16 @@ from torch import Tensor
 
 from tclab.errors import InputError, unknown
 from tclab.graph import CellGraph
+from tclab.masking.delta import Delta
+from tclab.masking.dense import Dense
 from tclab.masking.edge_mask import EdgeMask
 from tclab.masking.gpu_filter import GpuFilter
 from tclab.masking.gpu_mask import GpuMask
 from tclab.masking.gpu_mask_cached import GpuMaskCached
 from tclab.masking.gpu_mask_loop import GpuMaskLoop
 from tclab.masking.indices import Indices
+from tclab.masking.inexact import OneHop, SampledEdges, ThreeHops, TwoHops
+from tclab.masking.mask_cache import MaskCache
 from tclab.masking.node_mask import NodeMask
 from tclab.masking.stored_index import StoredIndex
 from tclab.masking.stored_mask import StoredMask
@@ -55,6 +59,7 @@ def register(strategy: S) -> S:
 for _own in (
     Subgraph,
     EdgeMask,
+    MaskCache,
     StoredIndex,
     StoredMask,
     GpuMaskLoop,
@@ -62,6 +67,12 @@ for _own in (
     GpuMaskCached,
     GpuFilter,
     NodeMask,
+    Dense,
+    Delta,
+    OneHop,
+    TwoHops,
+    ThreeHops,
+    SampledEdges,
     Indices,
 ):
     register(_own)

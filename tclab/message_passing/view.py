@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 from torch import Tensor
@@ -93,6 +93,43 @@ class View(ABC):
         """
         pairs = zip(relations, self_weights, strict=True)
         return [self.neighbour_sum(name, x, self_weight=weight) for name, weight in pairs]
+
+    def begin(self, x: Tensor) -> Tensor:
+        """Return the rows that a model's first layer reads, `lift` unless the view can carry fewer.
+
+        For layers that are nothing but `convolved` and row-wise functions; `complete` gives all rows back.
+
+        **Arguments:**
+
+        - `x`: [N, H], one row a node of the whole graph.
+        """
+        return self.lift(x)
+
+    def convolved(
+        self,
+        relations: Sequence[str],
+        x: Tensor,
+        functions: Sequence[Callable[[Tensor], Tensor]],
+        *,
+        self_weights: Sequence[Tensor],
+    ) -> Iterator[Tensor]:
+        """Return for each relation within the deleted type a row-wise function of its `neighbour_sum`.
+
+        **Arguments:**
+
+        - `x`: rows as `begin` or an earlier layer gave them.
+        - `functions`: for each relation, of rows [R, H]; what it does to a row may depend on that row alone.
+        - `self_weights`: [1] for each relation.
+
+        **Returns:** rows for the next layer or `complete`, the same ones for every relation.
+        """
+        sums = self.neighbour_sums(relations, x, self_weights=self_weights)
+        for function, summed in zip(functions, sums, strict=True):
+            yield function(summed)
+
+    def complete(self, x: Tensor) -> Tensor:
+        """Return one row for each (sample, node) pair, of rows as a layer gave them, [R, H]."""
+        return x
 
     @abstractmethod
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tclab.errors import InputError, unknown
 from tclab.graph import CellGraph
@@ -41,6 +43,8 @@ class HeteroCell(nn.Module):
     - `aggregation`: over networks, "sum", "mean", "cross_attention" or "pairwise" (with `bottleneck`).
     - `combine`: "global" (no local head), "fixed" (half each) or "gate" (a softmax of both decides).
     - `local_heads`: attention heads of the local head.
+    - `checkpoint`: keep no layer's inner activations for the backward, which computes them again: the largest
+      batch grows several times, a step takes about a third longer.
     - `metabolism`: "off"; "carried", it travels with the batch and is not read, as in the original; or
       "used", convolutions along it in every layer.
 
@@ -65,6 +69,7 @@ class HeteroCell(nn.Module):
         metabolism: str = "off",
         activation: str = "relu",
         dropout: float = 0.0,
+        checkpoint: bool = False,
     ) -> None:
         super().__init__()
         if not networks:
@@ -75,6 +80,8 @@ class HeteroCell(nn.Module):
             raise unknown("metabolism", metabolism, METABOLISMS)
         self.networks = list(networks)
         self.combine = combine
+        self.dropout = dropout
+        self.checkpoint = checkpoint
         self.embedding = nn.Embedding(num_nodes, width)
         nn.init.normal_(self.embedding.weight, std=0.02)
         self.preprocessor = Preprocessor(width, activation=activation, dropout=dropout)
@@ -119,22 +126,36 @@ class HeteroCell(nn.Module):
 
     def rows(self, view: View) -> Tensor:
         """Return what goes into the first layer, [R, H]; every sample begins with the same features."""
-        return view.lift(self.preprocessor(self.embedding.weight))
+        x = self.preprocessor(self.embedding.weight)
+        # with dropout rows differ by chance: no sample may take the wild type's for its own
+        return view.lift(x) if self.training and self.dropout > 0.0 else view.begin(x)
 
     def encode(self, view: View) -> Tensor:
         """Return the rows' embeddings after the last layer, [R, H]."""
         x = self.rows(view)
         for place, (convolutions, aggregate) in enumerate(zip(self.convolutions, self.aggregations, strict=True)):
-            x = aggregate(self._convolved(view, x, convolutions))
-            if self.metabolic:
-                x = self.metabolic[place](view, x)
-        return x
+            gins = [gin for gin in convolutions.children() if isinstance(gin, MaskedGIN)]
+            metabolic = self.metabolic[place] if self.metabolic else None
+            if self.checkpoint and torch.is_grad_enabled():
+                x = checkpoint(self._layer, view, x, gins, aggregate, metabolic, use_reentrant=False)
+            else:
+                x = self._layer(view, x, gins, aggregate, metabolic)
+        return view.complete(x)
 
-    def _convolved(self, view: View, x: Tensor, convolutions: nn.Module) -> Iterator[Tensor]:
-        gins = [gin for gin in convolutions.children() if isinstance(gin, MaskedGIN)]
-        sums = view.neighbour_sums(self.networks, x, self_weights=[gin.self_weight for gin in gins])
-        for gin, summed in zip(gins, sums, strict=True):
-            yield gin(summed)
+    def _layer(
+        self,
+        view: View,
+        x: Tensor,
+        gins: list[MaskedGIN],
+        aggregate: Callable[[Iterator[Tensor]], Tensor],
+        metabolic: nn.Module | None,
+    ) -> Tensor:
+        functions: list[Callable[[Tensor], Tensor]] = list(gins)
+        if self.checkpoint and torch.is_grad_enabled():
+            functions = [partial(checkpoint, gin, use_reentrant=False) for gin in gins]
+        weights = [gin.self_weight for gin in gins]
+        x = aggregate(view.convolved(self.networks, x, functions, self_weights=weights))
+        return x if metabolic is None else metabolic(view, view.complete(x))
 
     def pooled(self, view: View) -> tuple[Tensor, Tensor]:
         """Return every sample's pooled embedding, the wild type first, and the wild type's rows.

@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 
 from tclab.errors import InputError
-from tclab.perturbation.store import HEADER, WHOLE, Store, check_header, key_of, lmdb_module
+from tclab.perturbation.store import (
+    HEADER,
+    WHOLE,
+    Store,
+    check_header,
+    check_size,
+    key_of,
+    lmdb_module,
+    pages_bytes,
+)
 
 _PAGE = 4096  # LMDB's pages here; a node has a header of 8 bytes, a pointer of 2 and a key of 8
 _NODE = 18
@@ -126,6 +135,8 @@ def build_store(
     if there and not (folder / "data.mdb").is_file():
         raise InputError(f"{folder} is a folder with other files in it; a store needs one of its own")
     _check_room(folder, size)
+    if there:
+        check_size(folder)
     lmdb = lmdb_module()
     try:
         environment = lmdb.open(str(folder), map_size=2 * size.disk_bytes + (64 << 20), metasync=False)
@@ -146,9 +157,11 @@ def build_store(
                 if done == size.samples:
                     break
                 done = _commit(environment, value, size.samples)
+                _reach_the_end(environment)
             with environment.begin(write=True) as transaction:
                 transaction.put(WHOLE, b"")
             environment.sync(True)
+            _reach_the_end(environment)
     except (lmdb.Error, OSError) as error:
         if _is_full(error, folder / "data.mdb"):
             shutil.rmtree(folder, ignore_errors=True)
@@ -182,6 +195,17 @@ def _commit(environment: Any, value: Callable[[int], bytes], samples: int) -> in
             written += len(encoded)
             number += 1
     return int(number)
+
+
+def _reach_the_end(environment: Any) -> None:
+    """Make the file as long as LMDB counts its pages, so that a shorter one is one that was cut.
+
+    LMDB writes no page that is free, and the last may be.
+    """
+    file = Path(environment.path()) / "data.mdb"
+    least = pages_bytes(environment)
+    if file.stat().st_size < least:
+        os.truncate(file, least)
 
 
 def _check_room(folder: Path, size: StoreSize) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -58,6 +59,37 @@ def check_header(path: str, found: bytes | None, expected: Mapping[str, str]) ->
             )
 
 
+def pages_bytes(environment: Any) -> int:
+    """Return how long the file of an LMDB environment must be for every page that it counts."""
+    return int(environment.info()["last_pgno"] + 1) * int(environment.stat()["psize"])
+
+
+def check_size(path: str | Path) -> None:
+    """Refuse a file that was cut: LMDB maps it, and a read past its end would kill the process (SIGBUS).
+
+    **Raises:** `InputError` where there is no file, or too short a one.
+    """
+    file = Path(path) / "data.mdb"
+    if not file.is_file():
+        raise InputError(f"{path} is not a store that can be read: it has no data.mdb")
+    size = file.stat().st_size
+    least = 1
+    if size:  # LMDB would take an empty file for a new store
+        with _opened(path) as environment:
+            least = pages_bytes(environment)
+    if size < least:
+        raise InputError(f"the store {path} was cut short: data.mdb has {size:,} of {least:,} bytes; build it anew")
+
+
+def _opened(path: str | Path) -> Any:
+    lmdb = lmdb_module()
+    try:
+        # no lock: nobody writes to a whole store, and a reader needs no right to write
+        return lmdb.open(str(path), readonly=True, lock=False, readahead=False)
+    except lmdb.Error as error:
+        raise InputError(f"{path} is not a store that can be read: {error}") from None
+
+
 class Store:
     """A folder that `build_store` made, opened for reading, once in each process that reads it.
 
@@ -72,7 +104,7 @@ class Store:
     def __init__(self, path: str | Path, *, header: Mapping[str, str]):
         self.path = str(path)
         self._opened: Any = None
-        self._check_size()
+        check_size(path)
         with self._environment().begin() as transaction:
             found, whole = transaction.get(HEADER), transaction.get(WHOLE)
             entries = transaction.stat()["entries"]
@@ -87,29 +119,9 @@ class Store:
             )
         self._length = samples
 
-    def _check_size(self) -> None:
-        """Refuse a file that was cut: LMDB maps it, and a read past its end would kill the process (SIGBUS)."""
-        file = Path(self.path) / "data.mdb"
-        if not file.is_file():
-            raise InputError(f"{self.path} is not a store that can be read: it has no data.mdb")
-        size = file.stat().st_size
-        if size == 0:
-            raise InputError(f"the store {self.path} was cut short: data.mdb has 0 bytes")
-        with self._environment().begin() as transaction:
-            page = transaction.stat()["psize"]
-        least = (self._environment().info()["last_pgno"] + 1) * page
-        self.close()
-        if size < least:
-            raise InputError(f"the store {self.path} was cut short: data.mdb has {size:,} of {least:,} bytes")
-
     def _environment(self) -> Any:
         if self._opened is None:
-            lmdb = lmdb_module()
-            try:
-                # no lock: nobody writes to a whole store, and a reader needs no right to write
-                self._opened = lmdb.open(self.path, readonly=True, lock=False, readahead=False)
-            except lmdb.Error as error:
-                raise InputError(f"{self.path} is not a store that can be read: {error}") from None
+            self._opened = _opened(self.path)
             _open.add(self)
         return self._opened
 
@@ -134,7 +146,7 @@ class Store:
         for index in indices:
             if not 0 <= index < self._length:
                 raise IndexError(f"sample {index} of {self._length} in {self.path}")
-        with self._environment().begin(buffers=True) as transaction:
+        with _reading, self._environment().begin(buffers=True) as transaction:
             get = transaction.get
             return [take(get(key_of(index))) for index in indices]
 
@@ -145,13 +157,17 @@ class Store:
         self._opened = None
 
 
+# LMDB must not be used across a fork, so stores are closed before one, when no thread reads, and each side opens
+# them anew.
 _open: weakref.WeakSet[Store] = weakref.WeakSet()
+_reading = threading.RLock()
 
 
 def _close_all() -> None:
+    _reading.acquire()
     for store in list(_open):
         store.close()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_close_all)  # LMDB must not be used across a fork: each side opens anew
+    os.register_at_fork(before=_close_all, after_in_parent=_reading.release, after_in_child=_reading.release)

@@ -9,6 +9,7 @@ from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
 from tclab.sweeps.running import close_children, run
 from tclab.sweeps.sweeping import Progress, sweep
+from tclab.sweeps.whole_step import in_each_mode, over_bytes, with_each_habit
 
 __all__ = [
     "Costs",
@@ -23,11 +24,14 @@ __all__ = [
     "experiment_083",
     "experiment_084",
     "grid",
+    "in_each_mode",
     "loop_of",
+    "over_bytes",
     "predict_epoch",
     "race_grid",
     "race_points",
     "run",
     "run_epoch",
     "sweep",
+    "with_each_habit",
 ]

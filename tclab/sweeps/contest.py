@@ -108,12 +108,11 @@ def cells_of(points: Iterable[Point]) -> dict[str, dict[str, Point]]:
 
     What cannot be run, or has nothing to be raced against, is left out.
     """
-    cells: dict[str, dict[str, Point]] = {}
+    cells: dict[tuple[int, int], dict[str, Point]] = {}
     for point in points:
         if point.skipped() is None:
-            networks = len(point.cell_graph().networks)
-            cells.setdefault(f"batch {point.batch_size}, {networks} networks", {})[point.strategy] = point
-    return {cell: arms for cell, arms in cells.items() if len(arms) > 1}
+            cells.setdefault((point.batch_size, len(point.cell_graph().networks)), {})[point.strategy] = point
+    return {f"batch {b}, {n} networks": arms for (b, n), arms in sorted(cells.items()) if len(arms) > 1}
 
 
 def race_grid(

@@ -75,7 +75,7 @@ def grid(
     """Return the points of a sweep, those of its charts' lines first, so that a budget cuts what is beside them.
 
     Lists may be written "1,2,4". "auto" suits the machine: minutes on two CPU cores, the full size on a GPU;
-    for strategies it is all of them, each with the models that it serves. A pair that cannot be, because it
+    for strategies it is all that are exact, each with the models that it serves. A pair that cannot be, because it
     was asked for by name, is kept and gets a row that says so.
 
     **Arguments:**
@@ -94,7 +94,8 @@ def grid(
     device, ranks = ranks_of(gpus, torch.cuda.device_count() if torch.cuda.is_available() else 0)
     large = device == "cuda"
     every = strategies == "auto"
-    wanted = strategy_names() if every else [str(name) for name in listed("strategies", strategies)]
+    exact = [name for name in strategy_names() if strategy_of(name).exact]
+    wanted = exact if every else [str(name) for name in listed("strategies", strategies)]
     sizes = ([1, 4, 16, 32, 64] if large else [1, 2, 4, 8]) if batch_sizes == "auto" else None
     sizes = [_number("batch_sizes", b) for b in listed("batch_sizes", batch_sizes)] if sizes is None else sizes
     counts = _networks(networks)

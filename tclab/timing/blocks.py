@@ -1,7 +1,7 @@
 """Runs the arms of a race in blocks: the length of a block, the order, the clock, what each block leaves behind.
 
 A block is `calls` calls of one arm between two readings of the clock. A round is a rotation of the arms and then
-the same backwards (ABBA, then BAAB; ABCCBA, then BCAACB), so a drift of the machine weighs on all arms alike
+the same backwards (ABBA or BAAB; ABCCBA, BCAACB or CABBAC), so a drift of the machine weighs on all arms alike
 within every round, and over as many rounds as there are arms each has stood in every position.
 
 A sample, one for each block, is a dict that JSON can hold: `cell`, `process`, `phase` ("floor", "race" or
@@ -16,6 +16,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from random import Random
 from time import perf_counter_ns, process_time_ns
 from typing import Any
 
@@ -36,8 +37,15 @@ _CALIBRATION_CHUNKS = 48
 
 
 def order_of(arms: Sequence[str], round_: int) -> list[str]:
-    """Return the arms of a round's blocks in order: a rotation, then the same backwards."""
-    turn = round_ % len(arms)
+    """Return the arms of a round's blocks in order: a rotation, then the same backwards.
+
+    As many rounds as there are arms use each rotation once, in an order drawn anew each time: something periodic
+    beside the race, a scheduler's turns above all, could keep step with a fixed order and hit one arm always.
+    The draw depends on the number of the round alone, so a race that goes on goes on with the same order.
+    """
+    cycle, place = divmod(round_, len(arms))
+    # the first cycle is plain, so that the arms first appear in their own order
+    turn = Random(cycle).sample(range(len(arms)), len(arms))[place] if cycle else place
     forth = [*arms[turn:], *arms[:turn]]
     return forth + forth[::-1]
 

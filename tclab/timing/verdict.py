@@ -186,10 +186,13 @@ def floor_of(samples: Sequence[Sample]) -> float | None:
     for _, rounds in _by_process(_rounds(samples, "race", "arm")):
         arms = list(dict.fromkeys(arm for blocks in rounds for arm in blocks))
         for arm in arms:
-            logs = [_log_median(blocks, arm) for blocks in rounds if len(blocks.get(arm, ())) == 2]
-            for first in range(len(arms)):
-                same = np.array(logs[first :: len(arms)])
-                fours = same[: len(same) // 4 * 4].reshape(-1, 4)
+            by_place: dict[int, list[float]] = {}
+            for blocks in rounds:
+                if len(blocks.get(arm, ())) == 2:
+                    place = min(sample["position"] for sample in blocks[arm])
+                    by_place.setdefault(place, []).append(_log_median(blocks, arm))
+            for logs in by_place.values():
+                fours = np.array(logs[: len(logs) // 4 * 4]).reshape(-1, 4)
                 apart += ((fours[:, 0] + fours[:, 3] - fours[:, 1] - fours[:, 2]) / 2).tolist()
     return float(np.expm1(abs(np.median(apart)))) if apart else None
 

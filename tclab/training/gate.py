@@ -29,7 +29,7 @@ class GateResult:
     **Arguments:**
 
     - `strategy`: its name; `exact`: what it says of itself.
-    - `passed`: `fp64_error` is at most 1e-10 and `fp32_ratio` at most 2.
+    - `passed`: it says that it is exact, `fp64_error` is at most 1e-10 and `fp32_ratio` at most 2.
     - `fp64_error`: against `subgraph` in fp64: the largest difference over the largest value, of the predictions
       or of one parameter's gradient, in the worst draw.
     - `fp32_error`: against `subgraph` in fp64: the norm of the difference over the norm, of the predictions or of
@@ -165,7 +165,7 @@ class Reference:
         return GateResult(
             strategy,
             get(strategy).exact,
-            passed=max(fp64) <= FP64_TOLERANCE and ratio <= FP32_RATIO,
+            passed=get(strategy).exact and max(fp64) <= FP64_TOLERANCE and ratio <= FP32_RATIO,
             fp64_error=max(fp64),
             fp32_error=error,
             fp32_ratio=ratio,

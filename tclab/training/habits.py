@@ -171,7 +171,9 @@ def _wild_type_once(model: nn.Module) -> None:
 def _preprocessor_per_sample(model: nn.Module) -> None:
     assert isinstance(model, HeteroCell)
     preprocessor, embedding = model.preprocessor, model.embedding
-    _set(model, "rows", lambda view: preprocessor(view.lift(embedding.weight)))
+    _set(
+        model, "rows", lambda view: preprocessor(view.lift(embedding.weight))
+    )  # not `begin`, which would carry fewer
 
 
 def _second_forward(model: nn.Module) -> None:

@@ -1,0 +1,172 @@
+"""The neighbour sum by itself: gathered bytes a second over batch sizes, and the same layer through PyG.
+
+    python benchmarks/neighbour_sum.py [--scale 1.0] [--batch-sizes 1,4,8,16,28] [--parts bandwidth,pyg]
+
+Gathered bytes: edges × columns × bytes of a number, what a sum must read of its input if nothing is kept in a
+register from one edge to the next. "untiled" is one product over all columns by the faster kernel, "tiled" what
+`tclab` runs. The second part is one GIN layer over all networks, forward and backward, on the same samples: through
+`SharedGraph`, and through PyG's `GINConv` on a replicated batch (edges without those that touch a deleted node), on
+an `EdgeIndex` of it, and on a torch CSR `adj_t` of it. Arms take turns in one process; ratios are medians over
+rounds. With one thread (OMP_NUM_THREADS=1) the clock is the processor's time, which other processes disturb less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import tclab
+from tclab.masking.gpu_filter import GpuFilter
+from tclab.message_passing.spmm import Tiling, columns, multiply, tiling_of
+from tclab.perturbation import synthetic_perturbations
+
+WIDTH = 64
+
+
+def race(arms: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of each call, the arms in alternating order; one round more warms up."""
+    # one thread: its processor time, which another process's turns do not count towards
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    for number in range(rounds + 1):
+        for name in list(arms) if number % 2 else list(arms)[::-1]:
+            begin = clock()
+            arms[name]()
+            if number:
+                seconds[name].append(clock() - begin)
+    return seconds
+
+
+def bandwidth(graph: tclab.CellGraph, batch_sizes: list[int], rounds: int) -> None:
+    """Print the gathered GB/s of the sums over all networks, for each batch size."""
+    matrices = [network.csr(dtype=torch.float32) for network in graph.networks.values()]
+    entries = sum(matrix.values().numel() for matrix in matrices)
+    nodes = graph.num_nodes[graph.deleted_type]
+    inputs = {size: torch.randn(nodes, size * WIDTH) for size in batch_sizes}
+
+    def sums(x: Tensor, tiling: Tiling) -> Callable[[], None]:
+        def call() -> None:
+            right = columns(x, tiling)
+            for matrix in matrices:
+                multiply(matrix, right)
+
+        return call
+
+    arms = {}
+    for size, x in inputs.items():
+        for kernel in ("aten", "library"):
+            arms[f"{kernel} untiled", size] = sums(x, Tiling(kernel, None))
+        arms["tclab", size] = sums(x, tiling_of(x))
+    seconds = race(arms, rounds)  # type: ignore[arg-type]
+    speed = {arm: entries * arm[1] * WIDTH * 4 / statistics.median(t) / 1e9 for arm, t in seconds.items()}  # type: ignore[index]
+    print(f"\ngathered GB/s, {graph.num_edges:,} edges, {torch.get_num_threads()} threads")
+    print(f"  {'batch':>6} {'aten untiled':>13} {'MKL untiled':>12} {'tclab':>7}  by")
+    for size, x in inputs.items():
+        found = [speed[name, size] for name in ("aten untiled", "library untiled", "tclab")]
+        tiling = tiling_of(x)
+        print(f"  {size:>6} {found[0]:>13.1f} {found[1]:>12.1f} {found[2]:>7.1f}  {tiling.kernel}, {tiling.tile}")
+    for name in ("aten untiled", "library untiled", "tclab"):
+        best = max(speed[name, size] for size in batch_sizes)
+        print(f"  {name}: batch {batch_sizes[-1]} reaches {speed[name, batch_sizes[-1]] / best:.0%} of its best")
+
+
+def against_pyg(graph: tclab.CellGraph, size: int, rounds: int) -> None:
+    """Print one GIN layer's times through `SharedGraph` and through PyG, and by how much results differ."""
+    from torch_geometric import EdgeIndex
+    from torch_geometric.nn import GINConv
+
+    nodes = graph.num_nodes[graph.deleted_type]
+    deletions = synthetic_perturbations(graph, size).deletions
+    strategy = GpuFilter(graph)
+    batch = strategy.collate([strategy.sample(b, deletions[b], 0.0) for b in range(size)])
+    view = strategy.view(batch)
+    kept = view.keep[graph.deleted_type].view(size, nodes).t().contiguous()  # [N, B]
+    shared = {name: tclab.SharedGraph(n.edge_index, nodes) for name, n in graph.networks.items()}
+    edges = {name: view.edges(name)[0] for name in graph.networks}
+    rows = size * nodes
+    indices = {name: EdgeIndex(e, sparse_size=(rows, rows)).sort_by("col").values for name, e in edges.items()}
+    for index in indices.values():
+        index.fill_cache_()
+    adjacencies = {}
+    for name, e in edges.items():
+        order = torch.argsort(e[1] * rows + e[0])
+        crow = torch.zeros(rows + 1, dtype=torch.int64)
+        crow[1:] = torch.bincount(e[1], minlength=rows).cumsum(0)
+        adjacencies[name] = torch.sparse_csr_tensor(
+            crow, e[0][order], torch.ones(e.size(1)), size=(rows, rows), check_invariants=False
+        )
+    torch.manual_seed(0)
+    mlps = {
+        name: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)) for name in graph.networks
+    }
+    convolutions = {name: GINConv(mlp) for name, mlp in mlps.items()}
+    x = torch.randn(nodes, size, WIDTH).masked_fill(~kept.unsqueeze(-1), 0.0).requires_grad_()
+    replicated = x.detach().transpose(0, 1).reshape(rows, WIDTH).clone().requires_grad_()
+
+    def ours() -> Tensor:
+        return torch.stack([mlps[name](layer(x, kept) + x) for name, layer in shared.items()]).sum(0)
+
+    def theirs(structure: dict[str, Any]) -> Callable[[], Tensor]:
+        return lambda: torch.stack([conv(replicated, structure[n]) for n, conv in convolutions.items()]).sum(0)
+
+    arms = {
+        "SharedGraph": ours,
+        "PyG GINConv, replicated": theirs(edges),
+        "PyG GINConv, EdgeIndex": theirs(indices),
+        "PyG GINConv, CSR adj_t": theirs(adjacencies),
+    }
+
+    def step(forward: Callable[[], Tensor]) -> Callable[[], None]:
+        def call() -> None:
+            forward().square().mean().backward()
+            x.grad = replicated.grad = None
+
+        return call
+
+    expected = ours().detach().transpose(0, 1).reshape(rows, WIDTH)
+    left = kept.t().reshape(rows, 1)
+    print(f"\none GIN layer over {len(shared)} networks, forward and backward, batch {size}")
+    able = {}
+    for name, forward in arms.items():
+        try:
+            found = forward()
+            step(forward)()
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            print(f"  {name:<26} cannot: {str(error).splitlines()[0]}")
+            continue
+        able[name] = step(forward)
+        if forward is not ours:
+            apart = (found - expected).mul(left).abs().max().item()
+            print(f"  {name:<26} apart from SharedGraph by at most {apart:.1e}")
+    seconds = race(able, rounds)
+    for name, times in seconds.items():
+        ratios = [t / own for t, own in zip(times, seconds["SharedGraph"], strict=True)]
+        print(f"  {name:<26} {statistics.median(times):8.3f} s  {statistics.median(ratios):6.2f} ×")
+
+
+def main() -> None:
+    """Measure in this process, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--batch-sizes", default="1,4,8,16,28")
+    parser.add_argument("--pyg-batch-size", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--parts", default="bandwidth,pyg")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+    graph = tclab.CellGraph.synthetic(options.scale).without_metabolism()
+    if "bandwidth" in options.parts:
+        bandwidth(graph, [int(size) for size in options.batch_sizes.split(",")], options.rounds)
+    if "pyg" in options.parts:
+        against_pyg(graph, options.pyg_batch_size, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""`delta`: the wild type once, and of each sample the rows that differ from it, layer by layer.
+
+A node that hears from no deleted node has the wild type's row after the first layer, and so on: the worker
+finds out which rows differ after how many layers, and makes the small sparse matrices that lead from one to the
+next. Once the rows that differ reach much of the graph, the shared product takes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from tclab.graph import CellGraph
+from tclab.masking.batch import Batch
+from tclab.masking.packing import Piece
+from tclab.masking.strategy import Strategy
+from tclab.message_passing import DeltaView, View
+from tclab.message_passing.delta import Step
+from tclab.message_passing.spmm import Csr
+from tclab.message_passing.sums import Link
+from tclab.perturbation import Deletions
+
+DEPTH = 2  # layers; after a third every row differs on any graph that was looked at
+LIMIT = 0.5  # of all edges: a correction costs about what the shared product's edge does
+
+
+class _Change(NamedTuple):
+    """What one sample changes at one layer.
+
+    `before`: the nodes whose rows differ before it, [d] sorted. `reached`: relation → [t] sorted, those whose
+    sums differ, and `edges`: relation → [d + deleted, t], the edges that carry the changes, from those nodes
+    and the deleted ones.
+    """
+
+    before: np.ndarray
+    reached: dict[str, np.ndarray]
+    edges: dict[str, sparse.csr_array]
+
+
+class Delta(Strategy):
+    """Differences from the wild type; the edges that carry them travel.
+
+    **Arguments:**
+
+    - `depth`: for how many layers at most. `limit`: up to which share of all edges, at each layer.
+    """
+
+    name = "delta"
+
+    def __init__(
+        self,
+        graph: CellGraph,
+        *,
+        ship_edges: bool = False,
+        collation: str = "lean",
+        depth: int = DEPTH,
+        limit: float = LIMIT,
+    ) -> None:
+        super().__init__(graph, ship_edges=ship_edges, collation=collation)
+        self.depth = depth
+        self.limit = limit
+        self._outgoing: dict[str, sparse.csr_array] = {}
+
+    def _edges_out_of(self, name: str) -> sparse.csr_array:
+        """Return a relation's transpose on the host, a row a source."""
+        if name not in self._outgoing:
+            crow, col, values, columns = self.graph.relations[name].csr_parts(dtype=torch.float64, transpose=True)
+            parts = (values.numpy(), col.numpy(), crow.numpy())
+            self._outgoing[name] = sparse.csr_array(parts, shape=(len(crow) - 1, columns))
+        return self._outgoing[name]
+
+    def encode(self, indices: Sequence[int], lost: dict[str, Deletions]) -> list[list[_Change]]:
+        """Return for each sample what it changes at each layer, for as long as it is little."""
+        deleted = lost[self.graph.deleted_type]
+        return [self._changes(deleted[sample].numpy()) for sample in range(len(indices))]
+
+    def _changes(self, deleted: np.ndarray) -> list[_Change]:
+        networks = self.graph.networks
+        total = sum(network.num_edges for network in networks.values())
+        before = np.empty(0, dtype=np.int64)
+        changes: list[_Change] = []
+        while len(changes) < self.depth:
+            sources = np.concatenate([before, deleted])
+            carried = sum(int(np.diff(self._edges_out_of(name).indptr)[sources].sum()) for name in networks)
+            if carried > self.limit * total:
+                break
+            reached, edges = {}, {}
+            differs = np.zeros(self.graph.num_nodes[self.graph.deleted_type], dtype=bool)
+            for name in networks:
+                rows = self._edges_out_of(name)[sources]
+                hears = np.zeros_like(differs)
+                hears[rows.indices] = True
+                hears[before] = True  # each hears from itself
+                reached[name] = np.flatnonzero(hears)
+                place = np.cumsum(hears, dtype=np.int32) - 1
+                shape = (len(sources), len(reached[name]))
+                edges[name] = sparse.csr_array((rows.data, place[rows.indices], rows.indptr), shape=shape)
+                differs |= hears
+            changes.append(_Change(before, reached, edges))
+            differs[deleted] = False
+            before = np.flatnonzero(differs)
+        return changes
+
+    def pack(
+        self, lost: dict[str, Deletions], encoded: list[list[_Change]]
+    ) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
+        """Return the matrices of all samples' changes, layer by layer, as deep as every sample has them."""
+        depth = min(map(len, encoded))
+        deleted = [lost[self.graph.deleted_type][sample].numpy() for sample in range(len(encoded))]
+        tensors: dict[str, Tensor | Piece] = {}
+        for layer in range(depth):
+            changes = [sample[layer] for sample in encoded]
+            after = [sample[layer + 1].before for sample in encoded] if layer + 1 < depth else None
+            tensors.update(self._layer(f"edge_delta/{layer}", changes, deleted, after))
+        return tensors, {"layers": depth}
+
+    def _layer(
+        self, key: str, changes: list[_Change], deleted: list[np.ndarray], after: list[np.ndarray] | None
+    ) -> dict[str, Tensor]:
+        number = self.graph.num_nodes[self.graph.deleted_type]
+        before = [change.before for change in changes]
+        nodes, gone = np.concatenate(before), np.concatenate(deleted)
+        minus = _selection(np.concatenate([nodes, gone]), number)
+        plus = sparse.eye_array(len(nodes) + len(gone), len(nodes), format="csr")
+        tensors = {
+            f"{key}/nodes": torch.from_numpy(nodes),
+            f"{key}/samples": torch.from_numpy(np.repeat(np.arange(len(before)), [len(d) for d in before])),
+            **_tensors(f"{key}/changes", sparse.hstack([-minus, plus], format="csr")),
+        }
+        for name in self.graph.networks:
+            edges = [change.edges[name] for change in changes]
+            reached = [change.reached[name] for change in changes]
+            tensors |= _tensors(f"{key}/parts/{name}", _parts(edges, before, reached, number))
+            rows = _spread(reached, after, number)
+            matrix = _selection(rows, number + sum(map(len, reached)))
+            tensors |= _tensors(f"{key}/spread/{name}", matrix)
+        return tensors
+
+    def view(self, batch: Batch) -> View:
+        """Return the view that carries what differs."""
+        steps = []
+        for layer in range(batch.known["layers"]):
+            key = f"edge_delta/{layer}"
+            steps.append(
+                Step(
+                    batch.tensors[f"{key}/nodes"],
+                    batch.tensors[f"{key}/samples"],
+                    _link(batch, f"{key}/changes"),
+                    {name: _link(batch, f"{key}/parts/{name}") for name in self.graph.networks},
+                    {name: _link(batch, f"{key}/spread/{name}") for name in self.graph.networks},
+                )
+            )
+        return DeltaView(self.graph, self.lost(batch), steps)
+
+
+def _selection(columns: np.ndarray, number: int) -> sparse.csr_array:
+    """Return the matrix that picks one row of `number` for each of its own."""
+    rows = np.arange(len(columns) + 1)
+    return sparse.csr_array((np.ones(len(columns)), columns, rows), shape=(len(columns), number))
+
+
+def _parts(
+    edges: list[sparse.csr_array], before: list[np.ndarray], reached: list[np.ndarray], number: int
+) -> sparse.csr_array:
+    """Return a relation's [N + T, N + C + D]; see `tclab.message_passing.delta.Step`."""
+    kept = [len(d) for d in before]
+    offsets = np.cumsum([0, *map(len, reached)])
+    moved = [
+        sparse.csr_array((e.data, e.indices + offset, e.indptr), shape=(e.shape[0], offsets[-1]))
+        for e, offset in zip(edges, offsets[:-1], strict=True)
+    ]
+    # the changes are ordered with the rows that differ first, then the deleted ones
+    first = [e[:d] for e, d in zip(moved, kept, strict=True)]
+    then = [e[d:] for e, d in zip(moved, kept, strict=True)]
+    carried = sparse.vstack([*first, *then], format="csr").T.tocsr()  # [T, C]
+    own = [offset + np.searchsorted(t, d) for t, d, offset in zip(reached, before, offsets[:-1], strict=True)]
+    again = _selection(np.concatenate(own), offsets[-1]).T.tocsr()  # [T, D]
+    start = _selection(np.concatenate(reached), number)  # [T, N]
+    differ = sparse.hstack([start, carried, again], format="csr")
+    wild = sparse.eye_array(number, differ.shape[1], format="csr")
+    return sparse.vstack([wild, differ], format="csr")
+
+
+def _spread(reached: list[np.ndarray], after: list[np.ndarray] | None, number: int) -> np.ndarray:
+    """Return for each row after the layer which of a relation's rows it is.
+
+    Rows after: the wild type's and, sample by sample, those of `after`; or all (node, sample), where it is `None`.
+    """
+    columns = [np.arange(number)]
+    begin = number
+    for place, nodes in enumerate(reached):
+        of_node = np.arange(number)
+        of_node[nodes] = np.arange(begin, begin + len(nodes))
+        begin += len(nodes)
+        columns.append(of_node if after is None else of_node[after[place]])
+    return np.stack(columns, axis=1).ravel() if after is None else np.concatenate(columns)
+
+
+def _tensors(key: str, matrix: sparse.csr_array) -> dict[str, Tensor]:
+    """Return a matrix and its transpose under batch names; values only where they are not all 1."""
+    tensors = {}
+    for side, csr in (("there", matrix), ("back", matrix.T.tocsr())):
+        tensors[f"{key}/{side}/crow"] = torch.from_numpy(csr.indptr.astype(np.int32))
+        tensors[f"{key}/{side}/col"] = torch.from_numpy(csr.indices.astype(np.int32))
+        if not (csr.data == 1.0).all():
+            tensors[f"{key}/{side}/values"] = torch.from_numpy(csr.data)
+    return tensors
+
+
+def _link(batch: Batch, key: str) -> Link:
+    parts = []
+    for side in ("there", "back"):
+        crow, col = batch.tensors[f"{key}/{side}/crow"], batch.tensors[f"{key}/{side}/col"]
+        values = batch.tensors.get(f"{key}/{side}/values")
+        parts.append((crow, col, torch.ones_like(col, dtype=torch.float32) if values is None else values))
+    there, back = parts
+    return Link(Csr(*there, len(back[0]) - 1), Csr(*back, len(there[0]) - 1))

@@ -1,0 +1,119 @@
+"""The view that carries the wild type and, for each sample, only the rows that differ from it.
+
+Before the first layer every sample's rows are the wild type's. After it those differ that hear from a deleted
+node; after the second those that hear from them; and so on, until nearly all do and the samples are carried in
+full, over the shared matrices. Each step is a few sparse products of small matrices that the worker made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tclab.graph import CellGraph
+from tclab.message_passing.shared import SharedView, link_of
+from tclab.message_passing.sums import Link, shared_sums
+from tclab.message_passing.view import View
+from tclab.perturbation import Deletions
+
+
+@dataclass(frozen=True)
+class Step:
+    """From the rows that differ before a layer to those that differ after it.
+
+    Rows before: the wild type's N, then sample after sample the D that differ. C are those D and, sample after
+    sample, the deleted nodes. Rows of a relation: the wild type's N, then the T that differ in it.
+
+    **Arguments:**
+
+    - `nodes`: [D] int64, the node of each row that differs, and `samples`: [D] int64, its sample, 0 … B - 1.
+    - `changes`: [C, N + D], what a row is more than the wild type's; a deleted one is that much less.
+    - `parts`: relation → [N + T, N + C + D], from the wild type's sums, the changes, and the self-weighted
+      changes of the D.
+    - `spread`: relation → from its rows to those that all relations need after the layer.
+    """
+
+    nodes: Tensor
+    samples: Tensor
+    changes: Link
+    parts: Mapping[str, Link]
+    spread: Mapping[str, Link]
+
+
+class DeltaView(SharedView):
+    """Samples over one sparse matrix, which are carried as what differs from the wild type where they can be.
+
+    That is where the wild type is encoded with them (`with_wild_type`), by `begin` and `convolved`. Asked for
+    anything else it is a `SharedView`.
+
+    **Arguments:**
+
+    - `graph`, `lost`: see `SharedView`.
+    - `steps`: for as many layers as the rows that differ are few.
+    """
+
+    def __init__(self, graph: CellGraph, lost: Mapping[str, Deletions], steps: Sequence[Step]) -> None:
+        super().__init__(graph, lost)
+        self._steps = steps
+
+    def with_wild_type(self) -> Sequence[View]:
+        """Return one view of B + 1 copies, the wild type first, that carries what differs from it."""
+        (together,) = super().with_wild_type()
+        assert isinstance(together, SharedView)
+        return [_Together(self.graph, together.lost, self._steps)]
+
+
+class _Together(SharedView):
+    """The wild type and the samples: a `DeltaView`'s rows are told by how many there are."""
+
+    def __init__(self, graph: CellGraph, lost: Mapping[str, Deletions], steps: Sequence[Step]) -> None:
+        super().__init__(graph, lost)
+        self._number = graph.num_nodes[graph.deleted_type]
+        # Sets that grow have the same rows where they have as many. The first of them is as good as the next.
+        self._steps = {self._number + len(step.nodes): step for step in reversed(steps)}
+
+    def begin(self, x: Tensor) -> Tensor:
+        """Return the rows that the first layer reads: the wild type's alone, if it is carried by differences."""
+        return x if self._number in self._steps else self.lift(x)
+
+    def convolved(
+        self,
+        relations: Sequence[str],
+        x: Tensor,
+        functions: Sequence[Callable[[Tensor], Tensor]],
+        *,
+        self_weights: Sequence[Tensor],
+    ) -> Iterator[Tensor]:
+        """Return each relation's function of its sums, from rows that differ to rows that differ."""
+        step = self._steps.get(x.size(0))
+        if step is None:
+            yield from super().convolved(relations, x, functions, self_weights=self_weights)
+            return
+        weights = torch.cat(list(self_weights)).to(x.dtype)
+        links = [link_of(self._relation(name), x.dtype) for name in relations]
+        sums = shared_sums(x[: self._number], links, 1, self_weights=weights)
+        (changes,) = shared_sums(x, [_cast(step.changes, x.dtype)], 1)
+        own = changes[: len(step.nodes)]
+        for name, function, weight, summed in zip(relations, functions, weights, sums, strict=True):
+            (part,) = shared_sums(torch.cat([summed, changes, weight * own]), [_cast(step.parts[name], x.dtype)], 1)
+            part = function(part)
+            (spread,) = shared_sums(part, [_cast(step.spread[name], part.dtype)], 1)
+            yield spread
+
+    def complete(self, x: Tensor) -> Tensor:
+        """Return one row for each (node, sample) pair, [N * (B + 1), H]."""
+        step = self._steps.get(x.size(0))
+        if step is None:
+            return x
+        rows = torch.arange(self._number, device=x.device).repeat_interleave(self.size)
+        places = step.nodes * self.size + step.samples + 1
+        own = torch.arange(self._number, x.size(0), device=x.device)
+        return x.index_select(0, rows.index_copy(0, places, own))
+
+
+def _cast(link: Link, dtype: torch.dtype) -> Link:
+    matrix, transposed = (csr._replace(values=csr.values.to(dtype)) for csr in link)
+    return Link(matrix, transposed)

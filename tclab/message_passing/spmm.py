@@ -1,0 +1,178 @@
+"""A sparse CSR matrix times a dense one, by the kernel and in the tiles of columns that are fastest here."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from time import perf_counter
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+class Csr(NamedTuple):
+    """A sparse matrix as plain tensors, which `torch.compile` and custom ops take where a sparse one is refused.
+
+    **Arguments:**
+
+    - `crow`: [rows + 1] int32. `col`: [nnz] int32. `values`: [nnz].
+    - `columns`: how many columns there are.
+    """
+
+    crow: Tensor
+    col: Tensor
+    values: Tensor
+    columns: int
+
+    def matrix(self) -> Tensor:
+        """Return this as torch's sparse CSR matrix; nothing is copied."""
+        size = (self.crow.numel() - 1, self.columns)
+        return torch.sparse_csr_tensor(self.crow, self.col, self.values, size=size, check_invariants=False)
+
+
+with warnings.catch_warnings():  # torch says once a process that CSR is in beta: let it say so here
+    warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+    Csr(torch.tensor([0, 1]), torch.tensor([0]), torch.tensor([1.0]), 1).matrix()
+
+
+class Tiling(NamedTuple):
+    """How a product is run: by torch's own kernel ("aten") or a vendor's ("library"), `tile` columns at a time."""
+
+    kernel: str
+    tile: int | None
+
+
+class Columns(NamedTuple):
+    """A dense matrix cut for a product: `tiles` of adjacent columns, each contiguous, and how it is run."""
+
+    tiles: list[Tensor]
+    tiling: Tiling
+
+
+def columns(x: Tensor, tiling: Tiling | None = None) -> Columns:
+    """Return `x: [rows, C]` cut for products with sparse matrices; several products may share it.
+
+    Rows that are gathered by an edge list come from all over `x`. Once `x` outgrows the processor's cache every
+    one of them is fetched from memory, so a wide `x` is gathered tile by tile.
+    """
+    tiling = tiling or tiling_of(x)
+    if tiling.tile is None or tiling.tile >= x.size(1):
+        return Columns([x.contiguous()], tiling)
+    return Columns([part.contiguous() for part in x.split(tiling.tile, dim=1)], tiling)
+
+
+def multiply(matrix: Tensor, right: Columns, *, add_to: Tensor | None = None) -> Tensor:
+    """Return a sparse CSR matrix times a dense one.
+
+    Every entry adds up its row in the order of the columns, whatever the tile: on a CPU, two runs and all
+    kernels that were tried give the same bits. cuSPARSE, which CUDA tensors go to, does not promise that.
+
+    **Arguments:**
+
+    - `matrix`: [rows, columns], sparse CSR.
+    - `right`: what `columns` returns for `x: [columns, C]`.
+    - `add_to`: [rows, C], what the product is added to, in place.
+
+    **Returns:** [rows, C]
+    """
+    tiles, (kernel, _) = right
+    one = _by_aten if kernel == "aten" else _by_library
+    if len(tiles) == 1:
+        return one(matrix, tiles[0], add_to)
+    width = sum(tile.size(1) for tile in tiles)
+    out = tiles[0].new_empty(matrix.size(0), width) if add_to is None else add_to
+    begin = 0
+    for tile in tiles:
+        part = out[:, begin : begin + tile.size(1)]
+        if kernel == "library":
+            torch.addmm(part, matrix, tile, beta=0 if add_to is None else 1, out=part)
+        elif add_to is None:
+            part.copy_(_by_aten(matrix, tile, None))
+        else:
+            _by_aten(matrix, tile, part)
+        begin += tile.size(1)
+    return out
+
+
+def spmm(matrix: Tensor, x: Tensor, *, add_to: Tensor | None = None) -> Tensor:
+    """Return a sparse CSR matrix times a dense one by the device's best kernel; see `multiply`.
+
+    On CUDA that is cuSPARSE. A CPU has two kernels, ATen's reduction and MKL's product; which is faster, and in
+    tiles of how many columns, differs from one make of processor to the next and with the width, so the first
+    call of about each width times them. MKL knows float32 and float64 alone.
+
+    **Arguments:**
+
+    - `matrix`: [rows, columns], sparse CSR.
+    - `x`: [columns, C]
+    - `add_to`: [rows, C], what the product is added to, in place.
+
+    **Returns:** [rows, C]
+    """
+    return multiply(matrix, columns(x), add_to=add_to)
+
+
+def _by_aten(matrix: Tensor, x: Tensor, add_to: Tensor | None) -> Tensor:
+    product = torch.sparse.mm(matrix, x, "sum")
+    return product if add_to is None else add_to.add_(product)
+
+
+def _by_library(matrix: Tensor, x: Tensor, add_to: Tensor | None) -> Tensor:
+    # written where it is wanted: the plain product makes a tensor of zeros first and copies it
+    out = x.new_empty(matrix.size(0), x.size(1)) if add_to is None else add_to
+    return torch.addmm(out, matrix, x, beta=0 if add_to is None else 1, out=out)
+
+
+def tiling_of(x: Tensor) -> Tiling:
+    """Return the kernel and tile that a product with `x: [rows, C]` uses on this machine."""
+    if x.device.type != "cpu":
+        return Tiling("library", None)
+    tiling = _fastest(x.dtype, 1 << max(x.size(1) - 1, 63).bit_length())
+    return tiling if x.nbytes > _CACHED else Tiling(tiling.kernel, None)
+
+
+_CACHED = 2 * 1024 * 1024  # bytes; what is no larger stays in the cache of one core, or nearly, without tiles
+_EDGES = {"narrow": 200_000, "wide": 40_000}
+_ROWS = 6_000  # of the dense matrix: the size at which a batch of 28 outgrows the last cache of most processors
+
+
+@cache
+def _fastest(dtype: torch.dtype, width: int) -> Tiling:
+    candidates = [Tiling("aten", tile) for tile in (None, 512) if tile is None or tile < width]
+    if dtype in (torch.float32, torch.float64) and torch.backends.mkl.is_available():
+        candidates += [Tiling("library", tile) for tile in (None, 32) if tile is None or tile < width]
+    if len(candidates) == 1:
+        return candidates[0]
+    edges = _EDGES["narrow" if width <= 256 else "wide"]
+    generator = torch.Generator().manual_seed(0)
+    rows = edges // 40  # about as many edges a row as in the graph that this lab was made for
+    crow = torch.arange(0, edges + 1, 40, dtype=torch.int32)
+    col = torch.randint(_ROWS, (edges,), generator=generator, dtype=torch.int32)
+    matrix = Csr(crow, col, torch.ones(rows * 40, dtype=dtype), _ROWS).matrix()
+    x = torch.ones(_ROWS, width, dtype=dtype)
+    cut = {tiling: columns(x, tiling) for tiling in candidates}
+    return fastest({tiling: _product(matrix, right) for tiling, right in cut.items()})
+
+
+def _product(matrix: Tensor, right: Columns) -> Callable[[], Tensor]:
+    return lambda: multiply(matrix, right)
+
+
+def fastest(arms: dict[T, Callable[[], object]], *, rounds: int = 5) -> T:
+    """Return the key of the call that takes least; alternating, as another process may be at work.
+
+    **Arguments:**
+
+    - `rounds`: how often each is called; the least of its times counts.
+    """
+    seconds: dict[T, float] = dict.fromkeys(arms, float("inf"))
+    for _ in range(rounds):
+        for key, call in arms.items():
+            begin = perf_counter()
+            call()
+            seconds[key] = min(seconds[key], perf_counter() - begin)
+    return min(seconds, key=seconds.__getitem__)

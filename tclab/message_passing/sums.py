@@ -1,0 +1,199 @@
+"""The one operation that sums over neighbours: `tclab::shared_sums`, K·A·(K·X) for several relations at once.
+
+A custom op of plain tensors, since `torch.compile` refuses sparse ones. It holds its place in a compiled graph,
+under autocast and in every dtype that the device's kernel knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+from tclab.message_passing.spmm import Csr, columns, multiply
+
+
+class Link(NamedTuple):
+    """One relation as the sums need it: A [targets, sources] and its transpose, each made once for good."""
+
+    matrix: Csr
+    transposed: Csr
+
+
+def without_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """Return `x: [R, H]` with some rows zero, itself where they are already.
+
+    On a CPU looking at a few rows is cheaper than copying all; on a GPU looking would make the host wait.
+    """
+    if rows.numel() == 0:
+        return x
+    # looked at as bytes, by numpy: a CPU tensor's own `any()` would count as a wait for the device
+    if x.device.type == "cpu" and not x.index_select(0, rows).view(torch.uint8).numpy().any():
+        return x
+    return x.index_fill(0, rows, 0.0)
+
+
+def shared_sums(
+    x: Tensor,
+    links: Sequence[Link],
+    size: int,
+    *,
+    self_weights: Tensor | None = None,
+    source_gone: Tensor | None = None,
+    target_gone: Sequence[Tensor] | None = None,
+) -> list[Tensor]:
+    """Return for each relation Yᵢ = Aᵢ·X + wᵢ·X, one matrix Aᵢ for all samples; rows are (node, sample).
+
+    The gradient, Σ Aᵢᵀ·Gᵢ + wᵢ·Gᵢ, is added up in one tensor in place. A second derivative is refused. On a CPU
+    two runs give the same bits; on CUDA the bits are cuSPARSE's affair, which does not promise them.
+
+    **Arguments:**
+
+    - `x`: [N_source * size, H]
+    - `size`: how many samples there are, B.
+    - `self_weights`: [relations], how much of itself a row adds.
+    - `source_gone`: rows of `x` that count as zero, [n] int64, whatever finite number they hold.
+    - `target_gone`: for each relation the rows that come out zero, [n] int64.
+
+    **Returns:** [N_target * size, H] for each relation.
+    """
+    nothing = torch.empty(0, dtype=torch.int64, device=x.device)
+    flat = [tensor for link in links for csr in link for tensor in (csr.crow, csr.col, csr.values)]
+    if source_gone is None:
+        source_gone = nothing
+    gone = [nothing] * len(links) if target_gone is None else list(target_gone)
+    return torch.ops.tclab.shared_sums(x, self_weights, flat, source_gone, gone, size)
+
+
+def _links(flat: Sequence[Tensor], sources: int) -> Iterator[Link]:
+    for begin in range(0, len(flat), 6):
+        crow, col, values, crow_t, col_t, values_t = flat[begin : begin + 6]
+        targets = crow.numel() - 1
+        yield Link(Csr(crow, col, values, sources), Csr(crow_t, col_t, values_t, targets))
+
+
+@torch.library.custom_op(
+    "tclab::shared_sums",
+    mutates_args=(),
+    schema="(Tensor x, Tensor? self_weights, Tensor[] matrices, Tensor source_gone, Tensor[] target_gone, "
+    "SymInt size) -> Tensor[]",
+)
+def _shared_sums(
+    x: Tensor,
+    self_weights: Tensor | None,
+    matrices: Sequence[Tensor],
+    source_gone: Tensor,
+    target_gone: Sequence[Tensor],
+    size: int,
+) -> list[Tensor]:
+    width = x.size(1)
+    if source_gone.numel():
+        x = x.index_fill(0, source_gone, 0.0)
+    wide = x.reshape(-1, size * width)
+    right = columns(wide)
+    sums = []
+    for place, link in enumerate(_links(matrices, wide.size(0))):
+        own = None if self_weights is None else wide * self_weights[place]
+        summed = multiply(link.matrix.matrix(), right, add_to=own).view(-1, width)
+        sums.append(summed.index_fill_(0, target_gone[place], 0.0) if target_gone[place].numel() else summed)
+    return sums
+
+
+@_shared_sums.register_fake
+def _(
+    x: Tensor,
+    self_weights: Tensor | None,
+    matrices: Sequence[Tensor],
+    source_gone: Tensor,
+    target_gone: Sequence[Tensor],
+    size: int,
+) -> list[Tensor]:
+    return [x.new_empty((crow.size(0) - 1) * size, x.size(1)) for crow in matrices[::6]]
+
+
+@torch.library.custom_op(
+    "tclab::shared_sums_backward",
+    mutates_args=(),
+    schema="(Tensor?[] gradients, Tensor? x, Tensor? self_weights, Tensor[] matrices, Tensor source_gone, "
+    "Tensor[] target_gone, SymInt size, SymInt sources) -> (Tensor, Tensor)",
+)
+def _backward(
+    gradients: Sequence[Tensor | None],
+    x: Tensor | None,
+    self_weights: Tensor | None,
+    matrices: Sequence[Tensor],
+    source_gone: Tensor,
+    target_gone: Sequence[Tensor],
+    size: int,
+    sources: int,
+) -> tuple[Tensor, Tensor]:
+    given = next(gradient for gradient in gradients if gradient is not None)
+    width = given.size(1)
+    to_x = None
+    to_weights = given.new_zeros(0 if self_weights is None else len(self_weights))
+    for place, (link, gradient) in enumerate(zip(_links(matrices, sources), gradients, strict=True)):
+        if gradient is None:  # nothing of this sum was used
+            continue
+        gradient = without_rows(gradient.contiguous(), target_gone[place])
+        wide = gradient.view(-1, size * width)
+        if self_weights is not None and x is not None:
+            to_weights[place] = torch.dot(gradient.view(-1), x.reshape(-1))
+            weight = self_weights[place]
+            to_x = wide * weight if to_x is None else to_x.addcmul_(wide, weight)
+        to_x = multiply(link.transposed.matrix(), columns(wide), add_to=to_x)
+    assert to_x is not None  # one gradient at least was given
+    to_x = to_x.view(-1, width)
+    return to_x.index_fill_(0, source_gone, 0.0) if source_gone.numel() else to_x, to_weights
+
+
+@_backward.register_fake
+def _(
+    gradients: Sequence[Tensor | None],
+    x: Tensor | None,
+    self_weights: Tensor | None,
+    matrices: Sequence[Tensor],
+    source_gone: Tensor,
+    target_gone: Sequence[Tensor],
+    size: int,
+    sources: int,
+) -> tuple[Tensor, Tensor]:
+    given = next(gradient for gradient in gradients if gradient is not None)
+    number = 0 if self_weights is None else self_weights.size(0)
+    return given.new_empty(sources * size, given.size(1)), given.new_empty(number)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, self_weights, matrices, source_gone, target_gone, size = inputs
+    ctx.size, ctx.sources = size, x.size(0) // size
+    ctx.number = len(target_gone)
+    ctx.set_materialize_grads(False)
+    own = () if self_weights is None else (x, self_weights)
+    ctx.save_for_backward(*matrices, source_gone, *target_gone, *own)
+
+
+def _differentiate(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    saved = ctx.saved_tensors
+    matrices, rest = saved[: 6 * ctx.number], saved[6 * ctx.number :]
+    source_gone, target_gone, own = rest[0], rest[1 : 1 + ctx.number], rest[1 + ctx.number :]
+    x, self_weights = own if own else (None, None)
+    # a list takes a list of gradients back
+    none, gone = [None] * len(matrices), [None] * len(target_gone)
+    if all(gradient is None for gradient in gradients):
+        return None, None, none, None, gone, None
+    to_x, to_weights = torch.ops.tclab.shared_sums_backward(
+        gradients, x, self_weights, matrices, source_gone, target_gone, ctx.size, ctx.sources
+    )
+    return to_x, None if self_weights is None else to_weights, none, None, gone, None
+
+
+def _refuse(ctx: Any, *gradients: Tensor) -> NoReturn:
+    raise RuntimeError(
+        "a neighbour sum over a shared graph is once_differentiable: it has no second derivative "
+        "(no create_graph=True through it)"
+    )
+
+
+_shared_sums.register_autograd(_differentiate, setup_context=_setup)
+_backward.register_autograd(_refuse)

@@ -1,0 +1,130 @@
+"""The wrong figures: from runs made by hand, so that every figure is known, and from one that is really run."""
+
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from tclab import InputError, Point
+from tclab.lab import artefact_charts, artefacts
+from tclab.lab.artefacts import Figure, Run
+
+
+def made(name, step, *, readings, stages, worker, nested, busy=None):
+    """Return a run whose trace counts each moment `nested` times."""
+    wall_us = step * artefacts._PROFILED * 1e6
+    report = SimpleNamespace(
+        ops=pd.DataFrame({"category": ["forward", "other"], "total_us": [wall_us * (nested - 1), wall_us]}),
+        categories=pd.DataFrame({"category": ["forward", "other"], "self_us": [wall_us * 0.75, wall_us * 0.25]}),
+        breakdown=pd.DataFrame({"busy_us": [busy and busy * artefacts._PROFILED * 1e6]}),
+    )
+    every = {**dict.fromkeys(("wait", "transfer", "mask", "loss", "optimizer"), [0.0] * 3)}
+    every |= {key: [value] * 3 for key, value in stages.items()}
+    every |= {"step": [step] * 3, "worker": [worker] * 3}
+    return Run(name, [10 * step, *[step] * 3], 1, readings, every, report, busy is not None)
+
+
+@pytest.fixture
+def runs():
+    slow = made("slow", 0.8, readings=[0.1, 1.25, 1.25, 1.25, 1.15], stages={"forward": 0.6, "backward": 0.2},
+                worker=0.4, nested=6)  # fmt: skip
+    fast = made("fast", 0.1, readings=[10.0] * 5, stages={"forward": 0.02, "backward": 0.08}, worker=0.0, nested=2)
+    return slow, fast
+
+
+def test_each_mistake_gives_what_it_must_and_the_right_figure_stays(runs):
+    bar, nested = artefacts.progress_bar(*runs), artefacts.nested_events(*runs)
+    overlap, backward = artefacts.overlapping_times(*runs), artefacts.no_backward(*runs)
+    for figure in (bar, nested, overlap, backward):
+        assert figure.right == pytest.approx(8.0)
+    assert bar.wrong == pytest.approx(10.0)
+    assert nested.wrong == pytest.approx(8 * 6 / 2)
+    assert overlap.wrong == pytest.approx(1.2 / 0.1)
+    assert backward.wrong == pytest.approx(0.6 / 0.02)
+    assert "6.0 and 2.0 times" in nested.why
+    assert "25% of slow's step and 80% of fast's" in backward.why
+    assert "no GPU here" in overlap.why
+
+
+def test_a_device_stands_for_itself():
+    slow, fast = (
+        made(
+            name,
+            step,
+            readings=[1.0] * 5,
+            stages={"forward": step, "backward": 0.0},
+            worker=9.0,
+            nested=2,
+            busy=busy,
+        )
+        for name, step, busy in (("slow", 0.8, 0.8), ("fast", 0.1, 0.02))
+    )
+    figure = artefacts.overlapping_times(slow, fast)
+    assert figure.wrong == pytest.approx(1.6 / 0.12)
+    assert set(figure.parts["part"]) == {"host", "device"}
+    assert "no GPU" not in figure.why
+
+
+def test_a_figure_is_the_ratio_of_its_parts(runs):
+    """A picture shows the very seconds that its figures are made of."""
+    for make in (
+        artefacts.nested_events,
+        artefacts.overlapping_times,
+        artefacts.no_backward,
+        artefacts.progress_bar,
+    ):
+        figure = make(*runs)
+        sums = figure.parts.groupby(["side", "bar"], sort=False)["seconds"].sum()
+        (wrong, right) = figure.parts["side"].drop_duplicates()
+        assert wrong.startswith("wrong")
+        assert sums[wrong, "slow"] / sums[wrong, "fast"] == pytest.approx(figure.wrong)
+        assert sums[right, "slow"] / sums[right, "fast"] == pytest.approx(figure.right)
+
+
+def test_words_and_pictures_show_both_figures(runs):
+    import vl_convert
+
+    figures = [artefacts.progress_bar(*runs), artefacts.nested_events(*runs)]
+    for sentence, figure in zip(artefacts.sentences(figures), figures, strict=True):
+        assert f"{figure.wrong:.2f} ×" in sentence
+        assert f"{figure.right:.2f} ×" in sentence
+        assert figure.why in sentence
+    assert list(artefacts.table(figures).index) == ["12.5", "875"]
+    for chart in (artefact_charts.overview(figures), *map(artefact_charts.parts, figures)):
+        assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
+    assert "24 × where 8 × is right" in artefact_charts.parts(figures[1]).to_dict()["title"]["text"]
+
+
+def test_a_real_run_is_seen_by_every_clock():
+    point = Point(
+        scale=0.02, model="hetero_cell", strategy="subgraph", networks=2, batch_size=2, steps=12, device="cpu"
+    )
+    run = artefacts.record_run(point)
+    assert len(run.seconds) == 12 - artefacts._PROFILED - 1
+    assert len(run.readings) == 5
+    assert all(reading > 0 for reading in run.readings)
+    assert run.begin >= 1  # the first step is never among those that count
+    assert {len(values) for values in run.stages.values()} == {len(run.seconds) - run.begin}
+    assert run.median("wait", "transfer", "mask", "forward", "loss", "backward", "optimizer") <= run.median("step")
+    figure = artefacts.nested_events(run, run)
+    assert figure.wrong == figure.right == 1.0
+    sums = figure.parts.groupby("side")["seconds"].sum()
+    assert sums["wrong: durations added"] > 1.2 * sums["right: self time"]
+    # self time is the wall time of the profiled steps
+    wall = run.report.steps["wall_us"].sum() / artefacts._PROFILED / 1e6
+    assert sums["right: self time"] / 2 == pytest.approx(wall, rel=0.1)  # two bars of the same run
+
+
+def test_too_few_steps_are_refused():
+    with pytest.raises(InputError, match="steps is 5, expected at least 12"):
+        artefacts.wrong_figures(steps=5)
+
+
+def test_two_allocators_are_told_together():
+    figure = artefacts.page_faults(Point(scale=0.02, networks=1, batch_size=2, steps=2, warmup=0, device="cpu"))
+    assert isinstance(figure, Figure)
+    assert len(figure.parts) == 4
+    seconds = figure.parts.set_index(["side", "bar"])["seconds"]
+    (default, kept) = figure.parts["side"].drop_duplicates()
+    assert figure.wrong == pytest.approx(seconds[default, "edge_mask"] / seconds[default, "node_mask"])
+    assert figure.right == pytest.approx(seconds[kept, "edge_mask"] / seconds[kept, "node_mask"])

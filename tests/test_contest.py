@@ -1,0 +1,78 @@
+"""Points raced: behind their gates, from processes that leave nothing, with errors that say what to do."""
+
+import os
+import tempfile
+
+import pytest
+
+import tclab
+from tclab import InputError, Point
+from tclab.masking import registry
+from tclab.perturbation import Deletions
+from tclab.sweeps import cells_of, loop_of, race_grid, race_points
+from tclab.timing import Ledger, NoLedger, samples_of, verdicts_of
+
+
+def tiny(**fields):
+    return Point(**{"scale": 0.01, "networks": 1, "batch_size": 2, "workers": 0, "device": "cpu", **fields})
+
+
+def test_points_are_raced_in_this_process_and_the_record_gives_the_verdicts_again(tmp_path):
+    points = {name: tiny(strategy=name) for name in ("node_mask", "stored_mask")}
+    race = race_points(points, budget_seconds=4, processes=None, record=tmp_path / "race.jsonl")
+    assert race.arms == ("node_mask", "stored_mask")
+    assert {sample["arm"] for sample in race.samples()} == set(points)
+    again = verdicts_of(samples_of(tmp_path / "race.jsonl"))
+    assert list(again.values()) == race.pairs
+
+
+def test_points_are_raced_in_a_process_of_their_own_and_nothing_is_left(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    points = {name: tiny(strategy=name, allocator="keep_pages") for name in ("edge_mask", "stored_index")}
+    race = race_points(points, budget_seconds=15)
+    assert {sample["process"] for sample in race.samples()} == {0}
+    assert race.settings["environment"]["MALLOC_MMAP_MAX_"] == "0"
+    assert "TMPDIR" not in race.settings["environment"]  # a race goes on although its files were elsewhere
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_strategy_that_is_wrong_is_not_raced(monkeypatch):
+    class Wrong(tclab.masking.get("node_mask")):
+        name = "wrong"
+
+        def lost(self, batch):
+            return {kind: Deletions.nothing(batch.size) for kind in self.graph.num_nodes}
+
+    monkeypatch.setitem(registry._STRATEGIES, "wrong", Wrong)
+    with pytest.raises(InputError, match="strategy 'wrong' does not give what 'subgraph' gives: it is not raced"):
+        race_points({"right": tiny(), "wrong": tiny(strategy="wrong")}, budget_seconds=2, processes=None)
+
+
+def test_points_that_no_race_can_have_are_named():
+    with pytest.raises(InputError, match=r"b: skipped: dango reads no masked graph"):
+        race_points({"a": tiny(), "b": tiny(model="dango", strategy="node_mask")}, budget_seconds=1)
+    with pytest.raises(InputError, match=r"allocator is 'default' and 'keep_pages', expected one"):
+        race_points({"a": tiny(), "b": tiny(allocator="keep_pages")}, budget_seconds=1)
+    with pytest.raises(InputError, match="there are no cells"):
+        race_grid({}, budget_seconds=1)
+
+
+def test_cells_are_named_by_size_and_hold_what_can_be_raced():
+    points = tclab.grid(
+        scale=0.01, models="hetero_cell,dango", strategies="edge_mask,node_mask", batch_sizes="1,2", networks="1"
+    )
+    cells = cells_of(points)
+    assert list(cells) == ["batch 1, 1 networks", "batch 2, 1 networks"]
+    assert list(cells["batch 2, 1 networks"]) == ["edge_mask", "node_mask"]
+    races = race_grid(cells, budget_seconds=6, processes=None, isolated=False)
+    assert {pair.cell for pair in races.pairs} == set(cells)
+
+
+def test_a_points_loop_runs_under_a_ledger_or_none():
+    with loop_of(tiny(batch_size=3), steps=7) as loop:
+        ledger = Ledger()
+        loop(ledger)
+        assert len(ledger) == 7
+        loop(NoLedger())
+        loop(ledger)
+    assert len(ledger) == 14  # more than its four batches: they come again

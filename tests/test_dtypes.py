@@ -1,0 +1,62 @@
+"""Every exact strategy in every dtype, compiled or not, and the same bits twice."""
+
+import warnings
+
+import pytest
+import torch
+
+import tclab
+from tclab import masking
+from tclab.models import HeteroCell
+from tclab.training.gate import norm_error
+
+EXACT = [name for name in masking.names() if masking.get(name).exact and masking.get(name).masks_graph]
+SAMPLES = [[3, 4], [7], []]
+# norm of the difference over the norm, of predictions and of the whole gradient, against `subgraph` in float64
+ONE_A_VIEW = ["subgraph", "edge_mask", "node_mask", "dense", "delta"]  # the others give an edge list like these
+TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 5e-2}
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return tclab.CellGraph.synthetic(0.02, seed=1, metabolism=False).select(["physical"])
+
+
+def outcome(graph, strategy, dtype, *, compiled=False):
+    torch.manual_seed(0)
+    model = HeteroCell(graph.num_nodes[graph.deleted_type], list(graph.networks), width=8, layers=2)
+    model = model.double() if dtype == "float64" else model
+    call = torch.compile(model, backend="aot_eager", fullgraph=True) if compiled else model
+    with tclab.view(graph, SAMPLES, strategy) as view:
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+            predictions = call(view)
+        (predictions.double() * torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64)).sum().backward()
+    return predictions.detach(), [parameter.grad for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("strategy", EXACT)
+def test_every_strategy_is_right_in_every_dtype(graph, strategy, dtype):
+    expected = outcome(graph, "subgraph", "float64")
+    assert norm_error(outcome(graph, strategy, dtype), expected) <= TOLERANCES[dtype]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "dtype"),
+    [(name, "float32") for name in EXACT] + [(name, t) for name in ONE_A_VIEW for t in ("float64", "bfloat16")],
+)
+def test_every_strategy_goes_through_compile_whole(graph, strategy, dtype):
+    torch._dynamo.reset()
+    expected = outcome(graph, "subgraph", "float64")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's own imports
+        found = outcome(graph, strategy, dtype, compiled=True)
+    assert norm_error(found, expected) <= TOLERANCES[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("strategy", EXACT)
+def test_two_runs_on_a_cpu_give_the_same_bits(graph, strategy, dtype):
+    first, second = (outcome(graph, strategy, dtype) for _ in range(2))
+    assert torch.equal(first[0], second[0])
+    assert all(torch.equal(a, b) for a, b in zip(first[1], second[1], strict=True))

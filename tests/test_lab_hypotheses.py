@@ -1,0 +1,155 @@
+"""The three hypotheses, and published figures beside measured ones: never surer than the rows."""
+
+import json
+
+import pytest
+import vl_convert
+from stage_rows import every_mode, lost, point_rows
+
+from tclab import InputError, lab
+from tclab.lab.hypotheses import FAILS, HOLDS, NOT_MEASURED, UNDECIDED
+from tclab.lab.published import measured_ratios, published_ratios, steps_per_epoch
+from tclab.sweeps.rows import frame, table
+
+
+def verdicts(made):
+    return {found.name: found for found in lab.hypotheses(frame(table(made)))}
+
+
+def test_waiting_for_most_of_a_step_is_the_data_pipeline():
+    found = verdicts(every_mode())
+    assert found["Data pipeline"].verdict == HOLDS
+    said = " ".join(found["Data pipeline"].evidence)
+    assert "Judged by hetero_cell with edge_mask, batch 4, 9 networks of 2,423,370 edges." in said
+    assert "edge_mask: waiting for the loader and the transfer are 65.0% [65.0%, 65.0%] of a step" in said
+    assert "node_mask: waiting for the loader and the transfer are 5.5%" in said
+    assert "slower than" in said  # 96 ms of making against 35 ms of the rest
+    assert "collating (and replicating) is 9" in said
+    assert "A batch of 4 carries 70.9 kB with edge_mask and 232 B with node_mask." in said
+    assert str(found["Data pipeline"]).startswith("Data pipeline: holds here\n  The claim: collation")
+
+
+def test_waiting_little_is_not_the_data_pipeline():
+    found = verdicts(point_rows("node_mask"))["Data pipeline"]
+    assert found.verdict == FAILS
+    assert any("on a device" in said and "arithmetic, not measured" in said for said in found.evidence)
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_few_steps_decide_nothing(steps):
+    found = verdicts(point_rows("edge_mask", steps=steps))
+    assert found["Data pipeline"].verdict == UNDECIDED
+    assert found["Mask generation"].verdict == UNDECIDED
+
+
+def test_a_share_on_both_sides_of_half_is_undecided():
+    made = point_rows("edge_mask", scatter=0)
+    (wait,) = (one for one in made if one["stage"] == "wait")
+    (step,) = (one for one in made if one["stage"] == "step")
+    for number in range(0, 8, 2):
+        wait["samples_seconds"][number] -= 0.055
+        step["samples_seconds"][number] -= 0.055
+    assert verdicts(made)["Data pipeline"].verdict == UNDECIDED
+
+
+def test_masks_hold_only_where_they_could_fill_half_a_step():
+    found = verdicts(every_mode())["Mask generation"]
+    assert found.verdict == FAILS
+    assert any("of a step they can be 5.0%" in said for said in found.evidence)
+    assert any(said == "edge_mask: collating takes 22.5 × as long as making masks." for said in found.evidence)
+    slow = point_rows("edge_mask", scatter=0)
+    for one in slow:
+        if (one["stage"], one["where"]) == ("mask", "host"):
+            one["samples_seconds"] = [0.09] * 8
+        if one["stage"] == "step":
+            one["samples_seconds"] = [0.1] * 8
+    assert verdicts(slow)["Mask generation"].verdict == HOLDS
+
+
+def test_a_small_graph_is_said_to_say_nothing_of_the_real_one():
+    said = " ".join(verdicts(point_rows("edge_mask", edges=1000))["Data pipeline"].evidence)
+    assert "of 1,000 edges, far fewer than the real 2.4 million, of which this says nothing." in said
+
+
+def test_ddp_without_ranks_is_arithmetic_and_called_so():
+    found = verdicts(every_mode())["DDP"]
+    assert found.verdict == NOT_MEASURED
+    arithmetic = found.evidence[-1]
+    assert arithmetic.startswith("Arithmetic, not a measurement")
+    for figure in ("2,374", "1,039", "2.28 ×", "40 ×", "17.5 ×"):
+        assert figure in arithmetic
+    skipped = lost("node_mask", "skipped: 4 ranks asked for", ranks=4)
+    assert "skipped: 4 ranks" in verdicts([skipped])["DDP"].evidence[0]
+
+
+def test_ddp_is_judged_where_communication_was_timed():
+    made = point_rows("node_mask", scatter=0, ranks=2)
+    talk = dict(next(one for one in made if one["stage"] == "forward")) | {"stage": "communication"}
+    for samples, verdict in ((0.001, FAILS), (0.019, HOLDS)):
+        talk["samples_seconds"] = [samples] * 8
+        assert verdicts([*made, talk])["DDP"].verdict == verdict
+    assert verdicts(made)["DDP"].verdict == NOT_MEASURED
+
+
+def test_nothing_measured_is_no_verdict():
+    unrun = lost("edge_mask", "not run: the budget of 1 s was spent")
+    assert {found.verdict for found in verdicts([unrun]).values()} == {NOT_MEASURED}
+
+
+# ---- published figures
+
+
+@pytest.fixture
+def figures(root):
+    return lab.published_figures(root / "data_samples" / "published_measurements.csv")
+
+
+def test_every_published_figure_has_its_standing(figures):
+    assert len(figures) == 19
+    assert set(figures["standing"]) == {"steady", "real training", "expected", "suspect", "artefact"}
+
+
+def test_published_ratios_are_those_that_the_figures_give(figures):
+    found = published_ratios(figures)
+    by_key = {row["figure"].split(":")[0]: row for _, row in found.iterrows()}
+    for key, ratio in {"086a": 56.3, "086b": 19.3, "524": 12.5, "trace": 875, "full_step": 1.58}.items():
+        assert by_key[key]["ratio"] == pytest.approx(ratio, rel=0.005)
+    assert by_key["epochs"]["ratio"] == pytest.approx(40 * 1039 / 2374)
+    assert set(found[found["figure"].str.startswith("086a")]["mode"]) == {"data", "empty"}
+    assert by_key["trace"]["standing"] == "artefact"
+
+
+def test_steps_per_epoch():
+    assert (steps_per_epoch(28, 4), steps_per_epoch(64, 4)) == (2374, 1039)
+    assert steps_per_epoch(3, 2, samples=13) == 3
+
+
+def test_measured_ratios_stand_beside_published_ones(figures):
+    rows = frame(table(every_mode(scatter=0)))
+    found = measured_ratios(rows).set_index(["mode", "strategy"])["ratio"]
+    assert found["step", "edge_mask"] == pytest.approx(100 / 5)
+    assert found["step", "node_mask"] == pytest.approx(20 / 5)
+    both = lab.beside_published(rows, figures)
+    assert list(dict.fromkeys(both["mode"])) == ["data", "empty", "model", "step", "fixed_batch"]
+    step = both[both["mode"] == "step"]
+    assert step["hetero : dango"].tolist() == ["20 ×", "4 ×", "17.5 ×", "875 ×"]
+    assert step["standing"].str.startswith("measured").tolist() == [True, True, False, False]
+
+
+def test_the_chart_of_ratios_names_every_standing(figures):
+    rows = frame(table(every_mode()))
+    chart = lab.ratios_beside_published(rows, figures)
+    assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
+    text = json.dumps(chart.to_dict())
+    for words in ("086a, steady", "epochs, real training", "trace, artefact", "full_step, suspect", "in seconds"):
+        assert words in text
+    nothing = frame(table([lost("edge_mask", "oom")]))
+    assert vl_convert.vegalite_to_png(lab.ratios_beside_published(nothing, figures).to_json())[:4] == b"\x89PNG"
+
+
+def test_a_file_that_is_no_table_of_figures_is_refused(tmp_path):
+    with pytest.raises(InputError, match="expected a CSV file of published figures"):
+        lab.published_figures(tmp_path / "nowhere.csv")
+    (tmp_path / "other.csv").write_text("key,value\na,1\n")
+    with pytest.raises(InputError, match="has no column 'model'"):
+        lab.published_figures(tmp_path / "other.csv")

@@ -1,0 +1,163 @@
+"""What a figure's trust rests on, as charts and tables; the same figures made again from the record elsewhere."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+
+import pandas as pd
+import pytest
+
+import tclab
+from tclab import lab
+from tclab.lab.trust import pairs_against, winner_of
+from tclab.timing import Ledger, Pair, SpikeIn, race, race_cells
+from tclab.timing.spike import Trial
+from tclab.timing.synthetic import SyntheticMachine
+
+
+@pytest.fixture(scope="module")
+def decided():
+    machine = SyntheticMachine(3, noise=0.02, memory=0.2)
+    arms = {"edge_mask": machine.arm("edge_mask", 0.02), "node_mask": machine.arm("node_mask", 0.01),
+            "gpu_filter": machine.arm("gpu_filter", 0.02)}  # fmt: skip
+    return race(arms, budget_seconds=60, clock=machine.clock)
+
+
+def data_of(chart):
+    found = chart.to_dict()
+    return [row for rows in found["datasets"].values() for row in rows]
+
+
+def test_a_race_is_told_against_one_of_its_arms(decided):
+    rows = {row["arm"]: row for row in data_of(lab.race_chart(decided.pairs, "edge_mask")) if "arm" in row}
+    assert rows["node_mask"]["verdict"] == "FASTER"
+    assert rows["node_mask"]["ratio"] == pytest.approx(0.5, rel=0.05)
+    assert rows["gpu_filter"]["verdict"] in ("SAME", "UNDECIDED")
+    assert rows["node_mask"]["low"] < rows["node_mask"]["ratio"] < rows["node_mask"]["high"]
+    words = lab.race_words(decided, "edge_mask")
+    assert any(re.match(r"node_mask: FASTER, 0\.[45]\d* × the time of edge_mask \[", line) for line in words)
+    assert "is claimed" in words[-1]
+
+
+def pair(a, b, verdict, cell=None):
+    ratio = {"FASTER": 0.5, "SLOWER": 2.0}.get(verdict, 1.0)
+    return Pair(a, b, verdict, "", ratio=ratio, cell=cell)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "winner"),
+    [
+        (("FASTER", "FASTER", "SAME"), "a"),
+        (("SLOWER", "FASTER", "FASTER"), "b"),
+        (("SAME", "FASTER", "FASTER"), "tie"),
+        (("UNDECIDED", "FASTER", "FASTER"), "undecided"),
+        (("UNDECIDED", "UNDECIDED", "UNDECIDED"), "undecided"),
+    ],
+)
+def test_the_winner_is_faster_than_all_others_for_certain(verdicts, winner):
+    ab, ac, bc = verdicts
+    pairs = [pair("a", "b", ab), pair("a", "c", ac), pair("b", "c", bc)]
+    assert winner_of(pairs) == winner
+    assert winner_of([p.flipped() for p in pairs]) == winner
+
+
+def test_the_winner_map_has_a_colour_for_what_is_open():
+    pairs = [
+        pair("edge_mask", "node_mask", "SLOWER", "batch 2, 9 networks"),
+        pair("edge_mask", "node_mask", "UNDECIDED", "batch 1, 9 networks"),
+    ]
+    rows = data_of(lab.winner_map(pairs))
+    assert {(row["batch_size"], row["winner"], row["lead"]) for row in rows} == {
+        (2, "node_mask", "2.0 ×"),
+        (1, "undecided", ""),
+    }
+    with pytest.raises(ValueError, match="cell 'mine' is named otherwise"):
+        lab.winner_map([pair("a", "b", "SAME", "mine")])
+
+
+def test_pairs_are_told_from_the_other_arms_side():
+    (told,) = pairs_against([pair("edge_mask", "node_mask", "SLOWER")], "edge_mask")
+    assert (told.a, told.verdict, told.ratio) == ("node_mask", "FASTER", 0.5)
+
+
+def test_the_card_has_everything_a_choice_rests_on(decided):
+    rows = tclab.run(tclab.Point(scale=0.01, networks=1, steps=2, device="cpu"))
+    card = lab.race_card(pd.concat([rows, rows.assign(strategy="edge_mask")]), decided.pairs, "edge_mask")
+    assert card.loc["node_mask", "verdict"] == "FASTER"
+    assert card.loc["node_mask", "gate"] == "passed"
+    assert card.loc["edge_mask", "time over edge_mask"] == "1 ×"
+    assert {"host syncs", "kernels", "bytes of a batch", "peak memory"} <= set(card.columns)
+
+
+def trial(stage, injected, back, found="forward"):
+    recovered = {"forward": 0.0, "other": 0.0, found: back}
+    return Trial(stage, injected, recovered, dict.fromkeys(recovered, 1e-6), 10)
+
+
+def test_spikes_that_came_back_are_told_from_those_that_did_not():
+    found = SpikeIn([trial("forward", 0.001, 0.00101), trial("forward", 0.002, 0.003), trial("forward", 0.0, 1e-6),
+                     trial("forward", 0.0, 3e-6), trial("forward", 0.001, 0.001, found="other")])  # fmt: skip
+    shown = [row["found"] for row in data_of(lab.spike_chart(found)) if "found" in row]
+    assert shown == ["yes", "no", "no"]
+    assert "33%" in lab.spike_chart(found).to_dict()["title"]["text"]
+    table = lab.spike_table(found)
+    assert table.loc["forward", "came back"] == "33% of 3"
+    assert table.loc["forward", "detection limit ms"] > 0
+
+
+def test_a_ledgers_table_adds_up_by_timeline():
+    with Ledger() as ledger:
+        for _ in ledger.steps(range(5)):
+            with ledger.stage("forward"):
+                sum(range(10_000))
+    table = lab.ledger_table(ledger)
+    assert "transfer" not in table.loc["host"].index  # it was not seen
+    assert sum(float(share.rstrip("%")) for share in table.loc["host", "share"]) == pytest.approx(100, abs=0.3)
+
+
+ELSEWHERE = """
+    import json, sys
+    from tclab import lab, sweeps, timing
+    from tclab.sweeps import results
+    results._machine = lambda: {"cpu": "another machine"}
+    folder = sys.argv[1]
+    rows = results.Results(folder + "/rows").frame()
+    pairs = lab.pairs_of(timing.samples_of(folder + "/race.jsonl"))
+    print(json.dumps([lab.stages(rows).to_dict(), lab.race_chart(pairs, "edge_mask").to_dict(),
+                      lab.findings(rows), [str(pair) for pair in pairs]]))
+"""
+
+
+def test_every_figure_is_made_again_from_the_record_on_another_machine(tmp_path, root):
+    points = [
+        tclab.Point(scale=0.01, networks=1, steps=3, strategy=strategy, device="cpu")
+        for strategy in ("edge_mask", "node_mask")
+    ]
+    rows = tclab.sweep(points, results=tmp_path / "rows")
+    machine = SyntheticMachine(5)
+    arms = {name: machine.arm(name, 0.01) for name in ("edge_mask", "node_mask")}
+    raced = race_cells({"one": arms}, budget_seconds=20, clock=machine.clock, record=tmp_path / "race.jsonl")
+    here = [lab.stages(rows).to_dict(), lab.race_chart(raced.pairs, "edge_mask").to_dict(), lab.findings(rows),
+            [str(pair) for pair in raced.pairs]]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "2"}
+    there = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(ELSEWHERE), str(tmp_path)],
+        capture_output=True, text=True, check=True, env=environment,
+    )  # fmt: skip
+    shown = json.loads(there.stdout)
+    assert shown[1:] == json.loads(json.dumps(here))[1:]
+
+    def lines(chart):
+        return sorted(json.dumps(row, sort_keys=True) for data in chart["datasets"].values() for row in data)
+
+    assert lines(shown[0]) == lines(json.loads(json.dumps(here[0])))
+
+
+def test_medians_of_rows_are_those_of_their_raw_samples(tmp_path):
+    rows = tclab.run(tclab.Point(scale=0.01, networks=1, steps=5, device="cpu"))
+    for _, row in rows.iterrows():
+        assert row["median_seconds"] == pytest.approx(pd.Series(row["samples_seconds"]).median())
+        assert row["n"] == len(row["samples_seconds"])
