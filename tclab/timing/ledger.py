@@ -263,12 +263,12 @@ class Ledger:
             raise RuntimeError(f"stage {name!r} was entered on another thread than its step")
         self._open.append(name)
         self._cut(name)
-        if self._pending is not None and self._pending[0] == name:
-            self._delay()
 
     def _leave(self) -> None:
         if self._cuts is None:  # the step was broken off inside this stage
             return
+        if self._pending is not None and self._pending[0] == self.current:
+            self._delay()  # last, for what follows a pause runs on cold caches: that is no time of this stage
         self._open.pop()
         self._cut(self.current)
         if self._pending is not None and self._pending[0] == "other" and not self._open:

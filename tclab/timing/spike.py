@@ -172,8 +172,10 @@ def spike_in(
     """Run a loop again and again with delays of known length in known stages, in random order.
 
     In each trial one step of every two neighbours, by lot, is delayed by spinning on the host, so that whatever
-    drifts from pair to pair cancels. On CUDA a delay of the host shows on the device's timeline only where the
-    device is not behind: what is looked at there is the stage in which the device stood still.
+    drifts from pair to pair cancels. The delay is the last thing in its stage: caches are cold after it, so what
+    comes next takes longer, by some hundredths of the delay on a busy machine, and that is not the delay. On CUDA a
+    delay of the host shows on the device's timeline only where the device is not behind: what is looked at there is
+    the stage in which the device stood still.
 
     **Arguments:**
 
