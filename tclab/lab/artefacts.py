@@ -300,10 +300,12 @@ def wrong_figures(
     """
     device = "auto" if gpus == "auto" or int(gpus) else "cpu"
     common = Point(scale=scale, batch_size=batch_size, steps=steps, seed=seed, device=device)
-    slow = record_run(replace(common, model="hetero_cell", strategy="subgraph", networks=networks))
-    fast = record_run(replace(common, model="dango", strategy="indices"))
+    slow = record_run(replace(common, model="hetero_cell", strategy="subgraph", loss=None, networks=networks))
+    fast = record_run(replace(common, model="dango", strategy="indices", loss=None))
     # a tensor must be large for its pages to be given back, so this one has more samples, and few steps
-    large = replace(common, model="hetero_cell", networks=networks, batch_size=4 * batch_size, steps=4, warmup=1)
+    large = replace(
+        common, model="hetero_cell", loss=None, networks=networks, batch_size=4 * batch_size, steps=4, warmup=1
+    )
     return [
         progress_bar(slow, fast),
         nested_events(slow, fast),
