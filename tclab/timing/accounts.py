@@ -20,6 +20,7 @@ STAGES = (
     "clip",
     "optimizer",
     "log",
+    "loop",  # what a framework that runs the loop does itself, between the stages
     "other",  # what lies between the stages
 )
 TOLERANCE = 0.02
