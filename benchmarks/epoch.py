@@ -97,8 +97,8 @@ def repeats(found: dict[tuple[str, int], list[Epoch]]) -> None:
     ]
     if apart:
         print(
-            f"\nan epoch against the same epoch a round before: median {statistics.median(apart):.1%} apart, largest "
-            f"{max(apart):.1%}; within 10 %: {sum(e <= 0.10 for e in apart)} of {len(apart)}"
+            f"\nan epoch against the same epoch a round before: median {statistics.median(apart):.1%} apart, "
+            f"largest {max(apart):.1%}; within 10 %: {sum(e <= 0.10 for e in apart)} of {len(apart)}"
         )
 
 
