@@ -99,8 +99,9 @@ def lightning_module(step: Step, *, ledger: Ledger | NoLedger | None = None) -> 
 def _inside(watched: Ledger | NoLedger, batches: Iterable[Any]) -> Iterator[Any]:
     """Yield batch after batch; from one to the next is the stage `loop`, but for the stages that lie inside."""
     for item in batches:
+        held, item = [item], None  # so that the loop alone holds it, and can let it go
         with watched.stage("loop"):
-            yield item
+            yield held.pop()
 
 
 def run_lightning(
