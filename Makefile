@@ -9,6 +9,8 @@ BIN := .venv/bin
 RUN := runs/sweep
 # parameters of the sweep notebook, for example: make sweep PARAMETERS="-p graph ../shared/data"
 PARAMETERS ?= -p scale 0.2 -p budget_seconds 240
+# tests run in so many processes; a file, or a notebook, is one's alone
+BESIDE ?= -n 2 --dist loadfile
 
 .PHONY: setup sweep test lint types bench lock clean
 
@@ -28,9 +30,9 @@ sweep: setup
 	@echo "executed notebook: $(RUN)/sweep.ipynb; rows: $(RUN)/rows; charts: $(RUN)/*.png"
 
 test: lint types
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests $(BESIDE) --durations=15
 	TCLAB_RUNS=$$(mktemp -d) $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=120 \
-		-W ignore notebooks
+		-W ignore notebooks $(BESIDE)
 
 lint: setup
 	$(BIN)/ruff check .
