@@ -83,10 +83,11 @@ def _run(point: Point) -> _Timed:
             cold = perf_counter() - begin
             found = _audited(here.step, first)
             given = repeat(first) if fixed else batches
-            if point.warmup:
-                here.run(given, steps=point.warmup)
+            # before the warm-up: workers make batches ahead meanwhile, which the first timed steps would find ready
             before = conditions()
             gc.collect()
+            if point.warmup:
+                here.run(given, steps=point.warmup)
             with PeakMemory(cuda=cuda) as memory, Ledger(cuda=cuda) as ledger:
                 here.run(given, steps=point.steps, ledger=ledger)
         finally:
