@@ -28,7 +28,9 @@ class _Child:
     """A child process that serves points, and what it says when it dies."""
 
     def __init__(self, allocator: str, memory_bytes: int | None) -> None:
-        environment = {**os.environ, **ALLOCATORS[allocator]}
+        # of a Slurm job's variables Lightning would make ranks that this point does not have
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+        environment |= ALLOCATORS[allocator]
         if memory_bytes is not None:
             environment["TCLAB_MEMORY_BYTES"] = str(memory_bytes)
         self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (close() ends it)
@@ -39,7 +41,7 @@ class _Child:
             stderr=self._words,
             env={
                 **environment,
-                "PYTHONPATH": os.pathsep.join([str(_SOURCE), os.environ.get("PYTHONPATH", "")]),
+                "PYTHONPATH": os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]),
             },
             start_new_session=True,  # an interrupt of the notebook is the sweep's to handle, not the child's
         )
@@ -89,7 +91,7 @@ class _Child:
 
 
 # The children must import the tclab that their parent runs, also where that one is not installed.
-_SOURCE = Path(__file__).resolve().parents[2]
+SOURCE = Path(__file__).resolve().parents[2]
 _children: dict[tuple[str, int | None], _Child] = {}
 _lock = threading.RLock()
 
@@ -113,8 +115,8 @@ def close_children() -> None:
             _children.popitem()[1].close()
 
 
-def _modules(point: Point) -> list[str]:
-    """Return the modules that a child must import to know the point's strategy and model.
+def modules_of(point: Point) -> list[str]:
+    """Return the modules that another process must import to know the point's strategy and model.
 
     **Raises:** `InputError` for one that was defined where no other process can import it.
     """
@@ -152,7 +154,7 @@ def answer_of(
     """Return what a child process answers about a resolved point, or how it died; `more` goes with the request."""
     request = {
         "point": point.to_dict(),
-        "modules": _modules(point),
+        "modules": modules_of(point),
         "path": [p for p in sys.path if p] + [os.getcwd()],
         **more,
     }
