@@ -51,6 +51,14 @@ def ranks_of(gpus: int | str, available: int) -> tuple[str, int]:
     return ("cuda" if available else "cpu"), gpus
 
 
+def _gpus_asked(gpus_per_node: int | str | None) -> int:
+    """Return the number in what is asked of Slurm: 4, "4" or "a100:4"."""
+    number = str(gpus_per_node).rpartition(":")[2]
+    if not number.isdigit() or isinstance(gpus_per_node, bool):
+        raise InputError(f"gpus_per_node is {gpus_per_node!r}, expected a number, or 'a100:4'")
+    return int(number)
+
+
 def _number(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{name} is {value!r}, expected a whole number")
@@ -66,6 +74,7 @@ def grid(
     batch_sizes: Listed = "auto",
     networks: Listed = "auto",
     gpus: int | str = "auto",
+    gpus_per_node: int | str | None = None,
     mode: Listed = "step",
     habits: Listed = "none",
     steps: int | str = "auto",
@@ -83,6 +92,8 @@ def grid(
     - `networks`: edge-type counts (n: the first n of the graph's networks); or names, which are one choice; or
       "all", those that each model reads.
     - `gpus`: "auto" or a number.
+    - `gpus_per_node`: how many the nodes of a cluster have that will run the points, as Slurm takes it (4, or
+      "a100:4"); `None` counts this machine's.
     - `habits`: each by itself, "none" for a point without any, "a+b" for two at once; "all" is none, and then
       each that the model can take on. What a habit costs is the difference to the point without.
     - `more`: any other field of `Point`; several values of one are an axis of the sweep: `loop="plain,lightning"`.
@@ -91,7 +102,8 @@ def grid(
     """
     import torch
 
-    device, ranks = ranks_of(gpus, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    device, ranks = ranks_of(gpus, here if gpus_per_node in (None, "") else _gpus_asked(gpus_per_node))
     large = device == "cuda"
     every = strategies == "auto"
     exact = [name for name in strategy_names() if strategy_of(name).exact]

@@ -41,7 +41,7 @@ def sweep_on_slurm(
     memory_bytes: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
-    points_per_job: int = 1,
+    points_per_job: int | None = None,
     poll_seconds: float = 5.0,
     **options: Any,
 ) -> pd.DataFrame:
@@ -52,13 +52,14 @@ def sweep_on_slurm(
 
     **Arguments:**
 
-    - `points_per_job`: a job costs some seconds of imports, more points share them.
+    - `points_per_job`: a job costs some seconds of imports, more points share them; `None` is one.
     - `poll_seconds`: between two questions to squeue.
     - `options`: sbatch's.
 
     **Raises:** `InputError` for options, an sbatch that refuses, a cluster that does not answer.
     """
     submitit = _submitit()
+    points_per_job = 1 if points_per_job is None else points_per_job
     if isinstance(points_per_job, bool) or not isinstance(points_per_job, int) or points_per_job < 1:
         raise InputError(f"points_per_job is {points_per_job!r}, expected a whole number of at least 1")
     given = checked(options, submitit.SlurmExecutor._valid_parameters())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,7 @@ from tclab.errors import InputError, unknown
 # These say when or for whom a job runs. All others say on what, and tell one kind of machine from another.
 _NOT_THE_MACHINE = frozenset([
     "account", "array_parallelism", "comment", "dependency", "mail_type", "mail_user", "qos", "signal_delay_s",
-    "stderr_to_stdout", "teardown", "time", "wckey",
+    "stderr_to_stdout", "teardown", "time", "timelimit", "wckey",
 ])  # fmt: skip
 _OURS = {
     "nodes": "a field of the point: Point(ranks=4, nodes=2)",
@@ -65,5 +66,10 @@ def checked(options: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
 
 
 def machine_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the options that decide on what kind of machine a job runs."""
-    return {name: value for name, value in options.items() if name not in _NOT_THE_MACHINE}
+    """Return those of the options that decide on what kind of machine a job runs.
+
+    sbatch's own variables (`SBATCH_PARTITION`, …) go before what a script says, so they are among them.
+    """
+    variables = {name: value for name, value in os.environ.items() if name.startswith("SBATCH_")}
+    asked = {**options, **{name.removeprefix("SBATCH_").lower(): value for name, value in variables.items()}}
+    return {name: value for name, value in asked.items() if name not in _NOT_THE_MACHINE}
