@@ -25,11 +25,12 @@ from tclab.sweeps.rows import SCHEMA, frame
 from tclab.sweeps.running import SOURCE, modules_of
 from tclab.sweeps.slurm_job import work
 from tclab.sweeps.slurm_options import checked, machine_of
-from tclab.sweeps.slurm_queue import NoAnswerError
+from tclab.sweeps.slurm_queue import Job, NoAnswerError
 from tclab.sweeps.sweeping import Progress, failed_or_oom, not_measured
 from tclab.sweeps.tickets import Sent, Tickets, name_of, words_of
 
 _LOOK_SECONDS = 0.5  # between looks at the folder
+_TIDYING_SECONDS = 60.0  # a job that ended is waited for so long to say how; a node can hang in it
 
 
 def sweep_on_slurm(
@@ -101,7 +102,7 @@ class _Sweep:
     kept: set[str] = field(default_factory=set)
     waiting: dict[str, Sent] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
-    ended: dict[str, str] = field(default_factory=dict)  # how jobs ended that squeue has shown to be over
+    over_since: dict[str, float] = field(default_factory=dict)  # when squeue first showed a job to be over
 
     @property
     def logs(self) -> Path:
@@ -177,11 +178,13 @@ class _Sweep:
         for name, sent in list(self.waiting.items()):
             job = jobs.get((sent.submission, sent.index))
             if job is not None and job.alive:
-                self.ended.pop(name, None)
-            elif name in self.ended:
-                self._through(name, self._failed(name, self._how(sent, self.ended[name])))
-            else:
-                self.ended[name] = "ended" if job is None else f"ended as {job.state}"
+                self.over_since.pop(name, None)  # it had been taken back into the queue
+                continue
+            since = self.over_since.get(name)
+            self.over_since.setdefault(name, monotonic())
+            tidying = job is not None and job.state == "COMPLETING"
+            if since is not None and (not tidying or monotonic() - since > _TIDYING_SECONDS):
+                self._through(name, self._failed(name, self._how(sent, job)))
 
     def cancel(self) -> None:
         """Cancel the jobs that are waited for."""
@@ -209,9 +212,9 @@ class _Sweep:
     def _failed(self, name: str, why: str) -> pa.Table:
         return not_measured(self.names[name], f"failed: {why}")
 
-    def _how(self, sent: Sent, state: str) -> str:
-        words = words_of(self.logs, sent.job)
-        return f"job {sent.job} {state}: {words or 'it said nothing'}"
+    def _how(self, sent: Sent, job: Job | None) -> str:
+        state = "" if job is None else f" as {job.state}"
+        return f"job {sent.job} ended{state}: {words_of(self.logs, sent.job) or 'it said nothing'}"
 
 
 def _submitit() -> Any:

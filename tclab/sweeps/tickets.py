@@ -23,6 +23,8 @@ from tclab.timing import environment
 
 # What the submitting side knows of the software that a job will run; the machine is the job's to know.
 _OF_THE_SOFTWARE = ("python", "torch", "torch_geometric", "numpy")
+# What srun says after whatever a job said itself.
+_REMARKS = ("Exited with exit code", "Job step aborted", "Force Terminated", "srun: Terminating")
 _SENT, _LANDED = ".sent.json", ".landed.json"
 
 
@@ -157,12 +159,12 @@ class Tickets:
 def words_of(log_folder: Path, job: str | None) -> str | None:
     """Return the last thing that a job said that tells why it ended, or `None` where it said nothing.
 
-    srun's remark that a task ended with a code comes last and tells nothing; the line before it does.
+    srun's remarks that a step came to its end come last and tell nothing; the line before them does.
     """
     if job is None:
         return None
     lines: list[str] = []
     for path in sorted(log_folder.glob(f"{job}_*_log.err")):
         lines += [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
-    telling = [line for line in lines if "Exited with exit code" not in line and "Job step aborted" not in line]
+    telling = [line for line in lines if not any(remark in line for remark in _REMARKS)]
     return (telling or lines)[-1] if lines else None
