@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tclab
-from tclab import InputError, Point
+from tclab import InputError, Point, lab
 from tclab.sweeps import Results, slurm, slurm_queue, sweeping
 from tclab.sweeps.rows import table
 from tclab.sweeps.slurm_options import checked, machine_of, minutes_of
@@ -464,6 +464,28 @@ def test_rows_of_two_kinds_of_machine_are_warned_of(fake, monkeypatch):
     fake.run("1_1")
     with pytest.warns(UserWarning, match=r"2 kinds of machine \(A100, H100\)"):
         fake.sweep(points(2))
+
+
+def test_the_notebook_s_sweep_passes_its_options_on_and_leaves_its_budget_here(fake, monkeypatch, capsys):
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    sweep = lab.LiveSweep(
+        points(1),
+        results=fake.results,
+        budget_seconds=5,
+        executor="slurm",
+        partition="small",
+        time=None,
+        poll_seconds=1,
+    )
+    sweep.panel()
+    sweep.start()
+    end = time.monotonic() + 60
+    while not (fake.results / "slurm" / "logs" / "1_submitted.pkl").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert "#SBATCH --partition=small" in fake.lines("script-1")
+    fake.run("1")
+    assert sweep.join()["status"].tolist() == ["ok"]
+    assert capsys.readouterr().out.startswith("[1/1] hetero_cell")
 
 
 def test_the_grid_counts_the_gpus_of_the_nodes():
