@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tclab.errors import InputError
+from tclab.sweeps.launched import HANG_SECONDS
 from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
 from tclab.sweeps.rows import SCHEMA, columns_of, frame, table
@@ -58,6 +59,7 @@ def sweep(
     fresh: bool = False,
     budget_seconds: float | None = None,
     memory_bytes: int | None = None,
+    hang_seconds: float = HANG_SECONDS,
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
 ) -> pd.DataFrame:
@@ -70,7 +72,7 @@ def sweep(
 
     - `results`: the folder.
     - `retry`: run points again that ran out of memory or failed.
-    - `fresh`, `memory_bytes`: as for `run`.
+    - `fresh`, `memory_bytes`, `hang_seconds`: as for `run`.
     - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept.
     - `progress`: called after each point.
     - `stop`: looked at before each point.
@@ -93,7 +95,7 @@ def sweep(
             if budget_seconds is not None and monotonic() - begin > budget_seconds:
                 found.append(_not_run(point, f"the budget of {budget_seconds:g} s was spent"))
                 continue
-            rows = rows_of(point, fresh=fresh, memory_bytes=memory_bytes)
+            rows = rows_of(point, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
             if stop is not None and stop.is_set() and _again(rows):
                 found.append(_not_run(point, "stopped"))  # its child was killed by the stop
                 continue

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tclab.errors import InputError
+from tclab.timing.conditions import cpu_limit_cores
 
 
 def command(
@@ -48,3 +50,14 @@ def command(
     if logs is not None:
         line += [f"--log-dir={logs}", "--redirects=2"]
     return [*line, "-m", module, *arguments]
+
+
+def threads_of(ranks: int) -> int:
+    """Return how many threads each of some ranks on this machine gets, so that they share its cores.
+
+    What `OMP_NUM_THREADS` says here is the most that a rank gets.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    own = max(1, int(min(cores, cpu_limit_cores() or cores)) // ranks)
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return min(own, int(told)) if told.isdigit() and int(told) else own
