@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from tclab.errors import InputError, unknown
 from tclab.sweeps import slurm_queue
+from tclab.sweeps.launched import HANG_SECONDS
 from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
 from tclab.sweeps.rows import SCHEMA, frame
@@ -40,6 +41,7 @@ def sweep_on_slurm(
     retry: bool = False,
     fresh: bool = False,
     memory_bytes: int | None = None,
+    hang_seconds: float = HANG_SECONDS,
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
     points_per_job: int | None = None,
@@ -66,7 +68,7 @@ def sweep_on_slurm(
     given = checked(options, submitit.SlurmExecutor._valid_parameters())
     sweep = _Sweep(
         Tickets(Results(Path(results).expanduser().resolve())),
-        {"retry": retry, "fresh": fresh, "memory_bytes": memory_bytes},
+        {"retry": retry, "fresh": fresh, "memory_bytes": memory_bytes, "hang_seconds": hang_seconds},
         given,
     )
     wanted = [_absolute(point) for point in dict.fromkeys(points)]
@@ -128,11 +130,15 @@ class _Sweep:
                     self.waiting[name] = replace(sent, job=job.job)
                 else:
                     missing.append(name)
-            for begin in range(0, len(missing), most * points_per_job):
-                self._send(missing[begin : begin + most * points_per_job], points_per_job, sorted(modules))
+            for machines in dict.fromkeys(self.names[name].machines for name in missing):
+                those = [name for name in missing if self.names[name].machines == machines]
+                for begin in range(0, len(those), most * points_per_job):
+                    self._send(
+                        those[begin : begin + most * points_per_job], machines, points_per_job, sorted(modules)
+                    )
 
-    def _send(self, names: list[str], points_per_job: int, modules: list[str]) -> None:
-        """Send points as one array of jobs."""
+    def _send(self, names: list[str], machines: int, points_per_job: int, modules: list[str]) -> None:
+        """Send points as one array of jobs, each on so many machines."""
         groups = [names[i : i + points_per_job] for i in range(0, len(names), points_per_job)]
         submission = f"{slurm_queue.PREFIX}{uuid.uuid4().hex[:12]}"
         for index, group in enumerate(groups):
@@ -150,7 +156,7 @@ class _Sweep:
             for group in groups
         ]  # fmt: skip
         try:
-            numbers = _submit(self.logs, {**self.options, "job_name": submission}, requests)
+            numbers = _submit(self.logs, {**self.options, "nodes": machines, "job_name": submission}, requests)
         except BaseException:
             for name in names:
                 self.tickets.take_back(name)
@@ -236,8 +242,11 @@ def _submit(folder: Path, options: dict[str, Any], requests: list[str]) -> list[
 
     # the jobs must import the tclab that is running here, also where that one is not installed
     path = f'export PYTHONPATH="{SOURCE}${{PYTHONPATH:+:$PYTHONPATH}}"'
+    asked = {**options, "setup": [path, *options.get("setup", ())], "ntasks_per_node": 1}
+    if options["nodes"] > 1:  # what is left of a point when a machine has failed would wait for it
+        asked["srun_args"] = [*options.get("srun_args", ()), "--kill-on-bad-exit=1"]
     executor = submitit.SlurmExecutor(folder=folder)
-    executor.update_parameters(**{**options, "setup": [path, *options.get("setup", ())], "ntasks_per_node": 1})
+    executor.update_parameters(**asked)
     try:
         sent = executor.map_array(work, requests)
     except (FailedJobError, FailedSubmissionError) as error:

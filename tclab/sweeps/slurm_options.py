@@ -15,7 +15,7 @@ _NOT_THE_MACHINE = frozenset([
     "stderr_to_stdout", "teardown", "time", "timelimit", "wckey",
 ])  # fmt: skip
 _OURS = {
-    "nodes": "a field of the point: Point(ranks=4, nodes=2)",
+    "nodes": "a field of the point: Point(ranks=4, machines=2)",
     "ntasks_per_node": "one, which starts a point's ranks; see ranks of Point",
     "job_name": "the name by which the sweep finds its jobs again",
     "use_srun": "always",

@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tclab.errors import InputError, unknown
+from tclab.sweeps.launched import HANG_SECONDS
 from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
 from tclab.sweeps.rows import SCHEMA, columns_of, frame, table
@@ -61,6 +62,7 @@ def sweep(
     fresh: bool = False,
     budget_seconds: float | None = None,
     memory_bytes: int | None = None,
+    hang_seconds: float = HANG_SECONDS,
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
     executor: str = "local",
@@ -75,7 +77,7 @@ def sweep(
 
     - `results`: the folder.
     - `retry`: run points again that ran out of memory or failed.
-    - `fresh`, `memory_bytes`: as for `run`.
+    - `fresh`, `memory_bytes`, `hang_seconds`: as for `run`.
     - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept.
     - `progress`: called after each point.
     - `stop`: looked at before each point; on Slurm it cancels the jobs.
@@ -97,8 +99,8 @@ def sweep(
         if budget_seconds is not None:
             raise InputError("budget_seconds is for executor='local'; on Slurm `time` is each job's limit")
         return sweep_on_slurm(
-            points, results=results, retry=retry, fresh=fresh, memory_bytes=memory_bytes, progress=progress,
-            stop=stop, **cluster,
+            points, results=results, retry=retry, fresh=fresh, memory_bytes=memory_bytes,
+            hang_seconds=hang_seconds, progress=progress, stop=stop, **cluster,
         )  # fmt: skip
     if given := [name for name, value in cluster.items() if value not in (None, "", 0)]:
         raise InputError(f"{', '.join(given)}: no option of a local sweep; executor='slurm' takes those of sbatch")
@@ -118,7 +120,7 @@ def sweep(
             if budget_seconds is not None and monotonic() - begin > budget_seconds:
                 found.append(not_measured(point, f"not run: the budget of {budget_seconds:g} s was spent"))
                 continue
-            rows = rows_of(point, fresh=fresh, memory_bytes=memory_bytes)
+            rows = rows_of(point, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
             if stop is not None and stop.is_set() and failed_or_oom(rows):
                 found.append(not_measured(point, "not run: stopped"))  # its child was killed by the stop
                 continue

@@ -24,7 +24,7 @@ from tclab.timing import environment
 # What the submitting side knows of the software that a job will run; the machine is the job's to know.
 _OF_THE_SOFTWARE = ("python", "torch", "torch_geometric", "numpy")
 # What srun says after whatever a job said itself.
-_REMARKS = ("Exited with exit code", "Job step aborted", "Force Terminated", "srun: Terminating")
+_REMARKS = ("Exited with exit code", "Job step aborted", "Force Terminated", "Terminating StepId")
 _SENT, _LANDED = ".sent.json", ".landed.json"
 
 
