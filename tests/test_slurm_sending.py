@@ -12,7 +12,8 @@ import pytest
 
 import tclab
 from tclab import InputError, Point, lab
-from tclab.sweeps import Results, slurm, slurm_queue, sweeping
+from tclab.sweeps import Results, meeting, slurm, slurm_queue, sweeping
+from tclab.sweeps.gpus import ranks_on_machines
 from tclab.sweeps.rows import table
 from tclab.sweeps.slurm_options import checked, machine_of, minutes_of
 from tclab.sweeps.sweeping import not_measured
@@ -489,9 +490,69 @@ def test_the_notebook_s_sweep_passes_its_options_on_and_leaves_its_budget_here(f
 
 
 def test_the_grid_counts_the_gpus_of_the_nodes():
-    (point, *_) = tclab.grid(models="hetero_cell", strategies="node_mask", networks=1, gpus_per_node="a100:4")
-    assert (point.device, point.ranks) == ("cuda", 1)
-    (point, *_) = tclab.grid(models="hetero_cell", strategies="node_mask", networks=1, gpus_per_node=0)
-    assert point.device == "cpu"
-    with pytest.raises(InputError, match="gpus_per_node is 'many', expected a number"):
-        tclab.grid(gpus_per_node="many")
+    (point, *_) = tclab.grid(
+        models="hetero_cell", strategies="node_mask", networks=1, gpus_per_node="a100:4", machines=2
+    )
+    assert (point.device, point.ranks, point.machines) == ("cuda", 8, 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "device_and_ranks"),
+    [
+        (("auto", 4), ("cuda", 4)),
+        (("auto", "a100:2", 3), ("cuda", 6)),
+        ((3, 4), ("cuda", 3)),
+        (("2", "4"), ("cuda", 2)),
+        ((0, 4), ("cpu", 1)),
+        (("auto", 0), ("cpu", 1)),
+        (("auto", None, 2), ("cpu", 2)),
+        ((4, None, 2), ("cpu", 4)),
+        ((2, 4, 1, "cpu"), ("cpu", 2)),
+    ],
+)
+def test_ranks_are_counted_on_the_machines_of_a_cluster(asked, device_and_ranks):
+    assert ranks_on_machines(*asked) == device_and_ranks
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("auto", "many"), "gpus_per_node is 'many', expected a number"),
+        ((9, 4, 2), "gpus is 9, and 2 machines with gpus_per_node=4 have 8"),
+        ((-1, 4), "gpus is -1, expected 'auto' or a number"),
+        ((2, 0, 1, "cuda"), "device is 'cuda', and gpus_per_node asks for none"),
+    ],
+)
+def test_gpus_that_a_cluster_was_not_asked_for_are_refused(asked, words):
+    with pytest.raises(InputError, match=words):
+        ranks_on_machines(*asked)
+
+
+def test_a_point_on_several_machines_is_sent_to_as_many_and_is_not_run_on_one(fake, monkeypatch, tmp_path):
+    with pytest.raises(InputError, match="ranks is 3, expected as many on each of 2 machines"):
+        Point(ranks=3, machines=2)
+    two = [Point(scale=0.02, device="cpu", ranks=2, machines=2)]
+    fake.send([*two, *points(1)])
+    assert ["#SBATCH --nodes=2" in fake.lines(f"script-{n}") for n in (1, 2)] == [True, False]
+    assert any("--kill-on-bad-exit=1" in line for line in fake.lines("script-1"))
+    monkeypatch.undo()  # a local sweep, by what it calls itself
+    here = Results(tmp_path / "here")
+    (status,) = tclab.sweep(two, results=here.folder)["status"]
+    assert status == "not run: 2 machines asked for, and this is one; executor='slurm' has more"
+    assert len(here.frame()) == 0  # a job on such a machine must not take it for the point's rows
+
+
+def test_machines_meet_where_the_first_one_says(tmp_path, monkeypatch):
+    monkeypatch.setenv(meeting.MEETING, str(tmp_path / "a.meeting"))
+    found = []
+    other = threading.Thread(target=lambda: found.append(meeting.called()))
+    other.start()
+    endpoint = meeting.call()
+    other.join(60)
+    assert found == [endpoint]
+    assert int(endpoint.rpartition(":")[2]) > 0
+    meeting.call_off()  # they have been called
+    assert meeting.called() == endpoint
+    monkeypatch.setenv(meeting.MEETING, str(tmp_path / "b.meeting"))
+    meeting.call_off()
+    assert meeting.called() is None

@@ -270,7 +270,7 @@ class Point:
             if self.mode in WITHOUT_MODEL:
                 return f"skipped: mode {self.mode} has no model for the habit {habit}"
         if self.machines > 1 and MEETING not in os.environ:
-            return f"skipped: {self.machines} machines asked for, and this is one; executor='slurm' has more"
+            return f"not run: {self.machines} machines asked for, and this is one; executor='slurm' has more"
         if (self.double_buffer or self.pin_memory) and self.resolved().device != "cuda":
             return f"skipped: {'double_buffer' if self.double_buffer else 'pin_memory'} needs cuda"
         return None

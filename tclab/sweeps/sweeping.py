@@ -124,7 +124,8 @@ def sweep(
             if stop is not None and stop.is_set() and failed_or_oom(rows):
                 found.append(not_measured(point, "not run: stopped"))  # its child was killed by the stop
                 continue
-            folder.write(point, rows)
+            if not rows["status"][0].as_py().startswith("not run"):
+                folder.write(point, rows)
         assert rows is not None
         found.append(rows)
         if progress is not None:
