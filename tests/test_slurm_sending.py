@@ -27,7 +27,8 @@ _COMMANDS = {
     '[ -e refuse ] && { cat refuse >&2; exit 1; }\necho x >> sent\nn=$(wc -l < sent)\n'
     'cp "$last" "script-$n"\necho "Submitted batch job $n"',
     "squeue": "[ -e down ] && { echo 'squeue: error: Unable to contact controller' >&2; exit 1; }\ncat queue",
-    "scancel": 'shift\necho "$*" >> cancelled',
+    "scancel": "[ -e down ] && { echo 'scancel: error: no controller' >&2; exit 1; }\n"
+    'shift\necho "$*" >> cancelled',
     "scontrol": "echo 'ClusterName             = fake'\necho 'MaxArraySize            = 4'",
     "sinfo": "echo debug\necho small",
     "srun": "exit 0",
@@ -380,6 +381,39 @@ def test_a_controller_that_does_not_answer_ends_nothing_that_is_under_way(fake):
     assert found == ["ok"]
     with pytest.raises(InputError, match="did not answer: squeue: error: Unable to contact controller"):
         fake.sweep(points(1))
+
+
+def test_a_stop_that_slurm_does_not_hear_is_said_and_the_jobs_are_found_again(fake):
+    stop = threading.Event()
+    stop.set()
+
+    def break_down(*arguments):
+        (fake.folder / "down").write_text("")
+        return numbers(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        numbers = slurm._submit
+        patch.setattr(slurm, "_submit", break_down)
+        (status,) = fake.statuses(points(1), stop=stop)
+    assert status == "not run: stopped, and its job goes on: scancel: error: no controller"
+    (fake.folder / "down").unlink()
+    fake.all_are("RUNNING")
+    fake.send(points(1))
+    assert fake.submissions() == 1
+
+
+def test_jobs_do_not_inherit_what_the_notebook_s_own_job_was_given(fake, monkeypatch):
+    (fake.folder / "bin" / "sbatch").write_text(
+        (fake.folder / "bin" / "sbatch").read_text().replace("echo x >> sent", "env >> given\necho x >> sent")
+    )
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    monkeypatch.setenv("SBATCH_QOS", "high")
+    fake.send(points(1))
+    given = fake.lines("given")
+    assert not [line for line in given if line.startswith("SLURM_MEM")]
+    assert {"SLURM_CONF=/etc/slurm.conf", "SBATCH_QOS=high"} <= set(given)
+    assert os.environ["SLURM_MEM_PER_CPU"] == "100"
 
 
 def test_two_sweeps_at_once_send_one_array(fake):

@@ -194,13 +194,16 @@ class _Sweep:
 
     def cancel(self) -> None:
         """Cancel the jobs that are waited for."""
-        left = self.waiting
-        slurm_queue.cancel(sorted({sent.job for sent in left.values() if sent.job is not None}))
+        status = "not run: stopped"
+        try:
+            slurm_queue.cancel(sorted({sent.job for sent in self.waiting.values() if sent.job is not None}))
+        except NoAnswerError as error:
+            status = f"not run: stopped, and its job goes on: {error}"
         self.look()  # what landed at the last moment
-        for name in list(left):
-            self.tickets.take_back(name)
-            self.rows[name] = not_measured(self.names[name], "not run: stopped")
-            del self.waiting[name]
+        for name in list(self.waiting):
+            if status == "not run: stopped":
+                self.tickets.take_back(name)
+            self._through(name, not_measured(self.names[name], status))
 
     def tell(self, progress: Callable[[Progress], None] | None) -> None:
         """Report the points that are through and have not been reported."""
@@ -247,8 +250,12 @@ def _submit(folder: Path, options: dict[str, Any], requests: list[str]) -> list[
         asked["srun_args"] = [*options.get("srun_args", ()), "--kill-on-bad-exit=1"]
     executor = submitit.SlurmExecutor(folder=folder)
     executor.update_parameters(**asked)
+    ours = {name: v for name, v in os.environ.items() if name == "SLURM_CONF" or name.startswith("SBATCH_")}
     try:
-        sent = executor.map_array(work, requests)
+        # a notebook may itself run in a job, whose CPUs and memory these jobs must not inherit
+        with submitit.helpers.clean_env():
+            os.environ.update(ours)
+            sent = executor.map_array(work, requests)
     except (FailedJobError, FailedSubmissionError) as error:
         raise _refused(str(error), options) from None
     return [job.job_id for job in sent]
