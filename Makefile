@@ -47,7 +47,7 @@ bench: setup
 lock:
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet torch==2.13.0
-	.venv-lock/bin/python -m pip install --quiet '.[notebook,data,lightning,dev]'
+	.venv-lock/bin/python -m pip install --quiet '.[notebook,data,lightning,slurm,dev]'
 	(echo "# every version exactly; made by: make lock"; \
 		.venv-lock/bin/python -m pip freeze --exclude tclab | sed 's/^\(torch==[0-9.]*\)+cpu$$/\1/') > requirements.lock
 	rm -rf .venv-lock

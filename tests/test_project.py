@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 CONDA_NAMES = {"torch": "pytorch", "torch-geometric": "pytorch_geometric", "lmdb": "python-lmdb"}
-EXTRAS = ("notebook", "data", "lightning", "dev")
+EXTRAS = ("notebook", "data", "lightning", "slurm", "dev")
 
 
 @pytest.fixture

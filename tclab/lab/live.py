@@ -44,7 +44,8 @@ class LiveSweep:
     Its panel shows a bar and a button that stops it where there is a front end; elsewhere it prints a line a
     point. Widgets are only told values: an `Output` widget can hang papermill.
 
-    **Arguments:** as for `tclab.sweep`.
+    **Arguments:** as for `tclab.sweep`; `budget_seconds` is looked at where `executor` is "local", since on a
+    cluster `time` limits each job.
     """
 
     def __init__(
@@ -54,9 +55,17 @@ class LiveSweep:
         results: str | Path,
         retry: bool = False,
         budget_seconds: float | None = None,
+        executor: str = "local",
+        **cluster: Any,
     ) -> None:
         self.points = list(points)
-        self._options: dict[str, Any] = {"results": results, "retry": retry, "budget_seconds": budget_seconds}
+        self._options: dict[str, Any] = {
+            "results": results,
+            "retry": retry,
+            "budget_seconds": None if executor == "slurm" else budget_seconds,
+            "executor": executor,
+            **cluster,
+        }
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._rows: pd.DataFrame | None = None
@@ -84,7 +93,7 @@ class LiveSweep:
         return self
 
     def stop(self) -> None:
-        """End the point under way and start no other; what has been measured is kept."""
+        """End the point under way and start no other, cancel jobs; what has been measured is kept."""
         self._stop.set()
         abandon()
 

@@ -19,7 +19,11 @@ from tclab.models.mle_wass_supcr import MleWassSupCR
 
 
 class Loss(Protocol):
-    """What a model is trained on: from what its `forward` gives and the targets, [B], in an epoch, to a number."""
+    """What a model is trained on: from what its `forward` gives and the targets, [B], in an epoch, to a number.
+
+    A loss that takes `peers: Peers`, too, is told which ranks train together; one that does not is a mean over
+    samples, and is weighted for them.
+    """
 
     def __call__(self, output: Any, targets: Tensor, *, epoch: int = 0) -> Tensor:
         """Return the loss, []."""
@@ -73,6 +77,8 @@ _HETERO_LOSSES: dict[str, Callable[[CellGraph], Loss]] = {
     "mle_wass_supcr": lambda graph: MleWassSupCR(),
     # experiment 084: the buffer remembers its own rank's batches alone
     "mle_wass_supcr_no_gather": lambda graph: MleWassSupCR(gather_interval=None),
+    # no memory: of every rank's batch, so that R ranks of batch b train as one process of batch R · b
+    "mle_wass_supcr_batch": lambda graph: MleWassSupCR(capacity=None),
 }
 _DANGO_LOSSES: dict[str, Callable[[CellGraph], Loss]] = {
     "dango": DangoLoss,  # LinearUntilUniform, as the original team trained it

@@ -40,7 +40,7 @@ def _machine() -> dict[str, Any]:
     return {name: here[name] for name in _OF_THE_MACHINE} | {"threads": os.environ.get("OMP_NUM_THREADS")}
 
 
-def _folder_stamp(graph: str) -> list[tuple[str, int, int]] | None:
+def folder_stamp(graph: str) -> list[tuple[str, int, int]] | None:
     """Return name, size and time of every file that a graph is read from."""
     if graph == "synthetic":
         return None
@@ -56,7 +56,7 @@ def key_of(point: Point) -> str:
         "tclab": __version__,
         "point": point.to_dict(),
         "machine": _machine(),
-        "files": _folder_stamp(point.graph),
+        "files": folder_stamp(point.graph),
     }
     canonical = json.dumps(what, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:24]
@@ -86,7 +86,11 @@ class Results:
 
     def read(self, point: Point) -> pa.Table | None:
         """Return a point's rows, or `None` where it has not been run here."""
-        path = self.path(point)
+        return self.read_file(self.path(point).name)
+
+    def read_file(self, name: str) -> pa.Table | None:
+        """Return the rows of one file by its name, or `None` where there is none."""
+        path = self.folder / name
         return _read(path) if path.exists() else None
 
     def write(self, point: Point, rows: pa.Table) -> None:

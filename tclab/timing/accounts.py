@@ -15,7 +15,9 @@ STAGES = (
     "mask",
     "forward",
     "loss",
+    "gather",  # of every rank's samples, for the loss
     "backward",
+    "waiting",  # for the slowest rank, when nothing is left to compute
     "communication",
     "clip",
     "optimizer",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
 from typing import Any
 
 import torch
@@ -12,7 +13,9 @@ from torch import Tensor, nn
 from tclab.errors import InputError, unknown
 from tclab.masking import Batch, Strategy
 from tclab.message_passing import View
-from tclab.models import ModelKind
+from tclab.models import ModelKind, Peers
+from tclab.timing import Communication
+from tclab.training.ddp import Exchange, exchanging, without_gradient
 from tclab.training.habits import checked, put_on_loss, put_on_model, read_one_by_one, with_zero_params
 
 Stage = Callable[[str], AbstractContextManager[Any]]
@@ -73,8 +76,12 @@ class Step:
     - `optimizer`: one of `OPTIMIZERS`, all of them AdamW.
     - `accumulate`: batches whose gradients are added up, each an equal part, before one clip and optimizer step.
     - `habits`: see `tclab.training.habits`.
+    - `gather_interval`: passes between the loss's all-gathers; the loss's own unless given.
+    - `exchange`: how the ranks of this process's group exchange gradients, by DDP; a step of one process unless
+      given. Views are made outside of it. `communication` then watches; mode `empty` exchanges nothing.
 
-    **Raises:** `InputError` for an unknown name, with the nearest one, or a number that cannot be.
+    **Raises:** `InputError` for an unknown name, with the nearest one, or a number that cannot be; in the first
+    step, for parameters that get no gradient, which DDP would wait for.
     """
 
     def __init__(
@@ -93,6 +100,8 @@ class Step:
         accumulate: int = 1,
         habits: Iterable[str] = (),
         learning_rate: float = 1e-4,
+        gather_interval: int | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         for what, value, known in (
             ("mode", mode, MODES),
@@ -121,6 +130,14 @@ class Step:
             put_on_model(self.model, self.habits)
             self.loss = kind.loss(strategy.graph, loss)
             put_on_loss(self.loss, self.habits)
+            if gather_interval is not None:
+                if getattr(self.loss, "gather_interval", None) is None:
+                    raise InputError(f"gather_interval is {gather_interval!r}, and this loss gathers at none")
+                setattr(self.loss, "gather_interval", gather_interval)  # noqa: B010 (a loss may have none)
+        self.exchange = exchange if mode not in WITHOUT_MODEL else None
+        self.communication: Communication | None = None
+        if self.exchange is not None:
+            self._ddp, self.communication = exchanging(kind, self.model, self.exchange)
         self.optimizer: torch.optim.Optimizer | None = None
         if mode in _UPDATING:
             self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate, **OPTIMIZERS[optimizer])
@@ -162,7 +179,8 @@ class Step:
         else:
             with stage("mask"):
                 view = self.strategy.view(moved)
-            loss, output = self._through(view, self._targets(moved), stage, backward)
+            with self._without_exchange():
+                loss, output = self._through(view, moved, stage, backward)
         self._batches += 1
         if self._batches % self.accumulate == 0:
             self._update(stage, update)
@@ -174,21 +192,54 @@ class Step:
     def _targets(self, batch: Batch) -> Tensor:
         return batch.target.to(torch.float64 if self.dtype == "float64" else torch.float32)
 
+    def _without_exchange(self) -> AbstractContextManager[Any]:
+        """Return DDP's `no_sync` for a batch whose gradients are not the last of their sum."""
+        more = (self._batches + 1) % self.accumulate
+        if self.exchange is None or not self.exchange.no_sync or not more:
+            return nullcontext()
+        return self._ddp.no_sync()  # type: ignore[operator]
+
+    def _forward(self, view: View) -> Any:
+        return self.kind.forward(self.model, view) if self.exchange is None else self._ddp(view)
+
+    def _loss(self, output: Any, batch: Batch, stage: Stage) -> Tensor:
+        """Return the loss of a batch, weighted by its samples where other ranks may have another number."""
+        targets = self._targets(batch)
+        if self.exchange is None:
+            return self.loss(output, targets, epoch=self.epoch)
+        peers = Peers.here(batch.size)
+        peers = Peers(peers.rank, batch.known.get("sizes", peers.sizes), stage)
+        if "peers" in signature(self.loss).parameters:
+            return self.loss(output, targets, epoch=self.epoch, peers=peers)  # type: ignore[call-arg]
+        return self.loss(output, targets, epoch=self.epoch) * peers.share
+
     def _through(
-        self, view: View, targets: Tensor, stage: Stage, backward: Callable[[Tensor], None]
+        self, view: View, moved: Batch, stage: Stage, backward: Callable[[Tensor], None]
     ) -> tuple[Tensor, Any]:
         autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == "bfloat16")
         with view:  # it closes after the backward, when a strategy may take its buffers back
             with autocast:
                 with stage("forward"):
-                    output = self.kind.forward(self.model, view)
+                    output = self._forward(view)
                 with stage("loss"):
-                    loss = self.loss(output, targets, epoch=self.epoch)
+                    loss = self._loss(output, moved, stage)
                     if "zero_params_loss" in self.habits:
                         loss = with_zero_params(loss, self.model)
             with stage("backward"):
                 backward(loss if self.accumulate == 1 else loss / self.accumulate)
+        if self.exchange is not None and self._batches == 0:
+            self._check_gradients(self.exchange)
         return loss, output
+
+    def _check_gradients(self, how: Exchange) -> None:
+        """Refuse parameters without a gradient: DDP would leave others of their bucket unexchanged."""
+        unused = without_gradient(self.model)
+        if unused and not (how.find_unused_parameters or how.static_graph):
+            names = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
+            raise InputError(
+                f"{names}: no gradient, and DDP waits for one of every parameter; expected "
+                "find_unused_parameters=True, or static_graph=True where it is so in every step"
+            )
 
     def _update(self, stage: Stage, update: Callable[[], Any] | None) -> None:
         """Clip and step, where the mode has an optimizer, and free the gradients."""
