@@ -19,7 +19,11 @@ from tclab.models.mle_wass_supcr import MleWassSupCR
 
 
 class Loss(Protocol):
-    """What a model is trained on: from what its `forward` gives and the targets, [B], in an epoch, to a number."""
+    """What a model is trained on: from what its `forward` gives and the targets, [B], in an epoch, to a number.
+
+    One that is no mean over samples (a part that no sample decides counts as one) says so: `over_batch = True`. Its
+    outputs are then a `NamedTuple` of tensors whose first dimension is the batch.
+    """
 
     def __call__(self, output: Any, targets: Tensor, *, epoch: int = 0) -> Tensor:
         """Return the loss, []."""
@@ -38,6 +42,7 @@ class ModelKind:
     - `forward`: model, view → what the loss is made from; calling the model unless given.
     - `reads_masked_graph`: False for a model that looks up deleted nodes and reads the wild type alone.
     - `default_networks`: which of a graph's networks it reads where none are asked for.
+    - `checkpoints`: it has a switch `checkpoint` to compute activations again instead of keeping them.
     - `habits`: which of the original's habits it can take on, beside those of the training loop; see
       `tclab.training.habits`.
     """
@@ -49,6 +54,7 @@ class ModelKind:
     reads_masked_graph: bool = True
     default_networks: Callable[[list[str]], list[str]] = list
     habits: tuple[str, ...] = ()
+    checkpoints: bool = False
 
     def loss(self, graph: CellGraph, name: str | None = None) -> Loss:
         """Return a new loss; the model's first unless named.
@@ -96,6 +102,7 @@ _MODELS = {
             _HETERO_LOSSES,
             forward=_output,
             habits=_HETERO_HABITS,
+            checkpoints=True,
         ),
         ModelKind(
             "hetero_cell_production",
@@ -103,6 +110,7 @@ _MODELS = {
             _HETERO_LOSSES,
             forward=_output,
             habits=(*_HETERO_HABITS, "quadratic_attention"),
+            checkpoints=True,
         ),
         ModelKind(
             "dango",

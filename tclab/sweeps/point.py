@@ -63,6 +63,9 @@ class Point:
       `persistent_workers` (False): of the workers; null without any.
     - `double_buffer`: copy the next batch to the device on a side stream while this one computes.
     - `allocator`: "default", or "keep_pages", which tells glibc never to give a page back.
+    - `micro_batch`: go through a batch in slices of at most so many samples, whose gradients are added up; `None`
+      for the whole batch at once. `checkpoint`: compute a layer's inner activations again in the backward instead
+      of keeping them. `compile`: run the model through `torch.compile`.
 
     **Raises:** `InputError` that names the value, what was expected and the nearest thing that exists.
     """
@@ -100,6 +103,9 @@ class Point:
     optimizer: str = "fused"
     accumulate: int = 1
     habits: tuple[str, ...] = ()
+    micro_batch: int | None = None
+    checkpoint: bool = False
+    compile: bool = False
 
     def __post_init__(self) -> None:
         model_of(self.model)
@@ -128,11 +134,14 @@ class Point:
             ("warmup", 0),
             ("seed", 0),
             ("accumulate", 1),
+            ("micro_batch", 1),
         ):
             value = getattr(self, name)
+            if name == "micro_batch" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"{name} is {value!r}, expected a whole number of at least {least}")
-        for name in ("pin_memory", "persistent_workers", "double_buffer"):
+        for name in ("pin_memory", "persistent_workers", "double_buffer", "checkpoint", "compile"):
             if not isinstance(getattr(self, name), (bool, type(None))):
                 raise InputError(f"{name} is {getattr(self, name)!r}, expected True or False")
         self._check_workers()
@@ -206,6 +215,8 @@ class Point:
             return f"skipped: {self.model} reads no masked graph"
         if self.kind.reads_masked_graph and not masks_graph:
             return f"skipped: {self.strategy} makes no masked graph, and {self.model} reads one"
+        if self.checkpoint and not self.kind.checkpoints:
+            return f"skipped: {self.model} has no activation checkpointing"
         if self.loss not in self.kind.losses:
             return f"skipped: {self.model} is not trained on {self.loss}"
         for habit in self.habits:

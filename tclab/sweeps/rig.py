@@ -71,8 +71,10 @@ def rig(point: Point, samples: int) -> Iterator[Rig]:
                 optimizer=point.optimizer,
                 accumulate=point.accumulate,
                 habits=point.habits,
+                checkpoint=point.checkpoint,
+                compile=point.compile,
             )
-            data = Batches(loading, read, point.batch_size)
+            data = Batches(loading, read, point.batch_size, micro_batch=point.micro_batch)
             loads = loader(
                 data,
                 workers=point.workers,

@@ -72,6 +72,9 @@ MORE_COLUMNS = {
     "clip": _REAL,  # null where gradients are not clipped
     "optimizer": _TEXT,
     "accumulate": _WHOLE,
+    "micro_batch": _WHOLE,  # null where a batch is gone through whole
+    "checkpoint": _FLAG,
+    "compile": _FLAG,
     "habits": _TEXT,  # with commas between; empty for none
     "exact": _FLAG,
     "gate": _TEXT,  # passed, failed or inexact; null where it was not run

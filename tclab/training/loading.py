@@ -59,14 +59,22 @@ class Batches(Dataset[LoadedBatch]):
     - `samples`: where they are read, `Perturbations` or `StoredSamples`.
     - `size`: how many make a batch; samples that fill none are left out.
     - `order`: [n] which samples, in order; all of them as they come unless given.
+    - `micro_batch`: make each batch in slices of at most so many samples, which a step goes through one by one.
     """
 
     def __init__(
-        self, strategy: Strategy, samples: Samples, size: int, order: Sequence[int] | np.ndarray | None = None
+        self,
+        strategy: Strategy,
+        samples: Samples,
+        size: int,
+        order: Sequence[int] | np.ndarray | None = None,
+        *,
+        micro_batch: int | None = None,
     ) -> None:
         self.strategy = strategy
         self.samples = samples
         self.size = size
+        self.micro_batch = micro_batch
         self.order = np.arange(len(samples)) if order is None else np.asarray(order, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -80,17 +88,25 @@ class Batches(Dataset[LoadedBatch]):
     def made_of(self, indices: Sequence[int]) -> LoadedBatch:
         """Return the batch of some samples, in the order asked for."""
         raw, begin = raw_clock_ns(), perf_counter_ns()
-        read = self.samples.read(indices)
-        lost = self.strategy.lost_by(read.deletions)
-        sampled = perf_counter_ns()
-        encoded = self.strategy.encode(indices, lost)
-        masked = perf_counter_ns()
-        batch = self.strategy.collate(lost, read.scores, encoded)
+        stages = {"sample": 0, "mask": 0, "collate": 0}
+        parts = []
+        most = self.micro_batch or len(indices)
+        for first in range(0, len(indices), most):
+            own = indices[first : first + most]
+            started = perf_counter_ns()
+            read = self.samples.read(own)
+            lost = self.strategy.lost_by(read.deletions)
+            sampled = perf_counter_ns()
+            encoded = self.strategy.encode(own, lost)
+            masked = perf_counter_ns()
+            parts.append(self.strategy.collate(lost, read.scores, encoded))
+            stages["sample"] += sampled - started
+            stages["mask"] += masked - sampled
+            stages["collate"] += perf_counter_ns() - masked
         end, raw_end = perf_counter_ns(), raw_clock_ns()
         worker = get_worker_info()
-        stages = {"sample": sampled - begin, "mask": masked - sampled, "collate": end - masked}
         made = Making(None if worker is None else worker.id, begin, end, stages, (raw, raw_end))
-        return LoadedBatch(batch, made)
+        return LoadedBatch(parts[0] if len(parts) == 1 else Batch.sliced(parts), made)
 
 
 class _Made(Dataset[Any]):

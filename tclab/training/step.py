@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as recomputed
 
 from tclab.errors import InputError, unknown
 from tclab.masking import Batch, Strategy
-from tclab.message_passing import View
 from tclab.models import ModelKind
 from tclab.training.habits import checked, put_on_loss, put_on_model, read_one_by_one, with_zero_params
 
@@ -34,6 +34,11 @@ CLIP = 10.0  # the norm that the original team clipped to in production
 
 def _no_clock(stage: str) -> AbstractContextManager[None]:
     return nullcontext()
+
+
+def _predictions(output: Any) -> Tensor:
+    found: Tensor = getattr(output, "predictions", output).detach()
+    return found
 
 
 class _Empty(nn.Module):
@@ -73,6 +78,12 @@ class Step:
     - `optimizer`: one of `OPTIMIZERS`, all of them AdamW.
     - `accumulate`: batches whose gradients are added up, each an equal part, before one clip and optimizer step.
     - `habits`: see `tclab.training.habits`.
+    - `checkpoint`: switch on the model's `checkpoint`.
+    - `compile`: run the model through `torch.compile`.
+
+    A batch that comes in slices is gone through slice by slice, and the gradients are those of the whole batch:
+    a mean over samples is the slices' means, each weighted by its share. A loss over the batch (one that has
+    `over_batch`) is made from the outputs of all slices, each of which is computed again in the backward.
 
     **Raises:** `InputError` for an unknown name, with the nearest one, or a number that cannot be.
     """
@@ -92,6 +103,8 @@ class Step:
         optimizer: str = "fused",
         accumulate: int = 1,
         habits: Iterable[str] = (),
+        checkpoint: bool = False,
+        compile: bool = False,
         learning_rate: float = 1e-4,
     ) -> None:
         for what, value, known in (
@@ -117,7 +130,12 @@ class Step:
         torch.manual_seed(seed)
         self.model: nn.Module = _Empty() if mode in WITHOUT_MODEL else kind.build(strategy.graph, metabolism)
         self.model.to(self.device, torch.float64 if dtype == "float64" else None)
+        self._forward = torch.compile(kind.forward) if compile else kind.forward
         if mode not in WITHOUT_MODEL:
+            if checkpoint:
+                if not kind.checkpoints:
+                    raise InputError(f"checkpoint is True, and {kind.name} has no activation checkpointing")
+                self.model.checkpoint = True  # type: ignore[assignment]
             put_on_model(self.model, self.habits)
             self.loss = kind.loss(strategy.graph, loss)
             put_on_loss(self.loss, self.habits)
@@ -153,42 +171,75 @@ class Step:
         """
         if self.mode == "data":
             return None
-        output = None
+        predictions = None
         if self.mode == "empty":
             with stage("loss"):
                 loss = self.model.get_parameter("number") * 0.0
             with stage("backward"):
                 backward(loss)
         else:
-            with stage("mask"):
-                view = self.strategy.view(moved)
-            loss, output = self._through(view, self._targets(moved), stage, backward)
+            gathered = bool(moved.slices) and getattr(self.loss, "over_batch", False)
+            go = self._gathered if gathered else self._in_turn
+            loss, predictions = go(moved, stage, backward)
         self._batches += 1
         if self._batches % self.accumulate == 0:
             self._update(stage, update)
-        if output is not None and {"item_logging", "print_loss"} & set(self.habits):
+        if predictions is not None and {"item_logging", "print_loss"} & set(self.habits):
             with stage("log"):
-                self._log(loss, output, self._targets(moved))
+                self._log(loss, predictions, self._targets(moved))
         return loss.detach()
 
     def _targets(self, batch: Batch) -> Tensor:
         return batch.target.to(torch.float64 if self.dtype == "float64" else torch.float32)
 
-    def _through(
-        self, view: View, targets: Tensor, stage: Stage, backward: Callable[[Tensor], None]
-    ) -> tuple[Tensor, Any]:
-        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == "bfloat16")
-        with view:  # it closes after the backward, when a strategy may take its buffers back
-            with autocast:
+    def _in_turn(self, batch: Batch, stage: Stage, backward: Callable[[Tensor], None]) -> tuple[Tensor, Tensor]:
+        """Go through a batch's slices, or the batch as one, and return the loss and the predictions."""
+        losses, predictions = [], []
+        for part in batch.parts:
+            with stage("mask"):
+                view = self.strategy.view(part)
+            with view:  # it closes after the backward, when a strategy may take its buffers back
+                with self._autocast():
+                    with stage("forward"):
+                        output = self._forward(self.model, view)
+                    with stage("loss"):
+                        loss = self._loss(output, self._targets(part))
+                        loss = loss if part.size == batch.size else loss * (part.size / batch.size)
+                with stage("backward"):
+                    backward(loss if self.accumulate == 1 else loss / self.accumulate)
+            losses.append(loss.detach())
+            predictions.append(_predictions(output))
+            del output, loss  # what they keep must be gone before the next slice
+        if len(losses) == 1:
+            return losses[0], predictions[0]
+        return torch.stack(losses).sum(), torch.cat(predictions)
+
+    def _gathered(self, batch: Batch, stage: Stage, backward: Callable[[Tensor], None]) -> tuple[Tensor, Tensor]:
+        """As `_in_turn` for a loss over the batch: nothing of a slice but its output is kept for the backward."""
+        if self.strategy.one_view:
+            raise InputError(
+                f"{self.strategy.name} has one view at a time, and a loss over the batch needs those of all slices"
+            )
+        with ExitStack() as views, self._autocast():
+            outputs = []
+            for part in batch.slices:
+                with stage("mask"):
+                    view = views.enter_context(self.strategy.view(part))
                 with stage("forward"):
-                    output = self.kind.forward(self.model, view)
-                with stage("loss"):
-                    loss = self.loss(output, targets, epoch=self.epoch)
-                    if "zero_params_loss" in self.habits:
-                        loss = with_zero_params(loss, self.model)
+                    outputs.append(recomputed(self._forward, self.model, view, use_reentrant=False))
+            with stage("loss"):
+                output = outputs[0]._make(map(torch.cat, zip(*outputs, strict=True)))
+                loss = self._loss(output, self._targets(batch))
             with stage("backward"):
                 backward(loss if self.accumulate == 1 else loss / self.accumulate)
-        return loss, output
+        return loss, _predictions(output)
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == "bfloat16")
+
+    def _loss(self, output: Any, targets: Tensor) -> Tensor:
+        loss = self.loss(output, targets, epoch=self.epoch)
+        return with_zero_params(loss, self.model) if "zero_params_loss" in self.habits else loss
 
     def _update(self, stage: Stage, update: Callable[[], Any] | None) -> None:
         """Clip and step, where the mode has an optimizer, and free the gradients."""
@@ -204,8 +255,8 @@ class Step:
             (update or self.optimizer.step)()
             self.optimizer.zero_grad()
 
-    def _log(self, loss: Tensor, output: Any, targets: Tensor) -> None:
+    def _log(self, loss: Tensor, predictions: Tensor, targets: Tensor) -> None:
         if "item_logging" in self.habits:
-            self.logged = read_one_by_one(loss.detach(), output, targets)
+            self.logged = read_one_by_one(loss.detach(), predictions, targets)
         if "print_loss" in self.habits:
             print(f"Loss: {loss}")
