@@ -96,6 +96,8 @@ class MleWassSupCR:
       ask the device for the true one, which makes the host wait; one that is too large costs a few iterations.
     """
 
+    over_batch = True  # no mean over samples: a batch that comes in slices is put together for it
+
     def __init__(
         self,
         *,

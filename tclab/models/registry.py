@@ -23,6 +23,9 @@ class Loss(Protocol):
 
     A loss that takes `peers: Peers`, too, is told which ranks train together; one that does not is a mean over
     samples, and is weighted for them.
+
+    One that is no mean over samples (a part that no sample decides counts as one) says so: `over_batch = True`. Its
+    outputs are then a `NamedTuple` of tensors whose first dimension is the batch.
     """
 
     def __call__(self, output: Any, targets: Tensor, *, epoch: int = 0) -> Tensor:
@@ -42,6 +45,7 @@ class ModelKind:
     - `forward`: model, view → what the loss is made from; calling the model unless given.
     - `reads_masked_graph`: False for a model that looks up deleted nodes and reads the wild type alone.
     - `default_networks`: which of a graph's networks it reads where none are asked for.
+    - `checkpoints`: it has a switch `checkpoint` to compute activations again instead of keeping them.
     - `habits`: which of the original's habits it can take on, beside those of the training loop; see
       `tclab.training.habits`.
     """
@@ -53,6 +57,7 @@ class ModelKind:
     reads_masked_graph: bool = True
     default_networks: Callable[[list[str]], list[str]] = list
     habits: tuple[str, ...] = ()
+    checkpoints: bool = False
 
     def loss(self, graph: CellGraph, name: str | None = None) -> Loss:
         """Return a new loss; the model's first unless named.
@@ -102,6 +107,7 @@ _MODELS = {
             _HETERO_LOSSES,
             forward=_output,
             habits=_HETERO_HABITS,
+            checkpoints=True,
         ),
         ModelKind(
             "hetero_cell_production",
@@ -109,6 +115,7 @@ _MODELS = {
             _HETERO_LOSSES,
             forward=_output,
             habits=(*_HETERO_HABITS, "quadratic_attention"),
+            checkpoints=True,
         ),
         ModelKind(
             "dango",

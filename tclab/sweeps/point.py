@@ -73,6 +73,9 @@ class Point:
       `tclab.training.Exchange`. Null for one rank, and `no_sync` where nothing is accumulated.
     - `gather_interval`: passes between the all-gathers of a loss that has them; the loss's own unless given, and
       null for one rank.
+    - `micro_batch`: go through a batch in slices of at most so many samples, whose gradients are added up; `None`
+      for the whole batch at once. `checkpoint`: compute a layer's inner activations again in the backward instead
+      of keeping them. `compile`: run the model through `torch.compile`.
 
     **Raises:** `InputError` that names the value, what was expected and the nearest thing that exists.
     """
@@ -117,6 +120,9 @@ class Point:
     static_graph: bool | None = None
     compression: str | None = None
     gather_interval: int | None = None
+    micro_batch: int | None = None
+    checkpoint: bool = False
+    compile: bool = False
 
     def __post_init__(self) -> None:
         model_of(self.model)
@@ -146,11 +152,21 @@ class Point:
             ("warmup", 0),
             ("seed", 0),
             ("accumulate", 1),
+            ("micro_batch", 1),
         ):
             value = getattr(self, name)
+            if name == "micro_batch" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"{name} is {value!r}, expected a whole number of at least {least}")
-        for name in ("pin_memory", "persistent_workers", "double_buffer", *_EXCHANGE_SWITCHES):
+        for name in (
+            "pin_memory",
+            "persistent_workers",
+            "double_buffer",
+            "checkpoint",
+            "compile",
+            *_EXCHANGE_SWITCHES,
+        ):
             if not isinstance(getattr(self, name), (bool, type(None))):
                 raise InputError(f"{name} is {getattr(self, name)!r}, expected True or False")
         if self.ranks % self.machines:
@@ -262,6 +278,8 @@ class Point:
             return f"skipped: {self.model} reads no masked graph"
         if self.kind.reads_masked_graph and not masks_graph:
             return f"skipped: {self.strategy} makes no masked graph, and {self.model} reads one"
+        if self.checkpoint and not self.kind.checkpoints:
+            return f"skipped: {self.model} has no activation checkpointing"
         if self.loss not in self.kind.losses:
             return f"skipped: {self.model} is not trained on {self.loss}"
         for habit in self.habits:

@@ -95,9 +95,11 @@ def rig(point: Point, samples: int, together: Together | None = None) -> Iterato
                 habits=point.habits,
                 gather_interval=point.gather_interval,
                 exchange=point.exchange(),
+                checkpoint=point.checkpoint,
+                compile=point.compile,
             )
             shard = Shard() if together is None else Shard(together.rank, together.ranks)
-            data = Batches(loading, read, point.batch_size, shard=shard)
+            data = Batches(loading, read, point.batch_size, micro_batch=point.micro_batch, shard=shard)
             loads = loader(
                 data,
                 workers=point.workers,

@@ -74,6 +74,9 @@ MORE_COLUMNS = {
     "clip": _REAL,  # null where gradients are not clipped
     "optimizer": _TEXT,
     "accumulate": _WHOLE,
+    "micro_batch": _WHOLE,  # null where a batch is gone through whole
+    "checkpoint": _FLAG,
+    "compile": _FLAG,
     "habits": _TEXT,  # with commas between; empty for none
     "machines": _WHOLE,  # that the ranks are on
     "backend": _TEXT,  # gloo or nccl; null for one rank, as the columns down to compression

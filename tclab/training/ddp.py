@@ -12,7 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tclab.errors import InputError, unknown
 from tclab.message_passing import View
-from tclab.models import ModelKind
 from tclab.timing import Communication
 
 COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
@@ -56,19 +55,21 @@ class Exchange:
 class _Forward(nn.Module):
     """A model whose call is what a step asks of it: DDP must see all of the forward, and nothing else."""
 
-    def __init__(self, kind: ModelKind, model: nn.Module) -> None:
+    def __init__(self, forward: Callable[[Any, View], Any], model: nn.Module) -> None:
         super().__init__()
-        self.kind = kind
+        self.call = forward
         self.model = model
 
     def forward(self, view: View) -> Any:
-        return self.kind.forward(self.model, view)
+        return self.call(self.model, view)
 
 
-def exchanging(kind: ModelKind, model: nn.Module, how: Exchange) -> tuple[nn.Module, Communication]:
+def exchanging(
+    forward: Callable[[Any, View], Any], model: nn.Module, how: Exchange
+) -> tuple[nn.Module, Communication]:
     """Return a model's forward under DDP, in this process's group, and what watches its exchanges."""
     ddp = DistributedDataParallel(
-        _Forward(kind, model),
+        _Forward(forward, model),
         bucket_cap_mb=how.bucket_cap_mb,
         find_unused_parameters=how.find_unused_parameters,
         static_graph=how.static_graph,

@@ -63,6 +63,7 @@ class Batches(Dataset[LoadedBatch]):
     - `shard`: which rank's part of every batch; of one rank, which has all, unless given. A batch of several
       ranks has `size` samples for each.
     - `keep_last`: the samples that are left over make a last, smaller batch.
+    - `micro_batch`: make each batch in slices of at most so many samples, which a step goes through one by one.
     """
 
     def __init__(
@@ -74,10 +75,12 @@ class Batches(Dataset[LoadedBatch]):
         *,
         shard: Shard | None = None,
         keep_last: bool = False,
+        micro_batch: int | None = None,
     ) -> None:
         self.strategy = strategy
         self.samples = samples
         self.size = size
+        self.micro_batch = micro_batch
         self.order = np.arange(len(samples)) if order is None else np.asarray(order, dtype=np.int64)
         self.shard = Shard() if shard is None else shard
         self.keep_last = keep_last
@@ -100,19 +103,26 @@ class Batches(Dataset[LoadedBatch]):
     def made_of(self, indices: Sequence[int], sizes: tuple[int, ...] = ()) -> LoadedBatch:
         """Return the batch of some samples, in the order asked for; of several ranks it knows all their `sizes`."""
         raw, begin = raw_clock_ns(), perf_counter_ns()
-        read = self.samples.read(indices)
-        lost = self.strategy.lost_by(read.deletions)
-        sampled = perf_counter_ns()
-        encoded = self.strategy.encode(indices, lost)
-        masked = perf_counter_ns()
-        batch = self.strategy.collate(lost, read.scores, encoded)
-        if len(sizes) > 1:
-            batch = replace(batch, known={**batch.known, "sizes": sizes})
+        stages = {"sample": 0, "mask": 0, "collate": 0}
+        parts = []
+        most = self.micro_batch or max(len(indices), 1)
+        for first in range(0, max(len(indices), 1), most):  # no samples are a batch too
+            own = indices[first : first + most]
+            started = perf_counter_ns()
+            read = self.samples.read(own)
+            lost = self.strategy.lost_by(read.deletions)
+            sampled = perf_counter_ns()
+            encoded = self.strategy.encode(own, lost)
+            masked = perf_counter_ns()
+            part = self.strategy.collate(lost, read.scores, encoded)
+            parts.append(replace(part, known={**part.known, "sizes": sizes}) if len(sizes) > 1 else part)
+            stages["sample"] += sampled - started
+            stages["mask"] += masked - sampled
+            stages["collate"] += perf_counter_ns() - masked
         end, raw_end = perf_counter_ns(), raw_clock_ns()
         worker = get_worker_info()
-        stages = {"sample": sampled - begin, "mask": masked - sampled, "collate": end - masked}
         made = Making(None if worker is None else worker.id, begin, end, stages, (raw, raw_end))
-        return LoadedBatch(batch, made)
+        return LoadedBatch(parts[0] if len(parts) == 1 else Batch.sliced(parts), made)
 
 
 class _Made(Dataset[Any]):
