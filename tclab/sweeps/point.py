@@ -39,6 +39,7 @@ class Point:
 
     - `graph`: "synthetic", or a folder of public files; `scale` and `self_loops` are the synthetic one's.
     - `model`, `strategy`: names; see `tclab.models.names()` and `tclab.masking.names()`.
+    - `hidden`, `layers`: the model's width H and how many message-passing layers it has; `None` for its own.
     - `batch_size`: samples in a batch, B. `deleted`: nodes that each deletes.
     - `networks`: n for the first n of the graph's networks, or names; `None` for those the model reads.
     - `variant`: what becomes of the networks that were chosen: "separate", "merged_string" or "homogeneous"; see
@@ -100,6 +101,8 @@ class Point:
     optimizer: str = "fused"
     accumulate: int = 1
     habits: tuple[str, ...] = ()
+    hidden: int | None = None
+    layers: int | None = None
 
     def __post_init__(self) -> None:
         model_of(self.model)
@@ -132,6 +135,12 @@ class Point:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"{name} is {value!r}, expected a whole number of at least {least}")
+        for name, least in (("hidden", 2), ("layers", 1)):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise InputError(
+                    f"{name} is {value!r}, expected a whole number of at least {least}, or None for the model's own"
+                )
         for name in ("pin_memory", "persistent_workers", "double_buffer"):
             if not isinstance(getattr(self, name), (bool, type(None))):
                 raise InputError(f"{name} is {getattr(self, name)!r}, expected True or False")
@@ -196,8 +205,8 @@ class Point:
 
     @property
     def kind(self) -> ModelKind:
-        """The model."""
-        return model_of(self.model)
+        """The model, in the size that the point asks for."""
+        return model_of(self.model).sized(hidden=self.hidden, layers=self.layers)
 
     def skipped(self) -> str | None:
         """Return why this point cannot be run, where it cannot be."""
@@ -208,6 +217,9 @@ class Point:
             return f"skipped: {self.strategy} makes no masked graph, and {self.model} reads one"
         if self.loss not in self.kind.losses:
             return f"skipped: {self.model} is not trained on {self.loss}"
+        for size in ("hidden", "layers"):
+            if getattr(self, size) is not None and size not in self.kind.sizes:
+                return f"skipped: {self.model} has no {size} to choose"
         for habit in self.habits:
             if habit not in applying(self.kind):
                 return f"skipped: {self.model} cannot take on the habit {habit}"

@@ -73,6 +73,8 @@ MORE_COLUMNS = {
     "optimizer": _TEXT,
     "accumulate": _WHOLE,
     "habits": _TEXT,  # with commas between; empty for none
+    "hidden": _WHOLE,  # null for the model's own, as layers
+    "layers": _WHOLE,
     "exact": _FLAG,
     "gate": _TEXT,  # passed, failed or inexact; null where it was not run
     "gate_fp64_error": _REAL,

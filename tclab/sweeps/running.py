@@ -179,6 +179,27 @@ def answer_of(
     return answer
 
 
+def warm_up(allocator: str = "default") -> None:
+    """Start the child that the next point will be run in, so that its imports are over by then.
+
+    Nothing happens where one waits already, or is at work.
+
+    **Arguments:**
+
+    - `allocator`: the points' own; see `Point`.
+    """
+    if not _lock.acquire(blocking=False):
+        return  # a point is being run: its child is warm
+    try:
+        child = _children.get((allocator, None))
+        if child is None or not child.alive:
+            if child is not None:
+                child.close()
+            _children[allocator, None] = _Child(allocator, None)
+    finally:
+        _lock.release()
+
+
 _running: list[_Child] = []
 
 
