@@ -15,6 +15,8 @@ from tclab.lab.epoch import epoch_chart, epoch_table, model_ratios
 from tclab.lab.habits import cost_of_habits, habit_costs, habit_words
 from tclab.lab.hypotheses import Hypothesis, hypotheses
 from tclab.lab.live import LiveSweep, has_front_end, project_path
+from tclab.lab.panel import Panel
+from tclab.lab.panel_state import PanelState
 from tclab.lab.parts import stage_parts
 from tclab.lab.published import beside_published, published_figures, ratios_beside_published
 from tclab.lab.stage_bars import stage_spread, step_stages
@@ -36,6 +38,8 @@ from tclab.lab.words import findings
 __all__ = [
     "Hypothesis",
     "LiveSweep",
+    "Panel",
+    "PanelState",
     "beside_published",
     "bytes_fit",
     "bytes_per_batch",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -48,16 +48,23 @@ class ModelKind:
     - `checkpoints`: it has a switch `checkpoint` to compute activations again instead of keeping them.
     - `habits`: which of the original's habits it can take on, beside those of the training loop; see
       `tclab.training.habits`.
+    - `sizes`: which of "hidden" and "layers" `build` takes as keywords.
     """
 
     name: str
-    build: Callable[[CellGraph, str], nn.Module]
+    build: Callable[..., nn.Module]
     losses: Mapping[str, Callable[[CellGraph], Loss]]
     forward: Callable[[nn.Module, View], Any] = lambda model, view: model(view)
     reads_masked_graph: bool = True
     default_networks: Callable[[list[str]], list[str]] = list
     habits: tuple[str, ...] = ()
     checkpoints: bool = False
+    sizes: tuple[str, ...] = ()
+
+    def sized(self, **sizes: int | None) -> ModelKind:
+        """Return this model in other sizes; those that are `None`, or that it does not have, stay its own."""
+        given = {name: value for name, value in sizes.items() if value is not None and name in self.sizes}
+        return replace(self, build=partial(self.build, **given)) if given else self
 
     def loss(self, graph: CellGraph, name: str | None = None) -> Loss:
         """Return a new loss; the model's first unless named.
@@ -103,28 +110,31 @@ _MODELS = {
     for kind in (
         ModelKind(
             "hetero_cell",
-            lambda g, m: HeteroCell.profiling(g, metabolism=m),
+            lambda g, m, **sizes: HeteroCell.profiling(g, metabolism=m, **sizes),
             _HETERO_LOSSES,
             forward=_output,
             habits=_HETERO_HABITS,
             checkpoints=True,
+            sizes=("hidden", "layers"),
         ),
         ModelKind(
             "hetero_cell_production",
-            lambda g, m: HeteroCell.production(g, metabolism=m),
+            lambda g, m, **sizes: HeteroCell.production(g, metabolism=m, **sizes),
             _HETERO_LOSSES,
             forward=_output,
             habits=(*_HETERO_HABITS, "quadratic_attention"),
             checkpoints=True,
+            sizes=("hidden", "layers"),
         ),
         ModelKind(
             "dango",
-            lambda g, m: Dango(g.num_nodes[g.deleted_type], list(g.networks)),
+            lambda g, m, hidden=64: Dango(g.num_nodes[g.deleted_type], list(g.networks), width=hidden),
             _DANGO_LOSSES,
             forward=_output,
             reads_masked_graph=False,
             default_networks=string_networks,
             habits=("second_forward", "dense_targets", "quadratic_attention"),
+            sizes=("hidden",),
         ),
     )
 }

@@ -46,7 +46,19 @@ def _gate(point: Point, strategy: str, collation: str) -> GateResult:
 
 def gate_of(point: Point) -> GateResult:
     """Return how far the point's strategy is from `subgraph`; found once for points that differ in size alone."""
-    decides = ("graph", "scale", "model", "networks", "variant", "device", "seed", "metabolism", "self_loops")
+    decides = (
+        "graph",
+        "scale",
+        "model",
+        "networks",
+        "variant",
+        "device",
+        "seed",
+        "metabolism",
+        "self_loops",
+        "hidden",
+        "layers",
+    )
     habits = tuple(name for name in point.habits if not HABITS[name].of_the_loop)
     return _gate(
         Point(**{name: getattr(point, name) for name in decides}, habits=habits), point.strategy, point.collation

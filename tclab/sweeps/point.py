@@ -43,6 +43,7 @@ class Point:
 
     - `graph`: "synthetic", or a folder of public files; `scale` and `self_loops` are the synthetic one's.
     - `model`, `strategy`: names; see `tclab.models.names()` and `tclab.masking.names()`.
+    - `hidden`, `layers`: the model's width H and how many message-passing layers it has; `None` for its own.
     - `batch_size`: samples in a batch, B. `deleted`: nodes that each deletes.
     - `networks`: n for the first n of the graph's networks, or names; `None` for those the model reads.
     - `variant`: what becomes of the networks that were chosen: "separate", "merged_string" or "homogeneous"; see
@@ -123,6 +124,8 @@ class Point:
     micro_batch: int | None = None
     checkpoint: bool = False
     compile: bool = False
+    hidden: int | None = None
+    layers: int | None = None
 
     def __post_init__(self) -> None:
         model_of(self.model)
@@ -159,6 +162,12 @@ class Point:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"{name} is {value!r}, expected a whole number of at least {least}")
+        for name, least in (("hidden", 2), ("layers", 1)):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise InputError(
+                    f"{name} is {value!r}, expected a whole number of at least {least}, or None for the model's own"
+                )
         for name in (
             "pin_memory",
             "persistent_workers",
@@ -268,8 +277,8 @@ class Point:
 
     @property
     def kind(self) -> ModelKind:
-        """The model."""
-        return model_of(self.model)
+        """The model, in the size that the point asks for."""
+        return model_of(self.model).sized(hidden=self.hidden, layers=self.layers)
 
     def skipped(self) -> str | None:
         """Return why this point cannot be run, where it cannot be."""
@@ -282,6 +291,9 @@ class Point:
             return f"skipped: {self.model} has no activation checkpointing"
         if self.loss not in self.kind.losses:
             return f"skipped: {self.model} is not trained on {self.loss}"
+        for size in ("hidden", "layers"):
+            if getattr(self, size) is not None and size not in self.kind.sizes:
+                return f"skipped: {self.model} has no {size} to choose"
         for habit in self.habits:
             if habit not in applying(self.kind):
                 return f"skipped: {self.model} cannot take on the habit {habit}"

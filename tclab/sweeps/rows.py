@@ -89,6 +89,8 @@ MORE_COLUMNS = {
     "gradient_bytes": _WHOLE,  # of a step's gradients that ranks exchange, before compression
     "buckets": _WHOLE,  # that they are exchanged in
     "late_share": _REAL,  # of one rank: of all exchanges those that it came to last
+    "hidden": _WHOLE,  # null for the model's own, as layers
+    "layers": _WHOLE,
     "exact": _FLAG,
     "gate": _TEXT,  # passed, failed or inexact; null where it was not run
     "gate_fp64_error": _REAL,

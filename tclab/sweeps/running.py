@@ -185,6 +185,11 @@ def rows_of(
     return table(answer)
 
 
+def _key(point: Point, memory_bytes: int | None) -> tuple[Any, ...]:
+    """Return what points must have in common to be run by the same child."""
+    return (point.ranks, point.allocator, memory_bytes, point.device if point.ranks > 1 else None)
+
+
 def answer_of(
     point: Point,
     *,
@@ -196,7 +201,7 @@ def answer_of(
     """Return what a child process answers about a resolved point, or how it died; `more` goes with the request."""
     request = {**request_of(point), **more}
     with _lock:
-        key = (point.ranks, point.allocator, memory_bytes, point.device if point.ranks > 1 else None)
+        key = _key(point, memory_bytes)
         child = None if fresh else _children.pop(key, None)
         if child is not None and not child.alive:
             child.close()
@@ -216,6 +221,29 @@ def answer_of(
         else:
             _children[key] = child
     return answer
+
+
+def warm_up(allocator: str = "default") -> None:
+    """Start the child that the next point will be run in, so that its imports are over by then.
+
+    Nothing happens where one waits already, or is at work.
+
+    **Arguments:**
+
+    - `allocator`: the points' own; see `Point`.
+    """
+    if not _lock.acquire(blocking=False):
+        return  # a point is being run: its child is warm
+    try:
+        point = Point(allocator=allocator)
+        key = _key(point, None)
+        child = _children.get(key)
+        if child is None or not child.alive:
+            if child is not None:
+                child.close()
+            _children[key] = _started(point, None)
+    finally:
+        _lock.release()
 
 
 _running: list[_Child | Launched] = []
