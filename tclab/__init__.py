@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tclab.masking import view
     from tclab.message_passing import SharedGraph
     from tclab.sweeps import Point, grid, run, sweep
+    from tclab.training import check
 
 __version__ = "0.1.0"
 
@@ -33,6 +34,7 @@ _NAMES = {
     "InputError": "tclab.errors",
     "Point": "tclab.sweeps",
     "SharedGraph": "tclab.message_passing",
+    "check": "tclab.training",
     "grid": "tclab.sweeps",
     "run": "tclab.sweeps",
     "sweep": "tclab.sweeps",
@@ -43,6 +45,7 @@ __all__ = [
     "InputError",
     "Point",
     "SharedGraph",
+    "check",
     "graph",
     "grid",
     "lab",

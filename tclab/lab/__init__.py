@@ -15,6 +15,7 @@ from tclab.lab.epoch import epoch_chart, epoch_table, model_ratios
 from tclab.lab.habits import cost_of_habits, habit_costs, habit_words
 from tclab.lab.hypotheses import Hypothesis, hypotheses
 from tclab.lab.live import LiveSweep, has_front_end, project_path
+from tclab.lab.own_files import import_file
 from tclab.lab.parts import stage_parts
 from tclab.lab.published import beside_published, published_figures, ratios_beside_published
 from tclab.lab.stage_bars import stage_spread, step_stages
@@ -50,6 +51,7 @@ __all__ = [
     "habit_words",
     "has_front_end",
     "hypotheses",
+    "import_file",
     "ledger_table",
     "machine",
     "model_ratios",

@@ -17,9 +17,7 @@ from typing import IO, Any
 import pandas as pd
 import pyarrow as pa
 
-from tclab.errors import InputError
-from tclab.masking import get as strategy_of
-from tclab.models import get as model_of
+from tclab.sweeps.own_code import own_code, own_modules
 from tclab.sweeps.point import ALLOCATORS, Point
 from tclab.sweeps.rows import columns_of, frame, table
 
@@ -31,6 +29,7 @@ class _Child:
         environment = {**os.environ, **ALLOCATORS[allocator]}
         if memory_bytes is not None:
             environment["TCLAB_MEMORY_BYTES"] = str(memory_bytes)
+        self.own_code: dict[str, str] = {}  # of the user's modules that it has imported, as they were then
         self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (close() ends it)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tclab.sweeps.child"],
@@ -113,27 +112,6 @@ def close_children() -> None:
             _children.popitem()[1].close()
 
 
-def _modules(point: Point) -> list[str]:
-    """Return the modules that a child must import to know the point's strategy and model.
-
-    **Raises:** `InputError` for one that was defined where no other process can import it.
-    """
-    kind = model_of(point.model)
-    found = []
-    for what, module in (
-        (f"strategy {point.strategy!r}", strategy_of(point.strategy).__module__),
-        (f"model {point.model!r}", kind.build.__module__),
-    ):
-        if module == "__main__":
-            raise InputError(
-                f"the {what} is defined in a notebook or script, where its child process cannot find it; "
-                "put it in a file of its own (%%writefile my_strategy.py) and import that"
-            )
-        if not module.startswith("tclab."):
-            found.append(module)
-    return found
-
-
 def rows_of(point: Point, *, fresh: bool = False, memory_bytes: int | None = None) -> pa.Table:
     """Return the rows of one point as an arrow table; see `run`."""
     reason = point.skipped()
@@ -152,18 +130,20 @@ def answer_of(
     """Return what a child process answers about a resolved point, or how it died; `more` goes with the request."""
     request = {
         "point": point.to_dict(),
-        "modules": _modules(point),
+        "modules": own_modules(point),
         "path": [p for p in sys.path if p] + [os.getcwd()],
         **more,
     }
     with _lock:
         key = (point.allocator, memory_bytes)
         child = None if fresh else _children.pop(key, None)
-        if child is not None and not child.alive:
-            child.close()
+        own = own_code(point)
+        if child is not None and (not child.alive or any(child.own_code.get(m, h) != h for m, h in own.items())):
+            child.close()  # dead, or it has imported code that has changed since
             child = None
         if child is None:
             child = _Child(point.allocator, memory_bytes)
+        child.own_code |= own
         _running.append(child)
         try:
             answer = child.ask(request)

@@ -1,5 +1,6 @@
 """One step and everything around it: loading, a step's stages, the loops, the gate that goes before any clock."""
 
+from tclab.training.checking import Check, check
 from tclab.training.double_buffer import double_buffered
 from tclab.training.gate import GateResult, Reference, gate
 from tclab.training.habits import HABITS, Habit
@@ -17,6 +18,7 @@ __all__ = [
     "OPTIMIZERS",
     "START_METHODS",
     "Batches",
+    "Check",
     "GateResult",
     "Habit",
     "LoadedBatch",
@@ -27,6 +29,7 @@ __all__ = [
     "Speeds",
     "Step",
     "WorkerDiedError",
+    "check",
     "double_buffered",
     "gate",
     "lightning_module",
