@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tclab.graph import CellGraph
     from tclab.masking import view
     from tclab.message_passing import SharedGraph
-    from tclab.sweeps import Point, grid, run, sweep
+    from tclab.sweeps import Point, compare, grid, run, sweep
     from tclab.training import check
 
 __version__ = "0.1.0"
@@ -35,6 +35,7 @@ _NAMES = {
     "Point": "tclab.sweeps",
     "SharedGraph": "tclab.message_passing",
     "check": "tclab.training",
+    "compare": "tclab.sweeps",
     "grid": "tclab.sweeps",
     "run": "tclab.sweeps",
     "sweep": "tclab.sweeps",
@@ -46,6 +47,7 @@ __all__ = [
     "Point",
     "SharedGraph",
     "check",
+    "compare",
     "graph",
     "grid",
     "lab",

@@ -11,6 +11,7 @@ from tclab.lab.charts import (
     throughput_by_networks,
     throughput_by_strategy,
 )
+from tclab.lab.comparison import comparison_chart
 from tclab.lab.epoch import epoch_chart, epoch_table, model_ratios
 from tclab.lab.habits import cost_of_habits, habit_costs, habit_words
 from tclab.lab.hypotheses import Hypothesis, hypotheses
@@ -42,6 +43,7 @@ __all__ = [
     "bytes_per_batch",
     "bytes_words",
     "carry_over_table",
+    "comparison_chart",
     "cost_of_habits",
     "epoch_chart",
     "epoch_table",

@@ -1,8 +1,10 @@
 """A grid of points, running one, keeping rows."""
 
+from tclab.sweeps.comparing import Comparison, compare
 from tclab.sweeps.contest import cells_of, loop_of, race_grid, race_points
 from tclab.sweeps.epoch import Epoch, EpochError, Prediction, predict_epoch, run_epoch
 from tclab.sweeps.epoch_costs import Costs
+from tclab.sweeps.exporting import read_rows, write_rows
 from tclab.sweeps.grids import grid
 from tclab.sweeps.originals import experiment_083, experiment_084
 from tclab.sweeps.point import Point
@@ -12,6 +14,7 @@ from tclab.sweeps.sweeping import Progress, sweep
 from tclab.sweeps.whole_step import in_each_mode, over_bytes, with_each_habit
 
 __all__ = [
+    "Comparison",
     "Costs",
     "Epoch",
     "EpochError",
@@ -21,6 +24,7 @@ __all__ = [
     "Results",
     "cells_of",
     "close_children",
+    "compare",
     "experiment_083",
     "experiment_084",
     "grid",
@@ -30,8 +34,10 @@ __all__ = [
     "predict_epoch",
     "race_grid",
     "race_points",
+    "read_rows",
     "run",
     "run_epoch",
     "sweep",
     "with_each_habit",
+    "write_rows",
 ]
