@@ -3,6 +3,7 @@
 The only room that imports altair and ipywidgets.
 """
 
+from tclab.lab.advice import advice_chart
 from tclab.lab.bytes_and_time import bytes_fit, bytes_words, time_against_bytes
 from tclab.lab.charts import (
     bytes_per_batch,
@@ -38,6 +39,7 @@ from tclab.lab.words import findings
 __all__ = [
     "Hypothesis",
     "LiveSweep",
+    "advice_chart",
     "beside_published",
     "bytes_fit",
     "bytes_per_batch",

@@ -1,5 +1,6 @@
 """A grid of points, running one, keeping rows."""
 
+from tclab.sweeps.advising import advise
 from tclab.sweeps.comparing import Comparison, compare
 from tclab.sweeps.contest import cells_of, loop_of, race_grid, race_points
 from tclab.sweeps.epoch import Epoch, EpochError, Prediction, predict_epoch, run_epoch
@@ -22,6 +23,7 @@ __all__ = [
     "Prediction",
     "Progress",
     "Results",
+    "advise",
     "cells_of",
     "close_children",
     "compare",

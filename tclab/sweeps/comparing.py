@@ -74,6 +74,13 @@ class Comparison:
         return "\n".join([*lines, *(f"  {caution}" for caution in self.cautions)])
 
 
+def plain(value: Any) -> Any:
+    """Return a value as Python has it; what is missing, in whichever way, is `None`."""
+    if value is None or value is pd.NA or value != value:
+        return None
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def _pair_words(pair: Pair) -> str:
     if pair.ratio is None:
         return f"{pair.cell}: {pair.verdict}; {pair.why}"
@@ -185,29 +192,22 @@ def _between(between: str | Sequence[str] | None, steps: list[pd.DataFrame]) -> 
         return wanted
     found = []
     for name in SETTINGS:
-        first, second = (set(map(_plain, rows[name])) for rows in steps)
+        first, second = (set(map(plain, rows[name])) for rows in steps)
         if name not in _COUNTS and len(first) == len(second) == 1 and first != second:
             found.append(name)
     return found
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as Python has it; what is missing, in whichever way, is `None`."""
-    if value is None or value is pd.NA or value != value:
-        return None
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def _by_point(rows: pd.DataFrame, same: list[str]) -> dict[tuple[Any, ...], pd.DataFrame]:
     """Return what a point must share with its like on the other side → its rows, one for each time it was run."""
     found: dict[tuple[Any, ...], list[int]] = {}
-    for place, key in enumerate(zip(*(map(_plain, rows[name]) for name in same), strict=True)):
+    for place, key in enumerate(zip(*(map(plain, rows[name]) for name in same), strict=True)):
         found.setdefault(key, []).append(place)
     return {key: rows.iloc[places] for key, places in found.items()}
 
 
 def _values(rows: pd.DataFrame, name: str) -> list[str]:
-    return sorted({"none" if (plain := _plain(v)) is None else str(plain) for v in rows[name]})
+    return sorted({"none" if value is None else str(value) for value in map(plain, rows[name])})
 
 
 def _sides(steps: Sequence[pd.DataFrame], name: str) -> tuple[str, str]:
@@ -248,7 +248,7 @@ def _commits(sides: list[dict[Any, pd.DataFrame]], shared: list[Any]) -> list[st
 
 def _labels(points: list[pd.DataFrame], same: list[str]) -> dict[tuple[Any, ...], str]:
     """Return point → its words: model, strategy, batch and networks, and whatever else tells points apart."""
-    keys = [tuple(_plain(rows.iloc[0][name]) for name in same) for rows in points]
+    keys = [tuple(plain(rows.iloc[0][name]) for name in same) for rows in points]
     vary = [name for place, name in enumerate(same) if len({key[place] for key in keys}) > 1]
     shown = [n for n in same if n in ("model", "strategy", "batch_size", "networks") or n in vary]
     if "network_names" in shown and "networks" in shown:

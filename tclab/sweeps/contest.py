@@ -100,7 +100,9 @@ def _environment(points: Mapping[str, Point]) -> Iterator[dict[str, str]]:
         yield {**ALLOCATORS[next(iter(points.values())).allocator], "TMPDIR": folder}
 
 
-def race_points(points: Mapping[str, Point], *, budget_seconds: float, processes: int = 1, **options: Any) -> Race:
+def race_points(
+    points: Mapping[str, Point], *, budget_seconds: float, processes: int | None = 1, **options: Any
+) -> Race:
     """Race whole steps of some points, each behind its gate, and return the verdicts.
 
     **Arguments:**
