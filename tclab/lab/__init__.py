@@ -13,9 +13,12 @@ from tclab.lab.charts import (
     throughput_by_strategy,
 )
 from tclab.lab.comparison import comparison_chart
+from tclab.lab.concluding import conclusion
 from tclab.lab.epoch import epoch_chart, epoch_table, model_ratios
 from tclab.lab.habits import cost_of_habits, habit_costs, habit_words
+from tclab.lab.html_report import report
 from tclab.lab.hypotheses import Hypothesis, hypotheses
+from tclab.lab.ledger_chart import ledger_chart
 from tclab.lab.live import LiveSweep, has_front_end, project_path
 from tclab.lab.own_files import import_file
 from tclab.lab.parts import stage_parts
@@ -46,6 +49,7 @@ __all__ = [
     "bytes_words",
     "carry_over_table",
     "comparison_chart",
+    "conclusion",
     "cost_of_habits",
     "epoch_chart",
     "epoch_table",
@@ -56,6 +60,7 @@ __all__ = [
     "has_front_end",
     "hypotheses",
     "import_file",
+    "ledger_chart",
     "ledger_table",
     "machine",
     "model_ratios",
@@ -66,6 +71,7 @@ __all__ = [
     "race_chart",
     "race_words",
     "ratios_beside_published",
+    "report",
     "spike_chart",
     "spike_table",
     "stage_parts",
