@@ -2,6 +2,7 @@
 # make sweep   the main job: the sweep notebook, its rows and its charts, under runs/sweep/
 # make test    lint, types, unit and property tests, every notebook
 # make bench   the figures that the README quotes, measured here
+# make pictures   the small pictures that notebooks show without a kernel, from real runs (NOTEBOOKS="…" for some)
 # make lock    renew requirements.lock from pyproject.toml
 
 PYTHON ?= python3
@@ -9,8 +10,9 @@ BIN := .venv/bin
 RUN := runs/sweep
 # parameters of the sweep notebook, for example: make sweep PARAMETERS="-p graph ../shared/data"
 PARAMETERS ?= -p scale 0.2 -p budget_seconds 240
+NOTEBOOKS ?= notebooks/*.ipynb
 
-.PHONY: setup sweep test lint types bench lock clean
+.PHONY: setup sweep test lint types bench pictures lock clean
 
 setup: .venv/ready
 
@@ -41,6 +43,9 @@ types: setup
 
 bench: setup
 	$(BIN)/python benchmarks/step_of_two_strategies.py
+
+pictures: setup
+	$(BIN)/python -m tclab.lab.pictures --run $(NOTEBOOKS)
 
 lock:
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

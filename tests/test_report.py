@@ -3,11 +3,10 @@
 import re
 from html.parser import HTMLParser
 
-import pandas as pd
 import pytest
 from test_compare import rows, step
 
-from tclab import InputError, lab
+from tclab import InputError, lab, masking
 from tclab.timing import FASTER, SAME, UNDECIDED, Pair, environment
 
 
@@ -127,8 +126,14 @@ def test_a_report_is_one_page_that_needs_nothing_else(made, tmp_path):
 
 
 def test_a_report_of_many_points_stays_small_and_of_none_is_a_page(made, tmp_path):
-    one = made.iloc[[0]]
-    many = pd.concat([one.assign(scale=0.001 * size) for size in range(1, 1501)])
+    grid = [
+        step(name, 0.1 * batch * networks, n=8, batch_size=batch, networks=networks, network_names="a" * networks)
+        for name in masking.names()[:12] for batch in range(1, 8) for networks in range(1, 7)
+    ]  # fmt: skip
+    skipped = [
+        step(status="skipped: no such thing", seed=place) | {"samples_seconds": None} for place in range(996)
+    ]
+    many = rows(*grid, *skipped)
     path = lab.report(many, tmp_path / "many.html")
     assert path.stat().st_size < 2_000_000
     assert "500 more are in the rows." in path.read_text()

@@ -24,6 +24,7 @@ def conclusion(rows: pd.DataFrame, pairs: Iterable[Pair] = ()) -> list[str]:
 
     **Arguments:**
 
+    - `rows`: of a sweep.
     - `pairs`: of a race of these points, whose arms have the strategies' names; they decide where they are given.
     """
     known = {frozenset((pair.a, pair.b)): pair for pair in pairs}

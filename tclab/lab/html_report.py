@@ -39,7 +39,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 .lead { font-size: 1.1rem; border-left: 4px solid #009e73; padding-left: .8rem; }
 figure { background: #ffffff; border: 1px solid var(--line); border-radius: 6px; padding: .8rem; margin: 1rem 0; }
-svg { max-width: 100%; height: auto; }
+svg { max-width: 100%; height: auto; overflow: visible; }
+svg text { font-family: "Liberation Sans", Arial, Helvetica, sans-serif; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--line); padding: .25rem .6rem; text-align: right; white-space: nowrap; }
@@ -56,6 +57,7 @@ def report(rows: pd.DataFrame, path: str | Path, *, title: str = "A sweep", pair
 
     **Arguments:**
 
+    - `rows`: of a sweep.
     - `path`: ends with `.html`, in a folder that exists.
     - `title`: its heading.
     - `pairs`: of a race of these points, for the conclusion.
@@ -66,8 +68,10 @@ def report(rows: pd.DataFrame, path: str | Path, *, title: str = "A sweep", pair
     if to.suffix not in (".html", ".htm") or not to.parent.is_dir():
         raise InputError(f"path is {str(path)!r}, expected a file that ends with .html in a folder that exists")
     body = [f"<h1>{escape(title)}</h1>", f"<p>{escape(_when(rows))}</p>"]
-    body += [f'<p class="lead">{escape(sentence)}</p>' for sentence in conclusion(rows, pairs)]
-    body += _list("What was found", findings(rows))
+    said = conclusion(rows, pairs)
+    body += [f'<p class="lead">{escape(sentence)}</p>' for sentence in said]
+    by_rows = conclusion(rows)
+    body += _list("What was found", [sentence for sentence in findings(rows) if sentence not in by_rows])
     if (rows["status"] == "ok").any():
         body += [_figure(name, chart(rows), place) for place, (name, chart) in enumerate(_CHARTS)]
     advice = advise(rows)

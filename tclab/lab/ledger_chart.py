@@ -23,6 +23,7 @@ def ledger_chart(ledger: Ledger, *, where: str = "") -> Any:
 
     **Arguments:**
 
+    - `ledger`: of any loop.
     - `where`: the machine, for the title.
     """
     frame = ledger.frame().dropna(subset=["seconds"])

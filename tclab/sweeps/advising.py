@@ -43,6 +43,7 @@ _WITH_WORKERS = ("prefetch_factor", "start_method", "persistent_workers")  # nul
 _NOT_THE_POINT = ("seed", "steps", "warmup")
 _ORIGINAL = ("edge_mask", "stored_index", "stored_mask", "subgraph")  # ways the original trained with, in order
 _EDGES = 0.5  # of a batch's bytes: from there on its edges are what it is
+_APART = "what two runs of the same differ by: intervals are of these steps alone; measure() races"
 _CAUTIONS = {
     "batch_size": "Told for a sample; another batch size trains otherwise.",
     "dtype": "It rounds otherwise: look at the loss.",
@@ -181,7 +182,8 @@ def _alternatives(steps: pd.DataFrame, base: pd.DataFrame) -> tuple[list[Suggest
         why = " ".join(filter(None, [_evidence(first, row, samples, own), _CAUTIONS.get(name, "")]))
         value = tuple(filter(None, (new or "").split(","))) if name == "habits" else new
         found.append(Suggestion(change, why, ratio, interval, MEASURED, {name: value}))
-    words = [f"whether {', or '.join(close)}, gains anything: too few steps tell"] if close else []
+    words = [_APART] if found else []
+    words += [f"whether {', or '.join(close)}, gains anything: too few steps tell"] if close else []
     return found, words
 
 

@@ -177,6 +177,7 @@ def run(point: Point, *, fresh: bool = False, memory_bytes: int | None = None) -
 
     **Arguments:**
 
+    - `point`: what is run, on a device made definite here.
     - `fresh`: in a process of its own, so that nothing is carried over from earlier points; the child is kept
       warm for the next point otherwise.
     - `memory_bytes`: refuse to let the child's memory grow past this (Linux).
