@@ -2,6 +2,7 @@
 # make sweep   the main job: the sweep notebook, its rows and its charts, under runs/sweep/
 # make test    lint, types, unit and property tests, every notebook
 # make bench   the figures that the README quotes, measured here
+# make pictures   the small pictures that notebooks show without a kernel, from real runs (NOTEBOOKS="…" for some)
 # make lock    renew requirements.lock from pyproject.toml
 
 PYTHON ?= python3
@@ -11,8 +12,9 @@ RUN := runs/sweep
 PARAMETERS ?= -p scale 0.2 -p budget_seconds 240
 # tests run in so many processes; a file, or a notebook, is one's alone
 BESIDE ?= -n 2 --dist loadfile
+NOTEBOOKS ?= notebooks/*.ipynb
 
-.PHONY: setup sweep test lint types bench lock clean
+.PHONY: setup sweep test lint types bench pictures lock clean
 
 setup: .venv/ready
 
@@ -43,6 +45,9 @@ types: setup
 
 bench: setup
 	$(BIN)/python benchmarks/step_of_two_strategies.py
+
+pictures: setup
+	$(BIN)/python -m tclab.lab.pictures --run $(NOTEBOOKS)
 
 lock:
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from tclab.graph import CellGraph
     from tclab.masking import view
     from tclab.message_passing import SharedGraph
-    from tclab.sweeps import Point, grid, run, sweep
+    from tclab.sweeps import Point, advise, compare, grid, run, sweep
+    from tclab.training import check
 
 __version__ = "0.1.0"
 
@@ -33,6 +34,9 @@ _NAMES = {
     "InputError": "tclab.errors",
     "Point": "tclab.sweeps",
     "SharedGraph": "tclab.message_passing",
+    "advise": "tclab.sweeps",
+    "check": "tclab.training",
+    "compare": "tclab.sweeps",
     "grid": "tclab.sweeps",
     "run": "tclab.sweeps",
     "sweep": "tclab.sweeps",
@@ -43,6 +47,9 @@ __all__ = [
     "InputError",
     "Point",
     "SharedGraph",
+    "advise",
+    "check",
+    "compare",
     "graph",
     "grid",
     "lab",

@@ -21,6 +21,17 @@ HEADER_FILE = "graph.json"
 _FORMAT = "tclab graph 1"
 
 
+def keep_graph(graph: CellGraph, folder: str | Path) -> str:
+    """Return the folder within `folder` that holds a graph, written there unless it is there already.
+
+    For `Point(graph=…)`, whose processes read it; it is named by the graph's fingerprint.
+    """
+    place = Path(folder) / f"graph-{graph.fingerprint()[:12]}"
+    if not (place / HEADER_FILE).is_file():
+        write_graph(graph, place)
+    return str(place)
+
+
 def write_graph(graph: CellGraph, path: str | Path) -> None:
     """Write a graph into a new or empty folder, from which `read_graph` makes an equal one.
 

@@ -20,6 +20,7 @@ def variant_of(graph: CellGraph, variant: str) -> CellGraph:
 
     **Arguments:**
 
+    - `graph`: whose networks they are.
     - `variant`: "separate", the graph as it is; "merged_string", its networks whose names begin with `string`
       as the one network `string_merged`, each edge once; or "homogeneous", all its networks as the one network
       `all`, each edge with its type (`Network.edge_type`).
@@ -45,8 +46,10 @@ def merged(graph: CellGraph, networks: Iterable[str], *, name: str, edge_types: 
 
     **Arguments:**
 
+    - `graph`: of whose networks some are merged.
     - `networks`: names, two or more.
     - `name`: of the one network.
+    - `edge_types`: keep every edge, with the place of its network in `networks` as its type.
 
     **Raises:** `InputError` for a name that the graph lacks, or has for another network; or fewer than two.
     """

@@ -192,6 +192,7 @@ def synthetic_graph(
     - `scale`: above 0; 0.05 has 330 genes and 6,060 edges.
     - `self_loops`: add one to every node of every network, as the original did.
     - `metabolism`: with the bipartite part, or without.
+    - `seed`: of the edges.
 
     **Raises:** `InputError` for a scale that is not a positive number.
     """

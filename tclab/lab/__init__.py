@@ -3,6 +3,7 @@
 The only room that imports altair and ipywidgets.
 """
 
+from tclab.lab.advice import advice_chart
 from tclab.lab.bytes_and_time import bytes_fit, bytes_words, time_against_bytes
 from tclab.lab.charts import (
     bytes_per_batch,
@@ -11,10 +12,15 @@ from tclab.lab.charts import (
     throughput_by_networks,
     throughput_by_strategy,
 )
+from tclab.lab.comparison import comparison_chart
+from tclab.lab.concluding import conclusion
 from tclab.lab.epoch import epoch_chart, epoch_table, model_ratios
 from tclab.lab.habits import cost_of_habits, habit_costs, habit_words
+from tclab.lab.html_report import report
 from tclab.lab.hypotheses import Hypothesis, hypotheses
+from tclab.lab.ledger_chart import ledger_chart
 from tclab.lab.live import LiveSweep, has_front_end, project_path
+from tclab.lab.own_files import import_file
 from tclab.lab.panel import Panel
 from tclab.lab.panel_state import PanelState
 from tclab.lab.parts import stage_parts
@@ -40,11 +46,14 @@ __all__ = [
     "LiveSweep",
     "Panel",
     "PanelState",
+    "advice_chart",
     "beside_published",
     "bytes_fit",
     "bytes_per_batch",
     "bytes_words",
     "carry_over_table",
+    "comparison_chart",
+    "conclusion",
     "cost_of_habits",
     "epoch_chart",
     "epoch_table",
@@ -54,6 +63,8 @@ __all__ = [
     "habit_words",
     "has_front_end",
     "hypotheses",
+    "import_file",
+    "ledger_chart",
     "ledger_table",
     "machine",
     "model_ratios",
@@ -64,6 +75,7 @@ __all__ = [
     "race_chart",
     "race_words",
     "ratios_beside_published",
+    "report",
     "spike_chart",
     "spike_table",
     "stage_parts",

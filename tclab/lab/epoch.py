@@ -28,6 +28,7 @@ def epoch_chart(epochs: Sequence[Epoch], *, where: str = "") -> alt.LayerChart:
 
     **Arguments:**
 
+    - `epochs`: predicted and run.
     - `where`: the machine, for the title.
     """
     rows = pd.DataFrame(

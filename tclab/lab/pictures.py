@@ -1,25 +1,131 @@
-"""The pictures of an executed notebook as files: `python -m tclab.lab.pictures executed.ipynb folder`."""
+"""The pictures of an executed notebook as files.
+
+    python -m tclab.lab.pictures executed.ipynb folder             every picture, as it is
+    python -m tclab.lab.pictures --run notebooks/*.ipynb           run each and renew notebooks/pictures/, small
+
+Notebooks are committed without outputs; a small picture of a real run, named in a markdown cell, is what a reader
+without a kernel sees.
+"""
 
 from __future__ import annotations
 
+import argparse
 import base64
+import io
 import json
+import os
+import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from tclab.errors import InputError
+
+TAG = "picture"  # of the cells whose pictures are kept; the first picture where no cell has it
+MOST_BYTES = 60_000
+
+
+def _found(notebook: str | Path) -> list[tuple[dict[str, Any], bytes]]:
+    """Return each cell that shows a picture, with its PNG."""
+    return [
+        (cell, base64.b64decode(output["data"]["image/png"]))
+        for cell in json.loads(Path(notebook).read_text())["cells"]
+        for output in cell.get("outputs", [])
+        if "image/png" in output.get("data", {})
+    ]
 
 
 def pictures(notebook: str | Path, folder: str | Path) -> list[Path]:
     """Write each PNG of an executed notebook to `folder`, named by its cell, and return the files."""
     written = []
-    for cell in json.loads(Path(notebook).read_text())["cells"]:
-        for output in cell.get("outputs", []):
-            if "image/png" in output.get("data", {}):
-                path = Path(folder) / f"{cell['id']}.png"
-                path.write_bytes(base64.b64decode(output["data"]["image/png"]))
-                written.append(path)
+    for cell, png in _found(notebook):
+        path = Path(folder) / f"{cell['id']}.png"
+        path.write_bytes(png)
+        written.append(path)
     return written
 
 
-if __name__ == "__main__":
-    for path in pictures(*sys.argv[1:3]):
+def small(png: bytes, *, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return a picture as a PNG of few colours, made smaller until it has at most so many bytes."""
+    from PIL import Image
+
+    picture = Image.open(io.BytesIO(png)).convert("RGBA")
+    page = Image.new("RGBA", picture.size, "white")
+    page.alpha_composite(picture)
+    size = picture.size
+    while True:
+        file = io.BytesIO()
+        drawn = page.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+        drawn.quantize(128).save(file, "PNG", optimize=True)
+        if file.tell() <= most_bytes or min(size) < 100:
+            return file.getvalue()
+        size = (size[0] * 4 // 5, size[1] * 4 // 5)
+
+
+def renew(notebook: str | Path, executed: str | Path) -> list[Path]:
+    """Keep the pictures of an executed notebook's tagged cells in `pictures/` beside the notebook itself.
+
+    They are called `<notebook>-<cell>.png`; those of an earlier run are replaced, or removed.
+
+    **Raises:** `InputError` where it shows no picture.
+    """
+    found = _found(executed)
+    if not found:
+        raise InputError(f"{notebook} shows no picture, expected a chart under alt.renderers.enable('png')")
+    tagged = [(cell, png) for cell, png in found if TAG in cell["metadata"].get("tags", [])]
+    folder = Path(notebook).parent / "pictures"
+    folder.mkdir(exist_ok=True)
+    stem = Path(notebook).stem
+    kept = {folder / f"{stem}-{cell['id']}.png": png for cell, png in tagged or found[:1]}
+    for old in folder.glob(f"{stem}-*.png"):
+        if old not in kept:
+            old.unlink()
+    for path, png in kept.items():
+        path.write_bytes(small(png))
+    return list(kept)
+
+
+def run_and_renew(notebook: str | Path, parameters: Sequence[str] = ()) -> list[Path]:
+    """Run a notebook by papermill, with what it keeps in a folder that is gone afterwards, and renew its pictures.
+
+    **Arguments:**
+
+    - `parameters`: "name=value" for each that is not to be its default.
+
+    **Raises:** `InputError` with the last line of a notebook that failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        executed = Path(folder) / "executed.ipynb"
+        given = [word for pair in parameters for word in ("-p", *pair.split("=", 1))]
+        done = subprocess.run(
+            [sys.executable, "-m", "papermill", "--no-progress-bar", str(notebook), str(executed), *given],
+            env={**os.environ, "TCLAB_RUNS": folder}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            last = next(iter(done.stderr.strip().splitlines()[::-1]), "")
+            raise InputError(f"{notebook} failed: {last}")
+        return renew(notebook, executed)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write pictures as the command line says, and print their paths."""
+    parser = argparse.ArgumentParser(prog="python -m tclab.lab.pictures", description="pictures of notebooks")
+    parser.add_argument("--run", action="store_true", help="run the notebooks and renew notebooks/pictures/")
+    parser.add_argument("-p", dest="parameters", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("paths", nargs="+", help="notebooks; without --run an executed one and a folder")
+    told = parser.parse_args(arguments)
+    if not told.run and len(told.paths) != 2:
+        parser.error("expected an executed notebook and a folder, or --run and notebooks")
+    every = (
+        [path for notebook in told.paths for path in run_and_renew(notebook, told.parameters)]
+        if told.run
+        else pictures(*told.paths)
+    )
+    for path in every:
         print(path)
+
+
+if __name__ == "__main__":
+    main()

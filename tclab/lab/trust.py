@@ -112,6 +112,7 @@ def race_card(rows: pd.DataFrame, pairs: Iterable[Pair], against: str) -> pd.Dat
     **Arguments:**
 
     - `rows`: a sweep's, for all that is no time; the arms are named after its strategies.
+    - `pairs`: of a race of these strategies. `against`: the arm that is 1.
     """
     steps = rows[rows["stage"] == "step"].drop_duplicates("strategy").set_index("strategy")
     lines = {}
@@ -162,6 +163,7 @@ def winner_map(pairs: Iterable[Pair], *, where: str = "") -> alt.LayerChart:
     **Arguments:**
 
     - `pairs`: `Races.pairs` of a race over `tclab.sweeps.cells_of(points)`.
+    - `where`: the machine, for the title.
     """
     cells: dict[str, list[Pair]] = {}
     for pair in pairs:

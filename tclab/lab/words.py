@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from tclab.lab.charts import bytes_text, where_measured
+from tclab.lab.concluding import conclusion
 
 
 def findings(rows: pd.DataFrame) -> list[str]:
@@ -12,7 +13,7 @@ def findings(rows: pd.DataFrame) -> list[str]:
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     if ok.empty:
         return ["No point of this sweep was measured, so there is nothing to compare.", *_lost(rows)]
-    said = [_gate(rows), *_strategies(ok), *_models(ok), *_bytes(ok), *_syncs(ok), *_lost(rows)]
+    said = [_gate(rows), *conclusion(rows), *_strategies(ok), *_models(ok), *_bytes(ok), *_syncs(ok), *_lost(rows)]
     return [sentence for sentence in said if sentence]
 
 

@@ -105,6 +105,7 @@ def view(
 
     **Arguments:**
 
+    - `graph`: the whole one, on the CPU.
     - `deletions`: for each sample the ids of the nodes it deletes; an empty one deletes nothing.
     - `strategy`: one of `names()`.
     - `device`: where the model is.

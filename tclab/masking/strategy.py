@@ -95,6 +95,7 @@ class Strategy(ABC):
 
         **Arguments:**
 
+        - `perturbations`: the samples.
         - `indices`: their places in the dataset that was prepared; 0, 1, 2, … unless given.
         """
         lost = self.lost_by(perturbations.deletions)

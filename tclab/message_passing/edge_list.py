@@ -35,6 +35,7 @@ class EdgeListView(View):
 
     **Arguments:**
 
+    - `graph`, `deletions`, `on_close`: of every `View`.
     - `edges`: relation → its edges, by rows.
     - `keep`: node type → [B * N] bool, where every node of every sample has a row, in order.
     - `nodes`: node type → [R] int64, the node of each row, where only nodes that are left have rows;

@@ -86,6 +86,7 @@ class View(ABC):
 
         **Arguments:**
 
+        - `relations`: their names.
         - `x`: [R, H]
         - `self_weights`: [1] for each relation.
 

@@ -47,6 +47,7 @@ class HeteroCell(nn.Module):
       batch grows several times, a step takes about a third longer.
     - `metabolism`: "off"; "carried", it travels with the batch and is not read, as in the original; or
       "used", convolutions along it in every layer.
+    - `activation`: by name. `dropout`: the share that is dropped in training.
 
     Norms are over each row's features (`torch.nn.LayerNorm`); the original's ran over the whole mini-batch,
     so that a prediction depended on its neighbours in the batch.

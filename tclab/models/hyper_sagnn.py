@@ -49,6 +49,7 @@ class HyperSAGNN(nn.Module):
 
     - `width`: H.
     - `heads`: must divide `width`.
+    - `layers`: of attention, one after the other.
     """
 
     def __init__(self, width: int, *, heads: int = 4, layers: int = 2) -> None:

@@ -19,6 +19,7 @@ def sup_cr(z: Tensor, targets: Tensor, *, temperature: float = 0.1) -> Tensor:
 
     - `z`: [M, H], the embeddings.
     - `targets`: [M], the scores.
+    - `temperature`: what similarities are divided by.
 
     **Returns:** [], the mean over all pairs; 0 where there is no pair.
     """

@@ -103,6 +103,8 @@ def planted_perturbations(
 
     **Arguments:**
 
+    - `graph`: whose nodes are deleted, and whose networks explain the scores.
+    - `number`: of samples. `deleted`: nodes that each deletes. `seed`: of both.
     - `noise`: its standard deviation, in those of the part that degrees explain.
 
     **Raises:** `InputError` where the graph has fewer nodes than a sample should delete.

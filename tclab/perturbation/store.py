@@ -139,6 +139,7 @@ class Store:
 
         **Arguments:**
 
+        - `indices`: places of the samples in their dataset.
         - `take`: given the value where it lies on disk; it must copy what it keeps.
 
         **Raises:** `IndexError` for a sample that the store has not.

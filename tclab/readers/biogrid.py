@@ -48,10 +48,14 @@ def biogrid(
 
     **Arguments:**
 
+    - `path`: a `.tab3.txt` file.
     - `genes`: the nodes of the network, looked up by systematic name.
     - `system_type`: `physical` or `genetic`; None takes both, as the network `biogrid`.
     - `organism`: the NCBI taxon that both ends must have; None takes any.
     - `self_loops`: whether a protein that binds itself is kept.
+    - `unknown_limit`: the share of rows that may be lost to unknown names.
+    - `limit_bytes`: how much the file may unpack to.
+    - `progress`: called as the file is read.
 
     **Raises:** `ReadError` with the line for a wrong number of columns or an unknown experimental system
     type; for a missing column, or too many names that are not in `genes`.

@@ -91,6 +91,7 @@ def read_folder(path: str | Path, *, progress: Callable[[str], None] | None = No
 
     **Arguments:**
 
+    - `path`: the folder.
     - `progress`: called with each file before it is read.
 
     **Raises:** `ReadError` where there is no such folder, nothing in it can be read, or a file in it is bad.

@@ -75,6 +75,7 @@ def metabolism_of(
 
     **Arguments:**
 
+    - `model`: reactions with their rules, bounds and metabolites.
     - `genes`: the genes of the graph; without it, those of the rules.
     - `unknown_limit`: the share of gpr incidences that may name a gene that is not in `genes`; such a branch
       does not need the gene.

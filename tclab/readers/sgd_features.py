@@ -57,8 +57,10 @@ def sgd_features(
 
     **Arguments:**
 
+    - `path`: `SGD_features.tab`, or the same compressed.
     - `feature_types`: the second column's values that are genes.
     - `qualifiers`: `Verified`, `Uncharacterized`, `Dubious`, …; None takes all.
+    - `limit_bytes`: how much the file may unpack to.
 
     **Raises:** `ReadError` with the line for a wrong number of columns; for a gene without a name or that
     stands twice, and where no row is a gene.

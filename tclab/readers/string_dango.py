@@ -58,8 +58,10 @@ def string_dango(
 
     **Arguments:**
 
+    - `path`: the channel's file.
     - `genes`: the nodes of the network; without it, the list that the file counts in.
     - `counted_in`: the list that the file counts in; without it, `yeast_string_genes.txt` beside the file.
+    - `limit_bytes`: how much the file may unpack to.
 
     **Raises:** `ReadError` with the line for a gene outside the list, a score outside 0 to 1, an edge whose
     reverse is missing (the file was cut) or has another score, and an edge that stands more than twice.

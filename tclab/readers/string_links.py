@@ -55,6 +55,7 @@ def string_links(
 
     **Arguments:**
 
+    - `path`: a table of links.
     - `genes`: the nodes of the networks.
     - `channels`: names among `CHANNELS`, `textmining` and `combined`; without them, all of `CHANNELS` that
       the table has, or `combined` where it has no other.
@@ -62,6 +63,9 @@ def string_links(
     - `transferred`: where the table is a `full` one, whether evidence from other organisms counts too; the
       two are joined as STRING's `combine_subscores.py` joins them.
     - `version`: such as "12.0"; without it, the version in the file's name.
+    - `unknown_limit`: the share of rows that may be lost to unknown names.
+    - `limit_bytes`: how much the file may unpack to.
+    - `progress`: called as the file is read.
 
     **Raises:** `ReadError` with the line for a wrong number of columns or a score outside 0 to 1000; for a
     missing column, or too many names that are not in `genes`.

@@ -42,9 +42,13 @@ def tflink(
 
     **Arguments:**
 
+    - `path`: a simpleFormat table.
     - `genes`: the nodes of the network.
     - `organism`: what the column `Organism` must say; None takes any.
     - `small_scale`: only interactions with `Small-scale.evidence`.
+    - `unknown_limit`: the share of rows that may be lost to unknown names.
+    - `limit_bytes`: how much the file may unpack to.
+    - `progress`: called as the file is read.
 
     **Raises:** `ReadError` with the line for a wrong number of columns; for a missing column, or too many
     unknown names.

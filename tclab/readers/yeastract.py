@@ -63,10 +63,12 @@ def yeastract(
 
     **Arguments:**
 
+    - `path`: the table.
     - `genes`: the nodes of the network; without it, those of `names`.
     - `names`: which gene a name means; without it, `orftogene.txt` beside the file, where there is one. What
       it does not know is looked up in `genes`.
     - `unknown_limit`: the share of rows that may be lost to unknown names.
+    - `limit_bytes`: how much the file may unpack to.
 
     **Raises:** `ReadError` with the line for a wrong number of columns; for too many unknown names.
     """

@@ -1,9 +1,12 @@
 """A grid of points, running one, keeping rows."""
 
+from tclab.sweeps.advising import advise
 from tclab.sweeps.bytes_ahead import expected_batch_bytes
+from tclab.sweeps.comparing import Comparison, compare
 from tclab.sweeps.contest import cells_of, loop_of, race_grid, race_points
 from tclab.sweeps.epoch import Epoch, EpochError, Prediction, predict_epoch, run_epoch
 from tclab.sweeps.epoch_costs import Costs
+from tclab.sweeps.exporting import read_rows, write_rows
 from tclab.sweeps.grids import grid
 from tclab.sweeps.originals import experiment_083, experiment_084
 from tclab.sweeps.point import Point
@@ -13,6 +16,7 @@ from tclab.sweeps.sweeping import Progress, sweep
 from tclab.sweeps.whole_step import in_each_mode, over_bytes, with_each_habit
 
 __all__ = [
+    "Comparison",
     "Costs",
     "Epoch",
     "EpochError",
@@ -20,8 +24,10 @@ __all__ = [
     "Prediction",
     "Progress",
     "Results",
+    "advise",
     "cells_of",
     "close_children",
+    "compare",
     "expected_batch_bytes",
     "experiment_083",
     "experiment_084",
@@ -32,9 +38,11 @@ __all__ = [
     "predict_epoch",
     "race_grid",
     "race_points",
+    "read_rows",
     "run",
     "run_epoch",
     "sweep",
     "warm_up",
     "with_each_habit",
+    "write_rows",
 ]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 import tempfile
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import chain, repeat
+from pathlib import Path
 from typing import Any
 
 from tclab.errors import InputError
 from tclab.masking import get as strategy_of
 from tclab.sweeps.measure import gate_of
+from tclab.sweeps.own_code import own_modules
 from tclab.sweeps.point import ALLOCATORS, Point
 from tclab.sweeps.rig import Rig, rig
 from tclab.timing import Ledger, NoLedger, Race, Races, race, race_cells
@@ -32,11 +36,16 @@ def step_of(text: str) -> Callable[[], None]:
 
     **Arguments:**
 
-    - `text`: the point's `to_dict()` as JSON.
+    - `text`: JSON of the point's `to_dict()`, and of what must be imported to know it, `modules` and the `path`
+      they are on, where its strategy or model is a user's own.
 
     **Raises:** `InputError` for a strategy that does not give what `subgraph` gives.
     """
-    return _step(Point.from_dict(json.loads(text)), _open)
+    told = json.loads(text)
+    sys.path[:] = [*sys.path, *(folder for folder in told["path"] if folder not in sys.path)]
+    for module in told["modules"]:
+        importlib.import_module(module)
+    return _step(Point.from_dict(told["point"]), _open)
 
 
 def _step(point: Point, opened: ExitStack) -> Callable[[], None]:
@@ -73,9 +82,17 @@ def _arms(points: Mapping[str, Point], opened: ExitStack | None) -> dict[str, An
     if opened is not None:
         return {name: _step(point, opened) for name, point in resolved.items()}
     return {
-        name: "tclab.sweeps.contest:step_of:" + json.dumps(point.to_dict(), sort_keys=True)
+        name: "tclab.sweeps.contest:step_of:"
+        + json.dumps({"point": point.to_dict(), **_own(point)}, sort_keys=True)
         for name, point in resolved.items()
     }
+
+
+def _own(point: Point) -> dict[str, list[str]]:
+    """Return what another process must import to know a point, and the folders where it is found."""
+    modules = own_modules(point)
+    roots = [Path(sys.modules[name].__file__ or "").resolve().parents[name.count(".")] for name in modules]
+    return {"modules": modules, "path": sorted({str(root) for root in roots})}
 
 
 @contextmanager
@@ -85,7 +102,9 @@ def _environment(points: Mapping[str, Point]) -> Iterator[dict[str, str]]:
         yield {**ALLOCATORS[next(iter(points.values())).allocator], "TMPDIR": folder}
 
 
-def race_points(points: Mapping[str, Point], *, budget_seconds: float, processes: int = 1, **options: Any) -> Race:
+def race_points(
+    points: Mapping[str, Point], *, budget_seconds: float, processes: int | None = 1, **options: Any
+) -> Race:
     """Race whole steps of some points, each behind its gate, and return the verdicts.
 
     **Arguments:**

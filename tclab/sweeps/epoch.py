@@ -66,6 +66,7 @@ class Epoch:
 
     **Arguments:**
 
+    - `point`: whose batches and step the epoch ran.
     - `costs`: what it was predicted from.
     - `predicted`: written down before the epoch began.
     - `full`: predicted for all of the training samples, `full_steps` of them.
@@ -178,6 +179,7 @@ def run_epoch(
 
     **Arguments:**
 
+    - `point`: what is run. `steps`: of the epoch.
     - `record`: a folder. The prediction is there, whole, with its time, point, costs and machine, before the
       epoch begins; what was measured is put beside it.
     - `threads`: of the training process; torch's own number unless given.

@@ -68,6 +68,8 @@ def grid(
 
     **Arguments:**
 
+    - `graph`: "synthetic", of `scale` ("auto", or a number above 0), or a folder of public files.
+    - `models`, `strategies`, `batch_sizes`: lists, as above; names are those of `tclab.models` and `tclab.masking`.
     - `networks`: edge-type counts (n: the first n of the graph's networks); or names, which are one choice; or
       "all", those that each model reads.
     - `gpus`: "auto", all there are, or a number of ranks, each on a GPU; on a machine without any they share its
@@ -77,6 +79,7 @@ def grid(
     - `habits`: each by itself, "none" for a point without any, "a+b" for two at once; "all" is none, and then
       each that the model can take on. What a habit costs is the difference to the point without.
     - `more`: any other field of `Point`; several values of one are an axis of the sweep: `loop="plain,lightning"`.
+    - `mode`: one or several of `tclab.training.MODES`. `steps`: timed steps a point. `seed`: of graph and samples.
 
     **Raises:** `InputError` that names the value, what was expected and the nearest thing that exists.
     """

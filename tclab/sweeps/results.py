@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from tclab import __version__
 from tclab.errors import InputError
+from tclab.sweeps.own_code import own_code
 from tclab.sweeps.point import Point
 from tclab.sweeps.rows import SCHEMA, SCHEMA_VERSION, frame
 from tclab.timing import environment
@@ -49,7 +50,7 @@ def folder_stamp(graph: str) -> list[tuple[str, int, int]] | None:
 
 
 def key_of(point: Point) -> str:
-    """Return the name of a point's file: a hash of the point, the schema, the machine and the versions."""
+    """Return the name of a point's file: a hash of the point, its code, the schema, machine and versions."""
     point = point.resolved()
     what = {
         "schema": SCHEMA_VERSION,
@@ -58,6 +59,9 @@ def key_of(point: Point) -> str:
         "machine": _machine(),
         "files": folder_stamp(point.graph),
     }
+    own = own_code(point)
+    if own:  # of a user's own, each version of its file stands for itself
+        what["own_code"] = own
     canonical = json.dumps(what, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:24]
 

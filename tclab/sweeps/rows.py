@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from tclab.errors import InputError
 from tclab.sweeps.point import Point
 
 # Raised when a column changes its meaning: rows of another version are measured again, never mixed in.
@@ -145,6 +147,23 @@ def columns_of(point: Point) -> dict[str, Any]:
     if isinstance(networks, tuple):
         return {**fields, "networks": len(networks), "network_names": ",".join(networks)}
     return {**fields, "networks": networks}
+
+
+def point_of(row: Mapping[str, Any]) -> Point:
+    """Return the point that a row of a measured step was made from.
+
+    **Raises:** `InputError` where the row does not say which networks it had, or no such point can be.
+    """
+    told: dict[str, Any] = {}
+    for name in (*Point.__dataclass_fields__, "network_names"):
+        value = row[name]
+        told[name] = None if value is pd.NA else value.item() if isinstance(value, np.generic) else value
+    names = told.pop("network_names")
+    if told["variant"] != "separate" or names is None:
+        raise InputError("the row does not name the networks that its point was given, so it cannot be run again")
+    told["networks"] = tuple(names.split(","))
+    told["habits"] = tuple(filter(None, (told["habits"] or "").split(",")))
+    return Point(**told)
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:

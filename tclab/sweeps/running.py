@@ -17,12 +17,10 @@ from typing import IO, Any
 import pandas as pd
 import pyarrow as pa
 
-from tclab.errors import InputError
-from tclab.masking import get as strategy_of
-from tclab.models import get as model_of
 from tclab.sweeps.gpus import gpus
 from tclab.sweeps.launched import HANG_SECONDS, Launched
 from tclab.sweeps.meeting import call
+from tclab.sweeps.own_code import own_code, own_modules
 from tclab.sweeps.point import ALLOCATORS, Point
 from tclab.sweeps.rows import columns_of, frame, table
 
@@ -31,6 +29,7 @@ class _Child:
     """A child process that serves points, and what it says when it dies."""
 
     def __init__(self, environment: dict[str, str]) -> None:
+        self.own_code: dict[str, str] = {}  # of the user's modules that it has imported, as they were then
         self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (close() ends it)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tclab.sweeps.child"],
@@ -137,32 +136,11 @@ def close_children() -> None:
             _children.popitem()[1].close()
 
 
-def modules_of(point: Point) -> list[str]:
-    """Return the modules that another process must import to know the point's strategy and model.
-
-    **Raises:** `InputError` for one that was defined where no other process can import it.
-    """
-    kind = model_of(point.model)
-    found = []
-    for what, module in (
-        (f"strategy {point.strategy!r}", strategy_of(point.strategy).__module__),
-        (f"model {point.model!r}", kind.build.__module__),
-    ):
-        if module == "__main__":
-            raise InputError(
-                f"the {what} is defined in a notebook or script, where its child process cannot find it; "
-                "put it in a file of its own (%%writefile my_strategy.py) and import that"
-            )
-        if not module.startswith("tclab."):
-            found.append(module)
-    return found
-
-
 def request_of(point: Point) -> dict[str, Any]:
     """Return what a process that runs points is asked for a resolved one."""
     return {
         "point": point.to_dict(),
-        "modules": modules_of(point),
+        "modules": own_modules(point),
         "path": [p for p in sys.path if p] + [os.getcwd()],
     }
 
@@ -203,11 +181,13 @@ def answer_of(
     with _lock:
         key = _key(point, memory_bytes)
         child = None if fresh else _children.pop(key, None)
-        if child is not None and not child.alive:
-            child.close()
+        own = own_code(point)
+        if child is not None and (not child.alive or any(child.own_code.get(m, h) != h for m, h in own.items())):
+            child.close()  # dead, or it has imported code that has changed since
             child = None
         if child is None:
             child = _started(point, memory_bytes)
+        child.own_code |= own
         _running.append(child)
         try:
             answer = child.ask(request, hang_seconds=hang_seconds)
@@ -300,6 +280,7 @@ def run(
 
     **Arguments:**
 
+    - `point`: what is run, on a device made definite here.
     - `fresh`: in a process of its own, so that nothing is carried over from earlier points; the child is kept
       warm for the next point otherwise.
     - `memory_bytes`: refuse to let the child's memory, or that of each rank, grow past this (Linux).

@@ -20,10 +20,11 @@ import pyarrow as pa
 from tclab.errors import InputError, unknown
 from tclab.sweeps import slurm_queue
 from tclab.sweeps.launched import HANG_SECONDS
+from tclab.sweeps.own_code import own_modules
 from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
 from tclab.sweeps.rows import SCHEMA, frame
-from tclab.sweeps.running import SOURCE, modules_of
+from tclab.sweeps.running import SOURCE
 from tclab.sweeps.slurm_job import work
 from tclab.sweeps.slurm_options import checked, machine_of
 from tclab.sweeps.slurm_queue import Job, NoAnswerError
@@ -115,7 +116,7 @@ class _Sweep:
         cluster, most = slurm_queue.cluster()
         where = {**machine_of(self.options), "cluster": cluster}
         self.names = {name_of(point, where): point for point in points}
-        modules = {module for point in points for module in modules_of(point)}
+        modules = {module for point in points for module in own_modules(point)}
         with self.tickets.locked():
             jobs = slurm_queue.jobs()
             missing = []

@@ -64,6 +64,9 @@ def with_each_habit(
     **Arguments:**
 
     - `habits`: "all", or names; a model that cannot take one on is run without it.
+    - `models`, `strategies`, `collation`: as for `in_each_mode`.
+    - `rounds`: how often each is run. `seed`: of the first round.
+    - `more`: as for `grid`.
 
     **Raises:** `InputError` for less than one round, or an unknown habit, with the nearest name.
     """

@@ -23,6 +23,8 @@ from tclab.timing.spike import SpikeIn, spike_in
 from tclab.timing.syncs import Demand, Syncs, syncs
 
 if TYPE_CHECKING:
+    from tclab.timing.advice import Advice, Suggestion
+    from tclab.timing.advising import advise
     from tclab.timing.observer import Receipt, receipt
     from tclab.timing.race_record import samples_of
     from tclab.timing.race_result import Race, Races
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 # races and verdicts need numpy, which is fetched when one of these is first asked for
 _LATE = {
+    "advice": ("Advice", "Suggestion"),
+    "advising": ("advise",),
     "observer": ("Receipt", "receipt"),
     "race_record": ("samples_of",),
     "race_result": ("Race", "Races"),
@@ -46,6 +50,7 @@ __all__ = [
     "SLOWER",
     "STAGES",
     "UNDECIDED",
+    "Advice",
     "Communication",
     "Demand",
     "Ledger",
@@ -58,8 +63,10 @@ __all__ = [
     "Receipt",
     "Settled",
     "SpikeIn",
+    "Suggestion",
     "Syncs",
     "TimingError",
+    "advise",
     "conditions",
     "environment",
     "lightning_callback",

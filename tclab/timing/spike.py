@@ -186,6 +186,7 @@ def spike_in(
     - `most_steps`: of one trial. It runs the loop until its standard error is 3 % of the delay (of the shortest
       delay, for a blank), or until it has taken that many.
     - `rank`: delay this rank alone, of those that torchrun started; every rank unless given.
+    - `seed`: of the order and the lots.
 
     **Raises:** `ValueError` where a stage never ran or the loop took fewer than two steps.
     """

@@ -54,10 +54,11 @@ class Pair:
 
     **Arguments:**
 
+    - `a`, `b`: names of the arms. `cell`: of a race over cells, theirs.
     - `verdict`: of `a`: FASTER or SLOWER where the deciding interval lies wholly beyond the margin and `q` is at
       most its alpha; SAME where it lies wholly within; else UNDECIDED. `why`: in words.
     - `ratio`: time of `a` over time of `b`, the median over rounds; `interval`: 95 %, by hierarchical bootstrap.
-    - `deciding`: the wider interval that the verdict was read from, `1 - alpha`, with the look's share of alpha.
+    - `deciding`: the wider interval that the verdict was read from, `1 - alpha`; `alpha`: the look's share of it.
     - `p`: of the sign-flip test; `q`: that, adjusted over all comparisons of the race (Benjamini-Hochberg).
     - `margin`: the larger of 1 % and `floor`, the ratio less 1 that an arm shows against itself.
     - `kept`, `dropped`: rounds. `rounds_a_unit`: rounds that were joined for being alike. `processes`: how many.

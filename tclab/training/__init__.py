@@ -1,5 +1,6 @@
 """One step and everything around it: loading, a step's stages, the loops, the gate that goes before any clock."""
 
+from tclab.training.checking import Check, check
 from tclab.training.ddp import BUCKET_MB, COMPRESSIONS, Exchange
 from tclab.training.double_buffer import double_buffered
 from tclab.training.gate import GateResult, Reference, gate
@@ -21,6 +22,7 @@ __all__ = [
     "OPTIMIZERS",
     "START_METHODS",
     "Batches",
+    "Check",
     "Exchange",
     "GateResult",
     "Habit",
@@ -33,6 +35,7 @@ __all__ = [
     "Speeds",
     "Step",
     "WorkerDiedError",
+    "check",
     "double_buffered",
     "gate",
     "lightning_module",

@@ -20,6 +20,7 @@ def double_buffered(batches: Iterable[LoadedBatch], device: torch.device | str) 
 
     **Arguments:**
 
+    - `batches`: on the CPU, in page-locked memory.
     - `device`: a CUDA device.
 
     **Raises:** `InputError` for any other.

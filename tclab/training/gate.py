@@ -112,7 +112,7 @@ class Reference:
     **Arguments:**
 
     - `model`: in evaluation mode, or without dropout; its weights are left as they were, in float32.
-    - `deletions`: for each sample the nodes it deletes.
+    - `graph`: on the CPU or the model's device. `deletions`: for each sample the nodes it deletes.
     - `tried`: the same model in another guise (with habits, say) under the same names of parameters, which
       strategies are tried on; the model itself unless given.
     """

@@ -97,6 +97,7 @@ def simulate(
 
     - `load`, `step`: [steps] seconds of work to make each batch, and to train on it, by a process alone.
     - `machinery`: nothing unless given. `speeds`: a core for each process unless given.
+    - `workers`: processes that make batches, 0 for none. `prefetch_factor`: batches that each makes ahead.
 
     **Raises:** `InputError` for lists that differ in length, or fewer than 0 workers or 1 batch ahead.
     """

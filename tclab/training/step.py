@@ -189,6 +189,7 @@ class Step:
 
         - `moved`: on the device.
         - `backward`, `update`: a loop's own ways to run the backward and the optimizer's step, where it has them.
+        - `stage`: name → the context that the stage runs in; a ledger's, or none.
         """
         if self.mode == "data":
             return None

@@ -1,0 +1,75 @@
+"""What to change as a picture: predicted beside measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from tclab.lab.timeline import nothing
+from tclab.timing import Advice
+
+_KINDS = {
+    "predicted": ("diamond", "#0072b2"),
+    "at best": ("triangle-left", "#56b4e9"),
+    "measured": ("circle", "#d55e00"),
+}
+_WIDTH = 420
+
+
+def advice_chart(advice: Advice) -> Any:
+    """Return each suggestion's predicted time over what it is now, and what was measured below it, with intervals.
+
+    A triangle is a bound: all of a part's time gone. 1 is what is run now.
+    """
+    lines: list[dict[str, Any]] = []
+    for place, one in enumerate(advice.suggestions):
+        low, high = one.interval or (None, None)
+        kind = "at best" if one.basis == "at best" else "predicted"
+        lines.append(
+            {"change": one.change, "place": place, "ratio": one.ratio, "low": low, "high": high, "kind": kind}
+        )
+        pair = one.measured
+        if pair is not None and pair.ratio is not None:
+            low, high = pair.interval or (None, None)
+            lines.append(
+                {
+                    "change": one.change,
+                    "place": place,
+                    "ratio": pair.ratio,
+                    "low": low,
+                    "high": high,
+                    "kind": "measured",
+                }
+            )
+    if not lines:
+        return nothing(f"{advice.of}: nothing to change that the evidence carries.")
+    rows = pd.DataFrame(lines).astype({"low": "float64", "high": "float64"})
+    kinds = [kind for kind in _KINDS if kind in set(rows["kind"])]
+    y = alt.Y(
+        "change:N",
+        title=None,
+        sort=alt.EncodingSortField("place", order="ascending"),
+        axis=alt.Axis(labelLimit=380),
+    )
+    offset = alt.YOffset("kind:N", sort=kinds, scale=alt.Scale(domain=kinds, paddingOuter=0.5))
+    x = alt.X(
+        "ratio:Q",
+        title="time of a step over what it is now (logarithmic; left is faster)",
+        scale=alt.Scale(type="log", nice=False, padding=16),
+        axis=alt.Axis(format="~g", tickCount=6),
+    )
+    colour = alt.Color("kind:N", title=None, scale=alt.Scale(domain=kinds, range=[_KINDS[k][1] for k in kinds]))
+    shape = alt.Shape("kind:N", title=None, scale=alt.Scale(domain=kinds, range=[_KINDS[k][0] for k in kinds]))
+    base = alt.Chart(rows).encode(y=y, yOffset=offset, color=colour)
+    chart: Any = alt.layer(
+        alt.Chart(pd.DataFrame({"one": [1.0]})).mark_rule(color="#888888").encode(x=alt.X("one:Q")),
+        base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q"), x2="high:Q"),
+        base.mark_point(filled=True, size=80, opacity=1).encode(x=x, shape=shape),
+    ).properties(
+        width=_WIDTH,
+        height=alt.Step(16),
+        title=alt.TitleParams("What to change", subtitle=[f"{advice.of} · 95 % intervals"], anchor="start"),
+    )
+    return chart

@@ -1,0 +1,99 @@
+"""One sentence that a sweep comes to, no surer than its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from tclab.lab.charts import bytes_text, where_measured
+from tclab.sweeps.run_verdicts import pairs_of_runs
+from tclab.timing import FASTER, SAME, SLOWER, Pair, environment
+
+_ORIGINAL = "edge_mask"  # what the original trained with: the others are told against it where it was run
+_MARGIN = 0.05  # of runs that did not take turns
+_MACHINE = ("cpu", "cores", "memory_bytes", "gpu")
+
+
+def conclusion(rows: pd.DataFrame, pairs: Iterable[Pair] = ()) -> list[str]:
+    """Return what the rows come to, a sentence a model and machine: the fastest strategy against `edge_mask`.
+
+    Against the slowest, where `edge_mask` was not run. At the batch size and the number of networks that the most
+    strategies were run at. A sentence claims what its verdict does: an interval that reaches across the margin is
+    told as undecided, and steps that were not raced are told so.
+
+    **Arguments:**
+
+    - `rows`: of a sweep.
+    - `pairs`: of a race of these points, whose arms have the strategies' names; they decide where they are given.
+    """
+    known = {frozenset((pair.a, pair.b)): pair for pair in pairs}
+    plain = rows["habits"].isna() | (rows["habits"] == "")
+    ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok") & plain]
+    modes = list(ok["mode"].dropna().unique())
+    ok = ok[ok["mode"] == ("step" if "step" in modes else modes[0])] if modes else ok
+    said = [
+        _sentence(own, known) for _, own in ok.groupby(["model", "device", *_MACHINE], dropna=False, sort=False)
+    ]
+    return [sentence for sentence in said if sentence]
+
+
+def _sentence(ok: pd.DataFrame, known: dict[frozenset[str], Pair]) -> str:
+    there = _fullest(ok[ok["exact"].fillna(True).astype(bool)])
+    if there["strategy"].nunique() < 2:
+        return ""
+    medians = there.groupby("strategy", sort=False)["median_seconds"].median().sort_values()
+    slow = _ORIGINAL if _ORIGINAL in medians.index[1:] else str(medians.index[-1])
+    fast = str(medians.index[0])
+    sides = [there[there["strategy"] == name] for name in (slow, fast)]
+    raced = known.get(frozenset((fast, slow)))
+    if raced is not None:
+        pair, how = raced if raced.a == fast else raced.flipped(), ""
+    else:
+        (pair,) = pairs_of_runs([("", sides[0], sides[1])], (slow, fast), margin=_MARGIN)
+        how = " (run one after the other, not raced)"
+    first = there.iloc[0]
+    networks = f"{first['networks']} network{'' if first['networks'] == 1 else 's'}"
+    place = f"{_machine(there)}, at batch {first['batch_size']} with {networks}, {first['model']}"
+    carried = _bytes(*(side["batch_bytes"].dropna() for side in sides))
+    return f"{place}: {_verdict(pair)}{how}{carried}."
+
+
+def _fullest(ok: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the cell that the most strategies were run in, the largest of them."""
+    if ok.empty:
+        return ok
+    counts = ok.groupby(["networks", "batch_size"])["strategy"].nunique()
+    networks, batch = sorted(counts[counts == counts.max()].index)[-1]
+    return ok[(ok["networks"] == networks) & (ok["batch_size"] == batch)]
+
+
+def _machine(rows: pd.DataFrame) -> str:
+    here, row = environment(), rows.iloc[0]
+    same = all((None if pd.isna(row[name]) else row[name]) == here[name] for name in _MACHINE)
+    return "On this machine" if same else f"On {where_measured(rows)}"
+
+
+def _verdict(pair: Pair) -> str:
+    if pair.ratio is None:
+        return f"{pair.a} against {pair.b} is undecided: {pair.why}"
+    told = f"{1 / pair.ratio:.3g} ×"
+    if pair.interval is not None:
+        told += f" [{1 / pair.interval[1]:.3g}, {1 / pair.interval[0]:.3g}]"
+    if pair.verdict == FASTER:
+        return f"{pair.a} is {told} faster than {pair.b}"
+    if pair.verdict == SLOWER:
+        back = pair.flipped()
+        return _verdict(back)
+    if pair.verdict == SAME:
+        return f"{pair.a} is as fast as {pair.b}, within ±{pair.margin:.1%}"
+    return f"whether {pair.a} is faster than {pair.b} is undecided: {told}, and {pair.why}"
+
+
+def _bytes(slow: pd.Series, fast: pd.Series) -> str:
+    if slow.empty or fast.empty:
+        return ""
+    fewer = int(slow.median()) - int(fast.median())
+    if not fewer:
+        return ""
+    return f"; {bytes_text(abs(fewer))} {'fewer' if fewer > 0 else 'more'} bytes per batch"

@@ -1,0 +1,263 @@
+"""What to change, from a sweep's rows: other settings that were run, and where the time of these goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tclab.errors import InputError, unknown
+from tclab.sweeps.comparing import SETTINGS, Runs, plain, rows_of_runs
+from tclab.sweeps.point import Point
+from tclab.sweeps.rows import point_of
+from tclab.sweeps.run_verdicts import ratio_of_runs, samples_of_runs
+from tclab.sweeps.trying import tried
+from tclab.timing import Advice, Ledger, Suggestion
+from tclab.timing import advise as advise_loop
+from tclab.timing.advice import AT_BEST, MEASURED, ranked
+from tclab.timing.advising import WORTH, StepAccount, rules, thin, waits_words
+
+# Fields whose other values in the rows are changes worth trying. The rest say what is computed, or how much of it.
+_CHANGES = (
+    "strategy",
+    "batch_size",
+    "habits",
+    "workers",
+    "prefetch_factor",
+    "start_method",
+    "persistent_workers",
+    "pin_memory",
+    "double_buffer",
+    "store",
+    "collation",
+    "ship_edges",
+    "allocator",
+    "loop",
+    "optimizer",
+    "dtype",
+)
+_WITH_WORKERS = ("prefetch_factor", "start_method", "persistent_workers")  # null without any
+_NOT_THE_POINT = ("seed", "steps", "warmup")
+_ORIGINAL = ("edge_mask", "stored_index", "stored_mask", "subgraph")  # ways the original trained with, in order
+_EDGES = 0.5  # of a batch's bytes: from there on its edges are what it is
+_APART = "what two runs of the same differ by: intervals are of these steps alone; measure() races"
+_CAUTIONS = {
+    "batch_size": "Told for a sample; another batch size trains otherwise.",
+    "dtype": "It rounds otherwise: look at the loss.",
+}
+
+
+def advise(evidence: Ledger | Runs, *, now: str | None = None, **options: Any) -> Advice:
+    """Return what is worth changing, ranked by the time that it is predicted to save, and what cannot be told.
+
+    From a sweep's rows: every point that differs from what is run now in one setting, and is surely faster, with
+    the ratio that the rows give; and what the stages of a step suggest. From a ledger around anyone's own loop:
+    what its stages suggest; see `tclab.timing.advise`. `advice.measure()` then runs the points that were suggested.
+
+    **Arguments:**
+
+    - `evidence`: rows, a folder or a file of them; or a `tclab.timing.Ledger`.
+    - `now`: the strategy that is run now; unless given, the one that the original trained with, or else the
+      slowest. Of its points the one with the most networks and the largest batch.
+    - `options`: for a ledger, `syncs` and `communication`.
+
+    **Raises:** `InputError` for a strategy that was not measured, with the nearest.
+    """
+    if isinstance(evidence, Ledger):
+        return advise_loop(evidence, **options)
+    if options:
+        raise InputError(f"{next(iter(options))} goes with a ledger, and the evidence is rows")
+    rows = rows_of_runs(evidence)
+    ok = rows[(rows["status"] == "ok") & (rows["mode"] == "step")]
+    steps = ok[ok["stage"] == "step"]
+    if steps.empty:
+        return Advice("from no point", (), ("no point in mode step was measured",))
+    base = _base(steps, now)
+    account = _account(ok, base)
+    measured, missing = _alternatives(steps, base)
+    found, unknowns = rules(account)
+    point = _point_or_none(base)
+    settings = {name for one in measured for name in one.setting}
+    found = [
+        one for one in _as_settings([*found, *_bytes(account, base)], point) if not set(one.setting) & settings
+    ]
+    found = [_with_race(one, point) for one in [*measured, *found]]
+    unknowns += _waits(base)
+    return Advice(account.of, ranked(found), (*unknowns, *missing))
+
+
+def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
+    """Return the rows of the point that is run now, one for each seed."""
+    names = [str(name) for name in steps["strategy"].unique()]
+    if now is not None and now not in names:
+        raise unknown("strategy of these rows", now, names)
+    slowest = steps.sort_values("median_seconds").iloc[-1]["strategy"]
+    name = now or next((name for name in _ORIGINAL if name in names), slowest)
+    own = steps[steps["strategy"] == name].sort_values(["networks", "batch_size"])
+    own = own[_same(own, own.iloc[-1], ("networks", "network_names", "batch_size", "model"))]
+    # of several ways to run it the one that most rows are of, habits and all
+    keys = [tuple(plain(row[field]) for field in _DECIDES) for _, row in own.iterrows()]
+    most = max(keys, key=keys.count)
+    return own[[key == most for key in keys]]
+
+
+_DECIDES = tuple(name for name in SETTINGS if name not in _NOT_THE_POINT)
+
+
+def _same(rows: pd.DataFrame, row: pd.Series, names: tuple[str, ...]) -> list[bool]:
+    wanted = [plain(row[name]) for name in names]
+    return [[plain(own[name]) for name in names] == wanted for _, own in rows.iterrows()]
+
+
+def _account(ok: pd.DataFrame, base: pd.DataFrame) -> StepAccount:
+    """Return where the time of a point's steps goes, of all its seeds together."""
+    first = base.iloc[0]
+    cuda = first["device"] == "cuda"
+    where = "device" if cuda else "host"
+    own = ok[_same(ok, first, _DECIDES)]
+    whole: list[Any] = []
+    stages: dict[str, list[Any]] = {}
+    for _, run in own.groupby("seed", dropna=False):
+        lists = {
+            str(row["stage"]): np.asarray(row["samples_seconds"], dtype=float)
+            for _, row in run[run["where"] == where].iterrows()
+            if row["samples_seconds"] is not None
+        }
+        steps = lists.pop("step", np.zeros(0))
+        whole.append(steps)
+        for name, seconds in lists.items():  # a stage that is not in every step cannot be put beside its step
+            stages.setdefault(name, []).append(seconds if len(seconds) == len(steps) else np.zeros(len(steps)))
+    together = {name: np.concatenate(found) for name, found in stages.items()}
+    every = np.concatenate(whole)
+    made = own[own["where"].isin(["worker", "loading"]) & (own["stage"] == "batch")]["median_seconds"].dropna()
+    return StepAccount(
+        f"from {len(every)} steps of {_words(first)}",
+        every,
+        {name: seconds for name, seconds in together.items() if len(seconds) == len(every)},
+        None if plain(first["workers"]) is None else int(first["workers"]),
+        None if made.empty else float(made.median()),
+        plain(first["cores"]),
+        cuda,
+    )
+
+
+def _words(row: pd.Series) -> str:
+    return f"{row['model']} with {row['strategy']}, batch {row['batch_size']}, {row['networks']} networks"
+
+
+# ---- what was run in another way
+
+
+def _others(steps: pd.DataFrame, base: pd.Series) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield each point that differs from the base in one setting alone, with that setting."""
+    for _, rows in steps.groupby([steps[name].map(str) for name in _DECIDES], sort=False):
+        row = rows.iloc[0]
+        differ = [name for name in _DECIDES if plain(row[name]) != plain(base[name])]
+        if "workers" in differ and 0 in (plain(row["workers"]), plain(base["workers"])):
+            differ = [name for name in differ if name not in _WITH_WORKERS]
+        if len(differ) == 1 and differ[0] in _CHANGES:
+            yield differ[0], rows
+
+
+def _alternatives(steps: pd.DataFrame, base: pd.DataFrame) -> tuple[list[Suggestion], list[str]]:
+    first, samples = base.iloc[0], samples_of_runs(base)
+    found, close = [], []
+    for name, rows in _others(steps, first):
+        row, own = rows.iloc[0], samples_of_runs(rows)
+        was, new = plain(first[name]), plain(row[name])
+        if not own or not samples or (name == "strategy" and plain(row["gate"]) not in (None, "passed")):
+            continue
+        if name == "habits" and not set((new or "").split(",")) - {""} < set((was or "").split(",")) - {""}:
+            continue  # a habit more is no advice
+        ratio, interval = ratio_of_runs(samples, own)
+        a_sample = was / new if name == "batch_size" else 1.0
+        ratio, interval = a_sample * ratio, interval and (a_sample * interval[0], a_sample * interval[1])
+        change = _change(name, was, new)
+        if interval is None or interval[1] >= 1 - WORTH:
+            close += [change] if ratio < 1 - WORTH else []
+            continue
+        why = " ".join(filter(None, [_evidence(first, row, samples, own), _CAUTIONS.get(name, "")]))
+        value = tuple(filter(None, (new or "").split(","))) if name == "habits" else new
+        found.append(Suggestion(change, why, ratio, interval, MEASURED, {name: value}))
+    words = [_APART] if found else []
+    words += [f"whether {', or '.join(close)}, gains anything: too few steps tell"] if close else []
+    return found, words
+
+
+def _change(name: str, was: Any, new: Any) -> str:
+    if name == "strategy":
+        return f"{new} in place of {was}"
+    if name == "habits":
+        dropped = [habit for habit in (was or "").split(",") if habit not in (new or "").split(",")]
+        return f"without {' and '.join(dropped)}"
+    return f"{name.replace('_', ' ')} {new} in place of {was}"
+
+
+def _evidence(base: pd.Series, row: pd.Series, samples: list[Any], own: list[Any]) -> str:
+    said = f"The rows hold {sum(map(len, samples))} steps of the one and {sum(map(len, own))} of the other."
+    if pd.notna(base["batch_bytes"]) and pd.notna(row["batch_bytes"]) and base["batch_bytes"] != row["batch_bytes"]:
+        said += f" A batch is {row['batch_bytes']:,} bytes, and {base['batch_bytes']:,} now."
+    return said
+
+
+# ---- what the stages of a step suggest
+
+
+def _bytes(account: StepAccount, base: pd.DataFrame) -> list[Suggestion]:
+    """Suggest `node_mask`, which carries no edge, where edges are most of what travels and a step waits for it."""
+    row = base.iloc[0]
+    share, (low, high) = account.share("wait", "transfer")
+    bytes_, edges = plain(row["batch_bytes"]), plain(row["edge_bytes"])
+    if low < WORTH or not bytes_ or not edges or edges < _EDGES * bytes_ or thin(account) is not None:
+        return []
+    why = (
+        f"Edges are {edges:,} of a batch's {bytes_:,} bytes, and loading and transfer take {share:.0%} of a step; "
+        "what else it changes is not in this."
+    )
+    ends = (max(0.0, 1 - high), 1 - low)
+    change = f"node_mask in place of {row['strategy']}"
+    return [Suggestion(change, why, 1 - share, ends, AT_BEST, {"strategy": "node_mask"})]
+
+
+def _waits(base: pd.DataFrame) -> list[str]:
+    row = base.iloc[0]
+    waits = plain(row["host_syncs"])
+    return [waits_words(int(waits), row["device"] == "cuda")] if waits else []
+
+
+def _point_or_none(base: pd.DataFrame) -> Point | None:
+    """Return the point that is run now; `None` where the rows cannot tell it, or this process does not know it."""
+    try:
+        return point_of({str(name): value for name, value in base.iloc[0].items()})
+    except InputError:
+        return None
+
+
+def _as_settings(found: list[Suggestion], point: Point | None) -> list[Suggestion]:
+    """Return suggestions without the settings that the point has already."""
+    if point is None:
+        return found
+    kept = []
+    for one in found:
+        has = bool(one.setting) and all(getattr(point, name) == value for name, value in one.setting.items())
+        if has and "optimizer" in one.setting:  # fused already: there is another way
+            kept.append(
+                replace(one, change="several batches to one step of the optimizer (accumulate)", setting={})
+            )
+        elif not has:
+            kept.append(one)
+    return kept
+
+
+def _with_race(one: Suggestion, point: Point | None) -> Suggestion:
+    """Return a suggestion that knows how it is measured, where it is a setting of a point that can be run."""
+    if point is None or not one.setting:
+        return one
+    try:
+        changed = replace(point, **one.setting)
+    except InputError:
+        return one
+    return one if changed.skipped() is not None else replace(one, race=tried(point, changed))

@@ -1,0 +1,49 @@
+"""Which code of the user's own a point runs, so that rows of an earlier version never stand in for it."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+from tclab.errors import InputError
+from tclab.masking import get as strategy_of
+from tclab.models import get as model_of
+from tclab.sweeps.point import Point
+
+
+def _named(point: Point) -> dict[str, str]:
+    """Return what is a user's own in a point, in words → the module that it is defined in."""
+    found = {
+        f"strategy {point.strategy!r}": strategy_of(point.strategy).__module__,
+        f"model {point.model!r}": model_of(point.model).build.__module__,
+    }
+    return {what: module for what, module in found.items() if not module.startswith("tclab.")}
+
+
+def own_modules(point: Point) -> list[str]:
+    """Return the modules that a child must import to know the point's strategy and model.
+
+    **Raises:** `InputError` for one that was defined where no other process can import it.
+    """
+    named = _named(point)
+    for what, module in named.items():
+        if module == "__main__":
+            raise InputError(
+                f"the {what} is defined in a notebook or script, where its child process cannot find it; "
+                "put it in a file of its own (%%writefile my_strategy.py) and import that"
+            )
+    return list(named.values())
+
+
+def own_code(point: Point) -> dict[str, str]:
+    """Return module → SHA-256 of the file that it was read from, of a user's own strategy and model.
+
+    What those files import in turn is not looked at. Empty where all is tclab's.
+    """
+    found = {}
+    for module in dict.fromkeys(_named(point).values()):
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file is not None and Path(file).is_file():
+            found[module] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return found

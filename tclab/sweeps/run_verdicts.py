@@ -1,0 +1,101 @@
+"""From the seconds of steps that were run at different times to a ratio, its interval and a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tclab.timing import SAME, UNDECIDED, Pair
+from tclab.timing.statistics import FEWEST, Reals, false_discovery, intervals, thicken
+from tclab.timing.verdict import decide
+
+_ALPHA = 0.05
+
+
+def ratio_of_runs(first: Sequence[Reals], second: Sequence[Reals]) -> tuple[float, tuple[float, float] | None]:
+    """Return how many times as long the second runs' steps take as the first's, and its 95 % interval.
+
+    The ratio of the medians over steps. Each side's interval is `tclab.timing.statistics.intervals` of its log
+    seconds, run by run; the two are put together as of independent estimates (Zou and Donner, Statistics in
+    Medicine 27 (2008), 1693-1702): the distances to the ends add up in squares. `None` where a side has too few
+    steps.
+
+    **Arguments:**
+
+    - `first`, `second`: for each run its steps' seconds.
+    """
+    logs = [[np.log(np.asarray(run, dtype=np.float64)) for run in side] for side in (first, second)]
+    a, b = (float(np.median(np.concatenate(side))) for side in logs)
+    units = [thicken(side)[0] for side in logs]
+    if any(sum(map(len, side)) < FEWEST for side in units):
+        return float(np.exp(b - a)), None
+    (low_a, high_a), (low_b, high_b) = (intervals(side, [1 - _ALPHA])[0] for side in units)
+    low = b - a - np.hypot(b - low_b, high_a - a)
+    high = b - a + np.hypot(high_b - b, a - low_a)
+    return float(np.exp(b - a)), (float(np.exp(low)), float(np.exp(high)))
+
+
+def samples_of_runs(rows: pd.DataFrame) -> list[Reals]:
+    """Return for each row that has a time its steps' seconds; those with none at all are left out."""
+    lists = [s for s in rows[rows["status"] == "ok"]["samples_seconds"] if s is not None and np.ndim(s)]
+    found = [np.asarray(seconds, dtype=np.float64) for seconds in lists]
+    return [seconds[seconds > 0] for seconds in found if (seconds > 0).any()]
+
+
+def pairs_of_runs(
+    points: Sequence[tuple[str, pd.DataFrame, pd.DataFrame]], names: tuple[str, str], *, margin: float
+) -> list[Pair]:
+    """Return the comparison of each point, told of the second runs; false discoveries are held down over all.
+
+    **Arguments:**
+
+    - `points`: for each its words, the first runs' rows and the second runs'.
+    - `names`: of the two.
+    - `margin`: a share that a difference must exceed.
+    """
+    found = [_pair(words, (first, second), names, margin) for words, first, second in points]
+    judged = [place for place, (_, p) in enumerate(found) if p is not None]
+    qs = dict(zip(judged, false_discovery([found[place][1] or 0.0 for place in judged]), strict=True))
+    return [_settled(pair, qs[place]) if place in qs else pair for place, (pair, _) in enumerate(found)]
+
+
+def _pair(
+    words: str, sides: tuple[pd.DataFrame, pd.DataFrame], names: tuple[str, str], margin: float
+) -> tuple[Pair, float | None]:
+    """Return a comparison whose verdict is open, and the p of no difference, by ranks, where it may have one."""
+    from scipy.stats import mannwhitneyu
+
+    first, second = names
+    pair = Pair(second, first, UNDECIDED, "", margin=margin, alpha=_ALPHA, cell=words)
+    samples = [samples_of_runs(rows) for rows in sides]
+    for name, rows, own in zip(names, sides, samples, strict=True):
+        if not own:
+            status = sorted({str(value) for value in rows["status"]})
+            return replace(pair, why=f"no time in {name}: {', '.join(status)}"), None
+    ratio, interval = ratio_of_runs(*samples)
+    kept = min(sum(map(len, own)) for own in samples)
+    pair = replace(pair, ratio=ratio, interval=interval, deciding=interval, kept=kept)
+    if interval is None:
+        return replace(
+            pair, why=f"{kept} steps were timed, at least {FEWEST} that are independent are needed"
+        ), None
+    for name, rows in zip(names, sides, strict=True):
+        if (rows["steady"] == "not steady").any():
+            return replace(pair, why=f"steps of {name} were still changing: warm up longer"), None
+    p: Any = mannwhitneyu(np.concatenate(samples[1]), np.concatenate(samples[0])).pvalue
+    return pair, float(p)
+
+
+def _settled(pair: Pair, q: float) -> Pair:
+    assert pair.deciding is not None
+    low, high = np.log(pair.deciding)
+    verdict = decide(low, high, pair.margin)
+    edge = f"±{pair.margin:.0%}"
+    if verdict not in (SAME, UNDECIDED) and q > pair.alpha:
+        return replace(pair, q=q, why=f"beyond {edge}, and the rank test has q = {q:.2g}")
+    words = {SAME: "within", UNDECIDED: "the interval reaches across"}.get(verdict, "beyond")
+    return replace(pair, q=q, verdict=verdict, why=f"{words} {edge}")

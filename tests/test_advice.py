@@ -1,0 +1,283 @@
+"""What to change: from steps whose every second is known, from rows made by hand, and once from runs."""
+
+import numpy as np
+import pytest
+from stage_rows import HOST, point_rows
+from test_compare import rows, step
+
+import tclab
+from tclab import InputError, Point, lab, timing
+from tclab.sweeps import in_each_mode
+from tclab.sweeps.rows import frame, point_of, table
+from tclab.sweeps.trying import _a_sample
+from tclab.timing import FASTER, UNDECIDED, Pair, TimingError
+from tclab.timing.advising import StepAccount, rules
+
+
+def account(steps=12, *, scatter=0.01, **stages):
+    """Steps of known stages, in seconds."""
+    more = {name: stages.pop(name) for name in ("workers", "batch_seconds", "cores", "cuda") if name in stages}
+    swing = 1 + scatter * np.random.default_rng(0).standard_normal(steps)
+    made = {name: took * swing for name, took in stages.items()}
+    return StepAccount("of a test", sum(made.values()), made, **more)
+
+
+def changes(found):
+    return {one.change: one for one in found[0]}
+
+
+def test_exposed_loading_asks_for_as_many_workers_as_can_keep_up():
+    found = changes(rules(account(wait=0.3, forward=0.1, workers=1, batch_seconds=0.39, cores=16)))
+    (one,) = found.values()
+    assert one.change == "load with 4 workers instead of 1"
+    assert one.setting == {"workers": 4}
+    assert one.ratio == pytest.approx(0.25, rel=0.01)  # the wait is gone, and the rest is left
+    assert "0.39 s" in one.why
+    fewer = account(wait=0.3, forward=0.1, workers=1, batch_seconds=0.39, cores=3)
+    half = changes(rules(fewer))["load with 2 workers instead of 1"]
+    assert half.ratio == pytest.approx(0.195 / 0.4, rel=0.01)
+    none = changes(rules(account(wait=0.3, forward=0.1, workers=1, batch_seconds=0.39, cores=2)))
+    cheaper = none["make a batch cheaper, or carry less in it"]
+    assert "2 cores have no room for another" in cheaper.why
+    assert (cheaper.basis, cheaper.setting) == ("at best", {})
+    assert cheaper.ratio == pytest.approx(0.25)
+    same = changes(rules(account(wait=0.3, forward=0.01, workers=0, batch_seconds=0.3, cores=2)))
+    assert "1 worker on 2 cores would change nothing" in same["make a batch cheaper, or carry less in it"].why
+    first = changes(rules(account(wait=0.3, forward=0.1, workers=0, batch_seconds=0.3, cores=8)))
+    assert list(first) == ["load with 3 workers instead of none"]
+
+
+def test_bounds_are_the_share_of_a_stage_and_small_stages_are_left_alone():
+    found = changes(rules(account(wait=0.01, forward=0.5, optimizer=0.2, log=0.1, clip=0.02, other=0.17)))
+    assert len(found) == 2
+    fused = found["a fused optimizer, or several batches to one of its steps"]
+    assert fused.ratio == pytest.approx(0.8)
+    assert fused.basis == "at best"
+    assert fused.interval[0] <= 0.8 <= fused.interval[1]
+    assert next(one for one in found.values() if one.change.startswith("log")).ratio == pytest.approx(0.9)
+
+
+def test_no_advice_where_the_evidence_is_thin():
+    assert rules(account(steps=5, wait=0.5, forward=0.1)) == ([], ["5 steps were timed, at least 6 are needed"])
+    drifting = StepAccount("x", np.linspace(1.0, 3.0, 60), {"wait": np.linspace(0.9, 2.9, 60)})
+    found, missing = rules(drifting)
+    assert found == []
+    assert "still changing" in missing[0]
+    told = " ".join(rules(account(forward=0.4, backward=0.5, other=0.4))[1])
+    assert "on no stage: put more of the loop into stages" in told
+    assert "forward and backward are 69% of a step" in told
+
+
+# ---- around a loop of one's own
+
+
+class Batches:
+    """Batches that tell how long a worker took to make them."""
+
+    def __init__(self, seconds, number):
+        self.seconds, self.number = seconds, number
+
+    def __iter__(self):
+        from time import perf_counter_ns
+
+        for _ in range(self.number):
+            begin = perf_counter_ns()
+            while perf_counter_ns() < begin + self.seconds * 1e9:
+                pass
+            batch = type("Batch", (), {})()
+            batch.making = timing.Making(None, begin, perf_counter_ns(), {"collate": 1})
+            yield batch
+
+
+def test_a_loop_of_ones_own_is_advised_and_the_change_measured_beside_it():
+    with timing.Ledger() as ledger:
+        for _ in ledger.steps(Batches(0.004, 12)):
+            with ledger.stage("forward"):
+                sum(range(1000))
+    advice = tclab.advise(ledger)
+    assert advice.of == "from 12 steps of this loop"
+    if not any(words in str(advice.missing) for words in ("still changing", "not close")):  # on a busy machine
+        assert advice.suggestions[0].change.startswith(("load with", "make a batch cheaper"))
+    assert str(advice) == str(timing.advise(ledger))
+    one = timing.Suggestion("a smaller sum", "It is shorter.", 0.1, None, "at best")
+    with pytest.raises(TimingError, match=r"give both: measure\(now=step, changed=other_step\)"):
+        one.measure()
+    done = one.measure(
+        budget_seconds=0.5, now=lambda: sum(range(20_000)), changed=lambda: sum(range(200)), isolated=False
+    )
+    assert done.measured.a == "changed"
+    assert done.measured.verdict in (FASTER, UNDECIDED)
+    assert "predicted 0.1 × the time of a step, at best. It is shorter. Measured:" in str(done)
+
+
+def test_waits_for_the_device_are_named_by_line_and_get_no_figure():
+    import torch
+
+    with timing.Ledger() as ledger:
+        for _ in ledger.steps(range(8)):
+            with ledger.stage("forward"):
+                pass
+    with timing.syncs() as found:
+        torch.ones(3).sum().item()
+    advice = tclab.advise(ledger, syncs=found)
+    assert any("on a GPU the host would wait 1 times a step at " in text and "test_advice.py" in text
+               for text in advice.missing)  # fmt: skip
+    assert not any("wait 1 times" in one.why for one in advice.suggestions)
+
+
+def test_a_ledger_that_does_not_close_or_is_queued_gives_none():
+    with timing.Ledger(queued=True) as ledger:
+        for _ in ledger.steps(range(8)):
+            pass
+    assert tclab.advise(ledger).missing == ("a queued ledger tells of the device alone, not of steps as they run",)
+    with timing.Ledger() as ledger:
+        for _ in ledger.steps(range(8)):
+            pass
+    ledger._blocks[0] = timing.accounts.Block(0, 8, ledger._blocks[0].wall_ns * 3)
+    assert "the ledger does not close" in tclab.advise(ledger).missing[0]
+
+
+class Exchanged:
+    """What a `Communication` would tell."""
+
+    def frame(self):
+        import pandas as pd
+
+        return pd.DataFrame({"exposed_seconds": [0.3] * 8, "waiting_seconds": [0.1] * 8})
+
+
+def test_what_ranks_wait_for_is_a_bound_on_what_can_be_gained():
+    from tclab.timing.advising import _exchange
+
+    exposed, waiting = _exchange(account(8, forward=1.0, scatter=0), Exchanged())
+    assert exposed.ratio == pytest.approx(0.7)
+    assert waiting.ratio == pytest.approx(0.9)
+    (left,) = _exchange(account(8, forward=0.7, communication=0.3, scatter=0), Exchanged())
+    assert left.change == "give every rank as much to do"  # the ledger's own stage tells the other
+
+
+# ---- from rows
+
+
+def test_settings_that_were_run_are_ranked_by_what_the_rows_give():
+    made = rows(
+        step("edge_mask", 1.0, batch_bytes=10**9),
+        step("node_mask", 0.1, seed=3) | {"seed": 0, "batch_bytes": 200},
+        step("gpu_mask", 0.5, seed=4) | {"seed": 0},
+        step("dense", 0.2, seed=5) | {"seed": 0, "gate": "failed"},
+        step("khop_1", 0.01, seed=6) | {"seed": 0, "gate": "inexact"},
+        step("subgraph", 0.97, seed=7) | {"seed": 0},
+        step("edge_mask", 0.9, seed=8, allocator="keep_pages") | {"seed": 0},
+        step("edge_mask", 0.5, batch_size=1) | {"habits": ""},
+        step("edge_mask", 0.4, networks=1, network_names="a"),
+    )
+    advice = tclab.advise(made)
+    assert advice.of == "from 30 steps of hetero_cell with edge_mask, batch 4, 2 networks"
+    assert [one.change for one in advice.suggestions] == [
+        "node_mask in place of edge_mask", "gpu_mask in place of edge_mask", "allocator keep_pages in place of None"
+    ]  # fmt: skip
+    best = advice.suggestions[0]
+    assert best.ratio == pytest.approx(0.1, rel=0.02)
+    assert best.interval[0] < 0.1 < best.interval[1] < 0.12
+    assert best.basis == "measured apart"
+    assert "A batch is 200 bytes, and 1,000,000,000 now." in best.why
+    assert "What to change, from 30 steps of hetero_cell with edge_mask" in str(advice)
+    table_ = advice.frame()
+    assert table_["predicted"].is_monotonic_increasing
+    assert table_["measured"].isna().all()
+    assert tclab.advise(made, now="node_mask").suggestions == ()
+    with pytest.raises(InputError, match="unknown strategy of these rows 'edgemask'; did you mean 'edge_mask'"):
+        tclab.advise(made, now="edgemask")
+
+
+def test_another_batch_size_is_told_for_a_sample():
+    advice = tclab.advise(rows(step("node_mask", 0.4, batch_size=4), step("node_mask", 0.05, batch_size=2)))
+    (one,) = advice.suggestions
+    assert one.change == "batch size 2 in place of 4"
+    assert one.ratio == pytest.approx(0.25, rel=0.02)  # 25 ms a sample and not 100
+    assert "another batch size trains otherwise" in one.why
+    pair = Pair("changed", "now", UNDECIDED, "", ratio=0.125, interval=(0.12, 0.13), deciding=(0.12, 0.13))
+    told = _a_sample(pair, 2.0)
+    assert (told.ratio, told.interval, told.verdict) == (0.25, (0.24, 0.26), FASTER)
+
+
+def test_habits_are_only_ever_dropped():
+    one = tclab.advise(rows(*(step("node_mask", 0.2, seed=i, habits="item_logging") for i in range(2)),
+                            step("node_mask", 0.1, seed=0))).suggestions[0]  # fmt: skip
+    assert one.change == "without item_logging"
+    assert one.setting == {"habits": ()}
+    one_more = rows(step("node_mask", 0.2), step("node_mask", 0.1, habits="print_loss"))
+    base = tclab.advise(one_more[one_more["habits"] == ""].head(1))
+    assert base.suggestions == ()
+    assert not any("print_loss" in one.change for one in tclab.advise(one_more).suggestions)
+
+
+def test_few_steps_are_said_to_tell_nothing():
+    advice = tclab.advise(rows(step("edge_mask", 1.0, n=4), step("node_mask", 0.1, n=4)))
+    assert advice.suggestions == ()
+    assert "4 steps were timed, at least 6 are needed" in advice.missing
+    assert any(
+        "node_mask in place of edge_mask, gains anything: too few steps tell" in text for text in advice.missing
+    )
+    nothing = tclab.advise(rows(step(status="oom") | {"status": "oom"}))
+    assert nothing.missing == ("no point in mode step was measured",)
+    assert "nothing that the evidence carries" in str(nothing)
+
+
+def test_the_stages_of_rows_suggest_workers_and_fewer_bytes():
+    made = frame(table(point_rows("edge_mask", cores=8, edge_bytes=70_000)))
+    found = {one.change: one for one in tclab.advise(made).suggestions}
+    whole = sum(HOST["edge_mask"].values())
+    rest = whole - HOST["edge_mask"]["wait"]
+    workers = found["load with 3 workers instead of 1"]
+    assert workers.ratio == pytest.approx(rest / whole, rel=0.02)
+    bytes_ = found["node_mask in place of edge_mask"]
+    assert bytes_.ratio == pytest.approx(1 - 65 / whole, rel=0.02)
+    assert "70,000 of a batch's 70,900 bytes" in bytes_.why
+    both = frame(table([*point_rows("edge_mask", cores=8, edge_bytes=70_000), *point_rows("node_mask", cores=8)]))
+    (measured,) = [one for one in tclab.advise(both).suggestions if "node_mask" in one.change]
+    assert measured.basis == "measured apart"  # what was run stands in for what was reckoned
+
+
+def test_rows_of_a_run_give_back_their_point_and_its_change_is_measured(tmp_path):
+    points = in_each_mode(
+        models="hetero_cell", strategies="edge_mask,node_mask", scale=0.02, networks=2, batch_sizes=4, steps=8,
+        gpus=0, workers=0,
+    )  # fmt: skip
+    points = [point for point in points if point.mode == "step"]
+    made = tclab.sweep(points, results=tmp_path)
+    for row, point in zip(made[made["stage"] == "step"].to_dict("records"), points, strict=True):
+        again = point_of(row)
+        named = {**point.resolved().to_dict(), "networks": tuple(row["network_names"].split(","))}
+        assert again == Point(**named)
+    advice = tclab.advise(tmp_path, now="edge_mask")
+    print(advice)
+    able = [one for one in advice.suggestions if one.setting.get("strategy") == "node_mask"]
+    if not able:  # on a machine so busy that its steps tell nothing, that is said
+        assert advice.missing
+        return
+    assert able[0].race is not None
+    done = able[0].measure(budget_seconds=4, processes=None, isolated=False)
+    assert (done.measured.a, done.measured.b) == ("changed", "now")
+    assert done.measured.ratio is not None
+    print(done)
+
+
+def test_a_row_that_does_not_name_its_networks_is_no_point():
+    with pytest.raises(InputError, match="does not name the networks"):
+        point_of(rows(step(network_names=None)).iloc[0])
+
+
+def test_the_chart_has_predicted_beside_measured():
+    advice = tclab.advise(rows(step("edge_mask", 1.0), step("node_mask", 0.1)))
+    assert "measured" not in str(lab.advice_chart(advice).to_dict()["layer"])
+    pair = Pair("changed", "now", FASTER, "", ratio=0.12, interval=(0.11, 0.13))
+    from dataclasses import replace
+
+    tried = replace(advice, suggestions=(replace(advice.suggestions[0], measured=pair),))
+    spec = str(lab.advice_chart(tried).to_dict())
+    assert "'kind': 'measured'" in spec
+    assert "node_mask in place of edge_mask" in spec
+    assert tried.frame()["verdict"].tolist() == [FASTER]
+    empty = tclab.advise(rows(step()))
+    assert "nothing to change" in str(lab.advice_chart(empty).to_dict())

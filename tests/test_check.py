@@ -1,0 +1,170 @@
+"""`tclab.check`: the gate on models, strategies and graphs that are nobody's but the user's."""
+
+import pytest
+import torch
+from torch import nn
+
+import tclab
+from tclab import InputError, masking
+from tclab.masking import registry
+from tclab.message_passing import SharedView
+from tclab.perturbation import Deletions
+
+
+class Rumour(nn.Module):
+    """Two rounds of telling the neighbours, and a number a sample."""
+
+    def __init__(self, graph, *, batch_norm=False, hears=True):
+        super().__init__()
+        people = graph.num_nodes[graph.deleted_type]
+        self.networks, self.hears = list(graph.networks), hears
+        self.own = nn.Embedding(people, 6)
+        self.tell = nn.Linear(6, 6)
+        self.norm = nn.LayerNorm(6)
+        self.batch_norm = batch_norm
+        self.score, self.out = nn.Linear(6, 1), nn.Linear(6, 1)
+        self.idle = nn.Linear(2, 2)
+
+    def forward(self, view):
+        if not self.hears:
+            return self.out(self.own.weight.mean(0)).expand(view.size)
+        x = view.lift(self.own.weight)
+        for _ in range(2):
+            x = self.norm(self.tell(x) + sum(view.neighbour_sum(name, x) for name in self.networks)).tanh()
+        pooled = view.pool(self.score(x), x)
+        if self.batch_norm:
+            pooled = pooled - pooled.mean(0)
+        return self.out(pooled).squeeze(-1)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    generator = torch.Generator().manual_seed(0)
+    edges = {name: torch.randint(0, 250, (2, 900), generator=generator) for name in ("likes", "writes")}
+    return tclab.CellGraph.from_edges(edges, num_nodes=250, node_type="person")
+
+
+@pytest.fixture
+def own(monkeypatch):
+    """A registry that forgets what a test puts into it."""
+    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
+
+
+def test_every_exact_strategy_is_tried_on_a_part_of_a_graph_of_people(graph):
+    found = tclab.check(Rumour, graph)
+    exact = [name for name in masking.names() if masking.get(name).exact and masking.get(name).masks_graph]
+    assert list(found.results) == exact
+    assert found.passed, str(found)
+    assert all(result.nodes == 100 and result.edges > 0 for result in found.results.values())
+    assert found.without_gradient == ("idle.weight", "idle.bias")
+    said = str(found)
+    assert "The gate on Rumour, 100 of 250 person nodes" in said
+    assert "9 samples: passed." in said
+    assert "node_mask: passed. Predictions and gradients are subgraph's to" in said
+    assert "Without a gradient: idle.weight, idle.bias." in said
+    assert "depends on who else" not in said
+
+
+def test_a_model_that_is_made_already_is_tried_whole_and_left_as_it_was(graph):
+    model = Rumour(graph).double().train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    found = tclab.check(model, graph, strategies="node_mask, delta", deletions=[[1, 2], [], [249]])
+    assert found.passed
+    assert found.samples == 3
+    assert {result.nodes for result in found.results.values()} == {250}
+    assert model.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_a_strategy_of_ones_own_that_is_wrong_fails_in_words_and_the_others_go_on(graph, own):
+    @masking.register
+    class Forgets(masking.Strategy):
+        name = "forgets"
+
+        def view(self, batch):
+            lost = {kind: Deletions.nothing(batch.size) for kind in self.graph.num_nodes}
+            return SharedView(self.graph, lost)
+
+    @masking.register
+    class Falls(masking.Strategy):
+        name = "falls"
+
+        def view(self, batch):
+            raise ValueError("fell over\nbadly")
+
+    found = tclab.check(Rumour, graph, strategies=[Forgets, Falls, "node_mask", "khop_1"])
+    assert not found.passed
+    assert not found.results["forgets"].passed
+    assert found.results["node_mask"].passed
+    assert found.broken == {"falls": "FAILED with ValueError: fell over"}
+    said = str(found)
+    assert "did not pass" in said
+    assert "forgets: FAILED. It computes something else: in fp64 off by" in said
+    assert "khop_1: inexact, as it says of itself" in said
+    assert tclab.check(Rumour, graph, strategies="node_mask,khop_1").passed  # an inexact one is not held to it
+
+
+def test_a_gate_that_could_not_fail_does_not_pass(graph):
+    found = tclab.check(lambda g: Rumour(g, hears=False), graph, strategies="node_mask")
+    assert found.results["node_mask"].passed
+    assert not found.feels_deletions
+    assert not found.passed
+    assert "any strategy would have passed" in str(found)
+
+
+def test_a_prediction_that_depends_on_its_batch_is_said(graph):
+    found = tclab.check(lambda g: Rumour(g, batch_norm=True), graph, strategies="node_mask")
+    assert found.batch_error > 1e-3
+    assert "depends on who else is in the batch" in str(found)
+
+
+def test_a_model_that_draws_by_lot_does_not_pass(graph):
+    class Noisy(Rumour):
+        def forward(self, view):
+            return super().forward(view) + torch.rand(view.size)
+
+    found = tclab.check(Noisy, graph, strategies="node_mask")
+    assert not found.repeats
+    assert not found.passed
+    assert "otherwise when it is asked twice" in str(found)
+
+
+def test_registered_models_are_checked_by_name_with_the_strategies_that_serve_them():
+    graph = tclab.CellGraph.synthetic(0.02, metabolism=False)
+    assert list(tclab.check("dango", graph).results) == ["indices"]
+    assert tclab.check("hetero_cell", graph.select(2), strategies="edge_mask").passed
+
+
+@pytest.mark.parametrize(
+    ("model", "strategies", "words"),
+    [
+        (lambda g: nn.ReLU(), "node_mask", "ReLU has no parameters"),
+        (lambda g: "none", "node_mask", "model made a str of the graph, expected an nn.Module"),
+        (3, "node_mask", "model is a int, expected an nn.Module, a call"),
+        (lambda g: nn.Linear(2, 2), "node_mask", "Linear cannot be run on a view of 9 samples: TypeError"),
+        ("hetero_sell", "node_mask", "unknown model 'hetero_sell'; did you mean 'hetero_cell'"),
+        (Rumour, "nodemask", "unknown strategy 'nodemask'; did you mean 'node_mask'"),
+    ],
+)
+def test_what_cannot_be_checked_is_said_in_one_line(model, strategies, words, graph):
+    with pytest.raises(InputError, match=words):
+        tclab.check(model, graph, strategies=strategies)
+
+
+def test_predictions_must_be_one_number_a_sample_and_a_graph_must_be_one(graph):
+    class Wide(Rumour):
+        def forward(self, view):
+            return super().forward(view).unsqueeze(1)
+
+    with pytest.raises(InputError, match=r"Wide gives \[9, 1\] for 9 samples, expected \[9\]"):
+        tclab.check(Wide, graph)
+    with pytest.raises(InputError, match="graph is a Tensor, expected a tclab"):
+        tclab.check(Rumour, torch.zeros(2, 3))
+
+    class Loose(masking.Strategy):
+        name = "loose"
+
+        def view(self, batch): ...
+
+    with pytest.raises(InputError, match="'loose' is not registered; put @tclab"):
+        tclab.check(Rumour, graph, strategies=Loose)

@@ -1,0 +1,242 @@
+"""Runs against runs: on rows made by hand, whose ratios are known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_lab import row
+
+import tclab
+from tclab import InputError, lab
+from tclab.sweeps import Results, read_rows, write_rows
+from tclab.sweeps.rows import SCHEMA, frame, table
+from tclab.sweeps.run_verdicts import ratio_of_runs
+from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED
+
+
+def step(strategy="node_mask", seconds=0.1, *, n=30, scatter=0.02, seed=0, **fields):
+    """A point's row of its whole step, whose steps scatter around `seconds`."""
+    samples = seconds * np.exp(scatter * np.random.default_rng(seed).standard_normal(n))
+    q1, median, q3 = np.quantile(samples, [0.25, 0.5, 0.75]).tolist()
+    base = {"network_names": "a,b", "networks": 2, "habits": "", "commit": "aaa", "torch": "2.13", "steps": n,
+            "memory_bytes": 8, "edges": 10, "seed": 0}  # fmt: skip
+    times = {
+        "samples_seconds": samples.tolist(),
+        "n": n,
+        "median_seconds": median,
+        "q1_seconds": q1,
+        "q3_seconds": q3,
+    }
+    made = row(strategy, seconds, **{**base, **fields}) | times
+    return made | {"steady": fields.get("steady", "steady" if n >= 20 else None)}
+
+
+def rows(*made):
+    return frame(table(made))
+
+
+def sweep(factor=1.0, **fields):
+    return rows(*(step(s, t * factor * b, batch_size=b, seed=i, **fields) for i, (s, t, b) in enumerate(
+        (s, t, b) for s, t in (("node_mask", 0.1), ("edge_mask", 0.9)) for b in (1, 4))))  # fmt: skip
+
+
+def test_points_of_two_commits_are_matched_and_judged_one_by_one():
+    old = sweep(commit="aaa", steps=30)
+    new = pd.concat([sweep(0.5, commit="bbb", steps=60), rows(step("dense", 0.3, commit="bbb"))])
+    found = tclab.compare(old, new, names=("old", "new"))
+    assert [pair.verdict for pair in found.pairs] == [FASTER] * 4
+    assert all(pair.ratio == pytest.approx(0.5, rel=1e-6) for pair in found.pairs)
+    assert all(pair.interval[0] < 0.5 < pair.interval[1] for pair in found.pairs)
+    assert found.differs == {"commit": ("aaa", "bbb")}
+    assert found.only_second == ("hetero_cell, dense, batch 4, 2 networks",)
+    assert found.only_first == ()
+    assert found.verdict("hetero_cell, edge_mask, batch 4, 2 networks") == FASTER
+    assert tclab.compare(new, old).pairs[0].verdict == SLOWER
+    said = str(found)
+    assert "new against old, step:" in said
+    assert "they differ in commit: aaa → bbb" in said
+    assert "different times" in said
+    assert "only in new: hetero_cell, dense" in said
+    with pytest.raises(InputError, match="did you mean 'hetero_cell, edge_mask, batch 4, 2 networks'"):
+        found.verdict("hetero_cell, edge_mask, batch 44")
+
+
+def test_settings_that_are_one_thing_here_and_another_there_are_what_is_compared():
+    a = rows(*(step("edge_mask", 0.9 * b, batch_size=b, batch_bytes=10**9) for b in (1, 2)))
+    b = rows(*(step("node_mask", 0.1 * b, batch_size=b, batch_bytes=200) for b in (1, 2, 4)))
+    found = tclab.compare(a, b)
+    assert found.differs["strategy"] == ("edge_mask", "node_mask")
+    assert [pair.ratio for pair in found.pairs] == pytest.approx([1 / 9] * 2, rel=1e-6)
+    assert [pair.cell for pair in found.pairs] == [
+        "hetero_cell, batch 1, 2 networks",
+        "hetero_cell, batch 2, 2 networks",
+    ]
+    assert found.only_second == ("hetero_cell, batch 4, 2 networks",)
+    assert found.table["first batch_bytes"].tolist() == [10**9] * 2
+    assert found.table["second batch_bytes"].tolist() == [200] * 2
+    by_hand = tclab.compare(a, b, between="strategy")
+    assert by_hand.pairs == found.pairs
+
+
+def test_small_differences_and_few_steps_decide_nothing():
+    (same,) = tclab.compare(rows(step(seed=1)), rows(step(seed=2, seconds=0.101))).pairs
+    assert same.verdict == SAME
+    (small,) = tclab.compare(rows(step(seed=1)), rows(step(seed=2, seconds=0.105))).pairs
+    assert small.verdict == UNDECIDED
+    assert "reaches across ±5%" in small.why
+    (few,) = tclab.compare(rows(step(n=5)), rows(step(n=30, seconds=0.01))).pairs
+    assert (few.verdict, few.interval) == (UNDECIDED, None)
+    assert few.ratio == pytest.approx(0.1, rel=0.1)
+    assert "5 steps were timed, at least 6" in few.why
+    (moving,) = tclab.compare(rows(step()), rows(step(seconds=0.01, steady="not steady"))).pairs
+    assert moving.verdict == UNDECIDED
+    assert "still changing" in moving.why
+
+
+def test_other_machines_get_no_verdict_unless_nothing_else_differs():
+    here = rows(step())
+    faster = rows(step(seconds=0.05, cpu="Other", commit="bbb"))
+    (pair,) = tclab.compare(here, faster).pairs
+    assert (pair.verdict, pair.ratio) == (UNDECIDED, pytest.approx(0.5, rel=1e-6))
+    assert pair.why.startswith("other machines (cpu), and another commit")
+    alone = tclab.compare(here, rows(step(seconds=0.05, cpu="Other")))
+    assert alone.pairs[0].verdict == FASTER
+    assert alone.differs == {"cpu": ("Made Up", "Other")}
+    for commit in ("aaa+", None):  # the same words, and perhaps other code
+        unsure = tclab.compare(rows(step(commit=commit)), rows(step(seconds=0.05, cpu="Other", commit=commit)))
+        assert unsure.pairs[0].verdict == UNDECIDED
+    setting = tclab.compare(rows(step("edge_mask")), rows(step("node_mask", 0.05, cpu="Other")))
+    assert setting.pairs[0].verdict == UNDECIDED
+
+
+def test_what_has_no_time_is_said_and_never_a_verdict():
+    lost = step() | {"status": "oom", "samples_seconds": None, "median_seconds": None}
+    (pair,) = tclab.compare(rows(step()), rows(lost)).pairs
+    assert (pair.verdict, pair.ratio, pair.why) == (UNDECIDED, None, "no time in second: oom")
+    skipped = step(status="skipped: dango reads no masked graph")
+    none = tclab.compare(rows(step()), rows(skipped))
+    assert none.pairs == ()
+    apart = tclab.compare(sweep(), rows(step("dense"), step("delta")))
+    assert apart.pairs == ()
+    assert "No point is in both. They differ in strategy: give between=['strategy']" in str(apart)
+    assert len(apart.only_first) == 4
+    assert lab.comparison_chart(apart).to_dict()
+
+
+def test_dirty_commits_and_moved_conditions_are_named():
+    found = tclab.compare(rows(step(commit="aaa+", threads=1)), rows(step(commit="bbb", threads=2)))
+    said = " ".join(found.cautions)
+    assert "not committed" in said
+    assert "Conditions differ too: threads." in said
+
+
+def test_several_runs_of_a_point_widen_the_interval_by_how_they_differ():
+    alike = [np.full(30, 0.1) * np.exp(0.01 * np.random.default_rng(i).standard_normal(30)) for i in range(3)]
+    apart = [run * factor for run, factor in zip(alike, (0.9, 1.0, 1.1), strict=True)]
+    other = [np.full(30, 0.2) * np.exp(0.01 * np.random.default_rng(9).standard_normal(30))]
+    narrow, wide = ratio_of_runs(alike, other)[1], ratio_of_runs(apart, other)[1]
+    assert wide[1] - wide[0] > 3 * (narrow[1] - narrow[0])
+
+
+@given(st.floats(0.2, 5.0), st.integers(0, 1000))
+def test_the_ratio_told_from_the_other_side_is_its_inverse(factor, seed):
+    generator = np.random.default_rng(seed)
+    a, b = ([np.exp(0.1 * generator.standard_normal(20))], [factor * np.exp(0.1 * generator.standard_normal(25))])
+    (there, ends), (back, sdne) = ratio_of_runs(a, b), ratio_of_runs(b, a)
+    assert there == pytest.approx(1 / back)
+    assert ends == pytest.approx((1 / sdne[1], 1 / sdne[0]))
+    assert ends[0] <= there <= ends[1]
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say():
+    """Of 200 pairs of runs that differ by nothing 95 % intervals should miss about 10."""
+    generator = np.random.default_rng(0)
+    runs = [[np.exp(0.1 * generator.standard_normal(24))] for _ in range(400)]
+    missed = sum(not low <= 1.0 <= high for low, high in (
+        ratio_of_runs(a, b)[1] for a, b in zip(runs[::2], runs[1::2], strict=True)))  # fmt: skip
+    assert missed <= 24
+
+
+def test_folders_and_files_are_compared_as_rows_are(tmp_path):
+    old, new = sweep(), sweep(2.0)
+    for name, made in (("old", old), ("new", new)):
+        folder = Results(tmp_path / name)
+        folder.write(tclab.Point(scale=0.01), tclab.sweeps.rows.table(_dicts(made)))
+        write_rows(made, tmp_path / f"{name}.csv")
+    by_folder = tclab.compare(tmp_path / "old", tmp_path / "new")
+    assert by_folder.names == ("old", "new")
+    by_file = tclab.compare(tmp_path / "old.csv", str(tmp_path / "new.csv"))
+    by_rows = tclab.compare(old, new, names=("old", "new"))
+    assert by_folder.pairs == by_file.pairs == by_rows.pairs
+    assert {pair.verdict for pair in by_rows.pairs} == {SLOWER}
+    assert not (tmp_path / "nowhere").exists()
+    with pytest.raises(InputError, match="expected rows, a folder of results that exists"):
+        tclab.compare(old, tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def _dicts(made):
+    return [{k: v for k, v in one.items() if v is not pd.NA} for one in made.to_dict("records")]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"between": "strateg"}, "unknown field of a point 'strateg'; did you mean 'strategy'"),
+        ({"margin": 0}, "margin is 0, expected a share above 0"),
+        ({"stage": "forwards"}, "unknown stage 'forwards'"),
+    ],
+)
+def test_bad_input_is_one_clear_line(options, words):
+    with pytest.raises(InputError, match=words):
+        tclab.compare(sweep(), sweep(), **options)
+    with pytest.raises(InputError, match="the rows have no column 'stage'"):
+        tclab.compare(pd.DataFrame({"a": [1]}), sweep())
+
+
+def test_the_chart_shows_every_verdict_and_what_is_open():
+    found = tclab.compare(sweep(), pd.concat([sweep(0.5).head(1), sweep(2.0).tail(3)]), names=("old", "new"))
+    spec = lab.comparison_chart(found).to_dict()
+    text = str(spec)
+    assert "new over old" in text
+    assert all(verdict in text for verdict in (FASTER, SLOWER))
+    assert "hetero_cell, edge_mask, batch 4" in text
+
+
+# ---- rows as a file
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_rows_come_back_from_a_file_as_they_were(suffix, tmp_path):
+    made = rows(
+        step(), step(habits=None, clip=0.1, commit='a "quoted", b'), step("edge_mask", 1 / 3, scatter=1e-9),
+        step() | {"status": "oom", "samples_seconds": None, "median_seconds": None},
+        step() | {"samples_seconds": []},
+    )  # fmt: skip
+    path = write_rows(made, tmp_path / f"rows.{suffix}")
+    back = read_rows(path)
+    assert table_of(back) == table_of(made)
+    assert list(back["habits"].isna()) == [False, True, False, False, False]
+    if suffix == "csv":
+        assert "None" not in path.read_text()
+        assert "nan" not in path.read_text().lower()
+
+
+def table_of(made):
+    return [
+        {k: list(v) if isinstance(v, np.ndarray) else None if v is pd.NA else v for k, v in one.items()}
+        for one in made[SCHEMA.names].to_dict("records")
+    ]
+
+
+def test_files_that_are_none_are_named(tmp_path):
+    with pytest.raises(InputError, match=r"expected it to end with \.parquet or \.csv"):
+        write_rows(sweep(), tmp_path / "rows.xlsx")
+    with pytest.raises(InputError, match="in a folder that exists"):
+        write_rows(sweep(), tmp_path / "none" / "rows.csv")
+    with pytest.raises(InputError, match="expected a file of rows that exists"):
+        read_rows(tmp_path / "none.csv")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match="is no file of rows that this version"):
+        read_rows(tmp_path / "other.csv")

@@ -1,0 +1,103 @@
+"""A user's own file: imported anew after an edit, and never mistaken for what it was before."""
+
+import json
+import sys
+import textwrap
+
+import pytest
+
+import tclab
+from tclab import InputError, Point, lab
+from tclab.masking import registry
+from tclab.models import registry as model_registry
+from tclab.sweeps import Results
+from tclab.sweeps.contest import _arms, step_of
+
+RIGHT = """
+    import tclab
+    from tclab import masking, models
+    from tclab.message_passing import SharedView
+
+    @masking.register
+    class Mine(masking.Strategy):
+        name = "mine_of_a_test"
+        def view(self, batch):
+            return SharedView(self.graph, self.lost(batch))
+
+    models.register(models.ModelKind(
+        "model_of_a_test",
+        lambda graph, metabolism: models.HeteroCell.profiling(graph),
+        {"square": lambda graph: lambda output, targets, *, epoch=0: (output - targets).square().mean()},
+    ))
+"""
+WRONG = (
+    RIGHT.replace("self.lost(batch)", "self.nothing(batch)")
+    + """
+    Mine.nothing = lambda self, batch: {
+        kind: tclab.perturbation.Deletions.nothing(batch.size) for kind in self.graph.num_nodes}
+"""
+)
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A file of the user's own, imported; what it registers is forgotten afterwards."""
+    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
+    monkeypatch.setattr(model_registry, "_MODELS", dict(model_registry._MODELS))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    path = tmp_path / "mine_of_a_test.py"
+    path.write_text(textwrap.dedent(RIGHT))
+    assert lab.import_file(path).Mine.name == "mine_of_a_test"
+    yield path
+    sys.modules.pop("mine_of_a_test", None)
+
+
+def point(**fields):
+    base = {"scale": 0.01, "networks": 1, "batch_size": 1, "steps": 1, "warmup": 0, "workers": 0}
+    return Point(**base, model="model_of_a_test", strategy="mine_of_a_test", device="cpu", **fields)
+
+
+def test_rows_of_an_edited_file_are_measured_again_by_a_child_that_has_read_it(own, tmp_path):
+    kept = []
+    options = {"results": tmp_path / "rows", "progress": lambda progress: kept.append(progress.kept)}
+    first = tclab.sweep([point()], **options)
+    assert set(first["status"]) == {"ok"}
+    assert set(first["model"]) == {"model_of_a_test"}
+    own.write_text(textwrap.dedent(WRONG))
+    lab.import_file(own)
+    assert tclab.sweep([point()], **options)["status"].tolist() == ["wrong"]
+    own.write_text(textwrap.dedent(RIGHT))
+    lab.import_file(own)
+    assert set(tclab.sweep([point()], **options)["status"]) == {"ok"}  # read, not run
+    assert kept == [False, False, True]
+    assert len(list((tmp_path / "rows").glob("*.parquet"))) == 2
+
+
+def test_points_of_tclabs_own_are_named_as_before_and_keep_their_rows(own, tmp_path):
+    plain = Point(scale=0.01)
+    before = Results(tmp_path).path(plain)
+    own.write_text(textwrap.dedent(WRONG))
+    assert Results(tmp_path).path(plain) == before
+
+
+def test_a_race_in_other_processes_can_find_what_is_the_users_own(own):
+    text = _arms({"mine": point(mode="data")}, None)["mine"].split(":", 2)[2]
+    told = json.loads(text)
+    assert told["modules"] == ["mine_of_a_test"] * 2
+    assert told["path"] == [str(own.parent)]
+    assert json.loads(_arms({"a": Point(scale=0.01)}, None)["a"].split(":", 2)[2])["modules"] == []
+    sys.modules.pop("mine_of_a_test")  # as in a fresh process
+    registry._STRATEGIES.pop("mine_of_a_test")
+    model_registry._MODELS.pop("model_of_a_test")
+    sys.path.remove(str(own.parent))
+    step_of(text)()
+    assert "mine_of_a_test" in tclab.masking.names()
+
+
+def test_what_cannot_be_imported_is_said(tmp_path):
+    with pytest.raises(InputError, match="expected a Python file that exists"):
+        lab.import_file(tmp_path / "none.py")
+    for name in ("json.py", "pytest.py"):
+        (tmp_path / name).write_text("")
+        with pytest.raises(InputError, match="has the name of a module that exists already"):
+            lab.import_file(tmp_path / name)
