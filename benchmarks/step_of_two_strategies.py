@@ -23,7 +23,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from tclab.sweeps.point import ALLOCATORS
+from tclab.sweeps.allocators import ALLOCATORS
 
 
 def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:

@@ -16,21 +16,13 @@ from tclab.models import ModelKind, loss_names
 from tclab.models import get as model_of
 from tclab.models.hetero_cell import METABOLISMS
 from tclab.perturbation import STORES
+from tclab.sweeps.allocators import ALLOCATORS
 from tclab.sweeps.gpus import device_of
 from tclab.sweeps.meeting import MEETING
 from tclab.training import BUCKET_MB, DTYPES, LOOPS, MODES, OPTIMIZERS, START_METHODS, Exchange
 from tclab.training.habits import applying, checked
 from tclab.training.step import CLIP, WITHOUT_MODEL
 
-# glibc's settings for each allocator; they must be in the environment when a process starts
-ALLOCATORS: dict[str, dict[str, str]] = {
-    "default": {},
-    "keep_pages": {
-        "MALLOC_MMAP_MAX_": "0",
-        "MALLOC_TRIM_THRESHOLD_": "1099511627776",
-        "MALLOC_TOP_PAD_": "268435456",
-    },
-}
 DEVICES = ("auto", "cpu", "cuda")
 _EXCHANGE_SWITCHES = ("no_sync", "find_unused_parameters", "static_graph")
 

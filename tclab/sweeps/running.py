@@ -17,11 +17,12 @@ from typing import IO, Any
 import pandas as pd
 import pyarrow as pa
 
+from tclab.sweeps.allocators import ALLOCATORS
 from tclab.sweeps.gpus import gpus
 from tclab.sweeps.launched import HANG_SECONDS, Launched
 from tclab.sweeps.meeting import call
 from tclab.sweeps.own_code import own_code, own_modules
-from tclab.sweeps.point import ALLOCATORS, Point
+from tclab.sweeps.point import Point
 from tclab.sweeps.rows import columns_of, frame, table
 
 
