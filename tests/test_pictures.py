@@ -95,5 +95,5 @@ def test_the_command_says_what_it_needs(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main([str(tmp_path / "one.ipynb")])
     assert "expected an executed notebook and a folder, or --run" in capsys.readouterr().err
-    with pytest.raises(InputError, match=r"none\.ipynb failed: "):
+    with pytest.raises(InputError, match=r"none\.ipynb', expected one that exists"):
         main(["--run", str(tmp_path / "none.ipynb")])

@@ -1,6 +1,8 @@
 """One truth for dependencies and commands: pyproject, environment.yml, lock, Makefile and README agree."""
 
 import re
+import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -76,6 +78,15 @@ def test_commits_are_held_to_what_make_test_runs_without_a_network(root):
         assert hook["language"] == "system"  # what .venv has, at the locked version
         tool = hook["entry"].split()[0].removeprefix(".venv/bin/")
         assert f"\n{tool}==" in locked
+
+
+def test_the_hook_that_cleans_notebooks_leaves_clean_ones_as_they_are(root):
+    config = yaml.safe_load((root / ".pre-commit-config.yaml").read_text())
+    entry = next(hook["entry"] for hook in config["repos"][0]["hooks"] if hook["id"] == "nbstripout")
+    notebooks = sorted(map(str, (root / "notebooks").glob("*.ipynb")))
+    command = [sys.executable, "-m", "nbstripout", *entry.split()[1:], "--verify", *notebooks]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_notebook_is_in_the_readmes_table(root):
