@@ -10,6 +10,8 @@ BIN := .venv/bin
 RUN := runs/sweep
 # parameters of the sweep notebook, for example: make sweep PARAMETERS="-p graph ../shared/data"
 PARAMETERS ?= -p scale 0.2 -p budget_seconds 240
+# tests run in so many processes; a file, or a notebook, is one's alone
+BESIDE ?= -n 2 --dist loadfile
 NOTEBOOKS ?= notebooks/*.ipynb
 
 .PHONY: setup sweep test lint types bench pictures lock clean
@@ -30,9 +32,9 @@ sweep: setup
 	@echo "executed notebook: $(RUN)/sweep.ipynb; rows: $(RUN)/rows; charts: $(RUN)/*.png"
 
 test: lint types
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests $(BESIDE) --durations=15
 	TCLAB_RUNS=$$(mktemp -d) $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=120 \
-		-W ignore notebooks
+		-W ignore notebooks $(BESIDE)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -50,7 +52,7 @@ pictures: setup
 lock:
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet torch==2.13.0
-	.venv-lock/bin/python -m pip install --quiet '.[notebook,data,lightning,dev]'
+	.venv-lock/bin/python -m pip install --quiet '.[notebook,data,lightning,slurm,dev]'
 	(echo "# every version exactly; made by: make lock"; \
 		.venv-lock/bin/python -m pip freeze --exclude tclab | sed 's/^\(torch==[0-9.]*\)+cpu$$/\1/') > requirements.lock
 	rm -rf .venv-lock

@@ -7,12 +7,14 @@ the epoch begins. Rounds go through all cases, so that what disturbs the machine
 predicted and measured seconds, predicted over measured, what binds by the prediction, the drift (a step without
 workers after the epoch over one before the prediction: how much the machine changed meanwhile) and the machine's
 load. In the end, of each case the median of predicted over measured, and the largest error; once for all epochs,
-and once for those during which the machine changed by less than 5 %.
+and once for those during which the machine changed by less than 5 %. Beside them what no prediction could do better
+than: how far an epoch is from the same case's epoch a round before.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import tempfile
@@ -86,6 +88,20 @@ def summary(found: dict[tuple[str, int], list[Epoch]], words: str) -> None:
     )
 
 
+def repeats(found: dict[tuple[str, int], list[Epoch]]) -> None:
+    """Print how far an epoch is from the same epoch, run a round before."""
+    apart = [
+        abs(after.measured_seconds / before.measured_seconds - 1)
+        for epochs in found.values()
+        for before, after in itertools.pairwise(epochs)
+    ]
+    if apart:
+        print(
+            f"\nan epoch against the same epoch a round before: median {statistics.median(apart):.1%} apart, "
+            f"largest {max(apart):.1%}; within 10 %: {sum(e <= 0.10 for e in apart)} of {len(apart)}"
+        )
+
+
 def main() -> None:
     """Run the cases asked for and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -115,6 +131,7 @@ def main() -> None:
     summary(found, "all")
     steady = {key: [e for e in epochs if abs(e.drift - 1) < STEADY] for key, epochs in found.items()}
     summary(steady, f"where the machine changed by less than {STEADY:.0%}")
+    repeats(found)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ RANK = """
         "frame": json.loads(frame.to_json(orient="records")),
         "late": dict(communication.late),
         "communication": ledger.seconds().get("communication"),
+        "waiting_stage": ledger.seconds().get("waiting"),
         "backward": ledger.seconds()["backward"],
         "closed": ledger.closed(),
         "gradients": gradients,
@@ -86,7 +87,12 @@ def test_exposed_and_overlapped_add_up_and_land_in_the_ledger(ranks):
         assert all(step["buckets"] > 1 for step in rank["frame"][1:])  # DDP builds its buckets in the first step
         assert all(step["exposed_seconds"] > 0 and step["overlapped_seconds"] >= 0 for step in rank["frame"])
         exposed = [step["exposed_seconds"] for step in rank["frame"]]
-        assert rank["communication"] == pytest.approx(exposed, rel=1e-3)
+        waited = sum(step["exposed_waiting_seconds"] for step in rank["frame"])
+        assert sum(rank["waiting_stage"] or []) == pytest.approx(waited, rel=1e-3, abs=1e-7)
+        assert sum(rank["communication"]) == pytest.approx(sum(exposed) - waited, rel=1e-3)
+    for step in range(6):
+        assert min(rank["frame"][step]["exposed_waiting_seconds"] for rank in found) == 0.0
+    for rank in found:
         assert all(seconds > 0 for seconds in rank["backward"])
         assert rank["closed"]
 

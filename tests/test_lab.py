@@ -114,6 +114,18 @@ def test_tables_have_a_line_a_point(rows):
     assert "torch" in lab.machine().index
 
 
+def test_the_machines_that_measured_are_told_apart_and_one_that_did_not_is_left_out():
+    def on(gpu, **more):
+        return row("node_mask", 0.01) | {"torch": "2.13.0", "gpu": gpu} | more
+
+    failed = row("node_mask", 0.01) | {"status": "failed: no", "cpu": None, "cores": None}
+    one = lab.machine(frame(table([on("A100", threads=4), on("A100", threads=2), failed])))
+    assert one.to_dict() == {"": {"cpu": "Made Up", "cores": "2", "gpu": "A100", "torch": "2.13.0"}}
+    two = lab.machine(frame(table([on("A100"), on("H100")])))
+    assert two.loc["gpu"].to_dict() == {"machine 1": "A100", "machine 2": "H100"}
+    assert lab.machine(frame(table([failed]))).empty
+
+
 @pytest.mark.parametrize(
     ("number", "text"), [(1_016, "1,016 B"), (2_216_616, "2.22 MB"), (1_153_524_120, "1.15 GB"), (45_000, "45 kB")]
 )

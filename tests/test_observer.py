@@ -1,48 +1,82 @@
 """The receipt: what the instrument costs a loop."""
 
-import time
+import sys
+from functools import partial
 
-from tclab.timing import Ledger, NoLedger, receipt
+import pytest
+
+from tclab.timing import Ledger, NoLedger, race, receipt
+
+READ = 2e-6  # seconds that a reading of the clock takes, which is all that a ledger costs on the clock below
 
 
-def busy(seconds):
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        pass
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that goes on by work, and by being read; benchmarks/ledger_trust.py has the cost by a real one."""
+
+    class Clock:
+        now = 1.0
+
+        def work(self, seconds):
+            self.now += seconds
+
+        def read(self):
+            self.now += READ
+            return round(self.now * 1e9)
+
+    made = Clock()
+    for name in ("perf_counter_ns", "raw_clock_ns"):
+        monkeypatch.setattr(sys.modules["tclab.timing.ledger"], name, made.read)
+    raced = partial(race, clock=lambda: round(made.now * 1e9))
+    monkeypatch.setattr(sys.modules["tclab.timing.observer"], "race", raced)
+    return made
 
 
-def test_a_ledger_costs_microseconds_and_the_receipt_says_how_many():
+def test_the_receipt_says_what_a_ledger_costs(clock):
     def loop(ledger):
         for _ in ledger.steps(range(2)):
             for stage in ("forward", "backward", "optimizer"):
                 with ledger.stage(stage):
-                    busy(0.001)
+                    clock.work(0.001)
 
     found = receipt(loop, budget_seconds=6.0)
-    assert 0.0 < found.cut_seconds < 0.001
-    assert found.step_seconds >= 0.003
+    assert found.cut_seconds == pytest.approx(
+        10 * READ, rel=0.01
+    )  # wait and three stages begin and end, so does a step
+    assert found.step_seconds == pytest.approx(0.003)
     assert found.share == found.cut_seconds / found.step_seconds
     assert found.interval[0] <= found.ratio <= found.interval[1]
-    assert "µs a step" in str(found)
+    assert 1.0 < found.ratio < 1.02
+    assert "the ledger's own work is 20.1 µs a step" in str(found)
     assert {sample["arm"] for sample in found.race.samples()} == {"instrumented", "bare"}
 
 
-def test_a_slow_instrument_does_not_go_unseen(monkeypatch):
+def test_a_slow_instrument_does_not_go_unseen(monkeypatch, clock):
     def loop(ledger):
         for _ in ledger.steps(range(2)):
             with ledger.stage("forward"):
-                busy(0.001)
+                clock.work(0.001)
 
     enter = Ledger._enter
 
     def slow(self, name):
-        busy(0.001)
+        clock.work(0.001)
         enter(self, name)
 
     monkeypatch.setattr(Ledger, "_enter", slow)
     found = receipt(loop, budget_seconds=6.0)
     assert found.cut_seconds > 0.001
     assert found.ratio > 1.5
+
+
+def test_a_race_of_too_few_rounds_is_said_so(clock):
+    def loop(ledger):
+        for _ in ledger.steps(range(2)):
+            clock.work(1.0)
+
+    found = receipt(loop, budget_seconds=1.0)
+    assert found.ratio is None
+    assert "the race had too few rounds" in str(found)
 
 
 def test_no_ledger_runs_the_same_loop_and_keeps_nothing():

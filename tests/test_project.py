@@ -11,7 +11,7 @@ import yaml
 import tclab
 
 CONDA_NAMES = {"torch": "pytorch", "torch-geometric": "pytorch_geometric", "lmdb": "python-lmdb"}
-EXTRAS = ("notebook", "data", "lightning", "dev")
+EXTRAS = ("notebook", "data", "lightning", "slurm", "dev")
 
 
 @pytest.fixture

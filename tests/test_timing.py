@@ -3,6 +3,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -108,6 +109,9 @@ class Nvml:
         lambda handle: [type("Process", (), {"pid": pid}) for pid in (os.getpid(), 1, 2)]
     )
 
+    nvmlDeviceGetMemoryInfo = staticmethod(lambda handle: SimpleNamespace(used=3 << 30, total=80 << 30))
+    nvmlDeviceGetUtilizationRates = staticmethod(lambda handle: SimpleNamespace(gpu=97))
+
     @staticmethod
     def nvmlDeviceGetPowerUsage(handle):
         raise Nvml.NVMLError("not supported")
@@ -124,6 +128,8 @@ def test_conditions_tell_what_the_machine_tells_and_none_for_the_rest(monkeypatc
     assert with_gpu["gpu_clock_mhz"] == 1980
     assert with_gpu["gpu_throttle_reasons"] == "0x4"
     assert with_gpu["gpu_other_processes"] == 2
+    assert (with_gpu["gpu_memory_used_bytes"], with_gpu["gpu_memory_total_bytes"]) == (3 << 30, 80 << 30)
+    assert with_gpu["gpu_busy_percent"] == 97
     assert with_gpu["gpu_power_watts"] is None
 
 

@@ -21,6 +21,8 @@ from tclab.lab.hypotheses import Hypothesis, hypotheses
 from tclab.lab.ledger_chart import ledger_chart
 from tclab.lab.live import LiveSweep, has_front_end, project_path
 from tclab.lab.own_files import import_file
+from tclab.lab.panel import Panel
+from tclab.lab.panel_state import PanelState
 from tclab.lab.parts import stage_parts
 from tclab.lab.published import beside_published, published_figures, ratios_beside_published
 from tclab.lab.stage_bars import stage_spread, step_stages
@@ -42,6 +44,8 @@ from tclab.lab.words import findings
 __all__ = [
     "Hypothesis",
     "LiveSweep",
+    "Panel",
+    "PanelState",
     "advice_chart",
     "beside_published",
     "bytes_fit",

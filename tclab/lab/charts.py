@@ -258,6 +258,7 @@ STAGE_COLOURS = {
     "clip": "#7fd6b8",
     "optimizer": "#009e73",
     "log": "#000000",
+    "loop": "#8a7a9b",
     "other": "#5f5f5f",
     "idle": "#ececec",
 }

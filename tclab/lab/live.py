@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pandas as pd
@@ -44,7 +45,8 @@ class LiveSweep:
     Its panel shows a bar and a button that stops it where there is a front end; elsewhere it prints a line a
     point. Widgets are only told values: an `Output` widget can hang papermill.
 
-    **Arguments:** as for `tclab.sweep`.
+    **Arguments:** as for `tclab.sweep`; `budget_seconds` is looked at where `executor` is "local", since on a
+    cluster `time` limits each job.
     """
 
     def __init__(
@@ -54,16 +56,33 @@ class LiveSweep:
         results: str | Path,
         retry: bool = False,
         budget_seconds: float | None = None,
+        executor: str = "local",
+        **cluster: Any,
     ) -> None:
-        self.points = list(points)
-        self._options: dict[str, Any] = {"results": results, "retry": retry, "budget_seconds": budget_seconds}
+        self.points = list(dict.fromkeys(points))
+        self.results = Path(results)
+        self.budget_seconds = None if executor == "slurm" else budget_seconds
+        self._elsewhere = {"executor": executor, **cluster}
+        self.done = 0  # points that are through, or were there
+        self.last: Progress | None = None
+        self.error: BaseException | None = None
+        self._retry = retry
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._rows: pd.DataFrame | None = None
-        self._error: BaseException | None = None
-        self._seen: list[pa.Table] = []
-        self._bar: Any = None
-        self._label: Any = None
+        self._seen: list[pa.Table] = [SCHEMA.empty_table()]
+        self._measured: list[float] = []  # seconds that each point took that was not there already
+        self._began = self._turned = 0.0
+        self._ended: float | None = None
+        self._listeners: list[Callable[[LiveSweep], None]] = []
+
+    def listen(self, listener: Callable[[LiveSweep], None]) -> LiveSweep:
+        """Call something after each point and at the end, in the sweep's thread; it must not raise.
+
+        Nothing is printed where somebody listens.
+        """
+        self._listeners.append(listener)
+        return self
 
     def panel(self) -> Any:
         """Return the bar, what is under way and the button that stops it; `None` without a front end."""
@@ -71,26 +90,68 @@ class LiveSweep:
             return None
         import ipywidgets
 
-        self._bar = ipywidgets.IntProgress(max=len(self.points), description="sweep")
-        self._label = ipywidgets.Label(f"{len(self.points)} points")
+        bar = ipywidgets.IntProgress(max=len(self.points), description="sweep")
+        label = ipywidgets.Label(f"{len(self.points)} points")
         button = ipywidgets.Button(description="Stop")
         button.on_click(lambda _: self.stop())
-        return ipywidgets.VBox([ipywidgets.HBox([self._bar, button]), self._label])
+
+        def show(sweep: LiveSweep) -> None:
+            bar.value = sweep.done
+            if sweep.last is not None:
+                label.value = str(sweep.last)
+
+        self.listen(show)
+        return ipywidgets.VBox([ipywidgets.HBox([bar, button]), label])
 
     def start(self) -> LiveSweep:
         """Begin, and return at once."""
+        self._began = self._turned = monotonic()
         self._thread = threading.Thread(target=self._run, daemon=True)
+        _under_way[self.results.absolute()] = self
         self._thread.start()
         return self
 
+    @property
+    def running(self) -> bool:
+        """Whether it has begun and is not over."""
+        return self._thread is not None and self._rows is None and self.error is None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stop.is_set()
+
     def stop(self) -> None:
-        """End the point under way and start no other; what has been measured is kept."""
+        """End the point under way and start no other, cancel jobs; what has been measured is kept."""
         self._stop.set()
         abandon()
+        if self.running:  # a point may have been on its way to its child just now
+            threading.Thread(target=self._abandon_what_is_left, daemon=True).start()
+
+    def _abandon_what_is_left(self) -> None:
+        assert self._thread is not None
+        while self._thread.is_alive():
+            abandon()
+            self._thread.join(0.05)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been running, or ran."""
+        return (monotonic() if self._ended is None else self._ended) - self._began
+
+    def seconds_left(self) -> float | None:
+        """Return about how long it will still take, by the points so far; `None` before the first is measured."""
+        if not self._measured or not self.running:
+            return None
+        left = (len(self.points) - self.done) * sum(self._measured) / len(self._measured)
+        left = max(0.0, left - (monotonic() - self._turned))
+        if self.budget_seconds is None:
+            return left
+        return min(left, max(0.0, self._began + self.budget_seconds - monotonic()))
 
     def rows(self) -> pd.DataFrame:
         """Return the rows there are so far."""
-        return frame(pa.concat_tables([SCHEMA.empty_table(), *self._seen]))
+        return frame(pa.concat_tables(self._seen[: self.done + 1]))
 
     def join(self) -> pd.DataFrame:
         """Wait until it is through and return its rows.
@@ -99,8 +160,8 @@ class LiveSweep:
         """
         assert self._thread is not None, "start() comes first"
         self._thread.join()
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         assert self._rows is not None  # set by a run that raised nothing
         return self._rows
 
@@ -113,13 +174,43 @@ class LiveSweep:
 
     def _run(self) -> None:
         try:
-            self._rows = sweep(self.points, **self._options, progress=self._tell, stop=self._stop)
+            self._rows = sweep(
+                self.points,
+                results=self.results,
+                retry=self._retry,
+                budget_seconds=self.budget_seconds,
+                progress=self._tell,
+                stop=self._stop,
+                **self._elsewhere,
+            )
         except BaseException as error:
-            self._error = error
+            self.error = error
+        finally:
+            self._ended = monotonic()
+            if _under_way.get(self.results.absolute()) is self:
+                del _under_way[self.results.absolute()]
+            self._told()
 
     def _tell(self, progress: Progress) -> None:
+        now = monotonic()
+        if not progress.kept:
+            self._measured.append(now - self._turned)
+        self._turned = now
         self._seen.append(progress.rows)
-        if self._bar is not None:
-            self._bar.value, self._label.value = progress.done, str(progress)
-        else:
+        self.last = progress
+        self.done += 1
+        if not self._listeners:
             print(progress, flush=True)
+        self._told()
+
+    def _told(self) -> None:
+        for listener in self._listeners:
+            listener(self)
+
+
+_under_way: dict[Path, LiveSweep] = {}
+
+
+def under_way(results: str | Path) -> LiveSweep | None:
+    """Return the sweep that this process runs into a results folder now, if any."""
+    return _under_way.get(Path(results).absolute())

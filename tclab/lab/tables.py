@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import pandas as pd
 
+from tclab.sweeps.rows import ENVIRONMENT_COLUMNS
 from tclab.timing import environment
 
+# Of the environment what a point decides, on one machine.
+_OF_A_POINT = ("allocator_settings", "threads")
 
-def machine() -> pd.DataFrame:
-    """Return the machine and the versions, one row each; what is not there is left out."""
+
+def machine(rows: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Return the machine and the versions, one row each; what is not there is left out.
+
+    **Arguments:**
+
+    - `rows`: those of the machines that measured them, a column each; `None` for this one.
+    """
+    if rows is not None:
+        columns = [name for name in ENVIRONMENT_COLUMNS if name not in _OF_A_POINT]
+        measured = rows.loc[rows["torch"].notna(), columns].drop_duplicates().dropna(axis="columns", how="all")
+        heads = [""] if len(measured) == 1 else [f"machine {i + 1}" for i in range(len(measured))]
+        return measured.astype("string").T.set_axis(heads, axis=1)
     found = {name: value for name, value in environment().items() if value is not None}
     return pd.DataFrame({"": list(map(str, found.values()))}, index=list(found))
 

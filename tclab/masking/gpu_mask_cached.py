@@ -18,6 +18,7 @@ class GpuMaskCached(GpuMask):
     """As `gpu_mask`, without making a mask for each batch; it owns one buffer, so one view lives at a time."""
 
     name = "gpu_mask_cached"
+    one_view = True
 
     def __init__(self, graph: CellGraph, **options: Any) -> None:
         super().__init__(graph, **options)

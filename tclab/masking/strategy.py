@@ -40,6 +40,7 @@ class Strategy(ABC):
     masks_graph: ClassVar[bool] = True  # makes a node-deleted copy, so that a model may read one
     stores: ClassVar[bool] = False  # needs `prepare` before the first sample
     can_ship_edges: ClassVar[bool] = False
+    one_view: ClassVar[bool] = False  # an earlier view must be closed before the next is made
     collations: ClassVar[tuple[str, ...]] = ("lean",)  # "lean": all tensors in one, each written once
 
     def __init__(self, graph: CellGraph, *, ship_edges: bool = False, collation: str = "lean") -> None:

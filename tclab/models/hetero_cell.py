@@ -105,16 +105,23 @@ class HeteroCell(nn.Module):
         self.activation = activation_of(activation)
 
     @classmethod
-    def profiling(cls, graph: CellGraph, *, metabolism: str = "off") -> HeteroCell:
+    def profiling(
+        cls, graph: CellGraph, *, metabolism: str = "off", hidden: int = 64, layers: int = 3
+    ) -> HeteroCell:
         """Return the configuration that the original team profiled: 669,917 parameters on the real sizes."""
-        return cls(graph.num_nodes[graph.deleted_type], list(graph.networks), metabolism=metabolism)
+        nodes = graph.num_nodes[graph.deleted_type]
+        return cls(nodes, list(graph.networks), width=hidden, layers=layers, metabolism=metabolism)
 
     @classmethod
-    def production(cls, graph: CellGraph, *, metabolism: str = "off") -> HeteroCell:
+    def production(
+        cls, graph: CellGraph, *, metabolism: str = "off", hidden: int = 64, layers: int = 3
+    ) -> HeteroCell:
         """Return the configuration that the original team trained: 1,781,187 parameters on the real sizes."""
         return cls(
             graph.num_nodes[graph.deleted_type],
             list(graph.networks),
+            width=hidden,
+            layers=layers,
             mlp_layers=4,
             aggregation="pairwise",
             combine="fixed",

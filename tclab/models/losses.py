@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from tclab.errors import InputError, unknown
 from tclab.graph import CellGraph
 from tclab.models.dango import DangoOutput
+from tclab.models.peers import Peers
 
 Schedule = Callable[[int], float]
 
@@ -127,8 +128,13 @@ class DangoLoss:
         ]
         return torch.stack(parts).mean()
 
-    def __call__(self, output: DangoOutput, targets: Tensor, *, epoch: int = 0) -> Tensor:
-        """Return the loss of one pass in an epoch; `targets: [B]`."""
+    def __call__(
+        self, output: DangoOutput, targets: Tensor, *, epoch: int = 0, peers: Peers | None = None
+    ) -> Tensor:
+        """Return the loss of one pass in an epoch; `targets: [B]`.
+
+        The reconstruction is no sample's, and the same on every rank, so `peers` weigh the interaction alone.
+        """
         alpha = self.alpha(epoch)
-        interaction = log_cosh(output.predictions, targets)
+        interaction = log_cosh(output.predictions, targets) * (1.0 if peers is None else peers.share)
         return alpha * self.reconstruction(output.reconstructions) + (1.0 - alpha) * interaction

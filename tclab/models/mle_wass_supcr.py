@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from geomloss import SamplesLoss
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.nn import functional as F
 
 from tclab.errors import InputError
+from tclab.models.peers import Peers
 from tclab.models.sup_cr import sup_cr
 
 if TYPE_CHECKING:
@@ -80,16 +81,22 @@ class MleWassSupCR:
     The original draws from its buffer by a schedule, at whose end it is 252 of 256 rows at batch 28; here it is
     all of them, always.
 
+    With a buffer, R ranks of batch b do not train as one process of batch R · b does: the two distances are each
+    rank's own, of its batch and what it remembers, and what is remembered carries no gradient. Without one
+    (`capacity=None`) every rank takes the loss of all ranks' batches together, and they do.
+
     **Arguments:**
 
     - `wasserstein`, `sup_cr`: the weights of the two terms.
     - `blur`: the standard deviation that the Sinkhorn divergence cannot see below, in units of the targets.
     - `temperature`: of the contrast.
-    - `capacity`: of the buffer, rows.
+    - `capacity`: of the buffer, rows; `None` remembers nothing, and gathers in each pass, with gradients.
     - `gather_interval`: passes; `None` never gathers.
     - `diameter`: where the annealing of the Sinkhorn iterations begins, in units of the targets. geomloss would
       ask the device for the true one, which makes the host wait; one that is too large costs a few iterations.
     """
+
+    over_batch = True  # no mean over samples: a batch that comes in slices is put together for it
 
     def __init__(
         self,
@@ -98,7 +105,7 @@ class MleWassSupCR:
         sup_cr: float = 0.001,
         blur: float = 0.05,
         temperature: float = 0.1,
-        capacity: int = 256,
+        capacity: int | None = 256,
         gather_interval: int | None = 1,
         diameter: float = 4.0,
     ) -> None:
@@ -106,50 +113,60 @@ class MleWassSupCR:
             raise InputError(f"gather_interval is {gather_interval!r}, expected 1 or more, or None")
         self.weights = (wasserstein, sup_cr)
         self.temperature = temperature
-        self.gather_interval = gather_interval
-        self.buffer = CircularBuffer(capacity)
+        self.gather_interval = gather_interval if capacity is not None else None
+        self.buffer = None if capacity is None else CircularBuffer(capacity)
         self._distance = SamplesLoss(
             "sinkhorn", p=2, blur=blur, scaling=0.9, debias=True, diameter=diameter, backend="tensorized"
         )
         self._passes = 0
 
-    def __call__(self, output: HeteroCellOutput, targets: Tensor, *, epoch: int = 0) -> Tensor:
-        """Return the loss of one pass, and remember its batch; `targets: [B]`."""
+    def __call__(
+        self, output: HeteroCellOutput, targets: Tensor, *, epoch: int = 0, peers: Peers | None = None
+    ) -> Tensor:
+        """Return the loss of one pass, and remember its batch; `targets: [B]`.
+
+        **Arguments:**
+
+        - `peers`: the ranks that take this step; those of the process's group, with as many samples, unless given.
+        """
+        peers = Peers.here(len(targets)) if peers is None else peers
         with torch.autocast(targets.device.type, enabled=False):
             predictions = output.predictions.to(targets.dtype)
             z_p = output.z_p.to(targets.dtype)
             now = {"predictions": predictions, "targets": targets, "z_p": z_p}
-            every = (
-                {name: torch.cat([rows, self.buffer[name]]) for name, rows in now.items()} if self.buffer else now
-            )
-            ours, theirs = (every[name].unsqueeze(-1) for name in ("predictions", "targets"))
-            loss: Tensor = (
-                F.mse_loss(predictions, targets)
-                + self.weights[0] * self._distance(ours, theirs)
-                + self.weights[1] * sup_cr(every["z_p"], every["targets"], temperature=self.temperature)
-            )
+            if self.buffer is None:
+                every = {name: peers.gather(rows, gradients=True) for name, rows in now.items()}
+                return self._of(every, every)
+            remembered = {name: torch.cat([rows, self.buffer[name]]) for name, rows in now.items() if self.buffer}
+            loss = self._of(now, remembered or now) * peers.share
             with torch.no_grad():
-                self.buffer.push(self._gathered(now))
+                self.buffer.push(self._gathered(now, peers))
         return loss
 
-    def _gathered(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _of(self, batch: Mapping[str, Tensor], every: Mapping[str, Tensor]) -> Tensor:
+        """Return the squared error of a batch and the two distances of some rows."""
+        ours, theirs = (every[name].unsqueeze(-1) for name in ("predictions", "targets"))
+        loss: Tensor = (
+            F.mse_loss(batch["predictions"], batch["targets"])
+            + self.weights[0] * self._distance(ours, theirs)
+            + self.weights[1] * sup_cr(every["z_p"], every["targets"], temperature=self.temperature)
+        )
+        return loss
+
+    def _gathered(self, rows: dict[str, Tensor], peers: Peers) -> dict[str, Tensor]:
         """Return every rank's rows where it is time to gather, otherwise these."""
         self._passes += 1
-        together = distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
-        if not together or self.gather_interval is None or (self._passes - 1) % self.gather_interval:
-            return rows
-        found = {}
-        for name, tensor in rows.items():
-            parts = [torch.empty_like(tensor) for _ in range(distributed.get_world_size())]
-            distributed.all_gather(parts, tensor.detach().contiguous())
-            found[name] = torch.cat(parts)
-        return found
+        if len(peers.sizes) == 1 or self.gather_interval is None or (self._passes - 1) % self.gather_interval:
+            return {name: tensor[: peers.own] for name, tensor in rows.items()}
+        return {name: peers.gather(tensor) for name, tensor in rows.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is remembered from pass to pass."""
-        return {"buffer": self.buffer.state_dict(), "passes": self._passes}
+        buffer = None if self.buffer is None else self.buffer.state_dict()
+        return {"buffer": buffer, "passes": self._passes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another loss was."""
-        self.buffer.load_state_dict(state["buffer"])
+        if self.buffer is not None:
+            self.buffer.load_state_dict(state["buffer"])
         self._passes = int(state["passes"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,7 +19,14 @@ from tclab.models.mle_wass_supcr import MleWassSupCR
 
 
 class Loss(Protocol):
-    """What a model is trained on: from what its `forward` gives and the targets, [B], in an epoch, to a number."""
+    """What a model is trained on: from what its `forward` gives and the targets, [B], in an epoch, to a number.
+
+    A loss that takes `peers: Peers`, too, is told which ranks train together; one that does not is a mean over
+    samples, and is weighted for them.
+
+    One that is no mean over samples (a part that no sample decides counts as one) says so: `over_batch = True`. Its
+    outputs are then a `NamedTuple` of tensors whose first dimension is the batch.
+    """
 
     def __call__(self, output: Any, targets: Tensor, *, epoch: int = 0) -> Tensor:
         """Return the loss, []."""
@@ -38,17 +45,26 @@ class ModelKind:
     - `forward`: model, view → what the loss is made from; calling the model unless given.
     - `reads_masked_graph`: False for a model that looks up deleted nodes and reads the wild type alone.
     - `default_networks`: which of a graph's networks it reads where none are asked for.
+    - `checkpoints`: it has a switch `checkpoint` to compute activations again instead of keeping them.
     - `habits`: which of the original's habits it can take on, beside those of the training loop; see
       `tclab.training.habits`.
+    - `sizes`: which of "hidden" and "layers" `build` takes as keywords.
     """
 
     name: str
-    build: Callable[[CellGraph, str], nn.Module]
+    build: Callable[..., nn.Module]
     losses: Mapping[str, Callable[[CellGraph], Loss]]
     forward: Callable[[nn.Module, View], Any] = lambda model, view: model(view)
     reads_masked_graph: bool = True
     default_networks: Callable[[list[str]], list[str]] = list
     habits: tuple[str, ...] = ()
+    checkpoints: bool = False
+    sizes: tuple[str, ...] = ()
+
+    def sized(self, **sizes: int | None) -> ModelKind:
+        """Return this model in other sizes; those that are `None`, or that it does not have, stay its own."""
+        given = {name: value for name, value in sizes.items() if value is not None and name in self.sizes}
+        return replace(self, build=partial(self.build, **given)) if given else self
 
     def loss(self, graph: CellGraph, name: str | None = None) -> Loss:
         """Return a new loss; the model's first unless named.
@@ -73,6 +89,8 @@ _HETERO_LOSSES: dict[str, Callable[[CellGraph], Loss]] = {
     "mle_wass_supcr": lambda graph: MleWassSupCR(),
     # experiment 084: the buffer remembers its own rank's batches alone
     "mle_wass_supcr_no_gather": lambda graph: MleWassSupCR(gather_interval=None),
+    # no memory: of every rank's batch, so that R ranks of batch b train as one process of batch R · b
+    "mle_wass_supcr_batch": lambda graph: MleWassSupCR(capacity=None),
 }
 _DANGO_LOSSES: dict[str, Callable[[CellGraph], Loss]] = {
     "dango": DangoLoss,  # LinearUntilUniform, as the original team trained it
@@ -92,26 +110,31 @@ _MODELS = {
     for kind in (
         ModelKind(
             "hetero_cell",
-            lambda g, m: HeteroCell.profiling(g, metabolism=m),
+            lambda g, m, **sizes: HeteroCell.profiling(g, metabolism=m, **sizes),
             _HETERO_LOSSES,
             forward=_output,
             habits=_HETERO_HABITS,
+            checkpoints=True,
+            sizes=("hidden", "layers"),
         ),
         ModelKind(
             "hetero_cell_production",
-            lambda g, m: HeteroCell.production(g, metabolism=m),
+            lambda g, m, **sizes: HeteroCell.production(g, metabolism=m, **sizes),
             _HETERO_LOSSES,
             forward=_output,
             habits=(*_HETERO_HABITS, "quadratic_attention"),
+            checkpoints=True,
+            sizes=("hidden", "layers"),
         ),
         ModelKind(
             "dango",
-            lambda g, m: Dango(g.num_nodes[g.deleted_type], list(g.networks)),
+            lambda g, m, hidden=64: Dango(g.num_nodes[g.deleted_type], list(g.networks), width=hidden),
             _DANGO_LOSSES,
             forward=_output,
             reads_masked_graph=False,
             default_networks=string_networks,
             habits=("second_forward", "dense_targets", "quadratic_attention"),
+            sizes=("hidden",),
         ),
     )
 }

@@ -1,6 +1,7 @@
 """A grid of points, running one, keeping rows."""
 
 from tclab.sweeps.advising import advise
+from tclab.sweeps.bytes_ahead import expected_batch_bytes
 from tclab.sweeps.comparing import Comparison, compare
 from tclab.sweeps.contest import cells_of, loop_of, race_grid, race_points
 from tclab.sweeps.epoch import Epoch, EpochError, Prediction, predict_epoch, run_epoch
@@ -10,7 +11,7 @@ from tclab.sweeps.grids import grid
 from tclab.sweeps.originals import experiment_083, experiment_084
 from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
-from tclab.sweeps.running import close_children, run
+from tclab.sweeps.running import close_children, run, warm_up
 from tclab.sweeps.sweeping import Progress, sweep
 from tclab.sweeps.whole_step import in_each_mode, over_bytes, with_each_habit
 
@@ -27,6 +28,7 @@ __all__ = [
     "cells_of",
     "close_children",
     "compare",
+    "expected_batch_bytes",
     "experiment_083",
     "experiment_084",
     "grid",
@@ -40,6 +42,7 @@ __all__ = [
     "run",
     "run_epoch",
     "sweep",
+    "warm_up",
     "with_each_habit",
     "write_rows",
 ]

@@ -68,6 +68,8 @@ def _arms(points: Mapping[str, Point], opened: ExitStack | None) -> dict[str, An
     resolved = {name: point.resolved() for name, point in points.items()}
     for name, point in resolved.items():
         reason = point.skipped()
+        if reason is None and point.ranks > 1:
+            reason = f"{point.ranks} ranks, and a race is of steps of one process"
         if reason is not None:
             raise InputError(f"{name}: {reason}")
     for field in ("allocator", "device"):
@@ -129,7 +131,7 @@ def cells_of(points: Iterable[Point]) -> dict[str, dict[str, Point]]:
     """
     cells: dict[tuple[int, int], dict[str, Point]] = {}
     for point in points:
-        if point.skipped() is None:
+        if point.skipped() is None and point.ranks == 1:
             cells.setdefault((point.batch_size, len(point.cell_graph().networks)), {})[point.strategy] = point
     return {f"batch {b}, {n} networks": arms for (b, n), arms in sorted(cells.items()) if len(arms) > 1}
 

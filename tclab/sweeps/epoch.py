@@ -193,6 +193,8 @@ def run_epoch(
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(f"{name} is {value!r}, expected a whole number of at least 1")
     reason = point.skipped()
+    if reason is None and point.ranks > 1:
+        reason = f"{point.ranks} ranks asked for, and an epoch is of one process"
     if reason is not None:
         raise InputError(f"this point has no epoch: {reason}")
     point = point.resolved()

@@ -98,7 +98,7 @@ def _first(data: Batches, steps: int) -> Batches:
     """Return so many of the batches, the first ones again where there are fewer."""
     numbers = [number % len(data) for number in range(steps)]
     order = [sample for n in numbers for sample in data.order[n * data.size : (n + 1) * data.size].tolist()]
-    return Batches(data.strategy, data.samples, data.size, order)
+    return Batches(data.strategy, data.samples, data.size, order, micro_batch=data.micro_batch)
 
 
 def _training(rig: Rig) -> Any:

@@ -12,7 +12,8 @@ from tclab.masking import get as strategy_of
 from tclab.masking import names as strategy_names
 from tclab.models import ModelKind
 from tclab.models import get as model_of
-from tclab.sweeps.point import Point
+from tclab.sweeps.gpus import ranks_on_machines
+from tclab.sweeps.point import DEVICES, Point
 from tclab.training.habits import applying
 
 Listed = Sequence[Any] | str | int | None
@@ -35,22 +36,6 @@ def listed(name: str, value: Listed) -> list[Any]:
     return found
 
 
-def ranks_of(gpus: int | str, available: int) -> tuple[str, int]:
-    """Return device and ranks for a number of GPUs, "auto" being one where there is any.
-
-    **Raises:** `InputError` for what is neither "auto" nor a number from 0 up.
-    """
-    if gpus == "auto":
-        return ("cuda", 1) if available else ("cpu", 1)
-    if isinstance(gpus, str) and gpus.isdigit():
-        gpus = int(gpus)
-    if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 0:
-        raise InputError(f"gpus is {gpus!r}, expected 'auto' or a number from 0 up ({available} here)")
-    if gpus == 0:
-        return "cpu", 1
-    return ("cuda" if available else "cpu"), gpus
-
-
 def _number(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{name} is {value!r}, expected a whole number")
@@ -66,6 +51,9 @@ def grid(
     batch_sizes: Listed = "auto",
     networks: Listed = "auto",
     gpus: int | str = "auto",
+    device: str = "auto",
+    gpus_per_node: int | str | None = None,
+    machines: int | str = 1,
     mode: Listed = "step",
     habits: Listed = "none",
     steps: int | str = "auto",
@@ -84,7 +72,10 @@ def grid(
     - `models`, `strategies`, `batch_sizes`: lists, as above; names are those of `tclab.models` and `tclab.masking`.
     - `networks`: edge-type counts (n: the first n of the graph's networks); or names, which are one choice; or
       "all", those that each model reads.
-    - `gpus`: "auto" or a number.
+    - `gpus`: "auto", all there are, or a number of ranks, each on a GPU; on a machine without any they share its
+      CPU, unless `device` is "cuda".
+    - `gpus_per_node`: how many the machines of a cluster have that will run the points, as Slurm takes it (4, or
+      "a100:4"); `None` counts this machine's. `machines`: how many of them share a point's ranks.
     - `habits`: each by itself, "none" for a point without any, "a+b" for two at once; "all" is none, and then
       each that the model can take on. What a habit costs is the difference to the point without.
     - `more`: any other field of `Point`; several values of one are an axis of the sweep: `loop="plain,lightning"`.
@@ -92,9 +83,10 @@ def grid(
 
     **Raises:** `InputError` that names the value, what was expected and the nearest thing that exists.
     """
-    import torch
-
-    device, ranks = ranks_of(gpus, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    if device not in DEVICES:
+        raise unknown("device", device, DEVICES)
+    machines = _number("machines", listed("machines", machines)[0])
+    device, ranks = ranks_on_machines(gpus, gpus_per_node, machines, device)
     large = device == "cuda"
     every = strategies == "auto"
     exact = [name for name in strategy_names() if strategy_of(name).exact]
@@ -107,6 +99,7 @@ def grid(
         "scale": (1.0 if large else 0.1) if scale == "auto" else _scale(scale),
         "device": device,
         "ranks": ranks,
+        "machines": machines,
         "steps": (20 if large else 3) if steps == "auto" else _number("steps", listed("steps", steps)[0]),
         "seed": seed,
     }

@@ -1,23 +1,23 @@
-"""What a child process does with one point: the gate, then the clock."""
+"""What a process that runs points does with one of them: the gate, then the clock."""
 
 from __future__ import annotations
 
 import gc
 import json
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 
 from tclab.masking import get as strategy_of
 from tclab.sweeps.point import Point
 from tclab.sweeps.rig import rig
 from tclab.sweeps.rows import columns_of
-from tclab.timing import Demand, Ledger, PeakMemory, Syncs, conditions, settled, syncs
+from tclab.sweeps.seen import Seen, rows_of_ranks, timelines
+from tclab.sweeps.together import Together
+from tclab.timing import Demand, Ledger, PeakMemory, Syncs, conditions, syncs
 from tclab.training import HABITS, GateResult, LoadedBatch, Reference, Step, gate
 from tclab.training.habits import inexact
 from tclab.training.step import WITHOUT_MODEL
@@ -46,33 +46,32 @@ def _gate(point: Point, strategy: str, collation: str) -> GateResult:
 
 def gate_of(point: Point) -> GateResult:
     """Return how far the point's strategy is from `subgraph`; found once for points that differ in size alone."""
-    decides = ("graph", "scale", "model", "networks", "variant", "device", "seed", "metabolism", "self_loops")
+    decides = (
+        "graph",
+        "scale",
+        "model",
+        "networks",
+        "variant",
+        "device",
+        "seed",
+        "metabolism",
+        "self_loops",
+        "hidden",
+        "layers",
+    )
     habits = tuple(name for name in point.habits if not HABITS[name].of_the_loop)
     return _gate(
         Point(**{name: getattr(point, name) for name in decides}, habits=habits), point.strategy, point.collation
     )
 
 
-@dataclass
-class _Timed:
-    """What a run of steps gave."""
-
-    ledger: Ledger
-    first_step_seconds: float
-    batch_bytes: int
-    edge_bytes: int
-    found: Syncs | None
-    peak_bytes: int | None
-    steady: str | None
-    around: list[dict[str, Any]]  # conditions before and after
-
-
-def _run(point: Point) -> _Timed:
+def _run(point: Point, together: Together | None) -> Seen:
     """Warm up, count what one step asks of the device, then time `steps` steps."""
     cuda = point.device == "cuda"
     fixed = point.mode == "fixed_batch"
     number = (1 if fixed else point.warmup + 1 + point.steps) * point.batch_size
-    with rig(point, number) as here:
+    with rig(point, number, together) as here:
+        exchanges = here.step.communication
         batches = here.batches()
         try:
             begin = perf_counter()
@@ -83,23 +82,35 @@ def _run(point: Point) -> _Timed:
             cold = perf_counter() - begin
             found = _audited(here.step, first)
             given = repeat(first) if fixed else batches
-            if point.warmup:
-                here.run(given, steps=point.warmup)
+            # before the warm-up: workers make batches ahead meanwhile, which the first timed steps would find ready
             before = conditions()
             gc.collect()
+            if point.warmup:
+                here.run(given, steps=point.warmup)
             with PeakMemory(cuda=cuda) as memory, Ledger(cuda=cuda) as ledger:
+                if exchanges is not None:
+                    exchanges.watch(ledger)
+                if together is not None:
+                    together.meet()  # else the first step waits for whoever comes last
                 here.run(given, steps=point.steps, ledger=ledger)
+            if exchanges is not None:
+                exchanges.finish()
         finally:
             del batches  # ends the workers
-    return _Timed(
-        ledger,
-        cold,
-        first.batch.bytes,
-        first.batch.edge_bytes,
-        found,
-        memory.bytes,
-        settled(ledger.seconds("device" if cuda else "host")["step"]).verdict,
-        [before, conditions()],
+    frame = None if exchanges is None else exchanges.frame()
+    exchanged = None if frame is None or frame.empty else {str(name): frame[name].tolist() for name in frame}
+    late = exchanges.late[together.rank] if exchanges is not None and together is not None else None
+    return Seen(
+        timelines=timelines(ledger, cuda, exchanged),
+        exchanged=exchanged,
+        late=late,
+        demands=_demands(found),
+        closure=ledger.closure,
+        first_step_seconds=cold,
+        batch_bytes=first.batch.bytes,
+        edge_bytes=first.batch.edge_bytes,
+        peak_bytes=memory.bytes,
+        conditions=[before, conditions()],
     )
 
 
@@ -140,19 +151,25 @@ def _demands(found: Syncs | None) -> dict[str, dict[str, int]]:
     return {**made, "step": whole}
 
 
-def _timelines(ledger: Ledger, cuda: bool) -> dict[tuple[str, str], list[float]]:
-    """Return (where, stage) → seconds in each step that had it; the workers of a loader together."""
-    found: dict[tuple[str, str], list[float]] = {}
-    for timeline, _, stage, seconds in ledger.rows():
-        where = "worker" if timeline.startswith("worker") else timeline
-        if seconds is None or (cuda and (where, stage) == ("host", "step")):
-            continue  # on CUDA the step is the device's
-        found.setdefault((where, stage), []).append(seconds)
-    return found
+def _gated(point: Point, exact: bool) -> dict[str, Any]:
+    """Return the columns of the gate."""
+    found = gate_of(point)
+    return {
+        "gate": ("passed" if found.passed else "failed") if exact else "inexact",
+        "gate_fp64_error": found.fp64_error,
+        "gate_fp32_ratio": found.fp32_ratio,
+        "gate_nodes": found.nodes,
+        "gate_edges": found.edges,
+    }
 
 
-def measure(point: Point) -> list[dict[str, Any]]:
-    """Return the rows of a resolved point: its stages, or one row that says why there are none."""
+def measure(point: Point, together: Together | None = None) -> list[dict[str, Any]]:
+    """Return the rows of a resolved point: its stages, or one row that says why there are none.
+
+    **Arguments:**
+
+    - `together`: this rank among those that run the point, all of which return the rows of all.
+    """
     graph = point.cell_graph()
     exact = strategy_of(point.strategy).exact and not inexact(point.habits)
     every: dict[str, Any] = {
@@ -164,51 +181,14 @@ def measure(point: Point) -> list[dict[str, Any]]:
         "exact": exact,
     }
     if point.mode not in WITHOUT_MODEL:
-        found = gate_of(point)
-        every |= {
-            "gate": ("passed" if found.passed else "failed") if exact else "inexact",
-            "gate_fp64_error": found.fp64_error,
-            "gate_fp32_ratio": found.fp32_ratio,
-            "gate_nodes": found.nodes,
-            "gate_edges": found.edges,
-        }
-        if exact and not found.passed:
+        if together is None:
+            every |= _gated(point, exact)
+        else:  # once, not by ranks that would share the cores
+            every |= json.loads(together.from_first(lambda: json.dumps(_gated(point, exact))))
+        if every["gate"] == "failed":
             return [{**every, "stage": "step", "status": "wrong"}]
-    cuda = point.device == "cuda"
-    if cuda:
+    if point.device == "cuda":
         torch.cuda.empty_cache()
-    timed = _run(point)
-    demands = _demands(timed.found)
-    closure = timed.ledger.closure
-    rows = []
-    for (where, stage), samples in _timelines(timed.ledger, cuda).items():
-        q1, median, q3 = np.quantile(samples, [0.25, 0.5, 0.75]).tolist()
-        row = {
-            **every,
-            "stage": stage,
-            "where": where,
-            "n": len(samples),
-            "median_seconds": median,
-            "q1_seconds": q1,
-            "q3_seconds": q3,
-            "samples_seconds": samples,
-            "status": "ok",
-        }
-        if where == ("device" if cuda else "host"):
-            row |= demands.get(stage, {})
-        if stage == "step":
-            workers = [share for line, share in closure.items() if line.startswith("worker") and share is not None]
-            row |= {
-                "samples_per_second": point.batch_size / median,
-                "batch_bytes": timed.batch_bytes,
-                "edge_bytes": timed.edge_bytes,
-                "peak_bytes": timed.peak_bytes,
-                "first_step_seconds": timed.first_step_seconds,
-                "host_closure": closure.get("host"),
-                "device_closure": closure.get("device"),
-                "worker_closure": min(workers, key=lambda share: -abs(share - 1.0)) if workers else None,
-                "steady": timed.steady,
-                "conditions": json.dumps(timed.around),
-            }
-        rows.append(row)
-    return rows
+    seen = _run(point, together)
+    ranks = [seen] if together is None else [Seen.read(text) for text in together.from_every(seen.text())]
+    return rows_of_ranks(point, every, ranks)

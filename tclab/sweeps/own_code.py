@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tclab.errors import InputError
 from tclab.masking import get as strategy_of
+from tclab.models import get as model_of
 from tclab.sweeps.point import Point
 
 
@@ -15,7 +16,7 @@ def _named(point: Point) -> dict[str, str]:
     """Return what is a user's own in a point, in words → the module that it is defined in."""
     found = {
         f"strategy {point.strategy!r}": strategy_of(point.strategy).__module__,
-        f"model {point.model!r}": point.kind.build.__module__,
+        f"model {point.model!r}": model_of(point.model).build.__module__,
     }
     return {what: module for what, module in found.items() if not module.startswith("tclab.")}
 

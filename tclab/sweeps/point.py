@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -15,7 +16,9 @@ from tclab.models import ModelKind, loss_names
 from tclab.models import get as model_of
 from tclab.models.hetero_cell import METABOLISMS
 from tclab.perturbation import STORES
-from tclab.training import DTYPES, LOOPS, MODES, OPTIMIZERS, START_METHODS
+from tclab.sweeps.gpus import device_of
+from tclab.sweeps.meeting import MEETING
+from tclab.training import BUCKET_MB, DTYPES, LOOPS, MODES, OPTIMIZERS, START_METHODS, Exchange
 from tclab.training.habits import applying, checked
 from tclab.training.step import CLIP, WITHOUT_MODEL
 
@@ -29,6 +32,7 @@ ALLOCATORS: dict[str, dict[str, str]] = {
     },
 }
 DEVICES = ("auto", "cpu", "cuda")
+_EXCHANGE_SWITCHES = ("no_sync", "find_unused_parameters", "static_graph")
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Point:
 
     - `graph`: "synthetic", or a folder of public files; `scale` and `self_loops` are the synthetic one's.
     - `model`, `strategy`: names; see `tclab.models.names()` and `tclab.masking.names()`.
+    - `hidden`, `layers`: the model's width H and how many message-passing layers it has; `None` for its own.
     - `batch_size`: samples in a batch, B. `deleted`: nodes that each deletes.
     - `networks`: n for the first n of the graph's networks, or names; `None` for those the model reads.
     - `variant`: what becomes of the networks that were chosen: "separate", "merged_string" or "homogeneous"; see
@@ -51,6 +56,7 @@ class Point:
       batches.
     - `habits`: the original's, by name; see `tclab.training.habits`.
     - `device`: "auto" (CUDA where there is one), "cpu" or "cuda". `ranks`: processes that train together.
+      `machines` share them evenly; more than one are for `executor="slurm"`.
     - `dtype`: "float32", "float64" or "bfloat16" (autocast).
     - `steps`: how many are timed, after `warmup` that are not. `seed`: of graph, samples and weights.
     - `metabolism`: "off", "carried" or "used". `ship_edges`: see `tclab.masking.Strategy`.
@@ -63,6 +69,14 @@ class Point:
       `persistent_workers` (False): of the workers; null without any.
     - `double_buffer`: copy the next batch to the device on a side stream while this one computes.
     - `allocator`: "default", or "keep_pages", which tells glibc never to give a page back.
+    - `no_sync` (True), `bucket_cap_mb` (25), `find_unused_parameters` (False), `static_graph` (False),
+      `compression` ("none", "fp16", "bf16", "powersgd"): how ranks exchange gradients; see
+      `tclab.training.Exchange`. Null for one rank, and `no_sync` where nothing is accumulated.
+    - `gather_interval`: passes between the all-gathers of a loss that has them; the loss's own unless given, and
+      null for one rank.
+    - `micro_batch`: go through a batch in slices of at most so many samples, whose gradients are added up; `None`
+      for the whole batch at once. `checkpoint`: compute a layer's inner activations again in the backward instead
+      of keeping them. `compile`: run the model through `torch.compile`.
 
     **Raises:** `InputError` that names the value, what was expected and the nearest thing that exists.
     """
@@ -76,6 +90,7 @@ class Point:
     mode: str = "step"
     device: str = "auto"
     ranks: int = 1
+    machines: int = 1
     dtype: str = "float32"
     steps: int = 5
     seed: int = 0
@@ -100,6 +115,17 @@ class Point:
     optimizer: str = "fused"
     accumulate: int = 1
     habits: tuple[str, ...] = ()
+    no_sync: bool | None = None
+    bucket_cap_mb: float | None = None
+    find_unused_parameters: bool | None = None
+    static_graph: bool | None = None
+    compression: str | None = None
+    gather_interval: int | None = None
+    micro_batch: int | None = None
+    checkpoint: bool = False
+    compile: bool = False
+    hidden: int | None = None
+    layers: int | None = None
 
     def __post_init__(self) -> None:
         model_of(self.model)
@@ -123,19 +149,39 @@ class Point:
             ("batch_size", 1),
             ("steps", 1),
             ("ranks", 1),
+            ("machines", 1),
             ("deleted", 0),
             ("workers", 0),
             ("warmup", 0),
             ("seed", 0),
             ("accumulate", 1),
+            ("micro_batch", 1),
         ):
             value = getattr(self, name)
+            if name == "micro_batch" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"{name} is {value!r}, expected a whole number of at least {least}")
-        for name in ("pin_memory", "persistent_workers", "double_buffer"):
+        for name, least in (("hidden", 2), ("layers", 1)):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise InputError(
+                    f"{name} is {value!r}, expected a whole number of at least {least}, or None for the model's own"
+                )
+        for name in (
+            "pin_memory",
+            "persistent_workers",
+            "double_buffer",
+            "checkpoint",
+            "compile",
+            *_EXCHANGE_SWITCHES,
+        ):
             if not isinstance(getattr(self, name), (bool, type(None))):
                 raise InputError(f"{name} is {getattr(self, name)!r}, expected True or False")
+        if self.ranks % self.machines:
+            raise InputError(f"ranks is {self.ranks}, expected as many on each of {self.machines} machines")
         self._check_workers()
+        self._check_exchange()
         if self.ship_edges and not strategy.can_ship_edges:
             raise InputError(f"ship_edges is a switch of the gpu_mask strategies, {self.strategy!r} has none")
         self._check_training()
@@ -188,6 +234,41 @@ class Point:
         if isinstance(factor, bool) or not isinstance(factor, int) or factor < 1:
             raise InputError(f"prefetch_factor is {factor!r}, expected a whole number of at least 1")
 
+    def _check_exchange(self) -> None:
+        """Check how ranks exchange gradients; of one rank all is null, and one point whatever was asked for."""
+        interval = self.gather_interval
+        if interval is not None and (isinstance(interval, bool) or not isinstance(interval, int) or interval < 1):
+            raise InputError(f"gather_interval is {interval!r}, expected a whole number of at least 1, or None")
+        usual: dict[str, Any] = {"bucket_cap_mb": BUCKET_MB, "compression": "none", "find_unused_parameters": False}
+        usual |= {"static_graph": False, "no_sync": True}
+        asked = {name: usual[name] if getattr(self, name) is None else getattr(self, name) for name in usual}
+        Exchange(**asked)
+        if self.ranks == 1:
+            asked = dict.fromkeys([*asked, "gather_interval"])
+        elif self.accumulate == 1:
+            asked["no_sync"] = None
+        for name, value in asked.items():
+            object.__setattr__(self, name, float(value) if name == "bucket_cap_mb" and value else value)
+
+    def exchange(self) -> Exchange | None:
+        """Return how this point's ranks exchange gradients; `None` for one rank."""
+        if self.ranks == 1:
+            return None
+        assert self.bucket_cap_mb is not None
+        assert self.compression is not None
+        return Exchange(
+            self.bucket_cap_mb,
+            bool(self.find_unused_parameters),
+            bool(self.static_graph),
+            self.compression,
+            bool(self.no_sync),
+        )
+
+    @property
+    def backend(self) -> str | None:
+        """What the ranks exchange through, "nccl" or "gloo"; `None` for one rank or the device "auto"."""
+        return None if self.ranks == 1 else {"cuda": "nccl", "cpu": "gloo"}.get(self.device)
+
     def network_names(self) -> list[str]:
         """Return the names of all networks of this point's graph, in order; a folder is read for them."""
         if self.graph == "synthetic":
@@ -196,8 +277,8 @@ class Point:
 
     @property
     def kind(self) -> ModelKind:
-        """The model."""
-        return model_of(self.model)
+        """The model, in the size that the point asks for."""
+        return model_of(self.model).sized(hidden=self.hidden, layers=self.layers)
 
     def skipped(self) -> str | None:
         """Return why this point cannot be run, where it cannot be."""
@@ -206,15 +287,20 @@ class Point:
             return f"skipped: {self.model} reads no masked graph"
         if self.kind.reads_masked_graph and not masks_graph:
             return f"skipped: {self.strategy} makes no masked graph, and {self.model} reads one"
+        if self.checkpoint and not self.kind.checkpoints:
+            return f"skipped: {self.model} has no activation checkpointing"
         if self.loss not in self.kind.losses:
             return f"skipped: {self.model} is not trained on {self.loss}"
+        for size in ("hidden", "layers"):
+            if getattr(self, size) is not None and size not in self.kind.sizes:
+                return f"skipped: {self.model} has no {size} to choose"
         for habit in self.habits:
             if habit not in applying(self.kind):
                 return f"skipped: {self.model} cannot take on the habit {habit}"
             if self.mode in WITHOUT_MODEL:
                 return f"skipped: mode {self.mode} has no model for the habit {habit}"
-        if self.ranks > 1:
-            return f"skipped: {self.ranks} ranks asked for, and this version runs one"
+        if self.machines > 1 and MEETING not in os.environ:
+            return f"not run: {self.machines} machines asked for, and this is one; executor='slurm' has more"
         if (self.double_buffer or self.pin_memory) and self.resolved().device != "cuda":
             return f"skipped: {'double_buffer' if self.double_buffer else 'pin_memory'} needs cuda"
         return None
@@ -222,15 +308,9 @@ class Point:
     def resolved(self) -> Point:
         """Return this point with its device and its folder made definite.
 
-        **Raises:** `InputError` for `device="cuda"` where there is none.
+        **Raises:** `InputError` for `device="cuda"` where there is none, or for more ranks than there are GPUs.
         """
-        import torch
-
-        device = self.device
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        elif device == "cuda" and not torch.cuda.is_available():
-            raise InputError("device is 'cuda', and torch finds no CUDA device here; expected 'cpu' or 'auto'")
+        device = device_of(self.device, self.ranks // self.machines)
         graph = self.graph if self.graph == "synthetic" else str(Path(self.graph).resolve())
         pin_memory = device == "cuda" if self.pin_memory is None else self.pin_memory
         return replace(self, device=device, graph=graph, pin_memory=pin_memory)

@@ -41,7 +41,7 @@ def _machine() -> dict[str, Any]:
     return {name: here[name] for name in _OF_THE_MACHINE} | {"threads": os.environ.get("OMP_NUM_THREADS")}
 
 
-def _folder_stamp(graph: str) -> list[tuple[str, int, int]] | None:
+def folder_stamp(graph: str) -> list[tuple[str, int, int]] | None:
     """Return name, size and time of every file that a graph is read from."""
     if graph == "synthetic":
         return None
@@ -57,7 +57,7 @@ def key_of(point: Point) -> str:
         "tclab": __version__,
         "point": point.to_dict(),
         "machine": _machine(),
-        "files": _folder_stamp(point.graph),
+        "files": folder_stamp(point.graph),
     }
     own = own_code(point)
     if own:  # of a user's own, each version of its file stands for itself
@@ -90,7 +90,11 @@ class Results:
 
     def read(self, point: Point) -> pa.Table | None:
         """Return a point's rows, or `None` where it has not been run here."""
-        path = self.path(point)
+        return self.read_file(self.path(point).name)
+
+    def read_file(self, name: str) -> pa.Table | None:
+        """Return the rows of one file by its name, or `None` where there is none."""
+        path = self.folder / name
         return _read(path) if path.exists() else None
 
     def write(self, point: Point, rows: pa.Table) -> None:
@@ -99,22 +103,58 @@ class Results:
         handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".writing-", suffix=".parquet")
         os.close(handle)
         try:
-            pq.write_table(rows, temporary)
+            about = {"schema": SCHEMA_VERSION, "tclab": __version__, "point": point.to_dict()}
+            pq.write_table(rows.replace_schema_metadata({_ABOUT: json.dumps(about)}), temporary)
             os.replace(temporary, path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
 
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("[!.]*.parquet"))
+
     def frame(self) -> pd.DataFrame:
         """Return the rows of every point in the folder, whichever machine measured them."""
-        return frame(
-            pa.concat_tables([SCHEMA.empty_table(), *map(_read, sorted(self.folder.glob("[!.]*.parquet")))])
-        )
+        return frame(pa.concat_tables([SCHEMA.empty_table(), *map(_read, self._files())]))
+
+    def kept(self) -> dict[Point, pa.Table]:
+        """Return the points in the folder with their rows, whichever machine measured them, the newest last.
+
+        A point whose graph is no longer where it was, or whose strategy this process does not know, is left out.
+
+        **Raises:** `InputError` for a file that a newer version of tclab wrote.
+        """
+        found: dict[Point, pa.Table] = {}
+        for path in sorted(self._files(), key=lambda path: path.stat().st_mtime_ns):
+            rows, about = _opened(path)
+            try:
+                point = Point.from_dict(about["point"])
+            except (InputError, TypeError, KeyError):
+                continue
+            found.pop(point, None)
+            found[point] = rows
+        return found
+
+
+_ABOUT = b"tclab"  # the key of what a file says of itself: schema, version, point
 
 
 def _read(path: Path) -> pa.Table:
+    return _opened(path)[0]
+
+
+def _opened(path: Path) -> tuple[pa.Table, dict[str, Any]]:
+    """Return a file's rows, and what it says of itself."""
     try:
-        return pq.read_table(path).cast(SCHEMA)
+        rows = pq.read_table(path)
+        about = json.loads((rows.schema.metadata or {}).get(_ABOUT, b"{}"))
+        newer = about.get("schema", SCHEMA_VERSION) > SCHEMA_VERSION
+        if not newer:
+            return rows.replace_schema_metadata(None).cast(SCHEMA), about
     except (pa.ArrowInvalid, ValueError) as error:
         why = str(error).splitlines()[0]
         raise InputError(f"{path} is no file of rows that this version of tclab can read: {why}") from None
+    raise InputError(
+        f"{path} was written by a newer tclab ({about.get('tclab')}, rows of version {about['schema']}; this is "
+        f"{__version__}, which reads version {SCHEMA_VERSION}): update tclab, or choose another results folder"
+    )

@@ -14,8 +14,19 @@ from torch import Tensor
 from tclab.masking import get as strategy_of
 from tclab.perturbation import stored, synthetic_perturbations
 from tclab.sweeps.point import Point
+from tclab.sweeps.together import Together
 from tclab.timing import Ledger, NoLedger
-from tclab.training import Batches, LoadedBatch, Loader, Step, double_buffered, loader, run_lightning, run_plain
+from tclab.training import (
+    Batches,
+    LoadedBatch,
+    Loader,
+    Shard,
+    Step,
+    double_buffered,
+    loader,
+    run_lightning,
+    run_plain,
+)
 
 EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run
 
@@ -30,12 +41,14 @@ class Rig:
     - `data`: its batches, each made when it is asked for.
     - `loads`: an epoch of them by the point's workers, again and again.
     - `step`: what is run on each.
+    - `together`: of several ranks, each of which has a rig.
     """
 
     point: Point
     data: Batches
     loads: Loader
     step: Step
+    together: Together | None = None
 
     def batches(self) -> Iterator[LoadedBatch]:
         """Return an epoch's batches, copied ahead to the device where the point says so."""
@@ -44,20 +57,29 @@ class Rig:
     def run(self, batches: Iterable[Any], *, steps: int, ledger: Ledger | NoLedger | None = None) -> list[Tensor]:
         """Run some steps in the point's loop and return their losses, [] each; none in mode `data`."""
         run = run_lightning if self.point.loop == "lightning" else run_plain
-        return run(self.step, batches, steps=steps, ledger=ledger)
+        told = ledger if self.together is None else self.together.told(ledger)
+        return run(self.step, batches, steps=steps, ledger=told)
 
 
 @contextmanager
-def rig(point: Point, samples: int) -> Iterator[Rig]:
-    """Set a resolved point up on so many synthetic samples; what it keeps on disk is gone afterwards."""
+def rig(point: Point, samples: int, together: Together | None = None) -> Iterator[Rig]:
+    """Set a resolved point up on so many synthetic samples; what it keeps on disk is gone afterwards.
+
+    **Arguments:**
+
+    - `samples`: for each rank.
+    - `together`: this rank among the point's; each trains on its own part of every batch.
+    """
     graph = point.cell_graph()
-    perturbations = synthetic_perturbations(graph, samples, deleted=point.deleted, seed=point.seed)
+    perturbations = synthetic_perturbations(graph, samples * point.ranks, deleted=point.deleted, seed=point.seed)
     kind = strategy_of(point.strategy)
     loading = kind(graph, ship_edges=point.ship_edges, collation=point.collation)
-    with tempfile.TemporaryDirectory(prefix="tclab-") as place:
-        loading.prepare(perturbations, Path(place) / "store")
+    with _place(together) as place:
+        loading.prepare(perturbations, place / "store")
         try:
-            read = stored(graph, perturbations, Path(place) / "samples", point.store)
+            read = stored(graph, perturbations, place / "samples", point.store)
+            if together is not None and together.local_rank == 0:
+                together.from_every(str(place))  # what is kept on disk is whole: the other ranks may open it
             step = Step(
                 point.kind,
                 kind(graph.to(point.device), ship_edges=point.ship_edges),
@@ -71,8 +93,13 @@ def rig(point: Point, samples: int) -> Iterator[Rig]:
                 optimizer=point.optimizer,
                 accumulate=point.accumulate,
                 habits=point.habits,
+                gather_interval=point.gather_interval,
+                exchange=point.exchange(),
+                checkpoint=point.checkpoint,
+                compile=point.compile,
             )
-            data = Batches(loading, read, point.batch_size)
+            shard = Shard() if together is None else Shard(together.rank, together.ranks)
+            data = Batches(loading, read, point.batch_size, micro_batch=point.micro_batch, shard=shard)
             loads = loader(
                 data,
                 workers=point.workers,
@@ -81,6 +108,19 @@ def rig(point: Point, samples: int) -> Iterator[Rig]:
                 start_method=point.start_method,
                 persistent_workers=point.persistent_workers,
             )
-            yield Rig(point, data, loads, step)
+            yield Rig(point, data, loads, step, together)
+            if together is not None:
+                together.meet()  # nobody reads from disk any more
         finally:
             loading.close()
+
+
+@contextmanager
+def _place(together: Together | None) -> Iterator[Path]:
+    """Yield a folder for what is kept on disk; of several ranks the first on each node makes it, for all there."""
+    if together is None or together.local_rank == 0:
+        with tempfile.TemporaryDirectory(prefix="tclab-") as place:
+            yield Path(place)
+        return
+    places = together.from_every("")
+    yield Path(places[together.rank - together.local_rank])

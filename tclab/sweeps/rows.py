@@ -13,7 +13,7 @@ from tclab.errors import InputError
 from tclab.sweeps.point import Point
 
 # Raised when a column changes its meaning: rows of another version are measured again, never mixed in.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _TEXT, _WHOLE, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
@@ -31,7 +31,9 @@ POINT_COLUMNS = {
 }
 MEASURED_COLUMNS = {
     "stage": _TEXT,
-    "where": _TEXT,  # host, device or worker: whose time it is; loading: batches made within the host's wait
+    # host, device or worker: whose time it is; loading: batches made within the host's wait. Of several ranks the
+    # mean; each has rows of its own, too: "rank 0", …, whose step is the stage `whole`
+    "where": _TEXT,
     "n": _WHOLE,  # steps that were timed, and had that stage
     "median_seconds": _REAL,
     "q1_seconds": _REAL,
@@ -42,7 +44,7 @@ MEASURED_COLUMNS = {
     "allocations": _WHOLE,  # results with memory of their own
     "allocated_bytes": _WHOLE,
     # of the whole step, on rows with stage = "step" only
-    "samples_per_second": _REAL,
+    "samples_per_second": _REAL,  # of all ranks together
     "batch_bytes": _WHOLE,  # all that travels with a batch
     "edge_bytes": _WHOLE,  # edges, weights and edge masks among it
     "peak_bytes": _WHOLE,
@@ -74,7 +76,23 @@ MORE_COLUMNS = {
     "clip": _REAL,  # null where gradients are not clipped
     "optimizer": _TEXT,
     "accumulate": _WHOLE,
+    "micro_batch": _WHOLE,  # null where a batch is gone through whole
+    "checkpoint": _FLAG,
+    "compile": _FLAG,
     "habits": _TEXT,  # with commas between; empty for none
+    "machines": _WHOLE,  # that the ranks are on
+    "backend": _TEXT,  # gloo or nccl; null for one rank, as the columns down to compression
+    "no_sync": _FLAG,  # null where nothing is accumulated
+    "bucket_cap_mb": _REAL,
+    "find_unused_parameters": _FLAG,
+    "static_graph": _FLAG,
+    "compression": _TEXT,
+    "gather_interval": _WHOLE,  # null for the loss's own
+    "gradient_bytes": _WHOLE,  # of a step's gradients that ranks exchange, before compression
+    "buckets": _WHOLE,  # that they are exchanged in
+    "late_share": _REAL,  # of one rank: of all exchanges those that it came to last
+    "hidden": _WHOLE,  # null for the model's own, as layers
+    "layers": _WHOLE,
     "exact": _FLAG,
     "gate": _TEXT,  # passed, failed or inexact; null where it was not run
     "gate_fp64_error": _REAL,
@@ -125,6 +143,7 @@ def columns_of(point: Point) -> dict[str, Any]:
     fields = point.to_dict()
     networks = fields.pop("networks")
     fields["habits"] = ",".join(fields["habits"])
+    fields["backend"] = point.backend
     if isinstance(networks, tuple):
         return {**fields, "networks": len(networks), "network_names": ",".join(networks)}
     return {**fields, "networks": networks}

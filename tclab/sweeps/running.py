@@ -17,6 +17,9 @@ from typing import IO, Any
 import pandas as pd
 import pyarrow as pa
 
+from tclab.sweeps.gpus import gpus
+from tclab.sweeps.launched import HANG_SECONDS, Launched
+from tclab.sweeps.meeting import call
 from tclab.sweeps.own_code import own_code, own_modules
 from tclab.sweeps.point import ALLOCATORS, Point
 from tclab.sweeps.rows import columns_of, frame, table
@@ -25,10 +28,7 @@ from tclab.sweeps.rows import columns_of, frame, table
 class _Child:
     """A child process that serves points, and what it says when it dies."""
 
-    def __init__(self, allocator: str, memory_bytes: int | None) -> None:
-        environment = {**os.environ, **ALLOCATORS[allocator]}
-        if memory_bytes is not None:
-            environment["TCLAB_MEMORY_BYTES"] = str(memory_bytes)
+    def __init__(self, environment: dict[str, str]) -> None:
         self.own_code: dict[str, str] = {}  # of the user's modules that it has imported, as they were then
         self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (close() ends it)
         self._process = subprocess.Popen(
@@ -36,15 +36,12 @@ class _Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._words,
-            env={
-                **environment,
-                "PYTHONPATH": os.pathsep.join([str(_SOURCE), os.environ.get("PYTHONPATH", "")]),
-            },
+            env=environment,
             start_new_session=True,  # an interrupt of the notebook is the sweep's to handle, not the child's
         )
 
-    def ask(self, request: dict[str, Any]) -> list[dict[str, Any]] | str:
-        """Return the rows of a request, or how the child died."""
+    def ask(self, request: dict[str, Any], *, hang_seconds: float) -> list[dict[str, Any]] | str:
+        """Return the rows of a request, or how the child died; one that hangs is waited for."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         killed = _killed_for_memory()
@@ -77,10 +74,15 @@ class _Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def close(self) -> None:
-        """End the process and its workers."""
-        if self.alive:
+    def kill(self) -> None:
+        """End the process and its workers at once."""
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End everything."""
+        if self.alive:
+            self.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._words):
             if pipe is not None:
@@ -88,9 +90,31 @@ class _Child:
 
 
 # The children must import the tclab that their parent runs, also where that one is not installed.
-_SOURCE = Path(__file__).resolve().parents[2]
-_children: dict[tuple[str, int | None], _Child] = {}
+SOURCE = Path(__file__).resolve().parents[2]
+_children: dict[tuple[Any, ...], _Child | Launched] = {}
 _lock = threading.RLock()
+
+
+def _environment(point: Point, memory_bytes: int | None) -> dict[str, str]:
+    """Return the variables that a process which runs points has."""
+    # of a Slurm job's variables Lightning would make ranks that this point does not have
+    found = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    found |= ALLOCATORS[point.allocator]
+    found["PYTHONPATH"] = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])
+    if memory_bytes is not None:
+        found["TCLAB_MEMORY_BYTES"] = str(memory_bytes)
+    if point.ranks > 1 and point.device == "cuda":
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(gpus().good)
+    return found
+
+
+def _started(point: Point, memory_bytes: int | None) -> _Child | Launched:
+    """Start what runs a point; of several ranks only one set is kept, for each has all its memory and caches."""
+    if point.ranks == 1:
+        return _Child(_environment(point, memory_bytes))
+    for key in [key for key, child in _children.items() if isinstance(child, Launched)]:
+        _children.pop(key).close()
+    return Launched(point.ranks, _environment(point, memory_bytes))
 
 
 def _killed_for_memory() -> int | None:
@@ -112,41 +136,61 @@ def close_children() -> None:
             _children.popitem()[1].close()
 
 
-def rows_of(point: Point, *, fresh: bool = False, memory_bytes: int | None = None) -> pa.Table:
+def request_of(point: Point) -> dict[str, Any]:
+    """Return what a process that runs points is asked for a resolved one."""
+    return {
+        "point": point.to_dict(),
+        "modules": own_modules(point),
+        "path": [p for p in sys.path if p] + [os.getcwd()],
+    }
+
+
+def rows_of(
+    point: Point, *, fresh: bool = False, memory_bytes: int | None = None, hang_seconds: float = HANG_SECONDS
+) -> pa.Table:
     """Return the rows of one point as an arrow table; see `run`."""
     reason = point.skipped()
     if reason is not None:
         return table([{**columns_of(point), "stage": "step", "status": reason}])
     point = point.resolved()
-    answer = answer_of(point, fresh=fresh, memory_bytes=memory_bytes)
+    if point.machines > 1:
+        endpoint = call()
+        answer = run_on_machines(point, 0, endpoint, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
+    else:
+        answer = answer_of(point, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
     if isinstance(answer, str):
         answer = [{**columns_of(point), "stage": "step", "status": answer}]
     return table(answer)
 
 
+def _key(point: Point, memory_bytes: int | None) -> tuple[Any, ...]:
+    """Return what points must have in common to be run by the same child."""
+    return (point.ranks, point.allocator, memory_bytes, point.device if point.ranks > 1 else None)
+
+
 def answer_of(
-    point: Point, *, fresh: bool, memory_bytes: int | None = None, **more: Any
+    point: Point,
+    *,
+    fresh: bool,
+    memory_bytes: int | None = None,
+    hang_seconds: float = HANG_SECONDS,
+    **more: Any,
 ) -> list[dict[str, Any]] | str:
     """Return what a child process answers about a resolved point, or how it died; `more` goes with the request."""
-    request = {
-        "point": point.to_dict(),
-        "modules": own_modules(point),
-        "path": [p for p in sys.path if p] + [os.getcwd()],
-        **more,
-    }
+    request = {**request_of(point), **more}
     with _lock:
-        key = (point.allocator, memory_bytes)
+        key = _key(point, memory_bytes)
         child = None if fresh else _children.pop(key, None)
         own = own_code(point)
         if child is not None and (not child.alive or any(child.own_code.get(m, h) != h for m, h in own.items())):
             child.close()  # dead, or it has imported code that has changed since
             child = None
         if child is None:
-            child = _Child(point.allocator, memory_bytes)
+            child = _started(point, memory_bytes)
         child.own_code |= own
         _running.append(child)
         try:
-            answer = child.ask(request)
+            answer = child.ask(request, hang_seconds=hang_seconds)
         except BaseException:  # an interrupt: what the child is at cannot be taken up again
             child.close()
             raise
@@ -159,18 +203,77 @@ def answer_of(
     return answer
 
 
-_running: list[_Child] = []
+def warm_up(allocator: str = "default") -> None:
+    """Start the child that the next point will be run in, so that its imports are over by then.
+
+    Nothing happens where one waits already, or is at work.
+
+    **Arguments:**
+
+    - `allocator`: the points' own; see `Point`.
+    """
+    if not _lock.acquire(blocking=False):
+        return  # a point is being run: its child is warm
+    try:
+        point = Point(allocator=allocator)
+        key = _key(point, None)
+        child = _children.get(key)
+        if child is None or not child.alive:
+            if child is not None:
+                child.close()
+            _children[key] = _started(point, None)
+    finally:
+        _lock.release()
+
+
+_running: list[_Child | Launched] = []
 
 
 def abandon() -> None:
-    """Kill the child that is at work now, if any; its point ends with `failed: killed by SIGKILL`."""
-    for child in _running:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
+    """Kill what is at work now, with all its ranks; its point ends with `failed: killed by SIGKILL`."""
+    for child in tuple(_running):
+        child.kill()
 
 
-def run(point: Point, *, fresh: bool = False, memory_bytes: int | None = None) -> pd.DataFrame:
-    """Run one point in a child process and return its rows, one for each stage.
+def run_on_machines(
+    point: Point,
+    node: int,
+    endpoint: str,
+    *,
+    memory_bytes: int | None = None,
+    hang_seconds: float = HANG_SECONDS,
+) -> list[dict[str, Any]] | str:
+    """Run a resolved point whose ranks are on several machines; called on each, the first answers as a child does.
+
+    **Arguments:**
+
+    - `node`: which of the point's machines this is, from 0 up.
+    - `endpoint`: "host:port" of the first, free, the same on all.
+    """
+    environment = _environment(point, memory_bytes)
+    launched = Launched(
+        point.ranks // point.machines, environment, nodes=point.machines, node=node, endpoint=endpoint
+    )
+    _running.append(launched)
+    answer: list[dict[str, Any]] | str = []
+    try:
+        if node:
+            launched.wait()
+        else:
+            answer = launched.ask(request_of(point), hang_seconds=hang_seconds)
+    except BaseException:
+        launched.close()
+        raise
+    finally:
+        _running.remove(launched)
+    launched.finish()
+    return answer
+
+
+def run(
+    point: Point, *, fresh: bool = False, memory_bytes: int | None = None, hang_seconds: float = HANG_SECONDS
+) -> pd.DataFrame:
+    """Run one point in a child process, or its ranks in one each, and return its rows, one for each stage.
 
     The gate goes first: a strategy that does not give what `subgraph` gives has one row, `wrong`, and no time.
     A point that cannot be run, runs out of memory or crashes has one row that says so in `status`.
@@ -180,8 +283,9 @@ def run(point: Point, *, fresh: bool = False, memory_bytes: int | None = None) -
     - `point`: what is run, on a device made definite here.
     - `fresh`: in a process of its own, so that nothing is carried over from earlier points; the child is kept
       warm for the next point otherwise.
-    - `memory_bytes`: refuse to let the child's memory grow past this (Linux).
+    - `memory_bytes`: refuse to let the child's memory, or that of each rank, grow past this (Linux).
+    - `hang_seconds`: of several ranks, how long none may enter a stage until one is said to hang.
 
     **Raises:** `InputError` for `device="cuda"` where there is none, or a strategy no child could import.
     """
-    return frame(rows_of(point, fresh=fresh, memory_bytes=memory_bytes))
+    return frame(rows_of(point, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds))

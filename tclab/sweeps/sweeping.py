@@ -7,15 +7,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
-from tclab.errors import InputError
+from tclab.errors import InputError, unknown
+from tclab.sweeps.launched import HANG_SECONDS
 from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
 from tclab.sweeps.rows import SCHEMA, columns_of, frame, table
 from tclab.sweeps.running import rows_of
+
+EXECUTORS = ("local", "slurm")
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Progress:
         return f"[{self.done}/{self.total}] {what}: {how}{' (kept)' if self.kept else ''}"
 
 
-def _again(rows: pa.Table) -> bool:
+def failed_or_oom(rows: pa.Table) -> bool:
     """Return whether a point's rows say that it ran out of memory or failed."""
     return any(status == "oom" or status.startswith("failed") for status in rows["status"].to_pylist())
 
@@ -58,10 +62,13 @@ def sweep(
     fresh: bool = False,
     budget_seconds: float | None = None,
     memory_bytes: int | None = None,
+    hang_seconds: float = HANG_SECONDS,
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
+    executor: str = "local",
+    **cluster: Any,
 ) -> pd.DataFrame:
-    """Run points one after the other and return their rows in the points' order.
+    """Run points, one after the other here or as jobs of a cluster, and return their rows in the points' order.
 
     Each point's rows are kept in the results folder as soon as it is through. Points that are there already,
     from this machine and these versions, are read, so a sweep that was killed goes on where it stopped.
@@ -70,13 +77,33 @@ def sweep(
 
     - `results`: the folder.
     - `retry`: run points again that ran out of memory or failed.
-    - `fresh`, `memory_bytes`: as for `run`.
+    - `fresh`, `memory_bytes`, `hang_seconds`: as for `run`.
     - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept.
     - `progress`: called after each point.
-    - `stop`: looked at before each point.
+    - `stop`: looked at before each point; on Slurm it cancels the jobs.
+    - `executor`: "local", or "slurm": a job array, sent from here, whose jobs run this function. They are found
+      again by a later call with the same points and results, wherever the earlier one was closed.
+    - `cluster`: for Slurm, sbatch's options by name (`partition`, `gpus_per_node`, `cpus_per_task`, `mem`,
+      `account`, `constraint`, …; `time` in minutes or as "1:30:00", 60 minutes where it is not given), and
+      `points_per_job` (1). `None` leaves one to the cluster. What is there already is judged by these, too: rows
+      of one partition do not stand in for another's.
 
-    **Raises:** `InputError` for a folder that cannot be written; what has been measured stays.
+    **Raises:** `InputError` for a folder that cannot be written; what has been measured stays. On Slurm also for
+    options that it refuses.
     """
+    if executor not in EXECUTORS:
+        raise unknown("executor", executor, EXECUTORS)
+    if executor == "slurm":
+        from tclab.sweeps.slurm import sweep_on_slurm
+
+        if budget_seconds is not None:
+            raise InputError("budget_seconds is for executor='local'; on Slurm `time` is each job's limit")
+        return sweep_on_slurm(
+            points, results=results, retry=retry, fresh=fresh, memory_bytes=memory_bytes,
+            hang_seconds=hang_seconds, progress=progress, stop=stop, **cluster,
+        )  # fmt: skip
+    if given := [name for name, value in cluster.items() if value not in (None, "", 0)]:
+        raise InputError(f"{', '.join(given)}: no option of a local sweep; executor='slurm' takes those of sbatch")
     wanted = list(dict.fromkeys(points))
     if budget_seconds is not None and not budget_seconds > 0:
         raise InputError(f"budget_seconds is {budget_seconds!r}, expected a number above 0, or None for no limit")
@@ -85,19 +112,20 @@ def sweep(
     found: list[pa.Table] = [SCHEMA.empty_table()]
     for done, point in enumerate(wanted, start=1):
         if stop is not None and stop.is_set():
-            found.append(_not_run(point, "stopped"))
+            found.append(not_measured(point, "not run: stopped"))
             continue
         rows = folder.read(point)
-        kept = rows is not None and not (retry and _again(rows))
+        kept = rows is not None and not (retry and failed_or_oom(rows))
         if not kept:
             if budget_seconds is not None and monotonic() - begin > budget_seconds:
-                found.append(_not_run(point, f"the budget of {budget_seconds:g} s was spent"))
+                found.append(not_measured(point, f"not run: the budget of {budget_seconds:g} s was spent"))
                 continue
-            rows = rows_of(point, fresh=fresh, memory_bytes=memory_bytes)
-            if stop is not None and stop.is_set() and _again(rows):
-                found.append(_not_run(point, "stopped"))  # its child was killed by the stop
+            rows = rows_of(point, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
+            if stop is not None and stop.is_set() and failed_or_oom(rows):
+                found.append(not_measured(point, "not run: stopped"))  # its child was killed by the stop
                 continue
-            folder.write(point, rows)
+            if not rows["status"][0].as_py().startswith("not run"):
+                folder.write(point, rows)
         assert rows is not None
         found.append(rows)
         if progress is not None:
@@ -105,5 +133,6 @@ def sweep(
     return frame(pa.concat_tables(found))
 
 
-def _not_run(point: Point, why: str) -> pa.Table:
-    return table([{**columns_of(point), "stage": "step", "status": f"not run: {why}"}])
+def not_measured(point: Point, status: str) -> pa.Table:
+    """Return the row of a point that was not measured, with why."""
+    return table([{**columns_of(point), "stage": "step", "status": status}])

@@ -15,11 +15,14 @@ STAGES = (
     "mask",
     "forward",
     "loss",
+    "gather",  # of every rank's samples, for the loss
     "backward",
+    "waiting",  # for the slowest rank, when nothing is left to compute
     "communication",
     "clip",
     "optimizer",
     "log",
+    "loop",  # what a framework that runs the loop does itself, between the stages
     "other",  # what lies between the stages
 )
 TOLERANCE = 0.02

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -30,27 +31,40 @@ class Communication:
     `frame` and `late`. For each step:
 
     - `exposed_seconds`: from the last bucket's gradients to the end of the last all-reduce; nothing is left to
-      compute then, so the step stands still. On a CPU the ledger's stage `communication` holds it after `finish`,
-      taken out of `backward`.
+      compute then, so the step stands still.
     - `overlapped_seconds`: the time in which some all-reduce ran, less what is exposed.
     - `waiting_seconds`: an all-reduce takes on every rank until the last one has come. Its own time is the shortest
       over the ranks; what a rank spent beyond that it waited for the others.
+    - `exposed_waiting_seconds`: what is exposed on this rank beyond the least over the ranks. On a CPU the
+      ledger's stage `waiting` holds it after `finish`, and the stage `communication` the rest of what is exposed,
+      both taken out of `backward`.
 
     **Arguments:**
 
     - `model`: a `DistributedDataParallel` without a communication hook; it gets one that does what DDP does by
       itself, the mean over ranks.
-    - `ledger`: whose steps are meant.
+    - `ledger`: whose steps are meant; `None` until `watch` says which.
+    - `hook`: what the model's hook is to do in place of that, from a bucket to a future of its mean over ranks.
     """
 
-    def __init__(self, model: Any, ledger: Ledger) -> None:
+    def __init__(
+        self, model: Any, ledger: Ledger | None = None, *, hook: Callable[[Any], Any] | None = None
+    ) -> None:
         self.ledger = ledger
+        self._hook = _mean if hook is None else hook
         self._cuda = next(model.parameters()).is_cuda
         self._exchanges: list[_Exchange] = []
         self._waiting: dict[int, float] = {}
         self._own: dict[int, float] = {}
+        self._least: dict[int, float] = {}  # exposed on the rank where it is least
         self.late: Counter[int] = Counter()  # rank → all-reduces that it came to last
         model.register_comm_hook(self, lambda watch, bucket: _all_reduce(watch, bucket))  # DDP reads annotations
+
+    def watch(self, ledger: Ledger | None) -> None:
+        """Begin anew, beside another ledger; `None` looks away."""
+        self.ledger = ledger
+        self._exchanges, self._waiting, self._own, self._least = [], {}, {}, {}
+        self.late = Counter()
 
     def _now(self) -> Any:
         if not self._cuda:
@@ -67,7 +81,7 @@ class Communication:
     def _steps(self) -> dict[int, list[_Exchange]]:
         found: dict[int, list[_Exchange]] = {}
         for exchange in self._exchanges:
-            if exchange.done is not None and exchange.step < len(self.ledger):
+            if exchange.done is not None and self.ledger is not None and exchange.step < len(self.ledger):
                 found.setdefault(exchange.step, []).append(exchange)
         return found
 
@@ -80,21 +94,36 @@ class Communication:
             torch.cuda.synchronize()
         steps = self._steps()
         own = [self._seconds(e.ready, e.done) for exchanges in steps.values() for e in exchanges]
+        exposed = [self._spans(exchanges)[1] for exchanges in steps.values()]
         device = "cuda" if self._cuda else "cpu"
-        mine = torch.tensor(own, dtype=torch.float64, device=device)
+        mine = torch.tensor(own + exposed, dtype=torch.float64, device=device)
         every = [torch.empty_like(mine) for _ in range(distributed.get_world_size())]
         distributed.all_gather(every, mine)
-        ranks = torch.stack(every).cpu()  # [ranks, exchanges]
-        fastest = ranks.min(0)
+        ranks = torch.stack(every).cpu()  # [ranks, exchanges and steps]
+        fastest = ranks[:, : len(own)].min(0)
         self.late.update(fastest.indices.tolist())  # who came last waited least
+        least = ranks[:, len(own) :].min(0).values.tolist()
         place = 0
-        for step, exchanges in steps.items():
+        for number, (step, exchanges) in enumerate(steps.items()):
             end = place + len(exchanges)
             self._own[step] = float(fastest.values[place:end].sum())
             self._waiting[step] = sum(own[place:end]) - self._own[step]
+            self._least[step] = least[number]
             place = end
-            if not self._cuda:
-                self.ledger.reassign(step, exchanges[-1].ready, max(e.done for e in exchanges), "communication")
+            if not self._cuda and self.ledger is not None:
+                begin, done = exchanges[-1].ready, max(e.done for e in exchanges)
+                until = done - round(least[number] * 1e9)
+                self.ledger.reassign(step, begin, until, "waiting")
+                self.ledger.reassign(step, until, done, "communication")
+
+    def _spans(self, exchanges: list[_Exchange]) -> tuple[float, float]:
+        """Return the seconds in which some all-reduce of a step ran, and those of them that are exposed."""
+        begin = exchanges[0].ready
+        busy, reached = 0.0, 0.0
+        for ready, done in sorted((self._seconds(begin, e.ready), self._seconds(begin, e.done)) for e in exchanges):
+            busy += max(0.0, done - max(ready, reached))
+            reached = max(reached, done)
+        return busy, max(0.0, reached - self._seconds(begin, exchanges[-1].ready))
 
     def frame(self) -> pd.DataFrame:
         """Return one row per step: `buckets`, `bytes`, and the seconds that the class tells of."""
@@ -102,13 +131,8 @@ class Communication:
 
         rows = []
         for step, exchanges in self._steps().items():
-            begin = exchanges[0].ready
-            spans = sorted((self._seconds(begin, e.ready), self._seconds(begin, e.done)) for e in exchanges)
-            busy, reached = 0.0, 0.0
-            for ready, done in spans:
-                busy += max(0.0, done - max(ready, reached))
-                reached = max(reached, done)
-            exposed = max(0.0, reached - self._seconds(begin, exchanges[-1].ready))
+            busy, exposed = self._spans(exchanges)
+            least = self._least.get(step)
             rows.append(
                 {
                     "step": step,
@@ -118,21 +142,29 @@ class Communication:
                     "overlapped_seconds": busy - min(busy, exposed),
                     "own_seconds": self._own.get(step),
                     "waiting_seconds": self._waiting.get(step),
+                    "exposed_waiting_seconds": None if least is None else exposed - least,
                 }
             )
         return pd.DataFrame(rows)
 
 
 def _all_reduce(watch: Communication, bucket: Any) -> Any:
-    """Do what DDP does without a hook: the mean over ranks; and keep when it began and ended."""
-    from torch import distributed
-
+    """Exchange a bucket, and keep when that began and ended, where somebody looks."""
+    if watch.ledger is None:
+        return watch._hook(bucket)
     exchange = _Exchange(len(watch.ledger), bucket.buffer().nbytes, watch._now())
     watch._exchanges.append(exchange)
-    buffer = bucket.buffer().div_(distributed.get_world_size())
 
     def done(future: Any) -> Any:
         exchange.done = watch._now()
-        return future.value()[0]
+        return future.value()
 
-    return distributed.all_reduce(buffer, async_op=True).get_future().then(done)
+    return watch._hook(bucket).then(done)
+
+
+def _mean(bucket: Any) -> Any:
+    """Do what DDP does without a hook: the mean over ranks."""
+    from torch import distributed
+
+    buffer = bucket.buffer().div_(distributed.get_world_size())
+    return distributed.all_reduce(buffer, async_op=True).get_future().then(lambda future: future.value()[0])

@@ -56,6 +56,9 @@ def _gpu(index: int) -> dict[str, Any]:
         "gpu_temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
         "gpu_power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
         "gpu_throttle_reasons": lambda: hex(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+        "gpu_memory_used_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used),
+        "gpu_memory_total_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+        "gpu_busy_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
         "gpu_other_processes": lambda: sum(
             process.pid != os.getpid() for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         ),
@@ -85,7 +88,8 @@ def conditions(gpu: int = 0) -> dict[str, float | int | str | None]:
     The load over one minute; the share of the last ten seconds in which something waited for a processor, in
     percent (Linux's pressure stall information); memory left, in bytes; how often a container's limit stopped it;
     the processor's governor and clock; and of one GPU its clocks, temperature, power, reasons for a lower clock
-    (NVML's bits) and how many other processes use it.
+    (NVML's bits), its memory in use and in all, the share of the last moment in which it was busy, in percent, and
+    how many other processes use it.
     """
     try:
         load: float | None = os.getloadavg()[0]
@@ -105,6 +109,9 @@ def conditions(gpu: int = 0) -> dict[str, float | int | str | None]:
         "gpu_temperature_celsius": None,
         "gpu_power_watts": None,
         "gpu_throttle_reasons": None,
+        "gpu_memory_used_bytes": None,
+        "gpu_memory_total_bytes": None,
+        "gpu_busy_percent": None,
         "gpu_other_processes": None,
         **_gpu(gpu),
     }

@@ -1,6 +1,7 @@
 """One step and everything around it: loading, a step's stages, the loops, the gate that goes before any clock."""
 
 from tclab.training.checking import Check, check
+from tclab.training.ddp import BUCKET_MB, COMPRESSIONS, Exchange
 from tclab.training.double_buffer import double_buffered
 from tclab.training.gate import GateResult, Reference, gate
 from tclab.training.habits import HABITS, Habit
@@ -8,9 +9,12 @@ from tclab.training.lightning_loop import lightning_module, run_lightning
 from tclab.training.loading import START_METHODS, Batches, LoadedBatch, Loader, WorkerDiedError, loader
 from tclab.training.loops import LOOPS, run_plain
 from tclab.training.pipeline import Machinery, Simulated, Speeds, simulate
+from tclab.training.shards import Shard
 from tclab.training.step import DTYPES, MODES, OPTIMIZERS, Step
 
 __all__ = [
+    "BUCKET_MB",
+    "COMPRESSIONS",
     "DTYPES",
     "HABITS",
     "LOOPS",
@@ -19,12 +23,14 @@ __all__ = [
     "START_METHODS",
     "Batches",
     "Check",
+    "Exchange",
     "GateResult",
     "Habit",
     "LoadedBatch",
     "Loader",
     "Machinery",
     "Reference",
+    "Shard",
     "Simulated",
     "Speeds",
     "Step",

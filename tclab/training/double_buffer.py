@@ -56,7 +56,6 @@ def _arrived(loaded: LoadedBatch, device: torch.device) -> LoadedBatch:
     assert loaded.copied is not None
     current = torch.cuda.current_stream(device)
     current.wait_event(loaded.copied[1])
-    buffer = loaded.batch.buffer
-    for tensor in loaded.batch.tensors.values() if buffer is None else [buffer]:
+    for tensor in loaded.batch.held:
         tensor.record_stream(current)  # so that its memory is not given to the next copy while it is read
     return loaded

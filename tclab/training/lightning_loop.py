@@ -96,14 +96,21 @@ def lightning_module(step: Step, *, ledger: Ledger | NoLedger | None = None) -> 
     return _task()(step, NoLedger() if ledger is None else ledger)
 
 
+def _inside(watched: Ledger | NoLedger, batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield batch after batch; from one to the next is the stage `loop`, but for the stages that lie inside."""
+    for item in batches:
+        held, item = [item], None  # so that the loop alone holds it, and can let it go
+        with watched.stage("loop"):
+            yield held.pop()
+
+
 def run_lightning(
     step: Step, batches: Iterable[Any], *, steps: int, ledger: Ledger | NoLedger | None = None
 ) -> list[Tensor]:
     """Run a step over `steps` batches inside Lightning's `Trainer.fit` and return each one's loss.
 
     As `run_plain`, with all that Lightning does around each step. It logs nothing, keeps no checkpoint and shows
-    no bar. A step ends where its last hook does, so what Lightning does between steps is in none of the stages:
-    it is the ledger's `other`.
+    no bar. What Lightning does itself, between the stages of the step and between steps, is the stage `loop`.
 
     **Raises:** `InputError` where Lightning is not installed, or there are fewer batches than steps.
     """
@@ -111,7 +118,7 @@ def run_lightning(
     module = lightning_module(step, ledger=ledger)
     from lightning.pytorch import Callback, Trainer
 
-    given = _Feed(watched.steps(feed(step, batches, steps)), steps)
+    given = _Feed(_inside(watched, watched.steps(feed(step, batches, steps))), steps)
 
     class LastStep(Callback):
         def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:

@@ -17,6 +17,7 @@ from tclab.errors import InputError, unknown
 from tclab.masking import Batch, SharedMemoryError, Strategy
 from tclab.perturbation import Samples
 from tclab.timing import Making, raw_clock_ns
+from tclab.training.shards import Shard
 
 START_METHODS = tuple(multiprocessing.get_all_start_methods())  # the system's own first
 
@@ -59,38 +60,69 @@ class Batches(Dataset[LoadedBatch]):
     - `samples`: where they are read, `Perturbations` or `StoredSamples`.
     - `size`: how many make a batch; samples that fill none are left out.
     - `order`: [n] which samples, in order; all of them as they come unless given.
+    - `shard`: which rank's part of every batch; of one rank, which has all, unless given. A batch of several
+      ranks has `size` samples for each.
+    - `keep_last`: the samples that are left over make a last, smaller batch.
+    - `micro_batch`: make each batch in slices of at most so many samples, which a step goes through one by one.
     """
 
     def __init__(
-        self, strategy: Strategy, samples: Samples, size: int, order: Sequence[int] | np.ndarray | None = None
+        self,
+        strategy: Strategy,
+        samples: Samples,
+        size: int,
+        order: Sequence[int] | np.ndarray | None = None,
+        *,
+        shard: Shard | None = None,
+        keep_last: bool = False,
+        micro_batch: int | None = None,
     ) -> None:
         self.strategy = strategy
         self.samples = samples
         self.size = size
+        self.micro_batch = micro_batch
         self.order = np.arange(len(samples)) if order is None else np.asarray(order, dtype=np.int64)
+        self.shard = Shard() if shard is None else shard
+        self.keep_last = keep_last
 
     def __len__(self) -> int:
-        return len(self.order) // self.size
+        whole, left = divmod(len(self.order), self.size * self.shard.ranks)
+        return whole + (self.keep_last and left > 0)
 
     def __getitem__(self, number: int) -> LoadedBatch:
         if not 0 <= number < len(self):
             raise IndexError(f"batch {number} of {len(self)}")
-        return self.made_of(self.order[number * self.size : (number + 1) * self.size].tolist())
+        return self.made_of(*self.part(self.order, number))
 
-    def made_of(self, indices: Sequence[int]) -> LoadedBatch:
-        """Return the batch of some samples, in the order asked for."""
+    def part(self, order: np.ndarray, number: int) -> tuple[list[int], tuple[int, ...]]:
+        """Return which samples of an order are this rank's in one batch, and how many each rank has."""
+        size = self.size * self.shard.ranks
+        whole = order[number * size : (number + 1) * size].tolist()
+        return self.shard.part(whole), self.shard.sizes(len(whole))
+
+    def made_of(self, indices: Sequence[int], sizes: tuple[int, ...] = ()) -> LoadedBatch:
+        """Return the batch of some samples, in the order asked for; of several ranks it knows all their `sizes`."""
         raw, begin = raw_clock_ns(), perf_counter_ns()
-        read = self.samples.read(indices)
-        lost = self.strategy.lost_by(read.deletions)
-        sampled = perf_counter_ns()
-        encoded = self.strategy.encode(indices, lost)
-        masked = perf_counter_ns()
-        batch = self.strategy.collate(lost, read.scores, encoded)
+        stages = {"sample": 0, "mask": 0, "collate": 0}
+        parts = []
+        most = self.micro_batch or max(len(indices), 1)
+        for first in range(0, max(len(indices), 1), most):  # no samples are a batch too
+            own = indices[first : first + most]
+            started = perf_counter_ns()
+            read = self.samples.read(own)
+            lost = self.strategy.lost_by(read.deletions)
+            sampled = perf_counter_ns()
+            encoded = self.strategy.encode(own, lost)
+            masked = perf_counter_ns()
+            part = self.strategy.collate(lost, read.scores, encoded)
+            parts.append(replace(part, known={**part.known, "sizes": sizes}) if len(sizes) > 1 else part)
+            stages["sample"] += sampled - started
+            stages["mask"] += masked - sampled
+            stages["collate"] += perf_counter_ns() - masked
         end, raw_end = perf_counter_ns(), raw_clock_ns()
         worker = get_worker_info()
-        stages = {"sample": sampled - begin, "mask": masked - sampled, "collate": end - masked}
         made = Making(None if worker is None else worker.id, begin, end, stages, (raw, raw_end))
-        return LoadedBatch(batch, made)
+        return LoadedBatch(parts[0] if len(parts) == 1 else Batch.sliced(parts), made)
 
 
 class _Made(Dataset[Any]):
@@ -99,16 +131,16 @@ class _Made(Dataset[Any]):
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
 
-    def __getitem__(self, indices: Sequence[int]) -> LoadedBatch | _Refused:
+    def __getitem__(self, part: tuple[list[int], tuple[int, ...]]) -> LoadedBatch | _Refused:
         try:
-            return self._batches.made_of(indices)
+            return self._batches.made_of(*part)
         except (InputError, SharedMemoryError) as error:
             if get_worker_info() is None:
                 raise
             return _Refused(type(error), str(error))
 
 
-class _Order(Sampler[list[int]]):
+class _Order(Sampler[tuple[list[int], tuple[int, ...]]]):
     """Which samples make each batch; in another order each epoch where there is a seed."""
 
     def __init__(self, batches: Batches, seed: int | None) -> None:
@@ -119,14 +151,13 @@ class _Order(Sampler[list[int]]):
     def __len__(self) -> int:
         return len(self._batches)
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[tuple[list[int], tuple[int, ...]]]:
         order = self._batches.order
         if self._seed is not None:
             order = np.random.default_rng([self._seed, self._epoch]).permutation(order)
             self._epoch += 1
-        size = self._batches.size
         for number in range(len(self)):
-            yield order[number * size : (number + 1) * size].tolist()
+            yield self._batches.part(order, number)
 
 
 class WorkerDiedError(RuntimeError):

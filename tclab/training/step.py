@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as recomputed
 
 from tclab.errors import InputError, unknown
 from tclab.masking import Batch, Strategy
 from tclab.message_passing import View
-from tclab.models import ModelKind
+from tclab.models import ModelKind, Peers
+from tclab.timing import Communication
+from tclab.training.ddp import Exchange, exchanging, without_gradient
 from tclab.training.habits import checked, put_on_loss, put_on_model, read_one_by_one, with_zero_params
 
 Stage = Callable[[str], AbstractContextManager[Any]]
@@ -34,6 +39,11 @@ CLIP = 10.0  # the norm that the original team clipped to in production
 
 def _no_clock(stage: str) -> AbstractContextManager[None]:
     return nullcontext()
+
+
+def _predictions(output: Any) -> Tensor:
+    found: Tensor = getattr(output, "predictions", output).detach()
+    return found
 
 
 class _Empty(nn.Module):
@@ -73,8 +83,18 @@ class Step:
     - `optimizer`: one of `OPTIMIZERS`, all of them AdamW.
     - `accumulate`: batches whose gradients are added up, each an equal part, before one clip and optimizer step.
     - `habits`: see `tclab.training.habits`.
+    - `gather_interval`: passes between the loss's all-gathers; the loss's own unless given.
+    - `exchange`: how the ranks of this process's group exchange gradients, by DDP; a step of one process unless
+      given. Views are made outside of it. `communication` then watches; mode `empty` exchanges nothing.
+    - `checkpoint`: switch on the model's `checkpoint`.
+    - `compile`: run the model through `torch.compile`.
 
-    **Raises:** `InputError` for an unknown name, with the nearest one, or a number that cannot be.
+    A batch that comes in slices is gone through slice by slice, and the gradients are those of the whole batch:
+    a mean over samples is the slices' means, each weighted by its share. A loss over the batch (one that has
+    `over_batch`) is made from the outputs of all slices, each of which is computed again in the backward.
+
+    **Raises:** `InputError` for an unknown name, with the nearest one, or a number that cannot be; in the first
+    step, for parameters that get no gradient, which DDP would wait for.
     """
 
     def __init__(
@@ -92,7 +112,11 @@ class Step:
         optimizer: str = "fused",
         accumulate: int = 1,
         habits: Iterable[str] = (),
+        checkpoint: bool = False,
+        compile: bool = False,
         learning_rate: float = 1e-4,
+        gather_interval: int | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         for what, value, known in (
             ("mode", mode, MODES),
@@ -117,10 +141,25 @@ class Step:
         torch.manual_seed(seed)
         self.model: nn.Module = _Empty() if mode in WITHOUT_MODEL else kind.build(strategy.graph, metabolism)
         self.model.to(self.device, torch.float64 if dtype == "float64" else None)
+        forward = torch.compile(kind.forward) if compile else kind.forward
+        self._forward: Callable[[View], Any] = partial(forward, self.model)
         if mode not in WITHOUT_MODEL:
+            if checkpoint:
+                if not kind.checkpoints:
+                    raise InputError(f"checkpoint is True, and {kind.name} has no activation checkpointing")
+                self.model.checkpoint = True  # type: ignore[assignment]
             put_on_model(self.model, self.habits)
             self.loss = kind.loss(strategy.graph, loss)
             put_on_loss(self.loss, self.habits)
+            if gather_interval is not None:
+                if getattr(self.loss, "gather_interval", None) is None:
+                    raise InputError(f"gather_interval is {gather_interval!r}, and this loss gathers at none")
+                setattr(self.loss, "gather_interval", gather_interval)  # noqa: B010 (a loss may have none)
+        self.exchange = exchange if mode not in WITHOUT_MODEL else None
+        self.communication: Communication | None = None
+        if self.exchange is not None:
+            self._ddp, self.communication = exchanging(forward, self.model, self.exchange)
+            self._forward = self._ddp
         self.optimizer: torch.optim.Optimizer | None = None
         if mode in _UPDATING:
             self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate, **OPTIMIZERS[optimizer])
@@ -154,42 +193,110 @@ class Step:
         """
         if self.mode == "data":
             return None
-        output = None
+        predictions = None
         if self.mode == "empty":
             with stage("loss"):
                 loss = self.model.get_parameter("number") * 0.0
             with stage("backward"):
                 backward(loss)
         else:
-            with stage("mask"):
-                view = self.strategy.view(moved)
-            loss, output = self._through(view, self._targets(moved), stage, backward)
+            gathered = bool(moved.slices) and getattr(self.loss, "over_batch", False)
+            go = self._gathered if gathered else self._in_turn
+            loss, predictions = go(moved, stage, backward)
         self._batches += 1
         if self._batches % self.accumulate == 0:
             self._update(stage, update)
-        if output is not None and {"item_logging", "print_loss"} & set(self.habits):
+        if predictions is not None and {"item_logging", "print_loss"} & set(self.habits):
             with stage("log"):
-                self._log(loss, output, self._targets(moved))
+                self._log(loss, predictions, self._targets(moved))
         return loss.detach()
 
     def _targets(self, batch: Batch) -> Tensor:
         return batch.target.to(torch.float64 if self.dtype == "float64" else torch.float32)
 
-    def _through(
-        self, view: View, targets: Tensor, stage: Stage, backward: Callable[[Tensor], None]
-    ) -> tuple[Tensor, Any]:
-        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == "bfloat16")
-        with view:  # it closes after the backward, when a strategy may take its buffers back
-            with autocast:
+    def _without_exchange(self, last: bool) -> AbstractContextManager[Any]:
+        """Return DDP's `no_sync` for gradients that are not the last of their sum: of an earlier batch or slice."""
+        if self.exchange is None:
+            return nullcontext()
+        more = self.exchange.no_sync and (self._batches + 1) % self.accumulate
+        if last and not more:
+            return nullcontext()
+        return self._ddp.no_sync()  # type: ignore[operator]
+
+    def _in_turn(self, batch: Batch, stage: Stage, backward: Callable[[Tensor], None]) -> tuple[Tensor, Tensor]:
+        """Go through a batch's slices, or the batch as one, and return the loss and the predictions."""
+        losses, predictions = [], []
+        sizes = batch.parts[0].known.get("sizes")
+        for number, part in enumerate(batch.parts, start=1):
+            with stage("mask"):
+                view = self.strategy.view(part)
+            # the view closes after the backward, when a strategy may take its buffers back
+            with self._without_exchange(last=number == len(batch.parts)), view:
+                with self._autocast():
+                    with stage("forward"):
+                        output = self._forward(view)
+                    with stage("loss"):
+                        loss = self._loss(output, part, sizes, stage)
+                        loss = loss if part.size == batch.size else loss * (part.size / batch.size)
+                with stage("backward"):
+                    backward(loss if self.accumulate == 1 else loss / self.accumulate)
+            losses.append(loss.detach())
+            predictions.append(_predictions(output))
+            del output, loss  # what they keep must be gone before the next slice
+        if self.exchange is not None and self._batches == 0:
+            self._check_gradients(self.exchange)
+        if len(losses) == 1:
+            return losses[0], predictions[0]
+        return torch.stack(losses).sum(), torch.cat(predictions)
+
+    def _gathered(self, batch: Batch, stage: Stage, backward: Callable[[Tensor], None]) -> tuple[Tensor, Tensor]:
+        """As `_in_turn` for a loss over the batch: nothing of a slice but its output is kept for the backward."""
+        if self.strategy.one_view:
+            raise InputError(
+                f"{self.strategy.name} has one view at a time, and a loss over the batch needs those of all slices"
+            )
+        if self.exchange is not None:
+            raise InputError("ranks train together, and slices of a loss over the batch are not exchanged by DDP")
+        with ExitStack() as views, self._autocast():
+            outputs = []
+            for part in batch.slices:
+                with stage("mask"):
+                    view = views.enter_context(self.strategy.view(part))
                 with stage("forward"):
-                    output = self.kind.forward(self.model, view)
-                with stage("loss"):
-                    loss = self.loss(output, targets, epoch=self.epoch)
-                    if "zero_params_loss" in self.habits:
-                        loss = with_zero_params(loss, self.model)
+                    outputs.append(recomputed(self._forward, view, use_reentrant=False))
+            with stage("loss"):
+                output = outputs[0]._make(map(torch.cat, zip(*outputs, strict=True)))
+                loss = self._loss(output, batch, None, stage)
             with stage("backward"):
                 backward(loss if self.accumulate == 1 else loss / self.accumulate)
-        return loss, output
+        return loss, _predictions(output)
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == "bfloat16")
+
+    def _loss(self, output: Any, batch: Batch, sizes: tuple[int, ...] | None, stage: Stage) -> Tensor:
+        """Return the loss of a batch, weighted by its samples where other ranks may have another number."""
+        targets = self._targets(batch)
+        if self.exchange is None:
+            loss = self.loss(output, targets, epoch=self.epoch)
+        else:
+            peers = Peers.here(batch.size)
+            peers = Peers(peers.rank, sizes or peers.sizes, stage)
+            if "peers" in signature(self.loss).parameters:
+                loss = self.loss(output, targets, epoch=self.epoch, peers=peers)  # type: ignore[call-arg]
+            else:
+                loss = self.loss(output, targets, epoch=self.epoch) * peers.share
+        return with_zero_params(loss, self.model) if "zero_params_loss" in self.habits else loss
+
+    def _check_gradients(self, how: Exchange) -> None:
+        """Refuse parameters without a gradient: DDP would leave others of their bucket unexchanged."""
+        unused = without_gradient(self.model)
+        if unused and not (how.find_unused_parameters or how.static_graph):
+            names = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
+            raise InputError(
+                f"{names}: no gradient, and DDP waits for one of every parameter; expected "
+                "find_unused_parameters=True, or static_graph=True where it is so in every step"
+            )
 
     def _update(self, stage: Stage, update: Callable[[], Any] | None) -> None:
         """Clip and step, where the mode has an optimizer, and free the gradients."""
@@ -205,8 +312,8 @@ class Step:
             (update or self.optimizer.step)()
             self.optimizer.zero_grad()
 
-    def _log(self, loss: Tensor, output: Any, targets: Tensor) -> None:
+    def _log(self, loss: Tensor, predictions: Tensor, targets: Tensor) -> None:
         if "item_logging" in self.habits:
-            self.logged = read_one_by_one(loss.detach(), output, targets)
+            self.logged = read_one_by_one(loss.detach(), predictions, targets)
         if "print_loss" in self.habits:
             print(f"Loss: {loss}")

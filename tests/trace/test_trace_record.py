@@ -173,11 +173,14 @@ def test_a_ledger_marks_its_stages_and_lies_beside_them(tmp_path):
     assert ours["forward"] == 8  # before and after what lies inside it
     marks = events[events["name"].str.startswith("ledger: ")].groupby("name")["duration_us"].count()
     assert marks.to_dict() == {"ledger: forward": 4, "ledger: mask": 4, "ledger: clip": 4, "ledger: wait": 4}
-    parts = laid.stages.set_index("stage")["self_us"]
-    seconds = ledger.frame()[lambda f: f.step >= 4].groupby("stage").seconds.sum()
-    for part, stage in (("graph_processing", "mask"), ("model_forward", "forward"), ("optimizer", "clip")):
-        # a mark itself takes microseconds; benchmarks/trace_against_clock.py holds longer stages to 5 %
-        assert parts[part] == pytest.approx(seconds[stage] * 1e6, rel=0.5, abs=200)
+    seconds = ledger.frame()[lambda f: f.step >= 4].groupby(["stage", "step"]).seconds.sum().unstack()
+    whole = {"forward": ["forward", "mask"], "mask": ["mask"], "clip": ["clip"]}  # a mark holds what lies inside it
+    for name, stages in whole.items():
+        marked = events[events["name"] == f"ledger: {name}"]["duration_us"].median()
+        # a mark itself takes microseconds, and the middle step is not the one that a shared machine stops us in;
+        # benchmarks/trace_against_clock.py holds longer stages to 5 %
+        assert marked == pytest.approx(seconds.loc[stages].sum().median() * 1e6, rel=0.5, abs=200), name
+    assert {"graph_processing", "model_forward", "optimizer"} <= set(laid.stages["stage"])
 
 
 def test_spans_need_a_known_distance_of_clocks(write_trace, complete, tmp_path):

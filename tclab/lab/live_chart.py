@@ -1,0 +1,72 @@
+"""One chart that is drawn again as rows arrive: a fixed size, a choice of views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from tclab.lab.charts import (
+    bytes_per_batch,
+    stages,
+    throughput_by_batch_size,
+    throughput_by_networks,
+    throughput_by_strategy,
+)
+
+VIEWS: dict[str, Callable[[pd.DataFrame], Any]] = {
+    "strategies": throughput_by_strategy,
+    "over batch size": throughput_by_batch_size,
+    "over edge types": throughput_by_networks,
+    "stages of a step": stages,
+    "bytes of a batch": bytes_per_batch,
+}
+_WIDTH, _HEIGHT = 480, 280  # pixels, of what lies within the axes
+
+
+def picture(rows: pd.DataFrame, view: str = "strategies") -> Any:
+    """Return a view of some rows at the size that it always has, also of none at all.
+
+    **Arguments:**
+
+    - `view`: one of `VIEWS`.
+    """
+    if rows.empty or not (rows["status"] == "ok").any():
+        return _nothing(rows)
+    return VIEWS[view](rows).properties(width=_WIDTH, height=_HEIGHT)
+
+
+def _nothing(rows: pd.DataFrame) -> Any:
+    lost = rows["status"].value_counts().to_dict() if len(rows) else {}
+    text = [f"{number} × {status}" for status, number in lost.items()] or ["No point has been measured yet."]
+    return (
+        alt.Chart(pd.DataFrame({"text": ["\\n".join(text[:8])]}))
+        .mark_text(align="left", fontSize=13, color="#555555", lineBreak="\\n")
+        .encode(text="text:N", x=alt.value(10), y=alt.value(20))
+        .properties(width=_WIDTH, height=_HEIGHT, title="Nothing to show yet")
+    )
+
+
+class LiveChart:
+    """A picture in a front end, drawn again with `show`.
+
+    Each drawing embeds the chart anew, so it is best asked for a few times a second at most.
+    """
+
+    def __init__(self) -> None:
+        import ipywidgets
+
+        alt.JupyterChart.enable_offline()  # a lab often has no internet
+        self._chart = alt.JupyterChart(
+            _nothing(pd.DataFrame()), embed_options={"actions": False, "renderer": "svg"}
+        )
+        # the page must not jump when a legend comes or goes
+        self.box = ipywidgets.Box(
+            [self._chart], layout=ipywidgets.Layout(height="380px", width="660px", overflow="auto")
+        )
+
+    def show(self, rows: pd.DataFrame, view: str) -> None:
+        """Draw a view of some rows."""
+        self._chart.chart = picture(rows, view)

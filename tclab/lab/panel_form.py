@@ -1,0 +1,206 @@
+"""The form of a panel: a widget for each parameter, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from math import log10
+from typing import Any
+
+import ipywidgets as widgets
+
+from tclab.errors import InputError
+from tclab.lab.panel_state import PanelState
+from tclab.masking import get as strategy_of
+from tclab.masking import names as strategy_names
+from tclab.models import get as model_of
+from tclab.models import names as model_names
+from tclab.sweeps.gpus import ranks_of
+from tclab.training import DTYPES, MODES
+
+_LABEL = "105px"
+_OWN = "the model's own"
+
+
+def _field(kind: Any, name: str, label: str, tip: str, **options: Any) -> Any:
+    made = kind(
+        description=label,
+        tooltip=tip,
+        layout=widgets.Layout(width="100%", **options.pop("layout", {})),
+        style={"description_width": _LABEL},
+        **options,
+    )
+    made.add_class(f"tclab-{name}")
+    return made
+
+
+def _group(title: str, *children: Any) -> Any:
+    return widgets.VBox(
+        [widgets.HTML(f"<b>{title}</b>"), *children], layout=widgets.Layout(width="33%", padding="0 12px 0 0")
+    )
+
+
+class PanelForm:
+    """Widgets for the parameters of a `PanelState`; `read` and `write` are each other's inverse.
+
+    **Arguments:**
+
+    - `state`: what they are set to first.
+    - `gpus`: how many there are here.
+    """
+
+    def __init__(self, state: PanelState, gpus: int) -> None:
+        self._gpus = gpus
+        self._seed = state.seed
+        self._changed: Callable[[], None] | None = None
+        self._scale = 1.0  # as it was written: a slider has steps, and a state need not lie on one
+        self._writing = False
+        text, choice = widgets.Text, widgets.Dropdown
+        self.graph = _field(text, "graph", "graph", "synthetic, or a folder of public files")
+        self.scale = _field(
+            widgets.FloatLogSlider, "scale", "size (1: real)", "of the synthetic graph; edges grow with its square",
+            min=-2, max=0, step=0.05, readout_format=".2g",
+        )  # fmt: skip
+        self.deleted = _field(widgets.IntSlider, "deleted", "nodes deleted", "in each sample", min=0, max=10)
+        self.model = _field(choice, "model", "model", "what is trained", options=model_names())
+        self.hidden = _field(choice, "hidden", "hidden size", "the model's width H", options=[(_OWN, "none")])
+        self.layers = _field(choice, "layers", "layers", "of message passing", options=[(_OWN, "none")])
+        self.strategies = _field(
+            widgets.SelectMultiple, "strategies", "strategies", "several with Ctrl or Shift",
+            options=strategy_names(), rows=8,
+        )  # fmt: skip
+        self.batch_sizes = _field(text, "batch-sizes", "batch sizes", "samples in a batch: 1,2,4")
+        self.networks = _field(
+            text, "networks", "networks", "edge types: 1,3,9 for the first n, names, auto or all"
+        )
+        self.mode = _field(choice, "mode", "mode", "what of a step is run", options=list(MODES))
+        self.device = _field(
+            choice, "device", "device", "auto is a GPU where there is one",
+            options=["auto", "cpu", *(["cuda"] if gpus else [])],
+        )  # fmt: skip
+        self.ranks = _field(
+            widgets.BoundedIntText, "ranks", "ranks", "processes that train together", min=1, max=64
+        )
+        self.dtype = _field(choice, "dtype", "dtype", "bfloat16 is autocast", options=list(DTYPES))
+        self.steps = _field(widgets.IntSlider, "steps", "timed steps", "of each point", min=1, max=50)
+        self.budget = _field(
+            widgets.BoundedFloatText, "budget", "budget [s]", "start no point after so long; 0 for no limit",
+            min=0, max=1e6,
+        )  # fmt: skip
+        self.results = _field(
+            text, "results", "results", "the folder that rows are kept in", continuous_update=False
+        )
+        self.box = widgets.HBox(
+            [
+                _group("Graph", self.graph, self.scale, self.deleted, self.networks, self.results),
+                _group(
+                    "Model", self.model, self.hidden, self.layers, self.mode, self.dtype, self.device, self.ranks
+                ),
+                _group("Sweep", self.strategies, self.batch_sizes, self.steps, self.budget),
+            ],
+            layout=widgets.Layout(width="100%"),
+        )
+        self.write(state)
+        for widget in self._widgets():
+            widget.observe(self._on_change, names="value")
+
+    def _widgets(self) -> list[Any]:
+        return [value for value in vars(self).values() if isinstance(value, widgets.ValueWidget)]
+
+    def on_change(self, call: Callable[[], None]) -> None:
+        """Call something after each change that a person makes."""
+        self._changed = call
+
+    def _on_change(self, change: dict[str, Any]) -> None:
+        if self._writing:
+            return
+        if change["owner"] is self.model:
+            self._fit_to_model()
+        if self._changed is not None:
+            self._changed()
+
+    def _fit_to_model(self) -> None:
+        """Offer what the chosen model can be run with."""
+        kind = model_of(self.model.value)
+        serving = [name for name in strategy_names() if strategy_of(name).masks_graph == kind.reads_masked_graph]
+        chosen = [name for name in self.strategies.value if name in serving] or serving[:1]
+        self._writing = True
+        self.strategies.options, self.strategies.value = serving, chosen
+        self.hidden.disabled, self.layers.disabled = (name not in kind.sizes for name in ("hidden", "layers"))
+        for name, widget in (("hidden", self.hidden), ("layers", self.layers)):
+            if name not in kind.sizes:
+                widget.value = "none"
+        self._writing = False
+
+    def write(self, state: PanelState) -> None:
+        """Set the widgets to a state; what a slider does not reach widens it."""
+        self._writing = True
+        self._seed = state.seed
+        self.graph.value = str(state.graph)
+        points = state.points()
+        with suppress(TypeError, ValueError):
+            scale = float(points[0].scale or 1.0)
+            self.scale.min, self.scale.max = min(-2.0, log10(scale)), max(0.0, log10(scale))
+            self.scale.value = self._scale = scale
+        for slider, number in ((self.deleted, points[0].deleted), (self.steps, points[0].steps)):
+            slider.max = max(slider.max, number)
+            slider.value = number
+        self.model.value = points[0].model
+        for choice, value, usual in (
+            (self.hidden, points[0].hidden, (16, 32, 64, 128, 256)),
+            (self.layers, points[0].layers, (1, 2, 3, 4, 6)),
+        ):
+            sizes = sorted({*usual, *([] if value is None else [value])})
+            choice.options = [(_OWN, "none"), *((str(size), size) for size in sizes)]
+            choice.value = "none" if value is None else value
+        self._fit_to_model()
+        self._writing = True
+        wanted = list(dict.fromkeys(point.strategy for point in points))
+        self.strategies.options = [
+            *self.strategies.options,
+            *(n for n in wanted if n not in self.strategies.options),
+        ]
+        self.strategies.value = wanted
+        self.batch_sizes.value = ",".join(dict.fromkeys(str(point.batch_size) for point in points))
+        self.networks.value = str(state.networks)
+        self.mode.value, self.dtype.value = points[0].mode, points[0].dtype
+        device, ranks = ranks_of(state.gpus)
+        self.device.value = "auto" if state.gpus == "auto" else device
+        self.ranks.value = ranks
+        self.budget.value = float(state.budget_seconds)
+        self.results.value = str(state.results)
+        self._writing = False
+
+    def read(self) -> PanelState:
+        """Return the state that the widgets are set to.
+
+        **Raises:** `InputError` for ranks that this machine's devices cannot be told.
+        """
+        return PanelState(
+            graph=self.graph.value.strip() or "synthetic",
+            scale=self._scale if self.scale.value == self._scale else float(f"{self.scale.value:.3g}"),
+            models=self.model.value,
+            strategies=",".join(self.strategies.value),
+            batch_sizes=self.batch_sizes.value,
+            networks=self.networks.value,
+            gpus=self._gpus_wanted(),
+            mode=self.mode.value,
+            dtype=self.dtype.value,
+            deleted=self.deleted.value,
+            hidden=self.hidden.value,
+            layers=self.layers.value,
+            steps=self.steps.value,
+            seed=self._seed,
+            results=self.results.value.strip(),
+            budget_seconds=self.budget.value,
+        )
+
+    def _gpus_wanted(self) -> int | str:
+        ranks = int(self.ranks.value)
+        if self.device.value == "auto" and ranks == 1:
+            return "auto"
+        if self.device.value == "cpu" and ranks == 1:
+            return 0
+        if self.device.value == "cpu" and self._gpus:
+            raise InputError(f"ranks is {ranks} with device 'cpu', expected 1: here several ranks take a GPU each")
+        return ranks

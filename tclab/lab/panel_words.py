@@ -1,0 +1,137 @@
+"""What a panel says: a table of the last points, what failed, what is to come, the machine; as HTML or a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import pandas as pd
+
+from tclab.lab.charts import bytes_text
+from tclab.masking import get as strategy_of
+from tclab.sweeps import Point, expected_batch_bytes
+from tclab.timing import conditions
+
+_SHOWN = 12  # points in the table
+BAD = "var(--jp-error-color1, #d55e00)"
+_CELL = "padding:2px 12px 2px 0;text-align:right;font-variant-numeric:tabular-nums"
+
+
+def _whole_steps(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows["stage"] == "step"]
+
+
+def points_table(rows: pd.DataFrame) -> str:
+    """Return the last points as an HTML table, the newest first; the rest are counted, not shown."""
+    steps = _whole_steps(rows)
+    if steps.empty:
+        return ""
+    head = "".join(
+        f'<th style="{_CELL};font-weight:600">{name}</th>'
+        for name in ("strategy", "batch", "networks", "step [ms]", "quartiles", "samples/s", "bytes a batch")
+    )
+    lines = []
+    for _, row in steps.iloc[: -_SHOWN - 1 : -1].iterrows():
+        if row["status"] == "ok":
+            figures = [
+                f"{1e3 * row['median_seconds']:.4g}",
+                f"{1e3 * row['q1_seconds']:.4g} to {1e3 * row['q3_seconds']:.4g}",
+                f"{row['samples_per_second']:.4g}",
+                bytes_text(row["batch_bytes"]),
+            ]
+            cells = "".join(f'<td style="{_CELL}">{figure}</td>' for figure in figures)
+        else:
+            cells = f'<td colspan="4" style="{_CELL};text-align:left;color:{BAD}">{escape(row["status"])}</td>'
+        networks = "" if pd.isna(row["networks"]) else row["networks"]
+        lines.append(
+            f'<tr><td style="{_CELL}">{escape(row["strategy"])}</td><td style="{_CELL}">{row["batch_size"]}</td>'
+            f'<td style="{_CELL}">{networks}</td>{cells}</tr>'
+        )
+    more = len(steps) - len(lines)
+    said = f"<div>and {more} more, in <code>panel.rows()</code></div>" if more > 0 else ""
+    return f'<table style="border-collapse:collapse;line-height:1.5"><tr>{head}</tr>{"".join(lines)}</table>{said}'
+
+
+def failures(rows: pd.DataFrame) -> list[str]:
+    """Return a line for each kind of point that has no figures, with how many there are."""
+    lost = _whole_steps(rows)
+    lost = lost[lost["status"] != "ok"]
+    said = []
+    for (model, strategy, status), own in lost.groupby(["model", "strategy", "status"], sort=False):
+        batches = ", ".join(str(b) for b in sorted(set(own["batch_size"])))
+        said.append(f"{model} · {strategy} · batch {batches}: {status}")
+    return said
+
+
+def listed_html(lines: Sequence[str], most: int = 20) -> str:
+    """Return lines as an HTML list."""
+    shown = "".join(f"<li>{escape(line)}</li>" for line in lines[:most])
+    more = f"<li>and {len(lines) - most} more</li>" if len(lines) > most else ""
+    return f'<ul style="margin:0;padding-left:1.2em;line-height:1.4">{shown}{more}</ul>' if lines else ""
+
+
+def ahead(points: Iterable[Point]) -> str:
+    """Return what some points will be and need, in a line: how many, and what the heaviest batch carries.
+
+    **Raises:** `InputError` for a graph that cannot be read.
+    """
+    every = list(points)
+    runnable = [point for point in every if point.skipped() is None]
+    words = [f"{len(every)} point" + ("s" if len(every) != 1 else "")]
+    if len(runnable) < len(every):
+        words.append(f"{len(every) - len(runnable)} of them cannot be: {_first_reason(every)}")
+    needs = {}
+    for point in _largest(runnable):
+        found = expected_batch_bytes(point)
+        if found is not None:
+            needs[point.strategy, point.batch_size] = found
+    if needs:
+        (strategy, batch), most = max(needs.items(), key=lambda item: item[1])
+        words.append(f"heaviest batch about {bytes_text(most)} ({strategy}, batch {batch})")
+    inexact = sorted({p.strategy for p in runnable if not strategy_of(p.strategy).exact})
+    if inexact:
+        words.append(f"not exact: {', '.join(inexact)}")
+    return " · ".join(words)
+
+
+def _first_reason(points: list[Point]) -> str:
+    return next(reason for point in points if (reason := point.skipped())).removeprefix("skipped: ")
+
+
+def _largest(points: list[Point]) -> list[Point]:
+    """Return of each strategy the point with the largest batch and the most networks."""
+
+    def size(point: Point) -> tuple[int, float]:
+        count = len(point.networks) if isinstance(point.networks, tuple) else point.networks
+        return point.batch_size, float("inf") if count is None else count
+
+    found: dict[str, Point] = {}
+    for point in sorted(points, key=size):
+        found[point.strategy] = point
+    return list(found.values())
+
+
+def machine_now() -> str:
+    """Return the load and the memory of this machine now, and of its GPU where there is one."""
+    now = conditions()
+    words = []
+    if now["load"] is not None:
+        words.append(f"load {now['load']:.1f}")
+    if now["memory_available_bytes"] is not None:
+        words.append(f"{bytes_text(float(now['memory_available_bytes']))} of memory free")
+    if now["gpu_memory_used_bytes"] is not None and now["gpu_memory_total_bytes"] is not None:
+        used, total = float(now["gpu_memory_used_bytes"]), float(now["gpu_memory_total_bytes"])
+        words.append(f"GPU memory {bytes_text(used)} of {bytes_text(total)}")
+    if now["gpu_busy_percent"] is not None:
+        words.append(f"GPU busy {now['gpu_busy_percent']} %")
+    return " · ".join(words)
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration as people read it: "8 s", "3 min 5 s", "2 h 10 min"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,49 @@
+"""A call that may be asked for at any rate, and is made at a bearable one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+
+class Throttle:
+    """Makes a call in a thread of its own, at most so often; after the last request it is made once more.
+
+    **Arguments:**
+
+    - `call`: must not raise; never made twice at a time.
+    - `every_seconds`: rest between the end of one call and the next.
+    """
+
+    def __init__(self, call: Callable[[], None], every_seconds: float) -> None:
+        self._call = call
+        self._every = every_seconds
+        self._next = 0.0
+        self._timer: threading.Timer | None = None
+        self._lock = threading.Lock()
+        self._busy = threading.Lock()
+
+    def __call__(self) -> None:
+        """Ask for the call, and return at once."""
+        with self._lock:
+            if self._timer is None:
+                self._timer = threading.Timer(max(0.0, self._next - monotonic()), self._go)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _go(self) -> None:
+        with self._busy:
+            with self._lock:
+                self._timer = None  # what is asked for from here on is another call
+            try:
+                self._call()
+            finally:
+                self._next = monotonic() + self._every
+
+    def wait(self) -> None:
+        """Wait until nothing is asked for any more."""
+        while (timer := self._timer) is not None:
+            timer.join()
+        with self._busy:
+            pass

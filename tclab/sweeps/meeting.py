@@ -1,0 +1,42 @@
+"""Where a point's ranks on several machines meet: the first machine says so in a file that all of them can read."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+# The variable that names the file for the point under way; set on every machine of a job that has several.
+MEETING = "TCLAB_MEETING"
+_LOOK_SECONDS = 0.2
+
+
+def _write(text: str) -> None:
+    path = Path(os.environ[MEETING])
+    whole = path.with_suffix(".writing")
+    whole.write_text(text)
+    os.replace(whole, path)
+
+
+def call() -> str:
+    """Return a free "host:port" of this machine, and let the others know it."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        endpoint = f"{socket.gethostname()}:{free.getsockname()[1]}"
+    _write(endpoint)
+    return endpoint
+
+
+def call_off() -> None:
+    """Let the others know that nobody meets for this point, unless they have been called."""
+    if not Path(os.environ[MEETING]).exists():
+        _write("")
+
+
+def called() -> str | None:
+    """Return where to meet, once the first machine has said so; `None` where it has called off."""
+    path = Path(os.environ[MEETING])
+    while path.name not in os.listdir(path.parent):  # a listing is asked of the file server, a miss is remembered
+        time.sleep(_LOOK_SECONDS)
+    return path.read_text() or None

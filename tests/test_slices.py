@@ -1,0 +1,101 @@
+"""A batch in slices: the gradients are those of the whole batch, whatever the loss, and nothing else changes."""
+
+import pytest
+import torch
+
+import tclab
+from tclab import masking, models
+from tclab.errors import InputError
+from tclab.perturbation import synthetic_perturbations
+from tclab.sweeps import Point
+from tclab.training import Batches, Step, loader
+
+GRAPH = tclab.CellGraph.synthetic(0.01, seed=2, metabolism=False).select(["physical", "regulatory"])
+SAMPLES = synthetic_perturbations(GRAPH, 10, seed=3)
+SIZE = 5
+
+
+def gradients(model, strategy, *, loss=None, micro_batch=None, **options):
+    """Return the losses and the gradients of two batches, the second one's after the first."""
+    here = masking.get(strategy)(GRAPH)
+    step = Step(models.get(model), here, mode="step", dtype="float64", loss=loss, clip=None, **options)
+    found = []
+
+    def update():
+        found.append([p.grad.clone() for p in step.model.parameters() if p.grad is not None])
+
+    data = Batches(masking.get(strategy)(GRAPH), SAMPLES, SIZE, micro_batch=micro_batch)
+    losses = [step.run(step.transfer(item.batch), update=update) for item in loader(data, workers=0)]
+    return torch.stack(losses), found
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "loss"),
+    [
+        ("hetero_cell", "node_mask", "log_cosh"),
+        ("hetero_cell", "delta", "log_cosh"),
+        ("hetero_cell", "gpu_mask_cached", "log_cosh"),
+        ("hetero_cell", "node_mask", "mle_wass_supcr"),
+        ("hetero_cell", "edge_mask", "mle_wass_supcr"),
+        ("dango", "indices", "dango"),
+    ],
+)
+@pytest.mark.parametrize("micro_batch", [1, 2, 5])
+def test_slices_give_the_gradients_of_the_whole_batch(model, strategy, loss, micro_batch):
+    expected = gradients(model, strategy, loss=loss)
+    found = gradients(model, strategy, loss=loss, micro_batch=micro_batch)
+    assert torch.allclose(found[0], expected[0], rtol=1e-10, atol=1e-14)
+    for ours, theirs in zip(found[1], expected[1], strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert (a - b).abs().max() <= 1e-9 * b.abs().max() + 1e-15
+
+
+@pytest.mark.parametrize("more", [{"checkpoint": True}, {"accumulate": 2}])
+def test_slices_go_with_checkpoints_and_accumulation(more):
+    expected = gradients("hetero_cell", "node_mask", **({} if "checkpoint" in more else more))
+    found = gradients("hetero_cell", "node_mask", micro_batch=2, **more)
+    for ours, theirs in zip(found[1], expected[1], strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert (a - b).abs().max() <= 1e-9 * b.abs().max() + 1e-15
+
+
+def test_what_has_one_view_at_a_time_refuses_a_loss_over_the_batch():
+    with pytest.raises(InputError, match="gpu_mask_cached has one view at a time"):
+        gradients("hetero_cell", "gpu_mask_cached", loss="mle_wass_supcr", micro_batch=2)
+
+
+def test_a_model_without_checkpoints_says_so():
+    with pytest.raises(InputError, match="dango has no activation checkpointing"):
+        gradients("dango", "indices", checkpoint=True)
+    assert Point(model="dango", strategy="indices", checkpoint=True).skipped() == (
+        "skipped: dango has no activation checkpointing"
+    )
+
+
+@pytest.mark.parametrize("strategy", ["edge_mask", "node_mask"])
+def test_a_batch_in_slices_is_whole_again_wherever_it_goes(strategy):
+    data = Batches(masking.get(strategy)(GRAPH), SAMPLES, SIZE, micro_batch=2)
+    batch = data[1].batch
+    whole = Batches(masking.get(strategy)(GRAPH), SAMPLES, SIZE)[1].batch
+    assert [part.size for part in batch.slices] == [2, 2, 1]
+    assert batch.size == whole.size == SIZE
+    assert torch.equal(batch.target, whole.target)
+    assert batch.edge_bytes == whole.edge_bytes  # each sample's edges, however they are cut
+    assert batch.bytes == sum(part.bytes for part in batch.slices)
+    assert torch.equal(batch.to("cpu").target, batch.target)
+
+
+def test_slices_come_from_a_worker_as_they_were_made():
+    data = Batches(masking.get("edge_mask")(GRAPH), SAMPLES, SIZE, micro_batch=2)
+    for loaded, number in zip(loader(data, workers=1), range(2), strict=True):
+        assert torch.equal(loaded.batch.target, data[number].batch.target)
+        for ours, theirs in zip(loaded.batch.slices, data[number].batch.slices, strict=True):
+            assert all(torch.equal(ours.tensors[name], theirs.tensors[name]) for name in theirs.tensors)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("micro_batch", 0), ("micro_batch", True), ("checkpoint", 1), ("compile", "yes")]
+)
+def test_a_point_checks_its_options(name, value):
+    with pytest.raises(InputError, match=name):
+        Point(**{name: value})

@@ -1,0 +1,177 @@
+"""A real Slurm of two nodes on this machine: arrays, jobs cancelled and killed, picking up again."""
+
+import getpass
+import os
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from slurm_box import missing, slurm, wait_for
+
+import tclab
+from tclab import InputError, Point
+from tclab.sweeps import Results, slurm_queue
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytest.importorskip("submitit", reason="submitit is not installed here: pip install 'tclab[slurm]'")
+GENEROUS = 300  # seconds; each job imports torch, and this may be a busy machine
+
+
+def points(number, **fields):
+    tiny = {"scale": 0.01, "networks": 1, "steps": 1, "warmup": 0, "workers": 0, "device": "cpu", **fields}
+    return [Point(batch_size=b + 1, **tiny) for b in range(number)]
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("slurm")
+    with slurm(folder):
+        yield folder
+
+
+@pytest.fixture
+def rows(box, tmp_path):
+    yield tmp_path / "rows"
+    subprocess.run(["scancel", "-u", getpass.getuser()], check=True)  # where a test failed
+    wait_for("an empty queue", lambda: not alive())
+
+
+def alive():
+    return {job.job for job in slurm_queue.jobs().values() if job.alive}
+
+
+def sweep(wanted, rows, **options):
+    return tclab.sweep(wanted, results=rows, executor="slurm", poll_seconds=0.5, time=20, **options)
+
+
+def statuses(frame):
+    return frame[frame["stage"] == "step"]["status"].tolist()
+
+
+def submissions(rows):
+    return sorted(path.name for path in (rows / "slurm" / "logs").glob("*_submission.sh"))
+
+
+def logs(rows):
+    return "".join(f"\n--- {p.name}\n{p.read_text()[-1500:]}" for p in (rows / "slurm" / "logs").glob("*_log.*"))
+
+
+class Background:
+    """A sweep in a thread, as a notebook has it."""
+
+    def __init__(self, wanted, rows, **options):
+        self.told, self.stop, self.frame, self.error = [], threading.Event(), None, None
+
+        def work():
+            try:
+                self.frame = sweep(wanted, rows, progress=self.told.append, stop=self.stop, **options)
+            except BaseException as error:
+                self.error = error
+
+        self.thread = threading.Thread(target=work)
+        self.thread.start()
+
+    def join(self):
+        self.thread.join(GENEROUS)
+        assert not self.thread.is_alive(), "the sweep does not end"
+        if self.error is not None:
+            raise self.error
+        return self.frame
+
+
+def process_of(job, rows):
+    """Return the process in which a job runs, once it does: the one that has this folder and this number."""
+    number, _, index = job.partition("_")
+    asked = {f"SLURM_ARRAY_JOB_ID={number}", f"SLURM_ARRAY_TASK_ID={index}", "SLURM_PROCID=0"}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (folder / "cmdline").read_text().split("\0")
+            if line[:1] == [""] or "submitit.core._submit" not in line or line[0].endswith("srun"):
+                continue
+            if str(rows / "slurm" / "logs") in line and asked <= set((folder / "environ").read_text().split("\0")):
+                return int(folder.name)
+        except OSError:  # it has ended, or is not ours to read
+            continue
+    return None
+
+
+def test_eight_points_land_though_the_notebook_is_closed_between_and_nothing_is_sent_twice(rows):
+    class Closed(Exception):
+        pass
+
+    def close(progress):
+        raise Closed
+
+    wanted = points(8)
+    with pytest.raises(Closed):
+        sweep(wanted, rows, points_per_job=3, progress=close)
+    assert alive(), "there was nothing left to pick up"
+    told = []
+    frame = sweep(wanted, rows, points_per_job=3, progress=told.append)
+    assert statuses(frame) == ["ok"] * 8, logs(rows)
+    assert list(frame[frame["stage"] == "step"]["batch_size"]) == list(range(1, 9))
+    assert {p.kept for p in told} == {True, False}
+    assert len(submissions(rows)) == 1
+    assert len(Results(rows).frame().query("stage == 'step'")) == 8
+    assert statuses(sweep(wanted, rows)) == ["ok"] * 8
+    assert len(submissions(rows)) == 1
+
+
+def test_a_job_that_is_cancelled_and_one_that_is_killed_are_made_good_by_running_again(rows):
+    wanted = points(3)
+    first = Background(wanted, rows)
+    (one, other) = wait_for(
+        "two jobs that run", lambda: found if len(found := running()) == 2 else None, GENEROUS, lambda: logs(rows)
+    )
+    pid = wait_for(f"the process of {other}", lambda: process_of(other, rows), GENEROUS, lambda: logs(rows))
+    os.kill(pid, signal.SIGKILL)
+    subprocess.run(["scancel", one], check=True)
+    found = statuses(first.join())
+    failed = sorted(status for status in found if status != "ok")
+    assert len(failed) == 2, logs(rows)
+    assert sum(f"failed: job {one} ended as CANCELLED" in status for status in failed) == 1, failed
+    assert sum(f"failed: job {other} ended as FAILED" in status and "Killed" in status for status in failed) == 1, (
+        failed
+    )
+    assert len(Results(rows).frame().query("stage == 'step'")) == 1  # what did not run left nothing behind
+    told = []
+    assert statuses(sweep(wanted, rows, points_per_job=2, progress=told.append)) == ["ok"] * 3, logs(rows)
+    assert sorted(p.kept for p in told) == [False, False, True]
+    assert len(submissions(rows)) == 2
+
+
+def running():
+    return sorted(job.job for job in slurm_queue.jobs().values() if job.state == "RUNNING")
+
+
+def test_stop_cancels_what_is_queued_and_what_runs(rows):
+    under_way = Background(points(3), rows)
+    wait_for("a job that runs", running, GENEROUS, lambda: logs(rows))
+    under_way.stop.set()
+    assert statuses(under_way.join()) == ["not run: stopped"] * 3
+    assert not under_way.told
+    wait_for("an empty queue", lambda: not alive())
+
+
+def test_a_partition_that_does_not_exist_is_named_with_the_nearest(rows):
+    with pytest.raises(InputError, match="unknown partition 'smalll'; did you mean 'small'"):
+        sweep(points(1), rows, partition="smalll")
+    with pytest.raises(InputError, match="sbatch refused: "):
+        sweep(points(1), rows, partition="small", mem="1000000GB")
+    assert not alive()
+
+
+def test_a_point_with_ranks_on_two_machines_lands_and_is_kept(rows):
+    (point,) = points(1, ranks=2, machines=2)
+    frame = sweep([point], rows)
+    assert statuses(frame) == ["ok"], logs(rows)
+    step = frame[frame["stage"] == "step"].iloc[0]
+    assert (step["ranks"], step["machines"], step["backend"]) == (2, 2, "gloo")
+    assert {"rank 0", "rank 1"} <= set(frame["where"])
+    assert (step["gradient_bytes"]) > 0
+    told = []
+    assert statuses(sweep([point], rows, progress=told.append)) == ["ok"]
+    assert told[0].kept
+    assert len(submissions(rows)) == 1
