@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tclab.sweeps import Results
+from tclab.sweeps import Results, read_rows
 from tclab.sweeps.epoch import read_epoch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,6 +56,9 @@ def test_sweep_runs_headlessly_with_lists_and_keeps_its_rows(tmp_path):
     assert (steps["status"] == "ok").sum() == 2 * 2 * 2 + 2 * 2  # hetero_cell by two ways; dango by one
     assert set(steps["scale"]) == {0.02}
     shown = outputs(tmp_path / "out.ipynb")
+    assert "What to change, from 2 steps of hetero_cell with edge_mask" in shown["advice"][0]["text"][0]
+    assert (tmp_path / "rows" / "report.html").stat().st_size < 2_000_000
+    assert len(read_rows(tmp_path / "rows" / "rows.csv")) == len(rows)
     for cell in ("by-batch-size", "by-networks", "by-strategy", "stages", "bytes"):
         assert any("image/png" in output.get("data", {}) for output in shown[cell]), cell
     assert "node_mask" in "".join(shown["findings"][0]["text"])
@@ -128,3 +131,21 @@ def test_a_bad_habit_stops_the_notebook_with_one_clear_line(tmp_path):
     done = papermill(ROOT / "notebooks" / "where_time_goes.ipynb", tmp_path / "out.ipynb", *SMALL, *wanted)
     assert done.returncode == 1
     assert "unknown habit 'isnan'; did you mean 'isnan_checks'" in done.stderr
+
+
+def test_your_model_runs_headlessly_with_a_graph_a_model_a_strategy_and_a_loop_of_ones_own(tmp_path):
+    wanted = (("batch_sizes", "3"), ("steps", 8), ("budget_seconds", 3), ("results", tmp_path / "own"))
+    done = papermill(ROOT / "notebooks" / "your_model.ipynb", tmp_path / "out.ipynb", *wanted)
+    assert done.returncode == 0, done.stderr[-3000:]
+    steps = Results(tmp_path / "own" / "rows").frame().query("stage == 'step'")
+    assert set(zip(steps["strategy"], steps["status"], steps["gate"], strict=True)) == {
+        (name, "ok", "passed") for name in ("edge_mask", "node_mask", "closed_stations")
+    }
+    assert set(steps["batch_size"]) == {3}
+    assert set(steps["nodes"]) == {600}
+    shown = outputs(tmp_path / "out.ipynb")
+    for cell in ("sweep", "stages", "advice", "loop"):
+        assert any("image/png" in output.get("data", {}) for output in shown[cell]), cell
+    assert "600 station nodes" in "".join(shown["check"][0]["text"])
+    assert "closed_stations: passed." in "".join(shown["check-strategy"][0]["text"])
+    assert "from 40 steps of this loop" in "".join(shown["loop-advice"][0]["text"])

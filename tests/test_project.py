@@ -1,10 +1,14 @@
 """One truth for dependencies and commands: pyproject, environment.yml, lock, Makefile and README agree."""
 
 import re
+import subprocess
+import sys
 import tomllib
 
 import pytest
 import yaml
+
+import tclab
 
 CONDA_NAMES = {"torch": "pytorch", "torch-geometric": "pytorch_geometric", "lmdb": "python-lmdb"}
 EXTRAS = ("notebook", "data", "lightning", "slurm", "dev")
@@ -55,3 +59,37 @@ def test_readme_names_commands_that_exist(root):
 
 def test_ci_runs_the_test_command_of_the_readme(root):
     assert "make test" in (root / ".ci" / "run").read_text()
+
+
+def test_the_version_is_one(root):
+    citation = yaml.safe_load((root / "CITATION.cff").read_text())
+    assert citation["version"] == tclab.__version__
+    assert citation["license"] == tomllib.loads((root / "pyproject.toml").read_text())["project"]["license"]
+    assert f"## {tclab.__version__}" in (root / "CHANGELOG.md").read_text()
+
+
+def test_commits_are_held_to_what_make_test_runs_without_a_network(root):
+    config = yaml.safe_load((root / ".pre-commit-config.yaml").read_text())
+    assert [repo["repo"] for repo in config["repos"]] == ["local"]
+    hooks = {hook["id"]: hook for hook in config["repos"][0]["hooks"]}
+    assert set(hooks) == {"ruff", "ruff-format", "nbstripout", "mypy"}
+    locked = (root / "requirements.lock").read_text()
+    for hook in hooks.values():
+        assert hook["language"] == "system"  # what .venv has, at the locked version
+        tool = hook["entry"].split()[0].removeprefix(".venv/bin/")
+        assert f"\n{tool}==" in locked
+
+
+def test_the_hook_that_cleans_notebooks_leaves_clean_ones_as_they_are(root):
+    config = yaml.safe_load((root / ".pre-commit-config.yaml").read_text())
+    entry = next(hook["entry"] for hook in config["repos"][0]["hooks"] if hook["id"] == "nbstripout")
+    notebooks = sorted(map(str, (root / "notebooks").glob("*.ipynb")))
+    command = [sys.executable, "-m", "nbstripout", *entry.split()[1:], "--verify", *notebooks]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_notebook_is_in_the_readmes_table(root):
+    readme = (root / "README.md").read_text()
+    for path in (root / "notebooks").glob("*.ipynb"):
+        assert f"`notebooks/{path.name}`" in readme, path.name

@@ -90,15 +90,23 @@ def renew(notebook: str | Path, executed: str | Path) -> list[Path]:
 def run_and_renew(notebook: str | Path, parameters: Sequence[str] = ()) -> list[Path]:
     """Run a notebook by papermill, with what it keeps in a folder that is gone afterwards, and renew its pictures.
 
+    The notebook's own metadata may hold `picture_parameters`, name → value, where its defaults, which are small,
+    make no picture worth showing.
+
     **Arguments:**
 
-    - `parameters`: "name=value" for each that is not to be its default.
+    - `notebook`: any, committed clean.
+    - `parameters`: "name=value" for each that is to be another.
 
     **Raises:** `InputError` with the last line of a notebook that failed.
     """
+    if not Path(notebook).is_file():
+        raise InputError(f"notebook is {str(notebook)!r}, expected one that exists")
     with tempfile.TemporaryDirectory() as folder:
         executed = Path(folder) / "executed.ipynb"
-        given = [word for pair in parameters for word in ("-p", *pair.split("=", 1))]
+        usual = json.loads(Path(notebook).read_text())["metadata"].get("picture_parameters", {})
+        told = [*(f"{name}={value}" for name, value in usual.items()), *parameters]
+        given = [word for pair in told for word in ("-p", *pair.split("=", 1))]
         done = subprocess.run(
             [sys.executable, "-m", "papermill", "--no-progress-bar", str(notebook), str(executed), *given],
             env={**os.environ, "TCLAB_RUNS": folder}, capture_output=True, text=True, check=False,
