@@ -605,6 +605,9 @@ def test_machines_meet_where_the_first_one_says(tmp_path, monkeypatch):
     assert int(endpoint.rpartition(":")[2]) > 0
     meeting.call_off()  # they have been called
     assert meeting.called() == endpoint
+    assert meeting.failure() is None
+    meeting.fail("failed: rank 1 killed by SIGKILL")
+    assert meeting.failure() == "failed: rank 1 killed by SIGKILL"
     monkeypatch.setenv(meeting.MEETING, str(tmp_path / "b.meeting"))
     meeting.call_off()
     assert meeting.called() is None

@@ -209,9 +209,15 @@ class Launched:
         """Whether torchrun is."""
         return self._process.poll() is None
 
-    def wait(self) -> int:
-        """Wait until the ranks of this node are through, and return torchrun's exit code."""
-        return self._process.wait()
+    def wait(self) -> str | None:
+        """Listen until the ranks of this node are through; return what became of them where they failed."""
+        while (lines := self._lines(0.2)) is not None:
+            for what in lines:
+                self._hear(what)
+        if not self._process.wait():
+            return None
+        self._end()
+        return self._reason()
 
     def finish(self, seconds: float = 30.0) -> None:
         """Tell the ranks of all nodes that there is no more to do, and wait until those here have ended."""
