@@ -43,6 +43,9 @@ class Progress:
     def __str__(self) -> str:
         networks = self.rows["networks"][0].as_py()
         what = f"{self.point.model} {self.point.strategy} batch {self.point.batch_size} networks {networks}"
+        columns = self.rows.slice(0, 1).to_pylist()[0]
+        if self.point.ranks > 1:
+            what += f", {columns['device']} · {columns['backend']} · {self.point.ranks} ranks"
         steps = [row for row in self.rows.to_pylist() if row["stage"] == "step"]
         median = steps[0]["median_seconds"] if steps else None
         how = f"{median:.3g} s a step" if median is not None else steps[0]["status"]
