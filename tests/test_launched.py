@@ -332,9 +332,3 @@ def test_a_race_and_an_epoch_are_of_one_process(tmp_path):
         tclab.sweeps.race_points({"a": tiny(), "b": tiny(ranks=1)}, budget_seconds=1)
     with pytest.raises(InputError, match="2 ranks asked for, and an epoch is of one process"):
         tclab.sweeps.run_epoch(tiny(), 2, tmp_path / "record")
-
-
-def test_ranks_on_nodes_must_share_out_evenly():
-    for nodes, ranks in ((1, 2), (2, 3), (2, 1)):
-        with pytest.raises(InputError, match=f"{ranks} ranks on {nodes} nodes"):
-            running.run_on_nodes(tiny(ranks=ranks), nodes=nodes, node=0, endpoint="localhost:1")

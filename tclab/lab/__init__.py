@@ -17,7 +17,7 @@ from tclab.lab.concluding import conclusion
 from tclab.lab.epoch import epoch_chart, epoch_table, model_ratios
 from tclab.lab.habits import cost_of_habits, habit_costs, habit_words
 from tclab.lab.html_report import report
-from tclab.lab.hypotheses import Hypothesis, hypotheses
+from tclab.lab.hypotheses import Hypothesis, ddp_hypothesis, hypotheses
 from tclab.lab.ledger_chart import ledger_chart
 from tclab.lab.live import LiveSweep, has_front_end, project_path
 from tclab.lab.own_files import import_file
@@ -25,6 +25,16 @@ from tclab.lab.panel import Panel
 from tclab.lab.panel_state import PanelState
 from tclab.lab.parts import stage_parts
 from tclab.lab.published import beside_published, published_figures, ratios_beside_published
+from tclab.lab.scaling import (
+    accumulation,
+    epoch_steps,
+    exchange,
+    exchange_table,
+    rows_of_points,
+    scaling_table,
+    speed_up,
+    steps_on_paper,
+)
 from tclab.lab.stage_bars import stage_spread, step_stages
 from tclab.lab.step_words import step_findings
 from tclab.lab.tables import gate, machine, steps
@@ -46,6 +56,7 @@ __all__ = [
     "LiveSweep",
     "Panel",
     "PanelState",
+    "accumulation",
     "advice_chart",
     "beside_published",
     "bytes_fit",
@@ -55,8 +66,12 @@ __all__ = [
     "comparison_chart",
     "conclusion",
     "cost_of_habits",
+    "ddp_hypothesis",
     "epoch_chart",
+    "epoch_steps",
     "epoch_table",
+    "exchange",
+    "exchange_table",
     "findings",
     "gate",
     "habit_costs",
@@ -76,6 +91,9 @@ __all__ = [
     "race_words",
     "ratios_beside_published",
     "report",
+    "rows_of_points",
+    "scaling_table",
+    "speed_up",
     "spike_chart",
     "spike_table",
     "stage_parts",
@@ -84,6 +102,7 @@ __all__ = [
     "step_findings",
     "step_stages",
     "steps",
+    "steps_on_paper",
     "throughput_by_batch_size",
     "throughput_by_networks",
     "throughput_by_strategy",

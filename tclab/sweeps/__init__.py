@@ -8,10 +8,12 @@ from tclab.sweeps.epoch import Epoch, EpochError, Prediction, predict_epoch, run
 from tclab.sweeps.epoch_costs import Costs
 from tclab.sweeps.exporting import read_rows, write_rows
 from tclab.sweeps.grids import grid
+from tclab.sweeps.on_paper import Link, OnPaper, cores_slowdown, step_on_paper
 from tclab.sweeps.originals import experiment_083, experiment_084
 from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
 from tclab.sweeps.running import close_children, run, warm_up
+from tclab.sweeps.scaling import accumulated, by_ranks, strong_scaling, weak_scaling
 from tclab.sweeps.sweeping import Progress, sweep
 from tclab.sweeps.whole_step import in_each_mode, over_bytes, with_each_habit
 
@@ -20,14 +22,19 @@ __all__ = [
     "Costs",
     "Epoch",
     "EpochError",
+    "Link",
+    "OnPaper",
     "Point",
     "Prediction",
     "Progress",
     "Results",
+    "accumulated",
     "advise",
+    "by_ranks",
     "cells_of",
     "close_children",
     "compare",
+    "cores_slowdown",
     "expected_batch_bytes",
     "experiment_083",
     "experiment_084",
@@ -41,8 +48,11 @@ __all__ = [
     "read_rows",
     "run",
     "run_epoch",
+    "step_on_paper",
+    "strong_scaling",
     "sweep",
     "warm_up",
+    "weak_scaling",
     "with_each_habit",
     "write_rows",
 ]
