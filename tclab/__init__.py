@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tclab.graph import CellGraph
     from tclab.masking import view
     from tclab.message_passing import SharedGraph
-    from tclab.sweeps import Point, grid, run, sweep
+    from tclab.sweeps import Point, fits, grid, run, sweep
 
 __version__ = "0.1.0"
 
@@ -31,6 +31,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "CellGraph": "tclab.graph",
     "InputError": "tclab.errors",
+    "fits": "tclab.sweeps",
     "Point": "tclab.sweeps",
     "SharedGraph": "tclab.message_passing",
     "grid": "tclab.sweeps",
@@ -43,6 +44,7 @@ __all__ = [
     "InputError",
     "Point",
     "SharedGraph",
+    "fits",
     "graph",
     "grid",
     "lab",

@@ -1,7 +1,10 @@
 import os
+import tempfile
 
 # Two cores are shared by whatever else runs: one thread a process makes tests repeatable and no slower.
 os.environ["OMP_NUM_THREADS"] = "1"
+# What a calibration finds is kept between runs of a user's, not of tests.
+os.environ["TCLAB_CACHE"] = tempfile.mkdtemp(prefix="tclab-tests-")
 
 from pathlib import Path
 

@@ -11,6 +11,13 @@ from tclab.lab.charts import (
     throughput_by_networks,
     throughput_by_strategy,
 )
+from tclab.lab.cost_charts import (
+    break_even_chart,
+    costs_table,
+    held_out_chart,
+    largest_batches_chart,
+    roofline_chart,
+)
 from tclab.lab.epoch import epoch_chart, epoch_table, model_ratios
 from tclab.lab.habits import cost_of_habits, habit_costs, habit_words
 from tclab.lab.hypotheses import Hypothesis, hypotheses
@@ -37,11 +44,13 @@ __all__ = [
     "Hypothesis",
     "LiveSweep",
     "beside_published",
+    "break_even_chart",
     "bytes_fit",
     "bytes_per_batch",
     "bytes_words",
     "carry_over_table",
     "cost_of_habits",
+    "costs_table",
     "epoch_chart",
     "epoch_table",
     "findings",
@@ -49,7 +58,9 @@ __all__ = [
     "habit_costs",
     "habit_words",
     "has_front_end",
+    "held_out_chart",
     "hypotheses",
+    "largest_batches_chart",
     "ledger_table",
     "machine",
     "model_ratios",
@@ -60,6 +71,7 @@ __all__ = [
     "race_chart",
     "race_words",
     "ratios_beside_published",
+    "roofline_chart",
     "spike_chart",
     "spike_table",
     "stage_parts",

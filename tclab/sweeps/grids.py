@@ -51,6 +51,13 @@ def ranks_of(gpus: int | str, available: int) -> tuple[str, int]:
     return ("cuda" if available else "cpu"), gpus
 
 
+def device_of(gpus: int | str = "auto") -> str:
+    """Return the device for a number of GPUs: "cuda" where they are asked for and there are any, else "cpu"."""
+    import torch
+
+    return ranks_of(gpus, torch.cuda.device_count() if torch.cuda.is_available() else 0)[0]
+
+
 def _number(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{name} is {value!r}, expected a whole number")

@@ -82,7 +82,9 @@ def _run(point: Point) -> _Timed:
                 torch.cuda.synchronize()
             cold = perf_counter() - begin
             found = _audited(here.step, first)
+            batch_bytes, edge_bytes = first.batch.bytes, first.batch.edge_bytes
             given = repeat(first) if fixed else batches
+            del first  # or it would lie beside every later batch
             if point.warmup:
                 here.run(given, steps=point.warmup)
             before = conditions()
@@ -94,8 +96,8 @@ def _run(point: Point) -> _Timed:
     return _Timed(
         ledger,
         cold,
-        first.batch.bytes,
-        first.batch.edge_bytes,
+        batch_bytes,
+        edge_bytes,
         found,
         memory.bytes,
         settled(ledger.seconds("device" if cuda else "host")["step"]).verdict,

@@ -27,6 +27,7 @@ ALLOCATORS: dict[str, dict[str, str]] = {
         "MALLOC_TRIM_THRESHOLD_": "1099511627776",
         "MALLOC_TOP_PAD_": "268435456",
     },
+    "map_each": {"MALLOC_MMAP_THRESHOLD_": "131072"},
 }
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -62,7 +63,8 @@ class Point:
     - `prefetch_factor` (2), `start_method` ("fork", "spawn" or "forkserver"; the system's own) and
       `persistent_workers` (False): of the workers; null without any.
     - `double_buffer`: copy the next batch to the device on a side stream while this one computes.
-    - `allocator`: "default", or "keep_pages", which tells glibc never to give a page back.
+    - `allocator`: "default"; "keep_pages", which tells glibc never to give a page back; or "map_each", which
+      gives every tensor pages of its own and takes them back at once: the least memory, and the slowest.
     - `micro_batch`: go through a batch in slices of at most so many samples, whose gradients are added up; `None`
       for the whole batch at once. `checkpoint`: compute a layer's inner activations again in the backward instead
       of keeping them. `compile`: run the model through `torch.compile`.

@@ -54,13 +54,16 @@ def rig(point: Point, samples: int) -> Iterator[Rig]:
     perturbations = synthetic_perturbations(graph, samples, deleted=point.deleted, seed=point.seed)
     kind = strategy_of(point.strategy)
     loading = kind(graph, ship_edges=point.ship_edges, collation=point.collation)
+    viewing = kind(graph.to(point.device), ship_edges=point.ship_edges)
+    for half in (loading, viewing):
+        half.tune(min(point.batch_size, point.micro_batch or point.batch_size), point.dtype, point.device)
     with tempfile.TemporaryDirectory(prefix="tclab-") as place:
         loading.prepare(perturbations, Path(place) / "store")
         try:
             read = stored(graph, perturbations, Path(place) / "samples", point.store)
             step = Step(
                 point.kind,
-                kind(graph.to(point.device), ship_edges=point.ship_edges),
+                viewing,
                 mode=point.mode,
                 dtype=point.dtype,
                 metabolism=point.metabolism,

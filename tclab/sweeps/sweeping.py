@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tclab.errors import InputError
+from tclab.sweeps.fitting import fits
 from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
 from tclab.sweeps.rows import SCHEMA, columns_of, frame, table
@@ -60,6 +61,7 @@ def sweep(
     memory_bytes: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
+    refuse: bool = False,
 ) -> pd.DataFrame:
     """Run points one after the other and return their rows in the points' order.
 
@@ -74,6 +76,8 @@ def sweep(
     - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept.
     - `progress`: called after each point.
     - `stop`: looked at before each point.
+    - `refuse`: do not run a point that `fits` says cannot run; it has a row `not run: …` with both numbers, which
+      is not kept, as another machine, or this one at another time, may have more.
 
     **Raises:** `InputError` for a folder that cannot be written; what has been measured stays.
     """
@@ -92,6 +96,12 @@ def sweep(
         if not kept:
             if budget_seconds is not None and monotonic() - begin > budget_seconds:
                 found.append(_not_run(point, f"the budget of {budget_seconds:g} s was spent"))
+                continue
+            refusal = fits(point, memory_bytes=memory_bytes).refusal if refuse and not point.skipped() else None
+            if refusal is not None:
+                found.append(_not_run(point, refusal))
+                if progress is not None:
+                    progress(Progress(done, len(wanted), point, found[-1], kept=False))
                 continue
             rows = rows_of(point, fresh=fresh, memory_bytes=memory_bytes)
             if stop is not None and stop.is_set() and _again(rows):
