@@ -2,6 +2,7 @@
 # make sweep   the main job: the sweep notebook, its rows and its charts, under runs/sweep/
 # make test    lint, types, unit and property tests, every notebook
 # make bench   the figures that the README quotes, measured here
+# make record  the full-size sweeps of this machine's GPU, into data_samples/recordings/
 # make lock    renew requirements.lock from pyproject.toml
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ RUN := runs/sweep
 # parameters of the sweep notebook, for example: make sweep PARAMETERS="-p graph ../shared/data"
 PARAMETERS ?= -p scale 0.2 -p budget_seconds 240
 
-.PHONY: setup sweep test lint types bench lock clean
+.PHONY: setup sweep test lint types bench record lock clean
 
 setup: .venv/ready
 
@@ -41,6 +42,9 @@ types: setup
 
 bench: setup
 	$(BIN)/python benchmarks/step_of_two_strategies.py
+
+record: setup
+	$(BIN)/python benchmarks/record_gpu.py $(RECORD)
 
 lock:
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

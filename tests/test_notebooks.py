@@ -128,3 +128,14 @@ def test_a_bad_habit_stops_the_notebook_with_one_clear_line(tmp_path):
     done = papermill(ROOT / "notebooks" / "where_time_goes.ipynb", tmp_path / "out.ipynb", *SMALL, *wanted)
     assert done.returncode == 1
     assert "unknown habit 'isnan'; did you mean 'isnan_checks'" in done.stderr
+
+
+def test_mask_or_filter_runs_headlessly_and_shows_its_charts(tmp_path):
+    wanted = (("edges", "200,2000"), ("widths", "4,16"), ("batch_sizes", 1), ("removed", "0.1,0.8"), ("rounds", 1),
+              ("held_out", "500:8:1:0.5"), ("scale", 0.02), ("batch_size", 2), ("gpus", 0))  # fmt: skip
+    done = papermill(ROOT / "notebooks" / "mask_or_filter.ipynb", tmp_path / "out.ipynb", *wanted)
+    assert done.returncode == 0, done.stderr[-3000:]
+    shown = outputs(tmp_path / "out.ipynb")
+    pictures = [c for c, o in shown.items() if any("image/png" in one.get("data", {}) for one in o)]
+    assert len(pictures) == 3
+    assert "winners predicted" in json.dumps(shown)

@@ -22,6 +22,7 @@ from tclab.lab.epoch import epoch_chart, epoch_table, model_ratios
 from tclab.lab.habits import cost_of_habits, habit_costs, habit_words
 from tclab.lab.hypotheses import Hypothesis, hypotheses
 from tclab.lab.live import LiveSweep, has_front_end, project_path
+from tclab.lab.mask_pictures import Held, held, mask_picture, sharing_table, small_graph
 from tclab.lab.parts import stage_parts
 from tclab.lab.published import beside_published, published_figures, ratios_beside_published
 from tclab.lab.stage_bars import stage_spread, step_stages
@@ -41,6 +42,7 @@ from tclab.lab.trust import (
 from tclab.lab.words import findings
 
 __all__ = [
+    "Held",
     "Hypothesis",
     "LiveSweep",
     "beside_published",
@@ -58,11 +60,13 @@ __all__ = [
     "habit_costs",
     "habit_words",
     "has_front_end",
+    "held",
     "held_out_chart",
     "hypotheses",
     "largest_batches_chart",
     "ledger_table",
     "machine",
+    "mask_picture",
     "model_ratios",
     "pairs_of",
     "project_path",
@@ -72,6 +76,8 @@ __all__ = [
     "race_words",
     "ratios_beside_published",
     "roofline_chart",
+    "sharing_table",
+    "small_graph",
     "spike_chart",
     "spike_table",
     "stage_parts",

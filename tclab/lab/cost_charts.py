@@ -69,7 +69,7 @@ def held_out_chart(both: pd.DataFrame, rate: HitRate) -> Any:
         parts.append(own.set_axis(["predicted", "measured"], axis=1).assign(way=way))
     points = pd.concat(parts)
     limits = [points[["predicted", "measured"]].min().min(), points[["predicted", "measured"]].max().max()]
-    scale = alt.Scale(type="log", domain=limits, nice=True)
+    scale = alt.Scale(type="log", domain=[limits[0] / 1.3, limits[1] * 1.3], nice=False)
     dots = (
         alt.Chart(points)
         .mark_point(filled=True, size=60)
@@ -77,7 +77,7 @@ def held_out_chart(both: pd.DataFrame, rate: HitRate) -> Any:
             x=alt.X("measured:Q", scale=scale, title="measured seconds"),
             y=alt.Y("predicted:Q", scale=scale, title="predicted seconds"),
             color=alt.Color("way:N", scale=alt.Scale(domain=["mask", "filter"], range=["#d55e00", "#56b4e9"])),
-            shape="way:N",
+            shape=alt.Shape("way:N", scale=alt.Scale(domain=["mask", "filter"])),
         )
     )
     ends = pd.DataFrame({"measured": limits, "predicted": limits})
@@ -96,7 +96,7 @@ def roofline_chart(found: pd.DataFrame, limits: Ceilings) -> Any:
     roof = pd.DataFrame(
         {"intensity": ends, "gflops": [min(x * limits.bytes_per_second, limits.flops) / 1e9 for x in ends]}
     )
-    log = alt.Scale(type="log")
+    log = alt.Scale(type="log", nice=False, padding=25)
     line = (
         alt.Chart(roof)
         .mark_line(color="#000000")
@@ -114,7 +114,7 @@ def roofline_chart(found: pd.DataFrame, limits: Ceilings) -> Any:
             x="intensity:Q",
             y="gflops:Q",
             color=alt.Color("kernel:N", scale=alt.Scale(domain=names, range=[colours[name] for name in names])),
-            shape="kernel:N",
+            shape=alt.Shape("kernel:N", scale=alt.Scale(domain=names)),
         )
     )
     words = dots.mark_text(align="left", dx=9).encode(text=alt.Text("share:Q", format=".0%"))

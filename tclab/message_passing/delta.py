@@ -61,6 +61,18 @@ class DeltaView(SharedView):
         super().__init__(graph, lost, dense=dense)
         self._steps = steps
 
+    def differing(self) -> dict[int, list[int]]:
+        """Return sample → the nodes whose rows differ from the wild type's after the first layer.
+
+        Empty where they are carried through no more than one layer.
+        """
+        if len(self._steps) < 2:
+            return {}
+        found: dict[int, list[int]] = {}
+        for sample, node in zip(self._steps[1].samples.tolist(), self._steps[1].nodes.tolist(), strict=True):
+            found.setdefault(sample, []).append(node)
+        return found
+
     def with_wild_type(self) -> Sequence[View]:
         """Return one view of B + 1 copies, the wild type first, that carries what differs from it."""
         (together,) = super().with_wild_type()

@@ -31,7 +31,7 @@ from tclab.message_passing import EdgeList, EdgeListView
 from tclab.message_passing.spmm import least_seconds
 from tclab.perturbation import Deletions, synthetic_perturbations
 from tclab.sweeps.grids import Listed, listed
-from tclab.sweeps.roofline import waited
+from tclab.sweeps.roofline import clock_of, waited
 
 COSTS = ("alpha", "beta", "gamma", "delta")
 _CALLS = ("mask", "sum", "find", "write")  # what is timed; each has a constant
@@ -103,7 +103,7 @@ def measure_cells(wanted: Sequence[Cell], *, device: str = "cpu", rounds: int = 
         calls = _calls(cell, device, seed)
         for call in calls.values():
             call()
-        found = least_seconds(calls, rounds=rounds)
+        found = least_seconds(calls, rounds=rounds, clock=clock_of(device))
         ways = {"mask_seconds": found["mask"], "filter_seconds": found["find"] + found["write"] + found["sum"]}
         sizes = {"edges": cell.edges, "width": cell.width, "batch_size": cell.batch_size, "removed": cell.removed}
         rows.append({**sizes, **found, **ways})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter, process_time
 
 import pandas as pd
 import torch
@@ -43,8 +44,13 @@ def ceilings(*, device: str = "cpu", dtype: torch.dtype = torch.float32, rounds:
         "copy": waited(lambda: target.copy_(source), device),
         "product": waited(lambda: square @ square, device),
     }
-    least = least_seconds(arms, rounds=rounds)
+    least = least_seconds(arms, rounds=rounds, clock=clock_of(device))
     return Ceilings(2 * source.nbytes / least["copy"], 2 * _SIDE**3 / least["product"])
+
+
+def clock_of(device: str) -> Callable[[], float]:
+    """Return the clock to time calls by: with one thread the processor's time, which others do not add to."""
+    return process_time if device == "cpu" and torch.get_num_threads() == 1 else perf_counter
 
 
 def waited(call: Callable[[], object], device: str) -> Callable[[], None]:
@@ -113,7 +119,7 @@ def roofline(
     with torch.no_grad():
         for call in calls.values():
             call()  # warms up: what is made once is made
-        least = least_seconds(calls, rounds=rounds)
+        least = least_seconds(calls, rounds=rounds, clock=clock_of(device))
     for name, seconds in least.items():
         moved, computed = floors[name]
         floor = found.seconds(moved, computed)
