@@ -1,9 +1,12 @@
 import os
+import tempfile
 
 # Two cores are shared by whatever else runs: one thread a process makes tests repeatable and no slower.
 os.environ["OMP_NUM_THREADS"] = "1"
 # every process that a test starts inherits it; each worker of pytest-xdist has one of its own
 os.environ["TCLAB_TEST_RUN"] = str(os.getpid())
+# What a calibration finds is kept between runs of a user's, not of tests.
+os.environ["TCLAB_CACHE"] = tempfile.mkdtemp(prefix="tclab-tests-")
 
 import sys
 from pathlib import Path

@@ -14,12 +14,20 @@ from tclab.lab.charts import (
 )
 from tclab.lab.comparison import comparison_chart
 from tclab.lab.concluding import conclusion
+from tclab.lab.cost_charts import (
+    break_even_chart,
+    costs_table,
+    held_out_chart,
+    largest_batches_chart,
+    roofline_chart,
+)
 from tclab.lab.epoch import epoch_chart, epoch_table, model_ratios
 from tclab.lab.habits import cost_of_habits, habit_costs, habit_words
 from tclab.lab.html_report import report
 from tclab.lab.hypotheses import Hypothesis, ddp_hypothesis, hypotheses
 from tclab.lab.ledger_chart import ledger_chart
 from tclab.lab.live import LiveSweep, has_front_end, project_path
+from tclab.lab.mask_pictures import Held, held, mask_picture, sharing_table, small_graph
 from tclab.lab.own_files import import_file
 from tclab.lab.panel import Panel
 from tclab.lab.panel_state import PanelState
@@ -52,6 +60,7 @@ from tclab.lab.trust import (
 from tclab.lab.words import findings
 
 __all__ = [
+    "Held",
     "Hypothesis",
     "LiveSweep",
     "Panel",
@@ -59,6 +68,7 @@ __all__ = [
     "accumulation",
     "advice_chart",
     "beside_published",
+    "break_even_chart",
     "bytes_fit",
     "bytes_per_batch",
     "bytes_words",
@@ -66,6 +76,7 @@ __all__ = [
     "comparison_chart",
     "conclusion",
     "cost_of_habits",
+    "costs_table",
     "ddp_hypothesis",
     "epoch_chart",
     "epoch_steps",
@@ -77,11 +88,15 @@ __all__ = [
     "habit_costs",
     "habit_words",
     "has_front_end",
+    "held",
+    "held_out_chart",
     "hypotheses",
     "import_file",
+    "largest_batches_chart",
     "ledger_chart",
     "ledger_table",
     "machine",
+    "mask_picture",
     "model_ratios",
     "pairs_of",
     "project_path",
@@ -91,8 +106,11 @@ __all__ = [
     "race_words",
     "ratios_beside_published",
     "report",
+    "roofline_chart",
     "rows_of_points",
     "scaling_table",
+    "sharing_table",
+    "small_graph",
     "speed_up",
     "spike_chart",
     "spike_table",

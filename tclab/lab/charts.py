@@ -28,6 +28,7 @@ STRATEGY_COLOURS = {
     "khop_2": "#88ccee",
     "khop_3": "#ddcc77",
     "sampled_edges": "#aa4499",
+    "fastest": "#661100",
 }
 _OWN = ("#000000", "#7f3b08", "#4d4d4d")  # strategies of a user's own, in order
 _SHAPES = (

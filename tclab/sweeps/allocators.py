@@ -8,4 +8,5 @@ ALLOCATORS: dict[str, dict[str, str]] = {
         "MALLOC_TRIM_THRESHOLD_": "1099511627776",
         "MALLOC_TOP_PAD_": "268435456",
     },
+    "map_each": {"MALLOC_MMAP_THRESHOLD_": "131072"},
 }

@@ -60,7 +60,8 @@ class Point:
     - `prefetch_factor` (2), `start_method` ("fork", "spawn" or "forkserver"; the system's own) and
       `persistent_workers` (False): of the workers; null without any.
     - `double_buffer`: copy the next batch to the device on a side stream while this one computes.
-    - `allocator`: "default", or "keep_pages", which tells glibc never to give a page back.
+    - `allocator`: "default"; "keep_pages", which tells glibc never to give a page back; or "map_each", which
+      gives every tensor pages of its own and takes them back at once: the least memory, and the slowest.
     - `no_sync` (True), `bucket_cap_mb` (25), `find_unused_parameters` (False), `static_graph` (False),
       `compression` ("none", "fp16", "bf16", "powersgd"): how ranks exchange gradients; see
       `tclab.training.Exchange`. Null for one rank, and `no_sync` where nothing is accumulated.
