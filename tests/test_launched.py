@@ -252,8 +252,10 @@ def test_a_rank_that_fails_is_named_with_its_last_words_and_the_sweep_goes_on(ow
 def _stop_ends_all_ranks(kept):
     found = []
     running_point = threading.Thread(target=lambda: found.append(rows_of(tiny(steps=100_000, mode="fixed_batch"))))
+    for heard in kept._heard.values():
+        heard.entered = 0
     running_point.start()
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while not all(heard.entered for heard in kept._heard.values()) and time.monotonic() < until:
         time.sleep(0.1)
     begin = time.monotonic()
