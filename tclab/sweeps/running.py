@@ -20,7 +20,7 @@ import pyarrow as pa
 from tclab.errors import InputError
 from tclab.masking import get as strategy_of
 from tclab.models import get as model_of
-from tclab.sweeps.gpus import gpus
+from tclab.sweeps.gpus import check_enough, gpus
 from tclab.sweeps.launched import HANG_SECONDS, Launched
 from tclab.sweeps.point import ALLOCATORS, Point
 from tclab.sweeps.rows import columns_of, frame, table
@@ -111,9 +111,15 @@ def _started(point: Point, memory_bytes: int | None) -> _Child | Launched:
     for key in [key for key, child in _children.items() if isinstance(child, Launched)]:
         _children.pop(key).close()
     environment = _environment(point.allocator, memory_bytes)
-    if point.device == "cuda":
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus().good)
-    return Launched(point.ranks, environment)
+    return Launched(point.ranks, {**environment, **_visible(point, point.ranks)})
+
+
+def _visible(point: Point, ranks: int) -> dict[str, str]:
+    """Return the variable that shows ranks on this machine those GPUs that answer."""
+    if point.device != "cuda":
+        return {}
+    check_enough(ranks)
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus().good)}
 
 
 def _killed_for_memory() -> int | None:
@@ -243,7 +249,9 @@ def run_on_nodes(
     if nodes < 2 or point.ranks % nodes or point.ranks == nodes == 1:
         raise InputError(f"{point.ranks} ranks on {nodes} nodes, expected at least 2 nodes with as many ranks each")
     environment = _environment(point.allocator, memory_bytes)
-    launched = Launched(point.ranks // nodes, environment, nodes=nodes, node=node, endpoint=endpoint)
+    here = point.ranks // nodes
+    environment |= _visible(point, here)
+    launched = Launched(here, environment, nodes=nodes, node=node, endpoint=endpoint)
     try:
         if node:
             launched.wait()
