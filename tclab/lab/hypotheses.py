@@ -50,7 +50,7 @@ def hypotheses(rows: pd.DataFrame) -> list[Hypothesis]:
     a verdict needs a 95 % interval of the share, over steps, on one side of that, and 6 steps at least. Rows of
     one machine say nothing of another: a faster device leaves the loader less time.
     """
-    return [_data_pipeline(rows), _mask_generation(rows), _ddp(rows)]
+    return [_data_pipeline(rows), _mask_generation(rows), ddp_hypothesis(rows)]
 
 
 # ---- shares of a step
@@ -222,7 +222,8 @@ def _waits(own: pd.DataFrame, where: str, whole: np.ndarray[Any, Any]) -> np.nda
 # ---- DDP
 
 
-def _ddp(rows: pd.DataFrame) -> Hypothesis:
+def ddp_hypothesis(rows: pd.DataFrame) -> Hypothesis:
+    """Return the third of the hypotheses, judged by the rows with the most ranks; see `hypotheses`."""
     name, claim = "DDP", "more steps an epoch, and more all-reduces, make the epochs of the hetero model long"
     hetero, dango = steps_per_epoch(28, 4), steps_per_epoch(64, 4)
     arithmetic = (

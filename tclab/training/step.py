@@ -195,7 +195,9 @@ class Step:
     def _without_exchange(self) -> AbstractContextManager[Any]:
         """Return DDP's `no_sync` for a batch whose gradients are not the last of their sum."""
         more = (self._batches + 1) % self.accumulate
-        if self.exchange is None or not self.exchange.no_sync or not more:
+        how = self.exchange
+        # a static graph is learned in a first batch that exchanges; the mean of what is equal changes no sum
+        if how is None or not how.no_sync or not more or (how.static_graph and self._batches == 0):
             return nullcontext()
         return self._ddp.no_sync()  # type: ignore[operator]
 
