@@ -251,7 +251,9 @@ class Launched:
         self._process.wait()
 
     def close(self) -> None:
-        """End everything, and remove what the ranks kept; one that has not said its pid sees its input end."""
+        """End everything, and remove what the ranks kept."""
+        if self._said.closed:
+            return
         for what in self._lines(0.0) or []:
             self._hear(what)
         self._kill()
