@@ -1,7 +1,7 @@
 """A Slurm of one's own in a temporary folder: munge, a controller and two nodes, all on this machine."""
 
-import getpass
 import os
+import pwd
 import secrets
 import shutil
 import signal
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+USER = pwd.getpwuid(os.getuid()).pw_name
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "srun", "sinfo", "scontrol")
 _CONFIGURATION = """
 ClusterName={name}
@@ -88,7 +89,7 @@ def slurm(folder: Path):
         yield
     finally:
         with suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(["scancel", "--full", "-u", getpass.getuser()], capture_output=True, timeout=30)
+            subprocess.run(["scancel", "--full", "-u", USER], capture_output=True, timeout=30)
             end = time.monotonic() + 20
             while time.monotonic() < end and _output("squeue", "-h"):
                 time.sleep(0.2)
@@ -119,7 +120,7 @@ def _start(folder, started):
         controller, first, second = _free_ports(3)
         (folder / "slurm.conf").write_text(
             _CONFIGURATION.format(
-                name=f"box{controller}", host=socket.gethostname().split(".")[0], user=getpass.getuser(),
+                name=f"box{controller}", host=socket.gethostname().split(".")[0], user=USER,
                 folder=folder, controller=controller, first=first, second=second,
             )
         )  # fmt: skip

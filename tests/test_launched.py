@@ -50,19 +50,32 @@ def processes():
     return found
 
 
-def ports():
-    """Every port of this machine that somebody listens on."""
-    with open("/proc/net/tcp") as file:
-        return {line.split()[1] for line in file if line.split()[3] == "0A"}
+def sockets():
+    """The inode of every socket of this machine that somebody listens on."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        if os.path.exists(table):
+            with open(table) as file:
+                found |= {line.split()[9] for line in file if line.split()[3] == "0A"}
+    return found
 
 
-def nothing_is_left(launched, before):
-    """Whether the ranks and torchrun have ended, and no port of theirs is open, within two seconds."""
-    pids = [launched._process.pid, *(heard.pid for heard in launched._heard.values())]
-    assert all(pids)
-    until = time.monotonic() + 2
+def sockets_of(pids):
+    """Those that some processes have open."""
+    links = [os.readlink(f"/proc/{pid}/fd/{fd}") for pid in pids for fd in os.listdir(f"/proc/{pid}/fd")]
+    return sockets() & {link[8:-1] for link in links if link.startswith("socket:[")}
+
+
+def pids_of(launched):
+    return [launched._process.pid, *(heard.pid for heard in launched._heard.values())]
+
+
+def nothing_is_left(launched):
+    """Whether the ranks and torchrun have ended and their files are gone, within some seconds."""
+    assert all(pids_of(launched))
+    until = time.monotonic() + 10
     while time.monotonic() < until:
-        alive = [pid for pid in pids if pid in processes() and "rank" in processes().get(pid, "")]
+        alive = [pid for pid in pids_of(launched) if "tclab.sweeps.rank" in processes().get(pid, "")]
         if not alive and not launched._folder.exists():
             return True
         time.sleep(0.05)
@@ -232,7 +245,6 @@ def test_a_rank_that_fails_is_named_with_its_last_words_and_the_sweep_goes_on(ow
     launches = []
     start = running._started
     monkeypatch.setattr(running, "_started", lambda *a: launches.append(start(*a)) or launches[-1])
-    before = ports()
     points = [tiny(strategy=name) for name in ("rank_killed", "rank_greedy", "rank_hangs", "node_mask")]
     frame = tclab.sweep(points, results=tmp_path / "rows", hang_seconds=20)
     status = frame[frame["stage"] == "step"].set_index("strategy")["status"].to_dict()
@@ -242,18 +254,22 @@ def test_a_rank_that_fails_is_named_with_its_last_words_and_the_sweep_goes_on(ow
     assert status["rank_hangs"].startswith("failed: rank 1 hung: no rank moved for 20 s, and it was at mask")
     assert "own_ranks.py" in status["rank_hangs"]
     assert status["node_mask"] == "ok"
-    assert all(nothing_is_left(launched, before) for launched in launches[:-1] if launched is not launches[-1])
-    kept = launches[-1]
+    *gone, kept = launches
+    assert all(map(nothing_is_left, gone))
     assert kept.alive
+    listening = sockets_of(pids_of(kept))
+    assert listening
     _stop_ends_all_ranks(kept)
-    assert ports() <= before
+    assert not listening & sockets()
 
 
 def _stop_ends_all_ranks(kept):
     found = []
     running_point = threading.Thread(target=lambda: found.append(rows_of(tiny(steps=100_000, mode="fixed_batch"))))
+    for heard in kept._heard.values():
+        heard.entered = 0
     running_point.start()
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while not all(heard.entered for heard in kept._heard.values()) and time.monotonic() < until:
         time.sleep(0.1)
     begin = time.monotonic()
@@ -261,7 +277,7 @@ def _stop_ends_all_ranks(kept):
     running_point.join(timeout=30)
     took = time.monotonic() - begin
     assert found[0]["status"].to_pylist() == ["failed: killed by SIGKILL"]
-    assert nothing_is_left(kept, set())
+    assert nothing_is_left(kept)
     print(f"stopped in {took:.2f} s")
     assert took < 10  # 2 s on a machine that is not shared
 
@@ -301,7 +317,8 @@ def test_a_gpu_that_is_dead_is_named_and_the_others_are_used(monkeypatch):
         with pytest.warns(UserWarning, match="GPU 1 is listed and does not answer: CUDA error: unknown error"):
             assert gpus.gpus().good == ("0", "2")
         assert ranks_of("auto") == ranks_of(2) == ("cuda", 2)
-        assert device_of("cpu", 8) == "cpu"
+        assert device_of("cpu") == "cpu"
+        assert device_of("auto") == "cuda"
         for device in ("auto", "cuda"):
             with pytest.raises(InputError, match=r"3 ranks need 3 GPUs, and there is 2 GPUs here; GPU 1 is listed"):
                 ranks_of(3, device)
@@ -332,3 +349,9 @@ def test_a_race_and_an_epoch_are_of_one_process(tmp_path):
         tclab.sweeps.race_points({"a": tiny(), "b": tiny(ranks=1)}, budget_seconds=1)
     with pytest.raises(InputError, match="2 ranks asked for, and an epoch is of one process"):
         tclab.sweeps.run_epoch(tiny(), 2, tmp_path / "record")
+
+
+def test_ranks_on_machines_must_share_out_evenly():
+    for machines, ranks in ((2, 3), (2, 1), (3, 4)):
+        with pytest.raises(InputError, match=f"ranks is {ranks}, expected as many on each of {machines} machines"):
+            tiny(ranks=ranks, machines=machines)

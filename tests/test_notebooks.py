@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tclab.sweeps import Results, read_rows
 from tclab.sweeps.epoch import read_epoch
@@ -160,3 +161,35 @@ def test_mask_or_filter_runs_headlessly_and_shows_its_charts(tmp_path):
     pictures = [c for c, o in shown.items() if any("image/png" in one.get("data", {}) for one in o)]
     assert len(pictures) == 3
     assert "winners predicted" in json.dumps(shown)
+
+
+def test_scaling_runs_headlessly_and_says_what_the_ranks_were(tmp_path):
+    wanted = (("scale", 0.01), ("models", "hetero_cell"), ("networks", "1"), ("steps", 6), ("ranks", "1,2"),
+              ("budget_seconds", 0), ("results", tmp_path / "rows"))  # fmt: skip
+    done = papermill(ROOT / "notebooks" / "scaling.ipynb", tmp_path / "out.ipynb", *wanted)
+    assert done.returncode == 0, done.stderr[-3000:]
+    steps = Results(tmp_path / "rows").frame().query("stage == 'step'")
+    assert set(steps["status"]) == {"ok"}
+    assert set(steps[steps["ranks"] == 2]["backend"]) == {"gloo"}
+    shown = outputs(tmp_path / "out.ipynb")
+    for cell in ("speed-up", "exchange", "accumulation", "epoch-steps"):
+        assert any("image/png" in output.get("data", {}) for output in shown[cell]), cell
+    said = "".join(shown["ddp"][0]["text"])
+    assert "Exposed communication is" in said
+    assert "cpu · gloo · 2 ranks" in said
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_more_gpus_than_there_are_become_ranks_that_every_sentence_names(tmp_path):
+    wanted = (("batch_sizes", "1"), ("networks", "1"), ("strategies", "node_mask,indices"), ("scale", 0.02),
+              ("steps", 2), ("budget_seconds", 0), ("results", tmp_path / "rows"))  # fmt: skip
+    done = papermill(ROOT / "notebooks" / "sweep.ipynb", tmp_path / "out.ipynb", ("gpus", 2), *wanted)
+    assert done.returncode == 0, done.stderr[-3000:]
+    ok = Results(tmp_path / "rows").frame().query("status == 'ok'")
+    assert set(ok["ranks"]) == {2}
+    assert set(ok["backend"]) == {"gloo"}
+    shown = outputs(tmp_path / "out.ipynb")
+    sentences = "".join("".join(output["text"]) for output in shown["findings"]).splitlines()
+    assert sentences
+    assert all("cpu · gloo · 2 ranks" in s for s in sentences if "skipped" not in s)
+    assert "cpu · gloo · 2 ranks" in "".join("".join(output.get("text", "")) for output in shown["run"])

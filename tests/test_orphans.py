@@ -11,7 +11,7 @@ from orphans import MARK, left_behind, marked
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks into /proc")
 def test_a_process_that_was_left_is_seen_though_another_has_adopted_it():
     mark = f"{os.environ[MARK]}-seen"
-    leave = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid)"
+    leave = "import subprocess as s; print(s.Popen(['sleep', '600'], stdout=s.DEVNULL, start_new_session=True).pid)"
     done = subprocess.run(
         [sys.executable, "-c", leave], env={**os.environ, MARK: mark}, stdout=subprocess.PIPE, text=True, check=True
     )

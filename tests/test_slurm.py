@@ -1,6 +1,5 @@
 """A real Slurm of two nodes on this machine: arrays, jobs cancelled and killed, picking up again."""
 
-import getpass
 import os
 import signal
 import subprocess
@@ -34,7 +33,7 @@ def box(tmp_path_factory):
 @pytest.fixture
 def rows(box, tmp_path):
     yield tmp_path / "rows"
-    subprocess.run(["scancel", "-u", getpass.getuser()], check=True)  # where a test failed
+    subprocess.run(["scancel", "-u", str(os.getuid())], check=True)  # where a test failed
     wait_for("an empty queue", lambda: not alive())
 
 

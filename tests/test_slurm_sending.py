@@ -12,7 +12,7 @@ import pytest
 
 import tclab
 from tclab import InputError, Point, lab
-from tclab.sweeps import Results, meeting, slurm, slurm_queue, sweeping
+from tclab.sweeps import Results, meeting, running, slurm, slurm_queue, sweeping
 from tclab.sweeps.gpus import ranks_on_machines
 from tclab.sweeps.rows import table
 from tclab.sweeps.slurm_options import checked, machine_of, minutes_of
@@ -506,6 +506,29 @@ def test_last_words_are_those_that_tell(tmp_path):
     assert words_of(tmp_path, "7_2") == "srun: error: n1: task 0: Exited with exit code 1"
 
 
+def test_ranks_that_failed_elsewhere_end_those_that_wait_for_them_and_those_that_spoke_first_do_not(
+    tmp_path, monkeypatch
+):
+    class Ranks:
+        def __init__(self):
+            self.killed = threading.Event()
+            self.kill = self.killed.set
+
+    monkeypatch.setenv(meeting.MEETING, str(tmp_path / "a.meeting"))
+    monkeypatch.setattr(running, "_OWN_WORDS_SECONDS", 0.1)
+    waiting = Ranks()
+    with running._ending_with_others(waiting) as told:
+        meeting.fail("failed: rank 1 killed by SIGKILL")
+        assert waiting.killed.wait(60)
+    assert told == ["failed: rank 1 killed by SIGKILL"]
+    monkeypatch.setattr(running, "_OWN_WORDS_SECONDS", 600)
+    speaking = Ranks()
+    with running._ending_with_others(speaking) as told:
+        time.sleep(1.0)  # it has been seen by now
+    assert told == []
+    assert not speaking.killed.is_set()
+
+
 def test_rows_of_two_kinds_of_machine_are_warned_of(fake, monkeypatch):
     def rows_of(point, **options):
         row = not_measured(point, "ok").to_pylist()[0]
@@ -581,8 +604,6 @@ def test_gpus_that_a_cluster_was_not_asked_for_are_refused(asked, words):
 
 
 def test_a_point_on_several_machines_is_sent_to_as_many_and_is_not_run_on_one(fake, monkeypatch, tmp_path):
-    with pytest.raises(InputError, match="ranks is 3, expected as many on each of 2 machines"):
-        Point(ranks=3, machines=2)
     two = [Point(scale=0.02, device="cpu", ranks=2, machines=2)]
     fake.send([*two, *points(1)])
     assert ["#SBATCH --nodes=2" in fake.lines(f"script-{n}") for n in (1, 2)] == [True, False]

@@ -1,4 +1,4 @@
-"""Which GPUs of this machine answer, and on what device so many ranks run."""
+"""Which GPUs of this machine answer, and what a number of them means."""
 
 from __future__ import annotations
 
@@ -82,22 +82,27 @@ def gpus() -> Gpus:
     return found
 
 
-def device_of(device: str, ranks: int) -> str:
-    """Return "cuda" or "cpu" for a number of ranks: with "auto" GPUs where there are any, one for each rank.
+def device_of(device: str) -> str:
+    """Return "cuda" or "cpu" for what a point says: "auto" is CUDA where there is any.
 
-    **Raises:** `InputError` for "cuda" where there is none, or for more ranks than GPUs that answer.
+    **Raises:** `InputError` for "cuda" where there is none.
     """
-    import torch
-
     if device == "cpu":
         return "cpu"
-    if not (torch.cuda.is_available() if ranks == 1 else listed()):
-        if device == "cuda":
-            raise InputError("device is 'cuda', and torch finds no CUDA device here; expected 'cpu' or 'auto'")
-        return "cpu"
-    if ranks > 1 and ranks > len(gpus().good):
+    if listed():
+        return "cuda"
+    if device == "cuda":
+        raise InputError("device is 'cuda', and torch finds no CUDA device here; expected 'cpu' or 'auto'")
+    return "cpu"
+
+
+def check_enough(ranks: int) -> None:
+    """Make sure that this machine has a GPU for each of some ranks.
+
+    **Raises:** `InputError` that names those that do not answer.
+    """
+    if ranks > len(gpus().good):
         raise InputError(f"{ranks} ranks need {ranks} GPUs, and there is {gpus()}; expected fewer, or device='cpu'")
-    return "cuda"
 
 
 def ranks_of(asked: int | str, device: str = "auto") -> tuple[str, int]:
@@ -114,7 +119,10 @@ def ranks_of(asked: int | str, device: str = "auto") -> tuple[str, int]:
     if number == 0 or device == "cpu":
         return "cpu", 1 if isinstance(number, str) else max(number, 1)
     ranks = (len(gpus().good) if len(listed()) > 1 else 1) if isinstance(number, str) else number
-    return device_of(device, ranks), ranks
+    device = device_of(device)
+    if device == "cuda" and ranks > 1:
+        check_enough(ranks)
+    return device, ranks
 
 
 def ranks_on_machines(

@@ -235,7 +235,12 @@ class Launched:
         self._kill()
 
     def _kill(self) -> None:
-        for pid in [self._process.pid, *(heard.pid for heard in self._heard.values() if heard.pid)]:
+        pids = {heard.pid for heard in self._heard.values() if heard.pid}
+        if self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGSTOP)  # it starts no other rank now
+            pids |= _children(self._process.pid)
+        for pid in [self._process.pid, *pids]:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
 
@@ -247,7 +252,9 @@ class Launched:
         self._process.wait()
 
     def close(self) -> None:
-        """End everything, and remove what the ranks kept; one that has not said its pid sees its input end."""
+        """End everything, and remove what the ranks kept."""
+        if self._said.closed:
+            return
         for what in self._lines(0.0) or []:
             self._hear(what)
         self._kill()
@@ -257,3 +264,12 @@ class Launched:
                 with suppress(BrokenPipeError):
                     pipe.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _children(pid: int) -> set[int]:
+    """Return a process's children, where the system tells: ranks that have not yet said who they are."""
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found |= set(map(int, task.read_text().split()))
+    return found

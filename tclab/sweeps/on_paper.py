@@ -102,7 +102,7 @@ def step_on_paper(
     waiting = max(0.0, float(np.median(drawn)) - usual)
     span = slowdown * float(np.median(backward))
     exchange, exposed = _exchange(span, gradient_bytes, ranks, link, bucket_cap_mb)
-    return OnPaper(ranks, usual + waiting + exposed, usual, waiting, exposed, exchange - exposed)
+    return OnPaper(ranks, usual + waiting + exposed, usual, waiting, exposed, max(0.0, exchange - exposed))
 
 
 def _exchange(backward: float, size: float, ranks: int, link: Link, bucket_cap_mb: float) -> tuple[float, float]:
@@ -117,7 +117,7 @@ def _exchange(backward: float, size: float, ranks: int, link: Link, bucket_cap_m
         took = link.all_reduce_seconds(bucket, ranks)
         done = max(done, ready) + took
         spent += took
-    return spent, done - backward
+    return spent, max(0.0, done - backward)
 
 
 def cores_slowdown(ranks: int, cores: float, threads: int = 1) -> float:

@@ -301,9 +301,9 @@ class Point:
     def resolved(self) -> Point:
         """Return this point with its device and its folder made definite.
 
-        **Raises:** `InputError` for `device="cuda"` where there is none, or for more ranks than there are GPUs.
+        **Raises:** `InputError` for `device="cuda"` where there is none.
         """
-        device = device_of(self.device, self.ranks // self.machines)
+        device = device_of(self.device)
         graph = self.graph if self.graph == "synthetic" else str(Path(self.graph).resolve())
         pin_memory = device == "cuda" if self.pin_memory is None else self.pin_memory
         return replace(self, device=device, graph=graph, pin_memory=pin_memory)

@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tclab.sweeps.allocators import ALLOCATORS
-from tclab.sweeps.gpus import gpus
+from tclab.sweeps.gpus import check_enough, gpus
 from tclab.sweeps.launched import HANG_SECONDS, Launched
 from tclab.sweeps.meeting import call, fail, failure
 from tclab.sweeps.own_code import own_code, own_modules
@@ -99,7 +99,10 @@ _OWN_WORDS_SECONDS = 5.0
 
 
 def _environment(point: Point, memory_bytes: int | None) -> dict[str, str]:
-    """Return the variables that a process which runs points has."""
+    """Return the variables that a process which runs points has.
+
+    **Raises:** `InputError` where several ranks need more GPUs than this machine has.
+    """
     # of a Slurm job's variables Lightning would make ranks that this point does not have
     found = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     found |= ALLOCATORS[point.allocator]
@@ -107,6 +110,7 @@ def _environment(point: Point, memory_bytes: int | None) -> dict[str, str]:
     if memory_bytes is not None:
         found["TCLAB_MEMORY_BYTES"] = str(memory_bytes)
     if point.ranks > 1 and point.device == "cuda":
+        check_enough(point.ranks // point.machines)
         found["CUDA_VISIBLE_DEVICES"] = ",".join(gpus().good)
     return found
 
@@ -157,8 +161,7 @@ def rows_of(
         return table([{**columns_of(point), "stage": "step", "status": reason}])
     point = point.resolved()
     if point.machines > 1:
-        endpoint = call()
-        answer = run_on_machines(point, 0, endpoint, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
+        answer = run_on_machines(point, 0, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
     else:
         answer = answer_of(point, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
     if isinstance(answer, str):
@@ -241,7 +244,7 @@ def abandon() -> None:
 def run_on_machines(
     point: Point,
     node: int,
-    endpoint: str,
+    endpoint: str | None = None,
     *,
     memory_bytes: int | None = None,
     hang_seconds: float = HANG_SECONDS,
@@ -251,9 +254,10 @@ def run_on_machines(
     **Arguments:**
 
     - `node`: which of the point's machines this is, from 0 up.
-    - `endpoint`: "host:port" of the first, free, the same on all.
+    - `endpoint`: "host:port" of the first, which finds one and calls the others.
     """
     environment = _environment(point, memory_bytes)
+    endpoint = call() if endpoint is None else endpoint
     launched = Launched(
         point.ranks // point.machines, environment, nodes=point.machines, node=node, endpoint=endpoint
     )

@@ -1,0 +1,203 @@
+"""What more ranks bring: the points, their charts from rows made by hand, and a step on paper."""
+
+import pytest
+import vl_convert
+from hypothesis import given
+from hypothesis import strategies as st
+from stage_rows import point_rows
+from test_lab import row
+
+from tclab import InputError, lab
+from tclab.sweeps import Link, accumulated, by_ranks, cores_slowdown, step_on_paper, strong_scaling, weak_scaling
+from tclab.sweeps.rows import frame, table
+
+HOW = {"scale": 0.02, "networks": 2, "device": "cpu", "steps": 4}
+
+
+def test_strong_shares_a_batch_and_weak_gives_each_rank_its_own():
+    strong = strong_scaling(ranks="1,2,4", batch_size=8, **HOW)
+    weak = weak_scaling(ranks=[4, 1, 2], batch_size=8, **HOW)
+    assert {(p.model, p.strategy) for p in strong + weak} == {("hetero_cell", "node_mask"), ("dango", "indices")}
+    assert {(p.ranks, p.batch_size) for p in strong} == {(1, 8), (2, 4), (4, 2)}
+    assert {(p.ranks, p.batch_size) for p in weak} == {(1, 8), (2, 8), (4, 8)}
+    together = by_ranks(strong, weak)
+    assert len(together) == len(set(together)) == 2 * (3 + 3 - 1)
+    assert [p.ranks for p in together] == sorted(p.ranks for p in together)
+
+
+def test_accumulation_takes_a_step_after_as_many_samples():
+    points = accumulated(ranks="1,2,4", batch_size=3, models="hetero_cell", **HOW)
+    assert {p.ranks * p.batch_size * p.accumulate for p in points} == {12}
+    assert [(p.ranks, p.accumulate, p.steps, p.no_sync) for p in points] == [
+        (1, 4, 16, None),
+        (2, 2, 8, True),
+        (4, 1, 4, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("points", "ranks", "words"),
+    [
+        (strong_scaling, "1,3", "batch_size is 8, expected one that 3 ranks can share evenly"),
+        (accumulated, "2,3", "expected numbers that divide the largest, 3"),
+        (weak_scaling, "1,two", "ranks is '1,two', expected whole numbers from 1 up"),
+        (weak_scaling, "0", "expected whole numbers from 1 up"),
+    ],
+)
+def test_ranks_that_cannot_be_are_one_clear_line(points, ranks, words):
+    with pytest.raises(InputError, match=words):
+        points(ranks=ranks, batch_size=8, **HOW)
+
+
+def step(ranks, seconds, *, accumulate=1, **fields):
+    """The row of a step of `ranks`, that takes so many seconds."""
+    made = row("node_mask", seconds, ranks=ranks, backend="gloo" if ranks > 1 else None, threads=1, **fields)
+    return {**made, "accumulate": accumulate, "samples_per_second": 4 * ranks / seconds, "habits": ""}
+
+
+def stages_of(ranks, seconds, parts, *, size=4e6, late=(0.2, 0.8), hidden=0.001):
+    """The rows of a point of several ranks: its step, some of its stages, and what each rank adds."""
+    whole = step(ranks, seconds, gradient_bytes=size, buckets=1)
+    made = [{**whole, "samples_seconds": [seconds] * 8}]
+    made += [{**step(ranks, took), "stage": name, "samples_seconds": [took] * 8} for name, took in parts.items()]
+    for rank in range(ranks):
+        share = {"late_share": late[rank]}
+        made.append({**step(ranks, seconds), "stage": "whole", "where": f"rank {rank}", **share})
+        made.append({**step(ranks, hidden), "stage": "overlapped", "where": f"rank {rank}"})
+    return [{**one, "samples_per_second": None} if one["stage"] != "step" else one for one in made]
+
+
+@pytest.fixture
+def rows():
+    two = stages_of(2, 0.125, {"backward": 0.05, "communication": 0.01, "waiting": 0.02, "gather": 0.005})
+    one = [
+        {**step(1, 0.1), "samples_seconds": [0.1] * 8},
+        {**step(1, 0.04), "stage": "backward", "samples_seconds": [0.04] * 8},
+    ]
+    return frame(table([*one, *two]))
+
+
+def test_scaling_is_against_the_fewest_ranks_the_ideal_and_the_cores(rows):
+    found = lab.scaling_table(rows).set_index("ranks")
+    assert found["speedup"].tolist() == pytest.approx([1.0, 1.6])
+    assert found["efficiency"].tolist() == pytest.approx([1.0, 0.8])
+    assert found["ideal"].tolist() == [1, 2]
+    assert found["cores_allow"].tolist() == [1, 2]  # two cores, one thread a rank
+    wide = rows.assign(threads=2)
+    assert lab.scaling_table(wide)["cores_allow"].tolist() == [1, 1]
+    assert (found["low"] <= found["speedup"]).all()
+    assert (found["speedup"] <= found["high"]).all()
+
+
+def test_the_exchange_of_a_step_is_told_apart(rows):
+    (found,) = lab.exchange_table(rows).to_dict("records")
+    assert (found["communication"], found["waiting"], found["gather"]) == (0.01, 0.02, 0.005)
+    assert found["overlapped"] == pytest.approx(0.001)
+    assert found["last"] == "rank 1 (80%)"
+    assert found["gradient_bytes"] == 4e6
+
+
+def test_the_hypothesis_names_the_straggler_and_keeps_waiting_apart(rows):
+    said = str(lab.ddp_hypothesis(rows))
+    assert said.startswith("DDP: does not hold here")
+    assert "Exposed communication is 8.0%" in said
+    assert "Waiting for the slowest rank is 16.0%" in said
+    assert "all-gathers, waits in them included, are 4.0%" in said
+    assert "The straggler is rank 1: it came last to 80% of all exchanges." in said
+    assert "cpu · gloo · 2 ranks" in said
+    alike = rows.assign(late_share=rows["late_share"].where(rows["late_share"].isna(), 0.5))
+    assert "No rank is the straggler" in str(lab.ddp_hypothesis(alike))
+
+
+def test_charts_of_scaling_are_pictures_that_say_what_ran(rows):
+    charts = [lab.speed_up(rows, rows), lab.exchange(rows), lab.accumulation(rows), lab.epoch_steps(rows)]
+    for chart in charts:
+        assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
+    for chart in charts[:3]:
+        assert "gloo · 2 ranks" in str(chart.to_dict()["title"])
+    text = str(lab.epoch_steps(rows).to_dict())
+    assert "2.28 × the steps" in text
+    assert "4 × 28: 2,374" in text
+    nothing = frame(
+        table([{**row("node_mask", 1.0), "status": "failed: rank 2 is gone", "ranks": 4, "habits": ""}])
+    )
+    for chart in (lab.speed_up(nothing, nothing), lab.exchange(nothing), lab.accumulation(nothing)):
+        assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
+
+
+def test_rows_of_points_are_those_of_the_points(rows):
+    (point,) = weak_scaling(ranks=2, batch_size=4, models="hetero_cell", **{**HOW, "networks": 9})
+    assert set(lab.rows_of_points(rows, [point])["ranks"]) == {2}
+    assert len(lab.rows_of_points(rows, [])) == 0
+
+
+# ---- on paper
+
+
+def test_a_ring_takes_its_messages_and_its_bytes():
+    link = Link(bytes_per_second=1e9, latency_seconds=1e-5)
+    assert link.all_reduce_seconds(4e6, 1) == 0.0
+    assert link.all_reduce_seconds(4e6, 4) == pytest.approx(6 * (1e-5 + 1e6 / 1e9))
+    with pytest.raises(InputError, match="is no link"):
+        Link(0, 1e-5)
+
+
+def test_a_step_whose_figures_are_known_by_hand():
+    """Two buckets of 2 MiB: the second leaves at the end of the backward, so it is all exposed."""
+    mebibyte = 2**20
+    link = Link(bytes_per_second=mebibyte / 0.01, latency_seconds=0.0)  # 10 ms a MiB
+    made = step_on_paper([0.1], [0.05], gradient_bytes=4 * mebibyte, ranks=2, link=link, bucket_cap_mb=2.0)
+    assert made.compute_seconds == pytest.approx(0.15)
+    assert made.exposed_seconds == pytest.approx(0.02)  # 2 messages of 1 MiB
+    assert made.overlapped_seconds == pytest.approx(0.02)
+    assert made.seconds == pytest.approx(0.17)
+    twice = step_on_paper([0.1], [0.05], gradient_bytes=0, ranks=4, link=link, slowdown=cores_slowdown(4, 2))
+    assert twice.seconds == pytest.approx(0.3)  # four ranks on two cores, and nothing to exchange
+    assert [cores_slowdown(r, 2) for r in (1, 2, 4)] == [1.0, 1.0, 2.0]
+    assert cores_slowdown(2, 2, threads=2) == 2.0
+
+
+@given(
+    st.lists(st.floats(0.001, 1), min_size=1, max_size=8),
+    st.integers(1, 64),
+    st.floats(0, 1e8),
+    st.floats(1e6, 1e12),
+    st.floats(0, 1e-3),
+)
+def test_parts_add_up_and_a_better_link_is_never_slower(steps, ranks, size, speed, latency):
+    half = [0.5 * seconds for seconds in steps]
+
+    def made(link):
+        return step_on_paper(half, half, gradient_bytes=size, ranks=ranks, link=link)
+
+    one = made(Link(speed, latency))
+    assert one.seconds == pytest.approx(one.compute_seconds + one.waiting_seconds + one.exposed_seconds)
+    assert min(one.waiting_seconds, one.exposed_seconds, one.overlapped_seconds + 1e-12) >= 0
+    assert made(Link(2 * speed, latency / 2)).seconds <= one.seconds + 1e-12
+    if ranks == 1:
+        assert one.exposed_seconds == one.waiting_seconds == 0.0
+    if len(set(steps)) == 1:
+        assert one.waiting_seconds == pytest.approx(0.0, abs=1e-12)
+
+
+def test_bad_figures_on_paper_are_one_clear_line():
+    link = Link(1e9, 0)
+    with pytest.raises(InputError, match="backward has 1 steps and rest 2"):
+        step_on_paper([0.1], [0.1, 0.1], gradient_bytes=1, ranks=2, link=link)
+    with pytest.raises(InputError, match="ranks is 0"):
+        step_on_paper([0.1], [0.1], gradient_bytes=1, ranks=0, link=link)
+
+
+def test_steps_at_more_ranks_are_made_of_those_that_were_measured(rows):
+    found = lab.steps_on_paper(rows, Link(4e8, 0.0), ranks=[8, 512]).set_index("ranks")
+    assert found["compute"].tolist() == pytest.approx([0.1, 0.1])
+    assert found["waiting"].tolist() == pytest.approx([0.0, 0.0], abs=1e-12)
+    assert found["communication"][8] == pytest.approx(14 * 4e6 / 8 / 4e8)
+    assert found["steps an epoch"].tolist() == [-(-265_851 // 32), -(-265_851 // 2048)]
+    assert found["epoch"][8] == pytest.approx(found["step"][8] * found["steps an epoch"][8])
+    alone = rows[rows["ranks"] == 1]
+    assert lab.steps_on_paper(alone, Link(1e9, 0.0), ranks=[8]).empty  # what is exchanged is not known
+
+
+def test_stage_rows_of_one_rank_have_no_exchange():
+    assert lab.exchange_table(frame(table(point_rows("node_mask", ranks=1)))).empty
