@@ -3,6 +3,7 @@
 # make test    lint, types, unit and property tests, every notebook
 # make bench   the figures that the README quotes, measured here
 # make pictures   the small pictures that notebooks show without a kernel, from real runs (NOTEBOOKS="…" for some)
+# make record  the full-size sweeps of this machine's GPU, into data_samples/recordings/
 # make lock    renew requirements.lock from pyproject.toml
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ PARAMETERS ?= -p scale 0.2 -p budget_seconds 240
 BESIDE ?= -n 2 --dist loadfile
 NOTEBOOKS ?= notebooks/*.ipynb
 
-.PHONY: setup sweep test lint types bench pictures lock clean
+.PHONY: setup sweep test lint types bench record pictures lock clean
 
 setup: .venv/ready
 
@@ -48,6 +49,9 @@ bench: setup
 
 pictures: setup
 	$(BIN)/python -m tclab.lab.pictures --run $(NOTEBOOKS)
+
+record: setup
+	$(BIN)/python benchmarks/record_gpu.py $(RECORD)
 
 lock:
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

@@ -83,10 +83,8 @@ def against_pyg(graph: tclab.CellGraph, size: int, rounds: int) -> None:
     from torch_geometric.nn import GINConv
 
     nodes = graph.num_nodes[graph.deleted_type]
-    deletions = synthetic_perturbations(graph, size).deletions
     strategy = GpuFilter(graph)
-    batch = strategy.collate([strategy.sample(b, deletions[b], 0.0) for b in range(size)])
-    view = strategy.view(batch)
+    view = strategy.view(strategy.batch(synthetic_perturbations(graph, size)))
     kept = view.keep[graph.deleted_type].view(size, nodes).t().contiguous()  # [N, B]
     shared = {name: tclab.SharedGraph(n.edge_index, nodes) for name, n in graph.networks.items()}
     edges = {name: view.edges(name)[0] for name in graph.networks}

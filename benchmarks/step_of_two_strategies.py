@@ -23,7 +23,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from tclab.sweeps.point import ALLOCATORS
+from tclab.sweeps.allocators import ALLOCATORS
 
 
 def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
@@ -166,10 +166,10 @@ def main() -> None:
     if options.here:
         print(json.dumps(measure(options.scale, options.batch_size, options.rounds)))
         return
-    for allocator, settings in ALLOCATORS.items():
+    for allocator in ("default", "keep_pages"):
         child = subprocess.run(
             [sys.executable, __file__, "--here", *sys.argv[1:]],
-            env={**os.environ, **settings},
+            env={**os.environ, **ALLOCATORS[allocator]},
             stdout=subprocess.PIPE,
             text=True,
             check=True,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tclab.graph import CellGraph
     from tclab.masking import view
     from tclab.message_passing import SharedGraph
-    from tclab.sweeps import Point, advise, compare, grid, run, sweep
+    from tclab.sweeps import Point, advise, compare, fits, grid, run, sweep
     from tclab.training import check
 
 __version__ = "0.1.0"
@@ -32,6 +32,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "CellGraph": "tclab.graph",
     "InputError": "tclab.errors",
+    "fits": "tclab.sweeps",
     "Point": "tclab.sweeps",
     "SharedGraph": "tclab.message_passing",
     "advise": "tclab.sweeps",
@@ -50,6 +51,7 @@ __all__ = [
     "advise",
     "check",
     "compare",
+    "fits",
     "graph",
     "grid",
     "lab",

@@ -1,13 +1,20 @@
 import os
+import tempfile
 
 # Two cores are shared by whatever else runs: one thread a process makes tests repeatable and no slower.
 os.environ["OMP_NUM_THREADS"] = "1"
+# every process that a test starts inherits it; each worker of pytest-xdist has one of its own
+os.environ["TCLAB_TEST_RUN"] = str(os.getpid())
+# What a calibration finds is kept between runs of a user's, not of tests.
+os.environ["TCLAB_CACHE"] = tempfile.mkdtemp(prefix="tclab-tests-")
 
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from orphans import MARK, left_behind
 
 torch.set_num_threads(1)
 settings.register_profile(
@@ -16,6 +23,16 @@ settings.register_profile(
 settings.load_profile("tclab")
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left():
+    """After the last test, and after all other fixtures: whatever was started has ended."""
+    yield
+    if "tclab.sweeps.running" in sys.modules:  # children that are kept warm for the next point end with the tests
+        sys.modules["tclab.sweeps.running"].close_children()
+    left = left_behind(os.environ[MARK])
+    assert not left, f"processes were left behind: {left}"
 
 
 @pytest.fixture(scope="session")

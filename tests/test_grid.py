@@ -3,7 +3,8 @@ import pytest
 import tclab
 from tclab import InputError
 from tclab.sweeps import experiment_083, experiment_084
-from tclab.sweeps.grids import grid, listed, ranks_of
+from tclab.sweeps.gpus import ranks_of
+from tclab.sweeps.grids import grid, listed
 from tclab.training.habits import applying
 
 
@@ -24,15 +25,7 @@ def test_an_empty_list_is_refused(value):
 @pytest.mark.parametrize("gpus", [-1, "four", 1.5, True, "-2", None])
 def test_a_number_of_gpus_that_is_none_is_refused(gpus):
     with pytest.raises(InputError, match=r"gpus is .*, expected 'auto' or a number from 0 up"):
-        ranks_of(gpus, 0)
-
-
-def test_gpus_become_device_and_ranks():
-    assert ranks_of("auto", 0) == ("cpu", 1)
-    assert ranks_of("auto", 4) == ("cuda", 1)
-    assert ranks_of(0, 4) == ("cpu", 1)
-    assert ranks_of("2", 4) == ranks_of(2, 4) == ("cuda", 2)
-    assert ranks_of(4, 0) == ("cpu", 4)
+        ranks_of(gpus)
 
 
 def test_auto_pairs_each_model_with_the_strategies_that_serve_it():

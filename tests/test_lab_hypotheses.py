@@ -78,8 +78,8 @@ def test_ddp_without_ranks_is_arithmetic_and_called_so():
     assert arithmetic.startswith("Arithmetic, not a measurement")
     for figure in ("2,374", "1,039", "2.28 ×", "40 ×", "17.5 ×"):
         assert figure in arithmetic
-    skipped = lost("node_mask", "skipped: 4 ranks asked for", ranks=4)
-    assert "skipped: 4 ranks" in verdicts([skipped])["DDP"].evidence[0]
+    unrun = lost("node_mask", "failed: rank 2 is gone", ranks=4)
+    assert "failed: rank 2 is gone" in verdicts([unrun])["DDP"].evidence[0]
 
 
 def test_ddp_is_judged_where_communication_was_timed():

@@ -149,3 +149,14 @@ def test_your_model_runs_headlessly_with_a_graph_a_model_a_strategy_and_a_loop_o
     assert "600 station nodes" in "".join(shown["check"][0]["text"])
     assert "closed_stations: passed." in "".join(shown["check-strategy"][0]["text"])
     assert "from 40 steps of this loop" in "".join(shown["loop-advice"][0]["text"])
+
+
+def test_mask_or_filter_runs_headlessly_and_shows_its_charts(tmp_path):
+    wanted = (("edges", "200,2000"), ("widths", "4,16"), ("batch_sizes", 1), ("removed", "0.1,0.8"), ("rounds", 1),
+              ("held_out", "500:8:1:0.5"), ("scale", 0.02), ("batch_size", 2), ("gpus", 0))  # fmt: skip
+    done = papermill(ROOT / "notebooks" / "mask_or_filter.ipynb", tmp_path / "out.ipynb", *wanted)
+    assert done.returncode == 0, done.stderr[-3000:]
+    shown = outputs(tmp_path / "out.ipynb")
+    pictures = [c for c, o in shown.items() if any("image/png" in one.get("data", {}) for one in o)]
+    assert len(pictures) == 3
+    assert "winners predicted" in json.dumps(shown)

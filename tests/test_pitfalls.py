@@ -1,4 +1,4 @@
-"""How a timing goes wrong, each way held by a test of its name; P15 (unused parameters of DDP) waits for ranks."""
+"""How a timing goes wrong, each way held by a test of its name."""
 
 import ast
 from pathlib import Path
@@ -55,6 +55,9 @@ PITFALLS = {
     ],
     "P14 the profiler changes the thing": [
         ("test_observer.py", "test_a_slow_instrument_does_not_go_unseen"),
+    ],
+    "P15 parameters that DDP waits for in vain": [
+        ("test_ranks.py", "test_unused_parameters_are_refused_by_name_and_taken_where_ddp_looks_for_them"),
     ],
     "P16 a rule drops everything": [
         ("test_race.py", "test_a_rule_drops_blocks_of_any_arm_and_too_many_void_the_race"),

@@ -16,7 +16,7 @@ from tclab.sweeps import Results, slurm_queue
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 pytest.importorskip("submitit", reason="submitit is not installed here: pip install 'tclab[slurm]'")
-GENEROUS = 300  # seconds; each job imports torch, and this may be a busy machine
+GENEROUS = 600  # seconds; each job imports torch, and this may be a busy machine
 
 
 def points(number, **fields):
@@ -42,10 +42,6 @@ def alive():
     return {job.job for job in slurm_queue.jobs().values() if job.alive}
 
 
-def sweep(wanted, rows, **options):
-    return tclab.sweep(wanted, results=rows, executor="slurm", poll_seconds=0.5, time=20, **options)
-
-
 def statuses(frame):
     return frame[frame["stage"] == "step"]["status"].tolist()
 
@@ -61,12 +57,20 @@ def logs(rows):
 class Background:
     """A sweep in a thread, as a notebook has it."""
 
-    def __init__(self, wanted, rows, **options):
-        self.told, self.stop, self.frame, self.error = [], threading.Event(), None, None
+    def __init__(self, wanted, rows, told=None, **options):
+        self.told, self.stop, self.frame, self.error, self.rows = [], threading.Event(), None, None, rows
+
+        def tell(progress):
+            self.told.append(progress)
+            if told is not None:
+                told(progress)
 
         def work():
             try:
-                self.frame = sweep(wanted, rows, progress=self.told.append, stop=self.stop, **options)
+                self.frame = tclab.sweep(
+                    wanted, results=rows, executor="slurm", poll_seconds=0.5, time=30, progress=tell,
+                    stop=self.stop, **options,
+                )  # fmt: skip
             except BaseException as error:
                 self.error = error
 
@@ -75,7 +79,10 @@ class Background:
 
     def join(self):
         self.thread.join(GENEROUS)
-        assert not self.thread.is_alive(), "the sweep does not end"
+        if self.thread.is_alive():
+            self.stop.set()  # which cancels its jobs
+            self.thread.join(GENEROUS)
+            pytest.fail(f"the sweep did not end within {GENEROUS} s: {logs(self.rows)}")
         if self.error is not None:
             raise self.error
         return self.frame
@@ -97,6 +104,11 @@ def process_of(job, rows):
     return None
 
 
+def sweep(wanted, rows, told=None, **options):
+    """Sweep, and do not wait for ever."""
+    return Background(wanted, rows, told, **options).join()
+
+
 def test_eight_points_land_though_the_notebook_is_closed_between_and_nothing_is_sent_twice(rows):
     class Closed(Exception):
         pass
@@ -106,10 +118,10 @@ def test_eight_points_land_though_the_notebook_is_closed_between_and_nothing_is_
 
     wanted = points(8)
     with pytest.raises(Closed):
-        sweep(wanted, rows, points_per_job=3, progress=close)
+        sweep(wanted, rows, points_per_job=3, told=close)
     assert alive(), "there was nothing left to pick up"
     told = []
-    frame = sweep(wanted, rows, points_per_job=3, progress=told.append)
+    frame = sweep(wanted, rows, points_per_job=3, told=told.append)
     assert statuses(frame) == ["ok"] * 8, logs(rows)
     assert list(frame[frame["stage"] == "step"]["batch_size"]) == list(range(1, 9))
     assert {p.kept for p in told} == {True, False}
@@ -137,7 +149,7 @@ def test_a_job_that_is_cancelled_and_one_that_is_killed_are_made_good_by_running
     )
     assert len(Results(rows).frame().query("stage == 'step'")) == 1  # what did not run left nothing behind
     told = []
-    assert statuses(sweep(wanted, rows, points_per_job=2, progress=told.append)) == ["ok"] * 3, logs(rows)
+    assert statuses(sweep(wanted, rows, points_per_job=2, told=told.append)) == ["ok"] * 3, logs(rows)
     assert sorted(p.kept for p in told) == [False, False, True]
     assert len(submissions(rows)) == 2
 
@@ -172,6 +184,6 @@ def test_a_point_with_ranks_on_two_machines_lands_and_is_kept(rows):
     assert {"rank 0", "rank 1"} <= set(frame["where"])
     assert (step["gradient_bytes"]) > 0
     told = []
-    assert statuses(sweep([point], rows, progress=told.append)) == ["ok"]
+    assert statuses(sweep([point], rows, told=told.append)) == ["ok"]
     assert told[0].kept
     assert len(submissions(rows)) == 1

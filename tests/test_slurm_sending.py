@@ -44,6 +44,14 @@ class Closing(threading.Event):
         raise Closed
 
 
+class Stopping(threading.Event):
+    """Somebody stops as soon as the sweep waits."""
+
+    def wait(self, timeout=None):
+        self.set()
+        return True
+
+
 class Waiting(threading.Event):
     """Tells when the sweep has sent what there was to send, and waits."""
 
@@ -384,9 +392,6 @@ def test_a_controller_that_does_not_answer_ends_nothing_that_is_under_way(fake):
 
 
 def test_a_stop_that_slurm_does_not_hear_is_said_and_the_jobs_are_found_again(fake):
-    stop = threading.Event()
-    stop.set()
-
     def break_down(*arguments):
         (fake.folder / "down").write_text("")
         return numbers(*arguments)
@@ -394,12 +399,25 @@ def test_a_stop_that_slurm_does_not_hear_is_said_and_the_jobs_are_found_again(fa
     with pytest.MonkeyPatch.context() as patch:
         numbers = slurm._submit
         patch.setattr(slurm, "_submit", break_down)
-        (status,) = fake.statuses(points(1), stop=stop)
+        (status,) = fake.statuses(points(1), stop=Stopping())
     assert status == "not run: stopped, and its job goes on: scancel: error: no controller"
     (fake.folder / "down").unlink()
     fake.all_are("RUNNING")
     fake.send(points(1))
     assert fake.submissions() == 1
+
+
+def test_nothing_is_sent_after_a_stop_and_what_was_stopped_is_sent_by_running_again(fake):
+    stop = threading.Event()
+    stop.set()
+    told = []
+    assert fake.statuses(points(2), stop=stop, progress=told.append) == ["not run: stopped"] * 2
+    assert (fake.submissions(), told) == (0, [])
+    assert fake.statuses(points(2), stop=Stopping()) == ["not run: stopped"] * 2
+    assert fake.lines("cancelled") == ["1_0 1_1"]
+    fake.all_are("RUNNING")  # Slurm takes its time
+    fake.send(points(2))
+    assert fake.submissions() == 2
 
 
 def test_jobs_do_not_inherit_what_the_notebook_s_own_job_was_given(fake, monkeypatch):
@@ -587,6 +605,9 @@ def test_machines_meet_where_the_first_one_says(tmp_path, monkeypatch):
     assert int(endpoint.rpartition(":")[2]) > 0
     meeting.call_off()  # they have been called
     assert meeting.called() == endpoint
+    assert meeting.failure() is None
+    meeting.fail("failed: rank 1 killed by SIGKILL")
+    assert meeting.failure() == "failed: rank 1 killed by SIGKILL"
     monkeypatch.setenv(meeting.MEETING, str(tmp_path / "b.meeting"))
     meeting.call_off()
     assert meeting.called() is None

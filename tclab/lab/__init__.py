@@ -14,17 +14,35 @@ from tclab.lab.charts import (
 )
 from tclab.lab.comparison import comparison_chart
 from tclab.lab.concluding import conclusion
+from tclab.lab.cost_charts import (
+    break_even_chart,
+    costs_table,
+    held_out_chart,
+    largest_batches_chart,
+    roofline_chart,
+)
 from tclab.lab.epoch import epoch_chart, epoch_table, model_ratios
 from tclab.lab.habits import cost_of_habits, habit_costs, habit_words
 from tclab.lab.html_report import report
-from tclab.lab.hypotheses import Hypothesis, hypotheses
+from tclab.lab.hypotheses import Hypothesis, ddp_hypothesis, hypotheses
 from tclab.lab.ledger_chart import ledger_chart
 from tclab.lab.live import LiveSweep, has_front_end, project_path
+from tclab.lab.mask_pictures import Held, held, mask_picture, sharing_table, small_graph
 from tclab.lab.own_files import import_file
 from tclab.lab.panel import Panel
 from tclab.lab.panel_state import PanelState
 from tclab.lab.parts import stage_parts
 from tclab.lab.published import beside_published, published_figures, ratios_beside_published
+from tclab.lab.scaling import (
+    accumulation,
+    epoch_steps,
+    exchange,
+    exchange_table,
+    rows_of_points,
+    scaling_table,
+    speed_up,
+    steps_on_paper,
+)
 from tclab.lab.stage_bars import stage_spread, step_stages
 from tclab.lab.step_words import step_findings
 from tclab.lab.tables import gate, machine, steps
@@ -42,12 +60,15 @@ from tclab.lab.trust import (
 from tclab.lab.words import findings
 
 __all__ = [
+    "Held",
     "Hypothesis",
     "LiveSweep",
     "Panel",
     "PanelState",
+    "accumulation",
     "advice_chart",
     "beside_published",
+    "break_even_chart",
     "bytes_fit",
     "bytes_per_batch",
     "bytes_words",
@@ -55,18 +76,27 @@ __all__ = [
     "comparison_chart",
     "conclusion",
     "cost_of_habits",
+    "costs_table",
+    "ddp_hypothesis",
     "epoch_chart",
+    "epoch_steps",
     "epoch_table",
+    "exchange",
+    "exchange_table",
     "findings",
     "gate",
     "habit_costs",
     "habit_words",
     "has_front_end",
+    "held",
+    "held_out_chart",
     "hypotheses",
     "import_file",
+    "largest_batches_chart",
     "ledger_chart",
     "ledger_table",
     "machine",
+    "mask_picture",
     "model_ratios",
     "pairs_of",
     "project_path",
@@ -76,6 +106,12 @@ __all__ = [
     "race_words",
     "ratios_beside_published",
     "report",
+    "roofline_chart",
+    "rows_of_points",
+    "scaling_table",
+    "sharing_table",
+    "small_graph",
+    "speed_up",
     "spike_chart",
     "spike_table",
     "stage_parts",
@@ -84,6 +120,7 @@ __all__ = [
     "step_findings",
     "step_stages",
     "steps",
+    "steps_on_paper",
     "throughput_by_batch_size",
     "throughput_by_networks",
     "throughput_by_strategy",

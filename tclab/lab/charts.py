@@ -28,6 +28,7 @@ STRATEGY_COLOURS = {
     "khop_2": "#88ccee",
     "khop_3": "#ddcc77",
     "sampled_edges": "#aa4499",
+    "fastest": "#661100",
 }
 _OWN = ("#000000", "#7f3b08", "#4d4d4d")  # strategies of a user's own, in order
 _SHAPES = (
@@ -45,23 +46,45 @@ _WIDTH, _HEIGHT = 520, 300
 
 
 def where_measured(rows: pd.DataFrame) -> str:
-    """Return the device that rows were measured on, for a title: "cpu · 2 cores · Intel Xeon"."""
+    """Return what rows were measured on, for a title: "cpu · 2 cores · Intel Xeon".
+
+    Of several ranks how they exchange and how many they are, before all else: "cpu · gloo · 4 ranks · 2 cores · …".
+    """
     ok = rows[rows["status"] == "ok"]
     if ok.empty:
         return "nothing measured"
-    parts = []
-    for _, row in ok.drop_duplicates(["device", "gpu", "cpu", "cores", "ranks"]).iterrows():
+    machines: dict[str, list[tuple[str, int]]] = {}
+    for _, row in ok.drop_duplicates(["device", "backend", "gpu", "cpu", "cores", "ranks"]).iterrows():
         name = row["gpu"] if row["device"] == "cuda" else f"{row['cores']} cores · {row['cpu']}"
-        ranks = "" if row["ranks"] == 1 else f" · {row['ranks']} ranks"
-        parts.append(f"{row['device']} · {name}{ranks}")
-    return " and ".join(dict.fromkeys(parts))
+        through = str(row["device"]) if row["ranks"] == 1 else f"{row['device']} · {row['backend']}"
+        machines.setdefault(name, []).append((through, int(row["ranks"])))
+    return " and ".join(f"{_ranks(each)} · {name}" for name, each in machines.items())
+
+
+def ranks_text(rows: pd.DataFrame) -> str:
+    """Return what ranks exchanged through and how many they were: "cpu · gloo · 4 ranks"; empty for one alone."""
+    many = rows[(rows["status"] == "ok") & (rows["ranks"] > 1)]
+    each = {(f"{row['device']} · {row['backend']}", int(row["ranks"])) for _, row in many.iterrows()}
+    return _ranks(list(each))
+
+
+def _ranks(each: list[tuple[str, int]]) -> str:
+    """Return devices with their ranks: "cpu · gloo · 2 and 4 ranks"; one rank by itself needs no words."""
+    found: dict[str, list[int]] = {}
+    for through, ranks in sorted(each, key=lambda pair: pair[1]):
+        found.setdefault(through, []).append(ranks)
+    parts = []
+    for through, numbers in found.items():
+        many = "" if numbers == [1] else f" · {' and '.join(map(str, numbers))} ranks"
+        parts.append(through + many)
+    return " and ".join(parts)
 
 
 def _steps(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row a point, with the spread of its throughput and what is wrong where there is none."""
     steps = rows[(rows["stage"] == "step")].copy()
-    steps["low"] = steps["batch_size"] / steps["q3_seconds"]
-    steps["high"] = steps["batch_size"] / steps["q1_seconds"]
+    steps["low"] = steps["batch_size"] * steps["ranks"] / steps["q3_seconds"]
+    steps["high"] = steps["batch_size"] * steps["ranks"] / steps["q1_seconds"]
     steps["way"] = steps["model"] + " · " + steps["strategy"]
     return steps
 
@@ -190,7 +213,7 @@ def _middle_batch(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _range(rows: pd.DataFrame, column: str) -> str:
     values = sorted({int(v) for v in rows[rows["status"] == "ok"][column].dropna()})
-    name = {"networks": "networks", "batch_size": "batch"}[column]
+    name = {"networks": "networks", "batch_size": "batch" if (rows["ranks"] == 1).all() else "batch a rank"}[column]
     return f"{name} {' and '.join(map(str, values))}" if values else ""
 
 
@@ -253,7 +276,9 @@ STAGE_COLOURS = {
     "collate": "#8c5a2b",
     "forward": "#56b4e9",
     "loss": "#cc79a7",
+    "gather": "#882255",
     "backward": "#0072b2",
+    "waiting": "#b9a3d0",
     "communication": "#5b2a86",
     "clip": "#7fd6b8",
     "optimizer": "#009e73",

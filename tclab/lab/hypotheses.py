@@ -50,7 +50,7 @@ def hypotheses(rows: pd.DataFrame) -> list[Hypothesis]:
     a verdict needs a 95 % interval of the share, over steps, on one side of that, and 6 steps at least. Rows of
     one machine say nothing of another: a faster device leaves the loader less time.
     """
-    return [_data_pipeline(rows), _mask_generation(rows), _ddp(rows)]
+    return [_data_pipeline(rows), _mask_generation(rows), ddp_hypothesis(rows)]
 
 
 # ---- shares of a step
@@ -222,7 +222,8 @@ def _waits(own: pd.DataFrame, where: str, whole: np.ndarray[Any, Any]) -> np.nda
 # ---- DDP
 
 
-def _ddp(rows: pd.DataFrame) -> Hypothesis:
+def ddp_hypothesis(rows: pd.DataFrame) -> Hypothesis:
+    """Return the third of the hypotheses, judged by the rows with the most ranks; see `hypotheses`."""
     name, claim = "DDP", "more steps an epoch, and more all-reduces, make the epochs of the hetero model long"
     hetero, dango = steps_per_epoch(28, 4), steps_per_epoch(64, 4)
     arithmetic = (
@@ -232,18 +233,36 @@ def _ddp(rows: pd.DataFrame) -> Hypothesis:
     )
     many = rows[(rows["status"] == "ok") & (rows["ranks"] > 1) & (rows["mode"] == "step")]
     if many.empty:
-        tried = rows[(rows["ranks"] > 1) & rows["status"].str.startswith("skipped")]
+        tried = rows[(rows["ranks"] > 1) & (rows["status"] != "ok")]
         why = f" ({tried['status'].iloc[0]})" if len(tried) else ""
         measured = f"No row here has more than one rank{why}, so what all-reduces cost is not known."
         return Hypothesis(name, claim, NOT_MEASURED, (measured, arithmetic))
+    many = many[many["ranks"] == many["ranks"].max()]
     own = next(iter(_points_of(many, "step").values()), one_point_each(many))
     where, whole = _whole(own)
     talk = _samples(own, where, "communication")
     if talk is None or len(talk) != len(whole):
         return Hypothesis(name, claim, NOT_MEASURED, ("The rows have no stage for communication.", arithmetic))
+    ranks, place = own.iloc[0]["ranks"], where_measured(own)
     share = _share(talk, whole)
-    said = (
-        f"Exposed communication is {_percent(share)} of a step on {own.iloc[0]['ranks']} ranks "
-        f"({len(whole)} steps, {where_measured(own)})."
-    )
-    return Hypothesis(name, claim, _judged(share, len(whole)), (said, arithmetic))
+    said = [f"Exposed communication is {_percent(share)} of a step on {ranks} ranks ({len(whole)} steps, {place})."]
+    waiting = _samples(own, where, "waiting")
+    if waiting is not None and len(waiting) == len(whole):
+        said.append(
+            f"Waiting for the slowest rank is {_percent(_share(waiting, whole))} of it, and no communication."
+        )
+    gather = _samples(own, where, "gather")
+    if gather is not None and len(gather) == len(whole):
+        said.append(f"The loss's all-gathers, waits in them included, are {_percent(_share(gather, whole))} of it.")
+    return Hypothesis(name, claim, _judged(share, len(whole)), (*said, *_late(own), arithmetic))
+
+
+def _late(own: pd.DataFrame) -> list[str]:
+    """Name the rank that the others wait for, where one comes last far more often than its turn."""
+    late = own[own["late_share"].notna()]
+    if late.empty:
+        return []
+    worst, ranks = late.sort_values("late_share").iloc[-1], len(late)
+    if worst["late_share"] < min(0.9, 1.5 / ranks):
+        return [f"No rank is the straggler: the one that came last most often did so in {worst['late_share']:.0%}."]
+    return [f"The straggler is {worst['where']}: it came last to {worst['late_share']:.0%} of all exchanges."]

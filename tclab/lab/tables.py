@@ -40,13 +40,17 @@ def gate(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def steps(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one line a point: how long a step took, what travelled, where the host waited, what went wrong."""
+    """Return one line a point: how long a step took, what travelled, where the host waited, what went wrong.
+
+    What ranks exchange through is shown where there are several.
+    """
     whole = rows[rows["stage"] == "step"]
     columns = [
         "model",
         "strategy",
         "batch_size",
         "networks",
+        *(["device", "backend", "ranks"] if (whole["ranks"] > 1).any() else []),
         "median_seconds",
         "q1_seconds",
         "q3_seconds",

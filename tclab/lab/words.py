@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from tclab.lab.charts import bytes_text, where_measured
+from tclab.lab.charts import bytes_text, ranks_text, where_measured
 from tclab.lab.concluding import conclusion
 
 
@@ -14,7 +14,10 @@ def findings(rows: pd.DataFrame) -> list[str]:
     if ok.empty:
         return ["No point of this sweep was measured, so there is nothing to compare.", *_lost(rows)]
     said = [_gate(rows), *conclusion(rows), *_strategies(ok), *_models(ok), *_bytes(ok), *_syncs(ok), *_lost(rows)]
-    return [sentence for sentence in said if sentence]
+    label = ranks_text(ok)
+    if not label:
+        return [sentence for sentence in said if sentence]
+    return [s if label in s else f"{s.removesuffix('.')} ({label})." for s in said if s]
 
 
 def _gate(rows: pd.DataFrame) -> str:

@@ -143,6 +143,10 @@ class Delta(Strategy):
 
     def view(self, batch: Batch) -> View:
         """Return the view that carries what differs."""
+        return DeltaView(self.graph, self.lost(batch), self.steps(batch))
+
+    def steps(self, batch: Batch) -> list[Step]:
+        """Return how what differs goes from layer to layer."""
         steps = []
         for layer in range(batch.known["layers"]):
             key = f"edge_delta/{layer}"
@@ -155,7 +159,7 @@ class Delta(Strategy):
                     {name: _link(batch, f"{key}/spread/{name}") for name in self.graph.networks},
                 )
             )
-        return DeltaView(self.graph, self.lost(batch), steps)
+        return steps
 
 
 def _selection(columns: np.ndarray, number: int) -> sparse.csr_array:

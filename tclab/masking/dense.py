@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tclab.masking.batch import Batch
 from tclab.masking.strategy import Strategy
-from tclab.message_passing import DenseView, View
+from tclab.message_passing import SharedView, View
 
 
 class Dense(Strategy):
-    """One dense matrix a network for all samples and a 0/1 for each node; see `tclab.message_passing.dense`."""
+    """One dense matrix a network for all samples and a 0/1 for each node; see `SharedView`."""
 
     name = "dense"
 
     def view(self, batch: Batch) -> View:
         """Return the view that multiplies by the shared dense matrices."""
-        return DenseView(self.graph, self.lost(batch))
+        return SharedView(self.graph, self.lost(batch), dense=self.graph.relations)

@@ -6,7 +6,7 @@ was PyG's own: `collation="pyg"`. The lean one writes the same tensors once, int
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -62,6 +62,12 @@ class EdgeMask(Strategy):
             masks = [sample[name] for sample in encoded]
             tensors[f"edge_mask/{name}"] = Piece((size * network.num_edges,), torch.bool, partial(_joined, masks))
         return tensors, {}
+
+    def shapes(
+        self, indices: Sequence[int], lost: dict[str, Deletions]
+    ) -> tuple[Mapping[str, Tensor | Piece], dict[str, Any]]:
+        """Return what `pack` returns; no mask is made for it, as all of a relation have one shape."""
+        return self.pack(lost, [dict.fromkeys(self.graph.relations, torch.empty(0))] * len(indices))
 
     def view(self, batch: Batch) -> View:
         """Return the view that multiplies every message by its mask."""

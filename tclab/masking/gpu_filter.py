@@ -22,6 +22,18 @@ class GpuFilter(Strategy):
         super().__init__(graph, **options)
         self._replicas = Replicas(graph)
 
+    def outlined_view(self, batch: Batch) -> View:
+        """Return the view that keeps every edge: what a few deletions leave is nearly all."""
+        tensors = self._replicas.edges(batch.size)
+        edges = {
+            name: EdgeList(
+                torch.empty_like(tensors[f"edge_index/{name}"]), weight=tensors.get(f"edge_weight/{name}")
+            )
+            for name in self.graph.relations
+        }
+        lost = self.lost(batch)
+        return EdgeListView(self.graph, lost[self.graph.deleted_type], edges, keep=kept_rows(self.graph, lost))
+
     def view(self, batch: Batch) -> View:
         """Return the view over the filtered edges."""
         tensors = self._replicas.edges(batch.size)

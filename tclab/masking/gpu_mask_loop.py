@@ -14,6 +14,8 @@ from tclab.graph import CellGraph
 from tclab.masking.batch import Batch
 from tclab.masking.gpu_mask import GpuMask
 from tclab.masking.packing import Piece
+from tclab.masking.replicas import edge_lists, kept_rows
+from tclab.message_passing import EdgeListView, View
 from tclab.perturbation import Deletions
 
 
@@ -48,6 +50,16 @@ class GpuMaskLoop(GpuMask):
                         place += 1
             masks[name] = mask
         return masks
+
+    def outlined_view(self, batch: Batch) -> View:
+        """Return what `gpu_mask` does, whose masks have the same shapes."""
+        masks = {
+            name: torch.empty(batch.size * network.num_edges, dtype=torch.bool, device=batch.target.device)
+            for name, network in self.graph.relations.items()
+        }
+        lost = self.lost(batch)
+        edges = edge_lists(self.graph, self._edges(batch), masks)
+        return EdgeListView(self.graph, lost[self.graph.deleted_type], edges, keep=kept_rows(self.graph, lost))
 
     def _touching(self, name: str, kind: str) -> tuple[Tensor, ...]:
         """Return for each node the ids of its edges, a small tensor a node."""

@@ -15,6 +15,7 @@ from tclab.graph import CellGraph
 from tclab.masking.delta import Delta
 from tclab.masking.dense import Dense
 from tclab.masking.edge_mask import EdgeMask
+from tclab.masking.fastest import Fastest
 from tclab.masking.gpu_filter import GpuFilter
 from tclab.masking.gpu_mask import GpuMask
 from tclab.masking.gpu_mask_cached import GpuMaskCached
@@ -69,6 +70,7 @@ for _own in (
     NodeMask,
     Dense,
     Delta,
+    Fastest,
     OneHop,
     TwoHops,
     ThreeHops,

@@ -40,6 +40,10 @@ class StoredMasks(EdgeMask):
         """Return for each sample: relation → [E] bool, from what lies on disk."""
         return self._store.read(indices, self.decoded)
 
+    def look_up(self, indices: Sequence[int], lost: dict[str, Deletions]) -> None:
+        """Make what the store is made from: the process that prepares it keeps that."""
+        self.masks(lost, 0)
+
     def store_size(self, deletions: Deletions) -> StoreSize:
         """Return what a store of some samples would take, without building it."""
         return StoreSize.of(self.value_bytes(deletions))

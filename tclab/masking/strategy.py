@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor
 
 from tclab.errors import unknown
@@ -55,6 +56,18 @@ class Strategy(ABC):
     ) -> None:
         """Write what `encode` will read, where the strategy keeps anything on disk; see `build_store`."""
 
+    def on(self, graph: CellGraph) -> Self:
+        """Return this strategy on another graph, with the same settings."""
+        return type(self)(graph, ship_edges=self.ship_edges, collation=self.collation)
+
+    def tune(self, batch_size: int, dtype: str, device: str) -> None:  # noqa: B027
+        """Choose what is fastest for batches of a size, where the strategy has a choice; both its halves must.
+
+        **Arguments:**
+
+        - `dtype`: as `Point` has it. `device`: "cpu" or "cuda".
+        """
+
     def close(self) -> None:  # noqa: B027
         """Let go of what `prepare` opened."""
 
@@ -81,14 +94,36 @@ class Strategy(ABC):
         - `scores`: [B] float32
         - `encoded`: what `encode` made of them.
         """
-        tensors: dict[str, Tensor | Piece] = {"target": scores}
-        known: dict[str, Any] = {}
-        for kind, deletions in lost.items():
-            tensors[f"deleted/{kind}"] = deletions.nodes
-            tensors[f"deleted_ptr/{kind}"] = deletions.ptr
-            known[f"most/{kind}"] = deletions.most
+        tensors, known = _common(lost, scores)
         more, facts = self.pack(lost, encoded)
         return Batch.packed({**tensors, **more}, len(scores), {**known, **facts})
+
+    def shapes(
+        self, indices: Sequence[int], lost: dict[str, Deletions]
+    ) -> tuple[Mapping[str, Tensor | Piece], dict[str, Any]]:
+        """Return what `pack` returns for some samples, for the shapes and dtypes alone: to weigh a batch.
+
+        It is made and packed unless a strategy knows its shapes otherwise.
+        """
+        return self.pack(lost, self.encode(indices, lost))
+
+    def look_up(self, indices: Sequence[int], lost: dict[str, Deletions]) -> None:
+        """Make what samples are looked up in, as the process that encodes the first of them does."""
+        self.encode(indices, lost)
+
+    def outline(self, indices: Sequence[int], lost: dict[str, Deletions]) -> Batch:
+        """Return the batch of some samples with tensors that have a shape and no values, on the device "meta"."""
+        tensors, known = _common(lost, torch.empty(len(indices)))
+        more, facts = self.shapes(indices, lost)
+        shaped = {
+            name: torch.empty(tuple(piece.shape), dtype=piece.dtype, device="meta")
+            for name, piece in {**tensors, **more}.items()
+        }
+        return Batch(shaped, len(indices), {**known, **facts})
+
+    def outlined_view(self, batch: Batch) -> View:
+        """Return `view` of a batch whose tensors have a shape and no values; a view that reads them differs."""
+        return self.view(batch)
 
     def batch(self, perturbations: Perturbations, indices: Sequence[int] | None = None) -> Batch:
         """Return the batch of some samples, all of them in one: `lost_by`, `encode`, `collate`.
@@ -116,3 +151,14 @@ class Strategy(ABC):
     def lost(self, batch: Batch) -> dict[str, Deletions]:
         """Return what each sample of a batch loses, by node type."""
         return {kind: batch.deletions(kind) for kind in self.graph.num_nodes}
+
+
+def _common(lost: dict[str, Deletions], scores: Tensor) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
+    """Return what every batch carries, and the facts about it."""
+    tensors: dict[str, Tensor | Piece] = {"target": scores}
+    known: dict[str, Any] = {}
+    for kind, deletions in lost.items():
+        tensors[f"deleted/{kind}"] = deletions.nodes
+        tensors[f"deleted_ptr/{kind}"] = deletions.ptr
+        known[f"most/{kind}"] = deletions.most
+    return tensors, known

@@ -5,7 +5,7 @@ The reference: rows of deleted nodes do not exist. Every other exact strategy mu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -82,6 +82,19 @@ class Subgraph(Strategy):
                 tensors[f"edge_weight/{name}"] = torch.cat([sample[f"edge_weight/{name}"] for sample in encoded])
         return tensors, {}
 
+    def shapes(
+        self, indices: Sequence[int], lost: dict[str, Deletions]
+    ) -> tuple[Mapping[str, Tensor | Piece], dict[str, Any]]:
+        """Return what `pack` returns, from one sample at a time: their nodes and edges lie end to end."""
+        total: dict[str, Tensor | Piece] = {}
+        for place, index in enumerate(indices):
+            own = {kind: deletions.take([place]) for kind, deletions in lost.items()}
+            for name, piece in self.pack(own, self.encode([index], own))[0].items():
+                *first, last = piece.shape
+                last += total[name].shape[-1] if name in total else 0
+                total[name] = Piece((*first, last), piece.dtype, _nothing)
+        return total, {}
+
     def view(self, batch: Batch) -> View:
         """Return the view over the rows that are left."""
         nodes = {kind: batch.tensors[f"node/{kind}"] for kind in self.graph.num_nodes}
@@ -93,3 +106,7 @@ class Subgraph(Strategy):
             nodes=nodes,
             samples={kind: batch.tensors[f"sample/{kind}"] for kind in self.graph.num_nodes},
         )
+
+
+def _nothing(out: Tensor) -> None:
+    """Fill no tensor: what has a shape alone is never made."""

@@ -1,7 +1,6 @@
 """What a model sees: B node-deleted copies of one graph, as a view."""
 
 from tclab.message_passing.delta import DeltaView
-from tclab.message_passing.dense import DenseView
 from tclab.message_passing.edge_list import EdgeList, EdgeListView, wild_type_by_edges
 from tclab.message_passing.shared import SharedView, wild_type_by_sharing
 from tclab.message_passing.shared_graph import SharedGraph
@@ -10,7 +9,6 @@ from tclab.message_passing.view import NeedsEdgesError, View
 
 __all__ = [
     "DeltaView",
-    "DenseView",
     "EdgeList",
     "EdgeListView",
     "NeedsEdgesError",

@@ -7,7 +7,7 @@ full, over the shared matrices. Each step is a few sparse products of small matr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,26 +51,42 @@ class DeltaView(SharedView):
 
     **Arguments:**
 
-    - `graph`, `lost`: see `SharedView`.
+    - `graph`, `lost`, `dense`: see `SharedView`.
     - `steps`: for as many layers as the rows that differ are few.
     """
 
-    def __init__(self, graph: CellGraph, lost: Mapping[str, Deletions], steps: Sequence[Step]) -> None:
-        super().__init__(graph, lost)
+    def __init__(
+        self, graph: CellGraph, lost: Mapping[str, Deletions], steps: Sequence[Step], *, dense: Collection[str] = ()
+    ) -> None:
+        super().__init__(graph, lost, dense=dense)
         self._steps = steps
+
+    def differing(self) -> dict[int, list[int]]:
+        """Return sample → the nodes whose rows differ from the wild type's after the first layer.
+
+        Empty where they are carried through no more than one layer.
+        """
+        if len(self._steps) < 2:
+            return {}
+        found: dict[int, list[int]] = {}
+        for sample, node in zip(self._steps[1].samples.tolist(), self._steps[1].nodes.tolist(), strict=True):
+            found.setdefault(sample, []).append(node)
+        return found
 
     def with_wild_type(self) -> Sequence[View]:
         """Return one view of B + 1 copies, the wild type first, that carries what differs from it."""
         (together,) = super().with_wild_type()
         assert isinstance(together, SharedView)
-        return [_Together(self.graph, together.lost, self._steps)]
+        return [_Together(self.graph, together.lost, self._steps, dense=self.dense)]
 
 
 class _Together(SharedView):
     """The wild type and the samples: a `DeltaView`'s rows are told by how many there are."""
 
-    def __init__(self, graph: CellGraph, lost: Mapping[str, Deletions], steps: Sequence[Step]) -> None:
-        super().__init__(graph, lost)
+    def __init__(
+        self, graph: CellGraph, lost: Mapping[str, Deletions], steps: Sequence[Step], *, dense: Collection[str]
+    ) -> None:
+        super().__init__(graph, lost, dense=dense)
         self._number = graph.num_nodes[graph.deleted_type]
         # Sets that grow have the same rows where they have as many. The first of them is as good as the next.
         self._steps = {self._number + len(step.nodes): step for step in reversed(steps)}

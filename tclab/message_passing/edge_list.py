@@ -64,6 +64,13 @@ class EdgeListView(View):
         """Which rows are left: node type → [R] bool."""
         return self._keep
 
+    def rows(self) -> list[tuple[int, int]]:
+        """Return the sample and the node of each row of the deleted type, for whoever wants to look."""
+        kind = self.graph.deleted_type
+        if self._nodes is not None and self._samples is not None:
+            return list(zip(self._samples[kind].tolist(), self._nodes[kind].tolist(), strict=True))
+        return [(sample, node) for sample in range(self.size) for node in range(self.graph.num_nodes[kind])]
+
     def lift(self, x: Tensor, node_type: str | None = None) -> Tensor:
         """Return one row for each (sample, node) pair; see `View.lift`."""
         if self._nodes is not None:

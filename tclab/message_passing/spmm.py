@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes as disabled_modes
 
 T = TypeVar("T")
 
@@ -129,10 +130,14 @@ def _by_library(matrix: Tensor, x: Tensor, add_to: Tensor | None) -> Tensor:
 
 def tiling_of(x: Tensor) -> Tiling:
     """Return the kernel and tile that a product with `x: [rows, C]` uses on this machine."""
-    if x.device.type != "cpu":
-        return Tiling("library", None)
-    tiling = _fastest(x.dtype, 1 << max(x.size(1) - 1, 63).bit_length())
-    return tiling if x.nbytes > _CACHED else Tiling(tiling.kernel, None)
+    return tiling_for(x.dtype, *x.shape) if x.device.type == "cpu" else Tiling("library", None)
+
+
+def tiling_for(dtype: torch.dtype, rows: int, width: int) -> Tiling:
+    """Return the kernel and tile that a product with a CPU's [rows, width] uses on this machine."""
+    with disabled_modes():  # tensors may be without values here, and what is timed must have some
+        tiling = _fastest(dtype, 1 << max(width - 1, 63).bit_length())
+    return tiling if rows * width * dtype.itemsize > _CACHED else Tiling(tiling.kernel, None)
 
 
 _CACHED = 2 * 1024 * 1024  # bytes; what is no larger stays in the cache of one core, or nearly, without tiles
@@ -163,16 +168,25 @@ def _product(matrix: Tensor, right: Columns) -> Callable[[], Tensor]:
 
 
 def fastest(arms: dict[T, Callable[[], object]], *, rounds: int = 5) -> T:
-    """Return the key of the call that takes least; alternating, as another process may be at work.
+    """Return the key of the call that takes least; see `least_seconds`."""
+    seconds = least_seconds(arms, rounds=rounds)
+    return min(seconds, key=seconds.__getitem__)
+
+
+def least_seconds(
+    arms: dict[T, Callable[[], object]], *, rounds: int = 5, clock: Callable[[], float] = perf_counter
+) -> dict[T, float]:
+    """Return the least time of each call, in seconds; in turns, as another process may be at work.
 
     **Arguments:**
 
-    - `rounds`: how often each is called; the least of its times counts.
+    - `rounds`: how often each is called.
+    - `clock`: what is read before and after a call, seconds.
     """
     seconds: dict[T, float] = dict.fromkeys(arms, float("inf"))
     for _ in range(rounds):
         for key, call in arms.items():
-            begin = perf_counter()
+            begin = clock()
             call()
-            seconds[key] = min(seconds[key], perf_counter() - begin)
-    return min(seconds, key=seconds.__getitem__)
+            seconds[key] = min(seconds[key], clock() - begin)
+    return seconds

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-from tclab.message_passing.spmm import Csr, columns, multiply
+from tclab.message_passing.spmm import Csr, columns, multiply, tiling_for
 
 
 class Link(NamedTuple):
@@ -197,3 +197,23 @@ def _refuse(ctx: Any, *gradients: Tensor) -> NoReturn:
 
 _shared_sums.register_autograd(_differentiate, setup_context=_setup)
 _backward.register_autograd(_refuse)
+
+
+def workspace_bytes(x: Tensor, size: int, *, sparse: Sequence[Tensor], copies: bool) -> int:
+    """Return how many bytes one of these operations takes while it runs, beside what it gives, on a CPU.
+
+    A copy of `x` whose rows are zeroed or that is cut into tiles, and a product that is added to another where the
+    kernel cannot add.
+
+    **Arguments:**
+
+    - `x`: [N * size, H], what is summed, or its gradient.
+    - `sparse`: the matrices, as the operation takes them. `copies`: some of the rows count as zero.
+    """
+    if x.device.type != "cpu":
+        return 0
+    width = size * x.size(1)
+    kernel, tile = tiling_for(x.dtype, x.size(0) // size, width)
+    rows = max((crow.numel() - 1 for crow in sparse[::3]), default=0)
+    product = rows * min(tile or width, width) * x.element_size() if kernel == "aten" else 0
+    return x.nbytes * (int(copies) + int(tile is not None)) + product

@@ -14,9 +14,10 @@ from typing import Any
 
 from tclab.errors import InputError
 from tclab.masking import get as strategy_of
+from tclab.sweeps.allocators import ALLOCATORS
 from tclab.sweeps.measure import gate_of
 from tclab.sweeps.own_code import own_modules
-from tclab.sweeps.point import ALLOCATORS, Point
+from tclab.sweeps.point import Point
 from tclab.sweeps.rig import Rig, rig
 from tclab.timing import Ledger, NoLedger, Race, Races, race, race_cells
 from tclab.training.step import WITHOUT_MODEL

@@ -20,6 +20,7 @@ from tclab.sweeps.torchrun import command, threads_of
 
 HANG_SECONDS = 300.0  # without any rank entering a stage, until one is said to hang
 _LAST_WORDS_SECONDS = 3.0  # after the first failure, for the others to say theirs
+_AFTERWARDS = (-signal.SIGTERM, -signal.SIGABRT)  # how torchrun ends the others, and NCCL those that wait
 _REPORT = re.compile(r"rank\s+:\s+(\d+)[^\n]*\n\s*exitcode\s+:\s+(-?\d+)")  # of torchrun, for each that failed
 
 
@@ -84,9 +85,11 @@ class Launched:
         """Return the rows of a request, or what became of the ranks; then they are gone.
 
         A rank that is killed, or raises, is named within about 5 seconds; one that hangs, when no rank has entered
-        a stage for `hang_seconds`.
+        a stage for `hang_seconds`, or `HANG_SECONDS` where that is longer until all have entered their first.
         """
         assert self._process.stdin is not None
+        for heard in self._heard.values():
+            heard.entered = 0
         with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
@@ -107,7 +110,8 @@ class Launched:
             if lines is None or (failed_at is not None and now - failed_at > _LAST_WORDS_SECONDS):
                 self._end()
                 return self._reason()
-            if now - moved > hang_seconds:
+            started = all(heard.entered for heard in self._heard.values())
+            if now - moved > (hang_seconds if started else max(hang_seconds, HANG_SECONDS)):
                 reason = self._hanging(hang_seconds)
                 self._end()
                 return reason
@@ -149,8 +153,7 @@ class Launched:
                 return self._named(rank, heard.failed)
         codes = {int(rank): int(code) for rank, code in _REPORT.findall(self._torchrun_said())}
         silent = [rank for rank, heard in self._heard.items() if heard.failed is None]
-        # one that gives up in compiled code may do so because another one was killed
-        for rank, code in sorted(codes.items(), key=lambda pair: (pair[1] >= 0, pair[1] == -signal.SIGABRT)):
+        for rank, code in sorted(codes.items(), key=lambda pair: (pair[1] >= 0, pair[1] in _AFTERWARDS)):
             if rank in silent:
                 how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
                 return f"failed: rank {rank} {how}{self._last_words(rank)}"
@@ -207,9 +210,15 @@ class Launched:
         """Whether torchrun is."""
         return self._process.poll() is None
 
-    def wait(self) -> int:
-        """Wait until the ranks of this node are through, and return torchrun's exit code."""
-        return self._process.wait()
+    def wait(self) -> str | None:
+        """Listen until the ranks of this node are through; return what became of them where they failed."""
+        while (lines := self._lines(0.2)) is not None:
+            for what in lines:
+                self._hear(what)
+        if not self._process.wait():
+            return None
+        self._end()
+        return self._reason()
 
     def finish(self, seconds: float = 30.0) -> None:
         """Tell the ranks of all nodes that there is no more to do, and wait until those here have ended."""

@@ -81,7 +81,9 @@ def _run(point: Point, together: Together | None) -> Seen:
                 torch.cuda.synchronize()
             cold = perf_counter() - begin
             found = _audited(here.step, first)
+            batch_bytes, edge_bytes = first.batch.bytes, first.batch.edge_bytes
             given = repeat(first) if fixed else batches
+            del first  # or it would lie beside every later batch
             # before the warm-up: workers make batches ahead meanwhile, which the first timed steps would find ready
             before = conditions()
             gc.collect()
@@ -107,8 +109,8 @@ def _run(point: Point, together: Together | None) -> Seen:
         demands=_demands(found),
         closure=ledger.closure,
         first_step_seconds=cold,
-        batch_bytes=first.batch.bytes,
-        edge_bytes=first.batch.edge_bytes,
+        batch_bytes=batch_bytes,
+        edge_bytes=edge_bytes,
         peak_bytes=memory.bytes,
         conditions=[before, conditions()],
     )

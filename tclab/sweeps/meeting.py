@@ -10,11 +10,12 @@ from pathlib import Path
 # The variable that names the file for the point under way; set on every machine of a job that has several.
 MEETING = "TCLAB_MEETING"
 _LOOK_SECONDS = 0.2
+_FAILED = ".failed"
 
 
-def _write(text: str) -> None:
-    path = Path(os.environ[MEETING])
-    whole = path.with_suffix(".writing")
+def _write(text: str, suffix: str = "") -> None:
+    path = Path(os.environ[MEETING] + suffix)
+    whole = path.with_name(f"{path.name}.{os.getpid()}.writing")
     whole.write_text(text)
     os.replace(whole, path)
 
@@ -32,6 +33,17 @@ def call_off() -> None:
     """Let the others know that nobody meets for this point, unless they have been called."""
     if not Path(os.environ[MEETING]).exists():
         _write("")
+
+
+def fail(why: str) -> None:
+    """Let the first machine know that ranks have failed on this one, which it would wait for."""
+    _write(why, _FAILED)
+
+
+def failure() -> str | None:
+    """Return why ranks have failed on another machine, or `None`."""
+    path = Path(os.environ[MEETING] + _FAILED)
+    return path.read_text() if path.name in os.listdir(path.parent) else None
 
 
 def called() -> str | None:

@@ -16,21 +16,13 @@ from tclab.models import ModelKind, loss_names
 from tclab.models import get as model_of
 from tclab.models.hetero_cell import METABOLISMS
 from tclab.perturbation import STORES
+from tclab.sweeps.allocators import ALLOCATORS
 from tclab.sweeps.gpus import device_of
 from tclab.sweeps.meeting import MEETING
 from tclab.training import BUCKET_MB, DTYPES, LOOPS, MODES, OPTIMIZERS, START_METHODS, Exchange
 from tclab.training.habits import applying, checked
 from tclab.training.step import CLIP, WITHOUT_MODEL
 
-# glibc's settings for each allocator; they must be in the environment when a process starts
-ALLOCATORS: dict[str, dict[str, str]] = {
-    "default": {},
-    "keep_pages": {
-        "MALLOC_MMAP_MAX_": "0",
-        "MALLOC_TRIM_THRESHOLD_": "1099511627776",
-        "MALLOC_TOP_PAD_": "268435456",
-    },
-}
 DEVICES = ("auto", "cpu", "cuda")
 _EXCHANGE_SWITCHES = ("no_sync", "find_unused_parameters", "static_graph")
 
@@ -68,7 +60,8 @@ class Point:
     - `prefetch_factor` (2), `start_method` ("fork", "spawn" or "forkserver"; the system's own) and
       `persistent_workers` (False): of the workers; null without any.
     - `double_buffer`: copy the next batch to the device on a side stream while this one computes.
-    - `allocator`: "default", or "keep_pages", which tells glibc never to give a page back.
+    - `allocator`: "default"; "keep_pages", which tells glibc never to give a page back; or "map_each", which
+      gives every tensor pages of its own and takes them back at once: the least memory, and the slowest.
     - `no_sync` (True), `bucket_cap_mb` (25), `find_unused_parameters` (False), `static_graph` (False),
       `compression` ("none", "fp16", "bf16", "powersgd"): how ranks exchange gradients; see
       `tclab.training.Exchange`. Null for one rank, and `no_sync` where nothing is accumulated.

@@ -131,7 +131,7 @@ def main() -> None:
             if together is None:
                 together = _joined(request["point"]["device"], store)
                 _tell(voice, together)
-            together.note("setting up")
+            together.entered, together.stage = 0, "setting up"
             point, stamp = prepared(request)
             from tclab.sweeps.measure import measure
 

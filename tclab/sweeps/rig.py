@@ -74,6 +74,9 @@ def rig(point: Point, samples: int, together: Together | None = None) -> Iterato
     perturbations = synthetic_perturbations(graph, samples * point.ranks, deleted=point.deleted, seed=point.seed)
     kind = strategy_of(point.strategy)
     loading = kind(graph, ship_edges=point.ship_edges, collation=point.collation)
+    viewing = kind(graph.to(point.device), ship_edges=point.ship_edges)
+    for half in (loading, viewing):
+        half.tune(min(point.batch_size, point.micro_batch or point.batch_size), point.dtype, point.device)
     with _place(together) as place:
         loading.prepare(perturbations, place / "store")
         try:
@@ -82,7 +85,7 @@ def rig(point: Point, samples: int, together: Together | None = None) -> Iterato
                 together.from_every(str(place))  # what is kept on disk is whole: the other ranks may open it
             step = Step(
                 point.kind,
-                kind(graph.to(point.device), ship_edges=point.ship_edges),
+                viewing,
                 mode=point.mode,
                 dtype=point.dtype,
                 metabolism=point.metabolism,

@@ -10,18 +10,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import pandas as pd
 import pyarrow as pa
 
+from tclab.sweeps.allocators import ALLOCATORS
 from tclab.sweeps.gpus import gpus
 from tclab.sweeps.launched import HANG_SECONDS, Launched
-from tclab.sweeps.meeting import call
+from tclab.sweeps.meeting import call, fail, failure
 from tclab.sweeps.own_code import own_code, own_modules
-from tclab.sweeps.point import ALLOCATORS, Point
+from tclab.sweeps.point import Point
 from tclab.sweeps.rows import columns_of, frame, table
 
 
@@ -93,6 +95,7 @@ class _Child:
 SOURCE = Path(__file__).resolve().parents[2]
 _children: dict[tuple[Any, ...], _Child | Launched] = {}
 _lock = threading.RLock()
+_OWN_WORDS_SECONDS = 5.0
 
 
 def _environment(point: Point, memory_bytes: int | None) -> dict[str, str]:
@@ -258,9 +261,13 @@ def run_on_machines(
     answer: list[dict[str, Any]] | str = []
     try:
         if node:
-            launched.wait()
+            if reason := launched.wait():
+                fail(reason)
         else:
-            answer = launched.ask(request_of(point), hang_seconds=hang_seconds)
+            with _ending_with_others(launched) as told:
+                answer = launched.ask(request_of(point), hang_seconds=hang_seconds)
+            if told and isinstance(answer, str):
+                answer = told[0]
     except BaseException:
         launched.close()
         raise
@@ -268,6 +275,34 @@ def run_on_machines(
         _running.remove(launched)
     launched.finish()
     return answer
+
+
+@contextmanager
+def _ending_with_others(launched: Launched) -> Generator[list[str]]:
+    """End ranks that wait for those of another machine, which have failed; yields a list that gets the reason.
+
+    One torchrun looks after the ranks of its own machine alone. Ranks here get some seconds to say
+    that the failure was theirs.
+    """
+    told: list[str] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.5):
+            reason = failure()
+            if reason is not None:
+                if not done.wait(_OWN_WORDS_SECONDS):
+                    told.append(reason)
+                    launched.kill()
+                return
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield told
+    finally:
+        done.set()
+        watching.join()
 
 
 def run(

@@ -73,12 +73,12 @@ def sweep_on_slurm(
         given,
     )
     wanted = [_absolute(point) for point in dict.fromkeys(points)]
+    stop = stop or threading.Event()
     try:
-        sweep.begin(wanted, points_per_job)
+        sweep.begin(wanted, None if stop.is_set() else points_per_job)
     except NoAnswerError as error:
         raise InputError(f"Slurm refused or did not answer: {error}") from None
     sweep.tell(progress)
-    stop = stop or threading.Event()
     asked = monotonic()
     while sweep.waiting and not stop.wait(_LOOK_SECONDS):
         sweep.look()
@@ -111,8 +111,8 @@ class _Sweep:
     def logs(self) -> Path:
         return self.tickets.folder / "logs"
 
-    def begin(self, points: list[Point], points_per_job: int) -> None:
-        """Read what is there, wait for what is queued or runs, send the rest."""
+    def begin(self, points: list[Point], points_per_job: int | None) -> None:
+        """Read what is there, wait for what is queued or runs, send the rest, unless `points_per_job` is `None`."""
         cluster, most = slurm_queue.cluster()
         where = {**machine_of(self.options), "cluster": cluster}
         self.names = {name_of(point, where): point for point in points}
@@ -131,6 +131,10 @@ class _Sweep:
                     self.waiting[name] = replace(sent, job=job.job)
                 else:
                     missing.append(name)
+            if points_per_job is None:
+                self.rows |= {name: not_measured(self.names[name], "not run: stopped") for name in missing}
+                self.told |= set(missing)
+                return
             for machines in dict.fromkeys(self.names[name].machines for name in missing):
                 those = [name for name in missing if self.names[name].machines == machines]
                 for begin in range(0, len(those), most * points_per_job):

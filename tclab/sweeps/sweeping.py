@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tclab.errors import InputError, unknown
+from tclab.sweeps.fitting import fits
 from tclab.sweeps.launched import HANG_SECONDS
 from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
@@ -43,6 +44,9 @@ class Progress:
     def __str__(self) -> str:
         networks = self.rows["networks"][0].as_py()
         what = f"{self.point.model} {self.point.strategy} batch {self.point.batch_size} networks {networks}"
+        columns = self.rows.slice(0, 1).to_pylist()[0]
+        if self.point.ranks > 1:
+            what += f", {columns['device']} · {columns['backend']} · {self.point.ranks} ranks"
         steps = [row for row in self.rows.to_pylist() if row["stage"] == "step"]
         median = steps[0]["median_seconds"] if steps else None
         how = f"{median:.3g} s a step" if median is not None else steps[0]["status"]
@@ -65,6 +69,7 @@ def sweep(
     hang_seconds: float = HANG_SECONDS,
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
+    refuse: bool = False,
     executor: str = "local",
     **cluster: Any,
 ) -> pd.DataFrame:
@@ -81,6 +86,8 @@ def sweep(
     - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept.
     - `progress`: called after each point.
     - `stop`: looked at before each point; on Slurm it cancels the jobs.
+    - `refuse`: do not run a point that `fits` says cannot run; it has a row `not run: …` with both numbers, which
+      is not kept, as another machine, or this one at another time, may have more.
     - `executor`: "local", or "slurm": a job array, sent from here, whose jobs run this function. They are found
       again by a later call with the same points and results, wherever the earlier one was closed.
     - `cluster`: for Slurm, sbatch's options by name (`partition`, `gpus_per_node`, `cpus_per_task`, `mem`,
@@ -119,6 +126,12 @@ def sweep(
         if not kept:
             if budget_seconds is not None and monotonic() - begin > budget_seconds:
                 found.append(not_measured(point, f"not run: the budget of {budget_seconds:g} s was spent"))
+                continue
+            refusal = fits(point, memory_bytes=memory_bytes).refusal if refuse and not point.skipped() else None
+            if refusal is not None:
+                found.append(not_measured(point, f"not run: {refusal}"))
+                if progress is not None:
+                    progress(Progress(done, len(wanted), point, found[-1], kept=False))
                 continue
             rows = rows_of(point, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
             if stop is not None and stop.is_set() and failed_or_oom(rows):

@@ -105,10 +105,10 @@ class Batches(Dataset[LoadedBatch]):
         raw, begin = raw_clock_ns(), perf_counter_ns()
         stages = {"sample": 0, "mask": 0, "collate": 0}
         parts = []
+        end = begin
         most = self.micro_batch or max(len(indices), 1)
         for first in range(0, max(len(indices), 1), most):  # no samples are a batch too
-            own = indices[first : first + most]
-            started = perf_counter_ns()
+            own, started = indices[first : first + most], end
             read = self.samples.read(own)
             lost = self.strategy.lost_by(read.deletions)
             sampled = perf_counter_ns()
@@ -116,10 +116,11 @@ class Batches(Dataset[LoadedBatch]):
             masked = perf_counter_ns()
             part = self.strategy.collate(lost, read.scores, encoded)
             parts.append(replace(part, known={**part.known, "sizes": sizes}) if len(sizes) > 1 else part)
+            end = perf_counter_ns()
             stages["sample"] += sampled - started
             stages["mask"] += masked - sampled
-            stages["collate"] += perf_counter_ns() - masked
-        end, raw_end = perf_counter_ns(), raw_clock_ns()
+            stages["collate"] += end - masked
+        raw_end = raw_clock_ns()
         worker = get_worker_info()
         made = Making(None if worker is None else worker.id, begin, end, stages, (raw, raw_end))
         return LoadedBatch(parts[0] if len(parts) == 1 else Batch.sliced(parts), made)

@@ -216,9 +216,11 @@ class Step:
 
     def _without_exchange(self, last: bool) -> AbstractContextManager[Any]:
         """Return DDP's `no_sync` for gradients that are not the last of their sum: of an earlier batch or slice."""
-        if self.exchange is None:
+        how = self.exchange
+        # a static graph is learned in a first batch that exchanges; the mean of what is equal changes no sum
+        if how is None or (how.static_graph and self._batches == 0):
             return nullcontext()
-        more = self.exchange.no_sync and (self._batches + 1) % self.accumulate
+        more = how.no_sync and (self._batches + 1) % self.accumulate
         if last and not more:
             return nullcontext()
         return self._ddp.no_sync()  # type: ignore[operator]

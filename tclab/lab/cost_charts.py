@@ -1,0 +1,154 @@
+"""Mask or filter, and how near a kernel comes to the machine: tables and charts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from tclab.lab.charts import strategy_colours
+from tclab.sweeps import Ceilings, CostModel, HitRate, LargestBatch
+
+_WIDTH, _HEIGHT = 520, 280
+_SYMBOLS = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ"}
+_MEANINGS = {
+    "alpha": "masking an edge",
+    "beta": "a feature of a message, both ways",
+    "gamma": "finding whether an edge is kept",
+    "delta": "writing an edge that is kept",
+}
+
+
+def costs_table(model: CostModel) -> pd.DataFrame:
+    """Return the four costs in nanoseconds, each with its 95 % interval."""
+    rows = []
+    for name, symbol in _SYMBOLS.items():
+        low, high = model.interval(name)
+        figures = {"ns": model.costs[name] * 1e9, "low": low * 1e9, "high": high * 1e9}
+        rows.append({"cost": symbol, "of": _MEANINGS[name], **figures})
+    return pd.DataFrame(rows).set_index("cost").round(4)
+
+
+def break_even_chart(model: CostModel, widths: Sequence[int], *, deleted_share: float | None = None) -> Any:
+    """Return from which share of removed edges on filtering pays, over the number of features.
+
+    **Arguments:**
+
+    - `deleted_share`: the share that the deletions at hand remove, drawn beside it.
+    """
+    rows = []
+    for width in widths:
+        best, low, high = model.break_even(width)
+        rows.append({"features": width, "p": best, "low": max(low, 0.0), "high": high})
+    base = alt.Chart(pd.DataFrame(rows)).encode(
+        x=alt.X("features:Q", scale=alt.Scale(type="log", base=2), title="features H")
+    )
+    band = base.mark_area(opacity=0.25, color="#0072b2").encode(
+        y=alt.Y("low:Q", title="share of edges removed, p"), y2="high:Q"
+    )
+    line = base.mark_line(point=True, color="#0072b2").encode(y="p:Q")
+    layers = [band, line]
+    if deleted_share is not None:
+        rule = pd.DataFrame({"p": [deleted_share]})
+        layers.append(alt.Chart(rule).mark_rule(color="#d55e00", strokeDash=[5, 3]).encode(y="p:Q"))
+    title = alt.TitleParams(
+        "Filtering pays above the line",
+        subtitle=["band: 95 % interval" + ("" if deleted_share is None else "; dashed: what the deletions remove")],
+        anchor="start",
+    )
+    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=title)
+
+
+def held_out_chart(both: pd.DataFrame, rate: HitRate) -> Any:
+    """Return predicted against measured times of the cells that were held out, both ways of each."""
+    parts = []
+    for way in ("mask", "filter"):
+        own = both[[f"predicted_{way}_seconds", f"{way}_seconds"]]
+        parts.append(own.set_axis(["predicted", "measured"], axis=1).assign(way=way))
+    points = pd.concat(parts)
+    limits = [points[["predicted", "measured"]].min().min(), points[["predicted", "measured"]].max().max()]
+    scale = alt.Scale(type="log", domain=[limits[0] / 1.3, limits[1] * 1.3], nice=False)
+    dots = (
+        alt.Chart(points)
+        .mark_point(filled=True, size=60)
+        .encode(
+            x=alt.X("measured:Q", scale=scale, title="measured seconds"),
+            y=alt.Y("predicted:Q", scale=scale, title="predicted seconds"),
+            color=alt.Color("way:N", scale=alt.Scale(domain=["mask", "filter"], range=["#d55e00", "#56b4e9"])),
+            shape=alt.Shape("way:N", scale=alt.Scale(domain=["mask", "filter"])),
+        )
+    )
+    ends = pd.DataFrame({"measured": limits, "predicted": limits})
+    line = alt.Chart(ends).mark_line(color="#999999").encode(x="measured:Q", y="predicted:Q")
+    title = alt.TitleParams(
+        "Cells that were held out, predicted before they ran", subtitle=[str(rate)], anchor="start"
+    )
+    return (line + dots).properties(width=_WIDTH, height=_HEIGHT, title=title)
+
+
+def roofline_chart(found: pd.DataFrame, limits: Ceilings) -> Any:
+    """Return how fast each kernel computes over its operations a byte, under the two ceilings."""
+    rows = found.assign(intensity=found["flop"] / found["bytes"], gflops=found["flops"] / 1e9)
+    ridge = limits.flops / limits.bytes_per_second
+    ends = [rows["intensity"].min() / 2, ridge, max(rows["intensity"].max(), ridge) * 2]
+    roof = pd.DataFrame(
+        {"intensity": ends, "gflops": [min(x * limits.bytes_per_second, limits.flops) / 1e9 for x in ends]}
+    )
+    log = alt.Scale(type="log", nice=False, padding=25)
+    line = (
+        alt.Chart(roof)
+        .mark_line(color="#000000")
+        .encode(
+            x=alt.X("intensity:Q", scale=log, title="operations a byte, at the least"),
+            y=alt.Y("gflops:Q", scale=log, title="billion operations a second"),
+        )
+    )
+    colours = strategy_colours(rows["kernel"])
+    names = list(rows["kernel"])
+    dots = (
+        alt.Chart(rows)
+        .mark_point(filled=True, size=120)
+        .encode(
+            x="intensity:Q",
+            y="gflops:Q",
+            color=alt.Color("kernel:N", scale=alt.Scale(domain=names, range=[colours[name] for name in names])),
+            shape=alt.Shape("kernel:N", scale=alt.Scale(domain=names)),
+        )
+    )
+    words = dots.mark_text(align="left", dx=9).encode(text=alt.Text("share:Q", format=".0%"))
+    measured = f"{limits.bytes_per_second / 1e9:.3g} GB/s in a copy, {limits.flops / 1e9:.4g} GFLOP/s in a product"
+    title = alt.TitleParams(
+        "Each kernel under this machine's ceilings",
+        subtitle=[measured, "beside each: the time that physics asks over the time it took"],
+        anchor="start",
+    )
+    return (line + dots + words).properties(width=_WIDTH, height=_HEIGHT, title=title)
+
+
+def largest_batches_chart(found: Sequence[LargestBatch]) -> Any:
+    """Return the largest batch of each strategy that ran within a memory, and what was expected before."""
+    rows = pd.DataFrame(
+        [
+            {"strategy": one.point.strategy, "samples": number, "what": what}
+            for one in found
+            for what, number in (("ran", one.size), ("expected", one.expected))
+        ]
+    )
+    title = alt.TitleParams(
+        "The largest batch that fits",
+        subtitle=[f"{found[0].memory_bytes / 1e9:.3g} GB a process; bisected in processes that may die"],
+        anchor="start",
+    )
+    return (
+        alt.Chart(rows)
+        .mark_bar()
+        .encode(
+            y=alt.Y("strategy:N", sort="-x", title=None),
+            x=alt.X("samples:Q", title="samples in a batch"),
+            yOffset=alt.YOffset("what:N", sort=["ran", "expected"]),
+            color=alt.Color("what:N", scale=alt.Scale(domain=["ran", "expected"], range=["#009e73", "#999999"])),
+        )
+        .properties(width=_WIDTH, height=alt.Step(16), title=title)
+    )

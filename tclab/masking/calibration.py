@@ -1,0 +1,213 @@
+"""Which kernel is fastest here for a graph, a batch size, a dtype and a device: timed once, and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tclab.graph import CellGraph, Network
+from tclab.message_passing import SharedView, View
+from tclab.message_passing.shared import dense_sum, link_of
+from tclab.message_passing.spmm import least_seconds
+from tclab.message_passing.sums import shared_sums
+from tclab.perturbation import Deletions, synthetic_perturbations
+from tclab.timing import environment
+
+WIDTH = 64  # features a row, as in both models' published configurations
+_COLUMNS = 256  # at most so many are timed: the kernels' order does not change beyond
+_SAMPLES = 8  # at most so many samples are timed
+_DEPTH = 3  # layers, as in both configurations of HeteroCell
+_SPARSEST = 200  # where a dense product does more than so many times the work, it is not timed
+# what another machine, or another version, would answer differently
+_OF_THE_MACHINE = ("cpu", "cores", "threads", "gpu", "cuda", "torch")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which kernels are used.
+
+    **Arguments:**
+
+    - `dense`: the networks whose sums are dense products; the others' are sparse ones.
+    - `delta`: carry what differs from the wild type through the first layers.
+    - `seconds`: what was timed: kernel → the least of a few calls, forward and backward.
+    - `by_hand`: it was set, not found.
+    """
+
+    dense: tuple[str, ...] = ()
+    delta: bool = False
+    seconds: dict[str, float] | None = None
+    by_hand: bool = False
+
+    def __str__(self) -> str:
+        networks = f"dense: {', '.join(self.dense)}" if self.dense else "every network sparse"
+        how = "set by hand" if self.by_hand else "timed"
+        return f"{networks}; {'delta' if self.delta else 'shared product'} ({how})"
+
+
+def cache_path() -> Path:
+    """Return where choices are kept: `fastest.json` in `TCLAB_CACHE`, or in the user's cache folder."""
+    folder = os.environ.get("TCLAB_CACHE")
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return (Path(folder) if folder else home / "tclab") / "fastest.json"
+
+
+def _kept() -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(cache_path().read_text())
+    except (OSError, ValueError):  # not there, or half of it: it is made again
+        return {}
+    return found
+
+
+def _keys(graph: CellGraph, batch_size: int, dtype: str, device: str) -> tuple[str, str]:
+    """Return the machine's key and that of what is asked; threads come from the environment, as workers have 1."""
+    here = {**environment(), "threads": os.environ.get("OMP_NUM_THREADS")}
+    machine = json.dumps({name: here[name] for name in _OF_THE_MACHINE}, sort_keys=True)
+    shape = hashlib.sha256(graph.fingerprint().encode()).hexdigest()[:12]
+    return machine, f"graph {shape}, {len(graph.networks)} networks, batch {batch_size}, {dtype}, {device}"
+
+
+def kept_choice(graph: CellGraph, batch_size: int, dtype: str, device: str) -> Choice | None:
+    """Return what was found, or set, for this machine; `None` where nothing was."""
+    machine, asked = _keys(graph, batch_size, dtype, device)
+    found = _kept().get(machine, {}).get(asked)
+    return None if found is None else Choice(**{**found, "dense": tuple(found["dense"])})
+
+
+def keep_choice(graph: CellGraph, batch_size: int, dtype: str, device: str, choice: Choice) -> None:
+    """Keep a choice in place of the one that is there, found or set by hand.
+
+    A folder that cannot be written is no error: it is timed again the next time.
+    """
+    machine, asked = _keys(graph, batch_size, dtype, device)
+    every = _kept()
+    every.setdefault(machine, {})[asked] = asdict(choice)
+    path = cache_path()
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+        with os.fdopen(handle, "w") as file:
+            json.dump(every, file, indent=1)
+        os.replace(temporary, path)  # whole or not at all, whoever else writes
+
+
+def print_choices() -> None:
+    """Print every choice that is kept, machine by machine."""
+    for machine, asked in _kept().items():
+        print(", ".join(f"{name} {value}" for name, value in json.loads(machine).items() if value is not None))
+        for what, found in asked.items():
+            print(f"  {what}: {Choice(**{**found, 'dense': tuple(found['dense'])})}")
+
+
+def calibrated(
+    graph: CellGraph, batch_size: int, dtype: str, device: str, delta: Callable[[Deletions], View]
+) -> Choice:
+    """Return the choice that is kept, or time the kernels and keep what is found.
+
+    **Arguments:**
+
+    - `dtype`: as `Point` has it. `device`: "cpu" or "cuda".
+    - `delta`: from deletions to the view that carries differences, on the device.
+    """
+    found = kept_choice(graph, batch_size, dtype, device)
+    if found is None:
+        found = _timed(graph.to(device), batch_size, getattr(torch, dtype), device, delta)
+        keep_choice(graph, batch_size, dtype, device, found)
+    return found
+
+
+def _timed(
+    graph: CellGraph, batch_size: int, dtype: torch.dtype, device: str, delta: Callable[[Deletions], View]
+) -> Choice:
+    seconds: dict[str, float] = {}
+    dense = []
+    size = min(batch_size + 1, _COLUMNS // WIDTH)
+    for name, network in graph.networks.items():
+        if network.num_sources * network.num_targets > _SPARSEST * network.num_edges:
+            continue
+        x = torch.randn(network.num_sources * size, WIDTH, device=device).to(dtype).requires_grad_()
+        arms: dict[str, Callable[[], object]] = {
+            f"{name} sparse": _both_ways(_Sparse(network, x, size), x),
+            f"{name} dense": _both_ways(_Dense(network, x, size), x),
+        }
+        seconds |= least_seconds(arms, rounds=3)
+        if seconds[f"{name} dense"] < seconds[f"{name} sparse"]:
+            dense.append(name)
+    deletions = synthetic_perturbations(graph.to("cpu"), min(batch_size, _SAMPLES)).deletions
+    x = torch.randn(graph.num_nodes[graph.deleted_type], WIDTH, device=device).to(dtype).requires_grad_()
+    differences = delta(deletions)
+    assert isinstance(differences, SharedView)
+    shared = SharedView(graph, differences.lost, dense=dense)
+    views = {"delta": _Layers(differences, x), "shared": _Layers(shared, x)}
+    calls: dict[str, Callable[[], object]] = {name: _both_ways(layers, x) for name, layers in views.items()}
+    seconds |= least_seconds(calls, rounds=3)
+    return Choice(tuple(dense), seconds["delta"] < seconds["shared"], seconds)
+
+
+@dataclass
+class _Sparse:
+    """A sparse sum over one network."""
+
+    network: Network
+    x: Tensor
+    size: int
+
+    def __call__(self) -> Tensor:
+        (summed,) = shared_sums(self.x, [link_of(self.network, self.x.dtype)], self.size)
+        return summed
+
+
+@dataclass
+class _Dense:
+    """A dense sum over one network."""
+
+    network: Network
+    x: Tensor
+    size: int
+
+    def __call__(self) -> Tensor:
+        return dense_sum(self.network, self.x, self.size)
+
+
+@dataclass
+class _Layers:
+    """Sums over all networks, layer after layer, of the wild type and the samples."""
+
+    view: View
+    x: Tensor
+
+    def __call__(self) -> Tensor:
+        (view,) = self.view.with_wild_type()
+        names = list(view.graph.networks)
+        weights = [self.x.new_ones(1)] * len(names)
+        x = view.begin(self.x)
+        for _ in range(_DEPTH):
+            parts = view.convolved(names, x, [_row_wise] * len(names), self_weights=weights)
+            x = torch.stack(list(parts)).mean(0)
+        return view.complete(x)
+
+
+def _row_wise(x: Tensor) -> Tensor:
+    return x.tanh()  # keeps numbers small from layer to layer
+
+
+def _both_ways(forward: Callable[[], Tensor], x: Tensor) -> Callable[[], None]:
+    def call() -> None:
+        out = forward()
+        x.grad = None
+        out.backward(torch.ones_like(out))
+        if out.is_cuda:
+            torch.cuda.synchronize()
+
+    return call

@@ -1,0 +1,139 @@
+"""What each rank of test_ranks.py runs: training by DDP, case after case, in one launch of torchrun."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+from torch import distributed
+
+import tclab
+from tclab import InputError, masking
+from tclab.graph import CellGraph
+from tclab.models import ModelKind
+from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
+from tclab.training import Batches, Exchange, Shard, Step, loader, run_plain
+
+STEPS, BATCH = 3, 2
+EXACT = [n for n in masking.names() if masking.get(n).exact and n != "indices"]
+HETERO = {"model": "hetero_cell", "strategy": "node_mask"}
+DANGO = {"model": "dango", "strategy": "indices"}
+# name → what is trained
+CASES = {
+    **{f"strategy {name}": {"model": "hetero_cell", "strategy": name} for name in EXACT},
+    "production": {**HETERO, "model": "hetero_cell_production"},
+    "dango": DANGO,
+    "dango after the transition": {**DANGO, "loss": "dango_pre_then_post", "epoch": 10},
+    "dango in the middle": {**DANGO, "epoch": 3},
+    "mle_wass_supcr_batch": {**HETERO, "loss": "mle_wass_supcr_batch"},
+    "uneven": {**HETERO, "left": 1},
+    "uneven dango": {**DANGO, "left": 1},
+    "uneven mle_wass_supcr_batch": {**HETERO, "loss": "mle_wass_supcr_batch", "left": 1},
+    "uneven by more": {**HETERO, "left": "more"},
+    "nothing deleted": {**HETERO, "deleted": 0},
+    "some delete nothing": {**HETERO, "deleted": "some"},
+    "accumulated": {**HETERO, "accumulate": 3},
+    "accumulated, exchanged each time": {**HETERO, "accumulate": 3, "no_sync": False},
+    "small buckets": {**HETERO, "bucket_cap_mb": 0.05},
+    "static graph": {**HETERO, "static_graph": True},
+    "static graph, accumulated": {**HETERO, "static_graph": True, "accumulate": 3},
+    "looks for unused": {**HETERO, "find_unused_parameters": True},
+    "unused, looked for": {**HETERO, "model": "with_unused", "find_unused_parameters": True},
+    "unused, static graph": {**HETERO, "model": "with_unused", "static_graph": True},
+}
+# not equal to one process: how much they may differ
+LOSSY = {
+    "fp16": {**HETERO, "compression": "fp16"},
+    "bf16": {**HETERO, "compression": "bf16"},
+    "powersgd": {**HETERO, "compression": "powersgd"},
+}
+DIFFERENT = {"with a buffer": {**HETERO, "loss": "mle_wass_supcr"}}
+EXCHANGE = ("bucket_cap_mb", "static_graph", "find_unused_parameters", "no_sync", "compression")
+
+
+class WithUnused(torch.nn.Module):
+    """HeteroCell with a layer that its output does not depend on."""
+
+    def __init__(self, graph):
+        super().__init__()
+        self.cell = tclab.models.HeteroCell.profiling(graph)
+        self.idle = torch.nn.Linear(4, 4)
+
+    def output(self, view):
+        return self.cell.output(view)
+
+    def forward(self, view):
+        return self.cell(view)
+
+
+def register():
+    if "with_unused" not in tclab.models.names():
+        losses = tclab.models.get("hetero_cell").losses
+        kind = ModelKind("with_unused", lambda g, m: WithUnused(g), losses, forward=lambda m, v: m.output(v))
+        tclab.models.register(kind)
+
+
+def samples_of(graph, case, ranks):
+    whole = STEPS * BATCH * ranks
+    left = {"more": ranks + max(ranks - 1, 1)}.get(case.get("left"), case.get("left", 0))
+    if case.get("deleted") == "some":
+        rows = [[i % 7, 8 + i % 5] if i % 3 else [] for i in range(whole)]
+        scores = torch.linspace(-0.2, 0.3, whole)
+        return Perturbations(Deletions.of(rows, num_nodes=graph.num_nodes["gene"]), scores)
+    return synthetic_perturbations(graph, whole + left, deleted=case.get("deleted", 2))
+
+
+def train(case, rank, ranks, folder, *, together=True):
+    """Train a case on this rank's shard, or alone on batches of all; return losses and parameters."""
+    register()
+    graph = CellGraph.synthetic(0.01).without_metabolism().select(2)
+    samples = samples_of(graph, case, ranks)
+    loading = masking.get(case["strategy"])(graph)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    loading.prepare(samples, Path(folder) / f"store-{rank}-{together}")
+    exchange = Exchange(**{name: case[name] for name in EXCHANGE if name in case}) if together else None
+    step = Step(
+        tclab.models.get(case["model"]), masking.get(case["strategy"])(graph), dtype="float64",
+        loss=case.get("loss"), epoch=case.get("epoch", 0), accumulate=case.get("accumulate", 1),
+        learning_rate=1e-2, clip=0.5, exchange=exchange,
+    )  # fmt: skip
+    shard, size = (Shard(rank, ranks), BATCH) if together else (None, BATCH * ranks)
+    data = Batches(loading, samples, size, shard=shard, keep_last=True)
+    losses = torch.stack(run_plain(step, loader(data, workers=0), steps=len(data)))
+    loading.close()
+    return losses.tolist(), [p.detach() for p in step.model.parameters()]
+
+
+def main(folder):
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo")
+    found = {}
+    for name, case in {**CASES, **LOSSY, **DIFFERENT}.items():
+        place = Path(folder) / name.replace(" ", "_")
+        losses, parameters = train(case, rank, ranks, place)
+        flat = torch.cat([p.flatten() for p in parameters])
+        every = [torch.empty_like(flat) for _ in range(ranks)]
+        distributed.all_gather(every, flat)
+        curve = torch.tensor(losses, dtype=torch.float64)
+        distributed.all_reduce(curve)
+        if rank == 0:
+            torch.save(flat, Path(folder) / f"{name}.pt")
+        found[name] = {
+            "losses": (curve / ranks).tolist(),
+            "alike": all(torch.equal(flat, other) for other in every),
+        }
+    try:
+        train({**HETERO, "model": "with_unused"}, rank, ranks, Path(folder) / "refused")
+        found["refused"] = "no"
+    except InputError as error:
+        found["refused"] = str(error)
+    if rank == 0:
+        (Path(folder) / "found.json").write_text(json.dumps(found))
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,131 @@
+"""Mask or filter: costs that were put in come out, hits are told, and what is measured is what it says."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import tclab
+from tclab import InputError, sweeps
+from tclab.sweeps import Ceilings, Cell, beside_measured, cells, fit_costs, measure_cells, named_cells, roofline
+
+TRUE = {"alpha": 2e-9, "beta": 1e-9, "gamma": 9e-9, "delta": 3e-9}
+CONSTANT = 1e-5
+
+
+def made_up(wanted, *, noise=0.0, seed=0):
+    """Return the rows of cells on a machine whose costs are known."""
+    generator = np.random.default_rng(seed)
+    rows = []
+    for cell in wanted:
+        edges = cell.edges * cell.batch_size
+        features = edges * cell.width
+        seconds = {
+            "mask": TRUE["beta"] * features + TRUE["alpha"] * edges,
+            "sum": TRUE["beta"] * features * (1 - cell.removed),
+            "find": TRUE["gamma"] * edges,
+            "write": TRUE["delta"] * edges,
+        }
+        seconds = {name: (s + CONSTANT) * (1 + noise * generator.standard_normal()) for name, s in seconds.items()}
+        rows.append({**vars(cell), **seconds, "mask_seconds": seconds["mask"],
+                     "filter_seconds": seconds["find"] + seconds["write"] + seconds["sum"]})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+SEEN = cells(edges="1000,100000", widths="8,64", batch_sizes="1,8", removed="0.01,0.5,0.9")
+UNSEEN = named_cells("5000:32:2:0.02,5000:32:2:0.95,70000:16:4:0.3,70000:256:4:0.6")
+
+
+def test_costs_that_were_put_in_come_out():
+    model = fit_costs(made_up(SEEN))
+    for name, value in TRUE.items():
+        assert model.costs[name] == pytest.approx(value, rel=1e-6)
+    best, low, high = model.break_even(64)
+    assert best == pytest.approx((9 + 3 - 2) / 64)
+    assert low <= best * (1 + 1e-9)
+    assert high >= best * (1 - 1e-9)
+
+
+def test_noise_widens_the_interval_around_what_is_true():
+    model = fit_costs(made_up(SEEN, noise=0.05, seed=3))
+    for name, value in TRUE.items():
+        low, high = model.interval(name)
+        assert low < high
+        assert low * 0.9 <= value <= high * 1.1
+
+
+def test_winners_are_predicted_and_counted():
+    model = fit_costs(made_up(SEEN))
+    both, rate = beside_measured(model.predict(UNSEEN), made_up(UNSEEN))
+    assert (rate.cells, rate.called, rate.hits) == (4, 4, 4)
+    assert set(both["measured"]) == {"mask", "filter"}
+    assert rate.error == pytest.approx(0.0, abs=1e-6)
+    wrong = made_up(UNSEEN).rename(columns={"mask_seconds": "filter_seconds", "filter_seconds": "mask_seconds"})
+    assert beside_measured(model.predict(UNSEEN), wrong)[1].hits == 0
+    close = made_up(UNSEEN).assign(filter_seconds=1.0, mask_seconds=1.04)
+    assert "4 too close to call" in str(beside_measured(model.predict(UNSEEN), close)[1])
+
+
+@pytest.mark.parametrize("words", ["100:8:1", "100:8:1:1.0", "0:8:1:0.5", "many:8:1:0.5", "100:8:1:-0.1"])
+def test_a_cell_that_cannot_be_is_refused(words):
+    with pytest.raises(InputError, match="is no size"):
+        named_cells(words)
+
+
+def test_too_few_cells_fit_nothing():
+    with pytest.raises(InputError, match="2 cells were measured, expected at least 6"):
+        fit_costs(made_up(SEEN[:2]))
+
+
+def test_what_is_timed_is_there_and_positive():
+    found = measure_cells([Cell(500, 4, 2, 0.5), Cell(500, 4, 2, 0.0)], rounds=1)
+    assert (found[["mask", "sum", "find", "write"]] > 0).all(axis=None)
+    assert (found["filter_seconds"] - found[["find", "write", "sum"]].sum(axis=1)).abs().max() < 1e-12
+
+
+def test_the_share_that_deletions_remove_is_that_of_the_edges_they_touch():
+    ring = torch.stack([torch.arange(50), (torch.arange(50) + 1) % 50])
+    graph = tclab.CellGraph.from_edges({"ring": ring}, num_nodes=50)
+    assert sweeps.removed_share(graph, deleted=1) == pytest.approx(2 / 50)
+
+
+def test_physics_asks_for_the_slower_of_the_two():
+    limits = Ceilings(bytes_per_second=10.0, flops=100.0)
+    assert limits.seconds(20.0, 100.0) == 2.0
+    assert limits.seconds(20.0, 400.0) == 4.0
+
+
+def test_a_roofline_counts_what_each_kernel_must_do():
+    graph = tclab.CellGraph.synthetic(0.01, metabolism=False)
+    found = roofline(graph, "physical", batch_size=2, width=8, found=Ceilings(1e9, 1e12), rounds=1).set_index(
+        "kernel"
+    )
+    nodes, edges = graph.num_nodes["gene"], graph.networks["physical"].num_edges
+    assert found.loc["dense", "flop"] == 2 * nodes**2 * 2 * 8
+    assert found.loc["node_mask", "flop"] <= 2 * edges * 2 * 8
+    assert found.loc["edge_mask", "bytes"] > found.loc["gpu_filter", "bytes"] > found.loc["node_mask", "bytes"]
+    assert (found["seconds"] > 0).all()
+    with pytest.raises(InputError, match="physical"):
+        roofline(graph, "phisical", batch_size=2, found=Ceilings(1.0, 1.0))
+
+
+def test_the_charts_show_what_was_found():
+    pytest.importorskip("altair")
+    from tclab import lab
+
+    model = fit_costs(made_up(SEEN, noise=0.02))
+    both, rate = beside_measured(model.predict(UNSEEN), made_up(UNSEEN))
+    assert list(lab.costs_table(model).index) == ["α", "β", "γ", "δ"]
+    point = tclab.Point(strategy="node_mask")
+    largest = sweeps.LargestBatch(point, 12, 10, 10**9, {12: "ok", 13: "oom"})
+    graph = tclab.CellGraph.synthetic(0.01, metabolism=False)
+    limits = Ceilings(1e9, 1e11)
+    charts = [
+        lab.break_even_chart(model, [16, 64], deleted_share=0.01),
+        lab.held_out_chart(both, rate),
+        lab.roofline_chart(roofline(graph, "physical", batch_size=1, width=4, found=limits, rounds=1), limits),
+        lab.largest_batches_chart([largest]),
+    ]
+    titles = [chart.to_dict()["title"]["text"] for chart in charts]
+    assert titles[0] == "Filtering pays above the line"
+    assert str(rate) in charts[1].to_dict()["title"]["subtitle"]

@@ -1,0 +1,94 @@
+"""`fastest`: every mix of kernels is right, what calibration finds is kept, and a choice by hand goes before it."""
+
+import json
+
+import pytest
+import torch
+
+import tclab
+from tclab import masking
+from tclab.masking.calibration import Choice, cache_path, keep_choice, kept_choice, print_choices
+from tclab.masking.fastest import Fastest
+from tclab.models import HeteroCell
+from tclab.perturbation import synthetic_perturbations
+from tclab.sweeps import Point
+from tclab.sweeps.rig import rig
+from tclab.training.gate import norm_error
+
+GRAPH = tclab.CellGraph.synthetic(0.01, seed=4, metabolism=False).select(["physical", "regulatory"])
+SAMPLES = synthetic_perturbations(GRAPH, 3, seed=1)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TCLAB_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def outcome(view):
+    torch.manual_seed(0)
+    model = HeteroCell(GRAPH.num_nodes["gene"], list(GRAPH.networks), width=8, layers=3).double()
+    predictions = model(view)
+    (predictions * torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)).sum().backward()
+    return predictions.detach(), [parameter.grad for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("delta", [False, True])
+@pytest.mark.parametrize("dense", [(), ("physical",), ("regulatory",), ("physical", "regulatory")])
+def test_every_mix_of_kernels_gives_what_subgraph_gives(dense, delta):
+    expected = outcome(masking.get("subgraph")(GRAPH).view(masking.get("subgraph")(GRAPH).batch(SAMPLES)))
+    strategy = Fastest(GRAPH, choice=Choice(dense, delta))
+    batch = strategy.batch(SAMPLES)
+    assert batch.known["layers"] > 0 if delta else batch.known["layers"] == 0
+    assert norm_error(outcome(strategy.view(batch)), expected) <= 1e-12
+
+
+@pytest.mark.parametrize("strategy", ["dense", "fastest"])
+def test_dense_sums_are_dense_for_the_wild_type_and_the_samples_together(strategy):
+    here = masking.get(strategy)(GRAPH)
+    for part in here.view(here.batch(SAMPLES)).with_wild_type():
+        assert part.dense
+        assert part.wild_type.dense
+
+
+def test_a_calibration_is_made_once_and_kept(monkeypatch, capsys):
+    monkeypatch.setattr("tclab.masking.calibration._SPARSEST", float("inf"))  # this graph is small, so sparse
+    first = Fastest(GRAPH)
+    first.tune(3, "float32", "cpu")
+    assert {"physical sparse", "physical dense", "delta", "shared"} <= set(first.choice.seconds)
+    assert not first.choice.by_hand
+    monkeypatch.setattr("tclab.masking.calibration._timed", None)  # nothing is timed again
+    second = Fastest(GRAPH)
+    second.tune(3, "float32", "cpu")
+    assert second.choice == first.choice
+    print_choices()
+    assert "batch 3, float32, cpu: " in capsys.readouterr().out
+
+
+def test_a_choice_by_hand_goes_before_what_would_be_found():
+    wanted = Choice(("physical",), delta=False, by_hand=True)
+    keep_choice(GRAPH, 3, "float32", "cpu", wanted)
+    strategy = Fastest(GRAPH)
+    strategy.tune(3, "float32", "cpu")
+    assert strategy.choice == wanted
+    assert kept_choice(GRAPH, 4, "float32", "cpu") is None
+    given = Fastest(GRAPH, choice=Choice())
+    given.tune(3, "float32", "cpu")
+    assert given.choice == Choice()
+
+
+def test_a_spoilt_or_foreign_file_is_made_again(cache):
+    keep_choice(GRAPH, 3, "float32", "cpu", Choice(by_hand=True))
+    assert kept_choice(GRAPH, 3, "float32", "cpu") is not None
+    every = json.loads(cache_path().read_text())
+    cache_path().write_text(json.dumps({"another machine": next(iter(every.values()))}))
+    assert kept_choice(GRAPH, 3, "float32", "cpu") is None
+    cache_path().write_text('{"half')
+    assert kept_choice(GRAPH, 3, "float32", "cpu") is None
+
+
+def test_both_halves_of_a_point_choose_alike():
+    point = Point(strategy="fastest", scale=0.01, networks=2, batch_size=3, workers=0, device="cpu").resolved()
+    with rig(point, 3) as here:
+        assert here.data.strategy.choice == here.step.strategy.choice
+        here.run(here.batches(), steps=1)

@@ -1,0 +1,156 @@
+"""What a point will hold, before it runs: batches to the byte, and what torch's allocator hands out."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import tclab
+from tclab import masking
+from tclab.sweeps import Fits, Point, largest_batch, sweep
+from tclab.sweeps import run as run_point
+from tclab.sweeps.batch_limit import bisected
+from tclab.sweeps.fitting import fits
+from tclab.sweeps.rig import rig
+
+SMALL = {"scale": 0.05, "networks": 2, "workers": 0, "device": "cpu", "warmup": 0, "steps": 2}
+
+
+def point_of(strategy, **more):
+    model = {} if masking.get(strategy).masks_graph else {"model": "dango"}
+    return Point(strategy=strategy, **{"batch_size": 4, **SMALL, **model, **more}).resolved()
+
+
+@pytest.mark.parametrize("strategy", masking.names())
+@pytest.mark.parametrize("more", [{}, {"metabolism": "carried", "deleted": 2, "micro_batch": 3}])
+def test_a_batch_carries_the_bytes_that_were_said(strategy, more):
+    point = point_of(strategy, mode="data", **more)
+    with rig(point, point.batch_size) as here:
+        assert fits(point).batch == next(here.batches()).batch.bytes
+
+
+@pytest.mark.parametrize("strategy", [name for name in masking.names() if masking.get(name).can_ship_edges])
+def test_edges_that_are_shipped_are_counted(strategy):
+    point = point_of(strategy, mode="data", ship_edges=True)
+    with rig(point, point.batch_size) as here:
+        assert fits(point).batch == next(here.batches()).batch.bytes
+
+
+def handed_out(point):
+    """Return the most bytes that torch's allocator had handed out during a second step, beyond those before it."""
+    with rig(point, 2 * point.batch_size) as here:
+        batches = here.batches()
+        here.run(batches, steps=1)
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+            here.run(batches, steps=1)
+    events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
+    now = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        most = max(most, now)
+    return most
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more"),
+    [
+        ("fastest", {}),
+        ("node_mask", {}),
+        ("edge_mask", {}),
+        ("dense", {}),
+        ("subgraph", {}),
+        ("gpu_mask", {}),
+        ("node_mask", {"checkpoint": True}),
+        ("node_mask", {"micro_batch": 1}),
+        ("indices", {}),
+    ],
+)
+def test_a_step_holds_what_was_said(strategy, more):
+    point = point_of(strategy, **{"scale": 0.1, **more})
+    found = fits(point)
+    assert found.step + found.batch == pytest.approx(handed_out(point), rel=0.1)
+
+
+def test_what_saves_memory_is_seen_to_save_it():
+    few = {"networks": 1, "strategy": "node_mask"}
+    whole = fits(point_of(**few, batch_size=8))
+    assert fits(point_of(**few, batch_size=8, micro_batch=2)).step < 0.6 * whole.step
+    assert fits(point_of(**few, batch_size=16)).step > 1.6 * whole.step
+    assert fits(point_of(**few, batch_size=8, dtype="bfloat16")).step < whole.step
+    three = fits(point_of("node_mask", networks=3, batch_size=8, checkpoint=True))
+    assert three.step < 0.6 * fits(point_of("node_mask", networks=3, batch_size=8)).step
+
+
+def test_shared_memory_is_ranks_times_workers_times_prefetch_times_batch():
+    found = fits(point_of("edge_mask", workers=3, prefetch_factor=4, ranks=2, mode="data"))
+    assert found.shared == 2 * 3 * 4 * found.batch
+    small = fits(point_of("node_mask", workers=3, mode="data"))
+    assert small.shared == 0  # such a batch goes through the pipe itself
+
+
+def test_a_point_that_cannot_fit_is_refused_with_both_numbers(tmp_path):
+    point = point_of("node_mask")
+    rows = sweep([point], results=tmp_path, memory_bytes=10_000_000, refuse=True)
+    (status,) = rows["status"]
+    assert status.startswith("not run: needs ")
+    assert "of host memory, and there are 10 MB" in status
+    assert not list(tmp_path.glob("*.parquet"))  # it may run elsewhere, or later
+
+
+def test_what_it_says_can_be_read():
+    found = fits(point_of("edge_mask"), memory_bytes=10**12)
+    assert isinstance(found, Fits)
+    assert found.refusal is None
+    assert str(found).splitlines()[-1] == "fits"
+    assert f"{found.batch / 1e3:.4g} kB" in str(found)
+    tight = replace(found, host_limit=1000)
+    assert str(tight).splitlines()[-1].startswith("does not fit: needs ")
+
+
+def test_weighing_leaves_no_mark_on_the_graph_that_runs():
+    point = point_of("dense")
+    fits(point)
+    for network in point.cell_graph().networks.values():
+        assert type(network.csr(dtype=torch.float32)) is torch.Tensor
+        assert network.dense(dtype=torch.float32).sum() > 0
+
+
+@pytest.mark.parametrize("guess", [1, 3, 40, 100])
+@pytest.mark.parametrize("largest", [0, 1, 2, 7, 37, 100])
+def test_bisection_finds_the_largest_that_works(guess, largest):
+    asked = []
+
+    def works(size):
+        assert 1 <= size <= 100
+        assert size not in asked
+        asked.append(size)
+        return size <= largest
+
+    assert bisected(works, guess, most=100) == largest
+
+
+def test_the_largest_batch_is_found_by_processes_that_may_die():
+    point = Point(scale=0.1, networks=1, strategy="edge_mask", workers=0, device="cpu", allocator="map_each")
+    told = []
+    found = largest_batch(point, memory_bytes=4 * 10**9, most=1, on_try=lambda *news: told.append(news))
+    assert (found.size, found.tried, told) == (1, {1: "ok"}, [(1, "ok")])
+    none = largest_batch(replace(point, scale=1.0), memory_bytes=10**8, most=1)
+    assert none.size == none.expected == 0
+    assert none.tried[1] != "ok"
+    assert "0 in 0.1 GB (expected 0; tried 1: " in str(none)
+
+
+def test_a_point_that_cannot_be_run_has_no_largest_batch():
+    with pytest.raises(tclab.InputError, match="dango reads no masked graph"):
+        largest_batch(Point(model="dango", strategy="node_mask"), memory_bytes=10**9)
+
+
+def test_a_process_holds_about_what_was_said_where_each_tensor_has_its_own_pages():
+    options = {**SMALL, "allocator": "map_each"}
+    small = run_point(Point(**{**options, "scale": 0.005, "batch_size": 1}), fresh=True)
+    point = Point(**{**options, "scale": 0.1, "batch_size": 32})
+    large = run_point(point, fresh=True)
+    held = [int(rows[rows["stage"] == "step"]["peak_bytes"].iloc[0]) for rows in (small, large)]
+    found = tclab.fits(point)
+    assert found.host - found.process == pytest.approx(held[1] - held[0], rel=0.15)

@@ -1,0 +1,334 @@
+"""Points of several ranks: rows, labels, failures by name, and nothing left of ranks that are gone."""
+
+import os
+import sys
+import textwrap
+import threading
+import time
+import warnings
+
+import pandas as pd
+import pytest
+
+import tclab
+from tclab import InputError, Point
+from tclab.lab.charts import where_measured
+from tclab.masking import registry
+from tclab.sweeps import Progress, close_children, gpus, running
+from tclab.sweeps.gpus import Gpus, device_of, ranks_of
+from tclab.sweeps.launched import Launched
+from tclab.sweeps.running import abandon, rows_of
+
+
+def tiny(**fields):
+    return Point(
+        **{"scale": 0.02, "batch_size": 2, "networks": 2, "steps": 4, "warmup": 0, "device": "cpu", "ranks": 2,
+           "workers": 0, **fields}
+    )  # fmt: skip
+
+
+def of_the_step(frame):
+    (row,) = frame[frame["stage"] == "step"].to_dict("records")
+    return row
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_rank_is_left():
+    yield
+    close_children()
+
+
+def processes():
+    """Every process, with its command."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                found[int(pid)] = file.read().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            pass
+    return found
+
+
+def ports():
+    """Every port of this machine that somebody listens on."""
+    with open("/proc/net/tcp") as file:
+        return {line.split()[1] for line in file if line.split()[3] == "0A"}
+
+
+def nothing_is_left(launched, before):
+    """Whether the ranks and torchrun have ended, and no port of theirs is open, within two seconds."""
+    pids = [launched._process.pid, *(heard.pid for heard in launched._heard.values())]
+    assert all(pids)
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        alive = [pid for pid in pids if pid in processes() and "rank" in processes().get(pid, "")]
+        if not alive and not launched._folder.exists():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks into /proc")
+
+
+# ---- rows
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """A point of two ranks, and one that accumulates, from ranks that were kept warm."""
+    first = tclab.run(tiny(warmup=1, workers=1))
+    (kept,) = [child for child in running._children.values() if isinstance(child, Launched)]
+    second = tclab.run(tiny(accumulate=2, loss="mle_wass_supcr", compression="fp16", bucket_cap_mb=0.05))
+    assert [child for child in running._children.values() if isinstance(child, Launched)] == [kept]
+    return first, second
+
+
+def test_rows_of_ranks_add_up_and_tell_the_exchange(rows):
+    frame, _ = rows
+    assert set(frame["status"]) == {"ok"}
+    assert set(frame["where"]) == {"host", "worker", "rank 0", "rank 1"}
+    row = of_the_step(frame)
+    assert (row["ranks"], row["backend"], row["device"], row["gate"]) == (2, "gloo", "cpu", "passed")
+    assert row["samples_per_second"] == pytest.approx(2 * 2 / row["median_seconds"])
+    assert row["gradient_bytes"] == 4 * sum(p.numel() for p in _model(tiny()).parameters())
+    assert row["buckets"] >= 1
+    assert row["host_closure"] == pytest.approx(1.0, abs=0.02)
+    each = {where: own.set_index("stage")["samples_seconds"] for where, own in frame.groupby("where")}
+    for where, whole in (("host", "step"), ("rank 0", "whole"), ("rank 1", "whole")):
+        stages = each[where].drop([name for name in (whole, "overlapped") if name in each[where]])
+        assert {"forward", "backward", "waiting", "communication", "optimizer"} <= set(stages.index)
+        for step in range(4):
+            assert sum(s[step] for s in stages) == pytest.approx(each[where][whole][step], rel=1e-6)
+    for step in range(4):  # the slowest rank waited for nobody; an exchange itself takes as long on all
+        waits = [each[f"rank {rank}"]["waiting"][step] for rank in (0, 1)]
+        assert min(waits) == 0.0
+        talks = [each[f"rank {rank}"]["communication"][step] for rank in (0, 1)]
+        assert talks[0] == pytest.approx(talks[1], rel=1e-3)
+        mean = (each["rank 0"]["forward"][step] + each["rank 1"]["forward"][step]) / 2
+        assert each["host"]["forward"][step] == pytest.approx(mean)
+    late = frame[frame["late_share"].notna()]
+    assert late["where"].tolist() == ["rank 0", "rank 1"]
+    assert late["late_share"].sum() == pytest.approx(1.0)
+
+
+def _model(point):
+    return point.kind.build(point.cell_graph(), "off")
+
+
+def test_gradients_that_add_up_are_exchanged_once_and_the_loss_gathers(rows):
+    _, frame = rows
+    row = of_the_step(frame)
+    assert (row["no_sync"], row["compression"], row["bucket_cap_mb"]) == (True, "fp16", 0.05)
+    assert row["buckets"] > 1
+    host = frame[frame["where"] == "host"].set_index("stage")["n"]
+    assert (host["communication"], host["optimizer"], host["gather"], host["step"]) == (2, 2, 4, 4)
+
+
+def test_what_ranks_were_is_in_every_label(rows):
+    frame, _ = rows
+    label = "cpu · gloo · 2 ranks"
+    assert where_measured(frame).startswith(label)
+    for sentence in tclab.lab.findings(frame):
+        assert label in sentence
+    for chart in (
+        tclab.lab.throughput_by_strategy,
+        tclab.lab.stages,
+        tclab.lab.step_stages,
+        tclab.lab.stage_spread,
+    ):
+        assert label in str(chart(frame).to_dict()["title"])
+    assert label in str(Progress(1, 1, tiny(), tclab.sweeps.rows.table(frame.head(12).to_dict("records")), False))
+    assert tclab.lab.steps(frame)[["device", "backend", "ranks"]].to_numpy().tolist() == [["cpu", "gloo", 2]]
+
+
+def test_every_other_field_is_run_by_ranks(rows):
+    for fields in (
+        {"model": "dango", "strategy": "indices", "networks": None},
+        {"strategy": "stored_mask", "store": "lmdb", "workers": 1},
+        {"loop": "lightning"},
+        {"mode": "data"},
+        {"mode": "fixed_batch", "static_graph": True},
+        {"loss": "mle_wass_supcr", "gather_interval": 2},
+        {"compression": "powersgd", "find_unused_parameters": True},
+    ):
+        row = of_the_step(tclab.run(tiny(steps=2, **fields)))
+        assert row["status"] == "ok", fields
+        assert all(row[name] == value for name, value in fields.items() if name not in ("model", "networks"))
+
+
+def test_what_belongs_to_ranks_is_null_for_one():
+    alone = tiny(ranks=1, bucket_cap_mb=5, compression="fp16", static_graph=True, gather_interval=3, no_sync=True)
+    assert alone == tiny(ranks=1)
+    assert alone.exchange() is None
+    assert tiny(accumulate=1, no_sync=True).no_sync is None
+    assert (tiny().bucket_cap_mb, tiny().compression, tiny().static_graph) == (25.0, "none", False)
+    for fields, words in (
+        ({"compression": "fp8"}, "unknown compression 'fp8'"),
+        ({"bucket_cap_mb": -1}, "bucket_cap_mb is -1"),
+        ({"gather_interval": 0}, "gather_interval is 0"),
+        ({"static_graph": 1}, "static_graph is 1, expected True or False"),
+        ({"find_unused_parameters": True, "static_graph": True}, "expected one"),
+        ({"ranks": 0}, "ranks is 0"),
+    ):
+        with pytest.raises(InputError, match=words):
+            tiny(**fields)
+
+
+# ---- failures
+
+
+OWN = """
+import os, signal, time
+import torch
+from tclab import masking
+
+NodeMask = masking.get("node_mask")
+second = os.environ.get("RANK") == "1"
+
+class _Fails(NodeMask):
+    calls = 0
+    def view(self, batch):
+        self.calls += 1
+        if second and self.calls == 3:
+            self.fail()
+        return super().view(batch)
+
+@masking.register
+class Killed(_Fails):
+    name = "rank_killed"
+    def fail(self):
+        print("a rank's last words", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+@masking.register
+class Greedy(_Fails):
+    name = "rank_greedy"
+    def fail(self):
+        torch.empty(1 << 50)
+
+@masking.register
+class Hangs(_Fails):
+    name = "rank_hangs"
+    def fail(self):
+        time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "own_ranks.py").write_text(textwrap.dedent(OWN))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
+    import own_ranks  # noqa: F401
+
+    yield
+    sys.modules.pop("own_ranks")
+
+
+@needs_proc
+def test_a_rank_that_fails_is_named_with_its_last_words_and_the_sweep_goes_on(own, tmp_path, monkeypatch):
+    launches = []
+    start = running._started
+    monkeypatch.setattr(running, "_started", lambda *a: launches.append(start(*a)) or launches[-1])
+    before = ports()
+    points = [tiny(strategy=name) for name in ("rank_killed", "rank_greedy", "rank_hangs", "node_mask")]
+    frame = tclab.sweep(points, results=tmp_path / "rows", hang_seconds=20)
+    status = frame[frame["stage"] == "step"].set_index("strategy")["status"].to_dict()
+    assert status["rank_killed"] == "failed: rank 1 killed by SIGKILL; its last words: a rank's last words"
+    assert status["rank_greedy"].startswith("failed: rank 1 ran out of memory; its last words: ")
+    assert "allocate" in status["rank_greedy"]
+    assert status["rank_hangs"].startswith("failed: rank 1 hung: no rank moved for 20 s, and it was at mask")
+    assert "own_ranks.py" in status["rank_hangs"]
+    assert status["node_mask"] == "ok"
+    assert all(nothing_is_left(launched, before) for launched in launches[:-1] if launched is not launches[-1])
+    kept = launches[-1]
+    assert kept.alive
+    _stop_ends_all_ranks(kept)
+    assert ports() <= before
+
+
+def _stop_ends_all_ranks(kept):
+    found = []
+    running_point = threading.Thread(target=lambda: found.append(rows_of(tiny(steps=100_000, mode="fixed_batch"))))
+    running_point.start()
+    until = time.monotonic() + 60
+    while not all(heard.entered for heard in kept._heard.values()) and time.monotonic() < until:
+        time.sleep(0.1)
+    begin = time.monotonic()
+    abandon()
+    running_point.join(timeout=30)
+    took = time.monotonic() - begin
+    assert found[0]["status"].to_pylist() == ["failed: killed by SIGKILL"]
+    assert nothing_is_left(kept, set())
+    print(f"stopped in {took:.2f} s")
+    assert took < 10  # 2 s on a machine that is not shared
+
+
+def test_a_wrong_exchange_is_a_row_in_words():
+    row = of_the_step(tclab.run(tiny(gather_interval=2)))
+    assert row["status"].startswith("failed: rank ")
+    assert "gather_interval is 2, and this loss gathers at none" in row["status"]
+
+
+# ---- which device
+
+
+def test_gpus_become_device_and_ranks(monkeypatch):
+    monkeypatch.setattr(gpus, "listed", list)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert ranks_of("auto") == ("cpu", 1)
+    assert [ranks_of(number) for number in (0, 1, 2, 3, 4, 6, 8)] == [
+        ("cpu", max(number, 1)) for number in (0, 1, 2, 3, 4, 6, 8)
+    ]
+    assert ranks_of("4") == ranks_of(4, "cpu") == ("cpu", 4)
+    for asked in (1, 4):
+        with pytest.raises(InputError, match="device is 'cuda', and torch finds no CUDA device here"):
+            ranks_of(asked, "cuda")
+    with pytest.raises(InputError, match="gpus is 0 and device 'cuda'"):
+        ranks_of(0, "cuda")
+    (point,) = tclab.grid(scale=0.02, gpus=4, models="dango", strategies="indices", batch_sizes=1, networks=1)
+    assert (point.resolved().device, point.ranks, point.resolved().backend) == ("cpu", 4, "gloo")
+
+
+def test_a_gpu_that_is_dead_is_named_and_the_others_are_used(monkeypatch):
+    monkeypatch.setattr(gpus, "listed", lambda: ["0", "1", "2"])
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(gpus, "_tried", lambda names: {"0": None, "1": "CUDA error: unknown error", "2": None})
+    gpus.gpus.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match="GPU 1 is listed and does not answer: CUDA error: unknown error"):
+            assert gpus.gpus().good == ("0", "2")
+        assert ranks_of("auto") == ranks_of(2) == ("cuda", 2)
+        assert device_of("cpu", 8) == "cpu"
+        for device in ("auto", "cuda"):
+            with pytest.raises(InputError, match=r"3 ranks need 3 GPUs, and there is 2 GPUs here; GPU 1 is listed"):
+                ranks_of(3, device)
+    finally:
+        gpus.gpus.cache_clear()
+
+
+def test_gpus_are_tried_in_processes_of_their_own():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tried = gpus._tried(["no-such-gpu"])
+    assert tried["no-such-gpu"]
+    assert str(Gpus(("0",))) == "1 GPU here"
+
+
+def test_points_of_ranks_go_through_json_and_are_kept_apart(tmp_path):
+    point = tiny(accumulate=2, no_sync=False, bucket_cap_mb=1, static_graph=True)
+    assert Point.from_dict(point.to_dict()) == point
+    keys = {tclab.sweeps.results.key_of(p) for p in (tiny(), tiny(ranks=3), tiny(ranks=1), tiny(static_graph=True))}
+    assert len(keys) == 4
+    skipped = tclab.run(tiny(ranks=2, model="dango", strategy="edge_mask"))
+    assert pd.isna(skipped["median_seconds"]).all()
+    assert skipped["status"].tolist() == ["skipped: dango reads no masked graph"]
+
+
+def test_a_race_and_an_epoch_are_of_one_process(tmp_path):
+    with pytest.raises(InputError, match="2 ranks, and a race is of steps of one process"):
+        tclab.sweeps.race_points({"a": tiny(), "b": tiny(ranks=1)}, budget_seconds=1)
+    with pytest.raises(InputError, match="2 ranks asked for, and an epoch is of one process"):
+        tclab.sweeps.run_epoch(tiny(), 2, tmp_path / "record")

@@ -1,0 +1,59 @@
+"""The pictures of the strategies say what their batches and views hold."""
+
+import pytest
+
+import tclab
+from tclab import InputError, masking
+
+lab = pytest.importorskip("tclab.lab")
+GRAPH = lab.small_graph(10)
+DELETIONS = [[0], [3, 4], []]
+MASKED = [name for name in masking.names() if masking.get(name).masks_graph]
+
+
+@pytest.mark.parametrize("strategy", MASKED)
+def test_each_strategy_is_drawn_from_what_it_holds(strategy):
+    found = lab.held(GRAPH, DELETIONS, strategy)
+    drawn = lab.mask_picture(GRAPH, DELETIONS, strategy).to_dict()
+    assert drawn["title"]["text"] == strategy
+    assert f"{found.edges} edges lie in memory for 3 samples" in drawn["title"]["subtitle"][1]
+    states = [state for _, states in found.drawings.values() for state in states]
+    if masking.get(strategy).exact:
+        assert sum(state.startswith("deleted") for state in states) == 3
+
+
+def test_what_copies_holds_every_sample_s_edges_and_what_shares_holds_them_once():
+    edges = GRAPH.num_edges
+    counts = {name: lab.held(GRAPH, DELETIONS, name).edges for name in MASKED}
+    for name in ("edge_mask", "gpu_mask", "stored_mask"):
+        assert counts[name] == 3 * edges
+    for name in ("node_mask", "dense", "delta", "fastest"):
+        assert counts[name] == edges
+    assert counts["subgraph"] == counts["gpu_filter"] < 3 * edges
+    table = lab.sharing_table(GRAPH, DELETIONS, MASKED)
+    assert dict(table["edges in memory"]) == counts
+
+
+def test_an_edge_is_dashed_exactly_where_an_end_is_deleted():
+    for sample, deleted in enumerate(DELETIONS):
+        edges, _ = lab.held(GRAPH, DELETIONS, "edge_mask").drawings[f"sample {sample}"]
+        for a, b, state in edges:
+            assert (state == "summed") == (a not in deleted and b not in deleted)
+
+
+def test_delta_colours_the_nodes_that_hear_from_a_deleted_one():
+    found = lab.held(GRAPH, DELETIONS, "delta")
+    source, target = GRAPH.networks["interacts"].edge_index
+    for sample, deleted in enumerate(DELETIONS):
+        _, states = found.drawings[f"sample {sample}"]
+        hears = {t for s, t in zip(source.tolist(), target.tolist(), strict=True) if s in deleted} - set(deleted)
+        assert {node for node, state in enumerate(states) if state.startswith("differs")} == hears
+
+
+def test_what_cannot_be_drawn_says_so():
+    with pytest.raises(InputError, match="too much to draw"):
+        lab.held(tclab.CellGraph.synthetic(0.02, metabolism=False), [[0]], "node_mask")
+    with pytest.raises(InputError, match="makes no masked graph"):
+        lab.held(GRAPH, DELETIONS, "indices")
+    with pytest.raises(InputError, match="expected 4 to 30"):
+        lab.small_graph(3)

@@ -1,0 +1,130 @@
+"""Ranks train as one process does: the same losses and parameters, however batches are shared out."""
+
+import json
+import os
+import subprocess
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rank_cases import CASES, DIFFERENT, LOSSY, train
+
+from tclab import InputError
+from tclab.models import Peers
+from tclab.sweeps.torchrun import command, threads_of
+from tclab.training import Exchange, Shard
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4], ids=lambda ranks: f"{ranks} ranks")
+def trained(request, root, tmp_path_factory):
+    """What ranks made of every case, in one launch."""
+    folder = tmp_path_factory.mktemp(f"ranks-{request.param}")
+    path = os.pathsep.join([str(root), str(root / "tests")])
+    done = subprocess.run(
+        command(request.param, module="rank_cases", arguments=[str(folder)]),
+        env={**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(folder)},
+        capture_output=True, text=True, timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-5000:]
+    return request.param, folder, json.loads((folder / "found.json").read_text())
+
+
+def alone(name, ranks, folder):
+    losses, parameters = train({**CASES, **LOSSY, **DIFFERENT}[name], 0, ranks, folder, together=False)
+    return torch.tensor(losses, dtype=torch.float64), torch.cat([p.flatten() for p in parameters])
+
+
+def test_ranks_train_as_one_process_with_batches_of_all(trained, tmp_path):
+    ranks, folder, found = trained
+    for name in CASES:
+        losses, parameters = alone(name, ranks, tmp_path / name.replace(" ", "_"))
+        assert found[name]["alike"], name
+        torch.testing.assert_close(
+            torch.tensor(found[name]["losses"], dtype=torch.float64), losses, rtol=1e-8, atol=1e-10, msg=name
+        )
+        torch.testing.assert_close(torch.load(folder / f"{name}.pt"), parameters, rtol=1e-6, atol=1e-8, msg=name)
+
+
+def test_compressed_gradients_are_the_same_on_every_rank_and_nearly_right(trained, tmp_path):
+    ranks, folder, found = trained
+    for name in LOSSY:
+        losses, _ = alone(name, ranks, tmp_path / name)
+        assert found[name]["alike"], name
+        assert found[name]["losses"] == pytest.approx(losses.tolist(), rel=0.2), name
+        if ranks > 1 and name != "powersgd":
+            exact = torch.load(folder / "strategy node_mask.pt")
+            assert not torch.equal(torch.load(folder / f"{name}.pt"), exact)  # something was compressed
+
+
+def test_a_buffer_of_ranks_is_not_one_of_a_process(trained, tmp_path):
+    """Each rank measures its distances on its own batch and what it remembers; the docstring says so."""
+    ranks, _, found = trained
+    losses, _ = alone("with a buffer", ranks, tmp_path)
+    assert found["with a buffer"]["alike"]
+    same = found["with a buffer"]["losses"] == pytest.approx(losses.tolist(), rel=1e-9)
+    assert same is (ranks == 1)
+
+
+def test_unused_parameters_are_refused_by_name_and_taken_where_ddp_looks_for_them(trained):
+    _, _, found = trained
+    assert found["refused"].startswith(
+        "idle.weight, idle.bias: no gradient, and DDP waits for one of every parameter"
+    )
+    assert "find_unused_parameters=True" in found["refused"]
+    for name in ("unused, looked for", "unused, static graph"):
+        assert found[name]["alike"]
+
+
+@given(st.integers(1, 40), st.integers(1, 8))
+def test_a_batch_is_shared_out_in_order_evenly_and_whole(number, ranks):
+    shards = [Shard(rank, ranks) for rank in range(ranks)]
+    samples = list(range(number))
+    sizes = shards[0].sizes(number)
+    assert sum(sizes) == number
+    assert max(sizes) - min(sizes) <= 1
+    parts = [shard.part(samples) for shard in shards]
+    assert [i for part, size in zip(parts, sizes, strict=True) for i in part[:size]] == samples
+    assert all(parts)  # a rank with none has one that stands in
+    shares = [Peers(rank, sizes).share for rank in range(ranks)]
+    assert sum(shares) == pytest.approx(ranks)
+    assert [share > 0 for share in shares] == [size > 0 for size in sizes]
+
+
+def test_ranks_share_the_cores(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr("tclab.sweeps.torchrun.cpu_limit_cores", lambda: None)
+    assert [threads_of(ranks) for ranks in (1, 2, 3, 4, 6, 8, 16)] == [8, 4, 2, 2, 1, 1, 1]
+    monkeypatch.setattr("tclab.sweeps.torchrun.cpu_limit_cores", lambda: 2.0)
+    assert [threads_of(ranks) for ranks in (1, 2, 4)] == [2, 1, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert threads_of(1) == 1
+
+
+def test_the_command_for_one_machine_and_for_several():
+    assert "--standalone" in command(4)
+    assert "--nproc-per-node=4" in command(4)
+    several = command(2, nodes=3, node=1, endpoint="gpu1:29400")
+    for word in ("--nnodes=3", "--node-rank=1", "--master-addr=gpu1", "--master-port=29400", "--nproc-per-node=2"):
+        assert word in several
+    assert "--standalone" not in several
+    for bad in ({"endpoint": None}, {"endpoint": "gpu1"}, {"endpoint": "gpu1:x"}):
+        with pytest.raises(InputError, match="expected 'host:port' of node 0"):
+            command(2, nodes=2, **bad)
+    with pytest.raises(InputError, match="node is 2, expected 0 to 1"):
+        command(2, nodes=2, node=2, endpoint="gpu1:29400")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"compression": "fp8"}, "unknown compression 'fp8'; did you mean 'fp16'"),
+        ({"bucket_cap_mb": 0}, "bucket_cap_mb is 0, expected MiB above 0"),
+        ({"bucket_cap_mb": True}, "bucket_cap_mb is True"),
+        ({"find_unused_parameters": True, "static_graph": True}, "expected one"),
+    ],
+)
+def test_bad_ways_to_exchange_are_one_clear_line(options, words):
+    with pytest.raises(InputError, match=words):
+        Exchange(**options)
