@@ -53,15 +53,16 @@ def jupyter_lab(folder):
         port = free.getsockname()[1]
     own = {name: str(folder / f".{name.lower()}") for name in
            ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")}  # fmt: skip
-    server = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1",
-         f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token=",
-         "--LabApp.expose_app_in_browser=True",
-         f"--ServerApp.root_dir={folder}"],
-        env={**os.environ, **own, "PYTHONPATH": str(ROOT), "JUPYTERLAB_SETTINGS_DIR": str(settings),
-             "JUPYTERLAB_WORKSPACES_DIR": str(folder / ".workspaces"), "TCLAB_RUNS": str(folder / "runs")},
-        stdout=(folder / "server.log").open("w"), stderr=subprocess.STDOUT,
-    )  # fmt: skip
+    with (folder / "server.log").open("w") as words:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1",
+             f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token=",
+             "--LabApp.expose_app_in_browser=True",
+             f"--ServerApp.root_dir={folder}"],
+            env={**os.environ, **own, "PYTHONPATH": str(ROOT), "JUPYTERLAB_SETTINGS_DIR": str(settings),
+                 "JUPYTERLAB_WORKSPACES_DIR": str(folder / ".workspaces"), "TCLAB_RUNS": str(folder / "runs")},
+            stdout=words, stderr=subprocess.STDOUT,
+        )  # fmt: skip
     try:
         url = f"http://127.0.0.1:{port}"
         _answering(f"{url}/api", server, folder)

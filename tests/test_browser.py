@@ -54,7 +54,9 @@ def browser():
 @pytest.fixture
 def page(browser, server):
     opened = browser.new_page(viewport={"width": 1500, "height": 1400})
-    yield Page(opened, server, PICTURES)
+    made = Page(opened, server, PICTURES)
+    yield made
+    made.picture("last")  # what was on screen where a test failed
     opened.close()
 
 
@@ -85,7 +87,8 @@ def notebook(folder, name, **parameters):
     return f"notebooks/{name}"
 
 
-MOVE = "document.querySelector('.tclab-scale .noUi-handle').dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))"
+HANDLE = "document.querySelector('.tclab-scale .noUi-handle')"
+MOVE = f"{HANDLE}.dispatchEvent(new KeyboardEvent('keydown', {{key: 'ArrowRight'}}))"
 
 
 def slider_seconds(page):
@@ -159,7 +162,7 @@ def filled(folder, state):
 
 def recorded_step():
     return {"stage": "step", "where": "host", "status": "ok", "n": 5, "batch_bytes": 1000, "exact": True,
-            "gate": "passed", "cpu": "Recorded", "cores": 2, "measured_at": "2026-01-01T00:00:00+00:00"}  # fmt: skip
+            "gate": "passed", "cpu": "Recorded", "cores": 2, "measured_at": "2026-01-01T00:00:00"}  # fmt: skip
 
 
 MANY = {

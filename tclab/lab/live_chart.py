@@ -23,7 +23,7 @@ VIEWS: dict[str, Callable[[pd.DataFrame], Any]] = {
     "stages of a step": stages,
     "bytes of a batch": bytes_per_batch,
 }
-_WIDTH, _HEIGHT = 480, 280  # pixels, of what lies within the axes
+_WIDTH, _HEIGHT = 360, 280  # pixels, of what lies within the axes
 
 
 def picture(rows: pd.DataFrame, view: str = "strategies") -> Any:
@@ -64,7 +64,7 @@ class LiveChart:
         )
         # the page must not jump when a legend comes or goes
         self.box = ipywidgets.Box(
-            [self._chart], layout=ipywidgets.Layout(height="380px", width="660px", overflow="auto")
+            [self._chart], layout=ipywidgets.Layout(height="380px", width="550px", overflow="auto")
         )
 
     def show(self, rows: pd.DataFrame, view: str) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
-from math import log10
 from typing import Any
 
 import ipywidgets as widgets
@@ -20,6 +18,7 @@ from tclab.training import DTYPES, MODES
 
 _LABEL = "105px"
 _OWN = "the model's own"
+_SCALES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
 
 
 def _field(kind: Any, name: str, label: str, tip: str, **options: Any) -> Any:
@@ -53,14 +52,17 @@ class PanelForm:
         self._gpus = gpus
         self._seed = state.seed
         self._changed: Callable[[], None] | None = None
-        self._scale = 1.0  # as it was written: a slider has steps, and a state need not lie on one
         self._writing = False
         text, choice = widgets.Text, widgets.Dropdown
         self.graph = _field(text, "graph", "graph", "synthetic, or a folder of public files")
+        # places of its own, each a round number: a slider of numbers would give back what it rounds
         self.scale = _field(
-            widgets.FloatLogSlider, "scale", "size (1: real)", "of the synthetic graph; edges grow with its square",
-            min=-2, max=0, step=0.05, readout_format=".2g",
-        )  # fmt: skip
+            widgets.SelectionSlider,
+            "scale",
+            "size (1: real)",
+            "of the synthetic graph; edges grow with its square",
+            options=_SCALES,
+        )
         self.deleted = _field(widgets.IntSlider, "deleted", "nodes deleted", "in each sample", min=0, max=10)
         self.model = _field(choice, "model", "model", "what is trained", options=model_names())
         self.hidden = _field(choice, "hidden", "hidden size", "the model's width H", options=[(_OWN, "none")])
@@ -138,10 +140,10 @@ class PanelForm:
         self._seed = state.seed
         self.graph.value = str(state.graph)
         points = state.points()
-        with suppress(TypeError, ValueError):
-            scale = float(points[0].scale or 1.0)
-            self.scale.min, self.scale.max = min(-2.0, log10(scale)), max(0.0, log10(scale))
-            self.scale.value = self._scale = scale
+        scale = points[0].scale
+        if scale is not None:  # a folder has its own size
+            self.scale.options = sorted({*_SCALES, scale})
+            self.scale.value = scale
         for slider, number in ((self.deleted, points[0].deleted), (self.steps, points[0].steps)):
             slider.max = max(slider.max, number)
             slider.value = number
@@ -161,7 +163,7 @@ class PanelForm:
             *(n for n in wanted if n not in self.strategies.options),
         ]
         self.strategies.value = wanted
-        self.batch_sizes.value = ",".join(dict.fromkeys(str(point.batch_size) for point in points))
+        self.batch_sizes.value = ",".join(str(size) for size in sorted({point.batch_size for point in points}))
         self.networks.value = str(state.networks)
         self.mode.value, self.dtype.value = points[0].mode, points[0].dtype
         device, ranks = ranks_of(state.gpus)
@@ -178,7 +180,7 @@ class PanelForm:
         """
         return PanelState(
             graph=self.graph.value.strip() or "synthetic",
-            scale=self._scale if self.scale.value == self._scale else float(f"{self.scale.value:.3g}"),
+            scale=self.scale.value,
             models=self.model.value,
             strategies=",".join(self.strategies.value),
             batch_sizes=self.batch_sizes.value,

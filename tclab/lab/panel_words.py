@@ -14,7 +14,7 @@ from tclab.timing import conditions
 
 _SHOWN = 12  # points in the table
 BAD = "var(--jp-error-color1, #d55e00)"
-_CELL = "padding:2px 12px 2px 0;text-align:right;font-variant-numeric:tabular-nums"
+_CELL = "padding:2px 10px 2px 0;text-align:right;font-variant-numeric:tabular-nums"
 
 
 def _whole_steps(rows: pd.DataFrame) -> pd.DataFrame:
@@ -28,20 +28,21 @@ def points_table(rows: pd.DataFrame) -> str:
         return ""
     head = "".join(
         f'<th style="{_CELL};font-weight:600">{name}</th>'
-        for name in ("strategy", "batch", "networks", "step [ms]", "quartiles", "samples/s", "bytes a batch")
+        for name in ("strategy", "batch", "networks", "step [ms] [quartiles]", "samples/s", "bytes a batch")
     )
     lines = []
     for _, row in steps.iloc[: -_SHOWN - 1 : -1].iterrows():
         if row["status"] == "ok":
             figures = [
-                f"{1e3 * row['median_seconds']:.4g}",
-                f"{1e3 * row['q1_seconds']:.4g} to {1e3 * row['q3_seconds']:.4g}",
+                "{:.4g} [{:.4g}, {:.4g}]".format(
+                    *(1e3 * row[f"{name}_seconds"] for name in ("median", "q1", "q3"))
+                ),
                 f"{row['samples_per_second']:.4g}",
                 bytes_text(row["batch_bytes"]),
             ]
             cells = "".join(f'<td style="{_CELL}">{figure}</td>' for figure in figures)
         else:
-            cells = f'<td colspan="4" style="{_CELL};text-align:left;color:{BAD}">{escape(row["status"])}</td>'
+            cells = f'<td colspan="3" style="{_CELL};text-align:left;color:{BAD}">{escape(row["status"])}</td>'
         networks = "" if pd.isna(row["networks"]) else row["networks"]
         lines.append(
             f'<tr><td style="{_CELL}">{escape(row["strategy"])}</td><td style="{_CELL}">{row["batch_size"]}</td>'
