@@ -281,3 +281,22 @@ def test_the_chart_has_predicted_beside_measured():
     assert tried.frame()["verdict"].tolist() == [FASTER]
     empty = tclab.advise(rows(step()))
     assert "nothing to change" in str(lab.advice_chart(empty).to_dict())
+
+
+def test_a_ledgers_chart_has_a_bar_a_timeline_whose_parts_are_its_mean_step():
+    with timing.Ledger() as ledger:
+        for _ in ledger.steps(Batches(0.001, 4)):
+            with ledger.stage("forward"):
+                pass
+            with ledger.stage("polish"):
+                pass
+    spec = lab.ledger_chart(ledger, where="here").to_dict()
+    drawn = next(iter(spec["datasets"].values()))
+    host = {row["stage"]: row["seconds"] for row in drawn if row["timeline"] == "host"}
+    whole = ledger.seconds()["step"]
+    assert sum(host.values()) == pytest.approx(sum(whole) / len(whole))
+    assert {"wait", "forward", "polish", "other"} <= set(host)
+    assert {row["timeline"] for row in drawn} == {"host", "loading"}
+    assert "step" not in {row["stage"] for row in drawn}
+    assert spec["title"]["subtitle"][0].startswith("here · 4 steps · adds up to its clock: host ")
+    assert "no step" in str(lab.ledger_chart(timing.Ledger()).to_dict())

@@ -6,6 +6,7 @@ from torch import nn
 
 import tclab
 from tclab import InputError, masking
+from tclab.graph import keep_graph
 from tclab.masking import registry
 from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
@@ -168,3 +169,13 @@ def test_predictions_must_be_one_number_a_sample_and_a_graph_must_be_one(graph):
 
     with pytest.raises(InputError, match="'loose' is not registered; put @tclab"):
         tclab.check(Rumour, graph, strategies=Loose)
+
+
+def test_a_graph_is_kept_once_for_points_to_read(graph, tmp_path):
+    place = keep_graph(graph, tmp_path)
+    kept = (tmp_path / place / "graph.json").stat().st_mtime_ns
+    assert keep_graph(graph, tmp_path) == place
+    assert (tmp_path / place / "graph.json").stat().st_mtime_ns == kept
+    assert tclab.CellGraph.from_folder(place).fingerprint() == graph.fingerprint()
+    assert tclab.Point(graph=place, networks=1).cell_graph().deleted_type == "person"
+    assert keep_graph(graph.select(1), tmp_path) != place

@@ -36,6 +36,7 @@ def break_even_chart(model: CostModel, widths: Sequence[int], *, deleted_share: 
 
     **Arguments:**
 
+    - `model`: the fitted costs. `widths`: numbers of features.
     - `deleted_share`: the share that the deletions at hand remove, drawn beside it.
     """
     rows = []

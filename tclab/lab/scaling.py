@@ -222,6 +222,7 @@ def steps_on_paper(rows: pd.DataFrame, link: Link, *, ranks: Iterable[int], samp
 
     **Arguments:**
 
+    - `rows`: of a sweep over ranks.
     - `link`: of each rank. `ranks`: how many. `samples`: of an epoch.
     """
     ok = rows[(rows["status"] == "ok") & (rows["accumulate"] == 1)]

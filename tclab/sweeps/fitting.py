@@ -118,6 +118,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
 
     **Arguments:**
 
+    - `point`: not run, and not changed.
     - `memory_bytes`: what the training process may grow to; the memory that is free now unless given.
     """
     point = point.resolved()

@@ -47,6 +47,7 @@ class OnPaper:
 
     **Arguments:**
 
+    - `ranks`: that take the step together.
     - `seconds`: the whole; `compute_seconds`, `waiting_seconds` (for the slowest rank) and `exposed_seconds` (of
       the exchange, after the backward) add up to it. `overlapped_seconds`: of the exchange, within the backward.
     """
@@ -83,10 +84,12 @@ def step_on_paper(
 
     **Arguments:**
 
+    - `ranks`: that take the step together. `link`: of each.
     - `backward`, `rest`: [steps] seconds of each measured step: its backward, and all that is not exchange.
     - `gradient_bytes`: that one rank has to exchange in a step.
     - `slowdown`: how many times slower a rank computes beside those that share its machine: `cores_slowdown` of it,
       or a ratio that was measured.
+    - `bucket_cap_mb`: of DDP's buckets, in MiB. `seed`: of the draws.
 
     **Raises:** `InputError` for lists that differ in length or are empty, or no rank.
     """

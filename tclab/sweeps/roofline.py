@@ -83,8 +83,10 @@ def roofline(
 
     **Arguments:**
 
+    - `graph`: on the CPU; copied to `device`.
     - `network`: one of the graph's; its name.
     - `found`: the ceilings, measured now unless given.
+    - `batch_size`, `width`: of the features, [N, B, H]. `rounds`: that each kernel is timed in.
 
     **Raises:** `InputError` for a network that the graph has not, with the nearest name.
     """
