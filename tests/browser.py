@@ -130,6 +130,7 @@ class Page:
         )  # fmt: skip
 
     def picture(self, name):
+        self.page.evaluate("() => document.querySelector('.tclab-graph')?.scrollIntoView()")
         self.page.screenshot(path=self.pictures / f"{name}.png")
 
     def seconds_until(self, act, seen, seconds=120):

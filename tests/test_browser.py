@@ -88,15 +88,15 @@ def notebook(folder, name, **parameters):
 
 
 HANDLE = "document.querySelector('.tclab-scale .noUi-handle')"
-MOVE = f"{HANDLE}.dispatchEvent(new KeyboardEvent('keydown', {{key: 'ArrowRight'}}))"
+PRESS = f"{HANDLE}.dispatchEvent(new KeyboardEvent('keydown', {{key: '%s'}}))"
 
 
 def slider_seconds(page):
-    """Return how long the kernel takes to answer a slider: until the bytes that it says have changed."""
-    before = page.text(".tclab-ahead")
-    return page.seconds_until(
-        f"window.said = {json.dumps(before)}; {MOVE}",
-        "document.querySelector('.tclab-ahead').innerText !== window.said",
+    """Return how long the kernel takes to answer a slider, there and back: until the bytes that it says change."""
+    said = "document.querySelector('.tclab-ahead').innerText"
+    return max(
+        page.seconds_until(f"window.said = {said}; {PRESS % key}", f"{said} !== window.said")
+        for key in ("ArrowRight", "ArrowLeft")
     )
 
 
@@ -161,8 +161,11 @@ def filled(folder, state):
 
 
 def recorded_step():
-    return {"stage": "step", "where": "host", "status": "ok", "n": 5, "batch_bytes": 1000, "exact": True,
-            "gate": "passed", "cpu": "Recorded", "cores": 2, "measured_at": "2026-01-01T00:00:00"}  # fmt: skip
+    return {
+        "stage": "step", "where": "host", "status": "ok", "n": 5, "batch_bytes": 1000, "exact": True,
+        "gate": "passed", "gate_fp64_error": 1e-13, "cpu": "Recorded", "cores": 2,
+        "measured_at": "2026-01-01T00:00:00",
+    }  # fmt: skip
 
 
 MANY = {

@@ -1,9 +1,10 @@
 """Charts, tables and words from rows that were made by hand, so that every figure in them is known."""
 
+import numpy as np
 import pytest
 
 from tclab import lab
-from tclab.lab.charts import STRATEGY_COLOURS, bytes_text
+from tclab.lab.charts import _SHAPES, STRATEGY_COLOURS, bytes_text
 from tclab.masking import names
 from tclab.sweeps.rows import frame, table
 
@@ -78,6 +79,56 @@ def test_a_strategy_has_one_colour_everywhere(rows):
 
 def test_what_ran_out_of_memory_is_seen_in_the_chart(rows):
     assert "oom" in str(lab.throughput_by_batch_size(rows).to_dict())
+
+
+def test_a_bar_says_what_has_no_figure_and_what_cannot_be_told_apart(rows):
+    said = lab.throughput_by_strategy(rows).to_dict()["datasets"]
+    words = {line["way"]: line["word"] for data in said.values() for line in data if "word" in line}
+    assert words == {"hetero_cell · stored_mask": "oom"}
+    close = frame(table([row("node_mask", 0.010), row("gpu_mask", 0.0101), row("edge_mask", 0.1)]))
+    said = lab.throughput_by_strategy(close).to_dict()["datasets"]
+    words = {line["way"]: line["word"] for data in said.values() for line in data if "word" in line}
+    assert words == {f"hetero_cell · {name}": "undecided" for name in ("node_mask", "gpu_mask")}
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_charts_of_a_real_run(chart, root):
+    """Nine points, three strategies and three batch sizes, as a run of explore.ipynb on two cores kept them."""
+    import pyarrow.parquet as pq
+    import vl_convert
+
+    recorded = frame(pq.read_table(root / "tests" / "recorded_rows.parquet"))
+    drawn = chart(recorded)
+    assert "2 cores" in drawn.to_dict()["title"]["subtitle"][0]
+    assert all(name in str(drawn.to_dict()) for name in ("node_mask", "edge_mask", "gpu_mask"))
+    assert vl_convert.vegalite_to_png(drawn.to_json())[:4] == b"\x89PNG"
+
+
+# what is left of a colour for somebody without one kind of cone; Viénot, Brettel and Mollon 1999, linear RGB
+WITHOUT_RED = [[0.11238, 0.88762, 0.0], [0.11238, 0.88762, 0.0], [0.00401, -0.00401, 1.0]]
+WITHOUT_GREEN = [[0.29275, 0.70725, 0.0], [0.29275, 0.70725, 0.0], [-0.02234, 0.02234, 1.0]]
+
+
+def lab_colour(text, seen):
+    """Return a colour's CIE L*a*b* coordinates as somebody sees it."""
+    rgb = np.array([int(text[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ (
+        np.clip(np.array(seen) @ linear, 0, 1)
+    )
+    f = np.cbrt(np.maximum(xyz / [0.9505, 1.0, 1.089], 1e-9))
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("seen", [np.eye(3), WITHOUT_RED, WITHOUT_GREEN], ids=["all", "no red", "no green"])
+def test_strategies_of_one_shape_stay_apart_for_colour_blind_eyes(seen):
+    every = list(STRATEGY_COLOURS)
+    for place, name in enumerate(every):
+        for other in every[place + len(_SHAPES) :: len(_SHAPES)]:  # points of one shape
+            apart = np.linalg.norm(
+                lab_colour(STRATEGY_COLOURS[name], seen) - lab_colour(STRATEGY_COLOURS[other], seen)
+            )
+            assert apart > 10, (name, other)  # a just noticeable difference is about 2.3
 
 
 def test_words_carry_the_rows_figures(rows):

@@ -68,6 +68,23 @@ def test_sweep_runs_headlessly_with_lists_and_keeps_its_rows(tmp_path):
     assert "widgets" not in json.loads((tmp_path / "out.ipynb").read_text())["metadata"]
 
 
+def test_explore_runs_headlessly_and_shows_a_picture_for_its_live_chart(tmp_path):
+    wanted = (("scale", 0.02), ("steps", 1), ("gpus", 0), ("strategies", "edge_mask,node_mask"),
+              ("batch_sizes", "1,3"), ("networks", 2), ("hidden", 16), ("layers", 1), ("deleted", 1),
+              ("dtype", "float64"), ("results", tmp_path / "rows"))  # fmt: skip
+    done = papermill(ROOT / "notebooks" / "explore.ipynb", tmp_path / "out.ipynb", *wanted)
+    assert done.returncode == 0, done.stderr[-3000:]
+    steps = Results(tmp_path / "rows").frame().query("stage == 'step' and status == 'ok'")
+    assert len(steps) == 4
+    assert set(zip(steps["hidden"], steps["layers"], steps["deleted"], steps["dtype"], strict=True)) == {
+        (16, 1, 1, "float64")
+    }
+    shown = outputs(tmp_path / "out.ipynb")
+    assert any("image/png" in output.get("data", {}) for output in shown["panel"])
+    assert "widgets" not in json.loads((tmp_path / "out.ipynb").read_text())["metadata"]
+    assert "papermill notebooks/sweep.ipynb" in "".join(shown["elsewhere"][0]["text"])
+
+
 def test_epoch_runs_headlessly_and_keeps_predictions_beside_what_was_measured(tmp_path):
     wanted = (("models", "dango"), ("strategies", "indices"), ("modes", "step,data"), ("workers", "0,2"),
               ("batch_sizes", 4), ("steps", 2), ("epoch_steps", 3), ("results", tmp_path / "record"))  # fmt: skip

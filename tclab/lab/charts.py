@@ -23,7 +23,7 @@ STRATEGY_COLOURS = {
     "indices": "#0072b2",
     "gene_mask_cache": "#882255",
     "dense": "#117733",
-    "delta": "#44aa99",
+    "delta": "#9fe8dc",
     "khop_1": "#332288",
     "khop_2": "#88ccee",
     "khop_3": "#ddcc77",
@@ -226,6 +226,7 @@ def throughput_by_strategy(rows: pd.DataFrame) -> alt.LayerChart:
     chosen = _at_largest(rows)
     steps = _steps(chosen)
     ok = _plain(steps[steps["status"] == "ok"], ["strategy", "way", "samples_per_second", "low", "high"])
+    room = alt.Scale(domain=[0, 1.2 * ok["high"].max()]) if len(ok) else alt.Scale()  # for words beside the bars
     order = ok.sort_values("samples_per_second", ascending=False)["way"].tolist()
     y = alt.Y("way:N", sort=order, title=None, axis=alt.Axis(labelLimit=260))
     bars = (
@@ -233,13 +234,34 @@ def throughput_by_strategy(rows: pd.DataFrame) -> alt.LayerChart:
         .mark_bar()
         .encode(
             y=y,
-            x=alt.X("samples_per_second:Q", title="samples a second"),
+            x=alt.X("samples_per_second:Q", title="samples a second", scale=room),
             color=_colour(ok).legend(None),
         )
     )
     spread = alt.Chart(ok).mark_rule(strokeWidth=2).encode(y=y, x="low:Q", x2="high:Q", color=alt.value("#333333"))
+    text = (
+        alt.Chart(_said_of(steps, ok))
+        .mark_text(align="left", dx=6, color="#333333", fontStyle="italic")
+        .encode(y=y, x="place:Q", text="word:N")
+    )
     more = f"{_range(chosen, 'batch_size')}, {_range(chosen, 'networks')}"
-    return (bars + spread).properties(width=_WIDTH, title=_title("Throughput of each strategy", rows, more))
+    return (bars + spread + text).properties(width=_WIDTH, title=_title("Throughput of each strategy", rows, more))
+
+
+def _said_of(steps: pd.DataFrame, ok: pd.DataFrame) -> pd.DataFrame:
+    """Return what bars do not show, and where: what has no figure, and what cannot be told from the fastest.
+
+    "undecided" where the quartiles reach the leader's, as the sentences of `findings` have it.
+    """
+    lost = steps[(steps["status"] != "ok") & ~steps["status"].str.startswith("not run")]
+    lost = lost[~lost["way"].isin(ok["way"])].drop_duplicates("way")
+    said = [(way, status.split(":")[0], 0.0) for way, status in zip(lost["way"], lost["status"], strict=True)]
+    if len(ok) > 1:
+        low = ok.sort_values("samples_per_second")["low"].iloc[-1]
+        close = ok[ok["high"] >= low]
+        if len(close) > 1:
+            said += [(way, "undecided", high) for way, high in zip(close["way"], close["high"], strict=True)]
+    return pd.DataFrame(said, columns=["way", "word", "place"])
 
 
 def bytes_per_batch(rows: pd.DataFrame) -> alt.LayerChart:

@@ -23,7 +23,7 @@ VIEWS: dict[str, Callable[[pd.DataFrame], Any]] = {
     "stages of a step": stages,
     "bytes of a batch": bytes_per_batch,
 }
-_WIDTH, _HEIGHT = 360, 280  # pixels, of what lies within the axes
+_WIDTH, _HEIGHT = 420, 280  # pixels, of what lies within the axes
 
 
 def picture(rows: pd.DataFrame, view: str = "strategies") -> Any:
@@ -58,15 +58,26 @@ class LiveChart:
     def __init__(self) -> None:
         import ipywidgets
 
+        self._drawings = 0
+        self._shown = _nothing(pd.DataFrame())
         alt.JupyterChart.enable_offline()  # a lab often has no internet
         self._chart = alt.JupyterChart(
             _nothing(pd.DataFrame()), embed_options={"actions": False, "renderer": "svg"}
         )
         # the page must not jump when a legend comes or goes
         self.box = ipywidgets.Box(
-            [self._chart], layout=ipywidgets.Layout(height="380px", width="550px", overflow="auto")
+            [self._chart], layout=ipywidgets.Layout(height="380px", width="610px", overflow="auto")
         )
 
     def show(self, rows: pd.DataFrame, view: str) -> None:
         """Draw a view of some rows."""
-        self._chart.chart = picture(rows, view)
+        self._shown = picture(rows, view)
+        self._chart.chart = self._shown
+
+    def again(self) -> None:
+        """Draw the same once more.
+
+        The browser loses a picture that arrives while it still embeds the one before, most easily the first.
+        """
+        self._drawings += 1
+        self._chart.chart = self._shown.properties(usermeta={"drawing": self._drawings})

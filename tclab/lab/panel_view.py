@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _DRAWING_SECONDS = 0.34  # a chart is embedded anew each time: three times a second is bearable
 _CHECKING_SECONDS = 0.1
+_AGAIN_SECONDS = (2.0, 10.0)  # after the last drawing: by then even a busy browser has embedded what came before
 
 
 class PanelView:
@@ -260,6 +261,11 @@ class PanelView:
         self.chart.show(rows, self.choice.value)
         if sweep is not None and over:
             self._unfinished = sweep.done < len(sweep.points)
+        if over:
+            for seconds in _AGAIN_SECONDS:
+                timer = threading.Timer(seconds, self.chart.again)
+                timer.daemon = True
+                timer.start()
         return "" if sweep is None or sweep.error is None else str(sweep.error)
 
     def _buttons(self) -> None:
