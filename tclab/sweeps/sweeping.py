@@ -76,7 +76,8 @@ def sweep(
     - `results`: the folder.
     - `retry`: run points again that ran out of memory or failed.
     - `fresh`, `memory_bytes`, `hang_seconds`: as for `run`.
-    - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept.
+    - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept. Of
+      several ranks it begins with the second point: the first one starts them.
     - `progress`: called after each point.
     - `stop`: looked at before each point.
 
@@ -86,7 +87,7 @@ def sweep(
     if budget_seconds is not None and not budget_seconds > 0:
         raise InputError(f"budget_seconds is {budget_seconds!r}, expected a number above 0, or None for no limit")
     folder = Results(results)
-    begin = monotonic()
+    begin, any_run = monotonic(), False
     found: list[pa.Table] = [SCHEMA.empty_table()]
     for done, point in enumerate(wanted, start=1):
         if stop is not None and stop.is_set():
@@ -98,10 +99,14 @@ def sweep(
             if budget_seconds is not None and monotonic() - begin > budget_seconds:
                 found.append(_not_run(point, f"the budget of {budget_seconds:g} s was spent"))
                 continue
+            first = not any_run and point.ranks > 1
+            any_run = True
             rows = rows_of(point, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
             if stop is not None and stop.is_set() and _again(rows):
                 found.append(_not_run(point, "stopped"))  # its child was killed by the stop
                 continue
+            if first:  # it had to start all its ranks, which is not what the budget is for
+                begin = monotonic()
             folder.write(point, rows)
         assert rows is not None
         found.append(rows)
