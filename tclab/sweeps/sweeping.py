@@ -83,7 +83,8 @@ def sweep(
     - `results`: the folder.
     - `retry`: run points again that ran out of memory or failed.
     - `fresh`, `memory_bytes`, `hang_seconds`: as for `run`.
-    - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept.
+    - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept. Of
+      several ranks it begins with the second point: the first one starts them.
     - `progress`: called after each point.
     - `stop`: looked at before each point; on Slurm it cancels the jobs.
     - `refuse`: do not run a point that `fits` says cannot run; it has a row `not run: …` with both numbers, which
@@ -115,7 +116,7 @@ def sweep(
     if budget_seconds is not None and not budget_seconds > 0:
         raise InputError(f"budget_seconds is {budget_seconds!r}, expected a number above 0, or None for no limit")
     folder = Results(results)
-    begin = monotonic()
+    begin, any_run = monotonic(), False
     found: list[pa.Table] = [SCHEMA.empty_table()]
     for done, point in enumerate(wanted, start=1):
         if stop is not None and stop.is_set():
@@ -133,10 +134,14 @@ def sweep(
                 if progress is not None:
                     progress(Progress(done, len(wanted), point, found[-1], kept=False))
                 continue
+            first = not any_run and point.ranks > 1
+            any_run = True
             rows = rows_of(point, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
             if stop is not None and stop.is_set() and failed_or_oom(rows):
                 found.append(not_measured(point, "not run: stopped"))  # its child was killed by the stop
                 continue
+            if first:  # it had to start all its ranks, which is not what the budget is for
+                begin = monotonic()
             if not rows["status"][0].as_py().startswith("not run"):
                 folder.write(point, rows)
         assert rows is not None
