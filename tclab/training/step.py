@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint as recomputed
 
 from tclab.errors import InputError, unknown
 from tclab.masking import Batch, Strategy
+from tclab.message_passing import View
 from tclab.models import ModelKind
 from tclab.training.habits import checked, put_on_loss, put_on_model, read_one_by_one, with_zero_params
 
@@ -34,6 +35,23 @@ CLIP = 10.0  # the norm that the original team clipped to in production
 
 def _no_clock(stage: str) -> AbstractContextManager[None]:
     return nullcontext()
+
+
+def _compiled(forward: Callable[[nn.Module, View], Any]) -> Callable[[nn.Module, View], Any]:
+    """Return a compiled forward, whose first call is not: what a graph makes once is made then.
+
+    The sizes of sparse matrices are known from their values alone, which a compiler has not.
+    """
+    compiled = torch.compile(forward)
+    calls: list[None] = []
+
+    def run(model: nn.Module, view: View) -> Any:
+        if calls:
+            return compiled(model, view)
+        calls.append(None)
+        return forward(model, view)
+
+    return run
 
 
 def _predictions(output: Any) -> Tensor:
@@ -79,7 +97,7 @@ class Step:
     - `accumulate`: batches whose gradients are added up, each an equal part, before one clip and optimizer step.
     - `habits`: see `tclab.training.habits`.
     - `checkpoint`: switch on the model's `checkpoint`.
-    - `compile`: run the model through `torch.compile`.
+    - `compile`: run the model through `torch.compile`, from the second pass on.
 
     A batch that comes in slices is gone through slice by slice, and the gradients are those of the whole batch:
     a mean over samples is the slices' means, each weighted by its share. A loss over the batch (one that has
@@ -130,7 +148,7 @@ class Step:
         torch.manual_seed(seed)
         self.model: nn.Module = _Empty() if mode in WITHOUT_MODEL else kind.build(strategy.graph, metabolism)
         self.model.to(self.device, torch.float64 if dtype == "float64" else None)
-        self._forward = torch.compile(kind.forward) if compile else kind.forward
+        self._forward = _compiled(kind.forward) if compile else kind.forward
         if mode not in WITHOUT_MODEL:
             if checkpoint:
                 if not kind.checkpoints:
