@@ -40,6 +40,7 @@ def test_the_registry_has_every_way_of_the_brief():
         "node_mask",
         "dense",
         "delta",
+        "fastest",
     ]
     assert masking.names() == [*EXACT, *INEXACT, "indices"]
     assert INEXACT == ["khop_1", "khop_2", "khop_3", "sampled_edges"]

@@ -1,5 +1,7 @@
 """A batch in slices: the gradients are those of the whole batch, whatever the loss, and nothing else changes."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -99,3 +101,23 @@ def test_slices_come_from_a_worker_as_they_were_made():
 def test_a_point_checks_its_options(name, value):
     with pytest.raises(InputError, match=name):
         Point(**{name: value})
+
+
+def test_a_compiled_step_has_the_gradients_of_one_that_is_not(monkeypatch):
+    compiling = torch.compile
+    asked = []
+
+    def quick(forward):  # the whole compiler takes a minute; its front end finds what cannot be compiled
+        asked.append(forward)
+        return compiling(forward, backend="eager", fullgraph=True)
+
+    monkeypatch.setattr(torch, "compile", quick)
+    expected = gradients("hetero_cell", "node_mask", micro_batch=2)
+    assert not asked
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's own
+        found = gradients("hetero_cell", "node_mask", micro_batch=2, compile=True)
+    assert len(asked) == 1
+    for ours, theirs in zip(found[1], expected[1], strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert (a - b).abs().max() <= 1e-9 * b.abs().max() + 1e-15

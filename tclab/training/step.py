@@ -41,6 +41,23 @@ def _no_clock(stage: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def _compiled(forward: Callable[[nn.Module, View], Any]) -> Callable[[nn.Module, View], Any]:
+    """Return a compiled forward, whose first call is not: what a graph makes once is made then.
+
+    The sizes of sparse matrices are known from their values alone, which a compiler has not.
+    """
+    compiled = torch.compile(forward)
+    calls: list[None] = []
+
+    def run(model: nn.Module, view: View) -> Any:
+        if calls:
+            return compiled(model, view)
+        calls.append(None)
+        return forward(model, view)
+
+    return run
+
+
 def _predictions(output: Any) -> Tensor:
     found: Tensor = getattr(output, "predictions", output).detach()
     return found
@@ -87,7 +104,7 @@ class Step:
     - `exchange`: how the ranks of this process's group exchange gradients, by DDP; a step of one process unless
       given. Views are made outside of it. `communication` then watches; mode `empty` exchanges nothing.
     - `checkpoint`: switch on the model's `checkpoint`.
-    - `compile`: run the model through `torch.compile`.
+    - `compile`: run the model through `torch.compile`, from the second pass on.
 
     A batch that comes in slices is gone through slice by slice, and the gradients are those of the whole batch:
     a mean over samples is the slices' means, each weighted by its share. A loss over the batch (one that has
@@ -141,7 +158,7 @@ class Step:
         torch.manual_seed(seed)
         self.model: nn.Module = _Empty() if mode in WITHOUT_MODEL else kind.build(strategy.graph, metabolism)
         self.model.to(self.device, torch.float64 if dtype == "float64" else None)
-        forward = torch.compile(kind.forward) if compile else kind.forward
+        forward = _compiled(kind.forward) if compile else kind.forward
         self._forward: Callable[[View], Any] = partial(forward, self.model)
         if mode not in WITHOUT_MODEL:
             if checkpoint:
