@@ -5,7 +5,9 @@
 Each number of ranks is one launch of torchrun. In it blocks take turns, so that all see the same machine: rank 0's
 steps by itself while the others wait; every rank's steps beside one another without exchange; all-reduces without
 steps, which give the link; and DDP's steps. Two predictions: from rank 0 alone and the cores that ranks share, and
-from the steps beside one another.
+from the steps beside one another. What DDP itself costs a step (its buckets, its hooks) is taken from one
+rank, where it exchanges nothing, as a share of the plain step beside it: one rank's prediction is no check, the others'
+are.
 """
 
 import argparse
@@ -102,8 +104,19 @@ def measure(given):
     distributed.destroy_process_group()
 
 
-def report(ranks, folder):
-    """Print one number of ranks: what was predicted, and what was measured."""
+def own_share(folder):
+    """Return what a step of one rank takes under DDP, over the plain step beside it."""
+    (seen,) = (json.loads(path.read_text()) for path in Path(folder).glob("*.json"))
+    ratios = [np.median(ddp["whole"]) / np.median(plain["step"])
+              for ddp, plain in zip(seen["ddp"], seen["alone"], strict=True)]  # fmt: skip
+    return float(np.median(ratios))
+
+
+def report(ranks, folder, own):
+    """Print one number of ranks: what was predicted, and what was measured.
+
+    `own` is what DDP itself makes of a plain step; it lies beside the backward, where nothing hides behind it.
+    """
     from tclab.sweeps import Link, cores_slowdown, step_on_paper
     from tclab.sweeps.torchrun import threads_of
 
@@ -125,12 +138,12 @@ def report(ranks, folder):
         words = f"link {link.bytes_per_second / 1e9:.2f} GB/s, {link.latency_seconds * 1e6:.0f} µs"
     cores = len(os.sched_getaffinity(0))
     by_cores = step_on_paper(
-        backward.tolist(), (alone - backward).tolist(), gradient_bytes=size, ranks=ranks, link=link,
+        backward.tolist(), (own * alone - backward).tolist(), gradient_bytes=size, ranks=ranks, link=link,
         slowdown=cores_slowdown(ranks, cores, threads_of(ranks)),
     )  # fmt: skip
     beside = steps("beside", "backward")
     by_beside = step_on_paper(  # the slowest rank of each step is in what was measured: nothing to draw
-        beside.tolist(), (each.max(0) - beside).tolist(), gradient_bytes=size, ranks=ranks, link=link
+        beside.tolist(), (own * each.max(0) - beside).tolist(), gradient_bytes=size, ranks=ranks, link=link
     )
     from_beside = by_beside.compute_seconds + by_beside.exposed_seconds
     for name, seconds in (("rank 0 alone and the cores", by_cores.seconds), ("steps side by side", from_beside)):
@@ -149,7 +162,8 @@ def main():
     from tclab.sweeps.torchrun import command, threads_of
 
     print(f"load {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} cores; {vars(given)}")
-    for ranks in map(int, given.ranks.split(",")):
+    own = None
+    for ranks in dict.fromkeys([1, *map(int, given.ranks.split(","))]):
         with tempfile.TemporaryDirectory() as folder:
             line = command(ranks, module="ranks", arguments=[*sys.argv[1:], "--out", folder])
             path = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks")])
@@ -160,7 +174,11 @@ def main():
                 "TMPDIR": folder,
             }
             subprocess.run(line, env=environment, check=True)
-            report(ranks, folder)
+            if own is None:
+                own = own_share(folder)
+                print(f"1 rank: a step under DDP takes {own:.3f} times the plain one")
+            else:
+                report(ranks, folder, own)
 
 
 if __name__ == "__main__":
