@@ -6,8 +6,7 @@ Each number of ranks is one launch of torchrun. In it blocks take turns, so that
 steps by itself while the others wait; every rank's steps beside one another without exchange; all-reduces without
 steps, which give the link; and DDP's steps. Two predictions: from rank 0 alone and the cores that ranks share, and
 from the steps beside one another. What DDP itself costs a step (its buckets, its hooks) is taken from one
-rank, where it exchanges nothing, as a share of the plain step beside it: one rank's prediction is no check, the others'
-are.
+rank, where it exchanges nothing, as a share of the plain step beside it: one rank is no check, the others are.
 """
 
 import argparse
