@@ -9,9 +9,10 @@ import pytest
 
 import tclab
 from tclab import InputError, lab
+from tclab.lab.charts import bytes_text
 from tclab.lab.live import project_path, under_way
 from tclab.lab.panel_view import PanelView
-from tclab.lab.panel_words import ahead, duration_text, failures, points_table
+from tclab.lab.panel_words import ahead, duration_text, failures, points_table, weighed
 from tclab.lab.throttle import Throttle
 from tclab.sweeps import Results, close_children, expected_batch_bytes
 from tclab.sweeps.results import SCHEMA_VERSION
@@ -323,6 +324,18 @@ def test_bytes_that_only_running_it_tells_are_missing():
 def test_words_say_how_many_points_cannot_be():
     points = tclab.grid(models="dango", strategies="indices,node_mask", batch_sizes="1,2", scale=0.02)
     assert ahead(points).startswith("4 points · 2 of them cannot be: dango reads no masked graph")
+
+
+def test_words_say_what_the_heaviest_point_holds_and_what_there_is():
+    points = tclab.grid(
+        models="hetero_cell", strategies="node_mask,edge_mask", batch_sizes="1,2", scale=0.02, gpus=0
+    )
+    said = weighed(points)
+    need = tclab.fits(max((p for p in points if p.strategy == "edge_mask"), key=lambda p: p.batch_size))
+    assert said.startswith(
+        f"memory of the heaviest (edge_mask, batch 2): about host memory {bytes_text(need.host)} of "
+    )
+    assert weighed(tclab.grid(models="dango", strategies="node_mask", batch_sizes="1", scale=0.02)) == ""
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from time import sleep
@@ -18,9 +18,18 @@ from tclab.lab.live import LiveSweep, project_path, under_way
 from tclab.lab.live_chart import VIEWS, LiveChart
 from tclab.lab.panel_form import PanelForm
 from tclab.lab.panel_state import PanelState
-from tclab.lab.panel_words import BAD, ahead, duration_text, failures, listed_html, machine_now, points_table
+from tclab.lab.panel_words import (
+    BAD,
+    ahead,
+    duration_text,
+    failures,
+    listed_html,
+    machine_now,
+    points_table,
+    weighed,
+)
 from tclab.lab.throttle import Throttle
-from tclab.sweeps import Results, warm_up
+from tclab.sweeps import Point, Results, warm_up
 from tclab.sweeps.rows import SCHEMA, frame
 
 if TYPE_CHECKING:
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
 
 _DRAWING_SECONDS = 0.34  # a chart is embedded anew each time: three times a second is bearable
 _CHECKING_SECONDS = 0.1
+_WEIGHING_SECONDS = 3.0  # without a change, before what a point holds is worked out: that takes seconds itself
 _AGAIN_SECONDS = (2.0, 10.0)  # after the last drawing: by then even a busy browser has embedded what came before
 
 
@@ -50,6 +60,7 @@ class PanelView:
         self.bar = widgets.IntProgress(layout=widgets.Layout(width="200px"))
         self.status = widgets.Label()
         self.ahead = widgets.HTML()
+        self.memory = widgets.HTML()
         self.message = widgets.HTML()
         self.machine = widgets.Label(machine_now())
         self.chart = LiveChart()
@@ -57,7 +68,7 @@ class PanelView:
         self.table = widgets.HTML()
         self.failed = widgets.HTML()
         self.line, self.code = _text_to_copy(3), _text_to_copy(14)
-        for name in ("status", "ahead", "message", "table", "failed"):
+        for name in ("status", "ahead", "memory", "message", "table", "failed"):
             getattr(self, name).add_class(f"tclab-{name}")
         to_copy = widgets.Accordion(
             [widgets.VBox([self.line, self.code])],
@@ -70,6 +81,7 @@ class PanelView:
                 _row(self.run, self.stop, self.resume, self.bar, self.status),
                 self.message,
                 _row(self.ahead, self.machine, space="space-between"),
+                self.memory,
                 self.choice,
                 widgets.HBox([self.chart.box, self.table], layout=widgets.Layout(flex_flow="row wrap")),
                 self.failed,
@@ -82,6 +94,7 @@ class PanelView:
         self._problems = {"fields": "", "folder": "", "run": ""}
         self._lock = threading.Lock()
         self._folder = ""
+        self._weighing: threading.Timer | None = None
         self._check_soon = Throttle(self._guarded("fields", self._check), _CHECKING_SECONDS)
         self._open_soon = Throttle(self._guarded("folder", self._open), _CHECKING_SECONDS)
         self._draw_soon = Throttle(self._guarded("run", self._draw), _DRAWING_SECONDS)
@@ -137,7 +150,28 @@ class PanelView:
             self._open_soon()
         self.line.value, self.code.value = state.papermill(), state.python()
         self.ahead.value = escape(ahead(points))
+        self._weigh_later(points)
         return ""
+
+    def _weigh_later(self, points: Sequence[Point]) -> None:
+        """Say what the points hold once nobody has changed a field for a while, and no sweep needs the cores."""
+        if self._weighing is not None:
+            self._weighing.cancel()
+        self.memory.value = ""
+
+        def weigh() -> None:
+            if self.panel.sweep is not None and self.panel.sweep.running:
+                return
+            try:
+                said = weighed(points)
+            except Exception as error:  # what cannot be weighed may still run
+                said = f"memory is not known: {error}"
+            if self._weighing is threading.current_thread():
+                self.memory.value = escape(said)
+
+        self._weighing = threading.Timer(_WEIGHING_SECONDS, weigh)
+        self._weighing.daemon = True
+        self._weighing.start()
 
     def _open(self) -> str:
         """Show what the results folder has: the last sweep that was begun there, as far as it came."""

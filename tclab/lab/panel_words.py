@@ -9,7 +9,7 @@ import pandas as pd
 
 from tclab.lab.charts import bytes_text
 from tclab.masking import get as strategy_of
-from tclab.sweeps import Point, expected_batch_bytes
+from tclab.sweeps import Point, expected_batch_bytes, fits
 from tclab.timing import conditions
 
 _SHOWN = 12  # points in the table
@@ -93,6 +93,31 @@ def ahead(points: Iterable[Point]) -> str:
     if inexact:
         words.append(f"not exact: {', '.join(inexact)}")
     return " · ".join(words)
+
+
+def weighed(points: Iterable[Point]) -> str:
+    """Return what the point with the heaviest batch will hold in memory, beside what there is.
+
+    It takes some seconds: the point's step is run on tensors without data. Empty where no point can run.
+    """
+    runnable = [point for point in points if point.skipped() is None]
+    if not runnable:
+        return ""
+    point = max(_largest(runnable), key=lambda point: (expected_batch_bytes(point) or 0, point.batch_size))
+    need = fits(point)
+    words = [f"host memory {_of(need.host, need.host_limit)}"]
+    if need.ranks > 1:
+        words[0] += f" for each of {need.ranks} ranks"
+    if need.device is not None:
+        words.append(f"device memory {_of(need.device, need.device_limit)}")
+    if need.shared:
+        words.append(f"shared memory {_of(need.shared, need.shared_limit)}")
+    said = f"memory of the heaviest ({point.strategy}, batch {point.batch_size}): about {', '.join(words)}"
+    return said if need.refusal is None else f"{said}: it {need.refusal}"
+
+
+def _of(needed: int, there: int | None) -> str:
+    return bytes_text(needed) if there is None else f"{bytes_text(needed)} of {bytes_text(there)}"
 
 
 def _first_reason(points: list[Point]) -> str:
