@@ -14,6 +14,7 @@ from tclab.lab.live import project_path, under_way
 from tclab.lab.panel_view import PanelView
 from tclab.lab.panel_words import ahead, duration_text, failures, points_table, weighed
 from tclab.lab.throttle import Throttle
+from tclab.masking.delta import Delta
 from tclab.sweeps import Results, close_children, expected_batch_bytes
 from tclab.sweeps.results import SCHEMA_VERSION
 
@@ -304,7 +305,8 @@ def test_a_throttle_serves_the_last_request_and_no_more_than_its_rate():
     assert 1 <= len(seen) < 100
 
 
-EVERY = [name for name in tclab.masking.names() if name not in ("indices", "delta")]
+DIFFERENCES = [name for name in tclab.masking.names() if issubclass(tclab.masking.get(name), Delta)]
+EVERY = [name for name in tclab.masking.names() if name not in ("indices", *DIFFERENCES)]
 
 
 @pytest.mark.parametrize("strategy", EVERY)
@@ -317,8 +319,9 @@ def test_bytes_are_said_before_anything_is_run(strategy):
     assert expected_batch_bytes(point) == pytest.approx(real, rel=0.2)
 
 
-def test_bytes_that_only_running_it_tells_are_missing():
-    assert expected_batch_bytes(tclab.Point(strategy="delta", scale=0.1, device="cpu")) is None
+@pytest.mark.parametrize("strategy", DIFFERENCES)
+def test_bytes_that_only_running_it_tells_are_missing(strategy):
+    assert expected_batch_bytes(tclab.Point(strategy=strategy, scale=0.1, device="cpu")) is None
 
 
 def test_words_say_how_many_points_cannot_be():

@@ -50,7 +50,8 @@ def _sizes(point: Point) -> tuple[int, int]:
 def _rates(strategy: str, model: str, deleted: int, ship_edges: bool) -> tuple[float, float, float] | None:
     """Return a strategy's bytes for each sample: an edge, a node, and what depends on neither.
 
-    `None` for one whose bytes do not grow with the edges, as `delta`'s: how far a deletion is felt decides.
+    `None` for one whose bytes do not grow with the edges, as those of `delta` and `fastest`: how far a deletion is
+    felt decides.
     """
     found = []
     for scale in _SMALL:
