@@ -16,6 +16,7 @@ from tclab.graph import CellGraph, Network
 from tclab.masking import get as strategy_of
 from tclab.masking.packing import INLINE_BYTES
 from tclab.perturbation import synthetic_perturbations
+from tclab.sweeps.own_code import files_of
 from tclab.sweeps.point import Point
 from tclab.training import Step
 from tclab.training.step import WITHOUT_MODEL
@@ -122,7 +123,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     - `memory_bytes`: what the training process may grow to; the memory that is free now unless given.
     """
     point = point.resolved()
-    found = _weighed(_sized(point))
+    found = _weighed(_sized(point), tuple(files_of(point).items()))
     on_host = point.device == "cpu"
     in_flight = point.ranks * point.workers * (point.prefetch_factor or 0)
     shared_limit = shutil.disk_usage(_SHARED).free if _SHARED.is_dir() else None
@@ -158,7 +159,7 @@ def _sized(point: Point) -> Point:
 
 
 @lru_cache(maxsize=256)
-def _weighed(point: Point) -> _Found:
+def _weighed(point: Point, files: object) -> _Found:  # files: the same point, and other code or another graph
     graph = _without_lookups(point.cell_graph())
     loading = strategy_of(point.strategy)(graph, ship_edges=point.ship_edges, collation=point.collation)
     loading.tune(min(point.batch_size, point.micro_batch or point.batch_size), point.dtype, point.device)

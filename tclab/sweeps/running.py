@@ -22,7 +22,7 @@ from tclab.sweeps.allocators import ALLOCATORS
 from tclab.sweeps.gpus import check_enough, gpus
 from tclab.sweeps.launched import HANG_SECONDS, Launched
 from tclab.sweeps.meeting import call, fail, failure
-from tclab.sweeps.own_code import own_code, own_modules
+from tclab.sweeps.own_code import files_of, own_modules
 from tclab.sweeps.point import Point
 from tclab.sweeps.rows import columns_of, frame, table
 
@@ -31,7 +31,7 @@ class _Child:
     """A child process that serves points, and what it says when it dies."""
 
     def __init__(self, environment: dict[str, str]) -> None:
-        self.own_code: dict[str, str] = {}  # of the user's modules that it has imported, as they were then
+        self.has_read: dict[str, Any] = {}  # of the user's modules and folders, as they were then
         self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (close() ends it)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tclab.sweeps.child"],
@@ -187,13 +187,13 @@ def answer_of(
     with _lock:
         key = _key(point, memory_bytes)
         child = None if fresh else _children.pop(key, None)
-        own = own_code(point)
-        if child is not None and (not child.alive or any(child.own_code.get(m, h) != h for m, h in own.items())):
-            child.close()  # dead, or it has imported code that has changed since
+        files = files_of(point)
+        if child is not None and (not child.alive or any(child.has_read.get(f, s) != s for f, s in files.items())):
+            child.close()  # dead, or it has read files that have changed since
             child = None
         if child is None:
             child = _started(point, memory_bytes)
-        child.own_code |= own
+        child.has_read |= files
         _running.append(child)
         try:
             answer = child.ask(request, hang_seconds=hang_seconds)
