@@ -136,6 +136,13 @@ def _killed_for_memory() -> int | None:
 
 
 @atexit.register
+def _end_all() -> None:
+    """Have the point under way end at once, and no other begin: a process that exits waits for nothing."""
+    _over.set()
+    abandon()
+    close_children()
+
+
 def close_children() -> None:
     """End every child that is kept warm; the next point starts a new one."""
     with _lock:
@@ -194,14 +201,17 @@ def answer_of(
         if child is None:
             child = _started(point, memory_bytes)
         child.has_read |= files
-        _running.append(child)
+        owned = (threading.get_ident(), child)
+        _running.append(owned)
         try:
+            _check_not_over()
             answer = child.ask(request, hang_seconds=hang_seconds)
+            _check_not_over()  # or a point that the exit ended would be kept as one that failed
         except BaseException:  # an interrupt: what the child is at cannot be taken up again
             child.close()
             raise
         finally:
-            _running.remove(child)
+            _running.remove(owned)
         if isinstance(answer, str) or fresh or any(row["status"] == "oom" for row in answer):
             child.close()  # a new one for the next point: this one is dead, or holds too much
         else:
@@ -232,13 +242,25 @@ def warm_up(allocator: str = "default") -> None:
         _lock.release()
 
 
-_running: list[_Child | Launched] = []
+_running: list[tuple[int, _Child | Launched]] = []  # what is at work, and the thread that waits for it
+_over = threading.Event()  # this process is exiting
 
 
-def abandon() -> None:
-    """Kill what is at work now, with all its ranks; its point ends with `failed: killed by SIGKILL`."""
-    for child in tuple(_running):
-        child.kill()
+def _check_not_over() -> None:
+    if _over.is_set():
+        raise RuntimeError("this process is exiting, and runs no other point")
+
+
+def abandon(thread: int | None = None) -> None:
+    """Kill what is at work now, with all its ranks; its point ends with `failed: killed by SIGKILL`.
+
+    **Arguments:**
+
+    - `thread`: by its `ident`, the one whose point is ended; every thread's unless given.
+    """
+    for owner, child in tuple(_running):
+        if thread in (None, owner):
+            child.kill()
 
 
 def run_on_machines(
@@ -261,7 +283,8 @@ def run_on_machines(
     launched = Launched(
         point.ranks // point.machines, environment, nodes=point.machines, node=node, endpoint=endpoint
     )
-    _running.append(launched)
+    owned = (threading.get_ident(), launched)
+    _running.append(owned)
     answer: list[dict[str, Any]] | str = []
     try:
         if node:
@@ -276,7 +299,7 @@ def run_on_machines(
         launched.close()
         raise
     finally:
-        _running.remove(launched)
+        _running.remove(owned)
     launched.finish()
     return answer
 
