@@ -22,6 +22,7 @@ SETTINGS = (*(field.name for field in fields(Point)), "network_names")
 _COUNTS = ("steps", "warmup")  # how much was run: no setting of what was run
 _MACHINE = ("cpu", "cores", "cpu_limit_cores", "memory_bytes", "gpu", "gpu_memory_bytes", "gpus")
 _CODE = ("commit", "tclab", "torch", "torch_geometric", "numpy", "python")
+OF_THE_PLACE = (*_MACHINE, *_CODE)  # rows that differ in one of these are of another machine, or of other code
 _CONDITIONS = ("os", "gpu_driver", "cuda", "threads", "allocator_settings")
 # what a device or a folder decides by itself, and so is no choice
 _LABELS = ("model", "strategy", "batch_size", "networks", "mode", "device", "ranks", "dtype", "habits")
