@@ -305,6 +305,24 @@ def test_a_throttle_serves_the_last_request_and_no_more_than_its_rate():
     assert 1 <= len(seen) < 100
 
 
+def test_a_throttle_rests_after_each_call_however_long_that_took():
+    begun, ended = [], []
+
+    def call():
+        begun.append(time.monotonic())
+        time.sleep(0.05)
+        ended.append(time.monotonic())
+
+    ask = Throttle(call, 0.1)
+    until = time.monotonic() + 0.6
+    while time.monotonic() < until:
+        ask()
+        time.sleep(0.002)
+    ask.wait()
+    assert len(begun) > 1
+    assert all(begin - end >= 0.1 for begin, end in zip(begun[1:], ended, strict=False))
+
+
 DIFFERENCES = [name for name in tclab.masking.names() if issubclass(tclab.masking.get(name), Delta)]
 EVERY = [name for name in tclab.masking.names() if name not in ("indices", *DIFFERENCES)]
 
