@@ -7,7 +7,7 @@ from test_compare import rows, step
 
 import tclab
 from tclab import InputError, Point, lab, timing
-from tclab.sweeps import in_each_mode
+from tclab.sweeps import in_each_mode, trying
 from tclab.sweeps.rows import frame, point_of, table
 from tclab.sweeps.trying import _a_sample
 from tclab.timing import FASTER, UNDECIDED, Pair, TimingError
@@ -287,6 +287,28 @@ def test_rows_of_a_run_give_back_their_point_and_its_change_is_measured(tmp_path
     assert (done.measured.a, done.measured.b) == ("changed", "now")
     assert done.measured.ratio is not None
     print(done)
+
+
+def test_what_was_measured_is_kept_where_another_change_cannot_be():
+    pair = Pair("changed", "now", FASTER, "", ratio=0.5, interval=(0.4, 0.6))
+
+    def fails(**_):
+        raise RuntimeError("no such device")
+
+    made = [timing.Suggestion(n, "", 0.5, None, "model", race=race)
+            for n, race in (("one", lambda **_: pair), ("two", fails), ("three", lambda **_: pair))]  # fmt: skip
+    done = timing.Advice("of a test", tuple(made)).measure(budget_seconds=1)
+    assert [one.measured for one in done.suggestions] == [pair, None, pair]
+    assert done.missing == ("what 'two' gives when it is run: no such device",)
+
+
+def test_another_allocator_is_run_apart_whatever_a_race_is_told(monkeypatch):
+    ran = []
+    monkeypatch.setattr(trying, "run", lambda point, fresh: ran.append(point.allocator) or rows(step()))
+    point = Point(scale=0.01, device="cpu")
+    measure = trying.tried(point, Point(scale=0.01, device="cpu", allocator="keep_pages"))
+    assert measure(budget_seconds=0, processes=None, isolated=False).a == "changed"
+    assert ran == ["default", "keep_pages", "keep_pages", "default"]
 
 
 def test_a_row_that_does_not_name_its_networks_is_no_point():

@@ -111,12 +111,19 @@ class Advice:
         - `number`: all unless given.
         - `budget_seconds`: for all of them together.
         - `options`: as for `Suggestion.measure`.
+
+        A suggestion that cannot be measured is left as it is, and `missing` says why; the others are measured.
         """
         able = [place for place, one in enumerate(self.suggestions) if one.race is not None][:number]
         made = list(self.suggestions)
+        lost = []
         for place in able:
-            made[place] = made[place].measure(budget_seconds=budget_seconds / len(able), **options)
-        return replace(self, suggestions=tuple(made))
+            try:
+                made[place] = made[place].measure(budget_seconds=budget_seconds / len(able), **options)
+            except Exception as error:
+                why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                lost.append(f"what {made[place].change!r} gives when it is run: {why}")
+        return replace(self, suggestions=tuple(made), missing=(*self.missing, *lost))
 
     def frame(self) -> pd.DataFrame:
         """Return a line a suggestion: predicted and measured time over what it is now, and why."""
