@@ -4,11 +4,13 @@ import asyncio
 import json
 import shlex
 import time
+from dataclasses import replace
 
 import pytest
 
 import tclab
 from tclab import InputError, lab
+from tclab.lab import panel_view
 from tclab.lab.charts import bytes_text
 from tclab.lab.live import project_path, under_way
 from tclab.lab.panel_view import PanelView
@@ -211,6 +213,34 @@ def test_a_headless_sweeps_folder_is_shown_and_goes_on(front_end, tmp_path):
     tclab.sweep([tclab.Point(scale=0.02, networks=1, workers=0, steps=1)], results=tmp_path)
     assert "1 of settings" not in view_of(tmp_path).status.value
     assert "settings that a panel has no field for" in view_of(tmp_path).status.value
+
+
+def test_settings_that_cannot_be_here_are_said_and_hinder_nothing(front_end, tmp_path):
+    state = lab.PanelState.of(results=str(tmp_path), **SMALL)
+    tclab.sweep(state.points()[:1], results=tmp_path)
+    replace(state, strategies="of_another_kernel").save()
+    view = view_of(tmp_path)
+    assert view.status.value.startswith("1 point is here; the last sweep cannot go on here: unknown strategy")
+    assert "edge_mask" in view.table.value
+    assert (view.run.disabled, view.resume.disabled) == (False, True)
+    assert view.message.value == ""
+
+
+def test_a_folder_that_is_read_while_a_sweep_begins_leaves_it_alone(front_end, tmp_path, monkeypatch):
+    view = view_of(tmp_path)
+    reading = panel_view.kept_in
+
+    def slowly(*asked):
+        found = reading(*asked)
+        view._start()  # Run is pressed meanwhile
+        return found
+
+    monkeypatch.setattr(panel_view, "kept_in", slowly)
+    tmp_path.mkdir(exist_ok=True)
+    assert view._open() == ""
+    assert view.panel.sweep is not None
+    view.stop.click()
+    through(view)
 
 
 def test_a_cell_run_again_finds_the_sweep_that_is_under_way(front_end, tmp_path):

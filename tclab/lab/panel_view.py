@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from html import escape
-from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
-import pyarrow as pa
 import torch
 
 from tclab.errors import InputError
+from tclab.lab.kept import Kept, kept_in
 from tclab.lab.live import LiveSweep, project_path, under_way
 from tclab.lab.live_chart import VIEWS, LiveChart
 from tclab.lab.panel_form import PanelForm
@@ -29,7 +28,7 @@ from tclab.lab.panel_words import (
     weighed,
 )
 from tclab.lab.throttle import Throttle
-from tclab.sweeps import Point, Results, warm_up
+from tclab.sweeps import Point, warm_up
 from tclab.sweeps.rows import SCHEMA, frame
 
 if TYPE_CHECKING:
@@ -93,6 +92,7 @@ class PanelView:
         self._unfinished = False  # the folder's last sweep has points left
         self._problems = {"fields": "", "folder": "", "run": ""}
         self._lock = threading.Lock()
+        self._starting = threading.Lock()  # whoever makes a sweep the panel's, or takes it away
         self._folder = ""
         self._weighing: threading.Timer | None = None
         self._check_soon = Throttle(self._guarded("fields", self._check), _CHECKING_SECONDS)
@@ -178,33 +178,28 @@ class PanelView:
         results = str(self.form.results.value).strip()
         folder = project_path(results)
         self._folder = str(folder)
-        if self.panel.sweep is not None and self.panel.sweep.running:
+        before = self.panel.sweep
+        if before is not None and before.running:
             return ""
-        self.panel.sweep, self._rows, self._unfinished = None, frame(SCHEMA.empty_table()), False
-        self.status.value, self.bar.value = "", 0
-        self._say("run", "")
+        there, problem = Kept(), None
         try:
             if folder.is_dir():
-                self._show_kept(folder, results)
-        finally:
-            self._draw_soon()
+                there = kept_in(folder, results)
+        except Exception as error:  # said once the rows of another folder are gone
+            problem = error
+        with self._starting:
+            if self.panel.sweep is not before:  # one was started meanwhile
+                return ""
+            self.panel.sweep, self._rows = None, there.rows
+            self._unfinished = there.done < there.wanted
+            self._last = there.last or self._last
+            self.bar.max, self.bar.value = there.wanted or 1, there.done
+            self.status.value = there.words
+        self._say("run", "")
+        self._draw_soon()
+        if problem is not None:
+            raise problem
         return ""
-
-    def _show_kept(self, folder: Path, results: str) -> None:
-        kept = Results(folder).kept()
-        last = PanelState.saved(results) or PanelState.of_points(kept, results)
-        if last is None:
-            if kept:
-                self.status.value = f"{len(kept)} points are here, of settings that a panel has no field for."
-            return
-        self._last = last
-        wanted = list(dict.fromkeys(last.points()))
-        there = [kept[point] for point in wanted if point in kept]
-        self._rows = frame(pa.concat_tables([SCHEMA.empty_table(), *there]))
-        self._unfinished = len(there) < len(wanted)
-        self.bar.max, self.bar.value = len(wanted), len(there)
-        left = " Resume goes on with it." if self._unfinished else ""
-        self.status.value = f"The last sweep here: {len(there)} of {len(wanted)} points.{left}"
 
     # Running
 
@@ -223,13 +218,17 @@ class PanelView:
         self._watch(sweep)
 
     def _start(self) -> None:
-        if self.panel.sweep is not None and self.panel.sweep.running:
-            return
-        try:
-            self.panel.state = self._last = self.form.read()
-            sweep = self.panel.start(self._on_progress)
-        except InputError as error:
-            self._say("run", str(error))
+        with self._starting:
+            if self.panel.sweep is not None and self.panel.sweep.running:
+                return
+            try:
+                self.panel.state = self._last = self.form.read()
+                sweep = self.panel.start(self._on_progress)
+                problem = ""
+            except InputError as error:
+                problem = str(error)
+        if problem:
+            self._say("run", problem)
             return
         self._say("run", "")
         self._watch(sweep)
