@@ -216,6 +216,20 @@ def test_the_chart_shows_every_verdict_and_what_is_open():
     assert "hetero_cell, edge_mask, batch 4" in text
 
 
+def test_what_is_undecided_is_hollow_and_what_has_no_time_is_counted():
+    lost = step("dense") | {"status": "oom", "samples_seconds": None, "median_seconds": None}
+    old = rows(step(seed=1), step("edge_mask", 0.9), step("dense"))
+    found = tclab.compare(
+        old, rows(step(seed=2, seconds=0.105), step("edge_mask", 0.4), lost), names=("old", "new")
+    )
+    spec = lab.comparison_chart(found).to_dict()
+    points = [layer for layer in spec["layer"] if layer["mark"]["type"] == "point"]
+    filled = {layer["mark"]["filled"]: str(layer["transform"]) for layer in points}
+    assert f"!== '{UNDECIDED}'" in filled[True]
+    assert f"=== '{UNDECIDED}'" in filled[False]
+    assert "1 in both without a time in one of them" in spec["title"]["subtitle"]
+
+
 # ---- rows as a file
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tclab
-from tclab import InputError, sweeps
+from tclab import InputError, lab, sweeps
 from tclab.sweeps import Ceilings, Cell, beside_measured, cells, fit_costs, measure_cells, named_cells, roofline
 
 TRUE = {"alpha": 2e-9, "beta": 1e-9, "gamma": 9e-9, "delta": 3e-9}
@@ -129,3 +129,17 @@ def test_the_charts_show_what_was_found():
     titles = [chart.to_dict()["title"]["text"] for chart in charts]
     assert titles[0] == "Filtering pays above the line"
     assert str(rate) in charts[1].to_dict()["title"]["subtitle"]
+
+
+@pytest.mark.parametrize(
+    ("gamma", "said"),
+    [
+        ([1.0, 1.1, 1.2], "masking is the faster at 1, 10 features."),
+        ([0.0, 0.0, 0.0], "filtering is the faster at 1, 10 features."),
+        ([0.0, 0.1, 0.2], "masking is the faster at 1 features; undecided at 10 features."),
+    ],
+)
+def test_words_say_which_way_is_faster_and_no_more_than_the_interval(gamma, said):
+    draws = pd.DataFrame({"alpha": [0.0] * 3, "beta": [1.0] * 3, "gamma": gamma, "delta": [0.004] * 3})
+    costs = draws.median().to_dict()
+    assert lab.break_even_words(sweeps.CostModel(costs, draws), [1, 10], 0.005).endswith(f": {said}")

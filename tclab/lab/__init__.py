@@ -16,6 +16,7 @@ from tclab.lab.comparison import comparison_chart
 from tclab.lab.concluding import conclusion
 from tclab.lab.cost_charts import (
     break_even_chart,
+    break_even_words,
     costs_table,
     held_out_chart,
     largest_batches_chart,
@@ -69,6 +70,7 @@ __all__ = [
     "advice_chart",
     "beside_published",
     "break_even_chart",
+    "break_even_words",
     "bytes_fit",
     "bytes_per_batch",
     "bytes_words",

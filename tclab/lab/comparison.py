@@ -10,12 +10,14 @@ import pandas as pd
 from tclab.lab.timeline import nothing
 from tclab.lab.trust import VERDICT_COLOURS
 from tclab.sweeps import Comparison
+from tclab.timing import UNDECIDED
 
 
 def comparison_chart(found: Comparison) -> Any:
     """Return the second runs' time over the first's, a line a point, with 95 % intervals and the margin as a band.
 
-    Hollow where no verdict is given. Points that are in one of them alone are counted below the title.
+    Hollow where no verdict is given. Points that are in one of them alone, or have no time in one, are counted
+    below the title.
     """
     first, second = found.names
     rows = pd.DataFrame(
@@ -55,7 +57,8 @@ def comparison_chart(found: Comparison) -> Any:
     chart: Any = alt.layer(
         alt.Chart(band).mark_rect(color="#bbbbbb", opacity=0.4).encode(x=alt.X("from:Q"), x2="to:Q"),
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q"), x2="high:Q"),
-        base.mark_point(filled=True, size=80).encode(x=x),
+        base.transform_filter(alt.datum.verdict != UNDECIDED).mark_point(filled=True, size=80).encode(x=x),
+        base.transform_filter(alt.datum.verdict == UNDECIDED).mark_point(filled=False, size=80).encode(x=x),
     ).properties(
         width=420,
         height=alt.Step(24),
@@ -71,4 +74,6 @@ def _subtitle(found: Comparison, margin: float) -> list[str]:
     lines.append(f"95 % intervals, run at different times; grey band: the margin of ±{margin:.0%}")
     alone = [(first, len(found.only_first)), (second, len(found.only_second))]
     lines += [f"{count} more in {name} alone" for name, count in alone if count]
+    timeless = sum(pair.ratio is None for pair in found.pairs)
+    lines += [f"{timeless} in both without a time in one of them"] if timeless else []
     return lines

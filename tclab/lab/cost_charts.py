@@ -62,6 +62,24 @@ def break_even_chart(model: CostModel, widths: Sequence[int], *, deleted_share: 
     return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=title)
 
 
+def break_even_words(model: CostModel, widths: Sequence[int], deleted_share: float) -> str:
+    """Return whether masking or filtering is faster for what the deletions at hand remove, by the fitted model.
+
+    The constants of calls, which small graphs feel, are not in it.
+    """
+    ways = {}
+    for width in widths:
+        _, low, high = model.break_even(width)
+        ways[width] = "masking" if deleted_share < low else "filtering" if deleted_share > high else "undecided"
+    said = []
+    for way in ("masking", "filtering", "undecided"):
+        at = [str(width) for width in widths if ways[width] == way]
+        if at:
+            verdict = "undecided" if way == "undecided" else f"{way} is the faster"
+            said.append(f"{verdict} at {', '.join(at)} features")
+    return f"By the model, where {deleted_share:.2%} of the edges are removed: {'; '.join(said)}."
+
+
 def held_out_chart(both: pd.DataFrame, rate: HitRate) -> Any:
     """Return predicted against measured times of the cells that were held out, both ways of each."""
     parts = []
