@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 
@@ -95,6 +96,21 @@ def test_a_process_that_exits_waits_for_no_point_and_keeps_none_as_failed(tmp_pa
     with pytest.raises(ProcessLookupError):
         os.kill(int(ended.stdout), 0)
     assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_a_stop_leaves_nothing_in_the_temporary_folder(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    (point,) = points(1)
+    long = replace(point, strategy="stored_mask", mode="data", steps=20_000)
+    sweep = lab.LiveSweep([long], results=tmp_path / "rows").start()
+    while sweep.running and not list((tmp_path / "tmp").glob("tclab-*/tclab-*/store*")):
+        time.sleep(0.01)
+    assert sweep.running  # and has a store by now
+    sweep.stop()
+    assert sweep.join()["status"].tolist() == ["not run: stopped"]
+    close_children()
+    assert not list((tmp_path / "tmp").iterdir())
 
 
 def test_what_the_sweep_raises_is_raised_in_the_cell(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,13 +33,15 @@ class _Child:
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.has_read: dict[str, Any] = {}  # of the user's modules and folders, as they were then
+        # for all that it keeps on disk: one that is killed cannot clear up
+        self._folder = tempfile.mkdtemp(prefix="tclab-")
         self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (close() ends it)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tclab.sweeps.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._words,
-            env=environment,
+            env={**environment, "TMPDIR": self._folder},
             start_new_session=True,  # an interrupt of the notebook is the sweep's to handle, not the child's
         )
 
@@ -89,6 +92,7 @@ class _Child:
         for pipe in (self._process.stdin, self._process.stdout, self._words):
             if pipe is not None:
                 pipe.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 # The children must import the tclab that their parent runs, also where that one is not installed.
