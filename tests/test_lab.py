@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tclab import lab
-from tclab.lab.charts import _SHAPES, STRATEGY_COLOURS, bytes_text
+from tclab.lab.charts import _SHAPES, bytes_text
+from tclab.lab.colours import STRATEGY_COLOURS
 from tclab.masking import names
 from tclab.sweeps.rows import frame, table
 

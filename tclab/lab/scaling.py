@@ -9,7 +9,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from tclab.lab.charts import STAGE_COLOURS, _colour, _plain, _shape, _title
+from tclab.lab.charts import _colour, _plain, _shape, _title
+from tclab.lab.colours import STAGE_COLOURS
 from tclab.lab.published import RECORDS, steps_per_epoch
 from tclab.lab.timeline import nothing
 from tclab.sweeps import Link, Point, step_on_paper
