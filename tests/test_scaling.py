@@ -1,5 +1,7 @@
 """What more ranks bring: the points, their charts from rows made by hand, and a step on paper."""
 
+from dataclasses import replace
+
 import pytest
 import vl_convert
 from hypothesis import given
@@ -9,7 +11,8 @@ from test_lab import row
 
 from tclab import InputError, lab
 from tclab.sweeps import Link, accumulated, by_ranks, cores_slowdown, step_on_paper, strong_scaling, weak_scaling
-from tclab.sweeps.rows import frame, table
+from tclab.sweeps.rows import columns_of, frame, table
+from tclab.sweeps.seen import Seen, cycles, rows_of_ranks
 
 HOW = {"scale": 0.02, "networks": 2, "device": "cpu", "steps": 4}
 
@@ -123,6 +126,25 @@ def test_charts_of_scaling_are_pictures_that_say_what_ran(rows):
     )
     for chart in (lab.speed_up(nothing, nothing), lab.exchange(nothing), lab.accumulation(nothing)):
         assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
+
+
+def test_a_rate_is_of_whole_optimizer_steps_however_many_batches_make_one():
+    """Three batches of which one steps: 0.1, 0.1, 0.4 s. The median batch steps nothing."""
+    assert cycles([0.1, 0.1, 0.4, 0.1, 0.1, 0.4, 0.1], 3).tolist() == pytest.approx([0.2, 0.2])
+    assert cycles([0.1, 0.4, 0.1, 0.1, 0.4, 0.1], 3).tolist() == pytest.approx([0.2, 0.2])  # begun anywhere
+    assert cycles([0.1, 0.3], 3).tolist() == pytest.approx([0.2])  # too few for a whole one
+    assert cycles([0.1, 0.3], 1).tolist() == [0.1, 0.3]
+    point = weak_scaling(ranks=1, batch_size=4, models="hetero_cell", **HOW)[0]
+    point = replace(point, accumulate=3)
+    timeline = {"host": {"step": [0.1, 0.1, 0.4] * 3, "forward": [0.1] * 9, "optimizer": [0.3] * 3}}
+    seen = Seen(timeline, None, None, {}, {"host": 1.0}, 1.0, 1, 1, None, [{}, {}])
+    every = {**columns_of(point), "device": "cpu"}
+    made = frame(table(rows_of_ranks(point, every, [seen])))
+    (whole,) = made[made["stage"] == "step"].to_dict("records")
+    assert whole["median_seconds"] == pytest.approx(0.1)
+    assert whole["samples_per_second"] == pytest.approx(4 / 0.2)
+    ((drawn,),) = lab.accumulation(made).to_dict()["datasets"].values()
+    assert [drawn["low"], drawn["high"]] == pytest.approx([20.0, 20.0])  # each optimizer step took as long
 
 
 def test_rows_of_points_are_those_of_the_points(rows):

@@ -9,7 +9,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from tclab.lab.charts import STAGE_COLOURS, _colour, _plain, _shape, _title
+from tclab.lab.charts import STAGE_COLOURS, _colour, _plain, _shape, _steps, _title
 from tclab.lab.published import RECORDS, steps_per_epoch
 from tclab.lab.timeline import nothing
 from tclab.sweeps import Link, Point, step_on_paper
@@ -167,9 +167,7 @@ def accumulation(rows: pd.DataFrame) -> Any:
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     if ok.empty:
         return nothing("No accumulation was measured.")
-    frame = _plain(ok, [*_KEY, "samples_per_second", "q1_seconds", "q3_seconds", "median_seconds"])
-    frame["low"] = frame["samples_per_second"] * frame["median_seconds"] / frame["q3_seconds"]
-    frame["high"] = frame["samples_per_second"] * frame["median_seconds"] / frame["q1_seconds"]
+    frame = _plain(_steps(ok), [*_KEY, "samples_per_second", "low", "high"])
     frame["way"] = [
         f"{row['ranks']:.0f} rank{'s' if row['ranks'] > 1 else ''} × {row['accumulate']:.0f} batches of "
         f"{row['batch_size']:.0f}"
@@ -182,7 +180,7 @@ def accumulation(rows: pd.DataFrame) -> Any:
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title="samples a second"), x2="high:Q"),
         base.mark_point(filled=True, size=70, opacity=1).encode(x="samples_per_second:Q", shape=_shape(ok)),
     ]
-    more = f"effective batch {' and '.join(map(str, effective))}; line: quartiles"
+    more = f"effective batch {' and '.join(map(str, effective))}; line: quartiles of optimizer steps"
     title = _title("More ranks, or more batches to a step of the optimizer", rows, more)
     return alt.layer(*layers).properties(width=420, height=alt.Step(24), title=title)
 
