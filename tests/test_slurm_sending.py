@@ -12,6 +12,7 @@ import pytest
 
 import tclab
 from tclab import InputError, Point, lab
+from tclab.masking import registry
 from tclab.sweeps import Results, meeting, running, slurm, slurm_queue, sweeping
 from tclab.sweeps.gpus import ranks_on_machines
 from tclab.sweeps.rows import table
@@ -180,6 +181,7 @@ def test_options_that_were_left_open_are_left_to_the_cluster():
         ({"nodes": 2}, "nodes is not an option of the sweep's: it is a field of the point"),
         ({"time": "long"}, "time is 'long', expected minutes"),
         ({"points_per_job": 0}, "points_per_job is 0, expected a whole number of at least 1"),
+        ({"refuse": True}, "refuse is for executor='local'"),
         ({"budget_seconds": 5}, "budget_seconds is for executor='local'"),
     ],
 )
@@ -477,6 +479,29 @@ def test_a_ticket_is_named_by_what_decides_its_rows(tmp_path, monkeypatch):
         "partition": "a",
         "mem": "4GB",
     }
+
+
+def test_rows_of_an_earlier_version_of_the_user_s_own_code_are_not_kept(fake, tmp_path, monkeypatch):
+    code = tmp_path / "own_sent.py"
+    code.write_text(
+        "from tclab import masking\n\n@masking.register\n"
+        "class Own(masking.get('node_mask')):\n    name = 'own_sent'\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
+    import own_sent  # noqa: F401
+
+    try:
+        wanted = points(1, strategy="own_sent")
+        fake.send(wanted)
+        fake.run("1")
+        assert fake.statuses(wanted) == ["ok"]
+        assert fake.submissions() == 1
+        code.write_text(code.read_text() + "    # faster\n")
+        fake.send(wanted)
+        assert fake.submissions() == 2
+    finally:
+        sys.modules.pop("own_sent")
 
 
 def test_tickets_are_written_whole_and_sending_again_forgets_what_landed(tmp_path):
