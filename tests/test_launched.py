@@ -16,7 +16,7 @@ from tclab.lab.charts import where_measured
 from tclab.masking import registry
 from tclab.sweeps import Progress, close_children, gpus, running
 from tclab.sweeps.gpus import Gpus, device_of, ranks_of
-from tclab.sweeps.launched import Launched
+from tclab.sweeps.launched import Launched, _Heard
 from tclab.sweeps.running import abandon, rows_of
 
 
@@ -280,6 +280,24 @@ def _stop_ends_all_ranks(kept):
     assert nothing_is_left(kept)
     print(f"stopped in {took:.2f} s")
     assert took < 10  # 2 s on a machine that is not shared
+
+
+def test_a_hang_is_of_a_rank_here_only_where_another_here_came_farther(monkeypatch):
+    launched = Launched.__new__(Launched)
+    monkeypatch.setattr(Launched, "_stderr", lambda self, rank: "")
+
+    def hanging(ranks, nodes, *entered):
+        launched.ranks, launched.nodes, launched.own_fault = ranks, nodes, False
+        launched._heard = {rank: _Heard(None, number, "backward") for rank, number in enumerate(entered)}
+        return launched._hanging(20), launched.own_fault
+
+    words = "no rank moved for 20 s, and"
+    alone = f"failed: a rank hung, which one is not known: {words} all were at backward"
+    assert hanging(2, 1, 5, 5) == (alone, False)
+    elsewhere = f"failed: a rank hung, one here or one on another machine: {words} all here were at backward"
+    assert hanging(1, 2, 5) == hanging(2, 2, 5, 5) == (elsewhere, False)
+    assert hanging(2, 2, 5, 4) == (f"failed: rank 1 hung: {words} it was at backward", True)
+    assert hanging(1, 1, 5) == (f"failed: rank 0 hung: {words} it was at backward", True)
 
 
 def test_a_wrong_exchange_is_a_row_in_words():

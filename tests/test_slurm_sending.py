@@ -554,6 +554,56 @@ def test_ranks_that_failed_elsewhere_end_those_that_wait_for_them_and_those_that
     assert not speaking.killed.is_set()
 
 
+class Ranks:
+    """Ranks of one machine, with what they say in the end."""
+
+    says, own_fault, seconds = [], False, 0.0
+
+    def __init__(self, ranks, environment, **where):
+        self.killed = threading.Event()
+        self.kill = self.killed.set
+        self.finish = self.close = lambda: None
+
+    def ask(self, request, **options):
+        time.sleep(self.seconds)
+        return self.says
+
+    def wait(self):
+        assert self.killed.wait(60)
+        return "failed: killed by SIGKILL"
+
+
+def test_what_began_on_another_machine_is_told_as_it_was_said_there(tmp_path, monkeypatch):
+    (point,) = points(1, ranks=2, machines=2)
+    lost = "failed: rank 0: RuntimeError: Connection closed by peer"
+    killed = "failed: rank 1 killed by SIGKILL"
+    monkeypatch.setattr(running, "Launched", Ranks)
+    monkeypatch.setattr(Ranks, "says", lost)
+    for own_fault, reason in ((False, killed), (True, lost)):
+        monkeypatch.setenv(meeting.MEETING, str(tmp_path / f"{own_fault}.meeting"))
+        monkeypatch.setattr(Ranks, "own_fault", own_fault)
+        late = threading.Timer(1.0, meeting.fail, [killed])
+        late.start()
+        assert running.run_on_machines(point, 0) == reason
+        late.join()
+        assert meeting.over() == reason
+
+
+def test_ranks_that_hang_end_when_the_first_machine_is_through(tmp_path, monkeypatch):
+    (point,) = points(1, ranks=2, machines=2)
+    monkeypatch.setenv(meeting.MEETING, str(tmp_path / "a.meeting"))
+    monkeypatch.setattr(running, "Launched", Ranks)
+    monkeypatch.setattr(running, "_OWN_WORDS_SECONDS", 0.1)
+    other = threading.Thread(target=running.run_on_machines, args=(point, 1, "host:1"))
+    other.start()
+    assert meeting.over() is None
+    assert running.run_on_machines(point, 0) == []
+    other.join(60)
+    assert not other.is_alive()
+    assert meeting.over() == ""
+    assert meeting.failure() is None  # it was ended, and did not fail
+
+
 def test_rows_of_two_kinds_of_machine_are_warned_of(fake, monkeypatch):
     def rows_of(point, **options):
         row = not_measured(point, "ok").to_pylist()[0]

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +22,7 @@ import pyarrow as pa
 from tclab.sweeps.allocators import ALLOCATORS
 from tclab.sweeps.gpus import check_enough, gpus
 from tclab.sweeps.launched import HANG_SECONDS, Launched
-from tclab.sweeps.meeting import call, fail, failure
+from tclab.sweeps.meeting import call, end, fail, failure, over
 from tclab.sweeps.own_code import own_code, own_modules
 from tclab.sweeps.point import Point
 from tclab.sweeps.rows import columns_of, frame, table
@@ -264,36 +265,55 @@ def run_on_machines(
     _running.append(launched)
     answer: list[dict[str, Any]] | str = []
     try:
-        if node:
-            if reason := launched.wait():
-                fail(reason)
-        else:
-            with _ending_with_others(launched) as told:
+        with _ending_with_others(launched, over if node else failure) as told:
+            if node:
+                reason = launched.wait()
+            else:
                 answer = launched.ask(request_of(point), hang_seconds=hang_seconds)
-            if told and isinstance(answer, str):
-                answer = told[0]
+        if node:
+            # one whose ranks only lost another's must not write over what that one said of its own
+            if reason and not told and (launched.own_fault or failure() is None):
+                fail(reason)
+        elif isinstance(answer, str):
+            answer = told[0] if told else _true_reason(answer, launched)
+        launched.finish()
     except BaseException:
         launched.close()
         raise
     finally:
         _running.remove(launched)
-    launched.finish()
+        if not node:  # ranks elsewhere that hang would be waited for without an end
+            end(answer if isinstance(answer, str) else "")
+    return answer
+
+
+def _true_reason(answer: str, launched: Launched) -> str:
+    """Return why ranks failed: what another machine says within some seconds, where it did not begin here."""
+    until = time.monotonic() + _OWN_WORDS_SECONDS
+    while not launched.own_fault and time.monotonic() < until:
+        if reason := failure():
+            return reason
+        time.sleep(0.2)
     return answer
 
 
 @contextmanager
-def _ending_with_others(launched: Launched) -> Generator[list[str]]:
-    """End ranks that wait for those of another machine, which have failed; yields a list that gets the reason.
+def _ending_with_others(launched: Launched, others: Callable[[], str | None] = failure) -> Generator[list[str]]:
+    """End ranks that wait for those of another machine, which are gone; yields a list that gets the reason.
 
     One torchrun looks after the ranks of its own machine alone. Ranks here get some seconds to say
-    that the failure was theirs.
+    that the failure was theirs, or to end by themselves.
+
+    **Arguments:**
+
+    - `others`: says what became of those elsewhere, `None` as long as nothing did.
     """
     told: list[str] = []
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(0.5):
-            reason = failure()
+            reason = others()
             if reason is not None:
                 if not done.wait(_OWN_WORDS_SECONDS):
                     told.append(reason)
