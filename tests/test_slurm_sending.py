@@ -15,6 +15,7 @@ from tclab import InputError, Point, lab
 from tclab.masking import registry
 from tclab.sweeps import Results, meeting, running, slurm, slurm_queue, sweeping
 from tclab.sweeps.gpus import ranks_on_machines
+from tclab.sweeps.results import WHERE
 from tclab.sweeps.rows import table
 from tclab.sweeps.slurm_options import checked, machine_of, minutes_of
 from tclab.sweeps.sweeping import not_measured
@@ -104,6 +105,7 @@ class Fake:
             assert submitit.core.utils.DelayedSubmission.load(path).result() is None
         finally:
             signal.signal(signal.SIGTERM, before)
+            os.environ.pop(WHERE, None)
             sys.path[:] = search
 
     def send(self, points, **options):
@@ -321,6 +323,8 @@ def test_rows_of_another_partition_do_not_stand_in(fake, monkeypatch):
     assert fake.statuses(points(1), partition="debug", time=5, account="me") == ["ok"]
     assert fake.submissions() == 1
     fake.send(points(1), partition="small")
+    fake.run("2")  # on as good as the same machine: it measures, and takes nothing for its own that is there
+    assert len(Results(fake.results).frame()) == 2
     monkeypatch.setenv("SBATCH_CONSTRAINT", "a100")
     fake.send(points(1), partition="debug")
     assert fake.submissions() == 3
