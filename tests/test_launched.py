@@ -328,6 +328,7 @@ def test_gpus_become_device_and_ranks(monkeypatch):
 
 def test_a_gpu_that_is_dead_is_named_and_the_others_are_used(monkeypatch):
     monkeypatch.setattr(gpus, "listed", lambda: ["0", "1", "2"])
+    monkeypatch.setattr(running, "listed", gpus.listed)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(gpus, "_tried", lambda names: {"0": None, "1": "CUDA error: unknown error", "2": None})
     gpus.gpus.cache_clear()
@@ -335,6 +336,9 @@ def test_a_gpu_that_is_dead_is_named_and_the_others_are_used(monkeypatch):
         with pytest.warns(UserWarning, match="GPU 1 is listed and does not answer: CUDA error: unknown error"):
             assert gpus.gpus().good == ("0", "2")
         assert ranks_of("auto") == ranks_of(2) == ("cuda", 2)
+        for number in (1, 2):  # one rank, too, must not be put on the first that is listed
+            point = tiny(ranks=number, device="cuda", strategy="node_mask")
+            assert running._environment(point, None)["CUDA_VISIBLE_DEVICES"] == "0,2"
         assert device_of("cpu") == "cpu"
         assert device_of("auto") == "cuda"
         for device in ("auto", "cuda"):
@@ -342,6 +346,41 @@ def test_a_gpu_that_is_dead_is_named_and_the_others_are_used(monkeypatch):
                 ranks_of(3, device)
     finally:
         gpus.gpus.cache_clear()
+
+
+def test_where_no_gpu_answers_that_is_said_before_anything_starts(monkeypatch):
+    monkeypatch.setattr(gpus, "listed", lambda: ["0", "1"])
+    monkeypatch.setattr(running, "listed", lambda: ["0", "1"])
+    monkeypatch.setattr(gpus, "_tried", lambda names: dict.fromkeys(names, "CUDA error: unknown error"))
+    gpus.gpus.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match="GPU 0 is listed and does not answer"):
+            gpus.gpus()
+        for asked in ("auto", 1):
+            with pytest.raises(InputError, match=r"1 rank needs 1 GPU, and there is 0 GPUs here; GPU 0 is listed"):
+                ranks_of(asked)
+        with pytest.raises(InputError, match="1 rank needs 1 GPU"):
+            running._environment(tiny(ranks=1, device="cuda"), None)
+        assert ranks_of(0) == ("cpu", 1)
+    finally:
+        gpus.gpus.cache_clear()
+
+
+def test_what_is_warm_on_a_gpu_ends_before_another_kind_of_point_takes_it(monkeypatch):
+    class Kept:
+        closed = False
+
+        def close(self):
+            self.closed = True
+
+    kept = {key: Kept() for key in ((1, "jemalloc", None, "cuda"), (1, "default", None, "cpu"))}
+    monkeypatch.setattr(running, "_children", dict(kept))
+    monkeypatch.setattr(running, "_Child", lambda environment: Kept())
+    running._started(tiny(ranks=1), None)
+    assert not any(child.closed for child in kept.values())
+    running._started(tiny(ranks=1, device="cuda"), None)
+    assert [child.closed for child in kept.values()] == [True, False]
+    assert list(running._children) == [(1, "default", None, "cpu")]
 
 
 def test_gpus_are_tried_in_processes_of_their_own():

@@ -658,6 +658,7 @@ def test_the_grid_counts_the_gpus_of_the_nodes():
         ((3, 4), ("cuda", 3)),
         (("2", "4"), ("cuda", 2)),
         ((0, 4), ("cpu", 1)),
+        (("0", 4), ("cpu", 1)),
         (("auto", 0), ("cpu", 1)),
         (("auto", None, 2), ("cpu", 2)),
         ((4, None, 2), ("cpu", 4)),
