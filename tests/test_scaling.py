@@ -52,6 +52,21 @@ def test_ranks_that_cannot_be_are_one_clear_line(points, ranks, words):
         points(ranks=ranks, batch_size=8, **HOW)
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"accumulate": 4}, "accumulate is 4, expected none: ranks and batch_size decide it"),
+        ({"gpus": 2}, "gpus is 2, expected none"),
+        ({"batch_sizes": "1,2"}, "batch_sizes is '1,2', expected none"),
+        ({"steps": "4,8"}, "steps is '4,8', expected one value"),
+        ({"machines": "1,2"}, "machines is '1,2', expected one value"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(more, words):
+    with pytest.raises(InputError, match=words):
+        weak_scaling(ranks="1,2", batch_size=8, **{**HOW, **more})
+
+
 def step(ranks, seconds, *, accumulate=1, **fields):
     """The row of a step of `ranks`, that takes so many seconds."""
     made = row("node_mask", seconds, ranks=ranks, backend="gloo" if ranks > 1 else None, threads=1, **fields)
