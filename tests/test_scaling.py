@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import vl_convert
 from hypothesis import given
@@ -227,11 +228,19 @@ def test_bad_figures_on_paper_are_one_clear_line():
 
 def test_steps_at_more_ranks_are_made_of_those_that_were_measured(rows):
     found = lab.steps_on_paper(rows, Link(4e8, 0.0), ranks=[8, 512]).set_index("ranks")
-    assert found["compute"].tolist() == pytest.approx([0.1, 0.1])
-    assert found["waiting"].tolist() == pytest.approx([0.0, 0.0], abs=1e-12)
+    assert found.index.tolist() == [2, 8, 512]
+    assert found["compute"].tolist() == pytest.approx([0.09] * 3)  # of two ranks, without what they exchanged
+    assert found["waiting"].tolist() == pytest.approx([0.0] * 3, abs=1e-12)
+    assert found["measured"].isna().tolist() == [False, True, True]
+    assert (found["measured"][2], found["ratio"][2]) == pytest.approx((0.125, (0.09 + 0.01) / 0.125))
     assert found["communication"][8] == pytest.approx(14 * 4e6 / 8 / 4e8)
-    assert found["steps an epoch"].tolist() == [-(-265_851 // 32), -(-265_851 // 2048)]
+    assert found["steps an epoch"].tolist() == [-(-265_851 // n) for n in (8, 32, 2048)]
     assert found["epoch"][8] == pytest.approx(found["step"][8] * found["steps an epoch"][8])
+    capped = lab.steps_on_paper(rows.assign(bucket_cap_mb=1.0), Link(4e8, 0.0), ranks=[8]).set_index("ranks")
+    assert found["overlapped"][8] == 0.0 < capped["overlapped"][8]  # in the buckets that were measured
+    four = frame(table(stages_of(4, 0.25, {"backward": 0.1}, late=(0.25,) * 4)))
+    both = lab.steps_on_paper(pd.concat([rows, four]), Link(4e8, 0.0), ranks=[4, 8]).set_index("ranks")
+    assert both["compute"].tolist() == pytest.approx([0.09, 0.18, 0.09])  # four shared two cores; eight would not
     alone = rows[rows["ranks"] == 1]
     assert lab.steps_on_paper(alone, Link(1e9, 0.0), ranks=[8]).empty  # what is exchanged is not known
 
