@@ -227,7 +227,7 @@ def steps_on_paper(rows: pd.DataFrame, link: Link, *, ranks: Iterable[int], samp
     - `link`: of each rank. `ranks`: how many. `samples`: of an epoch.
     """
     ok = rows[(rows["status"] == "ok") & (rows["accumulate"] == 1)]
-    found = []
+    found: list[_Row] = []
     for (model, strategy), own in ok.groupby(["model", "strategy"], sort=False):
         own = own[own["ranks"] > 1]  # what ranks exchange, and what DDP itself costs, is not known of one alone
         size = own["gradient_bytes"].dropna()
@@ -243,7 +243,9 @@ def steps_on_paper(rows: pd.DataFrame, link: Link, *, ranks: Iterable[int], samp
         for name in (n for n in _EXCHANGE if n in stages and len(stages[n]) == len(rest)):
             rest = rest - np.asarray(stages[name], dtype=np.float64)
         batch = int(step["batch_size"])
-        cap = {} if pd.isna(step["bucket_cap_mb"]) else {"bucket_cap_mb": float(step["bucket_cap_mb"])}
+        cap: dict[str, float] = {}
+        if pd.notna(step["bucket_cap_mb"]):
+            cap["bucket_cap_mb"] = float(step["bucket_cap_mb"])
         same = own[(own["stage"] == "step") & (own["batch_size"] == batch)]
         measured = {int(row["ranks"]): row for row in _records(same)}
         for number in sorted({*ranks, *measured}):
@@ -269,5 +271,5 @@ def _slowdown(row: _Row) -> float:
     """Return how many times slower a point's ranks computed, as they shared the cores of their machine."""
     if row["device"] != "cpu":
         return 1.0
-    machines = 1 if pd.isna(row["machines"]) else int(row["machines"])
+    machines: int = 1 if pd.isna(row["machines"]) else int(row["machines"])
     return cores_slowdown(int(row["ranks"]) // machines, float(row["cores"]), int(row["threads"]))
