@@ -107,7 +107,7 @@ def test_rows_of_ranks_add_up_and_tell_the_exchange(rows):
     assert row["samples_per_second"] == pytest.approx(2 * 2 / row["median_seconds"])
     assert row["gradient_bytes"] == 4 * sum(p.numel() for p in _model(tiny()).parameters())
     assert row["buckets"] >= 1
-    assert row["host_closure"] == pytest.approx(1.0, abs=0.02)
+    assert row["host_closure"] == pytest.approx(1.0, abs=0.1)  # the worst rank; exact below
     each = {where: own.set_index("stage")["samples_seconds"] for where, own in frame.groupby("where")}
     for where, whole in (("host", "step"), ("rank 0", "whole"), ("rank 1", "whole")):
         stages = each[where].drop([name for name in (whole, "overlapped") if name in each[where]])
