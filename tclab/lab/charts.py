@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from tclab.lab.colours import STAGE_COLOURS, STRATEGY_COLOURS
+from tclab.sweeps.seen import cycles
 
 _OWN = ("#000000", "#7f3b08", "#4d4d4d")  # strategies of a user's own, in order
 _SHAPES = (
@@ -65,6 +67,13 @@ def _steps(rows: pd.DataFrame) -> pd.DataFrame:
     steps = rows[(rows["stage"] == "step")].copy()
     steps["low"] = steps["batch_size"] * steps["ranks"] / steps["q3_seconds"]
     steps["high"] = steps["batch_size"] * steps["ranks"] / steps["q1_seconds"]
+    adding_up = (steps["accumulate"] > 1).fillna(False) & (steps["status"] == "ok")
+    for at, row in steps[adding_up].iterrows():  # as samples_per_second: over whole steps of the optimizer
+        q1, q3 = np.quantile(cycles(row["samples_seconds"], int(row["accumulate"])), [0.25, 0.75])
+        steps.loc[at, ["low", "high"]] = (
+            row["batch_size"] * row["ranks"] / q3,
+            row["batch_size"] * row["ranks"] / q1,
+        )
     steps["way"] = steps["model"] + " · " + steps["strategy"]
     return steps
 
