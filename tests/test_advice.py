@@ -190,6 +190,32 @@ def test_settings_that_were_run_are_ranked_by_what_the_rows_give():
         tclab.advise(made, now="edgemask")
 
 
+def test_rows_of_another_machine_or_of_unsteady_steps_are_no_evidence():
+    here = (step("edge_mask", 1.0), step("edge_mask", 1.01, seed=1))
+    for other in ({"cpu": "Other"}, {"gpu": "H200"}, {"commit": "bbb"}, {"torch": "2.11"}):
+        advice = tclab.advise(rows(*here, step("node_mask", 0.1, **other)))
+        assert advice.suggestions == ()
+        assert "what 1 row of another machine, or of other code, would say here" in advice.missing
+    unsteady = tclab.advise(rows(*here, step("node_mask", 0.1, steady="not steady")))
+    assert unsteady.suggestions == ()
+    assert "node_mask in place of edge_mask, gains anything: steps were still changing" in str(unsteady)
+    assert len(tclab.advise(rows(*here, step("node_mask", 0.1))).suggestions) == 1
+
+
+def test_of_many_settings_each_must_be_the_surer():
+    now = step("edge_mask", 1.0, scatter=0.2, n=40)
+    better = step("edge_mask", 0.8, scatter=0.2, n=40, seed=1, optimizer="plain") | {"seed": 0}
+    alike = [
+        step("edge_mask", 1.0, scatter=0.2, n=40, seed=place, prefetch_factor=place) | {"seed": 0}
+        for place in range(3, 23)
+    ]
+    (one,) = tclab.advise(rows(now, better)).suggestions
+    assert one.setting == {"optimizer": "plain"}
+    among = tclab.advise(rows(now, better, *alike))
+    assert among.suggestions == ()
+    assert any("whether optimizer plain in place of None" in sentence for sentence in among.missing)
+
+
 def test_another_batch_size_is_told_for_a_sample():
     advice = tclab.advise(rows(step("node_mask", 0.4, batch_size=4), step("node_mask", 0.05, batch_size=2)))
     (one,) = advice.suggestions

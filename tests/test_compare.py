@@ -79,6 +79,18 @@ def test_settings_that_are_one_thing_here_and_another_there_are_what_is_compared
     assert by_hand.pairs == found.pairs
 
 
+def test_a_stage_on_cuda_is_compared_by_the_devices_clock():
+    def side(host, device):
+        gpu = {"stage": "forward", "device": "cuda", "gpu": "H200"}
+        return rows(step(seconds=host, where="host", **gpu), step(seconds=device, where="device", seed=1, **gpu))
+
+    (pair,) = tclab.compare(side(0.01, 0.2), side(0.03, 0.1), stage="forward").pairs
+    assert pair.ratio == pytest.approx(0.5, rel=1e-6)
+    assert pair.kept == 30
+    cpu = [rows(step(seconds=seconds, stage="forward", where="host")) for seconds in (0.1, 0.2)]
+    assert tclab.compare(*cpu, stage="forward").pairs[0].ratio == pytest.approx(2.0, rel=1e-6)
+
+
 def test_small_differences_and_few_steps_decide_nothing():
     (same,) = tclab.compare(rows(step(seed=1)), rows(step(seed=2, seconds=0.101))).pairs
     assert same.verdict == SAME

@@ -72,6 +72,8 @@ def test_a_choice_by_hand_goes_before_what_would_be_found():
     strategy.tune(3, "float32", "cpu")
     assert strategy.choice == wanted
     assert kept_choice(GRAPH, 4, "float32", "cpu") is None
+    assert kept_choice(GRAPH, 3, "float32", "cpu", deleted=1) is None
+    assert kept_choice(GRAPH, 3, "float32", "cpu", width=8) is None
     given = Fastest(GRAPH, choice=Choice())
     given.tune(3, "float32", "cpu")
     assert given.choice == Choice()
@@ -82,6 +84,14 @@ def test_a_spoilt_or_foreign_file_is_made_again(cache):
     assert kept_choice(GRAPH, 3, "float32", "cpu") is not None
     every = json.loads(cache_path().read_text())
     cache_path().write_text(json.dumps({"another machine": next(iter(every.values()))}))
+    assert kept_choice(GRAPH, 3, "float32", "cpu") is None
+    (machine,) = every
+    newer = {asked: {**choice, "more": 1} for asked, choice in every[machine].items()}
+    for other in (newer, {asked: [] for asked in newer}, []):
+        cache_path().write_text(json.dumps({machine: other}))
+        assert kept_choice(GRAPH, 3, "float32", "cpu") is None
+        print_choices()
+    cache_path().write_text("[]")
     assert kept_choice(GRAPH, 3, "float32", "cpu") is None
     cache_path().write_text('{"half')
     assert kept_choice(GRAPH, 3, "float32", "cpu") is None

@@ -8,6 +8,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import tclab
 from tclab import masking
+from tclab.masking import calibration
 from tclab.sweeps import Fits, Point, largest_batch, sweep
 from tclab.sweeps import run as run_point
 from tclab.sweeps.batch_limit import bisected
@@ -66,8 +67,22 @@ def handed_out(point):
 )
 def test_a_step_holds_what_was_said(strategy, more):
     point = point_of(strategy, **{"scale": 0.1, "networks": 1, **more})
+    held = handed_out(point)  # first: `fits` weighs `fastest` by what a run has kept, and times nothing itself
     found = fits(point)
-    assert found.step + found.batch == pytest.approx(handed_out(point), rel=0.1)
+    assert found.step + found.batch == pytest.approx(held, rel=0.1)
+
+
+def test_nothing_is_timed_to_say_what_fits_and_a_choice_that_is_kept_is_weighed(tmp_path, monkeypatch):
+    monkeypatch.setenv("TCLAB_CACHE", str(tmp_path))
+    monkeypatch.setattr(calibration, "_timed", None)
+    point = point_of("fastest")
+    untuned = fits(point)
+    assert not list(tmp_path.iterdir())
+    graph = point.cell_graph()
+    choice = calibration.Choice(tuple(graph.networks), delta=False, by_hand=True)
+    calibration.keep_choice(graph, 4, "float32", "cpu", choice)
+    assert fits(point).batch < untuned.batch  # no differences are carried
+    assert fits(point_of("fastest", deleted=1)).batch != fits(point).batch  # nothing is kept for it
 
 
 def test_what_saves_memory_is_seen_to_save_it():
@@ -94,6 +109,12 @@ def test_a_point_that_cannot_fit_is_refused_with_both_numbers(tmp_path):
     assert status.startswith("not run: needs ")
     assert "of host memory, and there are 10 MB" in status
     assert not list(tmp_path.glob("*.parquet"))  # it may run elsewhere, or later
+
+
+def test_a_device_holds_two_batches_where_one_is_copied_ahead():
+    found = fits(point_of("edge_mask"))
+    one = replace(found, on_host=False)
+    assert replace(one, on_device=2).device == one.device + found.batch
 
 
 def test_what_it_says_can_be_read():

@@ -8,6 +8,7 @@ from tclab.lab.charts import _SHAPES, bytes_text
 from tclab.lab.colours import STRATEGY_COLOURS
 from tclab.masking import names
 from tclab.sweeps.rows import SCHEMA, frame, table
+from tclab.timing import SAME, Pair
 
 
 def row(strategy, seconds, **fields):
@@ -138,9 +139,7 @@ def test_strategies_of_one_shape_stay_apart_for_colour_blind_eyes(seen):
 
 def test_words_carry_the_rows_figures(rows):
     said = " ".join(lab.findings(rows))
-    assert "node_mask is fastest, 100 samples a second" in said
-    assert "node_mask is 10 × [quartiles 8.18, 12.2] faster than gpu_mask_loop" in said
-    assert "8 × [quartiles 6.55, 9.78] faster than edge_mask" in said
+    assert "node_mask has the shortest median step, 100 samples a second." in said
     assert "1.15 GB with edge_mask and 200 B with node_mask" in said
     assert "With gpu_mask_loop at batch 4 the host would wait on a GPU 108 times a step." in said
     assert "hetero_cell (node_mask, 9 networks) takes 2 × [quartiles 1.64, 2.44] as long as one of dango" in said
@@ -150,13 +149,36 @@ def test_words_carry_the_rows_figures(rows):
 def test_words_are_no_surer_than_the_rows():
     close = frame(table([row("node_mask", 0.010, spread=0.3), row("gpu_mask", 0.011, spread=0.3)]))
     said = " ".join(lab.findings(close))
-    assert "node_mask and gpu_mask lead, too close for 5 steps to part" in said
-    assert "is fastest" not in said
+    assert "node_mask against gpu_mask is undecided" in said
+    assert "faster" not in said
+    third = frame(table([row("node_mask", 0.010), row("gpu_mask", 0.0101), row("edge_mask", 0.1)]))
+    assert "samples a second; the quartiles of gpu_mask reach into its own." in " ".join(lab.findings(third))
     nothing = frame(table([row("node_mask", 0.01) | {"status": "failed: x"}]))
     assert lab.findings(nothing) == [
         "No point of this sweep was measured, so there is nothing to compare.",
         "1 point (hetero_cell node_mask): failed: x.",
     ]
+
+
+def test_only_rows_that_are_alike_are_compared():
+    samples = {"n": 30, "samples_seconds": [0.1 + 0.001 * (i % 5) for i in range(30)]}
+    fast = samples | {"samples_seconds": [s / 100 for s in samples["samples_seconds"]]}
+
+    def said(*made, **options):
+        return " ".join(lab.conclusion(frame(table(list(made))), **options))
+
+    slow_row = row("edge_mask", 0.1, **samples)
+    for other in ({"scale": 0.02}, {"graph": "a folder"}, {"dtype": "float64"}, {"deleted": 1}, {"hidden": 8},
+                  {"layers": 1}, {"workers": 3}, {"commit": "bbb"}, {"cpu": "Other"}, {"ranks": 2},
+                  {"network_names": "a,b"}):  # fmt: skip
+        assert said(slow_row, row("node_mask", 0.001, **fast, **other)) == ""
+    both = [slow_row, row("node_mask", 0.001, **fast)]
+    assert "node_mask is 100 × " in said(*both)
+    assert said(*both, *({**one, "scale": 1.0} for one in both)).count("scale 1.0: node_mask is 100 ×") == 1
+    raced = Pair("node_mask", "edge_mask", SAME, "", ratio=1.0, interval=(0.99, 1.01), margin=0.05)
+    assert "node_mask is as fast as edge_mask" in said(*both, pairs=[raced])
+    two = said(*both, *({**one, "scale": 1.0} for one in both), pairs=[raced])
+    assert "as fast as" not in two  # of which scale the race was is not known
 
 
 def test_a_failed_gate_is_said_first():

@@ -1,11 +1,16 @@
 """The sweep beside the notebook: its panel, its stop button, its errors."""
 
 import asyncio
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
 
 import pytest
 
 from tclab import InputError, Point, lab
-from tclab.sweeps import close_children
+from tclab.sweeps import close_children, running
 
 
 def points(number):
@@ -43,6 +48,7 @@ def test_with_a_front_end_the_bar_moves_and_nothing_is_printed(monkeypatch, tmp_
     assert "s a step" in label.value
     assert capsys.readouterr().out == ""
     assert button.description == "Stop"
+    assert button.disabled  # there is nothing left to stop
 
 
 def test_the_stop_button_ends_the_sweep(monkeypatch, tmp_path):
@@ -50,6 +56,45 @@ def test_the_stop_button_ends_the_sweep(monkeypatch, tmp_path):
     sweep = lab.LiveSweep(points(3), results=tmp_path)
     sweep.panel().children[0].children[1].click()
     assert sweep.start().join()["status"].tolist() == ["not run: stopped"] * 3
+
+
+def test_the_stop_of_one_sweep_leaves_anothers_point_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("JPY_SESSION_NAME", "some.ipynb")
+    (point,) = points(1)
+    first = lab.LiveSweep([replace(point, steps=60)], results=tmp_path / "first")
+    second = lab.LiveSweep([replace(point, seed=1)], results=tmp_path / "second")
+    first.panel(), second.panel()
+    first.start()
+    while first.running and not running._running:
+        time.sleep(0.01)
+    second.start().stop()
+    assert set(first.join()["status"]) == {"ok"}
+    assert second.join()["status"].tolist() == ["not run: stopped"]
+    second.stop()  # over already: there is nothing of it to end
+
+
+def test_a_process_that_exits_waits_for_no_point_and_keeps_none_as_failed(tmp_path):
+    code = f"""if True:
+        import time
+        from tclab import Point, lab
+        from tclab.sweeps import running
+        point = Point(scale=0.02, networks=2, mode="fixed_batch", steps=10_000_000, workers=0, device="cpu")
+        lab.LiveSweep([point], results={str(tmp_path)!r}).start()
+        while not running._running:
+            time.sleep(0.01)
+        print(running._running[0][1].pid)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(running.SOURCE)},
+    )
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(ended.stdout), 0)
+    assert not list(tmp_path.glob("*.parquet"))
 
 
 def test_what_the_sweep_raises_is_raised_in_the_cell(tmp_path):

@@ -1,6 +1,7 @@
 """A user's own file: imported anew after an edit, and never mistaken for what it was before."""
 
 import json
+import shutil
 import sys
 import textwrap
 
@@ -101,3 +102,25 @@ def test_what_cannot_be_imported_is_said(tmp_path):
         (tmp_path / name).write_text("")
         with pytest.raises(InputError, match="has the name of a module that exists already"):
             lab.import_file(tmp_path / name)
+
+
+def test_a_graph_folder_that_has_changed_is_read_again_here_and_by_the_child(tmp_path):
+    folder = tmp_path / "graph"
+
+    def written(scale):
+        shutil.rmtree(folder, ignore_errors=True)
+        graph = tclab.CellGraph.synthetic(scale, metabolism=False).select(1)
+        graph.to_folder(folder)
+        return graph.num_edges
+
+    edges, told = [written(0.01)], []
+    asked = Point(graph=str(folder), batch_size=1, steps=1, warmup=0, workers=0, device="cpu")
+    held = [asked.cell_graph().num_edges]
+    told += tclab.run(asked)["edges"].unique().tolist()
+    first = tclab.fits(asked).graph
+    edges.append(written(0.02))
+    held.append(asked.cell_graph().num_edges)
+    told += tclab.run(asked)["edges"].unique().tolist()
+    assert held == told == edges
+    assert edges[0] != edges[1]
+    assert tclab.fits(asked).graph > first

@@ -14,6 +14,7 @@ from tclab.lab.live import project_path, under_way
 from tclab.lab.panel_view import PanelView
 from tclab.lab.panel_words import ahead, duration_text, failures, points_table, weighed
 from tclab.lab.throttle import Throttle
+from tclab.masking.delta import Delta
 from tclab.sweeps import Results, close_children, expected_batch_bytes
 from tclab.sweeps.results import SCHEMA_VERSION
 
@@ -309,7 +310,26 @@ def test_a_throttle_serves_the_last_request_and_no_more_than_its_rate():
     assert 1 <= len(seen) < 100
 
 
-EVERY = [name for name in tclab.masking.names() if name not in ("indices", "delta")]
+def test_a_throttle_rests_after_each_call_however_long_that_took():
+    begun, ended = [], []
+
+    def call():
+        begun.append(time.monotonic())
+        time.sleep(0.05)
+        ended.append(time.monotonic())
+
+    ask = Throttle(call, 0.1)
+    until = time.monotonic() + 0.6
+    while time.monotonic() < until:
+        ask()
+        time.sleep(0.002)
+    ask.wait()
+    assert len(begun) > 1
+    assert all(begin - end >= 0.1 for begin, end in zip(begun[1:], ended, strict=False))
+
+
+DIFFERENCES = [name for name in tclab.masking.names() if issubclass(tclab.masking.get(name), Delta)]
+EVERY = [name for name in tclab.masking.names() if name not in ("indices", *DIFFERENCES)]
 
 
 @pytest.mark.parametrize("strategy", EVERY)
@@ -322,8 +342,9 @@ def test_bytes_are_said_before_anything_is_run(strategy):
     assert expected_batch_bytes(point) == pytest.approx(real, rel=0.2)
 
 
-def test_bytes_that_only_running_it_tells_are_missing():
-    assert expected_batch_bytes(tclab.Point(strategy="delta", scale=0.1, device="cpu")) is None
+@pytest.mark.parametrize("strategy", DIFFERENCES)
+def test_bytes_that_only_running_it_tells_are_missing(strategy):
+    assert expected_batch_bytes(tclab.Point(strategy=strategy, scale=0.1, device="cpu")) is None
 
 
 def test_words_say_how_many_points_cannot_be():

@@ -7,44 +7,80 @@ from collections.abc import Iterable
 import pandas as pd
 
 from tclab.lab.charts import bytes_text, where_measured
+from tclab.sweeps.comparing import OF_THE_PLACE, SETTINGS, plain
 from tclab.sweeps.run_verdicts import pairs_of_runs
 from tclab.timing import FASTER, SAME, SLOWER, Pair, environment
 
 _ORIGINAL = "edge_mask"  # what the original trained with: the others are told against it where it was run
 _MARGIN = 0.05  # of runs that did not take turns
 _MACHINE = ("cpu", "cores", "memory_bytes", "gpu")
+# what is compared, or chosen among, within rows that are alike; and how much was run, which is no setting
+_FREE = ("strategy", "batch_size", "networks", "network_names", "seed", "steps", "warmup")
 
 
 def conclusion(rows: pd.DataFrame, pairs: Iterable[Pair] = ()) -> list[str]:
-    """Return what the rows come to, a sentence a model and machine: the fastest strategy against `edge_mask`.
+    """Return what the rows come to, a sentence for rows that are alike: the fastest strategy against `edge_mask`.
 
-    Against the slowest, where `edge_mask` was not run. At the batch size and the number of networks that the most
-    strategies were run at. A sentence claims what its verdict does: an interval that reaches across the margin is
-    told as undecided, and steps that were not raced are told so.
+    Alike are rows of one machine, one code, and the same settings but strategy, batch size and networks. Against
+    the slowest, where `edge_mask` was not run. At the batch size and the networks that the most strategies were
+    run at. A sentence claims what its verdict does: an interval that reaches across the margin is told as
+    undecided, and steps that were not raced are told so.
 
     **Arguments:**
 
     - `rows`: of a sweep.
-    - `pairs`: of a race of these points, whose arms have the strategies' names; they decide where they are given.
+    - `pairs`: of a race of these points, whose arms have the strategies' names; they decide where they are given
+      and all rows are alike: names alone do not tell which rows they are of.
     """
-    known = {frozenset((pair.a, pair.b)): pair for pair in pairs}
-    plain = rows["habits"].isna() | (rows["habits"] == "")
-    ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok") & plain]
+    without = rows["habits"].isna() | (rows["habits"] == "")
+    ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok") & without]
     modes = list(ok["mode"].dropna().unique())
     ok = ok[ok["mode"] == ("step" if "step" in modes else modes[0])] if modes else ok
-    said = [
-        _sentence(own, known) for _, own in ok.groupby(["model", "device", *_MACHINE], dropna=False, sort=False)
-    ]
+    groups = alike(ok)
+    known = {frozenset((pair.a, pair.b)): pair for pair in pairs} if len(groups) == 1 else {}
+    said = [_sentence(own, words, known) for words, own in groups]
     return [sentence for sentence in said if sentence]
 
 
-def _sentence(ok: pd.DataFrame, known: dict[frozenset[str], Pair]) -> str:
-    there = _fullest(ok[ok["exact"].fillna(True).astype(bool)])
-    if there["strategy"].nunique() < 2:
-        return ""
+def alike(ok: pd.DataFrame, free: tuple[str, ...] = ()) -> list[tuple[str, pd.DataFrame]]:
+    """Return rows that may be compared, with the settings that tell them from the others, in words.
+
+    **Arguments:**
+
+    - `free`: settings that may differ within, beside strategy, batch size and networks.
+    """
+    if ok.empty:
+        return []
+    names = [name for name in (*SETTINGS, *OF_THE_PLACE) if name not in (*_FREE, *free)]
+    keys = [tuple(plain(value) for value in values) for values in zip(*(ok[name] for name in names), strict=True)]
+    vary = [place for place, values in enumerate(zip(*keys, strict=True)) if len(set(values)) > 1]
+    found = []
+    for key in dict.fromkeys(keys):
+        told = [f"{names[p].replace('_', ' ')} {key[p]}" for p in vary if names[p] not in ("model", *_MACHINE)]
+        found.append((", ".join(told), ok[[own == key for own in keys]]))
+    return found
+
+
+def ends(there: pd.DataFrame) -> tuple[str, str]:
+    """Return the strategies that are compared: the fastest, and `edge_mask` or else the slowest."""
     medians = there.groupby("strategy", sort=False)["median_seconds"].median().sort_values()
     slow = _ORIGINAL if _ORIGINAL in medians.index[1:] else str(medians.index[-1])
-    fast = str(medians.index[0])
+    return str(medians.index[0]), slow
+
+
+def place_of(there: pd.DataFrame, words: str) -> str:
+    """Return where rows of one cell were measured, and of what, in words."""
+    first = there.iloc[0]
+    networks = f"{first['networks']} network{'' if first['networks'] == 1 else 's'}"
+    place = f"{_machine(there)}, at batch {first['batch_size']} with {networks}, {first['model']}"
+    return f"{place}, {words}" if words else place
+
+
+def _sentence(ok: pd.DataFrame, words: str, known: dict[frozenset[str], Pair]) -> str:
+    there = fullest(ok)
+    if there["strategy"].nunique() < 2:
+        return ""
+    fast, slow = ends(there)
     sides = [there[there["strategy"] == name] for name in (slow, fast)]
     raced = known.get(frozenset((fast, slow)))
     if raced is not None:
@@ -52,20 +88,19 @@ def _sentence(ok: pd.DataFrame, known: dict[frozenset[str], Pair]) -> str:
     else:
         (pair,) = pairs_of_runs([("", sides[0], sides[1])], (slow, fast), margin=_MARGIN)
         how = " (run one after the other, not raced)"
-    first = there.iloc[0]
-    networks = f"{first['networks']} network{'' if first['networks'] == 1 else 's'}"
-    place = f"{_machine(there)}, at batch {first['batch_size']} with {networks}, {first['model']}"
     carried = _bytes(*(side["batch_bytes"].dropna() for side in sides))
-    return f"{place}: {_verdict(pair)}{how}{carried}."
+    return f"{place_of(there, words)}: {_verdict(pair)}{how}{carried}."
 
 
-def _fullest(ok: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the cell that the most strategies were run in, the largest of them."""
+def fullest(ok: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the cell that the most exact strategies were run in, the largest of them."""
+    ok = ok[ok["exact"].fillna(True).astype(bool)]
     if ok.empty:
         return ok
-    counts = ok.groupby(["networks", "batch_size"])["strategy"].nunique()
-    networks, batch = sorted(counts[counts == counts.max()].index)[-1]
-    return ok[(ok["networks"] == networks) & (ok["batch_size"] == batch)]
+    cells = [ok["networks"], ok["network_names"].fillna(""), ok["batch_size"]]
+    counts = ok.groupby(cells)["strategy"].nunique()
+    networks, names, batch = sorted(counts[counts == counts.max()].index)[-1]
+    return ok[(cells[0] == networks) & (cells[1] == names) & (cells[2] == batch)]
 
 
 def _machine(rows: pd.DataFrame) -> str:

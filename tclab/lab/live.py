@@ -97,6 +97,7 @@ class LiveSweep:
 
         def show(sweep: LiveSweep) -> None:
             bar.value = sweep.done
+            button.disabled = not sweep.running
             if sweep.last is not None:
                 label.value = str(sweep.last)
 
@@ -122,16 +123,24 @@ class LiveSweep:
         return self._stop.is_set()
 
     def stop(self) -> None:
-        """End the point under way and start no other, cancel jobs; what has been measured is kept."""
+        """End the point under way and start no other, cancel jobs; what has been measured is kept.
+
+        Another sweep's point goes on.
+        """
         self._stop.set()
-        abandon()
-        if self.running:  # a point may have been on its way to its child just now
+        if self.running and self._elsewhere["executor"] == "local":
+            self._abandon_own()
             threading.Thread(target=self._abandon_what_is_left, daemon=True).start()
 
+    def _abandon_own(self) -> None:
+        if self._thread is not None and self._thread.ident is not None:  # None: it has no point yet
+            abandon(self._thread.ident)
+
     def _abandon_what_is_left(self) -> None:
+        """Go on until the thread is through: a point may have been on its way to its child at the stop."""
         assert self._thread is not None
         while self._thread.is_alive():
-            abandon()
+            self._abandon_own()
             self._thread.join(0.05)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, sleep
 
 
 class Throttle:
@@ -20,22 +20,22 @@ class Throttle:
         self._call = call
         self._every = every_seconds
         self._next = 0.0
-        self._timer: threading.Timer | None = None
+        self._asked: threading.Thread | None = None
         self._lock = threading.Lock()
         self._busy = threading.Lock()
 
     def __call__(self) -> None:
         """Ask for the call, and return at once."""
         with self._lock:
-            if self._timer is None:
-                self._timer = threading.Timer(max(0.0, self._next - monotonic()), self._go)
-                self._timer.daemon = True
-                self._timer.start()
+            if self._asked is None:
+                self._asked = threading.Thread(target=self._go, daemon=True)
+                self._asked.start()
 
     def _go(self) -> None:
-        with self._busy:
+        with self._busy:  # and only then the rest: a call that was under way has put it off
+            sleep(max(0.0, self._next - monotonic()))
             with self._lock:
-                self._timer = None  # what is asked for from here on is another call
+                self._asked = None  # what is asked for from here on is another call
             try:
                 self._call()
             finally:
@@ -43,7 +43,11 @@ class Throttle:
 
     def wait(self) -> None:
         """Wait until nothing is asked for any more."""
-        while (timer := self._timer) is not None:
-            timer.join()
+        while True:
+            with self._lock:
+                asked = self._asked
+            if asked is None:
+                break
+            asked.join()
         with self._busy:
             pass

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from tclab.lab.charts import bytes_text, ranks_text, where_measured
-from tclab.lab.concluding import conclusion
+from tclab.lab.charts import bytes_text, ranks_text
+from tclab.lab.concluding import alike, conclusion, ends, fullest, place_of
+
+_OF_THE_MODEL = ("model", "loss", "hidden", "layers")  # settings that models cannot share
 
 
 def findings(rows: pd.DataFrame) -> list[str]:
@@ -36,35 +38,19 @@ def _gate(rows: pd.DataFrame) -> str:
 
 
 def _strategies(ok: pd.DataFrame) -> list[str]:
-    """Compare the fastest and the slowest strategy of each model where most of them were run."""
+    """Say how many samples a second the shortest step gives, and which others come near; nothing is judged."""
     said = []
-    for model, own in ok.groupby("model"):
-        there = _fullest(own).sort_values("median_seconds")
-        if len(there) < 2:
+    for words, own in alike(ok):
+        there = fullest(own).sort_values("median_seconds")
+        if there["strategy"].nunique() < 2:
             continue
-        networks, batch = there.iloc[0]["networks"], there.iloc[0]["batch_size"]
-        fast, slow = there.iloc[0], there.iloc[-1]
-        place = f"On {where_measured(there)}, {model} at batch {batch} with {networks} networks"
-        close = there[there["q1_seconds"] <= fast["q3_seconds"]]["strategy"].tolist()
-        if len(close) > 1:
-            said.append(f"{place}: {' and '.join(close)} lead, too close for {fast['n']} steps to part.")
-        else:
-            said.append(
-                f"{place}: {fast['strategy']} is fastest, {fast['samples_per_second']:.3g} samples a second."
-            )
-        said.append(f"There {fast['strategy']} is {_ratio(slow, fast)} faster than {slow['strategy']}.")
-        for other in ("edge_mask", "subgraph"):
-            row = there[there["strategy"] == other]
-            if len(row) and other not in (fast["strategy"], slow["strategy"]):
-                said.append(f"It is {_ratio(row.iloc[0], fast)} faster than {other}.")
+        fast, slow = ends(there)
+        best = there[there["strategy"] == fast].iloc[0]
+        near = there[(there["q1_seconds"] <= best["q3_seconds"]) & ~there["strategy"].isin([fast, slow])]
+        others = " and ".join(dict.fromkeys(near["strategy"]))
+        words = f"{place_of(there, words)}: {fast} has the shortest median step, {best['samples_per_second']:.3g}"
+        said.append(f"{words} samples a second{f'; the quartiles of {others} reach into its own' * bool(others)}.")
     return said
-
-
-def _fullest(ok: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the cell, of networks and batch size, that the most strategies were run in."""
-    counts = ok.groupby(["networks", "batch_size"])["strategy"].nunique()
-    networks, batch = sorted(counts[counts == counts.max()].index)[-1]
-    return ok[(ok["networks"] == networks) & (ok["batch_size"] == batch)]
 
 
 def _ratio(slow: pd.Series, fast: pd.Series) -> str:
@@ -75,6 +61,10 @@ def _ratio(slow: pd.Series, fast: pd.Series) -> str:
 
 def _models(ok: pd.DataFrame) -> list[str]:
     """Compare the models, each with its fastest strategy, at the largest batch size that both were run at."""
+    return [sentence for words, own in alike(ok, _OF_THE_MODEL) for sentence in _models_of(own, words)]
+
+
+def _models_of(ok: pd.DataFrame, words: str) -> list[str]:
     models = list(dict.fromkeys(ok["model"]))
     if len(models) < 2:
         return []
@@ -89,13 +79,14 @@ def _models(ok: pd.DataFrame) -> list[str]:
         best.append(own.sort_values("median_seconds").iloc[0])
     fast, slow = (sorted(best, key=lambda row: row["median_seconds"])[i] for i in (0, -1))
     return [
-        f"At batch {batch}, a step of {slow['model']} ({slow['strategy']}, {slow['networks']} networks) takes "
+        f"At batch {batch}{', ' if words else ''}{words}, a step of {slow['model']} ({slow['strategy']}, "
+        f"{slow['networks']} networks) takes "
         f"{_ratio(slow, fast)} as long as one of {fast['model']} ({fast['strategy']}, {fast['networks']} networks)."
     ]
 
 
 def _bytes(ok: pd.DataFrame) -> list[str]:
-    there = _fullest(ok).dropna(subset=["batch_bytes"])
+    there = fullest(ok).dropna(subset=["batch_bytes"])
     if there["strategy"].nunique() < 2:
         return []
     most, least = (there.sort_values(["batch_bytes", "median_seconds"]).iloc[i] for i in (-1, 0))

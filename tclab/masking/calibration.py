@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tclab import __version__
 from tclab.graph import CellGraph, Network
 from tclab.message_passing import SharedView, View
 from tclab.message_passing.shared import dense_sum, link_of
@@ -26,10 +27,13 @@ from tclab.timing import environment
 WIDTH = 64  # features a row, as in both models' published configurations
 _COLUMNS = 256  # at most so many are timed: the kernels' order does not change beyond
 _SAMPLES = 8  # at most so many samples are timed
+DELETED = 3  # nodes a sample, unless said
 _DEPTH = 3  # layers, as in both configurations of HeteroCell
 _SPARSEST = 200  # where a dense product does more than so many times the work, it is not timed
 # what another machine, or another version, would answer differently
-_OF_THE_MACHINE = ("cpu", "cores", "threads", "gpu", "cuda", "torch")
+_OF_THE_MACHINE = (
+    "cpu", "cores", "cpu_limit_cores", "threads", "gpu", "cuda", "torch", "allocator_settings", "tclab",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,33 +68,62 @@ def cache_path() -> Path:
 
 def _kept() -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(cache_path().read_text())
+        found = json.loads(cache_path().read_text())
     except (OSError, ValueError):  # not there, or half of it: it is made again
         return {}
-    return found
+    if not isinstance(found, dict):
+        return {}
+    return {machine: asked for machine, asked in found.items() if isinstance(asked, dict)}
 
 
-def _keys(graph: CellGraph, batch_size: int, dtype: str, device: str) -> tuple[str, str]:
+def _choice_of(found: Any) -> Choice | None:
+    """Return the choice that a file holds; `None` for what another version wrote."""
+    try:
+        return Choice(**{**found, "dense": tuple(found["dense"])})
+    except (TypeError, KeyError):
+        return None
+
+
+def cache_stamp() -> int | None:
+    """Return what changes whenever a choice is kept; `None` where none is."""
+    try:
+        return cache_path().stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _keys(graph: CellGraph, batch_size: int, dtype: str, device: str, deleted: int, width: int) -> tuple[str, str]:
     """Return the machine's key and that of what is asked; threads come from the environment, as workers have 1."""
-    here = {**environment(), "threads": os.environ.get("OMP_NUM_THREADS")}
+    here = {**environment(), "threads": os.environ.get("OMP_NUM_THREADS"), "tclab": __version__}
     machine = json.dumps({name: here[name] for name in _OF_THE_MACHINE}, sort_keys=True)
     shape = hashlib.sha256(graph.fingerprint().encode()).hexdigest()[:12]
-    return machine, f"graph {shape}, {len(graph.networks)} networks, batch {batch_size}, {dtype}, {device}"
+    sizes = f"{deleted} deleted, width {width}, batch {batch_size}, {dtype}, {device}"
+    return machine, f"graph {shape}, {len(graph.networks)} networks, {sizes}"
 
 
-def kept_choice(graph: CellGraph, batch_size: int, dtype: str, device: str) -> Choice | None:
+def kept_choice(
+    graph: CellGraph, batch_size: int, dtype: str, device: str, *, deleted: int = DELETED, width: int = WIDTH
+) -> Choice | None:
     """Return what was found, or set, for this machine; `None` where nothing was."""
-    machine, asked = _keys(graph, batch_size, dtype, device)
-    found = _kept().get(machine, {}).get(asked)
-    return None if found is None else Choice(**{**found, "dense": tuple(found["dense"])})
+    machine, asked = _keys(graph, batch_size, dtype, device, deleted, width)
+    return _choice_of(_kept().get(machine, {}).get(asked))
 
 
-def keep_choice(graph: CellGraph, batch_size: int, dtype: str, device: str, choice: Choice) -> None:
+def keep_choice(
+    graph: CellGraph,
+    batch_size: int,
+    dtype: str,
+    device: str,
+    choice: Choice,
+    *,
+    deleted: int = DELETED,
+    width: int = WIDTH,
+) -> None:
     """Keep a choice in place of the one that is there, found or set by hand.
 
     A folder that cannot be written is no error: it is timed again the next time.
     """
-    machine, asked = _keys(graph, batch_size, dtype, device)
+    machine, asked = _keys(graph, batch_size, dtype, device, deleted, width)
     every = _kept()
     every.setdefault(machine, {})[asked] = asdict(choice)
     path = cache_path()
@@ -107,36 +140,50 @@ def print_choices() -> None:
     for machine, asked in _kept().items():
         print(", ".join(f"{name} {value}" for name, value in json.loads(machine).items() if value is not None))
         for what, found in asked.items():
-            print(f"  {what}: {Choice(**{**found, 'dense': tuple(found['dense'])})}")
+            print(f"  {what}: {_choice_of(found) or 'of another version'}")
 
 
 def calibrated(
-    graph: CellGraph, batch_size: int, dtype: str, device: str, delta: Callable[[Deletions], View]
+    graph: CellGraph,
+    batch_size: int,
+    dtype: str,
+    device: str,
+    delta: Callable[[Deletions], View],
+    *,
+    deleted: int = DELETED,
+    width: int = WIDTH,
 ) -> Choice:
     """Return the choice that is kept, or time the kernels and keep what is found.
 
     **Arguments:**
 
     - `dtype`: as `Point` has it. `device`: "cpu" or "cuda".
+    - `deleted`: nodes that a sample deletes. `width`: features a row.
     - `delta`: from deletions to the view that carries differences, on the device.
     """
-    found = kept_choice(graph, batch_size, dtype, device)
+    found = kept_choice(graph, batch_size, dtype, device, deleted=deleted, width=width)
     if found is None:
-        found = _timed(graph.to(device), batch_size, getattr(torch, dtype), device, delta)
-        keep_choice(graph, batch_size, dtype, device, found)
+        found = _timed(graph.to(device), batch_size, getattr(torch, dtype), device, delta, deleted, width)
+        keep_choice(graph, batch_size, dtype, device, found, deleted=deleted, width=width)
     return found
 
 
 def _timed(
-    graph: CellGraph, batch_size: int, dtype: torch.dtype, device: str, delta: Callable[[Deletions], View]
+    graph: CellGraph,
+    batch_size: int,
+    dtype: torch.dtype,
+    device: str,
+    delta: Callable[[Deletions], View],
+    deleted: int,
+    width: int,
 ) -> Choice:
     seconds: dict[str, float] = {}
     dense = []
-    size = min(batch_size + 1, _COLUMNS // WIDTH)
+    size = min(batch_size + 1, max(1, _COLUMNS // width))
     for name, network in graph.networks.items():
         if network.num_sources * network.num_targets > _SPARSEST * network.num_edges:
             continue
-        x = torch.randn(network.num_sources * size, WIDTH, device=device).to(dtype).requires_grad_()
+        x = torch.randn(network.num_sources * size, width, device=device).to(dtype).requires_grad_()
         arms: dict[str, Callable[[], object]] = {
             f"{name} sparse": _both_ways(_Sparse(network, x, size), x),
             f"{name} dense": _both_ways(_Dense(network, x, size), x),
@@ -144,8 +191,8 @@ def _timed(
         seconds |= least_seconds(arms, rounds=3)
         if seconds[f"{name} dense"] < seconds[f"{name} sparse"]:
             dense.append(name)
-    deletions = synthetic_perturbations(graph.to("cpu"), min(batch_size, _SAMPLES)).deletions
-    x = torch.randn(graph.num_nodes[graph.deleted_type], WIDTH, device=device).to(dtype).requires_grad_()
+    deletions = synthetic_perturbations(graph.to("cpu"), min(batch_size, _SAMPLES), deleted=deleted).deletions
+    x = torch.randn(graph.num_nodes[graph.deleted_type], width, device=device).to(dtype).requires_grad_()
     differences = delta(deletions)
     assert isinstance(differences, SharedView)
     shared = SharedView(graph, differences.lost, dense=dense)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tclab.graph import CellGraph
 from tclab.masking.batch import Batch
-from tclab.masking.calibration import Choice, calibrated
+from tclab.masking.calibration import DELETED, WIDTH, Choice, calibrated, kept_choice
 from tclab.masking.delta import Delta
 from tclab.masking.packing import Piece
 from tclab.message_passing import DeltaView, View
@@ -39,10 +39,24 @@ class Fastest(Delta):
         """Return this strategy on another graph, with the kernels that were chosen for this one."""
         return type(self)(graph, choice=self.choice, ship_edges=self.ship_edges, collation=self.collation)
 
-    def tune(self, batch_size: int, dtype: str, device: str) -> None:
-        """Choose the kernels; they are timed where nothing is kept for this machine."""
-        if not self._given:
-            self.choice = calibrated(self.graph.to("cpu"), batch_size, dtype, device, self._differences(device))
+    def tune(
+        self,
+        batch_size: int,
+        dtype: str,
+        device: str,
+        *,
+        deleted: int = DELETED,
+        width: int = WIDTH,
+        timing: bool = True,
+    ) -> None:
+        """Choose the kernels; they are timed where nothing is kept for this machine, unless `timing` is off."""
+        if self._given:
+            return
+        asked = (self.graph.to("cpu"), batch_size, dtype, device)
+        if timing:
+            self.choice = calibrated(*asked, self._differences(device), deleted=deleted, width=width)
+        else:
+            self.choice = kept_choice(*asked, deleted=deleted, width=width) or self.choice
 
     def _differences(self, device: str) -> Any:
         def view(deletions: Deletions) -> View:

@@ -60,12 +60,16 @@ class Strategy(ABC):
         """Return this strategy on another graph, with the same settings."""
         return type(self)(graph, ship_edges=self.ship_edges, collation=self.collation)
 
-    def tune(self, batch_size: int, dtype: str, device: str) -> None:  # noqa: B027
+    def tune(  # noqa: B027
+        self, batch_size: int, dtype: str, device: str, *, deleted: int = 3, width: int = 64, timing: bool = True
+    ) -> None:
         """Choose what is fastest for batches of a size, where the strategy has a choice; both its halves must.
 
         **Arguments:**
 
         - `dtype`: as `Point` has it. `device`: "cpu" or "cuda".
+        - `deleted`: nodes that a sample deletes. `width`: features a row.
+        - `timing`: time what is not known; without, what is known decides, or else what the strategy began with.
         """
 
     def close(self) -> None:  # noqa: B027

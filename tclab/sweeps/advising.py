@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tclab.errors import InputError, unknown
-from tclab.sweeps.comparing import SETTINGS, Runs, plain, rows_of_runs
+from tclab.sweeps.comparing import OF_THE_PLACE, SETTINGS, Runs, plain, rows_of_runs
 from tclab.sweeps.point import Point
 from tclab.sweeps.rows import point_of
 from tclab.sweeps.run_verdicts import ratio_of_runs, samples_of_runs
@@ -19,6 +19,7 @@ from tclab.timing import Advice, Ledger, Suggestion
 from tclab.timing import advise as advise_loop
 from tclab.timing.advice import AT_BEST, MEASURED, ranked
 from tclab.timing.advising import WORTH, StepAccount, rules, thin, waits_words
+from tclab.timing.warmup import NOT_STEADY
 
 # Fields whose other values in the rows are changes worth trying. The rest say what is computed, or how much of it.
 _CHANGES = (
@@ -43,6 +44,7 @@ _WITH_WORKERS = ("prefetch_factor", "start_method", "persistent_workers")  # nul
 _NOT_THE_POINT = ("seed", "steps", "warmup")
 _ORIGINAL = ("edge_mask", "stored_index", "stored_mask", "subgraph")  # ways the original trained with, in order
 _EDGES = 0.5  # of a batch's bytes: from there on its edges are what it is
+_ALPHA = 0.05  # of all the settings together: each alternative's interval may miss with a k-th of it
 _APART = "what two runs of the same differ by: intervals are of these steps alone; measure() races"
 _CAUTIONS = {
     "batch_size": "Told for a sample; another batch size trains otherwise.",
@@ -54,7 +56,9 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, **options: Any) -
     """Return what is worth changing, ranked by the time that it is predicted to save, and what cannot be told.
 
     From a sweep's rows: every point that differs from what is run now in one setting, and is surely faster, with
-    the ratio that the rows give; and what the stages of a step suggest. From a ledger around anyone's own loop:
+    the ratio that the rows give; and what the stages of a step suggest. Rows of another machine, or of other code,
+    than those of what is run now tell nothing of it, and are counted in `missing`. Of k settings that were run
+    each is judged by an interval of 1 - 0.05 / k (Bonferroni). From a ledger around anyone's own loop:
     what its stages suggest; see `tclab.timing.advise`. `advice.measure()` then runs the points that were suggested.
 
     **Arguments:**
@@ -76,8 +80,13 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, **options: Any) -
     if steps.empty:
         return Advice("from no point", (), ("no point in mode step was measured",))
     base = _base(steps, now)
-    account = _account(ok, base)
-    measured, missing = _alternatives(steps, base)
+    here = ok[_same(ok, base.iloc[0], OF_THE_PLACE)]
+    account = _account(here, base)
+    measured, missing = _alternatives(here[here["stage"] == "step"], base)
+    elsewhere = len(steps) - int((here["stage"] == "step").sum())
+    if elsewhere:
+        counted = "1 row" if elsewhere == 1 else f"{elsewhere} rows"
+        missing.append(f"what {counted} of another machine, or of other code, would say here")
     found, unknowns = rules(account)
     point = _point_or_none(base)
     settings = {name for one in measured for name in one.setting}
@@ -90,7 +99,7 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, **options: Any) -
 
 
 def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
-    """Return the rows of the point that is run now, one for each seed."""
+    """Return the rows of the point that is run now, of one machine and code, one for each seed."""
     names = [str(name) for name in steps["strategy"].unique()]
     if now is not None and now not in names:
         raise unknown("strategy of these rows", now, names)
@@ -99,7 +108,7 @@ def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
     own = steps[steps["strategy"] == name].sort_values(["networks", "batch_size"])
     own = own[_same(own, own.iloc[-1], ("networks", "network_names", "batch_size", "model"))]
     # of several ways to run it the one that most rows are of, habits and all
-    keys = [tuple(plain(row[field]) for field in _DECIDES) for _, row in own.iterrows()]
+    keys = [tuple(plain(row[field]) for field in (*_DECIDES, *OF_THE_PLACE)) for _, row in own.iterrows()]
     most = max(keys, key=keys.count)
     return own[[key == most for key in keys]]
 
@@ -164,15 +173,19 @@ def _others(steps: pd.DataFrame, base: pd.Series) -> Iterator[tuple[str, pd.Data
 
 def _alternatives(steps: pd.DataFrame, base: pd.DataFrame) -> tuple[list[Suggestion], list[str]]:
     first, samples = base.iloc[0], samples_of_runs(base)
-    found, close = [], []
-    for name, rows in _others(steps, first):
+    found, close, moving = [], [], []
+    others = list(_others(steps, first))
+    for name, rows in others:
         row, own = rows.iloc[0], samples_of_runs(rows)
         was, new = plain(first[name]), plain(row[name])
         if not own or not samples or (name == "strategy" and plain(row["gate"]) not in (None, "passed")):
             continue
         if name == "habits" and not set((new or "").split(",")) - {""} < set((was or "").split(",")) - {""}:
             continue  # a habit more is no advice
-        ratio, interval = ratio_of_runs(samples, own)
+        if any((side["steady"] == NOT_STEADY).any() for side in (base, rows)):
+            moving.append(_change(name, was, new))
+            continue
+        ratio, interval = ratio_of_runs(samples, own, alpha=_ALPHA / len(others))
         a_sample = was / new if name == "batch_size" else 1.0
         ratio, interval = a_sample * ratio, interval and (a_sample * interval[0], a_sample * interval[1])
         change = _change(name, was, new)
@@ -184,6 +197,7 @@ def _alternatives(steps: pd.DataFrame, base: pd.DataFrame) -> tuple[list[Suggest
         found.append(Suggestion(change, why, ratio, interval, MEASURED, {name: value}))
     words = [_APART] if found else []
     words += [f"whether {', or '.join(close)}, gains anything: too few steps tell"] if close else []
+    words += [f"whether {', or '.join(moving)}, gains anything: steps were still changing"] if moving else []
     return found, words
 
 

@@ -11,6 +11,7 @@ from tclab.graph import NETWORK_SIZES
 from tclab.graph.synthetic import NUM_GENES
 from tclab.masking import get as strategy_of
 from tclab.perturbation import synthetic_perturbations
+from tclab.sweeps.own_code import own_code
 from tclab.sweeps.point import Point
 
 _SAMPLES = 2
@@ -24,7 +25,8 @@ def expected_batch_bytes(point: Point) -> int | None:
     The strategy makes two batches on small synthetic graphs; edges grow with the graph's edges, the rest with
     its nodes. A user's own strategy is asked in the same way. A folder is read for its sizes.
     """
-    rates = _rates(point.strategy, point.model, point.deleted, point.ship_edges)
+    own = tuple(own_code(point).items())
+    rates = _rates(point.strategy, point.model, point.deleted, point.ship_edges, own)
     if rates is None:
         return None
     (edges, nodes), (per_edge, per_node, per_sample) = _sizes(point), rates
@@ -47,10 +49,13 @@ def _sizes(point: Point) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=256)
-def _rates(strategy: str, model: str, deleted: int, ship_edges: bool) -> tuple[float, float, float] | None:
+def _rates(
+    strategy: str, model: str, deleted: int, ship_edges: bool, own: object
+) -> tuple[float, float, float] | None:
     """Return a strategy's bytes for each sample: an edge, a node, and what depends on neither.
 
-    `None` for one whose bytes do not grow with the edges, as `delta`'s: how far a deletion is felt decides.
+    `None` for one whose bytes do not grow with the edges, as those of `delta` and `fastest`: how far a deletion is
+    felt decides.
     """
     found = []
     for scale in _SMALL:

@@ -22,6 +22,7 @@ SETTINGS = (*(field.name for field in fields(Point)), "network_names")
 _COUNTS = ("steps", "warmup")  # how much was run: no setting of what was run
 _MACHINE = ("cpu", "cores", "cpu_limit_cores", "memory_bytes", "gpu", "gpu_memory_bytes", "gpus")
 _CODE = ("commit", "tclab", "torch", "torch_geometric", "numpy", "python")
+OF_THE_PLACE = (*_MACHINE, *_CODE)  # rows that differ in one of these are of another machine, or of other code
 _CONDITIONS = ("os", "gpu_driver", "cuda", "threads", "allocator_settings")
 # what a device or a folder decides by itself, and so is no choice
 _LABELS = ("model", "strategy", "batch_size", "networks", "mode", "device", "ranks", "dtype", "habits")
@@ -169,13 +170,17 @@ def _names(first: Runs, second: Runs) -> tuple[str, str]:
 
 
 def _of_stage(rows: pd.DataFrame, stage: str) -> pd.DataFrame:
-    """Return the rows of one stage, of points that were tried; a worker's stages are not the step's."""
+    """Return the rows of one stage, of points that were tried, by the clock that the step is timed on.
+
+    On CUDA that is the device's: a stage has a row of the host's, too. A worker's stages are not the step's.
+    """
     rows = rows[~rows["status"].str.startswith(("skipped", "not run"))]
     stages = [str(name) for name in rows["stage"].dropna().unique()]
     if len(rows) and stage not in stages:
         raise unknown("stage", stage, stages)
     own = rows[rows["stage"] == stage]
-    return own[own["where"].isna() | own["where"].isin(["host", "device"])]
+    clock = np.where(own["device"] == "cuda", "device", "host")
+    return own[own["where"].isna() | (own["where"] == clock)]
 
 
 def _has_names(steps: Iterable[pd.DataFrame]) -> bool:

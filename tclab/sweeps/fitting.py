@@ -14,15 +14,18 @@ from torch import Tensor
 
 from tclab.graph import CellGraph, Network
 from tclab.masking import get as strategy_of
+from tclab.masking.calibration import cache_stamp
 from tclab.masking.packing import INLINE_BYTES
 from tclab.perturbation import synthetic_perturbations
+from tclab.sweeps.own_code import files_of
 from tclab.sweeps.point import Point
+from tclab.sweeps.rig import tune
 from tclab.training import Step
 from tclab.training.step import WITHOUT_MODEL
 from tclab.training.weighing import Weighed, outlined, weigh
 
 # What a process holds that has imported everything and run a point of no size: measured on Linux, torch 2.13,
-# CPU. One that has started CUDA holds some gigabytes more, on the host.
+# CPU. One that has started CUDA holds more on the host: how much has not been measured, and is in no sum here.
 PROCESS_BYTES = 520 * 1024**2
 # How much more than what is held glibc's heap takes, where tensors of many sizes come and go: measured by
 # benchmarks/memory.py, with both models and batches of 2 to 16. Blocks that are mapped one by one leave no holes.
@@ -36,9 +39,10 @@ class Fits:
 
     **Arguments:**
 
-    - `batch`: what travels with a batch. `shared`: what all ranks' workers hold ready in shared memory.
-    - `process`: the training process before it has a point. `graph`: the graph's edges, and what is looked up in
-      them by a process that makes its own batches.
+    - `batch`: what travels with a batch. `on_device`: batches there at a time, 2 with `double_buffer`.
+    - `shared`: what all ranks' workers hold ready in shared memory.
+    - `process`: the training process before it has a point, and without CUDA.
+    - `graph`: the graph's edges, and what is looked up in them by a process that makes its own batches.
     - `model`: the weights. `kept`: what stays on the device from step to step beside them, the gradients' and the
       optimizer's among it. `step`: the most that one step holds beside all these.
     - `heap`: what the host's allocator keeps beside them, of blocks that came and went.
@@ -60,6 +64,7 @@ class Fits:
     host_limit: int | None
     shared_limit: int | None
     device_limit: int | None
+    on_device: int = 1
 
     @property
     def host(self) -> int:
@@ -70,7 +75,7 @@ class Fits:
     @property
     def device(self) -> int | None:
         """What a CUDA device holds, bytes; `None` on the CPU."""
-        return None if self.on_host else self.model + self.kept + self.step + self.batch
+        return None if self.on_host else self.model + self.kept + self.step + self.on_device * self.batch
 
     @property
     def refusal(self) -> str | None:
@@ -114,7 +119,11 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
 
     The batch is that of the point's own first samples, to the byte. What a step holds is counted on tensors that
     have shapes and no values (see `tclab.training.weighing`): on a CPU that is what torch's allocator hands out.
-    `benchmarks/memory.py` compares it with the resident set of processes that ran.
+    `benchmarks/memory.py` compares it with the resident set of processes that ran. Nothing is timed: `fastest` is
+    weighed with the kernels that are kept for this machine, or else with those that an untuned one has.
+
+    Workers are counted with the batches that they hold ready, not with processes of their own, of which a forked
+    one shares its parent's pages; nor is what CUDA takes of the host.
 
     **Arguments:**
 
@@ -122,7 +131,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     - `memory_bytes`: what the training process may grow to; the memory that is free now unless given.
     """
     point = point.resolved()
-    found = _weighed(_sized(point))
+    found = _weighed(_sized(point), point.device, (*files_of(point).items(), cache_stamp()))
     on_host = point.device == "cpu"
     in_flight = point.ranks * point.workers * (point.prefetch_factor or 0)
     shared_limit = shutil.disk_usage(_SHARED).free if _SHARED.is_dir() else None
@@ -140,6 +149,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
         host_limit=_available() if memory_bytes is None else memory_bytes,
         shared_limit=shared_limit,
         device_limit=None if on_host else _device_bytes(),
+        on_device=2 if point.double_buffer else 1,
     )
 
 
@@ -158,10 +168,12 @@ def _sized(point: Point) -> Point:
 
 
 @lru_cache(maxsize=256)
-def _weighed(point: Point) -> _Found:
+def _weighed(
+    point: Point, device: str, files: object
+) -> _Found:  # files: the same point, and other code or another graph
     graph = _without_lookups(point.cell_graph())
     loading = strategy_of(point.strategy)(graph, ship_edges=point.ship_edges, collation=point.collation)
-    loading.tune(min(point.batch_size, point.micro_batch or point.batch_size), point.dtype, point.device)
+    tune(loading, point, device, timing=False)
     deletions = synthetic_perturbations(graph, point.batch_size, deleted=point.deleted, seed=point.seed).deletions
     if not point.workers or loading.stores:  # workers look up what they encode in copies of their own
         loading.look_up([0], loading.lost_by(deletions.take([0])))
@@ -215,6 +227,8 @@ def _available() -> int | None:
     try:
         group = Path("/sys/fs/cgroup")
         limit = int((group / "memory.max").read_text()) - int((group / "memory.current").read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        limit += int(stat.get("inactive_file", 0))  # cached files, which the system gives back when asked
     except (OSError, ValueError):  # no limit, or no such file
         return free
     return min(free, limit)

@@ -56,7 +56,7 @@ class Launched:
     ) -> None:
         self.ranks = ranks
         self.nodes = nodes
-        self.own_code: dict[str, str] = {}  # of the user's modules that they have imported, as they were then
+        self.has_read: dict[str, Any] = {}  # of the user's modules and folders, as they were then
         self._heard = {node * ranks + place: _Heard() for place in range(ranks)}
         self._rest = b""
         self._killed = False

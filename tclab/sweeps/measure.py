@@ -16,6 +16,7 @@ from tclab.sweeps.point import Point
 from tclab.sweeps.rig import rig
 from tclab.sweeps.rows import columns_of
 from tclab.sweeps.seen import Seen, rows_of_ranks, timelines
+from tclab.sweeps.stamps import folder_stamp
 from tclab.sweeps.together import Together
 from tclab.timing import Demand, Ledger, PeakMemory, Syncs, conditions, syncs
 from tclab.training import HABITS, GateResult, LoadedBatch, Reference, Step, gate
@@ -24,7 +25,7 @@ from tclab.training.step import WITHOUT_MODEL
 
 
 @lru_cache(maxsize=8)
-def _reference(point: Point) -> Reference:
+def _reference(point: Point, stamp: object) -> Reference:
     return gate(
         point.kind,
         point.cell_graph().to(point.device),
@@ -35,11 +36,11 @@ def _reference(point: Point) -> Reference:
 
 
 @lru_cache(maxsize=256)
-def _gate(point: Point, strategy: str, collation: str) -> GateResult:
+def _gate(point: Point, strategy: str, collation: str, stamp: object) -> GateResult:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # its tensors are small: threads would wait for one another longer than they work
     try:
-        return _reference(point).compare(strategy, collation)
+        return _reference(point, stamp).compare(strategy, collation)
     finally:
         torch.set_num_threads(threads)
 
@@ -60,9 +61,8 @@ def gate_of(point: Point) -> GateResult:
         "layers",
     )
     habits = tuple(name for name in point.habits if not HABITS[name].of_the_loop)
-    return _gate(
-        Point(**{name: getattr(point, name) for name in decides}, habits=habits), point.strategy, point.collation
-    )
+    deciding = Point(**{name: getattr(point, name) for name in decides}, habits=habits)
+    return _gate(deciding, point.strategy, point.collation, folder_stamp(point.graph))
 
 
 def _run(point: Point, together: Together | None) -> Seen:

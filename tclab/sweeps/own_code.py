@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import sys
 from pathlib import Path
+from typing import Any
 
 from tclab.errors import InputError
 from tclab.masking import get as strategy_of
 from tclab.models import get as model_of
 from tclab.sweeps.point import Point
+from tclab.sweeps.stamps import folder_stamp
 
 
 def _named(point: Point) -> dict[str, str]:
@@ -47,3 +49,11 @@ def own_code(point: Point) -> dict[str, str]:
         if file is not None and Path(file).is_file():
             found[module] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
     return found
+
+
+def files_of(point: Point) -> dict[str, Any]:
+    """Return what tells whether files that a point reads have changed: its own code's, and its graph folder's."""
+    if point.graph == "synthetic":
+        return {**own_code(point)}
+    folder = str(Path(point.graph).resolve())
+    return {**own_code(point), folder: folder_stamp(folder)}

@@ -19,6 +19,7 @@ from tclab.perturbation import STORES
 from tclab.sweeps.allocators import ALLOCATORS
 from tclab.sweeps.gpus import device_of
 from tclab.sweeps.meeting import MEETING
+from tclab.sweeps.stamps import folder_stamp
 from tclab.training import BUCKET_MB, DTYPES, LOOPS, MODES, OPTIMIZERS, START_METHODS, Exchange
 from tclab.training.habits import applying, checked
 from tclab.training.step import CLIP, WITHOUT_MODEL
@@ -266,7 +267,7 @@ class Point:
         """Return the names of all networks of this point's graph, in order; a folder is read for them."""
         if self.graph == "synthetic":
             return list(NETWORK_SIZES)  # known without making it
-        return list(_whole_graph(self.graph, self.scale, self.seed, self.self_loops).networks)
+        return list(self._whole().networks)
 
     @property
     def kind(self) -> ModelKind:
@@ -310,12 +311,15 @@ class Point:
 
     def cell_graph(self) -> CellGraph:
         """Return the graph that this point runs on, on the CPU; the last few are kept."""
-        graph = _whole_graph(self.graph, self.scale, self.seed, self.self_loops)
+        graph = self._whole()
         networks = self.networks
         if networks is None:
             networks = tuple(self.kind.default_networks(list(graph.networks)))
         graph = _variant(graph, networks, self.variant)
         return graph.without_metabolism() if self.metabolism == "off" else graph
+
+    def _whole(self) -> CellGraph:
+        return _whole_graph(self.graph, self.scale, self.seed, self.self_loops, folder_stamp(self.graph))
 
     def to_dict(self) -> dict[str, Any]:
         """Return every field as JSON can hold it."""
@@ -331,7 +335,7 @@ class Point:
 
 
 @lru_cache(maxsize=4)
-def _whole_graph(graph: str, scale: float | None, seed: int, self_loops: bool) -> CellGraph:
+def _whole_graph(graph: str, scale: float | None, seed: int, self_loops: bool, stamp: object) -> CellGraph:
     if graph == "synthetic":
         assert scale is not None  # checked by Point
         return CellGraph.synthetic(scale, seed, self_loops=self_loops)

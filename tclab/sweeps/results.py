@@ -19,6 +19,7 @@ from tclab.errors import InputError
 from tclab.sweeps.own_code import own_code
 from tclab.sweeps.point import Point
 from tclab.sweeps.rows import SCHEMA, SCHEMA_VERSION, frame
+from tclab.sweeps.stamps import folder_stamp
 from tclab.timing import environment
 
 # The variable that says, as JSON, what a cluster was asked for on whose machine this runs
@@ -42,14 +43,6 @@ _OF_THE_MACHINE = (
 def _machine() -> dict[str, Any]:
     here = environment()
     return {name: here[name] for name in _OF_THE_MACHINE} | {"threads": os.environ.get("OMP_NUM_THREADS")}
-
-
-def folder_stamp(graph: str) -> list[tuple[str, int, int]] | None:
-    """Return name, size and time of every file that a graph is read from."""
-    if graph == "synthetic":
-        return None
-    files = sorted(path for path in Path(graph).rglob("*") if path.is_file())
-    return [(str(f.relative_to(graph)), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
 
 
 def key_of(point: Point) -> str:

@@ -11,7 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
+from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
+from tclab.masking.calibration import WIDTH
 from tclab.perturbation import stored, synthetic_perturbations
 from tclab.sweeps.point import Point
 from tclab.sweeps.together import Together
@@ -61,6 +63,12 @@ class Rig:
         return run(self.step, batches, steps=steps, ledger=told)
 
 
+def tune(half: Strategy, point: Point, device: str, *, timing: bool = True) -> None:
+    """Have a strategy choose what is fastest for a point; see `Strategy.tune`."""
+    size = min(point.batch_size, point.micro_batch or point.batch_size)
+    half.tune(size, point.dtype, device, deleted=point.deleted, width=point.hidden or WIDTH, timing=timing)
+
+
 @contextmanager
 def rig(point: Point, samples: int, together: Together | None = None) -> Iterator[Rig]:
     """Set a resolved point up on so many synthetic samples; what it keeps on disk is gone afterwards.
@@ -76,7 +84,7 @@ def rig(point: Point, samples: int, together: Together | None = None) -> Iterato
     loading = kind(graph, ship_edges=point.ship_edges, collation=point.collation)
     viewing = kind(graph.to(point.device), ship_edges=point.ship_edges)
     for half in (loading, viewing):
-        half.tune(min(point.batch_size, point.micro_batch or point.batch_size), point.dtype, point.device)
+        tune(half, point, point.device)
     with _place(together) as place:
         loading.prepare(perturbations, place / "store")
         try:

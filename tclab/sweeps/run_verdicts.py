@@ -16,8 +16,10 @@ from tclab.timing.verdict import decide
 _ALPHA = 0.05
 
 
-def ratio_of_runs(first: Sequence[Reals], second: Sequence[Reals]) -> tuple[float, tuple[float, float] | None]:
-    """Return how many times as long the second runs' steps take as the first's, and its 95 % interval.
+def ratio_of_runs(
+    first: Sequence[Reals], second: Sequence[Reals], *, alpha: float = _ALPHA
+) -> tuple[float, tuple[float, float] | None]:
+    """Return how many times as long the second runs' steps take as the first's, and its interval.
 
     The ratio of the medians over steps. Each side's interval is `tclab.timing.statistics.intervals` of its log
     seconds, run by run; the two are put together as of independent estimates (Zou and Donner, Statistics in
@@ -27,13 +29,14 @@ def ratio_of_runs(first: Sequence[Reals], second: Sequence[Reals]) -> tuple[floa
     **Arguments:**
 
     - `first`, `second`: for each run its steps' seconds.
+    - `alpha`: the chance that the interval may miss: 95 % is for a ratio alone, of k each takes a k-th of it.
     """
     logs = [[np.log(np.asarray(run, dtype=np.float64)) for run in side] for side in (first, second)]
     a, b = (float(np.median(np.concatenate(side))) for side in logs)
     units = [thicken(side)[0] for side in logs]
     if any(sum(map(len, side)) < FEWEST for side in units):
         return float(np.exp(b - a)), None
-    (low_a, high_a), (low_b, high_b) = (intervals(side, [1 - _ALPHA])[0] for side in units)
+    (low_a, high_a), (low_b, high_b) = (intervals(side, [1 - alpha])[0] for side in units)
     low = b - a - np.hypot(b - low_b, high_a - a)
     high = b - a + np.hypot(high_b - b, a - low_a)
     return float(np.exp(b - a)), (float(np.exp(low)), float(np.exp(high)))

@@ -24,7 +24,7 @@ from tclab.sweeps.allocators import ALLOCATORS
 from tclab.sweeps.gpus import check_enough, device_of, gpus, listed
 from tclab.sweeps.launched import HANG_SECONDS, Launched
 from tclab.sweeps.meeting import call, end, fail, failure, over
-from tclab.sweeps.own_code import own_code, own_modules
+from tclab.sweeps.own_code import files_of, own_modules
 from tclab.sweeps.point import Point
 from tclab.sweeps.rows import columns_of, frame, table
 
@@ -33,7 +33,7 @@ class _Child:
     """A child process that serves points, and what it says when it dies."""
 
     def __init__(self, environment: dict[str, str]) -> None:
-        self.own_code: dict[str, str] = {}  # of the user's modules that it has imported, as they were then
+        self.has_read: dict[str, Any] = {}  # of the user's modules and folders, as they were then
         self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (close() ends it)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tclab.sweeps.child"],
@@ -142,6 +142,13 @@ def _killed_for_memory() -> int | None:
 
 
 @atexit.register
+def _end_all() -> None:
+    """Have the point under way end at once, and no other begin: a process that exits waits for nothing."""
+    _over.set()
+    abandon()
+    close_children()
+
+
 def close_children() -> None:
     """End every child that is kept warm; the next point starts a new one."""
     with _lock:
@@ -193,21 +200,24 @@ def answer_of(
     with _lock:
         key = _key(point, memory_bytes)
         child = None if fresh else _children.pop(key, None)
-        own = own_code(point)
-        if child is not None and (not child.alive or any(child.own_code.get(m, h) != h for m, h in own.items())):
-            child.close()  # dead, or it has imported code that has changed since
+        files = files_of(point)
+        if child is not None and (not child.alive or any(child.has_read.get(f, s) != s for f, s in files.items())):
+            child.close()  # dead, or it has read files that have changed since
             child = None
         if child is None:
             child = _started(point, memory_bytes)
-        child.own_code |= own
-        _running.append(child)
+        child.has_read |= files
+        owned = (threading.get_ident(), child)
+        _running.append(owned)
         try:
+            _check_not_over()
             answer = child.ask(request, hang_seconds=hang_seconds)
+            _check_not_over()  # or a point that the exit ended would be kept as one that failed
         except BaseException:  # an interrupt: what the child is at cannot be taken up again
             child.close()
             raise
         finally:
-            _running.remove(child)
+            _running.remove(owned)
         if isinstance(answer, str) or fresh or any(row["status"] == "oom" for row in answer):
             child.close()  # a new one for the next point: this one is dead, or holds too much
         else:
@@ -239,13 +249,25 @@ def warm_up(allocator: str = "default") -> None:
         _lock.release()
 
 
-_running: list[_Child | Launched] = []
+_running: list[tuple[int, _Child | Launched]] = []  # what is at work, and the thread that waits for it
+_over = threading.Event()  # this process is exiting
 
 
-def abandon() -> None:
-    """Kill what is at work now, with all its ranks; its point ends with `failed: killed by SIGKILL`."""
-    for child in tuple(_running):
-        child.kill()
+def _check_not_over() -> None:
+    if _over.is_set():
+        raise RuntimeError("this process is exiting, and runs no other point")
+
+
+def abandon(thread: int | None = None) -> None:
+    """Kill what is at work now, with all its ranks; its point ends with `failed: killed by SIGKILL`.
+
+    **Arguments:**
+
+    - `thread`: by its `ident`, the one whose point is ended; every thread's unless given.
+    """
+    for owner, child in tuple(_running):
+        if thread in (None, owner):
+            child.kill()
 
 
 def run_on_machines(
@@ -268,7 +290,8 @@ def run_on_machines(
     launched = Launched(
         point.ranks // point.machines, environment, nodes=point.machines, node=node, endpoint=endpoint
     )
-    _running.append(launched)
+    owned = (threading.get_ident(), launched)
+    _running.append(owned)
     answer: list[dict[str, Any]] | str = []
     try:
         with _ending_with_others(launched, over if node else failure) as told:
@@ -287,7 +310,7 @@ def run_on_machines(
         launched.close()
         raise
     finally:
-        _running.remove(launched)
+        _running.remove(owned)
         if not node:  # ranks elsewhere that hang would be waited for without an end
             end(answer if isinstance(answer, str) else "")
     return answer

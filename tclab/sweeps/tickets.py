@@ -18,8 +18,9 @@ import pyarrow as pa
 from tclab import __version__
 from tclab.sweeps.own_code import own_code
 from tclab.sweeps.point import Point
-from tclab.sweeps.results import Results, folder_stamp
+from tclab.sweeps.results import Results
 from tclab.sweeps.rows import SCHEMA_VERSION
+from tclab.sweeps.stamps import folder_stamp
 from tclab.timing import environment
 
 # What the submitting side knows of the software that a job will run; the machine is the job's to know.
