@@ -13,6 +13,7 @@ from tclab import InputError, masking
 from tclab.graph import CellGraph
 from tclab.models import ModelKind
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
+from tclab.sweeps.child import end_with_parent
 from tclab.training import Batches, Exchange, Shard, Step, loader, run_plain
 
 STEPS, BATCH = 3, 2
@@ -35,6 +36,9 @@ CASES = {
     "some delete nothing": {**HETERO, "deleted": "some"},
     "accumulated": {**HETERO, "accumulate": 3},
     "accumulated, exchanged each time": {**HETERO, "accumulate": 3, "no_sync": False},
+    "sliced": {**HETERO, "micro_batch": 1},
+    "sliced, uneven": {**HETERO, "micro_batch": 1, "left": 1},
+    "sliced, accumulated": {**HETERO, "micro_batch": 1, "accumulate": 3},
     "small buckets": {**HETERO, "bucket_cap_mb": 0.05},
     "static graph": {**HETERO, "static_graph": True},
     "static graph, accumulated": {**HETERO, "static_graph": True, "accumulate": 3},
@@ -99,13 +103,15 @@ def train(case, rank, ranks, folder, *, together=True):
         learning_rate=1e-2, clip=0.5, exchange=exchange,
     )  # fmt: skip
     shard, size = (Shard(rank, ranks), BATCH) if together else (None, BATCH * ranks)
-    data = Batches(loading, samples, size, shard=shard, keep_last=True)
+    micro_batch = case.get("micro_batch") if together else None  # one process goes through the batch as a whole
+    data = Batches(loading, samples, size, shard=shard, keep_last=True, micro_batch=micro_batch)
     losses = torch.stack(run_plain(step, loader(data, workers=0), steps=len(data)))
     loading.close()
     return losses.tolist(), [p.detach() for p in step.model.parameters()]
 
 
 def main(folder):
+    end_with_parent()  # torchrun, which a test that takes too long kills
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")

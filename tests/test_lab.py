@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from tclab import lab
-from tclab.lab.charts import _SHAPES, STRATEGY_COLOURS, bytes_text
+from tclab.lab.charts import _SHAPES, bytes_text
+from tclab.lab.colours import STRATEGY_COLOURS
 from tclab.masking import names
-from tclab.sweeps.rows import frame, table
+from tclab.sweeps.rows import SCHEMA, frame, table
 from tclab.timing import SAME, Pair
 
 
@@ -95,10 +96,14 @@ def test_a_bar_says_what_has_no_figure_and_what_cannot_be_told_apart(rows):
 @pytest.mark.parametrize("chart", CHARTS)
 def test_charts_of_a_real_run(chart, root):
     """Nine points, three strategies and three batch sizes, as a run of explore.ipynb on two cores kept them."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
     import vl_convert
 
-    recorded = frame(pq.read_table(root / "tests" / "recorded_rows.parquet"))
+    rows = pq.read_table(root / "tests" / "recorded_rows.parquet")
+    recorded = frame(
+        pa.concat_tables([SCHEMA.empty_table(), rows], promote_options="default")
+    )  # columns came since
     drawn = chart(recorded)
     assert "2 cores" in drawn.to_dict()["title"]["subtitle"][0]
     assert all(name in str(drawn.to_dict()) for name in ("node_mask", "edge_mask", "gpu_mask"))

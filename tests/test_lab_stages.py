@@ -9,7 +9,7 @@ from stage_rows import HOST, RUN, WORKER, every_mode, lost, point_rows
 
 from tclab import lab
 from tclab.lab import parts
-from tclab.lab.charts import STAGE_COLOURS
+from tclab.lab.colours import STAGE_COLOURS
 from tclab.sweeps.rows import frame, table
 from tclab.timing import STAGES
 

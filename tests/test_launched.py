@@ -16,7 +16,7 @@ from tclab.lab.charts import where_measured
 from tclab.masking import registry
 from tclab.sweeps import Progress, close_children, gpus, running
 from tclab.sweeps.gpus import Gpus, device_of, ranks_of
-from tclab.sweeps.launched import Launched
+from tclab.sweeps.launched import Launched, _Heard
 from tclab.sweeps.running import abandon, rows_of
 
 
@@ -107,7 +107,7 @@ def test_rows_of_ranks_add_up_and_tell_the_exchange(rows):
     assert row["samples_per_second"] == pytest.approx(2 * 2 / row["median_seconds"])
     assert row["gradient_bytes"] == 4 * sum(p.numel() for p in _model(tiny()).parameters())
     assert row["buckets"] >= 1
-    assert row["host_closure"] == pytest.approx(1.0, abs=0.02)
+    assert row["host_closure"] == pytest.approx(1.0, abs=0.1)  # the worst rank; exact below
     each = {where: own.set_index("stage")["samples_seconds"] for where, own in frame.groupby("where")}
     for where, whole in (("host", "step"), ("rank 0", "whole"), ("rank 1", "whole")):
         stages = each[where].drop([name for name in (whole, "overlapped") if name in each[where]])
@@ -282,6 +282,24 @@ def _stop_ends_all_ranks(kept):
     assert took < 10  # 2 s on a machine that is not shared
 
 
+def test_a_hang_is_of_a_rank_here_only_where_another_here_came_farther(monkeypatch):
+    launched = Launched.__new__(Launched)
+    monkeypatch.setattr(Launched, "_stderr", lambda self, rank: "")
+
+    def hanging(ranks, nodes, *entered):
+        launched.ranks, launched.nodes, launched.own_fault = ranks, nodes, False
+        launched._heard = {rank: _Heard(None, number, "backward") for rank, number in enumerate(entered)}
+        return launched._hanging(20), launched.own_fault
+
+    words = "no rank moved for 20 s, and"
+    alone = f"failed: a rank hung, which one is not known: {words} all were at backward"
+    assert hanging(2, 1, 5, 5) == (alone, False)
+    elsewhere = f"failed: a rank hung, one here or one on another machine: {words} all here were at backward"
+    assert hanging(1, 2, 5) == hanging(2, 2, 5, 5) == (elsewhere, False)
+    assert hanging(2, 2, 5, 4) == (f"failed: rank 1 hung: {words} it was at backward", True)
+    assert hanging(1, 1, 5) == (f"failed: rank 0 hung: {words} it was at backward", True)
+
+
 def test_a_wrong_exchange_is_a_row_in_words():
     row = of_the_step(tclab.run(tiny(gather_interval=2)))
     assert row["status"].startswith("failed: rank ")
@@ -310,6 +328,7 @@ def test_gpus_become_device_and_ranks(monkeypatch):
 
 def test_a_gpu_that_is_dead_is_named_and_the_others_are_used(monkeypatch):
     monkeypatch.setattr(gpus, "listed", lambda: ["0", "1", "2"])
+    monkeypatch.setattr(running, "listed", gpus.listed)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(gpus, "_tried", lambda names: {"0": None, "1": "CUDA error: unknown error", "2": None})
     gpus.gpus.cache_clear()
@@ -317,6 +336,9 @@ def test_a_gpu_that_is_dead_is_named_and_the_others_are_used(monkeypatch):
         with pytest.warns(UserWarning, match="GPU 1 is listed and does not answer: CUDA error: unknown error"):
             assert gpus.gpus().good == ("0", "2")
         assert ranks_of("auto") == ranks_of(2) == ("cuda", 2)
+        for number in (1, 2):  # one rank, too, must not be put on the first that is listed
+            point = tiny(ranks=number, device="cuda", strategy="node_mask")
+            assert running._environment(point, None)["CUDA_VISIBLE_DEVICES"] == "0,2"
         assert device_of("cpu") == "cpu"
         assert device_of("auto") == "cuda"
         for device in ("auto", "cuda"):
@@ -324,6 +346,41 @@ def test_a_gpu_that_is_dead_is_named_and_the_others_are_used(monkeypatch):
                 ranks_of(3, device)
     finally:
         gpus.gpus.cache_clear()
+
+
+def test_where_no_gpu_answers_that_is_said_before_anything_starts(monkeypatch):
+    monkeypatch.setattr(gpus, "listed", lambda: ["0", "1"])
+    monkeypatch.setattr(running, "listed", lambda: ["0", "1"])
+    monkeypatch.setattr(gpus, "_tried", lambda names: dict.fromkeys(names, "CUDA error: unknown error"))
+    gpus.gpus.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match="GPU 0 is listed and does not answer"):
+            gpus.gpus()
+        for asked in ("auto", 1):
+            with pytest.raises(InputError, match=r"1 rank needs 1 GPU, and there is 0 GPUs here; GPU 0 is listed"):
+                ranks_of(asked)
+        with pytest.raises(InputError, match="1 rank needs 1 GPU"):
+            running._environment(tiny(ranks=1, device="cuda"), None)
+        assert ranks_of(0) == ("cpu", 1)
+    finally:
+        gpus.gpus.cache_clear()
+
+
+def test_what_is_warm_on_a_gpu_ends_before_another_kind_of_point_takes_it(monkeypatch):
+    class Kept:
+        closed = False
+
+        def close(self):
+            self.closed = True
+
+    kept = {key: Kept() for key in ((1, "jemalloc", None, "cuda"), (1, "default", None, "cpu"))}
+    monkeypatch.setattr(running, "_children", dict(kept))
+    monkeypatch.setattr(running, "_Child", lambda environment: Kept())
+    running._started(tiny(ranks=1), None)
+    assert not any(child.closed for child in kept.values())
+    running._started(tiny(ranks=1, device="cuda"), None)
+    assert [child.closed for child in kept.values()] == [True, False]
+    assert list(running._children) == [(1, "default", None, "cpu")]
 
 
 def test_gpus_are_tried_in_processes_of_their_own():

@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rank_cases import CASES, DIFFERENT, LOSSY, train
 
-from tclab import InputError
+from tclab import InputError, masking
+from tclab.graph import CellGraph
 from tclab.models import Peers
+from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.torchrun import command, threads_of
-from tclab.training import Exchange, Shard
+from tclab.training import Batches, Exchange, Shard
+from tclab.training.ddp import check_slices
 
 
 @pytest.fixture(scope="module", params=[1, 2, 4], ids=lambda ranks: f"{ranks} ranks")
@@ -24,7 +27,7 @@ def trained(request, root, tmp_path_factory):
     done = subprocess.run(
         command(request.param, module="rank_cases", arguments=[str(folder)]),
         env={**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(folder)},
-        capture_output=True, text=True, timeout=400,
+        capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-5000:]
     return request.param, folder, json.loads((folder / "found.json").read_text())
@@ -114,6 +117,29 @@ def test_the_command_for_one_machine_and_for_several():
             command(2, nodes=2, **bad)
     with pytest.raises(InputError, match="node is 2, expected 0 to 1"):
         command(2, nodes=2, node=2, endpoint="gpu1:29400")
+
+
+def test_a_static_graph_needs_as_many_slices_on_every_rank_in_its_first_batch():
+    """It is learned in a batch that exchanges after each slice: ranks would wait for exchanges that never come."""
+    graph = CellGraph.synthetic(0.01).without_metabolism().select(2)
+    samples = synthetic_perturbations(graph, 3, deleted=2)
+
+    def slices(ranks, micro_batch):
+        shards = [Shard(rank, ranks) for rank in range(ranks)]
+        loading = masking.get("node_mask")(graph)
+        made = [Batches(loading, samples, 2, shard=s, keep_last=True, micro_batch=micro_batch)[0] for s in shards]
+        (known,) = {one.batch.parts[0].known["slices"] for one in made}
+        assert known == tuple(len(one.batch.parts) for one in made)
+        return known
+
+    assert slices(2, 1) == (1, 2)
+    assert slices(4, 1) == (1, 1, 1, 1)  # one has none, and one that stands in
+    assert slices(2, None) == (1, 1)
+    how = Exchange(static_graph=True)
+    check_slices(how, (2, 2))
+    check_slices(Exchange(), (2, 1))
+    with pytest.raises(InputError, match="static_graph is True, and ranks have 2, 1 slices of their first batch"):
+        check_slices(how, (2, 1))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """What more ranks bring: the points, their charts from rows made by hand, and a step on paper."""
 
+from dataclasses import replace
+
+import pandas as pd
 import pytest
 import vl_convert
 from hypothesis import given
@@ -9,7 +12,8 @@ from test_lab import row
 
 from tclab import InputError, lab
 from tclab.sweeps import Link, accumulated, by_ranks, cores_slowdown, step_on_paper, strong_scaling, weak_scaling
-from tclab.sweeps.rows import frame, table
+from tclab.sweeps.rows import columns_of, frame, table
+from tclab.sweeps.seen import Seen, cycles, rows_of_ranks
 
 HOW = {"scale": 0.02, "networks": 2, "device": "cpu", "steps": 4}
 
@@ -47,6 +51,21 @@ def test_accumulation_takes_a_step_after_as_many_samples():
 def test_ranks_that_cannot_be_are_one_clear_line(points, ranks, words):
     with pytest.raises(InputError, match=words):
         points(ranks=ranks, batch_size=8, **HOW)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"accumulate": 4}, "accumulate is 4, expected none: ranks and batch_size decide it"),
+        ({"gpus": 2}, "gpus is 2, expected none"),
+        ({"batch_sizes": "1,2"}, "batch_sizes is '1,2', expected none"),
+        ({"steps": "4,8"}, "steps is '4,8', expected one value"),
+        ({"machines": "1,2"}, "machines is '1,2', expected one value"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(more, words):
+    with pytest.raises(InputError, match=words):
+        weak_scaling(ranks="1,2", batch_size=8, **{**HOW, **more})
 
 
 def step(ranks, seconds, *, accumulate=1, **fields):
@@ -125,6 +144,25 @@ def test_charts_of_scaling_are_pictures_that_say_what_ran(rows):
         assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
 
 
+def test_a_rate_is_of_whole_optimizer_steps_however_many_batches_make_one():
+    """Three batches of which one steps: 0.1, 0.1, 0.4 s. The median batch steps nothing."""
+    assert cycles([0.1, 0.1, 0.4, 0.1, 0.1, 0.4, 0.1], 3).tolist() == pytest.approx([0.2, 0.2])
+    assert cycles([0.1, 0.4, 0.1, 0.1, 0.4, 0.1], 3).tolist() == pytest.approx([0.2, 0.2])  # begun anywhere
+    assert cycles([0.1, 0.3], 3).tolist() == pytest.approx([0.2])  # too few for a whole one
+    assert cycles([0.1, 0.3], 1).tolist() == [0.1, 0.3]
+    point = weak_scaling(ranks=1, batch_size=4, models="hetero_cell", **HOW)[0]
+    point = replace(point, accumulate=3)
+    timeline = {"host": {"step": [0.1, 0.1, 0.4] * 3, "forward": [0.1] * 9, "optimizer": [0.3] * 3}}
+    seen = Seen(timeline, None, None, {}, {"host": 1.0}, 1.0, 1, 1, None, [{}, {}])
+    every = {**columns_of(point), "device": "cpu"}
+    made = frame(table(rows_of_ranks(point, every, [seen])))
+    (whole,) = made[made["stage"] == "step"].to_dict("records")
+    assert whole["median_seconds"] == pytest.approx(0.1)
+    assert whole["samples_per_second"] == pytest.approx(4 / 0.2)
+    ((drawn,),) = lab.accumulation(made).to_dict()["datasets"].values()
+    assert [drawn["low"], drawn["high"]] == pytest.approx([20.0, 20.0])  # each optimizer step took as long
+
+
 def test_rows_of_points_are_those_of_the_points(rows):
     (point,) = weak_scaling(ranks=2, batch_size=4, models="hetero_cell", **{**HOW, "networks": 9})
     assert set(lab.rows_of_points(rows, [point])["ranks"]) == {2}
@@ -190,11 +228,19 @@ def test_bad_figures_on_paper_are_one_clear_line():
 
 def test_steps_at_more_ranks_are_made_of_those_that_were_measured(rows):
     found = lab.steps_on_paper(rows, Link(4e8, 0.0), ranks=[8, 512]).set_index("ranks")
-    assert found["compute"].tolist() == pytest.approx([0.1, 0.1])
-    assert found["waiting"].tolist() == pytest.approx([0.0, 0.0], abs=1e-12)
+    assert found.index.tolist() == [2, 8, 512]
+    assert found["compute"].tolist() == pytest.approx([0.09] * 3)  # of two ranks, without what they exchanged
+    assert found["waiting"].tolist() == pytest.approx([0.0] * 3, abs=1e-12)
+    assert found["measured"].isna().tolist() == [False, True, True]
+    assert (found["measured"][2], found["ratio"][2]) == pytest.approx((0.125, (0.09 + 0.01) / 0.125))
     assert found["communication"][8] == pytest.approx(14 * 4e6 / 8 / 4e8)
-    assert found["steps an epoch"].tolist() == [-(-265_851 // 32), -(-265_851 // 2048)]
+    assert found["steps an epoch"].tolist() == [-(-265_851 // n) for n in (8, 32, 2048)]
     assert found["epoch"][8] == pytest.approx(found["step"][8] * found["steps an epoch"][8])
+    capped = lab.steps_on_paper(rows.assign(bucket_cap_mb=1.0), Link(4e8, 0.0), ranks=[8]).set_index("ranks")
+    assert found["overlapped"][8] == 0.0 < capped["overlapped"][8]  # in the buckets that were measured
+    four = frame(table(stages_of(4, 0.25, {"backward": 0.1}, late=(0.25,) * 4)))
+    both = lab.steps_on_paper(pd.concat([rows, four]), Link(4e8, 0.0), ranks=[4, 8]).set_index("ranks")
+    assert both["compute"].tolist() == pytest.approx([0.09, 0.18, 0.09])  # four shared two cores; eight would not
     alone = rows[rows["ranks"] == 1]
     assert lab.steps_on_paper(alone, Link(1e9, 0.0), ranks=[8]).empty  # what is exchanged is not known
 

@@ -12,8 +12,10 @@ import pytest
 
 import tclab
 from tclab import InputError, Point, lab
+from tclab.masking import registry
 from tclab.sweeps import Results, meeting, running, slurm, slurm_queue, sweeping
 from tclab.sweeps.gpus import ranks_on_machines
+from tclab.sweeps.results import WHERE
 from tclab.sweeps.rows import table
 from tclab.sweeps.slurm_options import checked, machine_of, minutes_of
 from tclab.sweeps.sweeping import not_measured
@@ -103,6 +105,7 @@ class Fake:
             assert submitit.core.utils.DelayedSubmission.load(path).result() is None
         finally:
             signal.signal(signal.SIGTERM, before)
+            os.environ.pop(WHERE, None)
             sys.path[:] = search
 
     def send(self, points, **options):
@@ -180,6 +183,7 @@ def test_options_that_were_left_open_are_left_to_the_cluster():
         ({"nodes": 2}, "nodes is not an option of the sweep's: it is a field of the point"),
         ({"time": "long"}, "time is 'long', expected minutes"),
         ({"points_per_job": 0}, "points_per_job is 0, expected a whole number of at least 1"),
+        ({"refuse": True}, "refuse is for executor='local'"),
         ({"budget_seconds": 5}, "budget_seconds is for executor='local'"),
     ],
 )
@@ -319,6 +323,8 @@ def test_rows_of_another_partition_do_not_stand_in(fake, monkeypatch):
     assert fake.statuses(points(1), partition="debug", time=5, account="me") == ["ok"]
     assert fake.submissions() == 1
     fake.send(points(1), partition="small")
+    fake.run("2")  # on as good as the same machine: it measures, and takes nothing for its own that is there
+    assert len(Results(fake.results).frame()) == 2
     monkeypatch.setenv("SBATCH_CONSTRAINT", "a100")
     fake.send(points(1), partition="debug")
     assert fake.submissions() == 3
@@ -479,6 +485,29 @@ def test_a_ticket_is_named_by_what_decides_its_rows(tmp_path, monkeypatch):
     }
 
 
+def test_rows_of_an_earlier_version_of_the_user_s_own_code_are_not_kept(fake, tmp_path, monkeypatch):
+    code = tmp_path / "own_sent.py"
+    code.write_text(
+        "from tclab import masking\n\n@masking.register\n"
+        "class Own(masking.get('node_mask')):\n    name = 'own_sent'\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
+    import own_sent  # noqa: F401
+
+    try:
+        wanted = points(1, strategy="own_sent")
+        fake.send(wanted)
+        fake.run("1")
+        assert fake.statuses(wanted) == ["ok"]
+        assert fake.submissions() == 1
+        code.write_text(code.read_text() + "    # faster\n")
+        fake.send(wanted)
+        assert fake.submissions() == 2
+    finally:
+        sys.modules.pop("own_sent")
+
+
 def test_tickets_are_written_whole_and_sending_again_forgets_what_landed(tmp_path):
     tickets = Tickets(Results(tmp_path))
     assert tickets.sent("a") is tickets.landed("a") is tickets.rows("a") is None
@@ -527,6 +556,56 @@ def test_ranks_that_failed_elsewhere_end_those_that_wait_for_them_and_those_that
         time.sleep(1.0)  # it has been seen by now
     assert told == []
     assert not speaking.killed.is_set()
+
+
+class Ranks:
+    """Ranks of one machine, with what they say in the end."""
+
+    says, own_fault, seconds = [], False, 0.0
+
+    def __init__(self, ranks, environment, **where):
+        self.killed = threading.Event()
+        self.kill = self.killed.set
+        self.finish = self.close = lambda: None
+
+    def ask(self, request, **options):
+        time.sleep(self.seconds)
+        return self.says
+
+    def wait(self):
+        assert self.killed.wait(60)
+        return "failed: killed by SIGKILL"
+
+
+def test_what_began_on_another_machine_is_told_as_it_was_said_there(tmp_path, monkeypatch):
+    (point,) = points(1, ranks=2, machines=2)
+    lost = "failed: rank 0: RuntimeError: Connection closed by peer"
+    killed = "failed: rank 1 killed by SIGKILL"
+    monkeypatch.setattr(running, "Launched", Ranks)
+    monkeypatch.setattr(Ranks, "says", lost)
+    for own_fault, reason in ((False, killed), (True, lost)):
+        monkeypatch.setenv(meeting.MEETING, str(tmp_path / f"{own_fault}.meeting"))
+        monkeypatch.setattr(Ranks, "own_fault", own_fault)
+        late = threading.Timer(1.0, meeting.fail, [killed])
+        late.start()
+        assert running.run_on_machines(point, 0) == reason
+        late.join()
+        assert meeting.over() == reason
+
+
+def test_ranks_that_hang_end_when_the_first_machine_is_through(tmp_path, monkeypatch):
+    (point,) = points(1, ranks=2, machines=2)
+    monkeypatch.setenv(meeting.MEETING, str(tmp_path / "a.meeting"))
+    monkeypatch.setattr(running, "Launched", Ranks)
+    monkeypatch.setattr(running, "_OWN_WORDS_SECONDS", 0.1)
+    other = threading.Thread(target=running.run_on_machines, args=(point, 1, "host:1"))
+    other.start()
+    assert meeting.over() is None
+    assert running.run_on_machines(point, 0) == []
+    other.join(60)
+    assert not other.is_alive()
+    assert meeting.over() == ""
+    assert meeting.failure() is None  # it was ended, and did not fail
 
 
 def test_rows_of_two_kinds_of_machine_are_warned_of(fake, monkeypatch):
@@ -579,6 +658,7 @@ def test_the_grid_counts_the_gpus_of_the_nodes():
         ((3, 4), ("cuda", 3)),
         (("2", "4"), ("cuda", 2)),
         ((0, 4), ("cpu", 1)),
+        (("0", 4), ("cpu", 1)),
         (("auto", 0), ("cpu", 1)),
         (("auto", None, 2), ("cpu", 2)),
         ((4, None, 2), ("cpu", 4)),

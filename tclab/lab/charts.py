@@ -6,30 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
-# Okabe and Ito's colour-blind safe palette, then Paul Tol's muted one for what it lacks; the same strategy has the
-# same colour in every chart, and points have shapes too.
-STRATEGY_COLOURS = {
-    "subgraph": "#999999",
-    "edge_mask": "#d55e00",
-    "stored_index": "#e69f00",
-    "stored_mask": "#f0c340",
-    "gpu_mask_loop": "#cc79a7",
-    "gpu_mask": "#8a4fa0",
-    "gpu_mask_cached": "#5b2a86",
-    "gpu_filter": "#56b4e9",
-    "node_mask": "#009e73",
-    "indices": "#0072b2",
-    "gene_mask_cache": "#882255",
-    "dense": "#117733",
-    "delta": "#9fe8dc",
-    "khop_1": "#332288",
-    "khop_2": "#88ccee",
-    "khop_3": "#ddcc77",
-    "sampled_edges": "#aa4499",
-    "fastest": "#661100",
-}
+from tclab.lab.colours import STAGE_COLOURS, STRATEGY_COLOURS
+from tclab.sweeps.seen import cycles
+
 _OWN = ("#000000", "#7f3b08", "#4d4d4d")  # strategies of a user's own, in order
 _SHAPES = (
     "circle",
@@ -85,6 +67,13 @@ def _steps(rows: pd.DataFrame) -> pd.DataFrame:
     steps = rows[(rows["stage"] == "step")].copy()
     steps["low"] = steps["batch_size"] * steps["ranks"] / steps["q3_seconds"]
     steps["high"] = steps["batch_size"] * steps["ranks"] / steps["q1_seconds"]
+    adding_up = (steps["accumulate"] > 1).fillna(False) & (steps["status"] == "ok")
+    for at, row in steps[adding_up].iterrows():  # as samples_per_second: over whole steps of the optimizer
+        q1, q3 = np.quantile(cycles(row["samples_seconds"], int(row["accumulate"])), [0.25, 0.75])
+        steps.loc[at, ["low", "high"]] = (
+            row["batch_size"] * row["ranks"] / q3,
+            row["batch_size"] * row["ranks"] / q1,
+        )
     steps["way"] = steps["model"] + " · " + steps["strategy"]
     return steps
 
@@ -286,29 +275,6 @@ def bytes_per_batch(rows: pd.DataFrame) -> alt.LayerChart:
     text = alt.Chart(ok).mark_text(align="left", dx=4).encode(y=y, x=x, text="label:N")
     more = f"{_range(chosen, 'batch_size')}, {_range(chosen, 'networks')}"
     return (bars + text).properties(width=_WIDTH, title=_title("Bytes of a batch", rows, more))
-
-
-# In the order in which a batch goes through them. Kinds of work share a hue: making a batch is yellow to orange,
-# masks are red, the model blue, the update green; waiting and what lies between are greys.
-STAGE_COLOURS = {
-    "sample": "#f0e442",
-    "wait": "#b0b0b0",
-    "transfer": "#e69f00",
-    "mask": "#d55e00",
-    "collate": "#8c5a2b",
-    "forward": "#56b4e9",
-    "loss": "#cc79a7",
-    "gather": "#882255",
-    "backward": "#0072b2",
-    "waiting": "#b9a3d0",
-    "communication": "#5b2a86",
-    "clip": "#7fd6b8",
-    "optimizer": "#009e73",
-    "log": "#000000",
-    "loop": "#8a7a9b",
-    "other": "#5f5f5f",
-    "idle": "#ececec",
-}
 
 
 def stages(rows: pd.DataFrame) -> alt.Chart:

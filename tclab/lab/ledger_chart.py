@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.lab.charts import STAGE_COLOURS
+from tclab.lab.colours import STAGE_COLOURS
 from tclab.lab.parts import seconds_text
 from tclab.lab.timeline import nothing
 from tclab.timing import Ledger

@@ -20,6 +20,8 @@ SAVED = "panel.json"  # in the results folder: what the last sweep of a panel wa
 class PanelState:
     """The parameters of the sweep notebook, each with its name there, so that a panel, papermill and Python agree.
 
+    Those that tell a cluster about its jobs are left out: a panel sweeps on its own machine.
+
     Lists are text with commas between; "auto" and "none" are as `tclab.grid` reads them.
 
     **Raises:** `InputError` for a parameter that the sweep notebook has not (`of`), a value out of its range

@@ -9,10 +9,11 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from tclab.lab.charts import STAGE_COLOURS, _colour, _plain, _shape, _title
+from tclab.lab.charts import _colour, _plain, _shape, _steps, _title
+from tclab.lab.colours import STAGE_COLOURS
 from tclab.lab.published import RECORDS, steps_per_epoch
 from tclab.lab.timeline import nothing
-from tclab.sweeps import Link, Point, step_on_paper
+from tclab.sweeps import Link, Point, cores_slowdown, step_on_paper
 
 _WIDTH, _HEIGHT = 300, 240
 _KEY = ["model", "strategy", "ranks", "batch_size", "accumulate"]
@@ -167,9 +168,7 @@ def accumulation(rows: pd.DataFrame) -> Any:
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     if ok.empty:
         return nothing("No accumulation was measured.")
-    frame = _plain(ok, [*_KEY, "samples_per_second", "q1_seconds", "q3_seconds", "median_seconds"])
-    frame["low"] = frame["samples_per_second"] * frame["median_seconds"] / frame["q3_seconds"]
-    frame["high"] = frame["samples_per_second"] * frame["median_seconds"] / frame["q1_seconds"]
+    frame = _plain(_steps(ok), [*_KEY, "samples_per_second", "low", "high"])
     frame["way"] = [
         f"{row['ranks']:.0f} rank{'s' if row['ranks'] > 1 else ''} × {row['accumulate']:.0f} batches of "
         f"{row['batch_size']:.0f}"
@@ -182,7 +181,7 @@ def accumulation(rows: pd.DataFrame) -> Any:
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title="samples a second"), x2="high:Q"),
         base.mark_point(filled=True, size=70, opacity=1).encode(x="samples_per_second:Q", shape=_shape(ok)),
     ]
-    more = f"effective batch {' and '.join(map(str, effective))}; line: quartiles"
+    more = f"effective batch {' and '.join(map(str, effective))}; line: quartiles of optimizer steps"
     title = _title("More ranks, or more batches to a step of the optimizer", rows, more)
     return alt.layer(*layers).properties(width=420, height=alt.Step(24), title=title)
 
@@ -217,8 +216,11 @@ def epoch_steps(rows: pd.DataFrame, *, samples: int = RECORDS) -> Any:
 def steps_on_paper(rows: pd.DataFrame, link: Link, *, ranks: Iterable[int], samples: int = RECORDS) -> pd.DataFrame:
     """Return what a step, and an epoch, would take at other numbers of ranks, for each model and strategy.
 
-    Of the steps at the fewest ranks that were measured, each rank with the same batch; see `step_on_paper` for what
-    is assumed. Seconds; no row of this was measured.
+    Of the steps at the fewest ranks above one that were measured, each rank with the same batch: what DDP itself
+    costs is in them, waiting and exchange are taken out. See `step_on_paper` for what is assumed. Seconds.
+
+    The numbers above one that were measured have a row too, with ranks that share this machine's cores, and with
+    what was `measured` there, and `ratio`, predicted over measured; both are missing in all other rows.
 
     **Arguments:**
 
@@ -226,29 +228,49 @@ def steps_on_paper(rows: pd.DataFrame, link: Link, *, ranks: Iterable[int], samp
     - `link`: of each rank. `ranks`: how many. `samples`: of an epoch.
     """
     ok = rows[(rows["status"] == "ok") & (rows["accumulate"] == 1)]
-    found = []
+    found: list[_Row] = []
     for (model, strategy), own in ok.groupby(["model", "strategy"], sort=False):
+        own = own[own["ranks"] > 1]  # what ranks exchange, and what DDP itself costs, is not known of one alone
         size = own["gradient_bytes"].dropna()
+        if size.empty:
+            continue
         fewest = own[own["ranks"] == own["ranks"].min()]
         step = _records(fewest[fewest["stage"] == "step"])[0]
         stages = fewest[fewest["where"] == step["where"]].set_index("stage")["samples_seconds"]
-        if size.empty or "backward" not in stages:
-            continue  # what ranks exchange is not known where there was but one
+        if "backward" not in stages:
+            continue
         backward = np.asarray(stages["backward"], dtype=np.float64)
         rest = np.asarray(stages["step"], dtype=np.float64) - backward
         for name in (n for n in _EXCHANGE if n in stages and len(stages[n]) == len(rest)):
             rest = rest - np.asarray(stages[name], dtype=np.float64)
         batch = int(step["batch_size"])
-        for number in ranks:
+        cap: dict[str, float] = {}
+        if pd.notna(step["bucket_cap_mb"]):
+            cap["bucket_cap_mb"] = float(step["bucket_cap_mb"])
+        same = own[(own["stage"] == "step") & (own["batch_size"] == batch)]
+        measured = {int(row["ranks"]): row for row in _records(same)}
+        for number in sorted({*ranks, *measured}):
+            there = measured.get(number)
             made = step_on_paper(
-                backward.tolist(), rest.tolist(), gradient_bytes=float(size.max()), ranks=number, link=link
-            )
+                backward.tolist(), rest.tolist(), gradient_bytes=float(size.max()), ranks=number, link=link,
+                slowdown=1.0 if there is None else _slowdown(there) / _slowdown(step), **cap,
+            )  # fmt: skip
+            took = None if there is None else float(there["median_seconds"])
             steps = steps_per_epoch(batch, number, samples)
             found.append(
                 {"model": model, "strategy": strategy, "ranks": number, "batch_size": batch, "step": made.seconds,
                  "compute": made.compute_seconds, "waiting": made.waiting_seconds,
                  "communication": made.exposed_seconds, "overlapped": made.overlapped_seconds,
+                 "measured": took, "ratio": None if took is None else made.seconds / took,
                  "steps an epoch": steps, "epoch": steps * made.seconds}
             )  # fmt: skip
     columns = ["model", "strategy", "ranks", "batch_size", "step", "compute", "waiting", "communication"]
-    return pd.DataFrame(found, columns=[*columns, "overlapped", "steps an epoch", "epoch"])
+    return pd.DataFrame(found, columns=[*columns, "overlapped", "measured", "ratio", "steps an epoch", "epoch"])
+
+
+def _slowdown(row: _Row) -> float:
+    """Return how many times slower a point's ranks computed, as they shared the cores of their machine."""
+    if row["device"] != "cpu":
+        return 1.0
+    machines: int = 1 if pd.isna(row["machines"]) else int(row["machines"])
+    return cores_slowdown(int(row["ranks"]) // machines, float(row["cores"]), int(row["threads"]))

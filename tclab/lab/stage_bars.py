@@ -8,14 +8,13 @@ import altair as alt
 import pandas as pd
 
 from tclab.lab.charts import (
-    STAGE_COLOURS,
-    STRATEGY_COLOURS,
     _colour,
     _plain,
     _shape,
     _title,
     bytes_text,
 )
+from tclab.lab.colours import STAGE_COLOURS, STRATEGY_COLOURS
 from tclab.lab.parts import TIMELINES, closes, closure_text, one_point_each, stage_parts
 from tclab.lab.timeline import nothing
 

@@ -9,7 +9,8 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.lab.charts import STRATEGY_COLOURS, bytes_text, strategy_colours
+from tclab.lab.charts import bytes_text, strategy_colours
+from tclab.lab.colours import STRATEGY_COLOURS
 from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED, Ledger, Pair, Race, SpikeIn, verdicts_of
 
 # Okabe and Ito again: what is decided in colours, what is not in grey

@@ -102,7 +102,8 @@ def check_enough(ranks: int) -> None:
     **Raises:** `InputError` that names those that do not answer.
     """
     if ranks > len(gpus().good):
-        raise InputError(f"{ranks} ranks need {ranks} GPUs, and there is {gpus()}; expected fewer, or device='cpu'")
+        need = "1 rank needs 1 GPU" if ranks == 1 else f"{ranks} ranks need {ranks} GPUs"
+        raise InputError(f"{need}, and there is {gpus()}; expected fewer, or device='cpu'")
 
 
 def ranks_of(asked: int | str, device: str = "auto") -> tuple[str, int]:
@@ -120,8 +121,8 @@ def ranks_of(asked: int | str, device: str = "auto") -> tuple[str, int]:
         return "cpu", 1 if isinstance(number, str) else max(number, 1)
     ranks = (len(gpus().good) if len(listed()) > 1 else 1) if isinstance(number, str) else number
     device = device_of(device)
-    if device == "cuda" and ranks > 1:
-        check_enough(ranks)
+    if device == "cuda" and (ranks > 1 or len(listed()) > 1):  # the only one there is shows itself when it is used
+        check_enough(max(ranks, 1))
     return device, ranks
 
 
@@ -143,7 +144,7 @@ def ranks_on_machines(
     if not text.isdigit() or isinstance(gpus_per_node, bool):
         raise InputError(f"gpus_per_node is {gpus_per_node!r}, expected a number, or 'a100:4'")
     there = int(text) * machines
-    if device == "cpu" or asked == 0 or not there:
+    if device == "cpu" or str(asked) == "0" or not there:
         if device == "cuda":
             raise InputError("device is 'cuda', and gpus_per_node asks for none; expected a number of at least 1")
         return "cpu", machines if asked == "auto" else ranks_of(asked, "cpu")[1]

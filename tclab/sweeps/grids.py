@@ -42,6 +42,14 @@ def _number(name: str, value: Any) -> int:
     return value
 
 
+def one(name: str, value: Listed) -> Any:
+    """Return the one value of what is no axis."""
+    found = listed(name, value)
+    if len(found) != 1:
+        raise InputError(f"{name} is {value!r}, expected one value")
+    return found[0]
+
+
 def grid(
     *,
     graph: str = "synthetic",
@@ -85,7 +93,7 @@ def grid(
     """
     if device not in DEVICES:
         raise unknown("device", device, DEVICES)
-    machines = _number("machines", listed("machines", machines)[0])
+    machines = _number("machines", one("machines", machines))
     device, ranks = ranks_on_machines(gpus, gpus_per_node, machines, device)
     large = device == "cuda"
     every = strategies == "auto"
@@ -100,7 +108,7 @@ def grid(
         "device": device,
         "ranks": ranks,
         "machines": machines,
-        "steps": (20 if large else 3) if steps == "auto" else _number("steps", listed("steps", steps)[0]),
+        "steps": (20 if large else 3) if steps == "auto" else _number("steps", one("steps", steps)),
         "seed": seed,
     }
     axes = {name: _axis(name, value) for name, value in {"mode": mode, **more}.items()}

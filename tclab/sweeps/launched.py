@@ -60,6 +60,7 @@ class Launched:
         self._heard = {node * ranks + place: _Heard() for place in range(ranks)}
         self._rest = b""
         self._killed = False
+        self.own_fault = False  # what became of the ranks began with one of them, not on another machine
         # for all that ranks keep: one that is killed cannot clear up
         self._folder = Path(tempfile.mkdtemp(prefix="tclab-ranks-"))
         self._said = open(self._folder / "torchrun", "wb")  # noqa: SIM115 (close() ends it)
@@ -147,14 +148,17 @@ class Launched:
     def _reason(self) -> str:
         """Return whose failure it was, and its last words: other ranks fail because of it, and say so sooner."""
         if self._killed:
+            self.own_fault = True
             return "failed: killed by SIGKILL"
         for rank, heard in self._heard.items():
             if heard.failed is not None and not heard.peer:
+                self.own_fault = True
                 return self._named(rank, heard.failed)
         codes = {int(rank): int(code) for rank, code in _REPORT.findall(self._torchrun_said())}
         silent = [rank for rank, heard in self._heard.items() if heard.failed is None]
         for rank, code in sorted(codes.items(), key=lambda pair: (pair[1] >= 0, pair[1] in _AFTERWARDS)):
             if rank in silent:
+                self.own_fault = code not in _AFTERWARDS
                 how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
                 return f"failed: rank {rank} {how}{self._last_words(rank)}"
         said = [rank for rank, heard in self._heard.items() if heard.failed is not None]
@@ -177,10 +181,11 @@ class Launched:
         least = min(heard.entered for heard in self._heard.values())
         behind = [rank for rank, heard in self._heard.items() if heard.entered == least]
         words = f"no rank moved for {seconds:g} s"
-        if len(behind) == len(self._heard) > 1:
-            return (
-                f"failed: a rank hung, which one is not known: {words}, and all were at {self._heard[behind[0]].at}"
-            )
+        if len(behind) == len(self._heard) and self.ranks * self.nodes > 1:
+            which = "which one is not known" if self.nodes == 1 else "one here or one on another machine"
+            here = "" if self.nodes == 1 else " here"
+            return f"failed: a rank hung, {which}: {words}, and all{here} were at {self._heard[behind[0]].at}"
+        self.own_fault = True
         rank, heard = behind[0], self._heard[behind[0]]
         if heard.pid is not None:
             with suppress(ProcessLookupError):

@@ -192,5 +192,8 @@ def measure(point: Point, together: Together | None = None) -> list[dict[str, An
     if point.device == "cuda":
         torch.cuda.empty_cache()
     seen = _run(point, together)
+    if point.device == "cuda":  # this process waits for its next point, and another may need the memory meanwhile
+        gc.collect()
+        torch.cuda.empty_cache()
     ranks = [seen] if together is None else [Seen.read(text) for text in together.from_every(seen.text())]
     return rows_of_ranks(point, every, ranks)

@@ -10,7 +10,7 @@ from pathlib import Path
 # The variable that names the file for the point under way; set on every machine of a job that has several.
 MEETING = "TCLAB_MEETING"
 _LOOK_SECONDS = 0.2
-_FAILED = ".failed"
+_FAILED, _OVER = ".failed", ".over"
 
 
 def _write(text: str, suffix: str = "") -> None:
@@ -18,6 +18,11 @@ def _write(text: str, suffix: str = "") -> None:
     whole = path.with_name(f"{path.name}.{os.getpid()}.writing")
     whole.write_text(text)
     os.replace(whole, path)
+
+
+def _read(suffix: str) -> str | None:
+    path = Path(os.environ[MEETING] + suffix)
+    return path.read_text() if path.name in os.listdir(path.parent) else None
 
 
 def call() -> str:
@@ -42,8 +47,17 @@ def fail(why: str) -> None:
 
 def failure() -> str | None:
     """Return why ranks have failed on another machine, or `None`."""
-    path = Path(os.environ[MEETING] + _FAILED)
-    return path.read_text() if path.name in os.listdir(path.parent) else None
+    return _read(_FAILED)
+
+
+def end(how: str) -> None:
+    """Let the other machines know that the first one is through with the point, and has no ranks any more."""
+    _write(how, _OVER)
+
+
+def over() -> str | None:
+    """Return how the first machine came through, or `None` as long as it has not."""
+    return _read(_OVER)
 
 
 def called() -> str | None:

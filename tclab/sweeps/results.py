@@ -22,10 +22,13 @@ from tclab.sweeps.rows import SCHEMA, SCHEMA_VERSION, frame
 from tclab.sweeps.stamps import folder_stamp
 from tclab.timing import environment
 
+# The variable that says, as JSON, what a cluster was asked for on whose machine this runs
+WHERE = "TCLAB_WHERE"
 # What makes rows of one machine and its software stand for themselves alone.
 _OF_THE_MACHINE = (
     "cpu",
     "cores",
+    "cpu_limit_cores",
     "memory_bytes",
     "gpu",
     "cuda",
@@ -55,6 +58,8 @@ def key_of(point: Point) -> str:
     own = own_code(point)
     if own:  # of a user's own, each version of its file stands for itself
         what["own_code"] = own
+    if where := os.environ.get(WHERE):  # rows of one partition do not stand in for another's
+        what["where"] = json.loads(where)
     canonical = json.dumps(what, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:24]
 

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -19,10 +20,11 @@ from typing import IO, Any
 import pandas as pd
 import pyarrow as pa
 
+from tclab.errors import InputError
 from tclab.sweeps.allocators import ALLOCATORS
-from tclab.sweeps.gpus import check_enough, gpus
+from tclab.sweeps.gpus import check_enough, device_of, gpus, listed
 from tclab.sweeps.launched import HANG_SECONDS, Launched
-from tclab.sweeps.meeting import call, fail, failure
+from tclab.sweeps.meeting import call, end, fail, failure, over
 from tclab.sweeps.own_code import files_of, own_modules
 from tclab.sweeps.point import Point
 from tclab.sweeps.rows import columns_of, frame, table
@@ -105,7 +107,7 @@ _OWN_WORDS_SECONDS = 5.0
 def _environment(point: Point, memory_bytes: int | None) -> dict[str, str]:
     """Return the variables that a process which runs points has.
 
-    **Raises:** `InputError` where several ranks need more GPUs than this machine has.
+    **Raises:** `InputError` where its ranks need more GPUs than answer on this machine.
     """
     # of a Slurm job's variables Lightning would make ranks that this point does not have
     found = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
@@ -113,18 +115,22 @@ def _environment(point: Point, memory_bytes: int | None) -> dict[str, str]:
     found["PYTHONPATH"] = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])
     if memory_bytes is not None:
         found["TCLAB_MEMORY_BYTES"] = str(memory_bytes)
-    if point.ranks > 1 and point.device == "cuda":
+    if point.device == "cuda" and (point.ranks > 1 or len(listed()) > 1):  # the first of several may be dead
         check_enough(point.ranks // point.machines)
         found["CUDA_VISIBLE_DEVICES"] = ",".join(gpus().good)
     return found
 
 
 def _started(point: Point, memory_bytes: int | None) -> _Child | Launched:
-    """Start what runs a point; of several ranks only one set is kept, for each has all its memory and caches."""
+    """Start what runs a point, and end what is warm and would be in its way.
+
+    Of several ranks one set is kept, for each has all its memory and caches; on a GPU nothing else at all.
+    """
+    for key, child in tuple(_children.items()):
+        if (point.ranks > 1 and isinstance(child, Launched)) or point.device == key[-1] == "cuda":
+            _children.pop(key).close()
     if point.ranks == 1:
         return _Child(_environment(point, memory_bytes))
-    for key in [key for key, child in _children.items() if isinstance(child, Launched)]:
-        _children.pop(key).close()
     return Launched(point.ranks, _environment(point, memory_bytes))
 
 
@@ -182,7 +188,7 @@ def rows_of(
 
 def _key(point: Point, memory_bytes: int | None) -> tuple[Any, ...]:
     """Return what points must have in common to be run by the same child."""
-    return (point.ranks, point.allocator, memory_bytes, point.device if point.ranks > 1 else None)
+    return (point.ranks, point.allocator, memory_bytes, point.device)
 
 
 def answer_of(
@@ -235,13 +241,14 @@ def warm_up(allocator: str = "default") -> None:
     if not _lock.acquire(blocking=False):
         return  # a point is being run: its child is warm
     try:
-        point = Point(allocator=allocator)
+        point = Point(allocator=allocator, device=device_of("auto"))
         key = _key(point, None)
         child = _children.get(key)
         if child is None or not child.alive:
             if child is not None:
                 child.close()
-            _children[key] = _started(point, None)
+            with suppress(InputError):  # no GPU answers: the point itself will say so
+                _children[key] = _started(point, None)
     finally:
         _lock.release()
 
@@ -291,36 +298,55 @@ def run_on_machines(
     _running.append(owned)
     answer: list[dict[str, Any]] | str = []
     try:
-        if node:
-            if reason := launched.wait():
-                fail(reason)
-        else:
-            with _ending_with_others(launched) as told:
+        with _ending_with_others(launched, over if node else failure) as told:
+            if node:
+                reason = launched.wait()
+            else:
                 answer = launched.ask(request_of(point), hang_seconds=hang_seconds)
-            if told and isinstance(answer, str):
-                answer = told[0]
+        if node:
+            # one whose ranks only lost another's must not write over what that one said of its own
+            if reason and not told and (launched.own_fault or failure() is None):
+                fail(reason)
+        elif isinstance(answer, str):
+            answer = told[0] if told else _true_reason(answer, launched)
+        launched.finish()
     except BaseException:
         launched.close()
         raise
     finally:
         _running.remove(owned)
-    launched.finish()
+        if not node:  # ranks elsewhere that hang would be waited for without an end
+            end(answer if isinstance(answer, str) else "")
+    return answer
+
+
+def _true_reason(answer: str, launched: Launched) -> str:
+    """Return why ranks failed: what another machine says within some seconds, where it did not begin here."""
+    until = time.monotonic() + _OWN_WORDS_SECONDS
+    while not launched.own_fault and time.monotonic() < until:
+        if reason := failure():
+            return reason
+        time.sleep(0.2)
     return answer
 
 
 @contextmanager
-def _ending_with_others(launched: Launched) -> Generator[list[str]]:
-    """End ranks that wait for those of another machine, which have failed; yields a list that gets the reason.
+def _ending_with_others(launched: Launched, others: Callable[[], str | None] = failure) -> Generator[list[str]]:
+    """End ranks that wait for those of another machine, which are gone; yields a list that gets the reason.
 
     One torchrun looks after the ranks of its own machine alone. Ranks here get some seconds to say
-    that the failure was theirs.
+    that the failure was theirs, or to end by themselves.
+
+    **Arguments:**
+
+    - `others`: says what became of those elsewhere, `None` as long as nothing did.
     """
     told: list[str] = []
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(0.5):
-            reason = failure()
+            reason = others()
             if reason is not None:
                 if not done.wait(_OWN_WORDS_SECONDS):
                     told.append(reason)

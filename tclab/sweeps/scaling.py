@@ -8,7 +8,7 @@ from typing import Any
 from tclab.errors import InputError
 from tclab.masking import get as strategy_of
 from tclab.models import get as model_of
-from tclab.sweeps.grids import Listed, grid, listed
+from tclab.sweeps.grids import Listed, grid, listed, one
 from tclab.sweeps.point import Point
 
 
@@ -17,7 +17,8 @@ def weak_scaling(*, ranks: Listed, batch_size: int, **more: Any) -> list[Point]:
 
     **Arguments:**
 
-    - `more`: as for `grid`, but for `gpus` and `batch_sizes`; models are run by those strategies that serve them.
+    - `more`: as for `grid`, but for `gpus`, `batch_sizes` and `accumulate`; models are run by those strategies that
+      serve them.
     """
     return _points([(number, batch_size, 1) for number in _numbers(ranks)], more)
 
@@ -64,6 +65,10 @@ def _numbers(ranks: Listed) -> list[int]:
 
 def _points(choices: list[tuple[int, int, int]], more: dict[str, Any]) -> list[Point]:
     """Return the points of (ranks, batch size, accumulated batches)."""
+    for name in ("accumulate", "gpus", "batch_sizes"):
+        if name in more:
+            raise InputError(f"{name} is {more[name]!r}, expected none: ranks and batch_size decide it")
+    steps = one("steps", more.get("steps", 8))
     named = [str(name) for name in listed("strategies", more.get("strategies", "node_mask,indices"))]
     found = []
     for ranks, size, accumulate in choices:
@@ -71,7 +76,6 @@ def _points(choices: list[tuple[int, int, int]], more: dict[str, Any]) -> list[P
             served = [n for n in named if strategy_of(n).masks_graph == model_of(model).reads_masked_graph]
             if served:
                 own = {"models": model, "strategies": served, "batch_sizes": size, "gpus": ranks}
-                steps = listed("steps", more.get("steps", 8))[0]
                 fields = {"networks": "all", **more, **own, "steps": steps * accumulate, "accumulate": accumulate}
                 found += grid(**fields)
     return found

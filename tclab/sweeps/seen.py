@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tclab.sweeps.point import Point
 from tclab.timing import Ledger, settled
@@ -108,6 +109,21 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[Seen]) ->
     return rows
 
 
+def cycles(samples: Sequence[float], accumulate: int) -> NDArray[np.float64]:
+    """Return a batch's mean seconds over each `accumulate` batches in turn: in them is one step of the optimizer.
+
+    The others exchange, clip and step nothing, so that a median over batches would leave all that out. Fewer
+    batches than make one such turn are all taken together.
+
+    **Arguments:**
+
+    - `samples`: [steps] seconds.
+    """
+    whole = np.asarray(samples, dtype=np.float64)
+    number = len(whole) // accumulate * accumulate
+    return whole[:number].reshape(-1, accumulate).mean(axis=1) if number else whole.mean(keepdims=True)
+
+
 def _spread(where: str, stage: str, samples: list[float]) -> dict[str, Any]:
     q1, median, q3 = np.quantile(samples, [0.25, 0.5, 0.75]).tolist()
     return {
@@ -147,7 +163,7 @@ def _of_the_step(point: Point, ranks: Sequence[Seen], samples: list[float]) -> d
     peaks = [seen.peak_bytes for seen in ranks if seen.peak_bytes is not None]
     exchanged = ranks[0].exchanged
     return {
-        "samples_per_second": point.batch_size * point.ranks / float(np.median(samples)),
+        "samples_per_second": point.batch_size * point.ranks / float(np.median(cycles(samples, point.accumulate))),
         "batch_bytes": max(seen.batch_bytes for seen in ranks),
         "edge_bytes": max(seen.edge_bytes for seen in ranks),
         "peak_bytes": max(peaks, default=None),

@@ -100,6 +100,9 @@ class _Sweep:
     tickets: Tickets
     asked: dict[str, Any]  # of the sweep in each job
     options: dict[str, Any]  # of sbatch
+    where: dict[str, Any] = field(
+        default_factory=dict
+    )  # of these what decides the kind of machine, and the cluster
     names: dict[str, Point] = field(default_factory=dict)  # tickets, in the points' order
     rows: dict[str, pa.Table] = field(default_factory=dict)
     kept: set[str] = field(default_factory=set)
@@ -115,6 +118,7 @@ class _Sweep:
         """Read what is there, wait for what is queued or runs, send the rest, unless `points_per_job` is `None`."""
         cluster, most = slurm_queue.cluster()
         where = {**machine_of(self.options), "cluster": cluster}
+        self.where = where
         self.names = {name_of(point, where): point for point in points}
         modules = {module for point in points for module in own_modules(point)}
         with self.tickets.locked():
@@ -155,6 +159,7 @@ class _Sweep:
                 "submission": submission,
                 "points": {name: self.names[name].to_dict() for name in group},
                 "options": self.asked,
+                "where": self.where,
                 "modules": modules,
                 "path": [p for p in sys.path if p] + [os.getcwd()],
             })

@@ -13,7 +13,7 @@ from typing import Any
 from tclab.errors import InputError
 from tclab.sweeps.meeting import MEETING, call_off, called
 from tclab.sweeps.point import Point
-from tclab.sweeps.results import Results, key_of
+from tclab.sweeps.results import WHERE, Results, key_of
 from tclab.sweeps.running import abandon, close_children, run_on_machines
 from tclab.sweeps.sweeping import Progress, sweep
 from tclab.sweeps.tickets import Landed, Tickets
@@ -24,13 +24,14 @@ def work(request: str) -> None:
 
     **Arguments:**
 
-    - `request`: JSON: `results`, a folder; `points`, fields by ticket; the sweep's options; and what must be
-      imported first.
+    - `request`: JSON: `results`, a folder; `points`, fields by ticket; the sweep's options; `where`, what decides
+      the kind of machine; and what must be imported first.
 
     It runs once on each of the job's nodes: the first one sweeps, the others lend their ranks.
     """
     signal.signal(signal.SIGTERM, _end)  # submitit ignores it, and a cancelled job would linger
     asked: dict[str, Any] = json.loads(request)
+    os.environ[WHERE] = json.dumps(asked["where"])
     sys.path[:] = [*sys.path, *(folder for folder in asked["path"] if folder not in sys.path)]
     for module in asked["modules"]:  # where strategies and models of the user's own are registered
         importlib.import_module(module)

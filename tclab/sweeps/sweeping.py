@@ -87,8 +87,8 @@ def sweep(
       several ranks it begins with the second point: the first one starts them.
     - `progress`: called after each point.
     - `stop`: looked at before each point; on Slurm it cancels the jobs.
-    - `refuse`: do not run a point that `fits` says cannot run; it has a row `not run: …` with both numbers, which
-      is not kept, as another machine, or this one at another time, may have more.
+    - `refuse`: do not run a point that `fits` says cannot run here; it has a row `not run: …` with both numbers,
+      which is not kept, as another machine, or this one at another time, may have more. Not on Slurm.
     - `executor`: "local", or "slurm": a job array, sent from here, whose jobs run this function. They are found
       again by a later call with the same points and results, wherever the earlier one was closed.
     - `cluster`: for Slurm, sbatch's options by name (`partition`, `gpus_per_node`, `cpus_per_task`, `mem`,
@@ -106,6 +106,10 @@ def sweep(
 
         if budget_seconds is not None:
             raise InputError("budget_seconds is for executor='local'; on Slurm `time` is each job's limit")
+        if refuse:
+            raise InputError(
+                "refuse is for executor='local': this machine cannot say what fits on those of a cluster"
+            )
         return sweep_on_slurm(
             points, results=results, retry=retry, fresh=fresh, memory_bytes=memory_bytes,
             hang_seconds=hang_seconds, progress=progress, stop=stop, **cluster,

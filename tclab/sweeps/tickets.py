@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from tclab import __version__
+from tclab.sweeps.own_code import own_code
 from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
 from tclab.sweeps.rows import SCHEMA_VERSION
@@ -61,7 +62,7 @@ class Landed:
 
 
 def name_of(point: Point, where: Mapping[str, Any]) -> str:
-    """Return the name of a point's ticket: a hash of the point, where it is to run, and the software.
+    """Return the name of a point's ticket: a hash of the point, its code, where it is to run, and the software.
 
     A row's own file is named by the machine that it ran on, and a node that submits is not that machine: it may
     have no GPU where the others have four. So what is there already is told by what was asked for.
@@ -80,6 +81,8 @@ def name_of(point: Point, where: Mapping[str, Any]) -> str:
         "threads": os.environ.get("OMP_NUM_THREADS"),
         "files": folder_stamp(point.graph),
     }
+    if own := own_code(point):  # of a user's own, each version of its file stands for itself
+        what["own_code"] = own
     canonical = json.dumps(what, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(canonical.encode()).hexdigest()[:24]
 

@@ -91,6 +91,22 @@ def _hook(compression: str) -> Callable[[Any], Any] | None:
     return lambda bucket: chosen(group, bucket)
 
 
+def check_slices(how: Exchange, slices: tuple[int, ...]) -> None:
+    """Refuse a first batch after whose slices a static graph would exchange, another number of times on each rank.
+
+    **Arguments:**
+
+    - `slices`: [ranks] of that batch.
+
+    **Raises:** `InputError`, as ranks would wait for exchanges that never come.
+    """
+    if how.static_graph and len(set(slices)) > 1:
+        raise InputError(
+            f"static_graph is True, and ranks have {', '.join(map(str, slices))} slices of their first batch; "
+            "expected as many on each, or static_graph=False"
+        )
+
+
 def without_gradient(model: nn.Module) -> list[str]:
     """Return the names of parameters that should have a gradient after a backward, and have none."""
     return [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]

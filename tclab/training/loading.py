@@ -100,13 +100,20 @@ class Batches(Dataset[LoadedBatch]):
         whole = order[number * size : (number + 1) * size].tolist()
         return self.shard.part(whole), self.shard.sizes(len(whole))
 
+    def _slices(self, size: int) -> int:
+        return 1 if self.micro_batch is None else -(-size // self.micro_batch)
+
     def made_of(self, indices: Sequence[int], sizes: tuple[int, ...] = ()) -> LoadedBatch:
-        """Return the batch of some samples, in the order asked for; of several ranks it knows all their `sizes`."""
+        """Return the batch of some samples, in the order asked for; of several ranks it knows all their `sizes`.
+
+        And how many `slices` each goes through; a rank without samples has one that stands in.
+        """
         raw, begin = raw_clock_ns(), perf_counter_ns()
         stages = {"sample": 0, "mask": 0, "collate": 0}
         parts = []
         end = begin
         most = self.micro_batch or max(len(indices), 1)
+        ranks = {"sizes": sizes, "slices": tuple(self._slices(max(size, 1)) for size in sizes)}
         for first in range(0, max(len(indices), 1), most):  # no samples are a batch too
             own, started = indices[first : first + most], end
             read = self.samples.read(own)
@@ -115,7 +122,7 @@ class Batches(Dataset[LoadedBatch]):
             encoded = self.strategy.encode(own, lost)
             masked = perf_counter_ns()
             part = self.strategy.collate(lost, read.scores, encoded)
-            parts.append(replace(part, known={**part.known, "sizes": sizes}) if len(sizes) > 1 else part)
+            parts.append(replace(part, known={**part.known, **ranks}) if len(sizes) > 1 else part)
             end = perf_counter_ns()
             stages["sample"] += sampled - started
             stages["mask"] += masked - sampled

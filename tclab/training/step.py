@@ -17,7 +17,7 @@ from tclab.masking import Batch, Strategy
 from tclab.message_passing import View
 from tclab.models import ModelKind, Peers
 from tclab.timing import Communication
-from tclab.training.ddp import Exchange, exchanging, without_gradient
+from tclab.training.ddp import Exchange, check_slices, exchanging, without_gradient
 from tclab.training.habits import checked, put_on_loss, put_on_model, read_one_by_one, with_zero_params
 
 Stage = Callable[[str], AbstractContextManager[Any]]
@@ -246,6 +246,8 @@ class Step:
         """Go through a batch's slices, or the batch as one, and return the loss and the predictions."""
         losses, predictions = [], []
         sizes = batch.parts[0].known.get("sizes")
+        if self.exchange is not None and self._batches == 0:
+            check_slices(self.exchange, batch.parts[0].known.get("slices", ()))
         for number, part in enumerate(batch.parts, start=1):
             with stage("mask"):
                 view = self.strategy.view(part)
