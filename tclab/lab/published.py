@@ -10,7 +10,8 @@ import altair as alt
 import pandas as pd
 
 from tclab.errors import InputError
-from tclab.lab.charts import STRATEGY_COLOURS, _colour, where_measured
+from tclab.lab.charts import STRATEGY_COLOURS, _colour
+from tclab.lab.measured_on import where_measured
 from tclab.lab.parts import one_point_each, times_text
 from tclab.training import MODES
 

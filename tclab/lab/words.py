@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from tclab.lab.charts import bytes_text, ranks_text, where_measured
+from tclab.lab.charts import bytes_text
 from tclab.lab.concluding import conclusion
+from tclab.lab.measured_on import ranks_text, where_measured
 
 
 def findings(rows: pd.DataFrame) -> list[str]:
