@@ -12,7 +12,7 @@ import pytest
 
 import tclab
 from tclab import InputError, Point
-from tclab.lab.charts import where_measured
+from tclab.lab.measured_on import where_measured
 from tclab.masking import registry
 from tclab.sweeps import Progress, close_children, gpus, running
 from tclab.sweeps.gpus import Gpus, device_of, ranks_of
@@ -375,7 +375,7 @@ def test_what_is_warm_on_a_gpu_ends_before_another_kind_of_point_takes_it(monkey
 
     kept = {key: Kept() for key in ((1, "jemalloc", None, "cuda"), (1, "default", None, "cpu"))}
     monkeypatch.setattr(running, "_children", dict(kept))
-    monkeypatch.setattr(running, "_Child", lambda environment: Kept())
+    monkeypatch.setattr(running, "Child", lambda environment: Kept())
     running._started(tiny(ranks=1), None)
     assert not any(child.closed for child in kept.values())
     running._started(tiny(ranks=1, device="cuda"), None)

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from tclab.lab.charts import bytes_text, where_measured
+from tclab.lab.charts import bytes_text
+from tclab.lab.measured_on import where_measured
 from tclab.sweeps.comparing import OF_THE_PLACE, SETTINGS, plain
 from tclab.sweeps.run_verdicts import pairs_of_runs
 from tclab.timing import FASTER, SAME, SLOWER, Pair, environment

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from tclab.graph import NETWORK_SIZES
-from tclab.lab.charts import bytes_text, where_measured
+from tclab.lab.charts import bytes_text
+from tclab.lab.measured_on import where_measured
 from tclab.lab.parts import one_point_each, seconds_text, times_text
 from tclab.lab.published import steps_per_epoch
 from tclab.timing.statistics import FEWEST, intervals

@@ -10,8 +10,9 @@ import altair as alt
 import pandas as pd
 
 from tclab.errors import InputError
-from tclab.lab.charts import _colour, where_measured
+from tclab.lab.charts import _colour
 from tclab.lab.colours import STRATEGY_COLOURS
+from tclab.lab.measured_on import where_measured
 from tclab.lab.parts import one_point_each, times_text
 from tclab.training import MODES
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from tclab.lab.charts import bytes_text, ranks_text
+from tclab.lab.charts import bytes_text
 from tclab.lab.concluding import alike, conclusion, ends, fullest, place_of
+from tclab.lab.measured_on import ranks_text
 
 _OF_THE_MODEL = ("model", "loss", "hidden", "layers")  # settings that models cannot share
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
 from tclab.errors import InputError
 from tclab.sweeps.allocators import ALLOCATORS
+from tclab.sweeps.asked_child import Child
 from tclab.sweeps.gpus import check_enough, device_of, gpus, listed
 from tclab.sweeps.launched import HANG_SECONDS, Launched
 from tclab.sweeps.meeting import call, end, fail, failure, over
@@ -29,77 +25,9 @@ from tclab.sweeps.own_code import files_of, own_modules
 from tclab.sweeps.point import Point
 from tclab.sweeps.rows import columns_of, frame, table
 
-
-class _Child:
-    """A child process that serves points, and what it says when it dies."""
-
-    def __init__(self, environment: dict[str, str]) -> None:
-        self.has_read: dict[str, Any] = {}  # of the user's modules and folders, as they were then
-        # for all that it keeps on disk: one that is killed cannot clear up
-        self._folder = tempfile.mkdtemp(prefix="tclab-")
-        self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (close() ends it)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tclab.sweeps.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._words,
-            env={**environment, "TMPDIR": self._folder},
-            start_new_session=True,  # an interrupt of the notebook is the sweep's to handle, not the child's
-        )
-
-    def ask(self, request: dict[str, Any], *, hang_seconds: float) -> list[dict[str, Any]] | str:
-        """Return the rows of a request, or how the child died; one that hangs is waited for."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        killed = _killed_for_memory()
-        try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-        except BrokenPipeError:
-            answer = b""
-        if answer.endswith(b"\n"):
-            rows: list[dict[str, Any]] = json.loads(answer)
-            return rows
-        code = self._process.wait()
-        if code == -signal.SIGKILL and _killed_for_memory() != killed:
-            return "oom"
-        if code < 0:
-            return f"failed: killed by {signal.Signals(-code).name}"
-        return f"failed: the child ended with {code}: {self._last_words()}"
-
-    def _last_words(self) -> str:
-        self._words.seek(0)
-        lines = self._words.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def kill(self) -> None:
-        """End the process and its workers at once."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        """End everything."""
-        if self.alive:
-            self.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._words):
-            if pipe is not None:
-                pipe.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
 # The children must import the tclab that their parent runs, also where that one is not installed.
 SOURCE = Path(__file__).resolve().parents[2]
-_children: dict[tuple[Any, ...], _Child | Launched] = {}
+_children: dict[tuple[Any, ...], Child | Launched] = {}
 _lock = threading.RLock()
 _OWN_WORDS_SECONDS = 5.0
 
@@ -121,7 +49,7 @@ def _environment(point: Point, memory_bytes: int | None) -> dict[str, str]:
     return found
 
 
-def _started(point: Point, memory_bytes: int | None) -> _Child | Launched:
+def _started(point: Point, memory_bytes: int | None) -> Child | Launched:
     """Start what runs a point, and end what is warm and would be in its way.
 
     Of several ranks one set is kept, for each has all its memory and caches; on a GPU nothing else at all.
@@ -130,19 +58,8 @@ def _started(point: Point, memory_bytes: int | None) -> _Child | Launched:
         if (point.ranks > 1 and isinstance(child, Launched)) or point.device == key[-1] == "cuda":
             _children.pop(key).close()
     if point.ranks == 1:
-        return _Child(_environment(point, memory_bytes))
+        return Child(_environment(point, memory_bytes))
     return Launched(point.ranks, _environment(point, memory_bytes))
-
-
-def _killed_for_memory() -> int | None:
-    """Return how many processes the system has killed for memory so far, where it tells."""
-    try:
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    except OSError:
-        pass
-    return None
 
 
 @atexit.register
@@ -253,7 +170,7 @@ def warm_up(allocator: str = "default") -> None:
         _lock.release()
 
 
-_running: list[tuple[int, _Child | Launched]] = []  # what is at work, and the thread that waits for it
+_running: list[tuple[int, Child | Launched]] = []  # what is at work, and the thread that waits for it
 _over = threading.Event()  # this process is exiting
 
 
