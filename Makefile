@@ -34,7 +34,7 @@ sweep: setup
 
 test: lint types
 	$(BIN)/python -m pytest tests $(BESIDE) --durations=15
-	TCLAB_RUNS=$$(mktemp -d) $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=120 \
+	TCLAB_RUNS=$$(mktemp -d) $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=300 \
 		-W ignore notebooks $(BESIDE)
 
 lint: setup
