@@ -38,6 +38,8 @@ def test_every_notebook_shows_a_picture_near_its_top(path):
 
 def test_no_picture_is_left_over():
     wanted = {name for path in NOTEBOOKS for name in named(path)}
+    readme = (ROOT / "README.md").read_text()
+    wanted |= {name.removeprefix("notebooks/") for name in re.findall(r"\]\((notebooks/pictures/[^)]+)\)", readme)}
     assert {f"pictures/{path.name}" for path in FOLDER.iterdir()} == wanted
 
 
