@@ -158,10 +158,13 @@ def build_store(
                     break
                 done = _commit(environment, value, size.samples)
                 _reach_the_end(environment)
-            with environment.begin(write=True) as transaction:
-                transaction.put(WHOLE, b"")
-            environment.sync(True)
-            _reach_the_end(environment)
+            with environment.begin() as transaction:
+                whole = transaction.get(WHOLE) is not None
+            if not whole:  # one that is stays as it is: other ranks may be looking at its length just now
+                with environment.begin(write=True) as transaction:
+                    transaction.put(WHOLE, b"")
+                environment.sync(True)
+                _reach_the_end(environment)
     except (lmdb.Error, OSError) as error:
         if _is_full(error, folder / "data.mdb"):
             shutil.rmtree(folder, ignore_errors=True)
