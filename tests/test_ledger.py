@@ -1,10 +1,10 @@
 """The ledger accounts for every moment, on the right stage, and says so against another clock."""
 
-import sys
 import threading
 import time
 
 import pytest
+from clock import Clock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,26 +43,16 @@ def test_every_moment_is_on_one_stage():
 @pytest.fixture
 def clock(monkeypatch):
     """A clock that goes on only when it is told to."""
-
-    class Clock:
-        now = 1.0
-
-        def wait(self, seconds):
-            self.now += seconds
-
-    made = Clock()
-    for name in ("perf_counter_ns", "raw_clock_ns"):
-        monkeypatch.setattr(sys.modules["tclab.timing.ledger"], name, lambda: round(made.now * 1e9))
-    return made
+    return Clock().set_in(monkeypatch)
 
 
 def test_a_stage_inside_a_stage_is_taken_out_of_the_outer_one(clock):
     ledger = Ledger()
     with ledger.step(), ledger.stage("forward"):
-        clock.wait(0.001)
+        clock.work(0.001)
         with ledger.stage("mask"):
-            clock.wait(0.004)
-        clock.wait(0.002)
+            clock.work(0.004)
+        clock.work(0.002)
     assert values(ledger, "mask").item() == pytest.approx(0.004)
     assert values(ledger, "forward").item() == pytest.approx(0.003)
     assert ledger.closure == {"host": pytest.approx(1.0)}
@@ -114,7 +104,7 @@ def test_it_closes_against_a_clock_of_the_callers():
 def test_a_ledger_that_lost_time_says_that_it_does_not_close(clock):
     with Ledger() as ledger:
         for _ in ledger.steps(range(3)):
-            clock.wait(0.001)
+            clock.work(0.001)
     ledger._steps[1].host[-1] -= 500_000  # half a millisecond that no stage has
     assert not ledger.closed()
     assert "does NOT close" in str(ledger)

@@ -4,6 +4,7 @@ import sys
 from functools import partial
 
 import pytest
+from clock import Clock
 
 from tclab.timing import Ledger, NoLedger, race, receipt
 
@@ -13,20 +14,7 @@ READ = 2e-6  # seconds that a reading of the clock takes, which is all that a le
 @pytest.fixture
 def clock(monkeypatch):
     """A clock that goes on by work, and by being read; benchmarks/ledger_trust.py has the cost by a real one."""
-
-    class Clock:
-        now = 1.0
-
-        def work(self, seconds):
-            self.now += seconds
-
-        def read(self):
-            self.now += READ
-            return round(self.now * 1e9)
-
-    made = Clock()
-    for name in ("perf_counter_ns", "raw_clock_ns"):
-        monkeypatch.setattr(sys.modules["tclab.timing.ledger"], name, made.read)
+    made = Clock(reading=READ).set_in(monkeypatch)
     raced = partial(race, clock=lambda: round(made.now * 1e9))
     monkeypatch.setattr(sys.modules["tclab.timing.observer"], "race", raced)
     return made

@@ -1,39 +1,32 @@
 """Delays of known length come back from the ledger, and one that does not is said not to."""
 
 import random
-import sys
 
 import pytest
+from clock import Clock
 
 from tclab.timing import spike_in
 
 READ = 1e-6  # seconds that a reading of the clock takes
 
 
-class Clock:
-    """A clock that goes on by work, which now and then is interrupted, and by being read."""
+class Interrupted(Clock):
+    """Whose work is interrupted now and then."""
 
     def __init__(self):
-        self.now = 1.0
+        super().__init__(reading=READ)
         self.lots = random.Random(0)
 
     def work(self, seconds):
-        self.now += seconds * (1 + abs(self.lots.gauss(0, 0.02)))
+        super().work(seconds * (1 + abs(self.lots.gauss(0, 0.02))))
         if self.lots.random() < 0.01:
             self.now += 0.004  # somebody else's turn on this core
-
-    def read(self):
-        self.now += READ
-        return round(self.now * 1e9)
 
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     """One for the ledger and its delays; benchmarks/ledger_trust.py puts them into real steps."""
-    made = Clock()
-    for name in ("perf_counter_ns", "raw_clock_ns"):
-        monkeypatch.setattr(sys.modules["tclab.timing.ledger"], name, made.read)
-    return made
+    return Interrupted().set_in(monkeypatch)
 
 
 @pytest.fixture

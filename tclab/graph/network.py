@@ -116,7 +116,7 @@ class Network:
             return self
 
         def moved() -> Network:
-            copy = Network.__new__(Network)
+            copy = type(self).__new__(type(self))
             copy.__dict__.update(self.__dict__, _made={})
             for name in ("edge_index", "weight", "edge_type"):
                 tensor = getattr(self, name)
@@ -166,7 +166,7 @@ class Network:
         """Return this network with every edge counting 1; made once."""
 
         def made() -> Network:
-            copy = Network.__new__(Network)
+            copy = type(self).__new__(type(self))
             copy.__dict__.update(self.__dict__, weight=None, _made={})
             return copy
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import altair as alt
-import pandas as pd
 
+from tclab.lab.ratios import ratio_layers, ratio_rows
 from tclab.lab.timeline import nothing
-from tclab.lab.trust import VERDICT_COLOURS
 from tclab.sweeps import Comparison
-from tclab.timing import UNDECIDED
 
 
 def comparison_chart(found: Comparison) -> Any:
@@ -20,45 +18,12 @@ def comparison_chart(found: Comparison) -> Any:
     below the title.
     """
     first, second = found.names
-    rows = pd.DataFrame(
-        [
-            {
-                "point": pair.cell,
-                "ratio": pair.ratio,
-                "low": pair.interval[0] if pair.interval else None,
-                "high": pair.interval[1] if pair.interval else None,
-                "verdict": pair.verdict,
-                "place": place,
-            }
-            for place, pair in enumerate(found.pairs)
-        ],
-        columns=["point", "ratio", "low", "high", "verdict", "place"],
-    ).dropna(subset=["ratio"])
+    rows = ratio_rows(((pair.cell, pair) for pair in found.pairs), by="point")
     if rows.empty:
         return nothing(f"No point of {first} and {second} has a time in both.")
     margin = max(pair.margin for pair in found.pairs)
-    y = alt.Y(
-        "point:N", title=None, sort=alt.EncodingSortField("place", order="ascending"), axis=alt.Axis(labelLimit=330)
-    )
-    x = alt.X(
-        "ratio:Q",
-        title=f"{found.stage}: time of {second} over {first} (logarithmic; left is faster)",
-        scale=alt.Scale(type="log", nice=False, padding=16),
-        axis=alt.Axis(format="~g", tickCount=6),
-    )
-    shown = [verdict for verdict in VERDICT_COLOURS if verdict in set(rows["verdict"])]
-    colour = alt.Color(
-        "verdict:N",
-        title=second,
-        scale=alt.Scale(domain=shown, range=[VERDICT_COLOURS[verdict] for verdict in shown]),
-    )
-    band = pd.DataFrame({"from": [1 / (1 + margin)], "to": [1 + margin]})
-    base = alt.Chart(rows).encode(y=y, color=colour)
-    chart: Any = alt.layer(
-        alt.Chart(band).mark_rect(color="#bbbbbb", opacity=0.4).encode(x=alt.X("from:Q"), x2="to:Q"),
-        base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q"), x2="high:Q"),
-        base.transform_filter(alt.datum.verdict != UNDECIDED).mark_point(filled=True, size=80).encode(x=x),
-        base.transform_filter(alt.datum.verdict == UNDECIDED).mark_point(filled=False, size=80).encode(x=x),
+    chart = ratio_layers(
+        rows, by="point", title=f"{found.stage}: time of {second} over {first}", of=second, margin=margin
     ).properties(
         width=420,
         height=alt.Step(24),

@@ -11,10 +11,9 @@ import pandas as pd
 
 from tclab.lab.charts import bytes_text, strategy_colours
 from tclab.lab.colours import STRATEGY_COLOURS
-from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED, Ledger, Pair, Race, SpikeIn, verdicts_of
+from tclab.lab.ratios import ratio_layers, ratio_rows
+from tclab.timing import FASTER, SAME, SLOWER, Ledger, Pair, Race, SpikeIn, verdicts_of
 
-# Okabe and Ito again: what is decided in colours, what is not in grey
-VERDICT_COLOURS = {FASTER: "#009e73", SAME: "#0072b2", SLOWER: "#d55e00", UNDECIDED: "#999999"}
 UNDECIDED_COLOUR = "#dddddd"
 _CELL = re.compile(r"batch (\d+), (\d+) networks")
 
@@ -48,38 +47,10 @@ def race_chart(pairs: Iterable[Pair], against: str, *, where: str = "") -> alt.L
     - `where`: the machine, for the title.
     """
     chosen = pairs_against(pairs, against)
-    rows = pd.DataFrame(
-        [
-            {
-                "arm": pair.a,
-                "ratio": pair.ratio,
-                "low": pair.interval[0] if pair.interval else None,
-                "high": pair.interval[1] if pair.interval else None,
-                "verdict": pair.verdict,
-            }
-            for pair in chosen
-        ],
-        columns=["arm", "ratio", "low", "high", "verdict"],
-    ).dropna(subset=["ratio"])
+    rows = ratio_rows(((pair.a, pair) for pair in chosen), by="arm").sort_values("ratio")
     margin = max((pair.margin for pair in chosen), default=0.0)
-    y = alt.Y("arm:N", title=None, sort=alt.EncodingSortField("ratio", order="ascending"))
-    x = alt.X(
-        "ratio:Q",
-        title=f"time over that of {against} (logarithmic; left is faster)",
-        scale=alt.Scale(type="log", nice=False, padding=16),
-        axis=alt.Axis(format="~g", tickCount=6),
-    )
-    band = pd.DataFrame({"from": [1 / (1 + margin)], "to": [1 + margin]})
-    colour = alt.Color(
-        "verdict:N",
-        title=f"against {against}",
-        scale=alt.Scale(domain=list(VERDICT_COLOURS), range=list(VERDICT_COLOURS.values())),
-    )
-    base = alt.Chart(rows).encode(y=y, color=colour)
-    chart: Any = alt.layer(
-        alt.Chart(band).mark_rect(color="#bbbbbb", opacity=0.4).encode(x="from:Q", x2="to:Q"),
-        base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q"), x2="high:Q"),
-        base.mark_point(filled=True, size=80).encode(x=x),
+    chart: alt.LayerChart = ratio_layers(
+        rows, by="arm", title=f"time over that of {against}", of=f"against {against}", margin=margin
     ).properties(
         width=520,
         height=alt.Step(26),

@@ -141,16 +141,6 @@ class _Shapes(Network):
 
         return self._once(("incidence", node_type), made)
 
-    def unweighted(self) -> Network:
-        """Return the shapes of this network without its weights."""
-
-        def made() -> Network:
-            copy = _Shapes.__new__(_Shapes)
-            copy.__dict__.update(self.__dict__, weight=None, _made={})
-            return copy
-
-        return self if self.weight is None else self._once("unweighted", made)
-
 
 class _Outlining:
     """A strategy whose views are outlines."""
