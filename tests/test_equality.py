@@ -255,11 +255,11 @@ def test_both_cpu_kernels_give_the_same():
 
     matrix = tclab.CellGraph.synthetic(0.05).networks["physical"].csr(dtype=torch.float32)
     x = torch.randn(matrix.size(1), 24)
-    for add_to in (None, torch.randn(matrix.size(0), 24)):
-        results = [
-            kernel(matrix, x, None if add_to is None else add_to.clone()) for kernel in (_by_aten, _by_library)
-        ]
+    base = torch.randn(matrix.size(0), 24)
+    for add in (False, True):
+        results = [kernel(matrix, x, base.clone(), add) for kernel in (_by_aten, _by_library)]
         torch.testing.assert_close(*results)
+    torch.testing.assert_close(*[kernel(matrix, x, None, False) for kernel in (_by_aten, _by_library)])
 
 
 def test_bfloat16_is_close_under_autocast():

@@ -173,7 +173,7 @@ def test_every_kernel_and_tile_gives_the_same(dtype, add):
     base = torch.randn(network.num_targets, 101).to(dtype)
     exact = matrix.to_dense().double() @ x.double() + (base.double() if add else 0.0)
     for tiling in tilings:
-        found = multiply(matrix, columns(x, tiling), add_to=base.clone() if add else None)
+        found = multiply(matrix, columns(x, tiling), out=base.clone() if add else None, add=add)
         tolerance = {"rtol": 2e-2, "atol": 1e-1} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
         torch.testing.assert_close(found.double(), exact, **tolerance)
 
@@ -185,11 +185,13 @@ def test_the_operation_is_registered_as_torch_asks():
     x = torch.randn(network.num_sources * 2, 3, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(2, dtype=torch.float64, requires_grad=True)
     gone = torch.tensor([3, 4])
-    torch.library.opcheck(torch.ops.tclab.shared_sums, (x, weights, flat * 2, gone, [gone, gone], 2))
+    torch.library.opcheck(torch.ops.tclab.shared_sums, (x, weights, flat * 2, gone, [gone, gone], 2, 1))
 
-    def summed(x, weights):
-        return sums.shared_sums(
-            x, [link, link], 2, self_weights=weights, source_gone=gone, target_gone=[gone, gone]
-        )
+    for group in (1, 2):
 
-    assert torch.autograd.gradcheck(summed, (x, weights))
+        def summed(x, weights, group=group):
+            return sums.shared_sums(
+                x, [link, link], 2, group=group, self_weights=weights, source_gone=gone, target_gone=[gone, gone]
+            )
+
+        assert torch.autograd.gradcheck(summed, (x, weights))

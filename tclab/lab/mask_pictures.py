@@ -98,7 +98,7 @@ def _shared(graph: CellGraph, copies: SharedView) -> dict[str, tuple[list[tuple[
     (network,) = graph.relations.values()
     edges = [(a, b, "summed") for a, b in network.edge_index.t().tolist()]
     found = {"all samples": (edges, ["kept"] * number)}
-    keep = copies.keep[graph.deleted_type].view(number, copies.size)
+    keep = torch.cat(copies.order.grids(copies.keep[graph.deleted_type]), dim=1)
     differs = copies.differing() if isinstance(copies, DeltaView) else {}
     for sample in range(copies.size):
         states = ["kept" if kept else "deleted, a row of zeros" for kept in keep[:, sample].tolist()]

@@ -18,6 +18,7 @@ from torch import Tensor
 from tclab import __version__
 from tclab.graph import CellGraph, Network
 from tclab.message_passing import SharedView, View
+from tclab.message_passing.order import Order
 from tclab.message_passing.shared import dense_sum, link_of
 from tclab.message_passing.spmm import least_seconds
 from tclab.message_passing.sums import shared_sums
@@ -180,13 +181,14 @@ def _timed(
     seconds: dict[str, float] = {}
     dense = []
     size = min(batch_size + 1, max(1, _COLUMNS // width))
+    order = Order.on(torch.device(device), size)
     for name, network in graph.networks.items():
         if network.num_sources * network.num_targets > _SPARSEST * network.num_edges:
             continue
         x = torch.randn(network.num_sources * size, width, device=device).to(dtype).requires_grad_()
         arms: dict[str, Callable[[], object]] = {
-            f"{name} sparse": _both_ways(_Sparse(network, x, size), x),
-            f"{name} dense": _both_ways(_Dense(network, x, size), x),
+            f"{name} sparse": _both_ways(_Sparse(network, x, order), x),
+            f"{name} dense": _both_ways(_Dense(network, x, order), x),
         }
         seconds |= least_seconds(arms, rounds=3)
         if seconds[f"{name} dense"] < seconds[f"{name} sparse"]:
@@ -208,10 +210,11 @@ class _Sparse:
 
     network: Network
     x: Tensor
-    size: int
+    order: Order
 
     def __call__(self) -> Tensor:
-        (summed,) = shared_sums(self.x, [link_of(self.network, self.x.dtype)], self.size)
+        links = [link_of(self.network, self.x.dtype)]
+        (summed,) = shared_sums(self.x, links, self.order.size, group=self.order.group)
         return summed
 
 
@@ -221,10 +224,10 @@ class _Dense:
 
     network: Network
     x: Tensor
-    size: int
+    order: Order
 
     def __call__(self) -> Tensor:
-        return dense_sum(self.network, self.x, self.size)
+        return dense_sum(self.network, self.x, self.order)
 
 
 @dataclass

@@ -8,12 +8,13 @@ full, over the shared matrices. Each step is a few sparse products of small matr
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from tclab.graph import CellGraph
+from tclab.message_passing.order import Order
 from tclab.message_passing.shared import SharedView, link_of
 from tclab.message_passing.sums import Link, shared_sums
 from tclab.message_passing.view import View
@@ -33,7 +34,8 @@ class Step:
     - `changes`: [C, N + D], what a row is more than the wild type's; a deleted one is that much less.
     - `parts`: relation → [N + T, N + C + D], from the wild type's sums, the changes, and the self-weighted
       changes of the D.
-    - `spread`: relation → from its rows to those that all relations need after the layer.
+    - `spread`: relation → from its rows to those that all relations need after the layer; after the last of the
+      steps these are all, node by node, and one entry a row.
     """
 
     nodes: Tensor
@@ -88,6 +90,8 @@ class _Together(SharedView):
     ) -> None:
         super().__init__(graph, lost, dense=dense)
         self._number = graph.num_nodes[graph.deleted_type]
+        if steps:
+            steps = [*steps[:-1], _regrouped(steps[-1], self._number, self.order)]
         # Sets that grow have the same rows where they have as many. The first of them is as good as the next.
         self._steps = {self._number + len(step.nodes): step for step in reversed(steps)}
 
@@ -124,10 +128,29 @@ class _Together(SharedView):
         step = self._steps.get(x.size(0))
         if step is None:
             return x
-        rows = torch.arange(self._number, device=x.device).repeat_interleave(self.size)
-        places = step.nodes * self.size + step.samples + 1
+        rows = self.lift(torch.arange(self._number, device=x.device).unsqueeze(1)).squeeze(1)
+        places = self.order.rows(step.nodes, step.samples + 1, self._number)
         own = torch.arange(self._number, x.size(0), device=x.device)
         return x.index_select(0, rows.index_copy(0, places, own))
+
+
+def _regrouped(step: Step, number: int, order: Order) -> Step:
+    """Return the last step with the rows after it as an order has them."""
+    if order.size <= order.group:
+        return step
+    device = step.nodes.device
+    nodes = torch.arange(number, device=device).repeat_interleave(order.size)
+    places = order.rows(nodes, torch.arange(order.size, device=device).repeat(number), number)
+    taken = torch.empty_like(places)
+    taken[places] = torch.arange(len(places), device=device)
+    spread = {
+        name: Link(
+            link.matrix._replace(col=link.matrix.col[taken], values=link.matrix.values[taken]),
+            link.transposed._replace(col=places[link.transposed.col].to(torch.int32)),
+        )
+        for name, link in step.spread.items()
+    }
+    return replace(step, spread=spread)
 
 
 def _cast(link: Link, dtype: torch.dtype) -> Link:

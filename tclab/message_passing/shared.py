@@ -2,8 +2,8 @@
 
 Deleting nodes needs no edge mask. An edge counts where both its ends are kept, `mask[e] = keep[source] ·
 keep[target]`, so the masked neighbour sum is `K·A·(K·X)`: A is the whole graph's adjacency, the same for all
-samples, and K zeroes the rows of deleted nodes, at every layer. With rows ordered (node, sample), all samples'
-features are one dense matrix [N, B·H], and the sum is one product of a sparse and a dense matrix.
+samples, and K zeroes the rows of deleted nodes, at every layer. With samples side by side, their features are one
+dense matrix [N, B·H], and the sum is one product of a sparse and a dense matrix; on a CPU one for a few samples.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from tclab.graph import CellGraph, Network
+from tclab.message_passing.order import Order
 from tclab.message_passing.softmax import pool_grid
-from tclab.message_passing.spmm import Csr, spmm
+from tclab.message_passing.spmm import Csr
 from tclab.message_passing.sums import Link, shared_sums
 from tclab.message_passing.view import View
 from tclab.perturbation import Deletions
@@ -28,7 +29,7 @@ def link_of(network: Network, dtype: torch.dtype, *, transpose: bool = False) ->
 
 
 class SharedView(View):
-    """Samples side by side over one sparse matrix: row (node, sample) of each type, deleted rows kept as zeros.
+    """Samples side by side over one sparse matrix: rows as `Order` has them, deleted rows kept as zeros.
 
     **Arguments:**
 
@@ -43,8 +44,13 @@ class SharedView(View):
         super().__init__(graph, lost[graph.deleted_type])
         self.lost = lost
         self.dense = dense
-        self._rows = {kind: deletions.nodes * self.size + deletions.samples() for kind, deletions in lost.items()}
+        self.order = Order.on(self.deleted.ptr.device, self.size)
+        self._rows = {
+            kind: self.order.rows(deletions.nodes, deletions.samples(), graph.num_nodes[kind])
+            for kind, deletions in lost.items()
+        }
         self._keep: dict[str, Tensor] | None = None
+        self._degrees: dict[tuple[str, bool], Tensor] = {}
 
     @property
     def keep(self) -> dict[str, Tensor]:
@@ -60,7 +66,7 @@ class SharedView(View):
 
     def lift(self, x: Tensor, node_type: str | None = None) -> Tensor:
         """Return one row for each (node, sample) pair, [N * B, H]."""
-        return x.unsqueeze(1).expand(-1, self.size, -1).reshape(-1, x.size(1))
+        return self.order.lift(x)
 
     def neighbour_sum(
         self, relation: str, x: Tensor, *, transpose: bool = False, self_weight: Tensor | None = None
@@ -79,18 +85,23 @@ class SharedView(View):
     def _sums(
         self, relations: Sequence[str], x: Tensor, transpose: bool, weights: Tensor | None
     ) -> Sequence[Tensor]:
+        if torch.is_autocast_enabled(x.device.type):  # a norm gives float32 there, twice what is to be gathered
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+            weights = None if weights is None else weights.to(x.dtype)
         links, gone, source = [], [], self.graph.deleted_type
         found: dict[int, Tensor] = {}
+        masked: dict[str, Tensor] = {}
         for place, name in enumerate(relations):
             network = self._relation(name)
             source, target = network.source, network.target
             if transpose:
                 source, target = target, source
             if name in self.dense:
+                if source not in masked:
+                    masked[source] = x.index_fill(0, self._rows[source], 0.0)
                 weight = None if weights is None else weights[place]
-                masked = x.index_fill(0, self._rows[source], 0.0)
-                summed = dense_sum(network, masked, self.size, transpose=transpose, self_weight=weight)
-                found[place] = summed.index_fill(0, self._rows[target], 0.0)
+                summed = dense_sum(network, masked[source], self.order, transpose=transpose, self_weight=weight)
+                found[place] = summed.index_fill_(0, self._rows[target], 0.0)
                 continue
             links.append(link_of(network, x.dtype, transpose=transpose))
             gone.append(self._rows[target])
@@ -98,28 +109,42 @@ class SharedView(View):
             return [found[place] for place in range(len(relations))]
         if found and weights is not None:
             weights = torch.stack([weights[place] for place in range(len(relations)) if place not in found])
-        sums = iter(
-            shared_sums(x, links, self.size, self_weights=weights, source_gone=self._rows[source], target_gone=gone)
+        summed_sparse = iter(
+            shared_sums(
+                x,
+                links,
+                self.size,
+                group=self.order.group,
+                self_weights=weights,
+                source_gone=self._rows[source],
+                target_gone=gone,
+            )
         )
-        return [found[place] if place in found else next(sums) for place in range(len(relations))]
+        return [found[place] if place in found else next(summed_sparse) for place in range(len(relations))]
 
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
-        """Return how many kept edges go into each row, [R_target] float32."""
+        """Return how many kept edges go into each row, [R_target] float32; counted once."""
         network = self._relation(relation).unweighted()
         source, target = network.source, network.target
         if transpose:
             source, target = target, source
-        if self._rows[source].numel() == self._rows[target].numel() == 0:
-            return network.degree(transpose=transpose).repeat_interleave(self.size)
-        kept = self.keep[source].float().view(-1, self.size)
-        counted = spmm(network.csr(dtype=torch.float32, transpose=transpose), kept).reshape(-1)
-        return counted.index_fill_(0, self._rows[target], 0.0)
+        if (relation, transpose) not in self._degrees:
+            if self._rows[source].numel() == self._rows[target].numel() == 0:
+                counted = self.lift(network.degree(transpose=transpose).unsqueeze(1))
+            else:
+                kept = self.keep[source].float().unsqueeze(1)
+                links = [link_of(network, torch.float32, transpose=transpose)]
+                (counted,) = shared_sums(
+                    kept, links, self.size, group=self.order.group, target_gone=[self._rows[target]]
+                )
+            self._degrees[relation, transpose] = counted.squeeze(1)
+        return self._degrees[relation, transpose]
 
     def pool(self, scores: Tensor, values: Tensor) -> Tensor:
         """Return the softmax-weighted sum over what is left of each sample, [B, H]."""
         kind = self.graph.deleted_type
-        grid = (self.graph.num_nodes[kind], self.size)
-        return pool_grid(scores.view(grid), values.view(*grid, -1), self.keep[kind].view(grid), node_dim=0)
+        grids = zip(*(self.order.grids(x) for x in (scores.squeeze(1), values, self.keep[kind])), strict=True)
+        return torch.cat([pool_grid(*grid, node_dim=0) for grid in grids])
 
     @property
     def wild_type(self) -> View:
@@ -133,7 +158,7 @@ class SharedView(View):
 
     def first(self, x: Tensor) -> Tensor:
         """Return the first sample's rows, [N, H]; that sample must delete nothing."""
-        return x.view(-1, self.size, x.size(1))[:, 0]
+        return self.order.grids(x)[0][:, 0]
 
 
 def _one_more(lost: Deletions) -> Deletions:
@@ -148,15 +173,14 @@ def wild_type_by_sharing(graph: CellGraph, *, dense: Collection[str] = ()) -> Sh
 
 
 def dense_sum(
-    network: Network, x: Tensor, size: int, *, transpose: bool = False, self_weight: Tensor | None = None
+    network: Network, x: Tensor, order: Order, *, transpose: bool = False, self_weight: Tensor | None = None
 ) -> Tensor:
-    """Return A·X (+ w·X) by a dense product, for `x: [N_source * size, H]`; see `SharedView`."""
+    """Return A·X (+ w·X) by a dense product, for `x: [N_source * B, H]` in an order; see `SharedView`."""
     device = x.device.type
     # autocast would cast each matrix in every product
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
     matrix = network.dense(dtype=dtype)
-    wide = x.reshape(-1, size * x.size(1)).to(dtype)
-    summed = (matrix.t() if transpose else matrix) @ wide
-    if self_weight is not None:
-        summed = torch.addcmul(summed, wide, self_weight.to(dtype))
-    return summed.view(-1, x.size(1))
+    matrix = matrix.t() if transpose else matrix
+    parts = [(matrix @ grid.flatten(1).to(dtype)).view(-1, x.size(1)) for grid in order.grids(x)]
+    summed = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return summed if self_weight is None else torch.addcmul(summed, x.to(dtype), self_weight.to(dtype))

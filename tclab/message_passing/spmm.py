@@ -66,40 +66,34 @@ def columns(x: Tensor, tiling: Tiling | None = None) -> Columns:
     return Columns([part.contiguous() for part in x.split(tiling.tile, dim=1)], tiling)
 
 
-def multiply(matrix: Tensor, right: Columns, *, add_to: Tensor | None = None) -> Tensor:
+def multiply(matrix: Tensor, right: Columns, *, out: Tensor | None = None, add: bool = False) -> Tensor:
     """Return a sparse CSR matrix times a dense one.
 
-    Every entry adds up its row in the order of the columns, whatever the tile: on a CPU, two runs and all
-    kernels that were tried give the same bits. cuSPARSE, which CUDA tensors go to, does not promise that.
+    Every entry adds up its row in the order of the columns, whatever the tile: on a CPU two runs with one kernel
+    give the same bits. cuSPARSE, which CUDA tensors go to, does not promise that.
 
     **Arguments:**
 
     - `matrix`: [rows, columns], sparse CSR.
     - `right`: what `columns` returns for `x: [columns, C]`.
-    - `add_to`: [rows, C], what the product is added to, in place.
+    - `out`: [rows, C], what the product is written to, or with `add` added to.
 
     **Returns:** [rows, C]
     """
     tiles, (kernel, _) = right
     one = _by_aten if kernel == "aten" else _by_library
     if len(tiles) == 1:
-        return one(matrix, tiles[0], add_to)
-    width = sum(tile.size(1) for tile in tiles)
-    out = tiles[0].new_empty(matrix.size(0), width) if add_to is None else add_to
+        return one(matrix, tiles[0], out, add)
+    if out is None:
+        out = tiles[0].new_empty(matrix.size(0), sum(tile.size(1) for tile in tiles))
     begin = 0
     for tile in tiles:
-        part = out[:, begin : begin + tile.size(1)]
-        if kernel == "library":
-            torch.addmm(part, matrix, tile, beta=0 if add_to is None else 1, out=part)
-        elif add_to is None:
-            part.copy_(_by_aten(matrix, tile, None))
-        else:
-            _by_aten(matrix, tile, part)
+        one(matrix, tile, out[:, begin : begin + tile.size(1)], add)
         begin += tile.size(1)
     return out
 
 
-def spmm(matrix: Tensor, x: Tensor, *, add_to: Tensor | None = None) -> Tensor:
+def spmm(matrix: Tensor, x: Tensor) -> Tensor:
     """Return a sparse CSR matrix times a dense one by the device's best kernel; see `multiply`.
 
     On CUDA that is cuSPARSE. A CPU has two kernels, ATen's reduction and MKL's product; which is faster, and in
@@ -110,22 +104,24 @@ def spmm(matrix: Tensor, x: Tensor, *, add_to: Tensor | None = None) -> Tensor:
 
     - `matrix`: [rows, columns], sparse CSR.
     - `x`: [columns, C]
-    - `add_to`: [rows, C], what the product is added to, in place.
 
     **Returns:** [rows, C]
     """
-    return multiply(matrix, columns(x), add_to=add_to)
+    return multiply(matrix, columns(x))
 
 
-def _by_aten(matrix: Tensor, x: Tensor, add_to: Tensor | None) -> Tensor:
+def _by_aten(matrix: Tensor, x: Tensor, out: Tensor | None, add: bool) -> Tensor:
     product = torch.sparse.mm(matrix, x, "sum")
-    return product if add_to is None else add_to.add_(product)
+    if out is None:
+        return product
+    return out.add_(product) if add else out.copy_(product)
 
 
-def _by_library(matrix: Tensor, x: Tensor, add_to: Tensor | None) -> Tensor:
+def _by_library(matrix: Tensor, x: Tensor, out: Tensor | None, add: bool) -> Tensor:
     # written where it is wanted: the plain product makes a tensor of zeros first and copies it
-    out = x.new_empty(matrix.size(0), x.size(1)) if add_to is None else add_to
-    return torch.addmm(out, matrix, x, beta=0 if add_to is None else 1, out=out)
+    if out is None:
+        out = x.new_empty(matrix.size(0), x.size(1))
+    return torch.addmm(out, matrix, x, beta=1 if add else 0, out=out)
 
 
 def tiling_of(x: Tensor) -> Tiling:

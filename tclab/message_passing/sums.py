@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
+from tclab.message_passing.order import groups
 from tclab.message_passing.spmm import Csr, columns, multiply, tiling_for
 
 
@@ -40,11 +41,12 @@ def shared_sums(
     links: Sequence[Link],
     size: int,
     *,
+    group: int | None = None,
     self_weights: Tensor | None = None,
     source_gone: Tensor | None = None,
     target_gone: Sequence[Tensor] | None = None,
 ) -> list[Tensor]:
-    """Return for each relation Yᵢ = Aᵢ·X + wᵢ·X, one matrix Aᵢ for all samples; rows are (node, sample).
+    """Return for each relation Yᵢ = Aᵢ·X + wᵢ·X, one matrix Aᵢ for all samples; rows are as `Order` has them.
 
     The gradient, Σ Aᵢᵀ·Gᵢ + wᵢ·Gᵢ, is added up in one tensor in place. A second derivative is refused. On a CPU
     two runs give the same bits; on CUDA the bits are cuSPARSE's affair, which does not promise them.
@@ -52,8 +54,8 @@ def shared_sums(
     **Arguments:**
 
     - `x`: [N_source * size, H]
-    - `size`: how many samples there are, B.
-    - `self_weights`: [relations], how much of itself a row adds.
+    - `size`: how many samples there are, B. `group`: how many lie side by side; all unless given.
+    - `self_weights`: [relations], how much of itself a row adds. `target_gone` are `source_gone` then.
     - `source_gone`: rows of `x` that count as zero, [n] int64, whatever finite number they hold.
     - `target_gone`: for each relation the rows that come out zero, [n] int64.
 
@@ -64,7 +66,7 @@ def shared_sums(
     if source_gone is None:
         source_gone = nothing
     gone = [nothing] * len(links) if target_gone is None else list(target_gone)
-    return torch.ops.tclab.shared_sums(x, self_weights, flat, source_gone, gone, size)
+    return torch.ops.tclab.shared_sums(x, self_weights, flat, source_gone, gone, size, group or max(size, 1))
 
 
 def _links(flat: Sequence[Tensor], sources: int) -> Iterator[Link]:
@@ -78,7 +80,7 @@ def _links(flat: Sequence[Tensor], sources: int) -> Iterator[Link]:
     "tclab::shared_sums",
     mutates_args=(),
     schema="(Tensor x, Tensor? self_weights, Tensor[] matrices, Tensor source_gone, Tensor[] target_gone, "
-    "SymInt size) -> Tensor[]",
+    "SymInt size, SymInt group) -> Tensor[]",
 )
 def _shared_sums(
     x: Tensor,
@@ -87,18 +89,32 @@ def _shared_sums(
     source_gone: Tensor,
     target_gone: Sequence[Tensor],
     size: int,
+    group: int,
 ) -> list[Tensor]:
-    width = x.size(1)
     if source_gone.numel():
         x = x.index_fill(0, source_gone, 0.0)
-    wide = x.reshape(-1, size * width)
-    right = columns(wide)
-    sums = []
-    for place, link in enumerate(_links(matrices, wide.size(0))):
-        own = None if self_weights is None else wide * self_weights[place]
-        summed = multiply(link.matrix.matrix(), right, add_to=own).view(-1, width)
-        sums.append(summed.index_fill_(0, target_gone[place], 0.0) if target_gone[place].numel() else summed)
+    parts = _segments(x, size, group)
+    matrices = [link.matrix.matrix() for link in _links(matrices, x.size(0) // size)]
+    sums = [x.new_empty(matrix.size(0) * size, x.size(1)) for matrix in matrices]
+    into = [_segments(summed, size, group) for summed in sums]
+    for at, part in enumerate(parts):  # all relations while it is in the cache
+        right = columns(part)
+        for place, matrix in enumerate(matrices):
+            if self_weights is not None:
+                torch.mul(part, self_weights[place], out=into[place][at])
+            multiply(matrix, right, out=into[place][at], add=self_weights is not None)
+    for summed, gone in zip(sums, target_gone, strict=True):
+        if gone.numel():
+            summed.index_fill_(0, gone, 0.0)
     return sums
+
+
+def _segments(x: Tensor, size: int, group: int) -> list[Tensor]:
+    """Return each group of samples in `x: [N * size, H]` as the dense side of a product, [N, samples * H]."""
+    number = x.size(0) // size
+    found = [width for _, width in groups(size, group)]
+    parts = x.contiguous().split([number * width for width in found])
+    return [part.view(number, width * x.size(1)) for part, width in zip(parts, found, strict=True)]
 
 
 @_shared_sums.register_fake
@@ -109,6 +125,7 @@ def _(
     source_gone: Tensor,
     target_gone: Sequence[Tensor],
     size: int,
+    group: int,
 ) -> list[Tensor]:
     return [x.new_empty((crow.size(0) - 1) * size, x.size(1)) for crow in matrices[::6]]
 
@@ -117,7 +134,7 @@ def _(
     "tclab::shared_sums_backward",
     mutates_args=(),
     schema="(Tensor?[] gradients, Tensor? x, Tensor? self_weights, Tensor[] matrices, Tensor source_gone, "
-    "Tensor[] target_gone, SymInt size, SymInt sources) -> (Tensor, Tensor)",
+    "Tensor[] target_gone, SymInt size, SymInt group, SymInt sources) -> (Tensor, Tensor)",
 )
 def _backward(
     gradients: Sequence[Tensor | None],
@@ -127,25 +144,32 @@ def _backward(
     source_gone: Tensor,
     target_gone: Sequence[Tensor],
     size: int,
+    group: int,
     sources: int,
 ) -> tuple[Tensor, Tensor]:
     given = next(gradient for gradient in gradients if gradient is not None)
-    width = given.size(1)
-    to_x = None
     to_weights = given.new_zeros(0 if self_weights is None else len(self_weights))
-    for place, (link, gradient) in enumerate(zip(_links(matrices, sources), gradients, strict=True)):
-        if gradient is None:  # nothing of this sum was used
-            continue
-        gradient = without_rows(gradient.contiguous(), target_gone[place])
-        wide = gradient.view(-1, size * width)
-        if self_weights is not None and x is not None:
-            to_weights[place] = torch.dot(gradient.view(-1), x.reshape(-1))
-            weight = self_weights[place]
-            to_x = wide * weight if to_x is None else to_x.addcmul_(wide, weight)
-        to_x = multiply(link.transposed.matrix(), columns(wide), add_to=to_x)
-    assert to_x is not None  # one gradient at least was given
-    to_x = to_x.view(-1, width)
-    return to_x.index_fill_(0, source_gone, 0.0) if source_gone.numel() else to_x, to_weights
+    used = [  # the others' sums were not
+        (place, link.transposed.matrix(), without_rows(gradient, target_gone[place]))
+        for place, (link, gradient) in enumerate(zip(_links(matrices, sources), gradients, strict=True))
+        if gradient is not None
+    ]
+    parts = [_segments(gradient, size, group) for *_, gradient in used]
+    own = None if x is None else _segments(x, size, group)
+    to_x = given.new_empty(sources * size, given.size(1))
+    for at, into in enumerate(_segments(to_x, size, group)):
+        for number, (place, matrix, _) in enumerate(used):
+            part = parts[number][at]
+            if self_weights is not None and own is not None:
+                to_weights[place] += torch.dot(part.view(-1), own[at].view(-1))
+                if number:
+                    into.addcmul_(part, self_weights[place])
+                else:
+                    torch.mul(part, self_weights[place], out=into)
+            multiply(matrix, columns(part), out=into, add=number > 0 or self_weights is not None)
+    if source_gone.numel():
+        to_x.index_fill_(0, source_gone, 0.0)
+    return to_x, to_weights
 
 
 @_backward.register_fake
@@ -157,6 +181,7 @@ def _(
     source_gone: Tensor,
     target_gone: Sequence[Tensor],
     size: int,
+    group: int,
     sources: int,
 ) -> tuple[Tensor, Tensor]:
     given = next(gradient for gradient in gradients if gradient is not None)
@@ -165,8 +190,8 @@ def _(
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, self_weights, matrices, source_gone, target_gone, size = inputs
-    ctx.size, ctx.sources = size, x.size(0) // size
+    x, self_weights, matrices, source_gone, target_gone, size, group = inputs
+    ctx.size, ctx.group, ctx.sources = size, group, x.size(0) // size
     ctx.number = len(target_gone)
     ctx.set_materialize_grads(False)
     own = () if self_weights is None else (x, self_weights)
@@ -181,11 +206,11 @@ def _differentiate(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, .
     # a list takes a list of gradients back
     none, gone = [None] * len(matrices), [None] * len(target_gone)
     if all(gradient is None for gradient in gradients):
-        return None, None, none, None, gone, None
+        return None, None, none, None, gone, None, None
     to_x, to_weights = torch.ops.tclab.shared_sums_backward(
-        gradients, x, self_weights, matrices, source_gone, target_gone, ctx.size, ctx.sources
+        gradients, x, self_weights, matrices, source_gone, target_gone, ctx.size, ctx.group, ctx.sources
     )
-    return to_x, None if self_weights is None else to_weights, none, None, gone, None
+    return to_x, None if self_weights is None else to_weights, none, None, gone, None, None
 
 
 def _refuse(ctx: Any, *gradients: Tensor) -> NoReturn:
@@ -199,11 +224,11 @@ _shared_sums.register_autograd(_differentiate, setup_context=_setup)
 _backward.register_autograd(_refuse)
 
 
-def workspace_bytes(x: Tensor, size: int, *, sparse: Sequence[Tensor], copies: bool) -> int:
+def workspace_bytes(x: Tensor, size: int, group: int, *, sparse: Sequence[Tensor], copies: bool) -> int:
     """Return how many bytes one of these operations takes while it runs, beside what it gives, on a CPU.
 
-    A copy of `x` whose rows are zeroed or that is cut into tiles, and a product that is added to another where the
-    kernel cannot add.
+    A copy of `x` whose rows are zeroed, and of a group a copy that is cut into tiles and a product that is added
+    to another, or copied, where the kernel cannot write it there.
 
     **Arguments:**
 
@@ -212,8 +237,10 @@ def workspace_bytes(x: Tensor, size: int, *, sparse: Sequence[Tensor], copies: b
     """
     if x.device.type != "cpu":
         return 0
-    width = size * x.size(1)
-    kernel, tile = tiling_for(x.dtype, x.size(0) // size, width)
+    width = min(group, size) * x.size(1)
+    number = x.size(0) // size
+    kernel, tile = tiling_for(x.dtype, number, width)
     rows = max((crow.numel() - 1 for crow in sparse[::3]), default=0)
-    product = rows * min(tile or width, width) * x.element_size() if kernel == "aten" else 0
-    return x.nbytes * (int(copies) + int(tile is not None)) + product
+    product = rows * min(tile or width, width) if kernel == "aten" else 0
+    cut = number * width if tile is not None else 0
+    return x.nbytes * int(copies) + (product + cut) * x.element_size()

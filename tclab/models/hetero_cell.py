@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from tclab.errors import InputError, unknown
 from tclab.graph import CellGraph
 from tclab.message_passing import View
-from tclab.models.aggregation import aggregation_of
+from tclab.models.aggregation import Mean, Sum, aggregation_of
 from tclab.models.hyper_sagnn import HyperSAGNN
 from tclab.models.layers import MaskedGIN, Preprocessor, activation_of
 from tclab.models.metabolic_conv import MetabolicConv
@@ -43,8 +42,8 @@ class HeteroCell(nn.Module):
     - `aggregation`: over networks, "sum", "mean", "cross_attention" or "pairwise" (with `bottleneck`).
     - `combine`: "global" (no local head), "fixed" (half each) or "gate" (a softmax of both decides).
     - `local_heads`: attention heads of the local head.
-    - `checkpoint`: keep no layer's inner activations for the backward, which computes them again: the largest
-      batch grows several times, a step takes about a third longer.
+    - `checkpoint`: keep of each layer only its rows for the backward, which computes the rest again, one network
+      at a time: the largest batch grows several times, for a second forward's time.
     - `metabolism`: "off"; "carried", it travels with the batch and is not read, as in the original; or
       "used", convolutions along it in every layer.
     - `activation`: by name. `dropout`: the share that is dropped in training.
@@ -141,43 +140,50 @@ class HeteroCell(nn.Module):
     def encode(self, view: View) -> Tensor:
         """Return the rows' embeddings after the last layer, [R, H]."""
         x = self.rows(view)
-        for place, (convolutions, aggregate) in enumerate(zip(self.convolutions, self.aggregations, strict=True)):
-            gins = [gin for gin in convolutions.children() if isinstance(gin, MaskedGIN)]
-            metabolic = self.metabolic[place] if self.metabolic else None
-            if self.checkpoint and torch.is_grad_enabled():
-                x = checkpoint(self._layer, view, x, gins, aggregate, metabolic, use_reentrant=False)
-            else:
-                x = self._layer(view, x, gins, aggregate, metabolic)
+        for place in range(len(self.convolutions)):
+            x = self._layer(view, x, place)
         return view.complete(x)
 
-    def _layer(
-        self,
-        view: View,
-        x: Tensor,
-        gins: list[MaskedGIN],
-        aggregate: Callable[[Iterator[Tensor]], Tensor],
-        metabolic: nn.Module | None,
-    ) -> Tensor:
-        functions: list[Callable[[Tensor], Tensor]] = list(gins)
-        if self.checkpoint and torch.is_grad_enabled():
-            functions = [partial(checkpoint, gin, use_reentrant=False) for gin in gins]
-        weights = [gin.self_weight for gin in gins]
-        x = aggregate(view.convolved(self.networks, x, functions, self_weights=weights))
-        return x if metabolic is None else metabolic(view, view.complete(x))
+    def _layer(self, view: View, x: Tensor, place: int) -> Tensor:
+        gins = [gin for gin in self.convolutions[place].children() if isinstance(gin, MaskedGIN)]
+        aggregate = self.aggregations[place]
+        if not (self.checkpoint and torch.is_grad_enabled()):
+            weights = [gin.self_weight for gin in gins]
+            x = aggregate(view.convolved(self.networks, x, gins, self_weights=weights))
+        elif isinstance(aggregate, (Sum, Mean)):
+            x = aggregate(self._again(view, x, gins))
+        else:  # it keeps all networks' rows for its own backward
+            x = checkpoint(lambda x: aggregate(self._again(view, x, gins)), x, use_reentrant=False)
+        return self.metabolic[place](view, view.complete(x)) if self.metabolic else x
+
+    def _again(self, view: View, x: Tensor, gins: list[MaskedGIN]) -> Iterator[Tensor]:
+        """Yield each network's rows, of which the backward makes one network's at a time again."""
+
+        def one(name: str, gin: MaskedGIN, x: Tensor) -> Tensor:
+            (part,) = view.convolved([name], x, [gin], self_weights=[gin.self_weight])
+            return part
+
+        for name, gin in zip(self.networks, gins, strict=True):
+            yield checkpoint(one, name, gin, x, use_reentrant=False)
 
     def pooled(self, view: View) -> tuple[Tensor, Tensor]:
         """Return every sample's pooled embedding, the wild type first, and the wild type's rows.
 
+        The rows are pooled before `transform`, which is the same for a weighted mean, and B rows are fewer.
+
         **Returns:** [1 + B, H] and [N, H]
         """
-        pooled, wild = [], None
+        pooled, left, wild = [], [], None
         for part in self.parts(view):
             x = self.encode(part)
             wild = part.first(x) if wild is None else wild
             scores = self.gate[1](self.activation(self.gate[0](x)))
-            pooled.append(part.pool(scores, self.transform(x)))
+            pooled.append(part.pool(scores, x))
+            with torch.no_grad():  # about 1, or 0 where nothing is left
+                left.append(part.pool(scores, torch.ones_like(scores)))
         assert wild is not None  # a view has a wild type
-        return torch.cat(pooled), wild
+        z = self.transform(torch.cat(pooled))
+        return z.masked_fill(torch.cat(left) < 0.5, 0.0), wild
 
     def forward(self, view: View) -> Tensor:
         """Return one prediction for each sample of the view, [B]."""

@@ -14,6 +14,7 @@ from tclab.errors import InputError
 from tclab.graph import CellGraph
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
+from tclab.message_passing.order import Order
 from tclab.message_passing.shared import dense_sum, link_of
 from tclab.message_passing.spmm import least_seconds
 from tclab.message_passing.sums import shared_sums
@@ -115,8 +116,9 @@ def roofline(
         for name in ("edge_mask", "gpu_filter")
     }
     link = link_of(here.networks[network], torch.float32)
-    calls["node_mask"] = waited(lambda: shared_sums(x, [link], batch_size), device)
-    calls["dense"] = waited(lambda: dense_sum(here.networks[network], x, batch_size), device)
+    order = Order.on(x.device, batch_size)
+    calls["node_mask"] = waited(lambda: shared_sums(x, [link], batch_size, group=order.group), device)
+    calls["dense"] = waited(lambda: dense_sum(here.networks[network], x, order), device)
     rows = []
     with torch.no_grad():
         for call in calls.values():

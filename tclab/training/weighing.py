@@ -75,12 +75,12 @@ def _while_it_runs(op: Any, args: Any) -> int:
     """Return how many bytes an operation takes on a CPU and gives back before it ends."""
     name = op.overloadpacket
     if name is torch.ops.tclab.shared_sums:
-        x, _, matrices, gone, *_, size = args
-        return workspace_bytes(x, size, sparse=matrices, copies=gone.numel() > 0)
+        x, _, matrices, gone, *_, size, group = args
+        return workspace_bytes(x, size, group, sparse=matrices, copies=gone.numel() > 0)
     if name is torch.ops.tclab.shared_sums_backward:
-        gradients, _, _, matrices, _, gone, size, _ = args
+        gradients, _, _, matrices, _, gone, size, group, _ = args
         given = next(gradient for gradient in gradients if gradient is not None)
-        return workspace_bytes(given, size, sparse=matrices, copies=any(rows.numel() for rows in gone))
+        return workspace_bytes(given, size, group, sparse=matrices, copies=any(rows.numel() for rows in gone))
     return 0
 
 
