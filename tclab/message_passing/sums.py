@@ -95,14 +95,18 @@ def _shared_sums(
         x = x.index_fill(0, source_gone, 0.0)
     parts = _segments(x, size, group)
     matrices = [link.matrix.matrix() for link in _links(matrices, x.size(0) // size)]
-    sums = [x.new_empty(matrix.size(0) * size, x.size(1)) for matrix in matrices]
-    into = [_segments(summed, size, group) for summed in sums]
-    for at, part in enumerate(parts):  # all relations while it is in the cache
-        right = columns(part)
-        for place, matrix in enumerate(matrices):
-            if self_weights is not None:
-                torch.mul(part, self_weights[place], out=into[place][at])
-            multiply(matrix, right, out=into[place][at], add=self_weights is not None)
+    if len(parts) == 1 and self_weights is None:  # as the kernel gives them
+        right = columns(parts[0])
+        sums = [multiply(matrix, right).view(-1, x.size(1)) for matrix in matrices]
+    else:
+        sums = [x.new_empty(matrix.size(0) * size, x.size(1)) for matrix in matrices]
+        into = [_segments(summed, size, group) for summed in sums]
+        for at, part in enumerate(parts):  # all relations while it is in the cache
+            right = columns(part)
+            for place, matrix in enumerate(matrices):
+                if self_weights is not None:
+                    torch.mul(part, self_weights[place], out=into[place][at])
+                multiply(matrix, right, out=into[place][at], add=self_weights is not None)
     for summed, gone in zip(sums, target_gone, strict=True):
         if gone.numel():
             summed.index_fill_(0, gone, 0.0)
@@ -155,6 +159,9 @@ def _backward(
         if gradient is not None
     ]
     parts = [_segments(gradient, size, group) for *_, gradient in used]
+    if len(used) == len(parts[0]) == 1 and self_weights is None:  # as the kernel gives it
+        to_x = multiply(used[0][1], columns(parts[0][0])).view(-1, given.size(1))
+        return to_x.index_fill_(0, source_gone, 0.0) if source_gone.numel() else to_x, to_weights
     own = None if x is None else _segments(x, size, group)
     to_x = given.new_empty(sources * size, given.size(1))
     for at, into in enumerate(_segments(to_x, size, group)):

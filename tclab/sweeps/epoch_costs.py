@@ -22,6 +22,7 @@ from tclab.training.step import WITHOUT_MODEL
 _ROUNDS = 3  # of starting a worker
 _BATCHES = (5, 12, 40)  # handed over in a round: at least however large, at least, at most
 _ROUND_SECONDS = 0.2
+_TAKEN = 3  # of a round's batches are timed as they are received, at least
 _ROUND_BYTES = 1 << 30  # in shared memory, where least allows
 
 
@@ -77,7 +78,7 @@ def costs_of(rig: Rig) -> Costs:
         start_method=point.start_method,
         seconds=max(_ROUND_SECONDS, 5 * mean_load, 5 * mean_step),
     )
-    return Costs(load, step, around, _machinery(rig, median(load), start), speeds)
+    return Costs(load, step, around, _machinery(rig, median(load), mean_step, start), speeds)
 
 
 def stage_times(rig: Rig, steps: int) -> tuple[list[float], list[float], float]:
@@ -123,11 +124,12 @@ def _touch(batch: Batch) -> None:
         tensor.reshape(-1)[:: max(1, 4096 // tensor.element_size())].sum()
 
 
-def _machinery(rig: Rig, load: float, start: float) -> Machinery:
-    """Hand batches over from one worker, with no step beside it: what it takes more than making them.
+def _machinery(rig: Rig, load: float, step: float, start: float) -> Machinery:
+    """Hand batches over from one worker: what it takes more than making them.
 
-    The worker makes all of them ahead while this process sleeps, so neither waits for the other. Middle values are
-    taken: what now and then takes longer is in the costs of steps, which are drawn from all that were measured.
+    The worker makes all of them ahead while this process sleeps, so neither waits for the other. A step comes
+    before each batch that is timed, as in an epoch: receiving takes longer with caches that hold a model. Middle
+    values are taken: what now and then takes longer is in the costs of steps, drawn from all that were measured.
     """
     point = rig.point
     first = raw(rig.data[0])
@@ -136,7 +138,12 @@ def _machinery(rig: Rig, load: float, start: float) -> Machinery:
     )
     data = _first(rig.data, max(int(number), _BATCHES[0]))
     cold = min(COLD, len(data) // 2)
-    own = [_own(data, i) for i in range(min(len(data), 10))]
+    train = _training(rig)
+    timed = min(len(data) - 1, max(_TAKEN, int(_ROUND_SECONDS / max(step, 1e-6))))
+    own = []
+    for place in range(min(timed, 10)):
+        train()
+        own.append(_own(data, place))
     cycles: list[float] = []
     taking, waking, ending = [], [], []
     for _ in range(_ROUNDS):
@@ -151,13 +158,15 @@ def _machinery(rig: Rig, load: float, start: float) -> Machinery:
         batches = iter(ahead)
         making = [next(batches).making]
         time.sleep(0.05 + 2 * load * len(data))
-        for _ in range(len(data) - 1):
+        for place in range(len(data) - 1):
+            if place < timed:
+                train()
             asked = time.perf_counter_ns()
             loaded = next(batches)
             _touch(loaded.batch)
             making.append(loaded.making)
             del loaded
-            if making[-1].end_ns < asked:  # it lay ready
+            if place < timed and making[-1].end_ns < asked:  # it lay ready
                 taking.append((time.perf_counter_ns() - asked) / 1e9)
         cycles += [(after.begin_ns - before.begin_ns) / 1e9 for before, after in pairwise(making[cold:])]
         waking.append((making[cold].begin_ns - begin) / 1e9)
