@@ -191,6 +191,8 @@ def measure(point: Point, together: Together | None = None) -> list[dict[str, An
             return [{**every, "stage": "step", "status": "wrong"}]
     if point.device == "cuda":
         torch.cuda.empty_cache()
+    if point.compile:
+        torch.compiler.reset()  # what earlier points compiled counts against what this one may
     seen = _run(point, together)
     if point.device == "cuda":  # this process waits for its next point, and another may need the memory meanwhile
         gc.collect()
