@@ -3,9 +3,10 @@
     python benchmarks/record_gpu.py [--device cuda] [--scale 1.0] [--out data_samples/recordings] [--minutes 60]
 
 Writes one folder, named after the device: `rows.parquet`, the rows of every point (strategies over batch sizes 1 to
-128 at all networks, over 1 to 9 networks at the middle one, DANGO over the batch sizes, and the modes of a step for
-both models, whose stages are the ledger), `rooflines.csv`, and `environment.json`. It needs no notebook package.
-Points that do not fit are rows that say so. Stopped, it goes on where it was, from `rows/`. A try:
+128 at all networks, over 1 to 9 networks at the middle one, both for DANGO too; all of them in bfloat16 at the middle
+batch size; and the modes of a step for both models, whose stages are the ledger), `rooflines.csv`, and
+`environment.json`. It needs no notebook package; `lab.recording` shows what is there. Points that do not fit are rows
+that say so. Stopped, it goes on where it was, from `rows/`. A try:
 
     python benchmarks/record_gpu.py --device cpu --scale 0.02 --batch-sizes 1,2 --networks 1 --minutes 2 --out DIR
 """
@@ -37,8 +38,11 @@ def points(device: str, scale: float, batch_sizes: list[int], networks: list[int
         for size in [middle, *(s for s in batch_sizes if s != middle)]
         for name in masked
     ]
-    found += [Point(model="dango", strategy="indices", batch_size=size, **common) for size in batch_sizes]
-    found += [Point(strategy=n, batch_size=middle, networks=count, **common) for count in networks for n in masked]
+    dango = {"model": "dango", "strategy": "indices"}
+    found += [Point(**dango, batch_size=size, **common) for size in batch_sizes]
+    ways: list[dict[str, str]] = [*({"strategy": name} for name in masked), dango]
+    found += [Point(**way, batch_size=middle, networks=count, **common) for count in networks for way in ways]
+    found += [Point(**way, batch_size=middle, dtype="bfloat16", **common) for way in ways]
     gpus = 1 if device == "cuda" else 0
     more = {"scale": scale, "steps": steps, "batch_sizes": middle, "gpus": gpus, "workers": 2}
     found += in_each_mode(models="hetero_cell,dango", strategies="edge_mask,node_mask,fastest,indices", **more)

@@ -77,6 +77,30 @@ def test_a_model_that_is_made_already_is_tried_whole_and_left_as_it_was(graph):
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
+def test_deletions_are_of_the_graph_that_was_given_whatever_the_model_is_made_of():
+    """A star of 200 leaves around node 0, and node 150 that 3 hear from: a part of it would number them anew."""
+    leaves = torch.arange(1, 201)
+    edge_index = torch.cat(
+        [torch.stack([torch.zeros(200, dtype=torch.int64), leaves]), torch.tensor([[150] * 3, [7, 8, 9]])], dim=1
+    )
+    star = tclab.CellGraph.from_edges({"likes": edge_index}, num_nodes=201, node_type="person")
+    seen = []
+
+    class Sees(Rumour):
+        def forward(self, view):
+            seen.append(sorted(view.deleted[0].tolist()) if view.size == 2 else None)
+            return super().forward(view)
+
+    wanted = [[150, 200], [3]]
+    found = tclab.check(lambda g: Sees(g), star, strategies="node_mask", deletions=wanted)
+    assert found.passed, str(found)
+    assert {result.nodes for result in found.results.values()} == {201}
+    assert {tuple(deleted) for deleted in seen if deleted is not None} == {(150, 200)}
+    assert "201 person nodes" in found.graph
+    with pytest.raises(InputError, match="201"):
+        tclab.check(Rumour, star, strategies="node_mask", deletions=[[201]])
+
+
 def test_a_strategy_of_ones_own_that_is_wrong_fails_in_words_and_the_others_go_on(graph, own):
     @masking.register
     class Forgets(masking.Strategy):

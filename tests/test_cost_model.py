@@ -7,14 +7,24 @@ import torch
 
 import tclab
 from tclab import InputError, lab, sweeps
-from tclab.sweeps import Ceilings, Cell, beside_measured, cells, fit_costs, measure_cells, named_cells, roofline
+from tclab.sweeps import (
+    Ceilings,
+    Cell,
+    beside_measured,
+    cells,
+    cost_model,
+    fit_costs,
+    measure_cells,
+    named_cells,
+    roofline,
+)
 
 TRUE = {"alpha": 2e-9, "beta": 1e-9, "gamma": 9e-9, "delta": 3e-9}
 CONSTANT = 1e-5
 
 
-def made_up(wanted, *, noise=0.0, seed=0):
-    """Return the rows of cells on a machine whose costs are known."""
+def made_up(wanted, *, noise=0.0, seed=0, more_removed=1.0):
+    """Return the rows of cells on a machine whose costs are known, where a draw removed more than was asked for."""
     generator = np.random.default_rng(seed)
     rows = []
     for cell in wanted:
@@ -22,12 +32,13 @@ def made_up(wanted, *, noise=0.0, seed=0):
         features = edges * cell.width
         seconds = {
             "mask": TRUE["beta"] * features + TRUE["alpha"] * edges,
-            "sum": TRUE["beta"] * features * (1 - cell.removed),
+            "sum": TRUE["beta"] * features * (1 - cell.removed * more_removed),
             "find": TRUE["gamma"] * edges,
             "write": TRUE["delta"] * edges,
         }
         seconds = {name: (s + CONSTANT) * (1 + noise * generator.standard_normal()) for name, s in seconds.items()}
-        rows.append({**vars(cell), **seconds, "mask_seconds": seconds["mask"],
+        found = {"removed_found": cell.removed * more_removed}
+        rows.append({**vars(cell), **found, **seconds, "mask_seconds": seconds["mask"],
                      "filter_seconds": seconds["find"] + seconds["write"] + seconds["sum"]})  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -44,6 +55,12 @@ def test_costs_that_were_put_in_come_out():
     assert best == pytest.approx((9 + 3 - 2) / 64)
     assert low <= best * (1 + 1e-9)
     assert high >= best * (1 - 1e-9)
+
+
+def test_what_the_draw_removed_is_fitted_and_not_what_was_asked_for():
+    model = fit_costs(made_up(SEEN, more_removed=1.1))
+    assert model.costs["beta"] == pytest.approx(TRUE["beta"], rel=1e-6)
+    assert model.costs["sum"] == pytest.approx(CONSTANT, rel=1e-6)
 
 
 def test_noise_widens_the_interval_around_what_is_true():
@@ -77,10 +94,37 @@ def test_too_few_cells_fit_nothing():
         fit_costs(made_up(SEEN[:2]))
 
 
-def test_what_is_timed_is_there_and_positive():
-    found = measure_cells([Cell(500, 4, 2, 0.5), Cell(500, 4, 2, 0.0)], rounds=1)
+def test_what_is_timed_says_which_share_of_edges_it_removed():
+    found = measure_cells([Cell(500, 4, 2, 0.5), Cell(500, 4, 2, 0.0), Cell(500, 4, 2, 0.5)], rounds=1)
     assert (found[["mask", "sum", "find", "write"]] > 0).all(axis=None)
-    assert (found["filter_seconds"] - found[["find", "write", "sum"]].sum(axis=1)).abs().max() < 1e-12
+    some, none, again = found["removed_found"]
+    assert none == 0.0
+    assert some == again  # the same nodes for the same cell
+    assert 0.2 < some < 0.8
+    assert some * 1000 == pytest.approx(round(some * 1000))  # of 2 samples with 500 edges each
+
+
+def test_what_is_timed_masks_and_filters_the_same_edges(monkeypatch):
+    summed = []
+    monkeypatch.setattr(cost_model, "_both_ways", lambda view, x: summed.append(view.neighbour_sum("edges", x)))
+    monkeypatch.setattr(cost_model, "_kept", kept := Recorded(cost_model._kept))
+    (removed,) = measure_cells([Cell(500, 4, 2, 0.5)], rounds=1)["removed_found"]
+    masks, filters = summed[::2], summed[1::2]
+    assert len(masks) == len(filters) == 2
+    for mask, filtered in zip(masks, filters, strict=True):
+        torch.testing.assert_close(mask, filtered)
+    assert {1 - int(found.sum()) / 1000 for found in kept.given} == {removed}
+
+
+class Recorded:
+    """A function that remembers what it gave."""
+
+    def __init__(self, function):
+        self.function, self.given = function, []
+
+    def __call__(self, *arguments):
+        self.given.append(self.function(*arguments))
+        return self.given[-1]
 
 
 def test_the_share_that_deletions_remove_is_that_of_the_edges_they_touch():
@@ -101,8 +145,11 @@ def test_a_roofline_counts_what_each_kernel_must_do():
         "kernel"
     )
     nodes, edges = graph.num_nodes["gene"], graph.networks["physical"].num_edges
+    features = edges * 2 * 8
     assert found.loc["dense", "flop"] == 2 * nodes**2 * 2 * 8
-    assert found.loc["node_mask", "flop"] <= 2 * edges * 2 * 8
+    assert found.loc["node_mask", "flop"] <= 2 * features
+    assert found.loc["edge_mask", "flop"] == 2 * features  # times the mask, and added
+    assert found.loc["gpu_filter", "flop"] == features  # added
     assert found.loc["edge_mask", "bytes"] > found.loc["gpu_filter", "bytes"] > found.loc["node_mask", "bytes"]
     assert (found["seconds"] > 0).all()
     with pytest.raises(InputError, match="physical"):

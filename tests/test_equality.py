@@ -1,10 +1,13 @@
 """Every exact strategy computes what `subgraph` computes: predictions and gradients, beyond the first sample."""
 
+import warnings
+
 import drawn
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._inductor import config as inductor
 
 import tclab
 from tclab import masking, models
@@ -13,7 +16,7 @@ from tclab.message_passing import NeedsEdgesError, SharedView
 from tclab.models import HeteroCell
 from tclab.perturbation import Deletions
 from tclab.training import Reference, gate
-from tclab.training.gate import FP64_TOLERANCE, outcome, relative_error
+from tclab.training.gate import FP64_TOLERANCE, Mode, outcome, relative_error
 
 EXACT = [name for name in masking.names() if masking.get(name).exact and masking.get(name).masks_graph]
 INEXACT = [name for name in masking.names() if not masking.get(name).exact]
@@ -190,11 +193,96 @@ def test_a_strategy_that_is_nearly_right_fails_the_gate(wrong, monkeypatch):
     assert found.fp64_error > 1e-6
 
 
+class WrongInBfloat16(SharedView):
+    """Loses what is small, in bfloat16 alone."""
+
+    def neighbour_sums(self, relations, x, *, self_weights):
+        lost = 1.3 if torch.is_autocast_enabled("cpu") else 1.0
+        return [summed * lost for summed in super().neighbour_sums(relations, x, self_weights=self_weights)]
+
+
+class WrongInSlices(SharedView):
+    """Deletes nothing from a batch of few samples."""
+
+    def __init__(self, graph, lost):
+        few = len(lost[graph.deleted_type]) <= 3
+        super().__init__(graph, {k: Deletions.nothing(len(d)) if few else d for k, d in lost.items()})
+
+
+class WrongCompiled(SharedView):
+    def neighbour_sums(self, relations, x, *, self_weights):
+        lost = 1.3 if torch.compiler.is_compiling() else 1.0
+        return [summed * lost for summed in super().neighbour_sums(relations, x, self_weights=self_weights)]
+
+
+@pytest.fixture
+def quick_compiler(monkeypatch):
+    compiling = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda forward: compiling(forward, backend="eager"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mode"),
+    [
+        (WrongInBfloat16, Mode("bfloat16")),
+        (WrongInSlices, Mode("float32", slices=True)),
+        (WrongInSlices, Mode("float64", slices=True, checkpoint=True)),
+        (WrongCompiled, Mode("float32", compile=True)),
+    ],
+)
+def test_what_is_wrong_only_as_it_is_run_fails_the_gate_so(wrong, mode, monkeypatch, quick_compiler):
+    class Nearly(Strategy):
+        name = "nearly"
+
+        def view(self, batch):
+            view = wrong(self.graph, self.lost(batch))
+            view.with_wild_type = lambda: [view.wild_type, view]
+            return view
+
+    monkeypatch.setitem(masking.registry._STRATEGIES, "nearly", Nearly)
+    graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(["physical"])
+    reference = gate(models.get("hetero_cell").sized(hidden=8, layers=1), graph)
+    assert reference.compare("nearly").passed
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's own imports
+        found = reference.compare("nearly", mode=mode)
+    assert not found.passed
+    assert reference.compare("nearly") == reference.compare("nearly", mode=Mode("float64"))  # as it was before
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [Mode("bfloat16", checkpoint=True, slices=True), Mode("float64", checkpoint=True, slices=True)],
+)
+def test_strategies_pass_the_gate_as_they_are_run(mode):
+    graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(["physical", "tflink"])
+    reference = gate(models.get("hetero_cell").sized(hidden=16, layers=2), graph)
+    for strategy in ("edge_mask", "gpu_mask_cached", "gpu_filter", "dense", "delta"):
+        found = reference.compare(strategy, mode=mode)
+        assert found.passed, found
+
+
+def test_a_strategy_passes_the_gate_compiled_by_the_whole_compiler():
+    graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(["physical"])
+    reference = gate(models.get("hetero_cell").sized(hidden=16, layers=1), graph)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's own imports
+        with inductor.patch(compile_threads=1):  # in this process
+            found = reference.compare("node_mask", mode=Mode(compile=True))
+    assert found.passed, found
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
+
+
 def test_the_gate_leaves_the_model_as_it_was():
     graph = tclab.CellGraph.synthetic(0.02, metabolism=False).select(2)
     model = HeteroCell.profiling(graph)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    Reference(model, graph, [[1], [2, 3]]).compare("node_mask")
+    reference = Reference(model, graph, [[1], [2, 3]])
+    reference.compare("node_mask")
+    reference.compare("node_mask", mode=Mode("float64", checkpoint=True))
+    assert model.checkpoint is False
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert all(p.dtype == torch.float32 for p in model.parameters())
 

@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 import tclab
 from tclab import masking
 from tclab.masking import calibration
-from tclab.sweeps import Fits, Point, expected_batch_bytes, largest_batch, sweep
+from tclab.sweeps import Fits, Point, expected_batch_bytes, fitting, largest_batch, sweep
 from tclab.sweeps import run as run_point
 from tclab.sweeps.batch_limit import bisected
 from tclab.sweeps.fitting import fits
@@ -127,6 +127,16 @@ def test_what_is_stored_and_not_described_is_not_weighed(own_store):
     assert expected_batch_bytes(point) is None
     with pytest.raises(tclab.InputError, match="give it a method `shapes`"):
         fits(point)
+
+
+def test_a_gpu_keeps_norms_in_float32_under_autocast():
+    """CUDA's autocast runs layer_norm in float32, a CPU's as it comes; nothing else tells them apart here."""
+    held = {}
+    for dtype in ("float32", "bfloat16"):
+        for device in ("cpu", "cuda"):
+            held[dtype, device] = fitting._weighed(point_of("node_mask", dtype=dtype), device, ()).step.peak
+    assert held["float32", "cuda"] == held["float32", "cpu"]
+    assert held["bfloat16", "cpu"] < held["bfloat16", "cuda"] < held["float32", "cuda"]
 
 
 def test_shared_memory_is_ranks_times_workers_times_prefetch_times_batch():

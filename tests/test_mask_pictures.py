@@ -16,22 +16,43 @@ def test_each_strategy_is_drawn_from_what_it_holds(strategy):
     found = lab.held(GRAPH, DELETIONS, strategy)
     drawn = lab.mask_picture(GRAPH, DELETIONS, strategy).to_dict()
     assert drawn["title"]["text"] == strategy
-    assert f"{found.edges} edges lie in memory for 3 samples" in drawn["title"]["subtitle"][1]
+    assert (
+        f"{found.entries} entries of edge lists and matrices lie in memory for 3 samples"
+        in drawn["title"]["subtitle"][1]
+    )
     states = [state for _, states in found.drawings.values() for state in states]
     if masking.get(strategy).exact:
         assert sum(state.startswith("deleted") for state in states) == 3
 
 
-def test_what_copies_holds_every_sample_s_edges_and_what_shares_holds_them_once():
+def test_what_copies_holds_every_sample_s_edges_and_what_shares_a_matrix_and_its_transpose():
     edges = GRAPH.num_edges
-    counts = {name: lab.held(GRAPH, DELETIONS, name).edges for name in MASKED}
+    counts = {name: lab.held(GRAPH, DELETIONS, name).entries for name in MASKED}
     for name in ("edge_mask", "gpu_mask", "stored_mask"):
         assert counts[name] == 3 * edges
-    for name in ("node_mask", "dense", "delta", "fastest"):
-        assert counts[name] == edges
-    assert counts["subgraph"] == counts["gpu_filter"] < 3 * edges
+    left = sum(
+        int(not {a, b} & set(deleted))
+        for deleted in DELETIONS
+        for a, b in GRAPH.networks["interacts"].edge_index.t().tolist()
+    )
+    assert counts["subgraph"] == left < 3 * edges
+    assert counts["gpu_filter"] == left + 3 * edges  # what it filters from stays
+    assert counts["node_mask"] == 2 * edges
+    assert counts["dense"] == 10 * 10
     table = lab.sharing_table(GRAPH, DELETIONS, MASKED)
-    assert dict(table["edges in memory"]) == counts
+    assert dict(table["entries in memory"]) == counts
+
+
+def test_differences_are_held_beside_the_matrix_they_are_from():
+    shared = lab.held(GRAPH, DELETIONS, "node_mask")
+    with tclab.view(GRAPH, DELETIONS, "delta") as view:
+        links = [
+            link for step in view._steps for link in (step.changes, *step.parts.values(), *step.spread.values())
+        ]
+    own = sum(csr.col.numel() for link in links for csr in link)
+    assert own > 0
+    assert lab.held(GRAPH, DELETIONS, "delta").entries == shared.entries + own
+    assert lab.held(GRAPH, DELETIONS, "fastest").entries == shared.entries + own  # untuned, it carries them
 
 
 def test_an_edge_is_dashed_exactly_where_an_end_is_deleted():

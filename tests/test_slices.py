@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from torch._dynamo.exc import FailOnRecompileLimitHit
 
 import tclab
 from tclab import masking, models
@@ -11,6 +12,7 @@ from tclab.errors import InputError
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps import Point
 from tclab.training import Batches, Step, loader
+from tclab.training.step import compiled_forward
 
 GRAPH = tclab.CellGraph.synthetic(0.01, seed=2, metabolism=False).select(["physical", "regulatory"])
 SAMPLES = synthetic_perturbations(GRAPH, 10, seed=3)
@@ -121,3 +123,17 @@ def test_a_compiled_step_has_the_gradients_of_one_that_is_not(monkeypatch):
     for ours, theirs in zip(found[1], expected[1], strict=True):
         for a, b in zip(ours, theirs, strict=True):
             assert (a - b).abs().max() <= 1e-9 * b.abs().max() + 1e-15
+
+
+def test_a_step_that_would_go_on_uncompiled_stops_instead(monkeypatch):
+    compiling = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda forward: compiling(forward, backend="eager", dynamic=False))
+    call = compiled_forward(lambda model, view: model * len(view))
+    torch._dynamo.reset()
+    call(torch.ones(()), [0] * 99)  # the first is not compiled
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's own
+        for size in range(torch._dynamo.config.recompile_limit):
+            call(torch.ones(()), [0] * size)
+        with pytest.raises(FailOnRecompileLimitHit):
+            call(torch.ones(()), [0] * 1000)

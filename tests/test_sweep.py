@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -234,6 +235,12 @@ def own(tmp_path, monkeypatch):
                 def view(self, batch):
                     lost = {kind: tclab.perturbation.Deletions.nothing(batch.size) for kind in self.graph.num_nodes}
                     return tclab.message_passing.SharedView(self.graph, lost)
+
+            @masking.register
+            class DeletesNothingFromAFew(NodeMask):
+                name = "deletes_nothing_from_a_few"
+                def view(self, batch):
+                    return (masking.get("deletes_nothing") if batch.size < 4 else NodeMask)(self.graph).view(batch)
         """)
     )
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -261,6 +268,17 @@ def test_a_strategy_that_is_wrong_gets_no_time(own):
     assert frame["status"].tolist() == ["wrong"]
     assert frame["median_seconds"].isna().all()
     assert frame["gate_fp64_error"].item() > 1e-6
+
+
+def test_the_gate_tries_a_point_as_it_is_run(own):
+    point = tiny(strategy="deletes_nothing_from_a_few", batch_size=4, dtype="float64")
+    assert of_the_step(tclab.run(point))["gate"] == "passed"
+    sliced = tclab.run(replace(point, micro_batch=1))
+    assert (sliced["status"].item(), sliced["gate"].item()) == ("wrong", "failed")
+    assert sliced["gate_fp64_error"].item() > 1e-6
+    rough = of_the_step(tclab.run(replace(point, strategy="node_mask", dtype="bfloat16", checkpoint=True)))
+    assert rough["gate"] == "passed"
+    assert rough["gate_fp32_ratio"] <= 2.0
 
 
 def test_a_strategy_no_child_could_import_is_refused_in_words(monkeypatch):

@@ -14,7 +14,8 @@ import torch
 
 from tclab.errors import InputError
 from tclab.graph import CellGraph
-from tclab.masking import get, view
+from tclab.masking import Batch, Strategy, get, view
+from tclab.masking.gpu_filter import GpuFilter
 from tclab.message_passing import DeltaView, EdgeListView, SharedView, View
 from tclab.perturbation import Deletions, Perturbations
 
@@ -38,12 +39,15 @@ class Held:
 
     - `strategy`: its name; `words`: what it does, in its own words.
     - `drawings`: title → the edges, (source, target, state), and the state of each node.
-    - `edges`: how many edges lie in memory for all samples together. `bytes`: what travelled with the batch.
+    - `entries`: how many entries of edge lists and matrices lie in memory for all samples together: an edge of an
+      edge list is one, a sparse matrix has one for each edge and its transpose as many, a dense one has N², and
+      the small matrices that carry differences have theirs.
+    - `bytes`: what travelled with the batch.
     """
 
     strategy: str
     words: str
-    edges: int
+    entries: int
     bytes: int
     drawings: dict[str, tuple[list[tuple[int, int, str]], list[str]]] = field(default_factory=dict)
 
@@ -64,10 +68,27 @@ def held(graph: CellGraph, deletions: Sequence[Sequence[int]], strategy: str) ->
         # a stored one's batch is `edge_mask`'s: what differs is where the masks were read
         weighed = get("edge_mask")(graph) if kind.stores else kind(graph)
         wanted = Perturbations(Deletions.of(deletions, num_nodes=nodes), torch.zeros(len(deletions)))
-        travelled = weighed.batch(wanted).bytes
+        batch = weighed.batch(wanted)
+        lying = _lying(graph, copies, batch) + _filtered_from(graph, kind, batch)
         drawings = _shared(graph, copies) if isinstance(copies, SharedView) else _copied(graph, copies)
-    lying = sum(len(edges) for edges, _ in drawings.values())
-    return Held(strategy, words, lying, travelled, drawings)
+    return Held(strategy, words, lying, batch.bytes, drawings)
+
+
+def _lying(graph: CellGraph, copies: View, batch: Batch) -> int:
+    """Return how many entries of edge lists and matrices a view sums over, forward and backward."""
+    ((name, network),) = graph.relations.items()
+    if isinstance(copies, EdgeListView):
+        return copies.edges(name)[0].size(1)
+    assert isinstance(copies, SharedView)
+    differences = sum(t.numel() for key, t in batch.tensors.items() if key.endswith("/col"))
+    if name in copies.dense:
+        return differences + network.dense(dtype=torch.float32).numel()
+    return differences + 2 * network.csr_parts(dtype=torch.float32)[1].numel()
+
+
+def _filtered_from(graph: CellGraph, kind: type[Strategy], batch: Batch) -> int:
+    """Return how many edges are kept beside those that are summed, to be filtered for the next batch."""
+    return batch.size * graph.num_edges if issubclass(kind, GpuFilter) else 0
 
 
 def _copied(graph: CellGraph, copies: View) -> dict[str, tuple[list[tuple[int, int, str]], list[str]]]:
@@ -115,7 +136,10 @@ def mask_picture(graph: CellGraph, deletions: Sequence[Sequence[int]], strategy:
     """
     found = held(graph, deletions, strategy)
     charts = [_drawing(title, edges, states) for title, (edges, states) in found.drawings.items()]
-    facts = f"{found.edges} edges lie in memory for {len(deletions)} samples; {found.bytes:,} bytes travelled"
+    facts = (
+        f"{found.entries} entries of edge lists and matrices lie in memory for {len(deletions)} samples; "
+        f"{found.bytes:,} bytes travelled"
+    )
     title = alt.TitleParams(strategy, subtitle=[found.words, facts], anchor="start")
     return alt.hconcat(*charts, title=title).resolve_scale(color="shared")
 
@@ -155,9 +179,9 @@ def _drawing(title: str, edges: list[tuple[int, int, str]], states: list[str]) -
 
 
 def sharing_table(graph: CellGraph, deletions: Sequence[Sequence[int]], strategies: Sequence[str]) -> pd.DataFrame:
-    """Return for each strategy how many edges lie in memory and how many bytes travelled; see `held`."""
+    """Return for each strategy how many entries lie in memory and how many bytes travelled; see `Held`."""
     found = [held(graph, deletions, name) for name in strategies]
-    rows = {one.strategy: {"edges in memory": one.edges, "bytes that travel": one.bytes} for one in found}
+    rows = {one.strategy: {"entries in memory": one.entries, "bytes that travel": one.bytes} for one in found}
     return pd.DataFrame.from_dict(rows, orient="index")
 
 

@@ -7,7 +7,8 @@ next. Once the rows that differ reach much of the graph, the shared product take
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +41,39 @@ class _Change(NamedTuple):
     before: np.ndarray
     reached: dict[str, np.ndarray]
     edges: dict[str, sparse.csr_array]
+
+
+@dataclass(frozen=True)
+class _Count:
+    """How much is changed at one layer: lengths of what `_Change` has, and whether an edge counts other than 1."""
+
+    before: int
+    reached: dict[str, int]
+    edges: dict[str, int]
+    valued: dict[str, bool]
+
+    @staticmethod
+    def total(counts: Sequence[_Count]) -> _Count:
+        """Return that of several samples together."""
+        names = list(counts[0].reached)
+        return _Count(
+            sum(count.before for count in counts),
+            {name: sum(count.reached[name] for count in counts) for name in names},
+            {name: sum(count.edges[name] for count in counts) for name in names},
+            {name: any(count.valued[name] for count in counts) for name in names},
+        )
+
+
+def _counted(changes: Sequence[_Change]) -> list[_Count]:
+    return [
+        _Count(
+            len(change.before),
+            {name: len(nodes) for name, nodes in change.reached.items()},
+            {name: matrix.nnz for name, matrix in change.edges.items()},
+            {name: not (matrix.data == 1.0).all() for name, matrix in change.edges.items()},
+        )
+        for change in changes
+    ]
 
 
 class Delta(Strategy):
@@ -117,6 +151,31 @@ class Delta(Strategy):
             changes = [sample[layer] for sample in encoded]
             after = [sample[layer + 1].before for sample in encoded] if layer + 1 < depth else None
             tensors.update(self._layer(f"edge_delta/{layer}", changes, deleted, after))
+        return tensors, {"layers": depth}
+
+    def shapes(
+        self, indices: Sequence[int], lost: dict[str, Deletions]
+    ) -> tuple[Mapping[str, Tensor | Piece], dict[str, Any]]:
+        """Return what `pack` returns, from how much each sample changes: none but one sample's edges are held."""
+        deleted = lost[self.graph.deleted_type]
+        counts = [_counted(self._changes(deleted[sample].numpy())) for sample in range(len(indices))]
+        depth = min(map(len, counts))
+        number, gone = self.graph.num_nodes[self.graph.deleted_type], len(deleted.nodes)
+        totals = [_Count.total([sample[layer] for sample in counts]) for layer in range(depth)]
+        tensors: dict[str, Tensor | Piece] = {}
+        for layer, total in enumerate(totals):
+            key, differ = f"edge_delta/{layer}", total.before
+            for name in ("nodes", "samples"):
+                tensors[f"{key}/{name}"] = Piece((differ,), torch.int64, _nothing)
+            changes = differ + gone
+            tensors |= _outline(f"{key}/changes", (changes, number + differ), changes + differ, valued=changes > 0)
+            rows = number * (len(indices) + 1) if layer + 1 == depth else number + totals[layer + 1].before
+            for name in self.graph.networks:
+                reached, edges = total.reached[name], total.edges[name]
+                shape = (number + reached, number + changes + differ)
+                entries = number + reached + edges + differ
+                tensors |= _outline(f"{key}/parts/{name}", shape, entries, valued=total.valued[name])
+                tensors |= _outline(f"{key}/spread/{name}", (rows, number + reached), rows, valued=False)
         return tensors, {"layers": depth}
 
     def _layer(
@@ -203,6 +262,21 @@ def _spread(reached: list[np.ndarray], after: list[np.ndarray] | None, number: i
         begin += len(nodes)
         columns.append(of_node if after is None else of_node[after[place]])
     return np.stack(columns, axis=1).ravel() if after is None else np.concatenate(columns)
+
+
+def _outline(key: str, shape: tuple[int, int], entries: int, *, valued: bool) -> dict[str, Piece]:
+    """Return the shapes of what `_tensors` makes of a matrix of so many rows and columns, and entries."""
+    pieces = {}
+    for side, rows in (("there", shape[0]), ("back", shape[1])):
+        pieces[f"{key}/{side}/crow"] = Piece((rows + 1,), torch.int32, _nothing)
+        pieces[f"{key}/{side}/col"] = Piece((entries,), torch.int32, _nothing)
+        if valued:
+            pieces[f"{key}/{side}/values"] = Piece((entries,), torch.float64, _nothing)
+    return pieces
+
+
+def _nothing(out: Tensor) -> None:
+    """Fill no tensor: what has a shape alone is never made."""
 
 
 def _tensors(key: str, matrix: sparse.csr_array) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -73,6 +73,12 @@ class Fastest(Delta):
     def encode(self, indices: Sequence[int], lost: dict[str, Deletions]) -> Any:
         """Return what `delta` does, where differences are carried."""
         return super().encode(indices, lost) if self.choice.delta else None
+
+    def shapes(
+        self, indices: Sequence[int], lost: dict[str, Deletions]
+    ) -> tuple[Mapping[str, Tensor | Piece], dict[str, Any]]:
+        """Return what `delta` does, where differences are carried."""
+        return super().shapes(indices, lost) if self.choice.delta else ({}, {"layers": 0})
 
     def pack(self, lost: dict[str, Deletions], encoded: Any) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
         """Return what `delta` does, where differences are carried."""

@@ -90,6 +90,11 @@ def get(name: str) -> type[Strategy]:
 
     **Raises:** `InputError` with the nearest name where there is none.
     """
+    if name == "auto":
+        raise InputError(
+            "unknown strategy 'auto'; the one that a calibration finds fastest here is called 'fastest' ('auto' is "
+            "all of them, where a list is asked for)"
+        )
     if name not in _STRATEGIES:
         raise unknown("strategy", name, _STRATEGIES)
     return _STRATEGIES[name]

@@ -92,12 +92,23 @@ class _Together(SharedView):
         self._number = graph.num_nodes[graph.deleted_type]
         if steps:
             steps = [*steps[:-1], _regrouped(steps[-1], self._number, self.order)]
-        # Sets that grow have the same rows where they have as many. The first of them is as good as the next.
-        self._steps = {self._number + len(step.nodes): step for step in reversed(steps)}
+        self._steps = steps
+
+    def _step(self, x: Tensor) -> Step | None:
+        """Return the step whose rows these are, if any are: they are told by how many there are.
+
+        Sets that grow have the same rows where they have as many: the first of them is as good as the next. They
+        are compared, not looked up: `torch.compile` then knows that two sizes are one and not which, and what it
+        compiled serves the next batch.
+        """
+        for step in self._steps:
+            if x.size(0) == self._number + step.nodes.size(0):
+                return step
+        return None
 
     def begin(self, x: Tensor) -> Tensor:
         """Return the rows that the first layer reads: the wild type's alone, if it is carried by differences."""
-        return x if self._number in self._steps else self.lift(x)
+        return x if self._steps else self.lift(x)
 
     def convolved(
         self,
@@ -108,7 +119,7 @@ class _Together(SharedView):
         self_weights: Sequence[Tensor],
     ) -> Iterator[Tensor]:
         """Return each relation's function of its sums, from rows that differ to rows that differ."""
-        step = self._steps.get(x.size(0))
+        step = self._step(x)
         if step is None:
             yield from super().convolved(relations, x, functions, self_weights=self_weights)
             return
@@ -125,7 +136,7 @@ class _Together(SharedView):
 
     def complete(self, x: Tensor) -> Tensor:
         """Return one row for each (node, sample) pair, [N * (B + 1), H]."""
-        step = self._steps.get(x.size(0))
+        step = self._step(x)
         if step is None:
             return x
         rows = self.lift(torch.arange(self._number, device=x.device).unsqueeze(1)).squeeze(1)

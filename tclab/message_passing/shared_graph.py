@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Self
+
 import torch
 from torch import Tensor, nn
 
@@ -31,8 +34,8 @@ class SharedGraph(nn.Module):
             [1., 1.]])
 
     It goes through `torch.compile(fullgraph=True)` and autocast, in float64, float32 and bfloat16 (a sum has the
-    dtype of `x`), on a CPU and on CUDA. It can be differentiated once, not twice. On a CPU two runs give the same
-    bits; CUDA's sparse product does not promise it.
+    dtype of `x`, whatever dtype the module was brought to), on a CPU and on CUDA. It can be differentiated once,
+    not twice. On a CPU two runs give the same bits; CUDA's sparse product does not promise it.
 
     **Arguments:**
 
@@ -51,6 +54,7 @@ class SharedGraph(nn.Module):
     _back_col: Tensor
     _back_values: Tensor
     _back_counts: Tensor
+    _degree: Tensor
 
     def __init__(
         self, edge_index: Tensor, num_nodes: int | tuple[int, int], *, weight: Tensor | None = None
@@ -70,19 +74,22 @@ class SharedGraph(nn.Module):
             weight=None if weight is None else weight.double(),
         )
         for side, transpose in (("there", False), ("back", True)):
-            crow, col, values, _ = network.csr_parts(dtype=torch.get_default_dtype(), transpose=transpose)
-            for name, tensor in (("crow", crow), ("col", col), ("values", values)):
+            crow, col, values, _ = network.csr_parts(dtype=torch.float64, transpose=transpose)
+            counts = network.unweighted().csr_parts(dtype=torch.int32, transpose=transpose)[2]
+            # whole numbers, floats by their bits: `to(dtype)` rounds what is a float, and for good
+            whole = {"crow": crow, "col": col, "values": values.view(torch.int64), "counts": counts}
+            for name, tensor in whole.items():
                 self.register_buffer(f"_{side}_{name}", tensor, persistent=False)
-        for side, transpose in (("there", False), ("back", True)):
-            counts = network.unweighted().csr_parts(dtype=torch.get_default_dtype(), transpose=transpose)[2]
-            self.register_buffer(f"_{side}_counts", counts, persistent=False)
+        self.register_buffer("_degree", network.degree().to(torch.int32), persistent=False)
+        self._links: dict[tuple[str, torch.dtype], Link] = {}
 
     def forward(self, x: Tensor, keep: Keep | None = None, *, reduce: str = "sum") -> Tensor:
         """Return the sum, or the mean, of each kept target's kept sources; zero for targets that are deleted.
 
         **Arguments:**
 
-        - `x`: [N_source, B, H]; what rows of deleted nodes hold reaches nothing, not even where it is not finite.
+        - `x`: [N_source, B, H] float; what rows of deleted nodes hold reaches nothing, not even where it is not
+          finite.
         - `keep`: [N, B] bool; (sources', targets') for a bipartite graph, `None` for a side that loses nothing.
         - `reduce`: "sum", or "mean": over each sample's own kept edges, 0 where a node has none.
 
@@ -92,15 +99,22 @@ class SharedGraph(nn.Module):
         """
         if reduce not in REDUCTIONS:
             raise unknown("reduction", reduce, REDUCTIONS)
-        if x.dim() != 3 or x.size(0) != self.num_sources:
-            raise InputError(f"x is {list(x.shape)}, expected [{self.num_sources}, B, H]")
+        if x.dim() != 3 or x.size(0) != self.num_sources or not x.is_floating_point():
+            raise InputError(f"x is {list(x.shape)} {x.dtype}, expected [{self.num_sources}, B, H] of floats")
         sources, targets = self._sides(keep, x.size(1))
-        if sources is not None:
+        # The sum can leave rows out by itself, with fewer copies, if told their numbers; to count them a GPU would
+        # make the host wait, and a compiler has no values.
+        by_rows = x.device.type == "cpu" and not torch.compiler.is_compiling()
+        if not by_rows and sources is not None:
             x = x.masked_fill(~sources.unsqueeze(-1), 0.0)
-        summed = self._sum(x, self._there_values, self._back_values)
+        gone = (_gone(sources), _gone(targets)) if by_rows else (None, None)
+        summed = self._sum(x, "values", *gone)
         if reduce == "mean":
-            summed = summed / self.degree(sources, x.size(1)).clamp_min(1).to(x.dtype).unsqueeze(-1)
-        return summed if targets is None else summed.masked_fill(~targets.unsqueeze(-1), 0.0)
+            degree = self.degree(sources, x.size(1)).clamp_min(1).unsqueeze(-1)
+            summed = (summed / degree).to(x.dtype)  # a bfloat16 has no degrees above 256
+        if by_rows or targets is None:
+            return summed
+        return summed.masked_fill(~targets.unsqueeze(-1), 0.0)
 
     def degree(self, keep: Tensor | None, size: int = 1) -> Tensor:
         """Return how many kept sources each target has in each sample, weights not counted.
@@ -110,20 +124,49 @@ class SharedGraph(nn.Module):
         - `keep`: the sources', [N_source, B] bool; `None` where nothing is lost.
         - `size`: B, where `keep` is `None`.
 
-        **Returns:** [N_target, B]
+        **Returns:** [N_target, B] float32
         """
-        dtype = self._there_counts.dtype
         if keep is None:
-            one = torch.ones(self.num_sources, 1, 1, dtype=dtype, device=self._there_counts.device)
-            return self._sum(one, self._there_counts, self._back_counts).squeeze(-1).expand(-1, size)
-        return self._sum(keep.unsqueeze(-1).to(dtype), self._there_counts, self._back_counts).squeeze(-1)
+            return self._degree.float().unsqueeze(1).expand(-1, size)
+        return self._sum(keep.unsqueeze(-1).float(), "counts").squeeze(-1)
 
-    def _sum(self, x: Tensor, values: Tensor, back: Tensor) -> Tensor:
-        size = x.size(1)
-        there = Csr(self._there_crow, self._there_col, values.to(x.dtype), self.num_sources)
-        link = Link(there, Csr(self._back_crow, self._back_col, back.to(x.dtype), self.num_targets))
-        (summed,) = shared_sums(x.reshape(-1, x.size(2)), [link], size)
-        return summed.view(self.num_targets, size, x.size(2))
+    def _sum(
+        self, x: Tensor, what: str, source_gone: Tensor | None = None, target_gone: Tensor | None = None
+    ) -> Tensor:
+        size, width = x.shape[1:]
+        if x.numel() == 0:  # zeros all the same, and a gradient of no numbers
+            return x.new_zeros(self.num_targets, size, width) + x.sum()
+        (summed,) = shared_sums(
+            x.reshape(-1, width),
+            [self._link(what, x.dtype)],
+            size,
+            source_gone=source_gone,
+            target_gone=None if target_gone is None else [target_gone],
+        )
+        return summed.view(self.num_targets, size, width)
+
+    def _link(self, what: str, dtype: torch.dtype) -> Link:
+        """Return the matrices of the edges' "values" or "counts" in a dtype, kept for the next call."""
+        if (what, dtype) in self._links:
+            return self._links[what, dtype]
+        if what == "values":
+            there, back = (bits.view(torch.float64) for bits in (self._there_values, self._back_values))
+        else:
+            there, back = self._there_counts, self._back_counts
+        link = Link(
+            Csr(self._there_crow, self._there_col, there.to(dtype), self.num_sources),
+            Csr(self._back_crow, self._back_col, back.to(dtype), self.num_targets),
+        )
+        if not torch.compiler.is_compiling():
+            self._links[what, dtype] = link
+        return link
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._links = {}  # they may lie on another device now
+        return super()._apply(fn, recurse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_links": {}}  # what can be made again does not travel
 
     def _sides(self, keep: Keep | None, size: int) -> tuple[Tensor | None, Tensor | None]:
         if keep is None:
@@ -141,3 +184,8 @@ class SharedGraph(nn.Module):
     def extra_repr(self) -> str:
         """Return the sizes."""
         return f"{self.num_sources} → {self.num_targets}, {self._there_col.numel()} edges"
+
+
+def _gone(keep: Tensor | None) -> Tensor | None:
+    """Return the rows, of (node, sample) pairs, that a mask [N, B] leaves out."""
+    return None if keep is None else torch.nonzero(~keep.flatten()).flatten()

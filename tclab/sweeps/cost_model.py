@@ -95,21 +95,23 @@ def measure_cells(wanted: Sequence[Cell], *, device: str = "cpu", rounds: int = 
 
     `mask` sums with a mask, `sum` without one over the edges that are left, both forward and backward; `find`
     decides which edges are left, `write` copies them. The least of some rounds counts, as another process can only
-    add to a time; one round more warms up.
+    add to a time; one round more warms up. `removed` is the share of edges that was asked for; the nodes that go
+    are drawn, and `removed_found` is the share that went with them.
     """
     rows = []
     for cell in wanted:
-        calls = _calls(cell, device, seed)
+        calls, removed = _calls(cell, device, seed)
         for call in calls.values():
             call()
         found = least_seconds(calls, rounds=rounds, clock=clock_of(device))
         ways = {"mask_seconds": found["mask"], "filter_seconds": found["find"] + found["write"] + found["sum"]}
         sizes = {"edges": cell.edges, "width": cell.width, "batch_size": cell.batch_size, "removed": cell.removed}
-        rows.append({**sizes, **found, **ways})
+        rows.append({**sizes, "removed_found": removed, **found, **ways})
     return pd.DataFrame(rows)
 
 
-def _calls(cell: Cell, device: str, seed: int) -> dict[str, Callable[[], object]]:
+def _calls(cell: Cell, device: str, seed: int) -> tuple[dict[str, Callable[[], object]], float]:
+    """Return what is timed, and the share of edges that is removed."""
     generator = torch.Generator().manual_seed(seed)
     nodes = max(cell.edges // _DEGREE, 2)
     rows = nodes * cell.batch_size
@@ -126,12 +128,13 @@ def _calls(cell: Cell, device: str, seed: int) -> dict[str, Callable[[], object]
     nothing = Deletions.nothing(cell.batch_size, device=device)
     masked = EdgeListView(graph, nothing, {"edges": EdgeList(edge_index, kept)}, keep=keep)
     filtered = EdgeListView(graph, nothing, {"edges": EdgeList(left)}, keep=keep)
-    return {
+    calls: dict[str, Callable[[], object]] = {
         "mask": waited(lambda: _both_ways(masked, x), device),
         "sum": waited(lambda: _both_ways(filtered, x), device),
         "find": waited(lambda: _kept(edge_index, gone), device),
         "write": waited(lambda: edge_index[:, kept], device),
     }
+    return calls, 1 - left.size(1) / edge_index.size(1)
 
 
 def _kept(edge_index: Tensor, gone: Tensor) -> Tensor:
@@ -197,7 +200,8 @@ class CostModel:
 def fit_costs(measured: pd.DataFrame, *, seed: int = 0) -> CostModel:
     """Return the model of some measured cells, by least squares of relative errors with no cost below 0.
 
-    The intervals are those of a bootstrap over cells.
+    Of what was removed the share that was found counts, not the one that was asked for. The intervals are those of
+    a bootstrap over cells.
 
     **Raises:** `InputError` for fewer than six cells.
     """
@@ -214,7 +218,7 @@ def _solved(measured: pd.DataFrame) -> dict[str, float]:
     names = [*COSTS, *_CALLS]
     edges = (measured["edges"] * measured["batch_size"]).to_numpy(float)
     features = edges * measured["width"].to_numpy(float)
-    left = features * (1 - measured["removed"].to_numpy(float))
+    left = features * (1 - measured["removed_found"].to_numpy(float))
     parts = {
         "mask": {"alpha": edges, "beta": features},
         "sum": {"beta": left},

@@ -192,7 +192,7 @@ def _weighed(
             checkpoint=point.checkpoint,
         )
         own += _bytes_in(step.loss)
-        found = weigh(step, batch)
+        found = weigh(step, batch, device=device)
     return _Found(batch.bytes, own, found)
 
 

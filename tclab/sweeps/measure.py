@@ -20,6 +20,7 @@ from tclab.sweeps.stamps import folder_stamp
 from tclab.sweeps.together import Together
 from tclab.timing import Demand, Ledger, PeakMemory, Syncs, conditions, syncs
 from tclab.training import HABITS, GateResult, LoadedBatch, Reference, Step, gate
+from tclab.training.gate import Mode
 from tclab.training.habits import inexact
 from tclab.training.step import WITHOUT_MODEL
 
@@ -36,17 +37,20 @@ def _reference(point: Point, stamp: object) -> Reference:
 
 
 @lru_cache(maxsize=256)
-def _gate(point: Point, strategy: str, collation: str, stamp: object) -> GateResult:
+def _gate(point: Point, strategy: str, collation: str, mode: Mode, stamp: object) -> GateResult:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # its tensors are small: threads would wait for one another longer than they work
     try:
-        return _reference(point, stamp).compare(strategy, collation)
+        return _reference(point, stamp).compare(strategy, collation, mode=mode)
     finally:
         torch.set_num_threads(threads)
 
 
 def gate_of(point: Point) -> GateResult:
-    """Return how far the point's strategy is from `subgraph`; found once for points that differ in size alone."""
+    """Return how far the point's strategy is from `subgraph`; found once for points that differ in size alone.
+
+    It is tried in fp64 and fp32, and as the point runs it: in its dtype, compiled, with checkpoints, in slices.
+    """
     decides = (
         "graph",
         "scale",
@@ -62,7 +66,9 @@ def gate_of(point: Point) -> GateResult:
     )
     habits = tuple(name for name in point.habits if not HABITS[name].of_the_loop)
     deciding = Point(**{name: getattr(point, name) for name in decides}, habits=habits)
-    return _gate(deciding, point.strategy, point.collation, folder_stamp(point.graph))
+    mode = Mode(point.dtype, point.compile, point.checkpoint, slices=point.micro_batch is not None)
+    mode = Mode() if mode.plain else mode
+    return _gate(deciding, point.strategy, point.collation, mode, folder_stamp(point.graph))
 
 
 def _run(point: Point, together: Together | None) -> Seen:
@@ -191,6 +197,8 @@ def measure(point: Point, together: Together | None = None) -> list[dict[str, An
             return [{**every, "stage": "step", "status": "wrong"}]
     if point.device == "cuda":
         torch.cuda.empty_cache()
+    if point.compile:
+        torch.compiler.reset()  # what earlier points compiled counts against what this one may
     seen = _run(point, together)
     if point.device == "cuda":  # this process waits for its next point, and another may need the memory meanwhile
         gc.collect()

@@ -102,12 +102,13 @@ def roofline(
     x = torch.randn(nodes * batch_size, width, device=device)
     table, messages = x.numel() * size, edges * batch_size * width * size
     both = edges * batch_size * 16  # the two ends of each edge, int64
-    sums = 2 * edges * batch_size * width
+    added = edges * batch_size * width  # features that messages bring
     sparse = 2 * table + entries * (4 + size)
     floors = {
         # a message is written, read and written with its mask, and read to be added up
-        "edge_mask": (4 * messages + both + edges * batch_size + 2 * table, 1.5 * sums),
-        "gpu_filter": (2 * messages + both + 2 * table, sums),
+        # multiplied by the mask, and added
+        "edge_mask": (4 * messages + both + edges * batch_size + 2 * table, 2 * added),
+        "gpu_filter": (2 * messages + both + 2 * table, added),
         "node_mask": (sparse, 2 * entries * batch_size * width),
         "dense": (2 * table + nodes * nodes * size, 2 * nodes * nodes * batch_size * width),
     }

@@ -13,7 +13,7 @@ from tclab.errors import InputError
 from tclab.sweeps.point import Point
 
 # Raised when a column changes its meaning: rows of another version are measured again, never mixed in.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 _TEXT, _WHOLE, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
@@ -94,9 +94,10 @@ MORE_COLUMNS = {
     "hidden": _WHOLE,  # null for the model's own, as layers
     "layers": _WHOLE,
     "exact": _FLAG,
-    "gate": _TEXT,  # passed, failed or inexact; null where it was not run
-    "gate_fp64_error": _REAL,
-    "gate_fp32_ratio": _REAL,
+    # passed, failed or inexact, in fp64, in fp32 and as the point runs it; null where it was not run
+    "gate": _TEXT,
+    "gate_fp64_error": _REAL,  # the worst, compiled, checkpointed or sliced as the point is
+    "gate_fp32_ratio": _REAL,  # the error over subgraph's own in fp32, or in the point's dtype where that is worse
     "gate_nodes": _WHOLE,
     "gate_edges": _WHOLE,
     # share of a wall clock of its own that the stages of a timeline account for; of several workers the worst

@@ -122,12 +122,13 @@ def check(
     **Arguments:**
 
     - `model`: a call that takes a graph and returns a model; or the name of a registered one, or its `ModelKind`.
-      These are built on a part of the graph, at most 100 nodes of each type, hubs among them. Or a model that
-      is made already: a copy of it is tried, on the whole graph, on the model's device.
+      These are built on a part of the graph, at most 100 nodes of each type, hubs among them, or where
+      `deletions` are given on the whole graph. Or a model that is made already: a copy of it is tried, on the
+      whole graph, on the model's device.
     - `graph`: of any field.
     - `strategies`: "auto" for every exact one that serves the model, or names, or registered classes.
-    - `deletions`: for each sample the nodes that it deletes; unless given, those that break what is nearly right:
-      nothing, a hub, all of a node's neighbours, a set twice, random ones.
+    - `deletions`: for each sample the nodes of `graph` that it deletes; unless given, those that break what is
+      nearly right: nothing, a hub, all of a node's neighbours, a set twice, random ones.
     - `seed`: of weights and deletions.
 
     **Raises:** `InputError` for a graph or model that is none, predictions that are not one number a sample, an
@@ -138,7 +139,7 @@ def check(
             f"graph is a {type(graph).__name__}, expected a tclab.CellGraph: CellGraph.from_edges, "
             "from_hetero_data or from_folder makes one"
         )
-    name, built, part = _built(model, graph, seed)
+    name, built, part = _built(model, graph, seed, whole=deletions is not None)
     kind = model if isinstance(model, ModelKind) else model_of(model) if isinstance(model, str) else None
     wanted = _strategies(strategies, kind is None or kind.reads_masked_graph)
     samples = gate_deletions(part, seed=seed) if deletions is None else [list(nodes) for nodes in deletions]
@@ -161,7 +162,7 @@ def _first_line(error: Exception) -> str:
 
 def _graph_words(part: CellGraph, graph: CellGraph) -> str:
     kind = graph.deleted_type
-    of = "" if part is graph else f" of {graph.num_nodes[kind]:,}"
+    of = "" if part.num_nodes == graph.num_nodes else f" of {graph.num_nodes[kind]:,}"
     networks = len(part.networks)
     return (
         f"{part.num_nodes[kind]:,}{of} {kind} nodes and {part.num_edges:,} edges of {networks} "
@@ -170,12 +171,17 @@ def _graph_words(part: CellGraph, graph: CellGraph) -> str:
 
 
 def _built(
-    model: nn.Module | ModelKind | str | Build, graph: CellGraph, seed: int
+    model: nn.Module | ModelKind | str | Build, graph: CellGraph, seed: int, *, whole: bool
 ) -> tuple[str, nn.Module, CellGraph]:
-    """Return the model's name, a copy of it that may be changed, and the graph that it is tried on."""
+    """Return the model's name, a copy of it that may be changed, and the graph that it is tried on.
+
+    **Arguments:**
+
+    - `whole`: build it on the whole graph, whose nodes somebody has named; a part has numbers of its own.
+    """
     if isinstance(model, nn.Module):
         return type(model).__name__, copy.deepcopy(model).float().eval(), graph
-    part = gate_graph(graph.to("cpu"))
+    part = graph.to("cpu") if whole else gate_graph(graph.to("cpu"))
     torch.manual_seed(seed)
     if isinstance(model, str):
         model = model_of(model)

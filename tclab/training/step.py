@@ -41,17 +41,19 @@ def _no_clock(stage: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def _compiled(forward: Callable[[nn.Module, View], Any]) -> Callable[[nn.Module, View], Any]:
+def compiled_forward(forward: Callable[[nn.Module, View], Any]) -> Callable[[nn.Module, View], Any]:
     """Return a compiled forward, whose first call is not: what a graph makes once is made then.
 
-    The sizes of sparse matrices are known from their values alone, which a compiler has not.
+    The sizes of sparse matrices are known from their values alone, which a compiler has not. Where no compiled code
+    serves one batch after the other it raises: torch would go on uncompiled, and that be timed for what it is not.
     """
     compiled = torch.compile(forward)
     calls: list[None] = []
 
     def run(model: nn.Module, view: View) -> Any:
         if calls:
-            return compiled(model, view)
+            with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+                return compiled(model, view)
         calls.append(None)
         return forward(model, view)
 
@@ -158,7 +160,7 @@ class Step:
         torch.manual_seed(seed)
         self.model: nn.Module = _Empty() if mode in WITHOUT_MODEL else kind.build(strategy.graph, metabolism)
         self.model.to(self.device, torch.float64 if dtype == "float64" else None)
-        forward = _compiled(kind.forward) if compile else kind.forward
+        forward = compiled_forward(kind.forward) if compile else kind.forward
         self._forward: Callable[[View], Any] = partial(forward, self.model)
         if mode not in WITHOUT_MODEL:
             if checkpoint:

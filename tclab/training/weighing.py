@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tclab.graph import CellGraph, Network
 from tclab.graph.network import Rows
@@ -83,6 +84,46 @@ def _while_it_runs(op: Any, args: Any) -> int:
         given = next(gradient for gradient in gradients if gradient is not None)
         return workspace_bytes(given, size, group, sparse=matrices, copies=any(rows.numel() for rows in gone))
     return 0
+
+
+# What CUDA's autocast runs in float32 whatever it is given, and a CPU's does not: "CUDA Ops that can autocast to
+# float32" of torch's documentation. What no model is likely to call is left out.
+_FLOAT32_ON_CUDA = frozenset(
+    [
+        "layer_norm",
+        "group_norm",
+        "softmax",
+        "log_softmax",
+        "softplus",
+        "normalize",
+        "sum",
+        "prod",
+        "cumsum",
+        "norm",
+        "exp",
+        "expm1",
+        "log",
+        "log1p",
+        "pow",
+        "rsqrt",
+        "reciprocal",
+        "cosh",
+        "sinh",
+    ]
+)
+
+
+class _AutocastOfCuda(TorchFunctionMode):
+    """Casts to float32 where CUDA's autocast does, so that a step weighed under the CPU's has CUDA's sizes."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.is_autocast_enabled("cpu") and getattr(func, "__name__", None) in _FLOAT32_ON_CUDA:
+            args, kwargs = tree_map_only(Tensor, _float32, (args, kwargs))
+        return func(*args, **(kwargs or {}))
+
+
+def _float32(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
 class _Shapes(Network):
@@ -194,17 +235,18 @@ def _weighing(step: Step) -> Iterator[_Held]:
             yield held
 
 
-def weigh(step: Step, batch: Batch) -> Weighed:
+def weigh(step: Step, batch: Batch, *, device: str = "cpu") -> Weighed:
     """Return what a step on such a batch holds; the step cannot be used afterwards.
 
     **Arguments:**
 
     - `step`: on the CPU.
     - `batch`: shapes, as `outlined` gives them.
+    - `device`: whose autocast decides what is kept in bfloat16, "cpu" or "cuda".
     """
     model = sum(tensor.nbytes for tensor in (*step.model.parameters(), *step.model.buffers()))
     step.accumulate = min(step.accumulate, 2)  # the second of several batches holds what every later one does
-    with _weighing(step) as held:
+    with _weighing(step) as held, _AutocastOfCuda() if device == "cuda" else nullcontext():
         given = Batch.sliced([_on_cpu(part) for part in batch.slices]) if batch.slices else _on_cpu(batch)
         begin = held.now
         _update_of(step, given)
