@@ -1,7 +1,7 @@
 """The live lab as a person has it: JupyterLab, a real browser, a click.
 
-Figures are printed, and kept in `runs/browser/` with the screenshots. They fail at ten times what the lab promises:
-a test machine is noisy, and `benchmarks/browser_latency.py` holds them to the promise itself.
+Figures are printed, and kept in `runs/browser/` with the screenshots. They fail at three times what the lab
+promises: a test machine is noisy, and `benchmarks/browser_latency.py` holds them to the promise itself.
 """
 
 import json
@@ -18,8 +18,14 @@ from tclab.sweeps.rows import columns_of, table
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 PICTURES = ROOT / "runs" / "browser"
-PROMISED = {"first_bar_seconds": 5.0, "stop_seconds": 1.0, "slider_seconds": 0.2, "busy_slider_seconds": 0.2}
-NOISE = 10  # a machine of many tests may be this much slower
+PROMISED = {  # by the README, and by benchmarks/browser_latency.py
+    "first_bar_seconds": 5.0,
+    "stop_seconds": 1.0,
+    "slider_seconds": 0.2,
+    "busy_slider_seconds": 0.2,
+    "slider_at_500_points_seconds": 0.2,
+}
+NOISE = 3  # a machine of many tests may be this much slower
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +68,7 @@ def page(browser, server):
 
 @pytest.fixture
 def said(figures, capsys):
-    """Print a figure, and hold it to ten times what is promised."""
+    """Print a figure, and hold it to a few times what is promised."""
 
     def say(name, value):
         figures[name] = value
@@ -100,12 +106,12 @@ def slider_seconds(page):
     )
 
 
-def test_a_sweep_is_run_stopped_gone_on_with_and_there_after_a_reload(page, folder, said):
-    sweep = notebook(folder, "live.ipynb", batch_sizes="1,2,4,8", results="runs/live/rows")
+def test_a_sweep_is_run_stopped_and_gone_on_with_over_a_reload_and_a_restart(page, folder, said):
+    sweep = notebook(folder, "live.ipynb", batch_sizes="1,2,4,8,16", results="runs/live/rows")
     page.open(sweep)
     page.run_all()
     page.wait(".tclab-run:enabled")
-    page.wait_for_text(".tclab-ahead", "12 points")
+    page.wait_for_text(".tclab-ahead", "15 points")
     time.sleep(5)  # the child is warm when somebody has read the form
     page.picture("1-shown")
     said("slider_seconds", min(slider_seconds(page) for _ in range(3)))
@@ -121,27 +127,33 @@ def test_a_sweep_is_run_stopped_gone_on_with_and_there_after_a_reload(page, fold
     page.picture("3-stopped")
     stopped = page.text(".tclab-status")
     through = len(Results(folder / "runs" / "live" / "rows").kept())
-    assert f"{through} of 12 points" in stopped
-    assert 0 < through < 12
+    assert f"{through} of 15 points" in stopped
+    assert 0 < through < 15
 
     page.page.click(".tclab-resume")
-    page.wait_for_text(".tclab-status", "Through: 12 of 12 points")
-    assert page.bars() == 3
-    page.picture("4-through")
-
+    page.wait(".tclab-stop:enabled")
     page.save()
-    page.open(sweep)  # the browser was closed; the kernel was not
-    page.wait_for_text(".tclab-status", "Through: 12 of 12 points")
+    page.open(sweep)  # the browser was closed while the sweep runs; the kernel was not
+    page.wait(".tclab-stop:enabled")
+    page.wait_for_text(".tclab-status", "left")
     page.wait(BAR)
+    assert "_mask" in page.text(".tclab-table")
+    page.picture("4-reloaded")
+
+    page.restart_kernel()  # in the middle of it
+    page.run_all()  # another kernel, the same folder
+    page.wait_for_text(".tclab-status", "of 15 points. Resume goes on with it.")
+    here = page.text(".tclab-status").removeprefix("The last sweep here: ")
+    assert through <= int(here.split()[0]) < 15  # nothing that was measured is lost
+    page.page.click(".tclab-resume")
+    page.wait_for_text(".tclab-status", "Through: 15 of 15 points")
+    page.wait(".tclab-run:enabled")
+    assert not page.page.is_enabled(".tclab-stop")
+    assert not page.page.is_enabled(".tclab-resume")
+    page.wait_for_text(".tclab-found", "What was found")
     assert page.bars() == 3
     assert "node_mask" in page.text(".tclab-table")
-    page.picture("5-reloaded")
-
-    page.restart_kernel()
-    page.run_all()  # another kernel, the same folder
-    page.wait_for_text(".tclab-status", "The last sweep here: 12 of 12 points")
-    page.wait(BAR)
-    assert page.bars() == 3
+    page.picture("5-through")
     page.save()
     said("notebook_bytes", (folder / sweep).stat().st_size)
     assert page.errors == []

@@ -1,10 +1,11 @@
 import pytest
 
 import tclab
-from tclab import InputError
+from tclab import InputError, lab
 from tclab.sweeps import experiment_083, experiment_084
 from tclab.sweeps.gpus import ranks_of
 from tclab.sweeps.grids import grid, listed
+from tclab.timing.statistics import FEWEST
 from tclab.training.habits import applying
 
 
@@ -52,6 +53,11 @@ def test_the_charts_lines_come_first():
     assert [point.strategy for point in first] == exact
     lines = {(p.batch_size, p.networks) for p in points[: len(exact) * 5]}
     assert lines == {(2, 9), (1, 9), (4, 9), (2, 1), (2, 3)}
+
+
+def test_by_default_there_are_steps_enough_for_a_verdict():
+    assert {p.steps >= FEWEST for p in grid(scale=0.02, gpus=0, networks=1)} == {True}
+    assert {p.steps >= FEWEST for p in lab.PanelState(gpus=0).points()} == {True}
 
 
 def test_names_of_networks_are_one_choice():

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tclab import InputError, Point, lab
+from tclab.lab import front_end
 from tclab.sweeps import close_children, running
 
 
@@ -37,6 +38,39 @@ def test_without_a_front_end_there_is_no_widget_and_a_line_a_point(monkeypatch, 
     lines = capsys.readouterr().out.splitlines()
     assert [line[:5] for line in lines] == ["[1/2]", "[2/2]"]
     assert len(sweep.rows()) == len(rows)
+
+
+def kernel(code, **variables):
+    """Run code in a process of its own, as a kernel of these variables is one, and return what it prints."""
+    given = {name: value for name, value in os.environ.items() if name != "JPY_SESSION_NAME"} | variables
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          env={**given, "PYTHONPATH": str(running.SOURCE)}, timeout=120)  # fmt: skip
+    return done.stdout.split()
+
+
+# the file by itself, without the package: torch takes seconds
+SAYS = f"import runpy; print(runpy.run_path({front_end.__file__!r})['has_front_end']())"
+STARTS = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SAYS!r}], check=True); {SAYS}"
+
+
+def test_what_a_cell_starts_has_no_front_end_of_its_own():
+    assert kernel(SAYS) == ["False"]  # papermill from a terminal
+    # a kernel of JupyterLab; and what a cell of it starts, papermill, whose own kernel inherits once more
+    assert kernel(STARTS, JPY_SESSION_NAME="explore.ipynb") == ["False", "True"]
+    # a server that was started in a cell gives each kernel a name of its own
+    lab_from_a_cell = STARTS.replace("check=True", "check=True, env={**__import__('os').environ, "
+                                     "'JPY_SESSION_NAME': 'other.ipynb'}")  # fmt: skip
+    assert kernel(lab_from_a_cell, JPY_SESSION_NAME="explore.ipynb") == ["True", "True"]
+
+
+def test_vs_code_is_a_front_end_and_anybody_can_say_so(monkeypatch, tmp_path):
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    sweep = lab.LiveSweep(points(1), results=tmp_path)
+    assert sweep.panel() is None
+    assert sweep.panel(live=True) is not None
+    monkeypatch.setattr(front_end, "_names", lambda: {"__vsc_ipynb_file__": "/home/me/a.ipynb"})
+    assert sweep.panel() is not None
+    assert sweep.panel(live=False) is None
 
 
 def test_with_a_front_end_the_bar_moves_and_nothing_is_printed(monkeypatch, tmp_path, capsys):

@@ -13,6 +13,7 @@ import torch
 from tclab import InputError
 from tclab.sweeps import Results, read_rows
 from tclab.sweeps.epoch import read_epoch
+from tclab.timing.statistics import FEWEST
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -30,6 +31,16 @@ def test_notebooks_are_committed_clean(path):
             assert cell["outputs"] == []
             assert cell["execution_count"] is None
             assert not "".join(cell["source"]).rstrip().endswith(";")  # nbval shows such a cell's value
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_by_default_a_notebook_has_steps_enough_for_a_verdict(path):
+    (source,) = ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]
+                 if "parameters" in cell["metadata"].get("tags", [])]  # fmt: skip
+    found = {}
+    exec(source, {}, found)
+    steps = found.get("steps", FEWEST)
+    assert steps == "auto" or steps >= FEWEST  # what "auto" is on a CPU, tests/test_grid.py holds
 
 
 def papermill(notebook, out, *parameters, **options):
@@ -71,8 +82,8 @@ def test_sweep_runs_headlessly_with_lists_and_keeps_its_rows(tmp_path):
 
 
 def test_explore_runs_headlessly_and_shows_a_picture_for_its_live_chart(tmp_path):
-    wanted = (("scale", 0.02), ("steps", 1), ("gpus", 0), ("strategies", "edge_mask,node_mask"),
-              ("batch_sizes", "1,3"), ("networks", 2), ("hidden", 16), ("layers", 1), ("deleted", 1),
+    wanted = (("scale", 0.02), ("gpus", 0), ("strategies", "edge_mask,node_mask"), ("batch_sizes", "1,3"),
+              ("networks", 2), ("hidden", 16), ("layers", 1), ("deleted", 1),
               ("dtype", "float64"), ("results", tmp_path / "rows"))  # fmt: skip
     done = papermill(ROOT / "notebooks" / "explore.ipynb", tmp_path / "out.ipynb", *wanted)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -85,6 +96,9 @@ def test_explore_runs_headlessly_and_shows_a_picture_for_its_live_chart(tmp_path
     assert any("image/png" in output.get("data", {}) for output in shown["panel"])
     assert "widgets" not in json.loads((tmp_path / "out.ipynb").read_text())["metadata"]
     assert "papermill notebooks/sweep.ipynb" in "".join(shown["elsewhere"][0]["text"])
+    said = "".join(shown["findings"][0]["text"])
+    assert "run one after the other, not raced" in said  # the default steps are enough for a verdict, or for none
+    assert "steps were timed, at least" not in said
 
 
 def test_epoch_runs_headlessly_and_keeps_predictions_beside_what_was_measured(tmp_path):

@@ -11,8 +11,9 @@ import tclab
 from tclab import InputError, Point, lab
 from tclab.masking import registry
 from tclab.models import registry as model_registry
-from tclab.sweeps import Results
+from tclab.sweeps import Results, own_code
 from tclab.sweeps.contest import _arms, step_of
+from tclab.sweeps.results import key_of
 
 RIGHT = """
     import tclab
@@ -79,6 +80,37 @@ def test_points_of_tclabs_own_are_named_as_before_and_keep_their_rows(own, tmp_p
     before = Results(tmp_path).path(plain)
     own.write_text(textwrap.dedent(WRONG))
     assert Results(tmp_path).path(plain) == before
+
+
+def names_after(monkeypatch, edited=None, add=""):
+    """Return what files of some points are called in a process that has read some source with something added."""
+    real = own_code._source
+    own_code._said_by.cache_clear()
+    monkeypatch.setattr(own_code, "_source", lambda name: real(name) + add if name == edited else real(name))
+    points = {
+        "node_mask": Point(scale=0.01, device="cpu"),
+        "gpu_mask": Point(scale=0.01, strategy="gpu_mask", device="cpu"),
+        "dango": Point(scale=0.01, strategy="indices", model="dango", device="cpu"),
+    }
+    found = {name: key_of(point) for name, point in points.items()}
+    monkeypatch.setattr(own_code, "_source", real)
+    own_code._said_by.cache_clear()
+    return found
+
+
+def test_rows_of_an_edited_module_of_tclabs_are_not_those_of_it_as_it_was(monkeypatch):
+    before = names_after(monkeypatch)
+    assert names_after(monkeypatch) == before
+
+    def changed(module, add="\nX = 1\n"):
+        after = names_after(monkeypatch, module, add)
+        return {name for name in before if after[name] != before[name]}
+
+    assert changed("tclab.masking.node_mask") == {"node_mask"}  # nobody else's rows are lost
+    assert changed("tclab.masking.strategy") == {"node_mask", "gpu_mask", "dango"}  # what all are made of
+    assert changed("tclab.models.hetero_cell") == {"node_mask", "gpu_mask", "dango"}
+    assert changed("tclab.models.registry") == changed("tclab.masking.registry") == set()  # one was added
+    assert changed("tclab.masking.node_mask", "\n# a comment\n") == set()
 
 
 def test_a_race_in_other_processes_can_find_what_is_the_users_own(own):

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 import shlex
+import threading
 import time
 from dataclasses import replace
 
@@ -10,14 +12,15 @@ import pytest
 
 import tclab
 from tclab import InputError, lab
-from tclab.lab import panel_view
+from tclab.lab import panel_view, panel_words, weighing
 from tclab.lab.charts import bytes_text
 from tclab.lab.live import project_path, under_way
 from tclab.lab.panel_view import PanelView
 from tclab.lab.panel_words import ahead, duration_text, failures, points_table, weighed
 from tclab.lab.throttle import Throttle
+from tclab.lab.weighing import Weighing
 from tclab.masking.delta import Delta
-from tclab.sweeps import Results, close_children, expected_batch_bytes
+from tclab.sweeps import Results, close_children, expected_batch_bytes, read_rows
 from tclab.sweeps.results import SCHEMA_VERSION
 
 SMALL = {
@@ -49,6 +52,13 @@ def view_of(folder, **parameters):
     view = PanelView(lab.Panel(results=str(folder), **{**SMALL, **parameters}))
     view.wait()
     return view
+
+
+def until(seen, seconds=120):
+    end = time.monotonic() + seconds
+    while not seen():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def through(view):
@@ -90,6 +100,7 @@ STATES = [
     },
     {"models": "dango", "strategies": "indices", "networks": "all", "gpus": 2},
     {"networks": "physical,regulatory", "results": "2024"},
+    {"compile": True, "retry": True, "strategies": "gpu_mask_cached", "gpus": 0},
 ]
 
 
@@ -108,12 +119,12 @@ def test_its_line_of_papermill_and_its_python_are_the_same_points(parameters, ro
     exec(source.removesuffix("len(points)"), names)
     assert names["points"] == state.points()
     assert str(given["results"]) == state.results
-    assert (given["budget_seconds"] or None) == state.budget
+    assert ((given["budget_seconds"] or None), given["retry"]) == (state.budget, state.retry)
 
     swept = {}
     code = state.python().replace("import tclab", "").replace("tclab.sweep", "swept")
     exec(code, {"tclab": tclab, "swept": lambda points, **more: swept.update(points=points, **more)})
-    assert swept == {"points": state.points(), "results": state.results, "budget_seconds": state.budget}
+    assert swept == {"points": state.points(), "results": state.results, **state.options()}
 
 
 @pytest.mark.parametrize("parameters", STATES, ids=str)
@@ -122,7 +133,7 @@ def test_the_form_shows_a_state_and_gives_it_back(parameters, tmp_path):
     from tclab.lab.panel_form import PanelForm
 
     assert PanelForm(state, 0).read().points() == state.points()
-    assert PanelForm(state, 0).read().budget == state.budget
+    assert PanelForm(state, 0).read().options() == state.options()
 
 
 @pytest.mark.parametrize(
@@ -135,6 +146,8 @@ def test_the_form_shows_a_state_and_gives_it_back(parameters, tmp_path):
         ({"modes": "step"}, "unknown parameter 'modes'; did you mean 'mod"),
         ({"models": "hetero_cell,dango", "strategies": "node_mask"}, "model is hetero_cell, dango, expected one"),
         ({"budget_seconds": -3}, "budget_seconds is -3, expected a number from 0 up"),
+        ({"compile": "perhaps"}, "compile is 'perhaps', expected True or False"),
+        ({"retry": "yes"}, "retry is 'yes', expected True or False"),
         ({"graph": "nowhere"}, "expected 'synthetic' or a folder that exists"),
     ],
 )
@@ -172,8 +185,7 @@ def test_a_persons_way_through_it(front_end, tmp_path):
     assert "6 points" in view.ahead.value
     view.run.click()
     assert (view.run.disabled, view.stop.disabled) == (True, False)
-    while view.panel.sweep.done < 1:
-        time.sleep(0.02)
+    until(lambda: view.panel.sweep.done >= 1)
     view.stop.click()
     through(view)
     done = view.panel.sweep.done
@@ -216,8 +228,9 @@ def test_a_headless_sweeps_folder_is_shown_and_goes_on(front_end, tmp_path):
     view = view_of(tmp_path, batch_sizes="8")
     assert view.status.value == "The last sweep here: 3 of 4 points. Resume goes on with it."
     tclab.sweep([tclab.Point(scale=0.02, networks=1, workers=0, steps=1)], results=tmp_path)
-    assert "1 of settings" not in view_of(tmp_path).status.value
-    assert "settings that a panel has no field for" in view_of(tmp_path).status.value
+    other = view_of(tmp_path)
+    assert other.status.value == "4 points are here, of settings that a panel has no field for."
+    assert (other.resume.disabled, other.load.disabled) == (True, True)
 
 
 def test_settings_that_cannot_be_here_are_said_and_hinder_nothing(front_end, tmp_path):
@@ -328,6 +341,87 @@ def test_a_model_offers_what_serves_it(front_end, tmp_path):
 # Its parts
 
 
+def test_failed_points_are_tried_again_where_that_is_asked_for(front_end, tmp_path, monkeypatch):
+    view = view_of(tmp_path, deleted=10_000, strategies="node_mask", batch_sizes="1")
+    view.run.click()
+    through(view)
+    (row,) = view.panel.rows().to_dict("records")
+    view.run.click()
+    through(view)
+    assert view.panel.rows()["measured_at"].tolist() == [row["measured_at"]]  # read: it is kept as it was
+    view.form.retry.value = True
+    view.wait()
+    assert "-p retry True" in view.line.value
+    view.run.click()
+    through(view)
+    assert view.panel.rows()["measured_at"].tolist() != [row["measured_at"]]
+
+
+def test_what_a_panel_says_of_itself_is_of_what_it_shows(front_end, tmp_path, monkeypatch):
+    before = lab.PanelState.of(**{**SMALL, "batch_sizes": "1", "results": str(tmp_path)})
+    tclab.sweep(before.points(), results=tmp_path)
+    before.save()
+    shown = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    panel = lab.Panel(**{**SMALL, "batch_sizes": "3"}, results=str(tmp_path))  # as the notebook's parameters say
+    asyncio.run(panel.show())
+    assert shown == [panel.view.box]
+    assert set(panel.rows()["batch_size"]) == {1}  # what is on screen: the folder's last sweep
+    assert panel.asked().points() == panel.state.points()
+    panel.view.form.batch_sizes.value = "4"
+    assert "-p batch_sizes 4" in panel.papermill()
+    assert "batch_sizes='4'" in panel.python()
+    panel.view.load.click()
+    panel.view.wait()
+    assert panel.asked().points() == before.points()
+    assert "-p batch_sizes 1" in panel.papermill() == panel.view.line.value
+    # All 4 points of 2 strategies: what was found is there too, without a cell
+    assert "What was found" in panel.view.found.value
+    assert [path.name for path in panel.export()] == ["report.html", "rows.csv"]
+    assert read_rows(tmp_path / "rows.csv")["batch_size"].unique().tolist() == [1]
+
+
+def test_nothing_is_exported_before_there_are_rows(tmp_path):
+    panel = lab.Panel(**SMALL, results=str(tmp_path / "rows"))
+    assert panel.export() == []
+    assert not (tmp_path / "rows").exists()
+
+
+def test_anybody_can_say_that_somebody_looks_on(tmp_path, monkeypatch):
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    shown = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    panel = lab.Panel(**SMALL, results=str(tmp_path))
+    asyncio.run(panel.show(live=True))
+    assert shown == [panel.view.box]
+    assert panel.sweep is None
+
+
+def test_buttons_and_words_agree_also_where_a_stop_came_too_late(front_end, tmp_path):
+    view = view_of(tmp_path, strategies="node_mask", batch_sizes="1")
+    seen = []
+
+    def look(change):
+        buttons = (view.run.disabled, view.stop.disabled, view.resume.disabled)
+        seen.append((change["new"].partition(":")[0], buttons))
+
+    view.status.observe(look, "value")
+    view.run.click()
+    sweep = view.panel.sweep
+    sweep.join()
+    sweep.stop()
+    through(view)
+    assert view.status.value.startswith("Through: 1 of 1 points")
+    assert view.resume.disabled
+    assert {buttons for words, buttons in seen if words == "Through"} == {(False, True, True)}
+    assert {buttons for words, buttons in seen if words.startswith("0 of 1")} <= {(True, False, True)}
+
+
+def test_a_list_shows_all_strategies_at_once(front_end, tmp_path):
+    view = view_of(tmp_path)
+    assert view.form.strategies.rows == len(view.form.strategies.options) == len(tclab.masking.names()) - 1
+
+
 def test_a_throttle_serves_the_last_request_and_no_more_than_its_rate():
     seen, value = [], [0]
     ask = Throttle(lambda: seen.append(value[0]), 0.1)
@@ -392,6 +486,83 @@ def test_words_say_what_the_heaviest_point_holds_and_what_there_is():
         f"memory of the heaviest (edge_mask, batch 2): about host memory {bytes_text(need.host)} of "
     )
     assert weighed(tclab.grid(models="dango", strategies="node_mask", batch_sizes="1", scale=0.02)) == ""
+
+
+def test_the_heaviest_is_by_memory_and_not_by_the_bytes_that_travel():
+    # dense ships next to nothing, and holds a matrix of all nodes; delta's batch nobody can tell before it is made
+    strategies = "edge_mask,dense,delta"
+    points = tclab.grid(models="hetero_cell", strategies=strategies, batch_sizes="1,2", scale=0.05, gpus=0)
+    largest = {
+        name: [p for p in points if p.strategy == name and p.batch_size == 2] for name in strategies.split(",")
+    }
+    holds = {name: max(tclab.fits(p).host for p in own) for name, own in largest.items()}
+    heaviest = max(holds, key=holds.get)
+    assert f"heaviest ({heaviest}, batch 2): about host memory {bytes_text(holds[heaviest])} of " in weighed(points)
+    assert heaviest == "dense"
+
+
+def test_every_strategy_that_will_not_fit_is_named_and_one_that_cannot_be_weighed_hides_no_other(monkeypatch):
+    names = "node_mask,edge_mask,gpu_mask"
+    points = tclab.grid(models="hetero_cell", strategies=names, batch_sizes="1,2", scale=0.02, networks=1, gpus=0)
+    real, asked = tclab.fits, []
+
+    def refusing(point):
+        asked.append((point.strategy, point.batch_size))
+        if point.strategy == "gpu_mask":
+            raise RuntimeError("no such kernel")
+        return real(point, memory_bytes=1000)
+
+    monkeypatch.setattr(panel_words, "fits", refusing)
+    said = weighed(points)
+    assert asked == [("node_mask", 2), ("edge_mask", 2), ("gpu_mask", 2)]
+    for name in ("node_mask", "edge_mask"):
+        assert re.search(rf"· {name}, batch 2, needs [\d.]+ .B of host memory, and there are 1 kB", said)
+    assert said.endswith("gpu_mask, batch 2, is not known: no such kernel")
+    assert weighed(points, lambda: True) == ""
+    assert len(asked) == 3
+
+
+def test_points_are_weighed_one_request_at_a_time_and_the_last_is_said(monkeypatch):
+    begun, go_on, said = threading.Event(), threading.Event(), []
+
+    def slowly(points, stop):
+        begun.set()
+        go_on.wait(30)
+        return "" if stop() else str(points)
+
+    monkeypatch.setattr(weighing, "weighed", slowly)
+    ask = Weighing(said.append, 0.01)
+    ask.later(["first"])
+    assert begun.wait(30)
+    ask.later(["second"])  # a field is changed meanwhile
+    go_on.set()
+    until(lambda: said[-1] == "['second']")
+    assert said == ["", "", "['second']"]
+    go_on.clear(), begun.clear()
+    ask.later(["third"])
+    assert begun.wait(30)
+    threading.Timer(0.2, go_on.set).start()
+    ask.end()  # Run is pressed: it waits until the cores are free
+    assert go_on.is_set()
+    assert said[3:] == [""]
+
+
+def test_what_a_panel_holds_is_weighed_again_at_a_sweeps_end_and_never_beside_it(front_end, tmp_path, monkeypatch):
+    running = []
+    monkeypatch.setattr(panel_view, "_WEIGHING_SECONDS", 0.05)
+    monkeypatch.setattr(
+        weighing, "weighed", lambda points, stop: running.append(under_way(tmp_path)) or f"{len(points)} weighed"
+    )
+    view = view_of(tmp_path, strategies="node_mask", batch_sizes="1")
+    until(lambda: view.memory.value == "1 weighed")
+    view.run.click()
+    view.form.batch_sizes.value = "1,2"
+    view.wait()
+    if view.panel.sweep.running:
+        assert view.memory.value == ""
+    through(view)
+    until(lambda: view.memory.value == "2 weighed")
+    assert set(running) == {None}
 
 
 @pytest.mark.parametrize(

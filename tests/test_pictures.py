@@ -9,8 +9,11 @@ import pytest
 from PIL import Image
 from test_notebooks import NOTEBOOKS, ROOT
 
-from tclab import InputError
+from tclab import InputError, Point, lab, timing
+from tclab.lab.front_end import has_front_end
+from tclab.lab.live_chart import picture
 from tclab.lab.pictures import MOST_BYTES, main, pictures, renew, small
+from tclab.lab.timeline import nothing
 
 _NAMED = re.compile(r"!\[[^\]]+\]\((pictures/[^)]+\.png)\)")
 FOLDER = ROOT / "notebooks" / "pictures"
@@ -34,6 +37,19 @@ def test_every_notebook_shows_a_picture_near_its_top(path):
         assert picture.is_file(), f"{name} is missing: make pictures NOTEBOOKS=notebooks/{path.name}"
         assert picture.stat().st_size <= MOST_BYTES
         assert Image.open(io.BytesIO(picture.read_bytes())).size[0] >= 300
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_budget_ends_no_run_that_makes_pictures(path):
+    made = json.loads(path.read_text())
+    (source,) = [
+        "".join(cell["source"]) for cell in made["cells"] if "parameters" in cell["metadata"].get("tags", [])
+    ]
+    found = {}
+    exec(source, {}, found)
+    budget = found.get("budget_seconds", 0)
+    larger = made["metadata"].get("picture_parameters", {}).get("budget_seconds", budget)
+    assert larger == 0 or larger >= 3 * budget
 
 
 def test_no_picture_is_left_over():
@@ -68,12 +84,14 @@ def test_pictures_become_small_on_a_white_page_and_keep_their_size_where_they_ca
     assert width / height == pytest.approx(1.5, rel=0.02)
 
 
-def notebook(path, *cells):
+def notebook(path, *cells, outputs=()):
     made = [
         {"cell_type": "code", "id": name, "metadata": {"tags": tags}, "source": "",
-         "outputs": [{"data": {"image/png": base64.b64encode(data).decode()}}] if data else []}
+         "outputs": [{"data": {"image/png": base64.b64encode(data).decode(), "text/plain": ["alt.Chart(...)"]}}]
+         if data else []}
         for name, tags, data in cells
     ]  # fmt: skip
+    made[0]["outputs"] += outputs
     path.write_text(json.dumps({"cells": made}))
     return path
 
@@ -91,6 +109,40 @@ def test_tagged_cells_are_kept_and_what_was_kept_before_is_gone(tmp_path):
     with pytest.raises(InputError, match="shows no picture"):
         renew(own, notebook(tmp_path / "none.ipynb", ("a", [], None)))
     assert [path.name for path in pictures(run, tmp_path)] == ["a.png", "b.png"]
+
+
+def test_pictures_of_a_run_that_was_cut_short_or_without_figures_are_not_kept(tmp_path, monkeypatch, capsys):
+    own, chart = tmp_path / "mine.ipynb", ("a", ["picture"], png((400, 200)))
+    sweep = lab.LiveSweep(
+        [Point(scale=0.01, batch_size=b, device="cpu") for b in (1, 2)], results=tmp_path / "rows"
+    )
+    sweep.stop()
+    assert not has_front_end()
+    sweep.start().join()
+    said = capsys.readouterr().out
+    assert said == "2 points not run: stopped\n"
+    pair = pairs_of_few_rounds()
+    for text in (said, f"• {lab.race_words(pair, 'b')[0]}\n"):
+        run = notebook(tmp_path / "run.ipynb", chart, outputs=[{"name": "stdout", "text": [text]}])
+        with pytest.raises(
+            InputError, match=r"mine\.ipynb was cut short.*(not run|rounds were run|no round was run)"
+        ):
+            renew(own, run)
+    for empty in (nothing("No mode was measured."), picture(sweep.rows())):
+        told = repr(empty.properties(width=100))
+        run = notebook(tmp_path / "run.ipynb", ("a", ["picture"], None),
+                       outputs=[{"data": {"image/png": base64.b64encode(png((400, 200))).decode(),
+                                          "text/plain": [told]}}])  # fmt: skip
+        with pytest.raises(InputError, match=r"cell a has a picture without figures.*Nothing to show: No "):
+            renew(own, run)
+    assert not (tmp_path / "pictures").exists()
+
+
+def pairs_of_few_rounds():
+    """Return a race that its budget ended after two rounds."""
+    return timing.race(
+        {"a": lambda: sum(range(99)), "b": list}, budget_seconds=0.001, processes=None, isolated=False
+    )
 
 
 def test_the_command_says_what_it_needs(tmp_path, capsys):

@@ -23,11 +23,12 @@ from tclab.lab.cost_charts import (
     roofline_chart,
 )
 from tclab.lab.epoch import epoch_chart, epoch_table, model_ratios
+from tclab.lab.front_end import has_front_end
 from tclab.lab.habits import cost_of_habits, habit_costs, habit_words
 from tclab.lab.html_report import report
 from tclab.lab.hypotheses import Hypothesis, ddp_hypothesis, hypotheses
 from tclab.lab.ledger_chart import ledger_chart
-from tclab.lab.live import LiveSweep, has_front_end, project_path
+from tclab.lab.live import LiveSweep, project_path
 from tclab.lab.mask_pictures import Held, held, mask_picture, sharing_table, small_graph
 from tclab.lab.own_files import import_file
 from tclab.lab.panel import Panel

@@ -189,7 +189,7 @@ def throughput_by_strategy(rows: pd.DataFrame) -> alt.LayerChart:
         .mark_bar()
         .encode(
             y=y,
-            x=alt.X("samples_per_second:Q", title="samples a second", scale=room),
+            x=alt.X("samples_per_second:Q", title="samples a second", scale=room, axis=alt.Axis(tickCount=6)),
             color=_colour(ok).legend(None),
         )
     )

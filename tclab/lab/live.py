@@ -13,14 +13,10 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from tclab.lab.front_end import has_front_end
 from tclab.sweeps import Point, Progress, sweep
 from tclab.sweeps.rows import SCHEMA, frame
 from tclab.sweeps.running import abandon
-
-
-def has_front_end() -> bool:
-    """Return whether somebody looks on: Jupyter Server sets this name, papermill and nbval do not."""
-    return "JPY_SESSION_NAME" in os.environ
 
 
 def project_path(path: str) -> Path:
@@ -84,9 +80,14 @@ class LiveSweep:
         self._listeners.append(listener)
         return self
 
-    def panel(self) -> Any:
-        """Return the bar, what is under way and the button that stops it; `None` without a front end."""
-        if not has_front_end():
+    def panel(self, live: bool | None = None) -> Any:
+        """Return the bar, what is under way and the button that stops it; `None` without a front end.
+
+        **Arguments:**
+
+        - `live`: whether there is a front end; found out unless given.
+        """
+        if not (has_front_end() if live is None else live):
             return None
         import ipywidgets
 
@@ -194,6 +195,9 @@ class LiveSweep:
             )
         except BaseException as error:
             self.error = error
+        else:
+            if not self._listeners:
+                _print_what_was_not_run(self._rows)
         finally:
             self._ended = monotonic()
             if _under_way.get(self.results.absolute()) is self:
@@ -215,6 +219,13 @@ class LiveSweep:
     def _told(self) -> None:
         for listener in self._listeners:
             listener(self)
+
+
+def _print_what_was_not_run(rows: pd.DataFrame) -> None:
+    """Say what the lines of the points do not: of those that were not run there is none."""
+    left = rows[rows["status"].str.startswith("not run")]["status"].value_counts()
+    for status, number in left.items():
+        print(f"{number} point{'' if number == 1 else 's'} {status}", flush=True)
 
 
 _under_way: dict[Path, LiveSweep] = {}

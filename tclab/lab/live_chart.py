@@ -15,6 +15,7 @@ from tclab.lab.charts import (
     throughput_by_networks,
     throughput_by_strategy,
 )
+from tclab.lab.timeline import NOTHING, nothing
 
 VIEWS: dict[str, Callable[[pd.DataFrame], Any]] = {
     "strategies": throughput_by_strategy,
@@ -41,12 +42,8 @@ def picture(rows: pd.DataFrame, view: str = "strategies") -> Any:
 def _nothing(rows: pd.DataFrame) -> Any:
     lost = rows["status"].value_counts().to_dict() if len(rows) else {}
     text = [f"{number} × {status}" for status, number in lost.items()] or ["No point has been measured yet."]
-    return (
-        alt.Chart(pd.DataFrame({"text": ["\\n".join(text[:8])]}))
-        .mark_text(align="left", fontSize=13, color="#555555", lineBreak="\\n")
-        .encode(text="text:N", x=alt.value(10), y=alt.value(20))
-        .properties(width=_WIDTH, height=_HEIGHT, title="Nothing to show yet")
-    )
+    chart = nothing("\n".join(text[:8])).encode(y=alt.value(20))
+    return chart.properties(width=_WIDTH, height=_HEIGHT, title=f"{NOTHING} yet")
 
 
 class LiveChart:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
 
 from tclab.errors import InputError
-from tclab.lab.live import LiveSweep, has_front_end
+from tclab.lab.front_end import has_front_end
+from tclab.lab.html_report import report
+from tclab.lab.live import LiveSweep
 from tclab.lab.live_chart import picture
 from tclab.lab.panel_state import PanelState
-from tclab.sweeps import Results
+from tclab.sweeps import Results, write_rows
 from tclab.sweeps.rows import SCHEMA, frame
 
-_ONE_OF_EACH = ("graph", "scale", "model", "mode", "dtype", "deleted", "hidden", "layers")
+if TYPE_CHECKING:
+    from tclab.lab.panel_view import PanelView
+
+_ONE_OF_EACH = ("graph", "scale", "model", "mode", "dtype", "compile", "deleted", "hidden", "layers")
 
 
 class Panel:
@@ -42,38 +48,66 @@ class Panel:
                     f"{name} is {', '.join(map(str, values))}, expected one for a panel; "
                     "notebooks/sweep.ipynb takes several"
                 )
-        _ = self.state.budget
+        _ = self.state.options()
         self.sweep: LiveSweep | None = None
-        self.view: Any = None  # the widgets, once they are shown
+        self.view: PanelView | None = None  # the widgets, once they are shown
+
+    def asked(self) -> PanelState:
+        """Return what the panel is set to now: by its fields, where they are shown.
+
+        **Raises:** `InputError` for ranks that this machine's devices cannot be told.
+        """
+        return self.state if self.view is None else self.view.form.read()
 
     def papermill(self, out: str = "out.ipynb") -> str:
-        """Return the line that runs the same points headlessly, from the project's folder."""
-        return self.state.papermill(out)
+        """Return the line that runs headlessly what the panel is set to now, from the project's folder."""
+        return self.asked().papermill(out)
 
     def python(self) -> str:
         """Return the same as Python."""
-        return self.state.python()
+        return self.asked().python()
 
     def rows(self) -> pd.DataFrame:
-        """Return the rows of this sweep that there are so far, also those of an earlier session."""
+        """Return the rows that the panel shows: of its sweep so far, or of the folder's last one before it.
+
+        Where no panel is shown, those of its points, also of an earlier session.
+        """
+        if self.view is not None:
+            return self.view.rows()
         if self.sweep is not None:
             return self.sweep.rows()
+        if not self.state.folder.is_dir():  # looking makes none
+            return frame(SCHEMA.empty_table())
         folder = Results(self.state.folder)
         tables = [rows for point in self.state.points() if (rows := folder.read(point)) is not None]
         return frame(pa.concat_tables([SCHEMA.empty_table(), *tables]))
 
-    async def show(self) -> None:
+    def export(self) -> list[Path]:
+        """Write `report.html` and `rows.csv` of the rows that the panel shows into its results folder.
+
+        Returns their paths; none where there are no rows yet.
+        """
+        rows, folder = self.rows(), self.asked().folder
+        if rows.empty:
+            return []
+        return [report(rows, folder / "report.html"), write_rows(rows, folder / "rows.csv")]
+
+    async def show(self, live: bool | None = None) -> None:
         """Show the panel; where nobody looks on, run the sweep to its end and show its picture.
+
+        **Arguments:**
+
+        - `live`: whether somebody looks on; found out unless given. JupyterLab, Jupyter Notebook and VS Code are
+          known; any other front end with widgets may need `live=True`.
 
         **Raises:** headless, what the sweep raised.
         """
         from IPython.display import display
 
-        if has_front_end():
+        if has_front_end() if live is None else live:
             from tclab.lab.panel_view import PanelView
 
-            self.view = PanelView(self)
-            display(self.view.box)
+            display(PanelView(self).box)
             return
         display(picture(await self.start()))
 
@@ -91,7 +125,7 @@ class Panel:
             raise InputError("no points: expected at least one strategy that serves the model")
         Results(self.state.folder)  # raises where it cannot be written
         self.state.save()
-        self.sweep = LiveSweep(points, results=self.state.folder, budget_seconds=self.state.budget)
+        self.sweep = LiveSweep(points, results=self.state.folder, **self.state.options())
         if listener is not None:
             self.sweep.listen(listener)
         return self.sweep.start()

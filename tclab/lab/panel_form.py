@@ -18,6 +18,7 @@ from tclab.training import DTYPES, MODES
 
 _LABEL = "105px"
 _OWN = "the model's own"
+_MOST_ROWS = 24  # of the list of strategies
 _SCALES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
 
 
@@ -33,10 +34,10 @@ def _field(kind: Any, name: str, label: str, tip: str, **options: Any) -> Any:
     return made
 
 
-def _group(title: str, *children: Any) -> Any:
-    return widgets.VBox(
-        [widgets.HTML(f"<b>{title}</b>"), *children], layout=widgets.Layout(width="33%", padding="0 12px 0 0")
-    )
+def _column(**groups: list[Any]) -> Any:
+    """Return titles, each above its widgets."""
+    children = [child for title, own in groups.items() for child in (widgets.HTML(f"<b>{title}</b>"), *own)]
+    return widgets.VBox(children, layout=widgets.Layout(width="33%", padding="0 12px 0 0"))
 
 
 class PanelForm:
@@ -69,7 +70,7 @@ class PanelForm:
         self.layers = _field(choice, "layers", "layers", "of message passing", options=[(_OWN, "none")])
         self.strategies = _field(
             widgets.SelectMultiple, "strategies", "strategies", "several with Ctrl or Shift",
-            options=strategy_names(), rows=8,
+            options=strategy_names(),
         )  # fmt: skip
         self.batch_sizes = _field(text, "batch-sizes", "batch sizes", "samples in a batch: 1,2,4")
         self.networks = _field(
@@ -84,21 +85,27 @@ class PanelForm:
             widgets.BoundedIntText, "ranks", "ranks", "processes that train together", min=1, max=64
         )
         self.dtype = _field(choice, "dtype", "dtype", "bfloat16 is autocast", options=list(DTYPES))
+        self.compile = _field(widgets.Checkbox, "compile", "compile it", "run the model through torch.compile")
         self.steps = _field(widgets.IntSlider, "steps", "timed steps", "of each point", min=1, max=50)
         self.budget = _field(
             widgets.BoundedFloatText, "budget", "budget [s]", "start no point after so long; 0 for no limit",
             min=0, max=1e6,
         )  # fmt: skip
+        self.retry = _field(
+            widgets.Checkbox, "retry", "try failed points again", "also those that ran out of memory"
+        )
         self.results = _field(
             text, "results", "results", "the folder that rows are kept in", continuous_update=False
         )
+        how = [self.model, self.hidden, self.layers, self.mode, self.dtype, self.device, self.ranks, self.compile]
         self.box = widgets.HBox(
             [
-                _group("Graph", self.graph, self.scale, self.deleted, self.networks, self.results),
-                _group(
-                    "Model", self.model, self.hidden, self.layers, self.mode, self.dtype, self.device, self.ranks
+                _column(
+                    Graph=[self.graph, self.scale, self.deleted, self.networks],
+                    Sweep=[self.batch_sizes, self.steps, self.budget, self.results, self.retry],
                 ),
-                _group("Sweep", self.strategies, self.batch_sizes, self.steps, self.budget),
+                _column(Model=how),
+                _column(Strategies=[self.strategies]),
             ],
             layout=widgets.Layout(width="100%"),
         )
@@ -124,10 +131,11 @@ class PanelForm:
     def _fit_to_model(self) -> None:
         """Offer what the chosen model can be run with."""
         kind = model_of(self.model.value)
-        serving = [name for name in strategy_names() if strategy_of(name).masks_graph == kind.reads_masked_graph]
+        serving = [name for name in strategy_names() if kind.served_by(strategy_of(name))]
         chosen = [name for name in self.strategies.value if name in serving] or serving[:1]
         self._writing = True
         self.strategies.options, self.strategies.value = serving, chosen
+        self.strategies.rows = min(max(len(serving), 4), _MOST_ROWS)  # what is chosen is in sight
         self.hidden.disabled, self.layers.disabled = (name not in kind.sizes for name in ("hidden", "layers"))
         for name, widget in (("hidden", self.hidden), ("layers", self.layers)):
             if name not in kind.sizes:
@@ -166,6 +174,7 @@ class PanelForm:
         self.batch_sizes.value = ",".join(str(size) for size in sorted({point.batch_size for point in points}))
         self.networks.value = str(state.networks)
         self.mode.value, self.dtype.value = points[0].mode, points[0].dtype
+        self.compile.value, self.retry.value = points[0].compile, state.retry
         device, ranks = ranks_of(state.gpus)
         self.device.value = "auto" if state.gpus == "auto" else device
         self.ranks.value = ranks
@@ -188,6 +197,7 @@ class PanelForm:
             gpus=self._gpus_wanted(),
             mode=self.mode.value,
             dtype=self.dtype.value,
+            compile=self.compile.value,
             deleted=self.deleted.value,
             hidden=self.hidden.value,
             layers=self.layers.value,
@@ -195,6 +205,7 @@ class PanelForm:
             seed=self._seed,
             results=self.results.value.strip(),
             budget_seconds=self.budget.value,
+            retry=self.retry.value,
         )
 
     def _gpus_wanted(self) -> int | str:

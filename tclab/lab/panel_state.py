@@ -22,6 +22,8 @@ class PanelState:
 
     Those that tell a cluster about its jobs are left out: a panel sweeps on its own machine.
 
+    `retry`: run points again that failed or ran out of memory, which are otherwise read as they are.
+
     Lists are text with commas between; "auto" and "none" are as `tclab.grid` reads them.
 
     **Raises:** `InputError` for a parameter that the sweep notebook has not (`of`), a value out of its range
@@ -37,13 +39,15 @@ class PanelState:
     gpus: int | str = "auto"
     mode: str = "step"
     dtype: str = "float32"
+    compile: bool = False
     deleted: int = 3
     hidden: int | str = "none"
     layers: int | str = "none"
-    steps: int | str = 5
+    steps: int | str = 8
     seed: int = 0
     results: str = "runs/explore/rows"
     budget_seconds: float = 0
+    retry: bool = False
 
     @classmethod
     def of(cls, **parameters: Any) -> PanelState:
@@ -72,9 +76,18 @@ class PanelState:
             )
         return self.budget_seconds or None
 
+    def options(self) -> dict[str, Any]:
+        """Return what `tclab.sweep` is told beside the points and the folder.
+
+        **Raises:** `InputError` for a value that it cannot have.
+        """
+        if not isinstance(self.retry, bool):
+            raise InputError(f"retry is {self.retry!r}, expected True or False")
+        return {"retry": self.retry, "budget_seconds": self.budget}
+
     def _grid(self) -> dict[str, Any]:
         given = asdict(self)
-        del given["results"], given["budget_seconds"]
+        del given["results"], given["budget_seconds"], given["retry"]
         return given
 
     def points(self) -> list[Point]:
@@ -95,7 +108,8 @@ class PanelState:
         given = "".join(f"    {name}={value!r},\n" for name, value in self._grid().items())
         return (
             f"import tclab\n\npoints = tclab.grid(\n{given})\n"
-            f"rows = tclab.sweep(points, results={str(self.results)!r}, budget_seconds={self.budget!r})\n"
+            f"rows = tclab.sweep(\n    points, results={str(self.results)!r}, retry={self.retry!r}, "
+            f"budget_seconds={self.budget!r}\n)\n"
         )
 
     def save(self) -> None:
@@ -146,6 +160,7 @@ class PanelState:
             gpus=0 if last.device == "cpu" and last.ranks == 1 else last.ranks,
             mode=last.mode,
             dtype=last.dtype,
+            compile=last.compile,
             deleted=last.deleted,
             hidden="none" if last.hidden is None else last.hidden,
             layers="none" if last.layers is None else last.layers,

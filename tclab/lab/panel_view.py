@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from html import escape
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
-import torch
+import pandas as pd
 
 from tclab.errors import InputError
 from tclab.lab.kept import Kept, kept_in
@@ -22,13 +22,15 @@ from tclab.lab.panel_words import (
     ahead,
     duration_text,
     failures,
+    found,
     listed_html,
     machine_now,
     points_table,
-    weighed,
 )
 from tclab.lab.throttle import Throttle
+from tclab.lab.weighing import Weighing
 from tclab.sweeps import Point, warm_up
+from tclab.sweeps.gpus import listed
 from tclab.sweeps.rows import SCHEMA, frame
 
 if TYPE_CHECKING:
@@ -50,12 +52,14 @@ class PanelView:
 
     def __init__(self, panel: Panel) -> None:
         self.panel = panel
-        self.form = PanelForm(panel.state, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+        panel.view = self
+        self.form = PanelForm(panel.state, len(listed()))
         self.run = _button(
             "Run", "play", "primary", "run what the fields say; points that are there are not run again"
         )
         self.stop = _button("Stop", "stop", "danger", "end the point under way; what has been measured is kept")
         self.resume = _button("Resume", "forward", "", "go on with the last sweep of this results folder")
+        self.load = _button("Load", "upload", "", "set the fields to those of this folder's last sweep")
         self.bar = widgets.IntProgress(layout=widgets.Layout(width="200px"))
         self.status = widgets.Label()
         self.ahead = widgets.HTML()
@@ -64,10 +68,11 @@ class PanelView:
         self.machine = widgets.Label(machine_now())
         self.chart = LiveChart()
         self.choice = widgets.ToggleButtons(options=list(VIEWS), style={"button_width": "auto"})
-        self.table = widgets.HTML()
+        self.table = widgets.HTML(layout=widgets.Layout(flex="1 1 400px", overflow="auto"))  # beside the chart
+        self.found = widgets.HTML()
         self.failed = widgets.HTML()
         self.line, self.code = _text_to_copy(3), _text_to_copy(14)
-        for name in ("status", "ahead", "memory", "message", "table", "failed"):
+        for name in ("status", "ahead", "memory", "message", "table", "found", "failed"):
             getattr(self, name).add_class(f"tclab-{name}")
         to_copy = widgets.Accordion(
             [widgets.VBox([self.line, self.code])],
@@ -77,12 +82,13 @@ class PanelView:
         self.box = widgets.VBox(
             [
                 self.form.box,
-                _row(self.run, self.stop, self.resume, self.bar, self.status),
+                _row(self.run, self.stop, self.resume, self.load, self.bar, self.status),
                 self.message,
                 _row(self.ahead, self.machine, space="space-between"),
                 self.memory,
                 self.choice,
                 widgets.HBox([self.chart.box, self.table], layout=widgets.Layout(flex_flow="row wrap")),
+                self.found,
                 self.failed,
                 to_copy,
             ]
@@ -91,10 +97,12 @@ class PanelView:
         self._last: PanelState | None = None  # what the last sweep of the folder was asked for
         self._unfinished = False  # the folder's last sweep has points left
         self._problems = {"fields": "", "folder": "", "run": ""}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # what is shown of how far it is, in one piece
         self._starting = threading.Lock()  # whoever makes a sweep the panel's, or takes it away
         self._folder = ""
-        self._weighing: threading.Timer | None = None
+        self._asked: list[Point] = []  # what the fields said when they last said something that can be
+        self._found_of: object = None
+        self._weighing = Weighing(self._say_memory, _WEIGHING_SECONDS)
         self._check_soon = Throttle(self._guarded("fields", self._check), _CHECKING_SECONDS)
         self._open_soon = Throttle(self._guarded("folder", self._open), _CHECKING_SECONDS)
         self._draw_soon = Throttle(self._guarded("run", self._draw), _DRAWING_SECONDS)
@@ -102,6 +110,7 @@ class PanelView:
         self.run.on_click(lambda _: self._start())
         self.stop.on_click(lambda _: self._stop())
         self.resume.on_click(lambda _: self._go_on())
+        self.load.on_click(lambda _: self._load())
         self.choice.observe(lambda _: self._draw_soon(), names="value")
         self._buttons()
         threading.Thread(target=warm_up, daemon=True).start()
@@ -133,7 +142,16 @@ class PanelView:
             self._problems[place] = problem
             lines = [f"<div>{escape(text)}</div>" for text in self._problems.values() if text]
             self.message.value = f'<div style="color:{BAD};line-height:1.4">{"".join(lines)}</div>' if lines else ""
-        self._buttons()
+            self._buttons()
+
+    def _say_memory(self, words: str) -> None:
+        self.memory.value = escape(words)
+
+    def rows(self) -> pd.DataFrame:
+        """Return the rows that are shown; of a folder that is being read, once it has been."""
+        self._check_soon.wait()
+        self._open_soon.wait()
+        return self._rows if self.panel.sweep is None else self.panel.sweep.rows()
 
     # What the fields say
 
@@ -142,36 +160,24 @@ class PanelView:
         try:
             state = self.form.read()
             points = state.points()
-            _ = state.budget
+            _ = state.options()
         except InputError:
             self.ahead.value = self.line.value = self.code.value = ""
+            self._asked = []
+            self._weighing.cancel()
             raise
         if str(state.folder) != self._folder:
             self._open_soon()
         self.line.value, self.code.value = state.papermill(), state.python()
         self.ahead.value = escape(ahead(points))
-        self._weigh_later(points)
+        if points != self._asked:
+            self._asked = points
+            with self._starting:  # while a sweep measures it has the cores to itself; at its end there is time
+                self._weighing.cancel() if self._running() else self._weighing.later(points)
         return ""
 
-    def _weigh_later(self, points: Sequence[Point]) -> None:
-        """Say what the points hold once nobody has changed a field for a while, and no sweep needs the cores."""
-        if self._weighing is not None:
-            self._weighing.cancel()
-        self.memory.value = ""
-
-        def weigh() -> None:
-            if self.panel.sweep is not None and self.panel.sweep.running:
-                return
-            try:
-                said = weighed(points)
-            except Exception as error:  # what cannot be weighed may still run
-                said = f"memory is not known: {error}"
-            if self._weighing is threading.current_thread():
-                self.memory.value = escape(said)
-
-        self._weighing = threading.Timer(_WEIGHING_SECONDS, weigh)
-        self._weighing.daemon = True
-        self._weighing.start()
+    def _running(self) -> bool:
+        return self.panel.sweep is not None and self.panel.sweep.running
 
     def _open(self) -> str:
         """Show what the results folder has: the last sweep that was begun there, as far as it came."""
@@ -192,7 +198,7 @@ class PanelView:
                 return ""
             self.panel.sweep, self._rows = None, there.rows
             self._unfinished = there.done < there.wanted
-            self._last = there.last or self._last
+            self._last = there.last
             self.bar.max, self.bar.value = there.wanted or 1, there.done
             self.status.value = there.words
         self._say("run", "")
@@ -219,8 +225,9 @@ class PanelView:
 
     def _start(self) -> None:
         with self._starting:
-            if self.panel.sweep is not None and self.panel.sweep.running:
+            if self._running():
                 return
+            self._weighing.end()
             try:
                 self.panel.state = self._last = self.form.read()
                 sweep = self.panel.start(self._on_progress)
@@ -245,12 +252,16 @@ class PanelView:
 
     def _go_on(self) -> None:
         """Run the last sweep of the folder again: its points that are through are read."""
-        if self.panel.sweep is not None and self.panel.sweep.running:
+        if self._running():
             return
+        self._load()
+        self._start()
+
+    def _load(self) -> None:
+        """Set the fields to what the last sweep of the folder was asked for."""
         if self._last is not None:
             self.form.write(self._last)
             self._check_soon()
-        self._start()
 
     def _on_progress(self, sweep: LiveSweep) -> None:
         self._draw_soon()
@@ -262,23 +273,28 @@ class PanelView:
             self.machine.value = machine_now()
             sleep(1.0)
         warm_up()  # a stop has killed the child: have the next one ready
+        with self._starting:
+            if self._asked and not self._running():
+                self._weighing.later(self._asked)
 
     def _say_how_far(self, sweep: LiveSweep) -> None:
         with self._lock:  # found and shown at once: two threads do so, and the last word is the sweep's end
-            self.bar.value, self.status.value = sweep.done, self._how_far(sweep)
+            running = sweep.running  # asked once: buttons and words agree
+            if not running:
+                self._unfinished = sweep.done < len(sweep.points)
+            self._buttons(running)
+            self.bar.value, self.status.value = sweep.done, self._how_far(sweep, running)
 
-    def _how_far(self, sweep: LiveSweep) -> str:
+    def _how_far(self, sweep: LiveSweep, running: bool) -> str:
         through = f"{sweep.done} of {len(sweep.points)} points"
-        if sweep.running:
+        if running:
             left = sweep.seconds_left()
             return f"{through} · " + ("begun" if left is None else f"about {duration_text(left)} left")
         if sweep.error is not None:
             return f"{through} · it ended with an error"
-        if sweep.stopped:
-            return f"Stopped: {through} · Resume goes on"
-        if sweep.done < len(sweep.points):
-            return f"The budget is spent: {through} · Resume goes on"
-        return f"Through: {through} in {duration_text(sweep.seconds)}"
+        if sweep.done == len(sweep.points):  # also where a stop came after the last point
+            return f"Through: {through} in {duration_text(sweep.seconds)}"
+        return f"{'Stopped' if sweep.stopped else 'The budget is spent'}: {through} · Resume goes on"
 
     # What is shown
 
@@ -292,8 +308,10 @@ class PanelView:
         lost = failures(rows)
         self.failed.value = f"<b>Without figures</b>{listed_html(lost)}" if lost else ""
         self.chart.show(rows, self.choice.value)
-        if sweep is not None and over:
-            self._unfinished = sweep.done < len(sweep.points)
+        if not over:
+            self.found.value, self._found_of = "", None
+        elif self._found_of is not (of := self._rows if sweep is None else sweep):  # not for each view of the same
+            self.found.value, self._found_of = found(rows), of
         if over:
             for seconds in _AGAIN_SECONDS:
                 timer = threading.Timer(seconds, self.chart.again)
@@ -301,11 +319,13 @@ class PanelView:
                 timer.start()
         return "" if sweep is None or sweep.error is None else str(sweep.error)
 
-    def _buttons(self) -> None:
-        running = self.panel.sweep is not None and self.panel.sweep.running
-        self.run.disabled = running or bool(self._problems["fields"] or self._problems["folder"])
-        self.stop.disabled = not running
-        self.resume.disabled = running or not self._unfinished
+    def _buttons(self, running: bool | None = None) -> None:
+        with self._lock:
+            running = self._running() if running is None else running
+            self.run.disabled = running or bool(self._problems["fields"] or self._problems["folder"])
+            self.stop.disabled = not running
+            self.resume.disabled = running or not self._unfinished
+            self.load.disabled = running or self._last is None
 
 
 def _button(text: str, icon: str, style: str, tip: str) -> Any:

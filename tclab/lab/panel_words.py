@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 import pandas as pd
 
 from tclab.lab.charts import bytes_text
+from tclab.lab.words import findings
 from tclab.masking import get as strategy_of
-from tclab.sweeps import Point, expected_batch_bytes, fits
+from tclab.sweeps import Fits, Point, expected_batch_bytes, fits
 from tclab.timing import conditions
 
 _SHOWN = 12  # points in the table
 BAD = "var(--jp-error-color1, #d55e00)"
-_CELL = "padding:2px 10px 2px 0;text-align:right;font-variant-numeric:tabular-nums"
+_CELL = "padding:2px 8px 2px 0;text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap"
 
 
 def _whole_steps(rows: pd.DataFrame) -> pd.DataFrame:
@@ -50,7 +51,8 @@ def points_table(rows: pd.DataFrame) -> str:
         )
     more = len(steps) - len(lines)
     said = f"<div>and {more} more, in <code>panel.rows()</code></div>" if more > 0 else ""
-    return f'<table style="border-collapse:collapse;line-height:1.5"><tr>{head}</tr>{"".join(lines)}</table>{said}'
+    style = "border-collapse:collapse;line-height:1.5;font-size:11px"
+    return f'<table style="{style}"><tr>{head}</tr>{"".join(lines)}</table>{said}'
 
 
 def failures(rows: pd.DataFrame) -> list[str]:
@@ -69,6 +71,11 @@ def listed_html(lines: Sequence[str], most: int = 20) -> str:
     shown = "".join(f"<li>{escape(line)}</li>" for line in lines[:most])
     more = f"<li>and {len(lines) - most} more</li>" if len(lines) > most else ""
     return f'<ul style="margin:0;padding-left:1.2em;line-height:1.4">{shown}{more}</ul>' if lines else ""
+
+
+def found(rows: pd.DataFrame) -> str:
+    """Return what rows say, as HTML; empty where there are none."""
+    return "" if rows.empty else f"<b>What was found</b>{listed_html(findings(rows), 8)}"
 
 
 def ahead(points: Iterable[Point]) -> str:
@@ -95,16 +102,37 @@ def ahead(points: Iterable[Point]) -> str:
     return " · ".join(words)
 
 
-def weighed(points: Iterable[Point]) -> str:
-    """Return what the point with the heaviest batch will hold in memory, beside what there is.
+def weighed(points: Iterable[Point], stop: Callable[[], bool] = lambda: False) -> str:
+    """Return what the point that holds the most needs in memory, beside what there is, and all that will not fit.
 
-    It takes some seconds: the point's step is run on tensors without data. Empty where no point can run.
+    Each strategy's largest point is weighed, which takes some seconds the first time: its step is run on tensors
+    without data. Empty where no point can run.
+
+    **Arguments:**
+
+    - `stop`: asked before each; once it is true nothing is said.
     """
-    runnable = [point for point in points if point.skipped() is None]
-    if not runnable:
-        return ""
-    point = max(_largest(runnable), key=lambda point: (expected_batch_bytes(point) or 0, point.batch_size))
-    need = fits(point)
+    needs: dict[Point, Fits] = {}
+    unknown: list[str] = []
+    for point in _largest([point for point in points if point.skipped() is None]):
+        if stop():
+            return ""
+        try:
+            needs[point] = fits(point)
+        except Exception as error:  # of a strategy or a model of one's own; the others are told nevertheless
+            unknown.append(f"{_named(point)} is not known: {error}")
+    refused = [f"{_named(point)} {need.refusal}" for point, need in needs.items() if need.refusal]
+    heaviest = [_heaviest(needs)] if needs else []
+    return " · ".join([*heaviest, *refused, *unknown])
+
+
+def _named(point: Point) -> str:
+    return f"{point.strategy}, batch {point.batch_size},"
+
+
+def _heaviest(needs: dict[Point, Fits]) -> str:
+    point = max(needs, key=lambda point: _held(needs[point]))
+    need = needs[point]
     words = [f"host memory {_of(need.host, need.host_limit)}"]
     if need.ranks > 1:
         words[0] += f" for each of {need.ranks} ranks"
@@ -112,8 +140,12 @@ def weighed(points: Iterable[Point]) -> str:
         words.append(f"device memory {_of(need.device, need.device_limit)}")
     if need.shared:
         words.append(f"shared memory {_of(need.shared, need.shared_limit)}")
-    said = f"memory of the heaviest ({point.strategy}, batch {point.batch_size}): about {', '.join(words)}"
-    return said if need.refusal is None else f"{said}: it {need.refusal}"
+    return f"memory of the heaviest ({point.strategy}, batch {point.batch_size}): about {', '.join(words)}"
+
+
+def _held(need: Fits) -> int:
+    """Return what a rank holds where its steps are run."""
+    return need.host if need.device is None else need.device
 
 
 def _of(needed: int, there: int | None) -> str:
@@ -126,13 +158,8 @@ def _first_reason(points: list[Point]) -> str:
 
 def _largest(points: list[Point]) -> list[Point]:
     """Return of each strategy the point with the largest batch and the most networks."""
-
-    def size(point: Point) -> tuple[int, float]:
-        count = len(point.networks) if isinstance(point.networks, tuple) else point.networks
-        return point.batch_size, float("inf") if count is None else count
-
     found: dict[str, Point] = {}
-    for point in sorted(points, key=size):
+    for point in sorted(points, key=lambda point: (point.batch_size, point.network_count)):
         found[point.strategy] = point
     return list(found.values())
 

@@ -22,9 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from tclab.errors import InputError
+from tclab.lab.timeline import NOTHING
 
 TAG = "picture"  # of the cells whose pictures are kept; the first picture where no cell has it
 MOST_BYTES = 60_000
+# what a run says that a budget ended: a sweep, a race
+_CUT_SHORT = ("not run: ", "rounds were run, at least", "no round was run")
 
 
 def _found(notebook: str | Path) -> list[tuple[dict[str, Any], bytes]]:
@@ -69,12 +72,14 @@ def renew(notebook: str | Path, executed: str | Path) -> list[Path]:
 
     They are called `<notebook>-<cell>.png`; those of an earlier run are replaced, or removed.
 
-    **Raises:** `InputError` where it shows no picture.
+    **Raises:** `InputError` where it shows no picture, or not what it is to show: a budget cut the run short, or a
+    chart has no figures.
     """
     found = _found(executed)
     if not found:
         raise InputError(f"{notebook} shows no picture, expected a chart under alt.renderers.enable('png')")
     tagged = [(cell, png) for cell, png in found if TAG in cell["metadata"].get("tags", [])]
+    _check_whole(notebook, executed, [cell["id"] for cell, _ in tagged or found[:1]])
     folder = Path(notebook).parent / "pictures"
     folder.mkdir(exist_ok=True)
     stem = Path(notebook).stem
@@ -85,6 +90,23 @@ def renew(notebook: str | Path, executed: str | Path) -> list[Path]:
     for path, png in kept.items():
         path.write_bytes(small(png))
     return list(kept)
+
+
+def _check_whole(notebook: str | Path, executed: str | Path, shown: Sequence[str]) -> None:
+    for cell in json.loads(Path(executed).read_text())["cells"]:
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            for line in "".join([*output.get("text", []), *data.get("text/plain", [])]).splitlines():
+                if any(words in line for words in _CUT_SHORT):
+                    raise InputError(
+                        f"{notebook} was cut short, so its pictures are not kept: {line.strip()} "
+                        f"(cell {cell['id']}); give it more by -p budget_seconds=… or picture_parameters"
+                    )
+            if cell["id"] in shown and "".join(data.get("text/plain", [])).startswith(NOTHING):
+                raise InputError(
+                    f"{notebook}'s cell {cell['id']} has a picture without figures, which is not kept: "
+                    f"{''.join(data['text/plain'])}"
+                )
 
 
 def run_and_renew(notebook: str | Path, parameters: Sequence[str] = ()) -> list[Path]:

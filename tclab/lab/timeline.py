@@ -27,11 +27,19 @@ def _category_scale(shown: list[str]) -> alt.Scale:
     return alt.Scale(domain=shown, range=[fixed.get(name, _REST) for name in shown])
 
 
+NOTHING = "Nothing to show"  # how the text of a picture without figures begins
+
+
+class _Nothing(alt.Chart):
+    def __repr__(self) -> str:  # beside the picture in a notebook's output; `tclab.lab.pictures` looks for it
+        return f"{NOTHING}: {' '.join(self.data['text'])}"
+
+
 def nothing(text: str) -> alt.Chart:
-    """A picture that says why there is none."""
+    """Return a picture that says why there is none."""
     chart: alt.Chart = (
-        alt.Chart(pd.DataFrame({"text": [text]}))
-        .mark_text(align="left", fontSize=13, color="#555555")
+        _Nothing(pd.DataFrame({"text": [text]}))
+        .mark_text(align="left", fontSize=13, color="#555555", lineBreak="\n")
         .encode(text="text:N", x=alt.value(10))
         .properties(width=_WIDTH, height=30)
     )

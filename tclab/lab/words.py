@@ -13,6 +13,8 @@ _OF_THE_MODEL = ("model", "loss", "hidden", "layers")  # settings that models ca
 
 def findings(rows: pd.DataFrame) -> list[str]:
     """Return what the rows of a sweep say, a sentence each; nothing is said that no row carries."""
+    if rows.empty:
+        return ["There are no rows yet: run this again when the sweep is through."]
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     if ok.empty:
         return ["No point of this sweep was measured, so there is nothing to compare.", *_lost(rows)]

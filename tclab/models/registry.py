@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tclab.errors import InputError, unknown
 from tclab.graph import CellGraph
+from tclab.masking import Strategy
 from tclab.message_passing import View
 from tclab.models.dango import Dango, string_networks
 from tclab.models.hetero_cell import HeteroCell
@@ -65,6 +66,10 @@ class ModelKind:
         """Return this model in other sizes; those that are `None`, or that it does not have, stay its own."""
         given = {name: value for name, value in sizes.items() if value is not None and name in self.sizes}
         return replace(self, build=partial(self.build, **given)) if given else self
+
+    def served_by(self, strategy: type[Strategy]) -> bool:
+        """Return whether the model can be trained with a strategy: one reads what the other makes."""
+        return strategy.masks_graph == self.reads_masked_graph
 
     def loss(self, graph: CellGraph, name: str | None = None) -> Loss:
         """Return a new loss; the model's first unless named.

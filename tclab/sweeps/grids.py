@@ -17,6 +17,8 @@ from tclab.sweeps.point import DEVICES, Point
 from tclab.training.habits import applying
 
 Listed = Sequence[Any] | str | int | None
+# by default; of fewer than `tclab.timing.statistics.FEWEST` no verdict and no advice can come
+_CPU_STEPS = 8
 
 
 def listed(name: str, value: Listed) -> list[Any]:
@@ -112,7 +114,7 @@ def grid(
         "device": device,
         "ranks": ranks,
         "machines": machines,
-        "steps": (20 if large else 3) if steps == "auto" else whole("steps", one("steps", steps)),
+        "steps": (20 if large else _CPU_STEPS) if steps == "auto" else whole("steps", one("steps", steps)),
         "seed": seed,
     }
     axes = {name: _axis(name, value) for name, value in {"mode": mode, **more}.items()}
@@ -120,7 +122,7 @@ def grid(
     for model in listed("models", models):
         kind = model_of(str(model))
         for name in wanted:
-            if every and strategy_of(name).masks_graph != kind.reads_masked_graph:
+            if every and not kind.served_by(strategy_of(name)):
                 continue
             for *values, own in product(*axes.values(), _habits(habits, kind)):
                 chosen = {**common, **dict(zip(axes, values, strict=True)), "habits": own}
@@ -196,16 +198,12 @@ def _lines_first(points: list[Point]) -> list[Point]:
     networks), then the rest of the lines, then what is beside them; the strategies of one cell together.
     """
 
-    def networks(point: Point) -> float:
-        count = len(point.networks) if isinstance(point.networks, tuple) else point.networks
-        return float("inf") if count is None else count
-
     sizes = sorted({point.batch_size for point in points})
     middle = sizes[len(sizes) // 2]
-    most = max((networks(point) for point in points if point.networks is not None), default=float("inf"))
+    most = max((p.network_count for p in points if p.networks is not None), default=float("inf"))
 
     def place(point: Point) -> tuple[int, int, float]:
-        on = (point.batch_size == middle) + (networks(point) >= most)
-        return (2 - on, point.batch_size, networks(point))
+        on = (point.batch_size == middle) + (point.network_count >= most)
+        return (2 - on, point.batch_size, point.network_count)
 
     return sorted(points, key=place)

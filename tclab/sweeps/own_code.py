@@ -1,12 +1,15 @@
-"""Which code of the user's own a point runs, so that rows of an earlier version never stand in for it."""
+"""Which code a point runs, so that rows of an earlier version never stand in for it."""
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +71,34 @@ def own_code(point: Point) -> dict[str, str]:
         if file is not None and Path(file).is_file():
             found[module] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
     return found
+
+
+def tclabs_code(point: Point) -> dict[str, str]:
+    """Return module → SHA-256 of what it says, comments aside, of tclab's own strategies and models.
+
+    Of the strategy's module and those of its base classes; and of all modules of `tclab.models` but the registry,
+    so that a model that is added changes no other's. They are read once in a process, which runs what it has read.
+    """
+    strategy = strategy_of(point.strategy)
+    named = [one.__module__ for one in strategy.__mro__ if one.__module__.startswith("tclab.")]
+    folder = Path(str(sys.modules["tclab.models"].__file__)).parent
+    named += [f"tclab.models.{path.stem}" for path in sorted(folder.glob("*.py")) if path.stem not in _NOT_A_MODEL]
+    return {module: _said_by(module) for module in dict.fromkeys(named)}
+
+
+_NOT_A_MODEL = ("__init__", "registry")
+
+
+@cache
+def _said_by(module: str) -> str:
+    return hashlib.sha256(ast.dump(ast.parse(_source(module))).encode()).hexdigest()
+
+
+def _source(module: str) -> str:
+    spec = find_spec(module)
+    assert spec is not None  # it is one of tclab's
+    assert spec.origin is not None
+    return Path(spec.origin).read_text()
 
 
 def files_of(point: Point) -> dict[str, Any]:

@@ -25,7 +25,8 @@ from tclab.training.habits import applying, checked
 from tclab.training.step import CLIP, WITHOUT_MODEL
 
 DEVICES = ("auto", "cpu", "cuda")
-_EXCHANGE_SWITCHES = ("no_sync", "find_unused_parameters", "static_graph")
+_EXCHANGED = ("no_sync", "find_unused_parameters", "static_graph")
+_SWITCHES = ("pin_memory", "persistent_workers", "double_buffer", "checkpoint", "compile", *_EXCHANGED)
 
 
 @dataclass(frozen=True)
@@ -162,14 +163,7 @@ class Point:
                 raise InputError(
                     f"{name} is {value!r}, expected a whole number of at least {least}, or None for the model's own"
                 )
-        for name in (
-            "pin_memory",
-            "persistent_workers",
-            "double_buffer",
-            "checkpoint",
-            "compile",
-            *_EXCHANGE_SWITCHES,
-        ):
+        for name in _SWITCHES:
             if not isinstance(getattr(self, name), (bool, type(None))):
                 raise InputError(f"{name} is {getattr(self, name)!r}, expected True or False")
         if self.ranks % self.machines:
@@ -263,6 +257,12 @@ class Point:
         """What the ranks exchange through, "nccl" or "gloo"; `None` for one rank or the device "auto"."""
         return None if self.ranks == 1 else {"cuda": "nccl", "cpu": "gloo"}.get(self.device)
 
+    @property
+    def network_count(self) -> float:
+        """How many networks are asked for; infinity for all that the model reads."""
+        asked = self.networks
+        return float("inf") if asked is None else len(asked) if isinstance(asked, tuple) else asked
+
     def network_names(self) -> list[str]:
         """Return the names of all networks of this point's graph, in order; a folder is read for them."""
         if self.graph == "synthetic":
@@ -276,10 +276,9 @@ class Point:
 
     def skipped(self) -> str | None:
         """Return why this point cannot be run, where it cannot be."""
-        masks_graph = strategy_of(self.strategy).masks_graph
-        if masks_graph and not self.kind.reads_masked_graph:
-            return f"skipped: {self.model} reads no masked graph"
-        if self.kind.reads_masked_graph and not masks_graph:
+        if not self.kind.served_by(strategy_of(self.strategy)):
+            if not self.kind.reads_masked_graph:
+                return f"skipped: {self.model} reads no masked graph"
             return f"skipped: {self.strategy} makes no masked graph, and {self.model} reads one"
         if self.checkpoint and not self.kind.checkpoints:
             return f"skipped: {self.model} has no activation checkpointing"

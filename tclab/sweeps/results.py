@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from tclab import __version__
 from tclab.errors import InputError
-from tclab.sweeps.own_code import own_code
+from tclab.sweeps.own_code import own_code, tclabs_code
 from tclab.sweeps.point import Point
 from tclab.sweeps.rows import SCHEMA, SCHEMA_VERSION, frame
 from tclab.sweeps.stamps import folder_stamp
@@ -54,6 +54,7 @@ def key_of(point: Point) -> str:
         "point": point.to_dict(),
         "machine": _machine(),
         "files": folder_stamp(point.graph),
+        "code": tclabs_code(point),
     }
     own = own_code(point)
     if own:  # of a user's own, each version of its file stands for itself

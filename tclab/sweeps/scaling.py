@@ -73,7 +73,7 @@ def _points(choices: list[tuple[int, int, int]], more: dict[str, Any]) -> list[P
     found = []
     for ranks, size, accumulate in choices:
         for model in map(str, listed("models", more.get("models", "hetero_cell,dango"))):
-            served = [n for n in named if strategy_of(n).masks_graph == model_of(model).reads_masked_graph]
+            served = [name for name in named if model_of(model).served_by(strategy_of(name))]
             if served:
                 own = {"models": model, "strategies": served, "batch_sizes": size, "gpus": ranks}
                 fields: dict[str, Any] = {

@@ -95,10 +95,10 @@ def _pairs(models: Listed, strategies: Listed) -> list[tuple[str, str]]:
     named = [str(name) for name in listed("strategies", strategies)]
     found = []
     for model in map(str, listed("models", models)):
-        reads = model_of(model).reads_masked_graph
-        own = [name for name in named if strategy_of(name).masks_graph == reads]
+        kind = model_of(model)
+        own = [name for name in named if kind.served_by(strategy_of(name))]
         # a model that reads masked graphs and is given none has a row that says so
-        found += [(model, name) for name in own or (named if reads else ["indices"])]
+        found += [(model, name) for name in own or (named if kind.reads_masked_graph else ["indices"])]
     return found
 
 

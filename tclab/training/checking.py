@@ -141,7 +141,7 @@ def check(
         )
     name, built, part = _built(model, graph, seed, whole=deletions is not None)
     kind = model if isinstance(model, ModelKind) else model_of(model) if isinstance(model, str) else None
-    wanted = _strategies(strategies, kind is None or kind.reads_masked_graph)
+    wanted = _strategies(strategies, kind)
     samples = gate_deletions(part, seed=seed) if deletions is None else [list(nodes) for nodes in deletions]
     found = _probe(name, built, part, samples)
     reference = Reference(built, part, samples)
@@ -199,11 +199,12 @@ def _built(
 
 
 def _strategies(
-    strategies: str | type[Strategy] | Iterable[str | type[Strategy]], reads_masked_graph: bool
+    strategies: str | type[Strategy] | Iterable[str | type[Strategy]], kind: ModelKind | None
 ) -> list[str]:
     if strategies == "auto":
         every = [(name, get(name)) for name in names()]
-        return [name for name, own in every if own.exact and own.masks_graph == reads_masked_graph]
+        # a model of one's own, that is not registered, reads the masked graph
+        return [n for n, own in every if own.exact and (own.masks_graph if kind is None else kind.served_by(own))]
     listed = [strategies] if isinstance(strategies, type) else strategies
     listed = [word.strip() for word in listed.split(",")] if isinstance(listed, str) else list(listed)
     found = []
