@@ -11,7 +11,6 @@ import pytest
 import tclab
 from tclab import InputError, lab
 from tclab.lab import panel_view
-from tclab.lab.charts import bytes_text
 from tclab.lab.live import project_path, under_way
 from tclab.lab.panel_view import PanelView
 from tclab.lab.panel_words import ahead, duration_text, failures, points_table, weighed
@@ -19,6 +18,7 @@ from tclab.lab.throttle import Throttle
 from tclab.masking.delta import Delta
 from tclab.sweeps import Results, close_children, expected_batch_bytes
 from tclab.sweeps.results import SCHEMA_VERSION
+from tclab.timing.units import bytes_text
 
 SMALL = {
     "scale": 0.02,

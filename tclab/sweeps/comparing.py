@@ -12,20 +12,20 @@ import pandas as pd
 
 from tclab.errors import InputError, unknown
 from tclab.sweeps.exporting import read_rows
+from tclab.sweeps.measured_on import where_measured
 from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
+from tclab.sweeps.rows import plain
 from tclab.sweeps.run_verdicts import pairs_of_runs
 from tclab.timing import UNDECIDED, Pair
 
 Runs = pd.DataFrame | str | Path
 SETTINGS = (*(field.name for field in fields(Point)), "network_names")
 _COUNTS = ("steps", "warmup")  # how much was run: no setting of what was run
-_MACHINE = ("cpu", "cores", "cpu_limit_cores", "memory_bytes", "gpu", "gpu_memory_bytes", "gpus")
+MACHINE = ("cpu", "cores", "cpu_limit_cores", "memory_bytes", "gpu", "gpu_memory_bytes", "gpus")
 _CODE = ("commit", "tclab", "torch", "torch_geometric", "numpy", "python")
-OF_THE_PLACE = (*_MACHINE, *_CODE)  # rows that differ in one of these are of another machine, or of other code
+OF_THE_PLACE = (*MACHINE, *_CODE)  # rows that differ in one of these are of another machine, or of other code
 _CONDITIONS = ("os", "gpu_driver", "cuda", "threads", "allocator_settings")
-# what a device or a folder decides by itself, and so is no choice
-_LABELS = ("model", "strategy", "batch_size", "networks", "mode", "device", "ranks", "dtype", "habits")
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Comparison:
     - `only_first`, `only_second`: points in one of them alone, in words.
     - `cautions`: what makes this weaker than it looks, a sentence each.
     - `table`: a line a point: both medians, the ratio with its interval, the verdict, bytes and waits.
+    - `where`: what each was measured on.
     """
 
     names: tuple[str, str]
@@ -53,6 +54,7 @@ class Comparison:
     only_second: tuple[str, ...]
     cautions: tuple[str, ...]
     table: pd.DataFrame
+    where: tuple[str, str]
 
     def verdict(self, cell: str) -> str:
         """Return the verdict on a point, by its words in `table`.
@@ -73,13 +75,6 @@ class Comparison:
             if only:
                 lines.append(f"  only in {name}: {'; '.join(only)}")
         return "\n".join([*lines, *(f"  {caution}" for caution in self.cautions)])
-
-
-def plain(value: Any) -> Any:
-    """Return a value as Python has it; what is missing, in whichever way, is `None`."""
-    if value is None or value is pd.NA or value != value:
-        return None
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _pair_words(pair: Pair) -> str:
@@ -141,6 +136,7 @@ def compare(
         tuple(labels[key] for key in sides[1] if key not in sides[0]),
         tuple(_cautions(sides, shared, differs, margin)),
         _table(pairs, [(sides[0][key], sides[1][key]) for key in shared], named),
+        (where_measured(steps[0]), where_measured(steps[1])),
     )
 
 
@@ -228,13 +224,13 @@ def _environments(sides: list[dict[Any, pd.DataFrame]], shared: list[Any]) -> di
     rows = [own[own["status"] == "ok"] for own in rows]  # the others do not say where they died
     if any(own.empty for own in rows):
         return {}
-    named = {name: _sides(rows, name) for name in (*_MACHINE, *_CODE, *_CONDITIONS)}
+    named = {name: _sides(rows, name) for name in (*MACHINE, *_CODE, *_CONDITIONS)}
     return {name: ends for name, ends in named.items() if ends[0] != ends[1]}
 
 
 def _confounded(differs: Mapping[str, tuple[str, str]], compared: list[str], commits: list[str]) -> str:
     """Return why no verdict is given on any point; empty where one may be."""
-    machine = [name for name in _MACHINE if name in differs]
+    machine = [name for name in MACHINE if name in differs]
     if not machine:
         return ""
     other = [name for name in (*compared, *_CODE) if name in differs]
