@@ -99,6 +99,7 @@ def compare(
     or UNDECIDED. Runs at different times are weaker evidence than a race (`tclab.sweeps.race_points`), where both
     take turns: a machine that changed in between looks like a change of the code. So they must differ by more than
     `margin`, and runs of different machines get no verdict where anything else may differ too, the code above all.
+    Nor does a point whose runs on one side are of several machines, or of several versions of the code.
 
     **Arguments:**
 
@@ -106,7 +107,8 @@ def compare(
     - `between`: the settings (fields of `Point`) that are compared, such as "strategy"; by default those that have
       one value throughout the first and another throughout the second.
     - `stage`: "step", or one stage of it.
-    - `names`: of the two; those of the files or folders, or "first" and "second", unless given.
+    - `names`: of the two; unless given those of the files or folders, of the folders that these are in where both
+      are called the same, or "first" and "second".
     - `margin`: what two runs of the same may differ by, as a share: 5 %, a convention, unless known better.
 
     **Raises:** `InputError` for what holds no rows, an unknown setting, or a margin that is not above 0.
@@ -125,8 +127,10 @@ def compare(
     labels = _labels([*sides[0].values(), *sides[1].values()], same)
     confounded = _confounded(differs, compared, _commits(sides, shared))
     pairs = pairs_of_runs([(labels[key], sides[0][key], sides[1][key]) for key in shared], named, margin=margin)
-    if confounded:
-        pairs = [pair if pair.ratio is None else replace(pair, verdict=UNDECIDED, why=confounded) for pair in pairs]
+    for place, (key, pair) in enumerate(zip(shared, pairs, strict=True)):
+        why = confounded or " and ".join(filter(None, map(_mixed, (side[key] for side in sides), named)))
+        if why and pair.ratio is not None:
+            pairs[place] = replace(pair, verdict=UNDECIDED, why=why)
     return Comparison(
         named,
         stage,
@@ -161,8 +165,12 @@ def rows_of_runs(runs: Runs) -> pd.DataFrame:
 
 
 def _names(first: Runs, second: Runs) -> tuple[str, str]:
-    words = [Path(runs).stem if isinstance(runs, (str, Path)) else "" for runs in (first, second)]
-    return (words[0], words[1]) if all(words) and words[0] != words[1] else ("first", "second")
+    if isinstance(first, pd.DataFrame) or isinstance(second, pd.DataFrame):
+        return "first", "second"
+    files = [Path(runs).absolute() for runs in (first, second)]
+    words = [[file.stem, *(folder.name for folder in file.parents)] for file in files]
+    differ = ((a, b) for a, b in zip(*words, strict=False) if a and b and a != b)
+    return next(differ, ("first", "second"))
 
 
 def _of_stage(rows: pd.DataFrame, stage: str) -> pd.DataFrame:
@@ -240,6 +248,17 @@ def _confounded(differs: Mapping[str, tuple[str, str]], compared: list[str], com
         return ""
     return (
         f"other machines ({', '.join(machine)}), and another {', '.join(other)}: which of them it is cannot be told"
+    )
+
+
+def _mixed(rows: pd.DataFrame, name: str) -> str:
+    """Return why one side of a point is no one thing; empty where it is."""
+    ok = rows[rows["status"] == "ok"]
+    differ = [column for column in OF_THE_PLACE if ok[column].nunique(dropna=False) > 1]
+    return (
+        f"{name} has runs of several machines or versions ({', '.join(differ)}): give those of one"
+        if differ
+        else ""
     )
 
 
