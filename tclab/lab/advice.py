@@ -36,7 +36,15 @@ def advice_chart(advice: Advice, *, where: str | None = None) -> Any:
         low, high = one.interval or (None, None)
         kind = "at best" if one.basis == "at best" else "predicted"
         lines.append(
-            {"change": one.change, "place": place, "ratio": one.ratio, "low": low, "high": high, "kind": kind}
+            {
+                "change": one.change,
+                "place": place,
+                "ratio": one.ratio,
+                "low": low,
+                "high": high,
+                "kind": kind,
+                "word": "",
+            }
         )
         pair = one.measured
         if pair is not None and pair.ratio is not None:
@@ -54,8 +62,7 @@ def advice_chart(advice: Advice, *, where: str | None = None) -> Any:
             )
     if not lines:
         return nothing(f"{advice.of}: nothing to change that the evidence carries.")
-    rows = pd.DataFrame(lines, columns=["change", "place", "ratio", "low", "high", "kind", "word"])
-    rows = rows.astype({"low": "float64", "high": "float64"}).fillna({"word": ""})
+    rows = pd.DataFrame(lines).astype({"low": "float64", "high": "float64"})
     kinds = [kind for kind in _KINDS if kind in set(rows["kind"])]
     y = alt.Y(
         "change:N",
