@@ -3,10 +3,10 @@
     python benchmarks/record_gpu.py [--device cuda] [--scale 1.0] [--out data_samples/recordings] [--minutes 60]
 
 Writes one folder, named after the device: `rows.parquet`, the rows of every point (strategies over batch sizes 1 to
-128 at all networks, over 1 to 9 networks at the middle one, both for DANGO too; all of them in bfloat16 at the middle
-batch size; and the modes of a step for both models, whose stages are the ledger), `rooflines.csv`, and
-`environment.json`. It needs no notebook package; `lab.recording` shows what is there. Points that do not fit are rows
-that say so. Stopped, it goes on where it was, from `rows/`. A try:
+128 at all networks, over 1 to 9 networks at the middle one, both for DANGO too; all of them in bfloat16 at the
+middle one; and the modes of a step for both models, whose stages are the ledger), `rooflines.csv`, and
+`environment.json`. It needs no notebook package; `tclab.lab.recording` shows what is there. Points that do not fit
+are rows that say so. Stopped, it goes on where it was, from `rows/`. A try:
 
     python benchmarks/record_gpu.py --device cpu --scale 0.02 --batch-sizes 1,2 --networks 1 --minutes 2 --out DIR
 """

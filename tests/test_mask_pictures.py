@@ -78,3 +78,17 @@ def test_what_cannot_be_drawn_says_so():
         lab.held(GRAPH, DELETIONS, "indices")
     with pytest.raises(InputError, match="expected 4 to 30"):
         lab.small_graph(3)
+
+
+def test_what_is_inexact_stands_with_its_error_beside_its_time():
+    from tclab.sweeps.rows import frame, table
+
+    def row(strategy, error, seconds, status="ok", gate="inexact"):
+        fields = {"strategy": strategy, "stage": "step", "where": "host", "status": status, "gate": gate}
+        return fields | {"gate_fp64_error": error, "median_seconds": seconds}
+
+    rows = [row("node_mask", 1e-14, 0.2, gate="passed"), row("khop_1", 0.4, 0.1), row("khop_2", 0.1, None, "oom")]
+    found = lab.errors_and_times(frame(table([*rows, rows[0] | {"where": "rank 0"}])))
+    assert list(found.index) == ["khop_1", "khop_2", "node_mask"]
+    assert found["gate"].tolist() == ["inexact", "inexact", "passed"]
+    assert found["seconds a step"].isna().tolist() == [False, True, False]

@@ -90,7 +90,7 @@ def test_unknown_strategies_name_the_nearest():
     graph = tclab.CellGraph.synthetic(0.01)
     with pytest.raises(tclab.InputError, match="unknown strategy 'nodemask'; did you mean 'node_mask'"):
         tclab.view(graph, [[1]], "nodemask")
-    with pytest.raises(tclab.InputError, match="unknown strategy 'auto'; .* is called 'fastest'"):
+    with pytest.raises(tclab.InputError, match=r"is called .fastest."):
         tclab.view(graph, [[1]], "auto")
 
 

@@ -27,6 +27,7 @@ from tclab.lab.front_end import has_front_end
 from tclab.lab.habits import cost_of_habits, habit_costs, habit_words
 from tclab.lab.html_report import report
 from tclab.lab.hypotheses import Hypothesis, ddp_hypothesis, hypotheses
+from tclab.lab.inexact import errors_and_times
 from tclab.lab.ledger_chart import ledger_chart
 from tclab.lab.live import LiveSweep, project_path
 from tclab.lab.mask_pictures import Held, held, mask_picture, sharing_table, small_graph
@@ -35,6 +36,7 @@ from tclab.lab.panel import Panel
 from tclab.lab.panel_state import PanelState
 from tclab.lab.parts import stage_parts
 from tclab.lab.published import beside_published, published_figures, ratios_beside_published
+from tclab.lab.recordings import Recording, recording
 from tclab.lab.scaling import (
     accumulation,
     epoch_steps,
@@ -68,6 +70,7 @@ __all__ = [
     "LiveSweep",
     "Panel",
     "PanelState",
+    "Recording",
     "accumulation",
     "advice_chart",
     "beside_published",
@@ -85,6 +88,7 @@ __all__ = [
     "epoch_chart",
     "epoch_steps",
     "epoch_table",
+    "errors_and_times",
     "exchange",
     "exchange_table",
     "findings",
@@ -109,6 +113,7 @@ __all__ = [
     "race_chart",
     "race_words",
     "ratios_beside_published",
+    "recording",
     "report",
     "roofline_chart",
     "rows_of_points",
