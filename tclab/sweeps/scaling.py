@@ -76,6 +76,12 @@ def _points(choices: list[tuple[int, int, int]], more: dict[str, Any]) -> list[P
             served = [n for n in named if strategy_of(n).masks_graph == model_of(model).reads_masked_graph]
             if served:
                 own = {"models": model, "strategies": served, "batch_sizes": size, "gpus": ranks}
-                fields: dict[str, Any] = {"networks": "all", **more, **own, "steps": steps * accumulate, "accumulate": accumulate}
+                fields: dict[str, Any] = {
+                    "networks": "all",
+                    **more,
+                    **own,
+                    "steps": steps * accumulate,
+                    "accumulate": accumulate,
+                }
                 found += grid(**fields)
     return found
