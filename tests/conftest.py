@@ -65,6 +65,14 @@ def root() -> Path:
     return ROOT
 
 
+@pytest.fixture(scope="session")
+def full():
+    """The synthetic cell at its real size, which takes seconds to make."""
+    import tclab
+
+    return tclab.CellGraph.synthetic(1.0)
+
+
 @pytest.fixture
 def shared_data() -> Path:
     folder = ROOT.parent / "shared" / "data"

@@ -18,8 +18,8 @@ def batch_of(strategy, graph, size, **options):
     return loading.batch(perturbations)
 
 
-def test_bytes_of_a_batch_of_28_at_full_size():
-    graph = tclab.CellGraph.synthetic(1.0, metabolism=False)
+def test_bytes_of_a_batch_of_28_at_full_size(full):
+    graph = full.without_metabolism()
     edge_mask = batch_of("edge_mask", graph, 28)
     assert edge_mask.edge_bytes == 1_153_524_120
     assert edge_mask.bytes == pytest.approx(1.155e9, rel=1e-3)
