@@ -230,10 +230,11 @@ class Reference:
         model.to(torch.float64 if dtype == "float64" else torch.float32).load_state_dict(self._weights[draw])
 
     def compare(self, strategy: str, collation: str = "lean", *, mode: Mode = Mode()) -> GateResult:
-        """Return how far a strategy, with one of its collations, is from `subgraph`.
+        """Return how far a strategy is from `subgraph`.
 
         **Arguments:**
 
+        - `strategy`: its name. `collation`: one of its own.
         - `mode`: how else an exact strategy is tried than in fp64 and fp32 as they come.
         """
         if mode.dtype not in DTYPES:
