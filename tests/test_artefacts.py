@@ -8,6 +8,7 @@ import pytest
 from tclab import InputError, Point
 from tclab.lab import artefact_charts, artefacts
 from tclab.lab.artefacts import Figure, Run
+from tclab.timing import environment
 
 
 def made(name, step, *, readings, stages, worker, nested, busy=None):
@@ -92,6 +93,9 @@ def test_words_and_pictures_show_both_figures(runs):
     assert list(artefacts.table(figures).index) == ["12.5", "875"]
     for chart in (artefact_charts.overview(figures), *map(artefact_charts.parts, figures)):
         assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
+    for chart in (artefact_charts.overview(figures), artefact_charts.parts(figures[0])):
+        assert str(environment()["cpu"]) in str(chart.to_dict()["title"]["subtitle"])
+    assert "there" in artefact_charts.overview(figures, where="there").to_dict()["title"]["subtitle"]
     assert "24 × where 8 × is right" in artefact_charts.parts(figures[1]).to_dict()["title"]["text"]
 
 

@@ -6,6 +6,7 @@ import altair as alt
 import pandas as pd
 
 from tclab.lab.artefacts import Figure
+from tclab.sweeps.measured_on import this_machine
 
 # Okabe and Ito's, as in the other charts: the colour that warns, and the one of the right answer.
 _WRONG, _RIGHT = "#d55e00", "#009e73"
@@ -24,8 +25,14 @@ _PARTS = (
 _WIDTH = 520
 
 
-def overview(figures: list[Figure]) -> alt.LayerChart:
-    """Return each wrong figure and the right one on one logarithmic axis."""
+def overview(figures: list[Figure], *, where: str | None = None) -> alt.LayerChart:
+    """Return each wrong figure and the right one on one logarithmic axis.
+
+    **Arguments:**
+
+    - `figures`: from the same runs.
+    - `where`: what they were measured on, for the title; this machine unless given.
+    """
     frame = pd.DataFrame(
         [
             {"figure": f"the “{figure.key}”", "kind": kind, "ratio": value, "label": f"{value:.3g} ×"}
@@ -45,13 +52,21 @@ def overview(figures: list[Figure]) -> alt.LayerChart:
     above = base.transform_filter("datum.kind == 'wrong'").mark_text(dy=-12).encode(text="label:N", color=colour)
     below = base.transform_filter("datum.kind == 'right'").mark_text(dy=14).encode(text="label:N", color=colour)
     chart: alt.LayerChart = (line + points + above + below).properties(
-        width=_WIDTH, height=alt.Step(52), title=alt.TitleParams("The same runs, five mistakes", anchor="start")
+        width=_WIDTH,
+        height=alt.Step(52),
+        title=alt.TitleParams("The same runs, five mistakes", subtitle=[where or this_machine()], anchor="start"),
     )
     return chart
 
 
-def parts(figure: Figure) -> alt.Chart:
-    """Return what a wrong figure and the right one are made of: seconds a step, on one scale."""
+def parts(figure: Figure, *, where: str | None = None) -> alt.Chart:
+    """Return what a wrong figure and the right one are made of: seconds a step, on one scale.
+
+    **Arguments:**
+
+    - `figure`: one of them.
+    - `where`: what it was measured on, for the title; this machine unless given.
+    """
     seconds = figure.parts[figure.parts["seconds"] > 0]
     shown = seconds["part"].drop_duplicates().tolist()
     most = seconds.groupby(["side", "bar"])["seconds"].sum().max()
@@ -62,7 +77,7 @@ def parts(figure: Figure) -> alt.Chart:
     sides = frame["side"].drop_duplicates().tolist()
     title = alt.TitleParams(
         f"The “{figure.key}”: {figure.wrong:.3g} × where {figure.right:.3g} × is right",
-        subtitle=[figure.mistake],
+        subtitle=[figure.mistake, where or this_machine()],
         anchor="start",
     )
     chart: alt.Chart = (

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tclab.lab.charts import _colour, _title
+from tclab.lab.log_ticks import log_ticks
 from tclab.lab.timeline import nothing
 from tclab.timing.statistics import intervals
 from tclab.training import HABITS
@@ -84,7 +85,7 @@ def cost_of_habits(rows: pd.DataFrame) -> Any:
         "ratio:Q",
         title="time of a step with the habit : without (1 = it costs nothing)",
         scale=alt.Scale(type="log", domain=[low, high], nice=False),
-        axis=alt.Axis(format="~g", tickCount=8, gridOpacity=0.4),
+        axis=alt.Axis(format="~g", values=log_ticks([low, high]), gridOpacity=0.4),
     )
     models = sorted(costs["model"].unique(), key=lambda name: (not name.startswith("hetero"), name))
     panels = [

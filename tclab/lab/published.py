@@ -12,6 +12,7 @@ import pandas as pd
 from tclab.errors import InputError
 from tclab.lab.charts import _colour
 from tclab.lab.colours import STRATEGY_COLOURS
+from tclab.lab.log_ticks import log_ticks
 from tclab.lab.parts import one_point_each, times_text
 from tclab.sweeps.measured_on import where_measured
 from tclab.training import MODES
@@ -175,7 +176,7 @@ def ratios_beside_published(rows: pd.DataFrame, figures: pd.DataFrame) -> Any:
         "ratio:Q",
         title="time of a step, hetero : DANGO (1 = the same)",
         scale=alt.Scale(type="log", nice=False, domain=[0.7 * min(every), 6 * max(every)]),  # room for words
-        axis=alt.Axis(format="~g", tickCount=8, gridOpacity=0.4),
+        axis=alt.Axis(format="~g", values=log_ticks(every), gridOpacity=0.4),
     )
     standings = [name for name in _STANDINGS if name in set(old["standing"])]
     published = alt.Chart(old.assign(lane="published")).encode(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,15 +33,23 @@ def ratio_of_runs(
     - `first`, `second`: for each run its steps' seconds.
     - `alpha`: the chance that the interval may miss: 95 % is for a ratio alone, of k each takes a k-th of it.
     """
-    logs = [[np.log(np.asarray(run, dtype=np.float64)) for run in side] for side in (first, second)]
-    a, b = (float(np.median(np.concatenate(side))) for side in logs)
-    units = [thicken(side)[0] for side in logs]
-    if any(sum(map(len, side)) < FEWEST for side in units):
+    (a, ends_a), (b, ends_b) = (
+        _median(tuple(tuple(map(float, run)) for run in side), alpha) for side in (first, second)
+    )
+    if ends_a is None or ends_b is None:
         return float(np.exp(b - a)), None
-    (low_a, high_a), (low_b, high_b) = (intervals(side, [1 - alpha])[0] for side in units)
-    low = b - a - np.hypot(b - low_b, high_a - a)
-    high = b - a + np.hypot(high_b - b, a - low_a)
+    low = b - a - np.hypot(b - ends_b[0], ends_a[1] - a)
+    high = b - a + np.hypot(ends_b[1] - b, a - ends_a[0])
     return float(np.exp(b - a)), (float(np.exp(low)), float(np.exp(high)))
+
+
+@lru_cache(maxsize=256)  # a live chart asks again for every strategy when one more point is through
+def _median(runs: tuple[tuple[float, ...], ...], alpha: float) -> tuple[float, tuple[float, float] | None]:
+    """Return the median of some runs' log seconds and its interval; `None` where there are too few steps."""
+    logs = [np.log(np.asarray(run, dtype=np.float64)) for run in runs]
+    units = thicken(logs)[0]
+    few = sum(map(len, units)) < FEWEST
+    return float(np.median(np.concatenate(logs))), None if few else intervals(units, [1 - alpha])[0]
 
 
 def samples_of_runs(rows: pd.DataFrame) -> list[Reals]:
