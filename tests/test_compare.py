@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from test_lab import row
 
 import tclab
-from tclab import InputError, lab
+from tclab import InputError, Point, lab
 from tclab.sweeps import Results, read_rows, write_rows
-from tclab.sweeps.rows import SCHEMA, frame, table
+from tclab.sweeps.rows import SCHEMA, frame, not_measured, table
 from tclab.sweeps.run_verdicts import ratio_of_runs
 from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED
 
@@ -310,3 +310,10 @@ def test_files_that_are_none_are_named(tmp_path):
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match="is no file of rows that this version"):
         read_rows(tmp_path / "other.csv")
+
+
+def test_points_that_died_before_their_networks_were_counted_can_be_compared():
+    dead = frame(not_measured(Point(scale=0.02, device="cpu"), "oom"))
+    (pair,) = tclab.compare(dead, dead).pairs
+    assert (pair.verdict, pair.why) == (UNDECIDED, "no time in first: oom")
+    assert pair.cell == "hetero_cell, node_mask, batch 4, all networks"

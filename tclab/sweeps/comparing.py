@@ -281,7 +281,9 @@ def _labels(points: list[pd.DataFrame], same: list[str]) -> dict[tuple[Any, ...]
 def _said(name: str, value: Any) -> str:
     if name in ("model", "strategy"):
         return str(value)
-    words = {"batch_size": f"batch {value}", "networks": f"{value} networks"}
+    # a point that asked for all its model reads, and died before it was told which
+    networks = "all networks" if value is None else f"{value} networks"
+    words = {"batch_size": f"batch {value}", "networks": networks}
     return words.get(name, f"{name} {'none' if value is None or value == '' else value}")
 
 
