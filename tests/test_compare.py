@@ -136,6 +136,37 @@ def test_what_has_no_time_is_said_and_never_a_verdict():
     assert lab.comparison_chart(apart).to_dict()
 
 
+def test_a_side_of_several_commits_or_machines_decides_nothing():
+    for mixed in ({"commit": "bbb"}, {"cpu": "Other"}, {"torch": "2.11"}):
+        old = rows(step(seed=1), step(seed=2, **mixed))
+        for first, second, name in (
+            (old, rows(step(seconds=0.05)), "first"),
+            (rows(step(seconds=0.05)), old, "second"),
+        ):
+            (pair,) = tclab.compare(first, second).pairs
+            assert pair.verdict == UNDECIDED
+            assert pair.ratio is not None
+            assert f"{name} has runs of several machines or versions ({next(iter(mixed))})" in pair.why or (
+                pair.why.startswith("other machines (cpu)")
+            )
+    twice = rows(step(seed=1), step(seed=2))
+    assert tclab.compare(twice, rows(step(seconds=0.05))).pairs[0].verdict == FASTER
+    of_one_point = tclab.compare(
+        rows(step(), step("edge_mask"), step("edge_mask", commit="bbb", seed=3)),
+        rows(step(seconds=0.05), step("edge_mask", 0.05)),
+    )
+    assert [pair.verdict for pair in of_one_point.pairs] == [FASTER, UNDECIDED]
+
+
+def test_folders_of_one_name_are_known_by_those_that_they_are_in(tmp_path):
+    for name in ("a", "b"):
+        Results(tmp_path / "runs" / name / "rows").write(tclab.Point(), tclab.sweeps.rows.table(_dicts(sweep())))
+    folders = [tmp_path / "runs" / name / "rows" for name in ("a", "b")]
+    assert tclab.compare(*folders).names == ("a", "b")
+    assert tclab.compare(folders[0], folders[0]).names == ("first", "second")
+    assert tclab.compare(folders[0], sweep()).names == ("first", "second")
+
+
 def test_dirty_commits_and_moved_conditions_are_named():
     found = tclab.compare(rows(step(commit="aaa+", threads=1)), rows(step(commit="bbb", threads=2)))
     said = " ".join(found.cautions)
@@ -249,11 +280,24 @@ def test_rows_come_back_from_a_file_as_they_were(suffix, tmp_path):
         assert "nan" not in path.read_text().lower()
 
 
-def table_of(made):
+def table_of(made, names=SCHEMA.names):
     return [
         {k: list(v) if isinstance(v, np.ndarray) else None if v is pd.NA else v for k, v in one.items()}
-        for one in made[SCHEMA.names].to_dict("records")
+        for one in made[names].to_dict("records")
     ]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    "left_out", [["samples_seconds"], ["habits", "layers", "commit"], ["samples_seconds", "clip"]]
+)
+def test_columns_that_rows_do_not_have_are_null_when_read_back(suffix, left_out, tmp_path):
+    made = rows(step(clip=0.5), step("edge_mask"))
+    back = read_rows(write_rows(made.drop(columns=left_out), tmp_path / f"rows.{suffix}"))
+    assert list(back.columns) == SCHEMA.names
+    assert back[left_out].isna().all(axis=None)
+    kept = [name for name in SCHEMA.names if name not in left_out]
+    assert table_of(back[kept], kept) == table_of(made[kept], kept)
 
 
 def test_files_that_are_none_are_named(tmp_path):

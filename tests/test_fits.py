@@ -14,6 +14,7 @@ from tclab.sweeps import run as run_point
 from tclab.sweeps.batch_limit import bisected
 from tclab.sweeps.fitting import fits
 from tclab.sweeps.rig import rig
+from tclab.timing.units import bytes_text
 
 SMALL = {"scale": 0.05, "networks": 2, "workers": 0, "device": "cpu", "warmup": 0, "steps": 2}
 
@@ -122,7 +123,7 @@ def test_what_it_says_can_be_read():
     assert isinstance(found, Fits)
     assert found.refusal is None
     assert str(found).splitlines()[-1] == "fits"
-    assert f"{found.batch / 1e3:.4g} kB" in str(found)
+    assert bytes_text(found.batch) in str(found)
     tight = replace(found, host_limit=1000)
     assert str(tight).splitlines()[-1].startswith("does not fit: needs ")
 

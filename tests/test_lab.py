@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from tclab import lab
-from tclab.lab.charts import _SHAPES, bytes_text
+from tclab.lab.charts import _SHAPES
 from tclab.lab.colours import STRATEGY_COLOURS
 from tclab.masking import names
 from tclab.sweeps.rows import SCHEMA, frame, table
 from tclab.timing import SAME, Pair
+from tclab.timing.units import bytes_text
 
 
 def row(strategy, seconds, **fields):
@@ -81,16 +82,6 @@ def test_a_strategy_has_one_colour_everywhere(rows):
 
 def test_what_ran_out_of_memory_is_seen_in_the_chart(rows):
     assert "oom" in str(lab.throughput_by_batch_size(rows).to_dict())
-
-
-def test_a_bar_says_what_has_no_figure_and_what_cannot_be_told_apart(rows):
-    said = lab.throughput_by_strategy(rows).to_dict()["datasets"]
-    words = {line["way"]: line["word"] for data in said.values() for line in data if "word" in line}
-    assert words == {"hetero_cell · stored_mask": "oom"}
-    close = frame(table([row("node_mask", 0.010), row("gpu_mask", 0.0101), row("edge_mask", 0.1)]))
-    said = lab.throughput_by_strategy(close).to_dict()["datasets"]
-    words = {line["way"]: line["word"] for data in said.values() for line in data if "word" in line}
-    assert words == {f"hetero_cell · {name}": "undecided" for name in ("node_mask", "gpu_mask")}
 
 
 @pytest.mark.parametrize("chart", CHARTS)
@@ -184,6 +175,23 @@ def test_only_rows_that_are_alike_are_compared():
 def test_a_failed_gate_is_said_first():
     rows = frame(table([row("node_mask", 0.01), row("mine", 0.01) | {"status": "wrong", "gate": "failed"}]))
     assert lab.findings(rows)[0].startswith("The gate failed for mine")
+
+
+def test_the_gates_words_count_the_exact_strategies_and_take_no_error_of_an_inexact_one():
+    def said(*made):
+        return lab.findings(frame(table(list(made))))[0]
+
+    khop = row("khop_1", 0.01, exact=False, gate="inexact", gate_fp64_error=0.0312)
+    both = [row("node_mask", 0.01), row("edge_mask", 0.1, gate_fp64_error=2e-13)]
+    compute = "compute what subgraph computes (in fp64 to 2e-13 at worst)"
+    assert said(*both) == f"All 2 strategies that were tried {compute}."
+    assert said(*both, khop) == (
+        f"2 of 3 strategies that were tried {compute}; khop_1 is inexact, error 3e-02 in fp64."
+    )
+    assert said(both[0]) == "node_mask computes what subgraph computes (in fp64 to 1e-13 at worst)."
+    assert said(both[0], khop).startswith("1 of 2 strategies that were tried computes what")
+    assert said(khop) == "khop_1 is inexact, error 3e-02 in fp64."
+    assert said(khop | {"gate_fp64_error": None}) == "khop_1 is inexact."
 
 
 def test_tables_have_a_line_a_point(rows):

@@ -12,11 +12,11 @@ import pytest
 
 import tclab
 from tclab import InputError, Point
-from tclab.lab.measured_on import where_measured
 from tclab.masking import registry
 from tclab.sweeps import Progress, close_children, gpus, running
 from tclab.sweeps.gpus import Gpus, device_of, ranks_of
 from tclab.sweeps.launched import Launched, _Heard
+from tclab.sweeps.measured_on import where_measured
 from tclab.sweeps.running import abandon, rows_of
 
 

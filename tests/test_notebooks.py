@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_compare import sweep as made_by_hand
 
-from tclab.sweeps import Results, read_rows
+from tclab.sweeps import Results, read_rows, write_rows
 from tclab.sweeps.epoch import read_epoch
 from tclab.timing.statistics import FEWEST
 
@@ -181,6 +182,20 @@ def test_your_model_runs_headlessly_with_a_graph_a_model_a_strategy_and_a_loop_o
     assert "600 station nodes" in "".join(shown["check"][0]["text"])
     assert "closed_stations: passed." in "".join(shown["check-strategy"][0]["text"])
     assert "from 40 steps of this loop" in "".join(shown["loop-advice"][0]["text"])
+
+
+def test_compare_runs_headlessly_on_rows_that_are_there(tmp_path):
+    for name, factor in (("old", 1.0), ("new", 0.5)):
+        write_rows(made_by_hand(factor, commit=name), tmp_path / f"{name}.csv")
+    wanted = (("first", tmp_path / "old.csv"), ("second", tmp_path / "new.csv"), ("margin", 0.1))
+    done = papermill(ROOT / "notebooks" / "compare.ipynb", tmp_path / "out.ipynb", *wanted)
+    assert done.returncode == 0, done.stderr[-3000:]
+    shown = outputs(tmp_path / "out.ipynb")
+    said = "".join(shown["runs"][0]["text"])
+    assert "new against old, step:" in said
+    assert "they differ in commit: old → new" in said
+    assert said.count("FASTER, 0.5 × the time") == 4
+    assert any("image/png" in output.get("data", {}) for output in shown["chart"])
 
 
 def test_mask_or_filter_runs_headlessly_and_shows_its_charts(tmp_path):

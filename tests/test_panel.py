@@ -13,7 +13,6 @@ import pytest
 import tclab
 from tclab import InputError, lab
 from tclab.lab import panel_view, panel_words, weighing
-from tclab.lab.charts import bytes_text
 from tclab.lab.live import project_path, under_way
 from tclab.lab.panel_view import PanelView
 from tclab.lab.panel_words import ahead, duration_text, failures, points_table, weighed
@@ -22,6 +21,7 @@ from tclab.lab.weighing import Weighing
 from tclab.masking.delta import Delta
 from tclab.sweeps import Results, close_children, expected_batch_bytes, read_rows
 from tclab.sweeps.results import SCHEMA_VERSION
+from tclab.timing.units import bytes_text
 
 SMALL = {
     "scale": 0.02,

@@ -2,12 +2,13 @@
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from test_compare import rows, step
 
 from tclab import InputError, lab, masking
-from tclab.timing import FASTER, SAME, UNDECIDED, Pair, environment
+from tclab.timing import SAME, UNDECIDED, Pair, environment
 
 
 def test_the_conclusion_says_what_the_rows_carry_and_that_they_were_not_raced():
@@ -59,7 +60,7 @@ def test_few_steps_and_close_ones_are_never_called_faster():
     assert "3 steps were timed, at least 6" in few
     close = lab.conclusion(rows(step("edge_mask", 0.104, seed=1), step("node_mask", 0.1, seed=2) | {"seed": 1}))[0]
     assert " faster than edge_mask is undecided" in close or "as fast as" in close
-    assert FASTER not in close
+    assert not re.search(r"× \[[^]]*\] faster than", close)  # as a claim has it
     assert lab.conclusion(rows(step("edge_mask"))) == []
     assert lab.conclusion(rows(step("edge_mask"), step("khop_1", 0.01, exact=False))) == []
     two = lab.conclusion(rows(*(step(s, t, cpu=cpu) for cpu in ("One", "Two") for s, t in
@@ -101,7 +102,7 @@ def made():
 
 def test_a_report_is_one_page_that_needs_nothing_else(made, tmp_path):
     path = lab.report(made, tmp_path / "sweep.html", title="Mine & <yours>")
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     page = Page()
     page.feed(text)
     assert page.open == []
@@ -140,6 +141,44 @@ def test_a_report_of_many_points_stays_small_and_of_none_is_a_page(made, tmp_pat
     nothing = lab.report(made[made["status"] == "oom"], tmp_path / "none.html").read_text()
     assert "No point of this sweep was measured" in nothing
     assert "<svg" not in nothing
+
+
+def test_a_report_is_utf_8_in_any_locale_and_whole_or_not_there(made, tmp_path, monkeypatch):
+    import tclab.lab.html_report as module
+
+    path = tmp_path / "sweep.html"
+    written = []
+    write = Path.write_text
+    monkeypatch.setattr(
+        Path, "write_text", lambda to, *a, **k: written.append((to, k["encoding"])) or write(to, *a, **k)
+    )
+    monkeypatch.setattr(module, "VIEWS", {})
+    lab.report(made, path, title="µs × 2")
+    assert written[0][1] == "utf-8"
+    assert written[0][0] != path
+    assert "µs × 2" in path.read_bytes().decode("utf-8")
+    before = path.read_bytes()
+
+    def fails(to, *_, **__):
+        to.touch()
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "write_text", fails)
+    with pytest.raises(OSError, match="no space"):
+        lab.report(made, path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["sweep.html"]
+
+
+def test_a_races_verdict_is_in_the_reports_words_and_chart(made, tmp_path, monkeypatch):
+    import tclab.lab.html_report as module
+
+    raced = Pair("node_mask", "edge_mask", SAME, "", ratio=1.0, interval=(0.99, 1.01), margin=0.02)
+    monkeypatch.setattr(module, "VIEWS", {"strategies": None})
+    text = lab.report(made, tmp_path / "sweep.html", pairs=iter([raced])).read_text(encoding="utf-8")
+    assert text.count("node_mask is as fast as edge_mask, within ±2.0%") == 1
+    assert "times faster than" not in text
+    assert ">the same<" in text
 
 
 def test_a_path_that_cannot_be_is_named(made, tmp_path):

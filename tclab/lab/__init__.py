@@ -60,6 +60,7 @@ from tclab.lab.trust import (
     winner_map,
 )
 from tclab.lab.words import findings
+from tclab.sweeps.measured_on import this_machine
 
 __all__ = [
     "Held",
@@ -124,6 +125,7 @@ __all__ = [
     "step_stages",
     "steps",
     "steps_on_paper",
+    "this_machine",
     "throughput_by_batch_size",
     "throughput_by_networks",
     "throughput_by_strategy",

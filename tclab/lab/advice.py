@@ -7,8 +7,10 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from tclab.lab.log_ticks import log_ticks
 from tclab.lab.timeline import nothing
-from tclab.timing import Advice
+from tclab.sweeps.measured_on import this_machine
+from tclab.timing import UNDECIDED, Advice
 
 _KINDS = {
     "predicted": ("diamond", "#0072b2"),
@@ -18,17 +20,31 @@ _KINDS = {
 _WIDTH = 420
 
 
-def advice_chart(advice: Advice) -> Any:
+def advice_chart(advice: Advice, *, where: str | None = None) -> Any:
     """Return each suggestion's predicted time over what it is now, and what was measured below it, with intervals.
 
-    A triangle is a bound: all of a part's time gone. 1 is what is run now.
+    A triangle is a bound: all of a part's time gone. 1 is what is run now. What was measured is hollow where its
+    verdict is UNDECIDED, and says so.
+
+    **Arguments:**
+
+    - `advice`: measured or not.
+    - `where`: what it was measured on, for the title; what the advice's rows say, or this machine, unless given.
     """
     lines: list[dict[str, Any]] = []
     for place, one in enumerate(advice.suggestions):
         low, high = one.interval or (None, None)
         kind = "at best" if one.basis == "at best" else "predicted"
         lines.append(
-            {"change": one.change, "place": place, "ratio": one.ratio, "low": low, "high": high, "kind": kind}
+            {
+                "change": one.change,
+                "place": place,
+                "ratio": one.ratio,
+                "low": low,
+                "high": high,
+                "kind": kind,
+                "word": "",
+            }
         )
         pair = one.measured
         if pair is not None and pair.ratio is not None:
@@ -41,6 +57,7 @@ def advice_chart(advice: Advice) -> Any:
                     "low": low,
                     "high": high,
                     "kind": "measured",
+                    "word": "undecided" if pair.verdict == UNDECIDED else "",
                 }
             )
     if not lines:
@@ -58,18 +75,26 @@ def advice_chart(advice: Advice) -> Any:
         "ratio:Q",
         title="time of a step over what it is now (logarithmic; left is faster)",
         scale=alt.Scale(type="log", nice=False, padding=16),
-        axis=alt.Axis(format="~g", tickCount=6),
+        axis=alt.Axis(format="~g", values=log_ticks([1.0, *rows["ratio"], *rows["low"], *rows["high"]])),
     )
     colour = alt.Color("kind:N", title=None, scale=alt.Scale(domain=kinds, range=[_KINDS[k][1] for k in kinds]))
     shape = alt.Shape("kind:N", title=None, scale=alt.Scale(domain=kinds, range=[_KINDS[k][0] for k in kinds]))
     base = alt.Chart(rows).encode(y=y, yOffset=offset, color=colour)
+    subtitle = [f"{where or advice.where or this_machine()} · 95 % intervals", advice.of]
+    sure, unsure = (base.transform_filter(f"datum.word {sign}== ''") for sign in "=!")
     chart: Any = alt.layer(
         alt.Chart(pd.DataFrame({"one": [1.0]})).mark_rule(color="#888888").encode(x=alt.X("one:Q")),
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q"), x2="high:Q"),
-        base.mark_point(filled=True, size=80, opacity=1).encode(x=x, shape=shape),
+        sure.mark_point(filled=True, size=80, opacity=1).encode(x=x, shape=shape),
+        unsure.mark_point(filled=True, fill="white", size=80, opacity=1, strokeWidth=2).encode(
+            x=x, shape=shape, stroke=colour
+        ),
+        unsure.mark_text(align="left", dx=9, fontStyle="italic", color="#333333").encode(
+            x=x, text="word:N", color=alt.value("#333333")
+        ),
     ).properties(
         width=_WIDTH,
         height=alt.Step(16),
-        title=alt.TitleParams("What to change", subtitle=[f"{advice.of} · 95 % intervals"], anchor="start"),
+        title=alt.TitleParams("What to change", subtitle=subtitle, anchor="start"),
     )
     return chart

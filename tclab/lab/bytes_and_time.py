@@ -8,9 +8,10 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from tclab.lab.charts import _colour, _title, bytes_text
+from tclab.lab.charts import _colour, _title
 from tclab.lab.stage_bars import ordered_ways
 from tclab.lab.timeline import nothing
+from tclab.timing.units import bytes_text
 
 _FEWEST = 3  # batch sizes: through two, any line goes
 GOOD = 0.9  # R², from which on the line is said to fit

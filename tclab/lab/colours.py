@@ -1,5 +1,10 @@
 """The colours of strategies and stages, the same in every chart."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from zlib import crc32
+
 # Okabe and Ito's colour-blind safe palette, then Paul Tol's muted one for what it lacks; the same strategy has the
 # same colour in every chart, and points have shapes too.
 STRATEGY_COLOURS = {
@@ -44,3 +49,30 @@ STAGE_COLOURS = {
     "other": "#5f5f5f",
     "idle": "#ececec",
 }
+
+_OWN = ("#000000", "#7f3b08", "#4d4d4d", "#1f3d7a", "#a6611a", "#4a0f3c", "#5c6b00", "#b2182b")
+
+
+def strategy_colours(names: Iterable[str]) -> dict[str, str]:
+    """Return the colour of each strategy, those of a user's own among them, which have theirs by their names."""
+    return _with_own(STRATEGY_COLOURS, names)
+
+
+def stage_colours(names: Iterable[str]) -> dict[str, str]:
+    """Return the colour of each stage, those of a loop of a user's own among them."""
+    return _with_own(STAGE_COLOURS, names)
+
+
+def _with_own(fixed: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """Return colours with those of names that have none: each its own, whatever else is in the chart.
+
+    Where two of one chart would share a colour, the later one in the alphabet takes the next.
+    """
+    found = dict(fixed)
+    left = list(_OWN)
+    for name in sorted(set(names) - set(fixed)):
+        left = left or list(_OWN)
+        place = crc32(name.encode()) % len(_OWN)
+        found[name] = next(c for c in (*_OWN[place:], *_OWN[:place]) if c in left)
+        left.remove(found[name])
+    return found

@@ -34,7 +34,13 @@ def comparison_chart(found: Comparison) -> Any:
 
 def _subtitle(found: Comparison, margin: float) -> list[str]:
     first, second = found.names
-    lines = [f"{name}: {was} → {now}" for name, (was, now) in found.differs.items()]
+    one = len(set(found.where)) == 1
+    lines = (
+        [found.where[0]]
+        if one
+        else [f"{name}: {where}" for name, where in zip(found.names, found.where, strict=True)]
+    )
+    lines += [f"{name}: {was} → {now}" for name, (was, now) in found.differs.items()]
     lines = [line if len(line) <= 100 else f"{line[:97]}…" for line in lines]
     lines.append(f"95 % intervals, run at different times; grey band: the margin of ±{margin:.0%}")
     alone = [(first, len(found.only_first)), (second, len(found.only_second))]

@@ -6,17 +6,12 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from tclab.lab.charts import bytes_text
-from tclab.lab.measured_on import where_measured
-from tclab.sweeps.comparing import OF_THE_PLACE, SETTINGS, plain
-from tclab.sweeps.run_verdicts import pairs_of_runs
+from tclab.lab.comparable import against_the_fastest, alike, by_arms, ends, fullest
+from tclab.sweeps.measured_on import where_measured
 from tclab.timing import FASTER, SAME, SLOWER, Pair, environment
+from tclab.timing.units import bytes_text
 
-_ORIGINAL = "edge_mask"  # what the original trained with: the others are told against it where it was run
-_MARGIN = 0.05  # of runs that did not take turns
 _MACHINE = ("cpu", "cores", "memory_bytes", "gpu")
-# what is compared, or chosen among, within rows that are alike; and how much was run, which is no setting
-_FREE = ("strategy", "batch_size", "networks", "network_names", "seed", "steps", "warmup")
 
 
 def conclusion(rows: pd.DataFrame, pairs: Iterable[Pair] = ()) -> list[str]:
@@ -38,35 +33,9 @@ def conclusion(rows: pd.DataFrame, pairs: Iterable[Pair] = ()) -> list[str]:
     modes = list(ok["mode"].dropna().unique())
     ok = ok[ok["mode"] == ("step" if "step" in modes else modes[0])] if modes else ok
     groups = alike(ok)
-    known = {frozenset((pair.a, pair.b)): pair for pair in pairs} if len(groups) == 1 else {}
+    known = by_arms(pairs, len(groups))
     said = [_sentence(own, words, known) for words, own in groups]
     return [sentence for sentence in said if sentence]
-
-
-def alike(ok: pd.DataFrame, free: tuple[str, ...] = ()) -> list[tuple[str, pd.DataFrame]]:
-    """Return rows that may be compared, with the settings that tell them from the others, in words.
-
-    **Arguments:**
-
-    - `free`: settings that may differ within, beside strategy, batch size and networks.
-    """
-    if ok.empty:
-        return []
-    names = [name for name in (*SETTINGS, *OF_THE_PLACE) if name not in (*_FREE, *free)]
-    keys = [tuple(plain(value) for value in values) for values in zip(*(ok[name] for name in names), strict=True)]
-    vary = [place for place, values in enumerate(zip(*keys, strict=True)) if len(set(values)) > 1]
-    found = []
-    for key in dict.fromkeys(keys):
-        told = [f"{names[p].replace('_', ' ')} {key[p]}" for p in vary if names[p] not in ("model", *_MACHINE)]
-        found.append((", ".join(told), ok[[own == key for own in keys]]))
-    return found
-
-
-def ends(there: pd.DataFrame) -> tuple[str, str]:
-    """Return the strategies that are compared: the fastest, and `edge_mask` or else the slowest."""
-    medians = there.groupby("strategy", sort=False)["median_seconds"].median().sort_values()
-    slow = _ORIGINAL if _ORIGINAL in medians.index[1:] else str(medians.index[-1])
-    return str(medians.index[0]), slow
 
 
 def place_of(there: pd.DataFrame, words: str) -> str:
@@ -82,26 +51,11 @@ def _sentence(ok: pd.DataFrame, words: str, known: dict[frozenset[str], Pair]) -
     if there["strategy"].nunique() < 2:
         return ""
     fast, slow = ends(there)
+    pair = against_the_fastest(there, known)[slow]
+    how = "" if frozenset((fast, slow)) in known else " (run one after the other, not raced)"
     sides = [there[there["strategy"] == name] for name in (slow, fast)]
-    raced = known.get(frozenset((fast, slow)))
-    if raced is not None:
-        pair, how = raced if raced.a == fast else raced.flipped(), ""
-    else:
-        (pair,) = pairs_of_runs([("", sides[0], sides[1])], (slow, fast), margin=_MARGIN)
-        how = " (run one after the other, not raced)"
     carried = _bytes(*(side["batch_bytes"].dropna() for side in sides))
     return f"{place_of(there, words)}: {_verdict(pair)}{how}{carried}."
-
-
-def fullest(ok: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the cell that the most exact strategies were run in, the largest of them."""
-    ok = ok[ok["exact"].fillna(True).astype(bool)]
-    if ok.empty:
-        return ok
-    cells = [ok["networks"], ok["network_names"].fillna(""), ok["batch_size"]]
-    counts = ok.groupby(cells)["strategy"].nunique()
-    networks, names, batch = sorted(counts[counts == counts.max()].index)[-1]
-    return ok[(cells[0] == networks) & (cells[1] == names) & (cells[2] == batch)]
 
 
 def _machine(rows: pd.DataFrame) -> str:

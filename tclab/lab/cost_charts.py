@@ -8,8 +8,10 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.lab.charts import strategy_colours
+from tclab.lab.colours import strategy_colours
+from tclab.lab.log_ticks import log_ticks
 from tclab.sweeps import Ceilings, CostModel, HitRate, LargestBatch
+from tclab.sweeps.measured_on import this_machine
 
 _WIDTH, _HEIGHT = 520, 280
 _SYMBOLS = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ"}
@@ -31,18 +33,23 @@ def costs_table(model: CostModel) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("cost").round(4)
 
 
-def break_even_chart(model: CostModel, widths: Sequence[int], *, deleted_share: float | None = None) -> Any:
+def break_even_chart(
+    model: CostModel, widths: Sequence[int], *, deleted_share: float | None = None, where: str | None = None
+) -> Any:
     """Return from which share of removed edges on filtering pays, over the number of features.
+
+    Below 0 there is no share: there filtering always pays, and line and band lie on the axis.
 
     **Arguments:**
 
     - `model`: the fitted costs. `widths`: numbers of features.
     - `deleted_share`: the share that the deletions at hand remove, drawn beside it.
+    - `where`: what it was measured on, for the title; this machine unless given.
     """
     rows = []
     for width in widths:
         best, low, high = model.break_even(width)
-        rows.append({"features": width, "p": best, "low": max(low, 0.0), "high": high})
+        rows.append({"features": width} | {n: max(v, 0.0) for n, v in (("p", best), ("low", low), ("high", high))})
     base = alt.Chart(pd.DataFrame(rows)).encode(
         x=alt.X("features:Q", scale=alt.Scale(type="log", base=2), title="features H")
     )
@@ -54,11 +61,10 @@ def break_even_chart(model: CostModel, widths: Sequence[int], *, deleted_share: 
     if deleted_share is not None:
         rule = pd.DataFrame({"p": [deleted_share]})
         layers.append(alt.Chart(rule).mark_rule(color="#d55e00", strokeDash=[5, 3]).encode(y="p:Q"))
-    title = alt.TitleParams(
-        "Filtering pays above the line",
-        subtitle=["band: 95 % interval" + ("" if deleted_share is None else "; dashed: what the deletions remove")],
-        anchor="start",
-    )
+    subtitle = [f"{where or this_machine()} · band: 95 % interval"]
+    if deleted_share is not None:
+        subtitle.append(f"dashed: {deleted_share:.2%} removed, {_called(model, widths, deleted_share)}")
+    title = alt.TitleParams("Filtering pays above the line", subtitle=subtitle, anchor="start")
     return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=title)
 
 
@@ -67,6 +73,11 @@ def break_even_words(model: CostModel, widths: Sequence[int], deleted_share: flo
 
     The constants of calls, which small graphs feel, are not in it.
     """
+    called = _called(model, widths, deleted_share)
+    return f"By the model, where {deleted_share:.2%} of the edges are removed: {called}."
+
+
+def _called(model: CostModel, widths: Sequence[int], deleted_share: float) -> str:
     ways = {}
     for width in widths:
         _, low, high = model.break_even(width)
@@ -77,11 +88,17 @@ def break_even_words(model: CostModel, widths: Sequence[int], deleted_share: flo
         if at:
             verdict = "undecided" if way == "undecided" else f"{way} is the faster"
             said.append(f"{verdict} at {', '.join(at)} features")
-    return f"By the model, where {deleted_share:.2%} of the edges are removed: {'; '.join(said)}."
+    return "; ".join(said)
 
 
-def held_out_chart(both: pd.DataFrame, rate: HitRate) -> Any:
-    """Return predicted against measured times of the cells that were held out, both ways of each."""
+def held_out_chart(both: pd.DataFrame, rate: HitRate, *, where: str | None = None) -> Any:
+    """Return predicted against measured times of the cells that were held out, both ways of each.
+
+    **Arguments:**
+
+    - `both`, `rate`: of `tclab.sweeps.beside_measured`.
+    - `where`: what it was measured on, for the title; this machine unless given.
+    """
     parts = []
     for way in ("mask", "filter"):
         own = both[[f"predicted_{way}_seconds", f"{way}_seconds"]]
@@ -89,12 +106,13 @@ def held_out_chart(both: pd.DataFrame, rate: HitRate) -> Any:
     points = pd.concat(parts)
     limits = [points[["predicted", "measured"]].min().min(), points[["predicted", "measured"]].max().max()]
     scale = alt.Scale(type="log", domain=[limits[0] / 1.3, limits[1] * 1.3], nice=False)
+    axis = alt.Axis(values=log_ticks(limits), format="~g")
     dots = (
         alt.Chart(points)
         .mark_point(filled=True, size=60)
         .encode(
-            x=alt.X("measured:Q", scale=scale, title="measured seconds"),
-            y=alt.Y("predicted:Q", scale=scale, title="predicted seconds"),
+            x=alt.X("measured:Q", scale=scale, axis=axis, title="measured seconds"),
+            y=alt.Y("predicted:Q", scale=scale, axis=axis, title="predicted seconds"),
             color=alt.Color("way:N", scale=alt.Scale(domain=["mask", "filter"], range=["#d55e00", "#56b4e9"])),
             shape=alt.Shape("way:N", scale=alt.Scale(domain=["mask", "filter"])),
         )
@@ -102,13 +120,21 @@ def held_out_chart(both: pd.DataFrame, rate: HitRate) -> Any:
     ends = pd.DataFrame({"measured": limits, "predicted": limits})
     line = alt.Chart(ends).mark_line(color="#999999").encode(x="measured:Q", y="predicted:Q")
     title = alt.TitleParams(
-        "Cells that were held out, predicted before they ran", subtitle=[str(rate)], anchor="start"
+        "Cells that were held out, predicted before they ran",
+        subtitle=[where or this_machine(), str(rate)],
+        anchor="start",
     )
     return (line + dots).properties(width=_WIDTH, height=_HEIGHT, title=title)
 
 
-def roofline_chart(found: pd.DataFrame, limits: Ceilings) -> Any:
-    """Return how fast each kernel computes over its operations a byte, under the two ceilings."""
+def roofline_chart(found: pd.DataFrame, limits: Ceilings, *, where: str | None = None) -> Any:
+    """Return how fast each kernel computes over its operations a byte, under the two ceilings.
+
+    **Arguments:**
+
+    - `found`: of `tclab.sweeps.roofline`. `limits`: what this machine reaches.
+    - `where`: what it was measured on, for the title; this machine unless given.
+    """
     rows = found.assign(intensity=found["flop"] / found["bytes"], gflops=found["flops"] / 1e9)
     ridge = limits.flops / limits.bytes_per_second
     ends = [rows["intensity"].min() / 2, ridge, max(rows["intensity"].max(), ridge) * 2]
@@ -116,12 +142,13 @@ def roofline_chart(found: pd.DataFrame, limits: Ceilings) -> Any:
         {"intensity": ends, "gflops": [min(x * limits.bytes_per_second, limits.flops) / 1e9 for x in ends]}
     )
     log = alt.Scale(type="log", nice=False, padding=25)
+    axes = [alt.Axis(values=log_ticks([*roof[name], *rows[name]]), format="~g") for name in ("intensity", "gflops")]
     line = (
         alt.Chart(roof)
         .mark_line(color="#000000")
         .encode(
-            x=alt.X("intensity:Q", scale=log, title="operations a byte, at the least"),
-            y=alt.Y("gflops:Q", scale=log, title="billion operations a second"),
+            x=alt.X("intensity:Q", scale=log, axis=axes[0], title="operations a byte, at the least"),
+            y=alt.Y("gflops:Q", scale=log, axis=axes[1], title="billion operations a second"),
         )
     )
     colours = strategy_colours(rows["kernel"])
@@ -140,14 +167,24 @@ def roofline_chart(found: pd.DataFrame, limits: Ceilings) -> Any:
     measured = f"{limits.bytes_per_second / 1e9:.3g} GB/s in a copy, {limits.flops / 1e9:.4g} GFLOP/s in a product"
     title = alt.TitleParams(
         "Each kernel under this machine's ceilings",
-        subtitle=[measured, "beside each: the time that physics asks over the time it took"],
+        subtitle=[
+            where or this_machine(),
+            measured,
+            "beside each: the time that physics asks over the time it took",
+        ],
         anchor="start",
     )
     return (line + dots + words).properties(width=_WIDTH, height=_HEIGHT, title=title)
 
 
-def largest_batches_chart(found: Sequence[LargestBatch]) -> Any:
-    """Return the largest batch of each strategy that ran within a memory, and what was expected before."""
+def largest_batches_chart(found: Sequence[LargestBatch], *, where: str | None = None) -> Any:
+    """Return the largest batch of each strategy that ran within a memory, and what was expected before.
+
+    **Arguments:**
+
+    - `found`: by `tclab.sweeps.largest_batch`, a strategy each.
+    - `where`: what they ran on, for the title; this machine, and their device, unless given.
+    """
     rows = pd.DataFrame(
         [
             {"strategy": one.point.strategy, "samples": number, "what": what}
@@ -157,7 +194,10 @@ def largest_batches_chart(found: Sequence[LargestBatch]) -> Any:
     )
     title = alt.TitleParams(
         "The largest batch that fits",
-        subtitle=[f"{found[0].memory_bytes / 1e9:.3g} GB a process; bisected in processes that may die"],
+        subtitle=[
+            where or this_machine(found[0].point.device),
+            f"{found[0].memory_bytes / 1e9:.3g} GB a process; bisected in processes that may die",
+        ],
         anchor="start",
     )
     return (

@@ -9,6 +9,7 @@ import altair as alt
 import pandas as pd
 
 from tclab.sweeps.epoch import BOTH, COMPUTE, LOADER, Epoch
+from tclab.sweeps.measured_on import this_machine
 
 # Okabe and Ito's colours; points have shapes too
 BINDING_COLOURS = {LOADER: "#e69f00", COMPUTE: "#0072b2", BOTH: "#009e73"}
@@ -23,13 +24,13 @@ def _name(epoch: Epoch) -> str:
     return f"{point.model} · {point.strategy} · {point.mode} · batch {point.batch_size} · {workers}"
 
 
-def epoch_chart(epochs: Sequence[Epoch], *, where: str = "") -> alt.LayerChart:
+def epoch_chart(epochs: Sequence[Epoch], *, where: str | None = None) -> alt.LayerChart:
     """Return predicted over measured seconds of each epoch, its interval, and the ±10 % that is allowed.
 
     **Arguments:**
 
     - `epochs`: predicted and run.
-    - `where`: the machine, for the title.
+    - `where`: what they were run on, for the title; this machine, and their device, unless given.
     """
     rows = pd.DataFrame(
         [
@@ -69,15 +70,15 @@ def epoch_chart(epochs: Sequence[Epoch], *, where: str = "") -> alt.LayerChart:
         base.mark_point(filled=True, size=80, opacity=1).encode(x=x, y=y, color=colour, shape=shape),
         base.mark_text(align="left", dx=8, color="#555555").encode(x=alt.value(_WIDTH), y=y, text="seconds:N"),
     )
+    devices = {epoch.point.device for epoch in epochs}
+    where = where or this_machine(devices.pop() if len(devices) == 1 else None)
     inside = int((abs(rows["ratio"] - 1) <= WITHIN).sum())
     return chart.properties(
         width=_WIDTH,
         height=alt.Step(26),
         title=alt.TitleParams(
             f"{inside} of {len(rows)} epochs took what was predicted, within {WITHIN:.0%}",
-            subtitle=[
-                f"{where + ' · ' if where else ''}grey band: within {WITHIN:.0%}; bars: nine in ten simulations"
-            ],
+            subtitle=[f"{where} · grey band: within {WITHIN:.0%}; bars: nine in ten simulations"],
             anchor="start",
         ),
     )

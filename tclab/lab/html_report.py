@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,22 +14,16 @@ from typing import Any
 import pandas as pd
 
 from tclab.errors import InputError
-from tclab.lab import charts
+from tclab.lab.charts import throughput_by_strategy
 from tclab.lab.concluding import conclusion
-from tclab.lab.tables import gate, steps
+from tclab.lab.live_chart import VIEWS
+from tclab.lab.tables import gate, machine, steps
 from tclab.lab.words import findings
 from tclab.sweeps import advise
-from tclab.sweeps.rows import ENVIRONMENT_COLUMNS
+from tclab.sweeps.rows import plain
 from tclab.timing import Pair
 
 _MOST_LINES = 1000  # of a table
-_CHARTS: tuple[tuple[str, Callable[[pd.DataFrame], Any]], ...] = (
-    ("Throughput over batch size", charts.throughput_by_batch_size),
-    ("Throughput over edge types", charts.throughput_by_networks),
-    ("Throughput of each strategy", charts.throughput_by_strategy),
-    ("Where a step's time goes", charts.stages),
-    ("Bytes of a batch", charts.bytes_per_batch),
-)
 # Charts are drawn in dark ink, so they keep a light sheet of their own where the page is dark.
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1b1b; --page: #ffffff; --line: #d0d0d0; --soft: #f4f4f4; }
@@ -68,26 +64,37 @@ def report(rows: pd.DataFrame, path: str | Path, *, title: str = "A sweep", pair
     if to.suffix not in (".html", ".htm") or not to.parent.is_dir():
         raise InputError(f"path is {str(path)!r}, expected a file that ends with .html in a folder that exists")
     body = [f"<h1>{escape(title)}</h1>", f"<p>{escape(_when(rows))}</p>"]
-    said = conclusion(rows, pairs)
-    body += [f'<p class="lead">{escape(sentence)}</p>' for sentence in said]
-    by_rows = conclusion(rows)
-    body += _list("What was found", [sentence for sentence in findings(rows) if sentence not in by_rows])
+    raced = list(pairs)
+    body += [f'<p class="lead">{escape(sentence)}</p>' for sentence in conclusion(rows, raced)]
+    body += _list("What was found", findings(rows, concluded=True))
     if (rows["status"] == "ok").any():
-        body += [_figure(name, chart(rows), place) for place, (name, chart) in enumerate(_CHARTS)]
+        views: dict[str, Any] = {**VIEWS, "strategies": partial(throughput_by_strategy, pairs=raced)}
+        body += [_figure(name, view(rows), place) for place, (name, view) in enumerate(views.items())]
     advice = advise(rows)
     body += _list("What to change", [str(one) for one in advice.suggestions])
     body += _list("What is not known", advice.missing)
     body += ["<h2>The gate</h2>", _table(gate(rows).reset_index())]
     body += ["<h2>Every point</h2>", _table(steps(rows))]
-    body += ["<h2>Where it was measured</h2>", _table(_environments(rows))]
-    to.write_text(
+    body += ["<h2>Where it was measured</h2>", _table(machine(rows).reset_index(names=" "))]
+    _write(
+        to,
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
         + "\n".join(body)
-        + "\n</body></html>\n"
+        + "\n</body></html>\n",
     )
     return to
+
+
+def _write(to: Path, text: str) -> None:
+    """Write a file whole or not at all: a browser that has the earlier one open never sees half of this."""
+    temporary = to.with_name(f".writing-{os.getpid()}-{to.name}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(to)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _when(rows: pd.DataFrame) -> str:
@@ -114,15 +121,6 @@ def _figure(name: str, chart: Any, place: int) -> str:
     return f'<figure role="img" aria-label="{escape(name)}">{svg}</figure>'
 
 
-def _environments(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a column for each machine and its versions, without what none of them says."""
-    names = [name for name in ("tclab", *ENVIRONMENT_COLUMNS) if rows[name].notna().any()]
-    told = rows[rows["status"] == "ok"][names].drop_duplicates()
-    made = told.T.reset_index()
-    made.columns = pd.Index(["", *(f"machine {place}" for place in range(1, len(told) + 1))])
-    return made
-
-
 def _table(frame: pd.DataFrame) -> str:
     head = "".join(f"<th>{escape(str(name))}</th>" for name in frame.columns)
     lines = [
@@ -135,7 +133,8 @@ def _table(frame: pd.DataFrame) -> str:
 
 
 def _cell(value: Any) -> str:
-    if value is None or value is pd.NA or value != value:
+    value = plain(value)
+    if value is None:
         return "<td></td>"
     if isinstance(value, str):
         return f'<td class="text">{escape(value)}</td>'

@@ -9,17 +9,17 @@ import numpy as np
 import pandas as pd
 
 from tclab.graph import NETWORK_SIZES
-from tclab.lab.charts import bytes_text
-from tclab.lab.measured_on import where_measured
 from tclab.lab.parts import one_point_each, seconds_text, times_text
 from tclab.lab.published import steps_per_epoch
+from tclab.sweeps.measured_on import where_measured
+from tclab.sweeps.originals import ORIGINAL_WAYS
 from tclab.timing.statistics import FEWEST, intervals
+from tclab.timing.units import bytes_text
 
 HOLDS, FAILS = "holds here", "does not hold here"
 UNDECIDED, NOT_MEASURED = "undecided", "not measured here"
 _NOTHING = 1e-5  # seconds: of less nothing is made, the clock itself is as slow
 _MOST = 0.5  # "dominates": more than half of a step
-_SLOWEST_WAY = ("edge_mask", "stored_index", "stored_mask", "subgraph")  # ways the original trained with, in order
 _PUBLISHED_EPOCH = 400 / 10  # epochs a day of DANGO over those of the hetero model, in real training
 
 
@@ -86,7 +86,7 @@ def _points_of(rows: pd.DataFrame, mode: str) -> dict[str, pd.DataFrame]:
     chosen = one_point_each(rows)
     chosen = chosen[(chosen["mode"] == mode) & (chosen["strategy"] != "indices")]
     found = {str(name): own for name, own in chosen.groupby("strategy", sort=False)}
-    return {name: found[name] for name in [*_SLOWEST_WAY, *found] if name in found}
+    return {name: found[name] for name in [*ORIGINAL_WAYS, *found] if name in found}
 
 
 def _judged_by(points: dict[str, pd.DataFrame]) -> str:

@@ -7,16 +7,14 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.lab.colours import STAGE_COLOURS
-from tclab.lab.parts import seconds_text
+from tclab.lab.colours import stage_colours
+from tclab.lab.parts import SUMS, seconds_text
 from tclab.lab.timeline import nothing
+from tclab.sweeps.measured_on import this_machine
 from tclab.timing import Ledger
 
-_OWN = ("#332288", "#882255", "#117733", "#ddcc77")  # stages of a loop's own, in order
-_WHOLES = ("step", "batch")
 
-
-def ledger_chart(ledger: Ledger, *, where: str = "") -> Any:
+def ledger_chart(ledger: Ledger, *, where: str | None = None) -> Any:
     """Return what each stage takes of a usual step, a bar a timeline, whose parts add up to the mean step.
 
     Timelines overlap, so they are never added: a worker makes a batch while the host trains.
@@ -24,17 +22,16 @@ def ledger_chart(ledger: Ledger, *, where: str = "") -> Any:
     **Arguments:**
 
     - `ledger`: of any loop.
-    - `where`: the machine, for the title.
+    - `where`: what it was measured on, for the title; this machine unless given.
     """
     frame = ledger.frame().dropna(subset=["seconds"])
-    parts = frame[~frame["stage"].isin([*_WHOLES, "idle"])]
+    parts = frame[~frame["stage"].isin([*SUMS, "idle"])]
     if parts.empty:
         return nothing("The ledger has no step.")
     steps = parts.groupby("timeline")["step"].nunique()
     means = parts.groupby(["timeline", "stage"], sort=False)["seconds"].sum().reset_index()
     means["seconds"] = means["seconds"].astype(float) / means["timeline"].map(steps)
-    own = [name for name in dict.fromkeys(means["stage"]) if name not in STAGE_COLOURS]
-    colours = {**STAGE_COLOURS, **{name: _OWN[place % len(_OWN)] for place, name in enumerate(own)}}
+    colours = stage_colours(means["stage"])
     shown = [name for name in colours if name in set(means["stage"])]
     means["order"] = means["stage"].map({name: place for place, name in enumerate(shown)})
     sums = means.groupby("timeline")["seconds"].sum()
@@ -56,7 +53,7 @@ def ledger_chart(ledger: Ledger, *, where: str = "") -> Any:
             height=alt.Step(30),
             title=alt.TitleParams(
                 "Where a step's time goes",
-                subtitle=[f"{where + ' · ' if where else ''}{len(ledger)} steps · adds up to its clock: {closed}"],
+                subtitle=[f"{where or this_machine()} · {len(ledger)} steps · adds up to its clock: {closed}"],
                 anchor="start",
             ),
         )

@@ -7,11 +7,11 @@ from html import escape
 
 import pandas as pd
 
-from tclab.lab.charts import bytes_text
 from tclab.lab.words import findings
 from tclab.masking import get as strategy_of
 from tclab.sweeps import Fits, Point, expected_batch_bytes, fits
 from tclab.timing import conditions
+from tclab.timing.units import bytes_text
 
 _SHOWN = 12  # points in the table
 BAD = "var(--jp-error-color1, #d55e00)"

@@ -13,7 +13,7 @@ from tclab.training import MODES
 
 # Timelines in the order in which a batch meets them, as a person calls them. They overlap, so they are never added.
 TIMELINES = {"worker": "worker", "loading": "loading, within the host's wait", "host": "host", "device": "device"}
-_SUMS = ("step", "batch")  # the whole of a timeline's parts
+SUMS = ("step", "batch")  # the whole of a timeline's parts
 _POINT = ["mode", "model", "strategy"]
 
 
@@ -48,7 +48,7 @@ def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
     closures = {tuple(row[_POINT]): row for _, row in chosen[chosen["stage"] == "step"].iterrows()}
     for key, own in chosen.groupby([*_POINT, "where"], sort=False):
         *point, where = key
-        parts = own[~own["stage"].isin(_SUMS)]
+        parts = own[~own["stage"].isin(SUMS)]
         samples = {row["stage"]: np.asarray(row["samples_seconds"], dtype=float) for _, row in parts.iterrows()}
         idle = samples.pop("idle", None)
         seconds, whole = _of_a_usual_step(samples)

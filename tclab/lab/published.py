@@ -12,8 +12,8 @@ import pandas as pd
 from tclab.errors import InputError
 from tclab.lab.charts import _colour
 from tclab.lab.colours import STRATEGY_COLOURS
-from tclab.lab.measured_on import where_measured
 from tclab.lab.parts import one_point_each, times_text
+from tclab.sweeps.measured_on import where_measured
 from tclab.training import MODES
 
 _COLUMNS = ["key", "model", "gpus", "batch_size", "what", "value", "unit", "standing", "caveat"]

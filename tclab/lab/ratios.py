@@ -8,6 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from tclab.lab.log_ticks import log_ticks
 from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED, Pair
 
 # Okabe and Ito again: what is decided in colours, what is not in grey
@@ -38,16 +39,17 @@ def ratio_layers(rows: pd.DataFrame, *, by: str, title: str, of: str, margin: fl
 
     - `title`: of the axis; `of`: of the colours. `margin`: half the band's width, of 1.
     """
+    ends = [1 / (1 + margin), 1 + margin]
     y = alt.Y(f"{by}:N", title=None, sort=None, axis=alt.Axis(labelLimit=330))
     x = alt.X(
         "ratio:Q",
         title=f"{title} (logarithmic; left is faster)",
         scale=alt.Scale(type="log", nice=False, padding=16),
-        axis=alt.Axis(format="~g", tickCount=6),
+        axis=alt.Axis(format="~g", values=log_ticks([*ends, *rows["ratio"], *rows["low"], *rows["high"]])),
     )
     shown = [verdict for verdict in VERDICT_COLOURS if verdict in set(rows["verdict"])]
     colours = alt.Scale(domain=shown, range=[VERDICT_COLOURS[verdict] for verdict in shown])
-    band = pd.DataFrame({"from": [1 / (1 + margin)], "to": [1 + margin]})
+    band = pd.DataFrame({"from": ends[:1], "to": ends[1:]})
     base = alt.Chart(rows).encode(y=y, color=alt.Color("verdict:N", title=of, scale=colours))
     return alt.layer(
         alt.Chart(band).mark_rect(color="#bbbbbb", opacity=0.4).encode(x="from:Q", x2="to:Q"),

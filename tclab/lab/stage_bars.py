@@ -12,11 +12,11 @@ from tclab.lab.charts import (
     _plain,
     _shape,
     _title,
-    bytes_text,
 )
 from tclab.lab.colours import STAGE_COLOURS, STRATEGY_COLOURS
 from tclab.lab.parts import TIMELINES, closes, closure_text, one_point_each, stage_parts
 from tclab.lab.timeline import nothing
+from tclab.timing.units import bytes_text
 
 # What each mode runs, for a title
 MODE_WORDS = {

@@ -8,6 +8,7 @@ from tclab.lab.hypotheses import hypotheses
 from tclab.lab.parts import busy, closes, closure_text, one_point_each, seconds_text, stage_parts, times_text
 from tclab.lab.published import measured_ratios
 from tclab.timing.accounts import TOLERANCE
+from tclab.timing.warmup import NOT_STEADY
 
 
 def step_findings(rows: pd.DataFrame) -> list[str]:
@@ -87,7 +88,7 @@ def _steady(rows: pd.DataFrame) -> str:
     steps = steps[steps["stage"] == "step"]
     if steps.empty:
         return ""
-    not_yet, unknown = (steps["steady"] == "not steady").sum(), steps["steady"].isna().sum()
+    not_yet, unknown = (steps["steady"] == NOT_STEADY).sum(), steps["steady"].isna().sum()
     parts = [f"{not_yet} of {len(steps)} points were still changing"] if not_yet else []
     parts += [f"{unknown} of {len(steps)} had too few steps to tell whether warm-up was over"] if unknown else []
     return f"{'; '.join(parts)}." if parts else ""

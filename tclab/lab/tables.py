@@ -19,7 +19,7 @@ def machine(rows: pd.DataFrame | None = None) -> pd.DataFrame:
     - `rows`: those of the machines that measured them, a column each; `None` for this one.
     """
     if rows is not None:
-        columns = [name for name in ENVIRONMENT_COLUMNS if name not in _OF_A_POINT]
+        columns = ["tclab", *(name for name in ENVIRONMENT_COLUMNS if name not in _OF_A_POINT)]
         measured = rows.loc[rows["torch"].notna(), columns].drop_duplicates().dropna(axis="columns", how="all")
         heads = [""] if len(measured) == 1 else [f"machine {i + 1}" for i in range(len(measured))]
         return measured.astype("string").T.set_axis(heads, axis=1)

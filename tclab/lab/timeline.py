@@ -3,28 +3,34 @@
 import altair as alt
 import pandas as pd
 
+from tclab.lab.colours import STAGE_COLOURS
 from tclab.trace import CATEGORIES, Comparison
 
-# Okabe and Ito's colours, which stay apart for colour-blind eyes; brown and grey for the last two
-# fmt: off
-_COLOURS = (
-    "#E69F00", "#CC79A7", "#0072B2", "#F0E442", "#D55E00",
-    "#009E73", "#000000", "#56B4E9", "#8C6D46", "#BBBBBB",
-)
-# fmt: on
+# A category that is a stage of the step has that stage's colour, as in every chart of a ledger.
+CATEGORY_COLOURS = {
+    "data_loading": STAGE_COLOURS["transfer"],
+    "graph_processing": STAGE_COLOURS["mask"],
+    "model_forward": STAGE_COLOURS["forward"],
+    "loss_computation": STAGE_COLOURS["loss"],
+    "backward": STAGE_COLOURS["backward"],
+    "optimizer": STAGE_COLOURS["optimizer"],
+    "ddp_communication": STAGE_COLOURS["communication"],
+    "tensor_ops": "#ddcc77",  # kinds of work, of no stage: Paul Tol's sand and olive
+    "cuda_kernels": "#999933",
+    "other": "#bbbbbb",
+}
 _WIDTH = 620
-_REST = "#DDDDDD"
+_REST = "#dddddd"
 _DEVICE_COLOURS = {
-    "compute": "#0072B2",
-    "exposed communication": "#D55E00",
-    "copies and sets": "#E69F00",
-    "idle": _REST,
+    "compute": STAGE_COLOURS["forward"],
+    "exposed communication": STAGE_COLOURS["communication"],
+    "copies and sets": STAGE_COLOURS["transfer"],
+    "idle": STAGE_COLOURS["idle"],
 }
 
 
 def _category_scale(shown: list[str]) -> alt.Scale:
-    fixed = dict(zip(CATEGORIES, _COLOURS, strict=True))
-    return alt.Scale(domain=shown, range=[fixed.get(name, _REST) for name in shown])
+    return alt.Scale(domain=shown, range=[CATEGORY_COLOURS.get(name, _REST) for name in shown])
 
 
 NOTHING = "Nothing to show"  # how the text of a picture without figures begins

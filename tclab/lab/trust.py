@@ -9,10 +9,13 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.lab.charts import bytes_text, strategy_colours
-from tclab.lab.colours import STRATEGY_COLOURS
+from tclab.lab.colours import STRATEGY_COLOURS, strategy_colours
+from tclab.lab.log_ticks import log_ticks
+from tclab.lab.parts import SUMS
 from tclab.lab.ratios import ratio_layers, ratio_rows
+from tclab.sweeps.measured_on import this_machine
 from tclab.timing import FASTER, SAME, SLOWER, Ledger, Pair, Race, SpikeIn, verdicts_of
+from tclab.timing.units import bytes_text
 
 UNDECIDED_COLOUR = "#dddddd"
 _CELL = re.compile(r"batch (\d+), (\d+) networks")
@@ -24,7 +27,7 @@ def ledger_table(ledger: Ledger) -> pd.DataFrame:
     Stages that were not seen are left out.
     """
     frame = ledger.frame().dropna(subset=["seconds"])
-    wholes = frame["stage"].isin(["step", "batch"])
+    wholes = frame["stage"].isin(SUMS)
     parts = frame[~wholes].groupby(["timeline", "stage"], sort=False)["seconds"]
     table = pd.DataFrame({"median ms": parts.median() * 1e3, "steps": parts.count()})
     sums = parts.sum()
@@ -37,14 +40,14 @@ def pairs_against(pairs: Iterable[Pair], arm: str) -> list[Pair]:
     return [pair if pair.b == arm else pair.flipped() for pair in pairs if arm in (pair.a, pair.b)]
 
 
-def race_chart(pairs: Iterable[Pair], against: str, *, where: str = "") -> alt.LayerChart:
+def race_chart(pairs: Iterable[Pair], against: str, *, where: str | None = None) -> alt.LayerChart:
     """Return each arm's time over that of one of them, with its 95 % interval, and the margin as a band.
 
     **Arguments:**
 
     - `pairs`: `Race.pairs`, or made again from raw blocks by `verdicts_of(samples).values()`.
     - `against`: the arm that is 1.
-    - `where`: the machine, for the title.
+    - `where`: what it was measured on, for the title; this machine unless given.
     """
     chosen = pairs_against(pairs, against)
     rows = ratio_rows(((pair.a, pair) for pair in chosen), by="arm").sort_values("ratio")
@@ -56,7 +59,7 @@ def race_chart(pairs: Iterable[Pair], against: str, *, where: str = "") -> alt.L
         height=alt.Step(26),
         title=alt.TitleParams(
             f"Each against {against}",
-            subtitle=[f"{where + ' · ' if where else ''}95 % intervals; grey band: the margin of ±{margin:.1%}"],
+            subtitle=[f"{where or this_machine()} · 95 % intervals; grey band: the margin of ±{margin:.1%}"],
             anchor="start",
         ),
     )
@@ -129,13 +132,13 @@ def winner_of(pairs: Sequence[Pair]) -> str:
     return "undecided"
 
 
-def winner_map(pairs: Iterable[Pair], *, where: str = "") -> alt.LayerChart:
+def winner_map(pairs: Iterable[Pair], *, where: str | None = None) -> alt.LayerChart:
     """Return which strategy wins where, over batch size and number of networks; what is open has a colour too.
 
     **Arguments:**
 
     - `pairs`: `Races.pairs` of a race over `tclab.sweeps.cells_of(points)`.
-    - `where`: the machine, for the title.
+    - `where`: what it was measured on, for the title; this machine unless given.
     """
     cells: dict[str, list[Pair]] = {}
     for pair in pairs:
@@ -183,15 +186,21 @@ def winner_map(pairs: Iterable[Pair], *, where: str = "") -> alt.LayerChart:
         height=alt.Step(50),
         title=alt.TitleParams(
             "Which is fastest where",
-            subtitle=[*([where] if where else []), "number: how much longer the slowest takes"],
+            subtitle=[where or this_machine(), "number: how much longer the slowest takes"],
             anchor="start",
         ),
     )
     return chart
 
 
-def spike_chart(found: SpikeIn, *, where: str = "") -> alt.LayerChart:
-    """Return what came back over what was put in, a colour a stage, with the ±10 % that is allowed."""
+def spike_chart(found: SpikeIn, *, where: str | None = None) -> alt.LayerChart:
+    """Return what came back over what was put in, a colour a stage, with the ±10 % that is allowed.
+
+    **Arguments:**
+
+    - `found`: by `tclab.timing.spike_in`.
+    - `where`: what it was measured on, for the title; this machine unless given.
+    """
     rows = pd.DataFrame(
         [
             {
@@ -208,16 +217,17 @@ def spike_chart(found: SpikeIn, *, where: str = "") -> alt.LayerChart:
     line = pd.DataFrame({"x": [low, high]})
     line["low"], line["high"] = 0.9 * line["x"], 1.1 * line["x"]
     log = alt.Scale(type="log", domain=[low, high], clamp=True)
-    x = alt.X("injected:Q", title="delay put in, ms", scale=log)
+    axis = alt.Axis(values=log_ticks([*rows["injected"], *rows["recovered"]]), format="~g")
+    x = alt.X("injected:Q", title="delay put in, ms", scale=log, axis=axis)
     chart: Any = alt.layer(
         alt.Chart(line)
         .mark_area(color="#bbbbbb", opacity=0.4)
-        .encode(x=alt.X("x:Q", scale=log), y=alt.Y("low:Q", scale=log), y2="high:Q"),
+        .encode(x=alt.X("x:Q", scale=log, axis=axis), y=alt.Y("low:Q", scale=log, axis=axis), y2="high:Q"),
         alt.Chart(rows)
         .mark_point(size=70, strokeWidth=2)
         .encode(
             x=x,
-            y=alt.Y("recovered:Q", title="what the ledger gave back there, ms", scale=log),
+            y=alt.Y("recovered:Q", title="what the ledger gave back there, ms", scale=log, axis=axis),
             color=alt.Color("stage:N", title="stage"),
             shape=alt.Shape(
                 "found:N",
@@ -230,7 +240,7 @@ def spike_chart(found: SpikeIn, *, where: str = "") -> alt.LayerChart:
         height=300,
         title=alt.TitleParams(
             f"{found.share():.0%} of {len(rows)} delays came back where they were put",
-            subtitle=[f"{where + ' · ' if where else ''}grey band: within 10 %"],
+            subtitle=[f"{where or this_machine()} · grey band: within 10 %"],
             anchor="start",
         ),
     )

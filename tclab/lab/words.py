@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import pandas as pd
 
-from tclab.lab.charts import bytes_text
-from tclab.lab.concluding import alike, conclusion, ends, fullest, place_of
-from tclab.lab.measured_on import ranks_text
+from tclab.lab.comparable import alike, ends, fullest
+from tclab.lab.concluding import conclusion, place_of
+from tclab.sweeps.measured_on import ranks_text
+from tclab.timing.units import bytes_text
 
 _OF_THE_MODEL = ("model", "loss", "hidden", "layers")  # settings that models cannot share
 
 
-def findings(rows: pd.DataFrame) -> list[str]:
-    """Return what the rows of a sweep say, a sentence each; nothing is said that no row carries."""
+def findings(rows: pd.DataFrame, *, concluded: bool = False) -> list[str]:
+    """Return what the rows of a sweep say, a sentence each; nothing is said that no row carries.
+
+    **Arguments:**
+
+    - `rows`: of a sweep.
+    - `concluded`: the `conclusion` is told elsewhere, so it is not told here.
+    """
     if rows.empty:
         return ["There are no rows yet: run this again when the sweep is through."]
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     if ok.empty:
         return ["No point of this sweep was measured, so there is nothing to compare.", *_lost(rows)]
-    said = [_gate(rows), *conclusion(rows), *_strategies(ok), *_models(ok), *_bytes(ok), *_syncs(ok), *_lost(rows)]
+    said = [_gate(rows), *([] if concluded else conclusion(rows)), *_strategies(ok), *_models(ok), *_bytes(ok)]
+    said += [*_syncs(ok), *_lost(rows)]
     label = ranks_text(ok)
     if not label:
         return [sentence for sentence in said if sentence]
@@ -31,13 +39,25 @@ def _gate(rows: pd.DataFrame) -> str:
     if failed:
         names = ", ".join(failed)
         return f"The gate failed for {names}: not what subgraph computes, and so not timed."
-    passed = sorted(set(tried[tried["gate"] == "passed"]["strategy"]))
-    if not passed:
-        return ""
-    return (
-        f"All {len(passed)} strategies that were tried compute what subgraph computes "
-        f"(in fp64 to {tried['gate_fp64_error'].max():.0e} at worst)."
-    )
+    exact, inexact = tried[tried["gate"] == "passed"], tried[tried["gate"] == "inexact"]
+    passed = sorted(set(exact["strategy"]) - set(inexact["strategy"]))
+    said = [_passed(passed, len({*exact["strategy"], *inexact["strategy"]}), exact)] if passed else []
+    said += [
+        f"{name} is inexact{'' if pd.isna(error) else f', error {error:.0e} in fp64'}"
+        for name, error in inexact.groupby("strategy")["gate_fp64_error"].max().items()
+    ]
+    text = "; ".join(said)
+    return f"{text}." if text else ""
+
+
+def _passed(names: list[str], tried: int, exact: pd.DataFrame) -> str:
+    """Return how many of the strategies compute the same, and how nearly those do; no other's error is in it."""
+    worst = f"(in fp64 to {exact[exact['strategy'].isin(names)]['gate_fp64_error'].max():.0e} at worst)"
+    if tried == 1:
+        return f"{names[0]} computes what subgraph computes {worst}"
+    number = f"All {tried}" if len(names) == tried else f"{len(names)} of {tried}"
+    verb = "computes" if len(names) == 1 else "compute"
+    return f"{number} strategies that were tried {verb} what subgraph computes {worst}"
 
 
 def _strategies(ok: pd.DataFrame) -> list[str]:

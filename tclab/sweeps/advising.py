@@ -10,9 +10,11 @@ import numpy as np
 import pandas as pd
 
 from tclab.errors import InputError, unknown
-from tclab.sweeps.comparing import OF_THE_PLACE, SETTINGS, Runs, plain, rows_of_runs
+from tclab.sweeps.comparing import OF_THE_PLACE, SETTINGS, Runs, rows_of_runs
+from tclab.sweeps.measured_on import where_measured
+from tclab.sweeps.originals import ORIGINAL_WAYS
 from tclab.sweeps.point import Point
-from tclab.sweeps.rows import point_of
+from tclab.sweeps.rows import plain, point_of
 from tclab.sweeps.run_verdicts import ratio_of_runs, samples_of_runs
 from tclab.sweeps.trying import tried
 from tclab.timing import Advice, Ledger, Suggestion
@@ -42,7 +44,6 @@ _CHANGES = (
 )
 _WITH_WORKERS = ("prefetch_factor", "start_method", "persistent_workers")  # null without any
 _NOT_THE_POINT = ("seed", "steps", "warmup")
-_ORIGINAL = ("edge_mask", "stored_index", "stored_mask", "subgraph")  # ways the original trained with, in order
 _EDGES = 0.5  # of a batch's bytes: from there on its edges are what it is
 _ALPHA = 0.05  # of all the settings together: each alternative's interval may miss with a k-th of it
 _APART = "what two runs of the same differ by: intervals are of these steps alone; measure() races"
@@ -95,7 +96,7 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, **options: Any) -
     ]
     found = [_with_race(one, point) for one in [*measured, *found]]
     unknowns += _waits(base)
-    return Advice(account.of, ranked(found), (*unknowns, *missing))
+    return Advice(account.of, ranked(found), (*unknowns, *missing), where_measured(base))
 
 
 def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
@@ -104,7 +105,7 @@ def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
     if now is not None and now not in names:
         raise unknown("strategy of these rows", now, names)
     slowest = steps.sort_values("median_seconds").iloc[-1]["strategy"]
-    name = now or next((name for name in _ORIGINAL if name in names), slowest)
+    name = now or next((name for name in ORIGINAL_WAYS if name in names), slowest)
     own = steps[steps["strategy"] == name].sort_values(["networks", "batch_size"])
     own = own[_same(own, own.iloc[-1], ("networks", "network_names", "batch_size", "model"))]
     # of several ways to run it the one that most rows are of, habits and all

@@ -12,20 +12,20 @@ import pandas as pd
 
 from tclab.errors import InputError, unknown
 from tclab.sweeps.exporting import read_rows
+from tclab.sweeps.measured_on import where_measured
 from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
+from tclab.sweeps.rows import plain
 from tclab.sweeps.run_verdicts import pairs_of_runs
 from tclab.timing import UNDECIDED, Pair
 
 Runs = pd.DataFrame | str | Path
 SETTINGS = (*(field.name for field in fields(Point)), "network_names")
 _COUNTS = ("steps", "warmup")  # how much was run: no setting of what was run
-_MACHINE = ("cpu", "cores", "cpu_limit_cores", "memory_bytes", "gpu", "gpu_memory_bytes", "gpus")
+MACHINE = ("cpu", "cores", "cpu_limit_cores", "memory_bytes", "gpu", "gpu_memory_bytes", "gpus")
 _CODE = ("commit", "tclab", "torch", "torch_geometric", "numpy", "python")
-OF_THE_PLACE = (*_MACHINE, *_CODE)  # rows that differ in one of these are of another machine, or of other code
+OF_THE_PLACE = (*MACHINE, *_CODE)  # rows that differ in one of these are of another machine, or of other code
 _CONDITIONS = ("os", "gpu_driver", "cuda", "threads", "allocator_settings")
-# what a device or a folder decides by itself, and so is no choice
-_LABELS = ("model", "strategy", "batch_size", "networks", "mode", "device", "ranks", "dtype", "habits")
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Comparison:
     - `only_first`, `only_second`: points in one of them alone, in words.
     - `cautions`: what makes this weaker than it looks, a sentence each.
     - `table`: a line a point: both medians, the ratio with its interval, the verdict, bytes and waits.
+    - `where`: what each was measured on.
     """
 
     names: tuple[str, str]
@@ -53,6 +54,7 @@ class Comparison:
     only_second: tuple[str, ...]
     cautions: tuple[str, ...]
     table: pd.DataFrame
+    where: tuple[str, str]
 
     def verdict(self, cell: str) -> str:
         """Return the verdict on a point, by its words in `table`.
@@ -73,13 +75,6 @@ class Comparison:
             if only:
                 lines.append(f"  only in {name}: {'; '.join(only)}")
         return "\n".join([*lines, *(f"  {caution}" for caution in self.cautions)])
-
-
-def plain(value: Any) -> Any:
-    """Return a value as Python has it; what is missing, in whichever way, is `None`."""
-    if value is None or value is pd.NA or value != value:
-        return None
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _pair_words(pair: Pair) -> str:
@@ -104,6 +99,7 @@ def compare(
     or UNDECIDED. Runs at different times are weaker evidence than a race (`tclab.sweeps.race_points`), where both
     take turns: a machine that changed in between looks like a change of the code. So they must differ by more than
     `margin`, and runs of different machines get no verdict where anything else may differ too, the code above all.
+    Nor does a point whose runs on one side are of several machines, or of several versions of the code.
 
     **Arguments:**
 
@@ -111,7 +107,8 @@ def compare(
     - `between`: the settings (fields of `Point`) that are compared, such as "strategy"; by default those that have
       one value throughout the first and another throughout the second.
     - `stage`: "step", or one stage of it.
-    - `names`: of the two; those of the files or folders, or "first" and "second", unless given.
+    - `names`: of the two; unless given those of the files or folders, of the folders that these are in where both
+      are called the same, or "first" and "second".
     - `margin`: what two runs of the same may differ by, as a share: 5 %, a convention, unless known better.
 
     **Raises:** `InputError` for what holds no rows, an unknown setting, or a margin that is not above 0.
@@ -130,8 +127,10 @@ def compare(
     labels = _labels([*sides[0].values(), *sides[1].values()], same)
     confounded = _confounded(differs, compared, _commits(sides, shared))
     pairs = pairs_of_runs([(labels[key], sides[0][key], sides[1][key]) for key in shared], named, margin=margin)
-    if confounded:
-        pairs = [pair if pair.ratio is None else replace(pair, verdict=UNDECIDED, why=confounded) for pair in pairs]
+    for place, (key, pair) in enumerate(zip(shared, pairs, strict=True)):
+        why = confounded or " and ".join(filter(None, map(_mixed, (side[key] for side in sides), named)))
+        if why and pair.ratio is not None:
+            pairs[place] = replace(pair, verdict=UNDECIDED, why=why)
     return Comparison(
         named,
         stage,
@@ -141,6 +140,7 @@ def compare(
         tuple(labels[key] for key in sides[1] if key not in sides[0]),
         tuple(_cautions(sides, shared, differs, margin)),
         _table(pairs, [(sides[0][key], sides[1][key]) for key in shared], named),
+        (where_measured(steps[0]), where_measured(steps[1])),
     )
 
 
@@ -165,8 +165,12 @@ def rows_of_runs(runs: Runs) -> pd.DataFrame:
 
 
 def _names(first: Runs, second: Runs) -> tuple[str, str]:
-    words = [Path(runs).stem if isinstance(runs, (str, Path)) else "" for runs in (first, second)]
-    return (words[0], words[1]) if all(words) and words[0] != words[1] else ("first", "second")
+    if isinstance(first, pd.DataFrame) or isinstance(second, pd.DataFrame):
+        return "first", "second"
+    files = [Path(runs).absolute() for runs in (first, second)]
+    words = [[file.stem, *(folder.name for folder in file.parents)] for file in files]
+    differ = ((a, b) for a, b in zip(*words, strict=False) if a and b and a != b)
+    return next(differ, ("first", "second"))
 
 
 def _of_stage(rows: pd.DataFrame, stage: str) -> pd.DataFrame:
@@ -228,13 +232,13 @@ def _environments(sides: list[dict[Any, pd.DataFrame]], shared: list[Any]) -> di
     rows = [own[own["status"] == "ok"] for own in rows]  # the others do not say where they died
     if any(own.empty for own in rows):
         return {}
-    named = {name: _sides(rows, name) for name in (*_MACHINE, *_CODE, *_CONDITIONS)}
+    named = {name: _sides(rows, name) for name in (*MACHINE, *_CODE, *_CONDITIONS)}
     return {name: ends for name, ends in named.items() if ends[0] != ends[1]}
 
 
 def _confounded(differs: Mapping[str, tuple[str, str]], compared: list[str], commits: list[str]) -> str:
     """Return why no verdict is given on any point; empty where one may be."""
-    machine = [name for name in _MACHINE if name in differs]
+    machine = [name for name in MACHINE if name in differs]
     if not machine:
         return ""
     other = [name for name in (*compared, *_CODE) if name in differs]
@@ -244,6 +248,17 @@ def _confounded(differs: Mapping[str, tuple[str, str]], compared: list[str], com
         return ""
     return (
         f"other machines ({', '.join(machine)}), and another {', '.join(other)}: which of them it is cannot be told"
+    )
+
+
+def _mixed(rows: pd.DataFrame, name: str) -> str:
+    """Return why one side of a point is no one thing; empty where it is."""
+    ok = rows[rows["status"] == "ok"]
+    differ = [column for column in OF_THE_PLACE if ok[column].nunique(dropna=False) > 1]
+    return (
+        f"{name} has runs of several machines or versions ({', '.join(differ)}): give those of one"
+        if differ
+        else ""
     )
 
 

@@ -35,14 +35,15 @@ def write_rows(rows: pd.DataFrame, path: str | Path) -> Path:
     if to.suffix == ".parquet":
         pa.parquet.write_table(made, to)
         return to
-    lists = [None if seconds is None else json.dumps(seconds) for seconds in made[_LIST].to_pylist()]
-    made = made.set_column(made.schema.get_field_index(_LIST), _LIST, pa.array(lists, pa.string()))
+    if _LIST in known:
+        lists = [None if seconds is None else json.dumps(seconds) for seconds in made[_LIST].to_pylist()]
+        made = made.set_column(made.schema.get_field_index(_LIST), _LIST, pa.array(lists, pa.string()))
     pa.csv.write_csv(made, to)
     return to
 
 
 def read_rows(path: str | Path) -> pd.DataFrame:
-    """Return the rows of a file that `write_rows` wrote, the same as they were.
+    """Return the rows of a file that `write_rows` wrote, the same as they were; columns that it lacks are null.
 
     **Raises:** `InputError` where there is no such file, or it holds something else.
     """
@@ -52,18 +53,34 @@ def read_rows(path: str | Path) -> pd.DataFrame:
         raise InputError(f"path is {str(path)!r}, expected a file of rows that exists")
     try:
         if file.suffix == ".parquet":
-            return frame(pa.parquet.read_table(file).cast(SCHEMA))
+            return frame(_whole(pa.parquet.read_table(file)))
         types = {field.name: pa.string() if field.name == _LIST else field.type for field in SCHEMA}
         options = pa.csv.ConvertOptions(
             column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""]
         )
         read = pa.csv.read_csv(file, convert_options=options)
-        lists = [None if text is None else json.loads(text) for text in read[_LIST].to_pylist()]
-        read = read.set_column(read.schema.get_field_index(_LIST), _LIST, pa.array(lists, pa.list_(pa.float64())))
-        return frame(read.cast(SCHEMA))
+        if _LIST in read.column_names:
+            lists = [None if text is None else json.loads(text) for text in read[_LIST].to_pylist()]
+            read = read.set_column(read.column_names.index(_LIST), _LIST, pa.array(lists, pa.list_(pa.float64())))
+        return frame(_whole(read))
     except (pa.ArrowInvalid, ValueError, KeyError) as error:
         why = str(error).splitlines()[0]
         raise InputError(f"{path} is no file of rows that this version of tclab can read: {why}") from None
+
+
+def _whole(read: pa.Table) -> pa.Table:
+    """Return a file's table with every column of a row.
+
+    **Raises:** `ValueError` for a column that rows do not have, or for none that they must have.
+    """
+    for name in read.column_names:
+        if name not in SCHEMA.names:
+            raise ValueError(f"it has a column {name!r}")
+    for name in ("stage", "status"):
+        if name not in read.column_names:
+            raise ValueError(f"it has no column {name!r}")
+    own = read.cast(pa.schema([SCHEMA.field(name) for name in read.column_names]))
+    return pa.concat_tables([SCHEMA.empty_table(), own], promote_options="default")
 
 
 def _suffix(path: Path) -> None:

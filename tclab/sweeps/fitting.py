@@ -20,6 +20,7 @@ from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.own_code import files_of
 from tclab.sweeps.point import Point
 from tclab.sweeps.rig import tune
+from tclab.timing.units import bytes_text
 from tclab.training import Step
 from tclab.training.step import WITHOUT_MODEL
 from tclab.training.weighing import Weighed, outlined, weigh
@@ -86,32 +87,24 @@ class Fits:
             ("device memory", self.device, self.device_limit),
         ):
             if needed is not None and there is not None and needed > there:
-                return f"needs {_text(needed)} of {what}, and there are {_text(there)}"
+                return f"needs {bytes_text(needed)} of {what}, and there are {bytes_text(there)}"
         return None
 
     def __str__(self) -> str:
         lines = [
-            f"{'a batch':<16}{_text(self.batch):>12}",
-            f"{'shared memory':<16}{_text(self.shared):>12}{_of(self.shared_limit)}",
-            f"{'host':<16}{_text(self.host):>12}{_of(self.host_limit)}",
+            f"{'a batch':<16}{bytes_text(self.batch):>12}",
+            f"{'shared memory':<16}{bytes_text(self.shared):>12}{_of(self.shared_limit)}",
+            f"{'host':<16}{bytes_text(self.host):>12}{_of(self.host_limit)}",
         ]
         if self.device is not None:
-            lines.append(f"{'device':<16}{_text(self.device):>12}{_of(self.device_limit)}")
+            lines.append(f"{'device':<16}{bytes_text(self.device):>12}{_of(self.device_limit)}")
         parts = ("process", "graph", "model", "kept", "step", "heap")
-        lines.append(f"{'of which':<16}" + ", ".join(f"{name} {_text(getattr(self, name))}" for name in parts))
+        lines.append(f"{'of which':<16}" + ", ".join(f"{name} {bytes_text(getattr(self, name))}" for name in parts))
         return "\n".join([*lines, "fits" if self.refusal is None else f"does not fit: {self.refusal}"])
 
 
-def _text(number: int) -> str:
-    for unit in ("B", "kB", "MB"):
-        if abs(number) < 1000:
-            return f"{number:.4g} {unit}"
-        number /= 1000  # type: ignore[assignment]
-    return f"{number:.4g} GB"
-
-
 def _of(limit: int | None) -> str:
-    return "" if limit is None else f"  of {_text(limit)}"
+    return "" if limit is None else f"  of {bytes_text(limit)}"
 
 
 def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:

@@ -7,6 +7,8 @@ from typing import Any
 from tclab.sweeps.grids import grid
 from tclab.sweeps.point import Point
 
+# ways the original trained with, the one that it ended with first
+ORIGINAL_WAYS = ("edge_mask", "stored_index", "stored_mask", "subgraph")
 # the production model, on what the original collated: every edge, once a sample
 _SET_UP: dict[str, Any] = {"models": "hetero_cell_production", "strategies": "edge_mask", "batch_sizes": 28}
 

@@ -154,16 +154,20 @@ def point_of(row: Mapping[str, Any]) -> Point:
 
     **Raises:** `InputError` where the row does not say which networks it had, or no such point can be.
     """
-    told: dict[str, Any] = {}
-    for name in (*Point.__dataclass_fields__, "network_names"):
-        value = row[name]
-        told[name] = None if value is pd.NA else value.item() if isinstance(value, np.generic) else value
+    told = {name: plain(row[name]) for name in (*Point.__dataclass_fields__, "network_names")}
     names = told.pop("network_names")
     if told["variant"] != "separate" or names is None:
         raise InputError("the row does not name the networks that its point was given, so it cannot be run again")
     told["networks"] = tuple(names.split(","))
     told["habits"] = tuple(filter(None, (told["habits"] or "").split(",")))
     return Point(**told)
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a row as Python has it; what is missing, in whichever way, is `None`."""
+    if value is None or value is pd.NA or value != value:
+        return None
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:

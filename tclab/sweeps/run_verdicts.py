@@ -12,6 +12,7 @@ import pandas as pd
 from tclab.timing import SAME, UNDECIDED, Pair
 from tclab.timing.statistics import FEWEST, Reals, false_discovery, intervals, thicken
 from tclab.timing.verdict import decide
+from tclab.timing.warmup import NOT_STEADY
 
 _ALPHA = 0.05
 
@@ -50,17 +51,24 @@ def samples_of_runs(rows: pd.DataFrame) -> list[Reals]:
 
 
 def pairs_of_runs(
-    points: Sequence[tuple[str, pd.DataFrame, pd.DataFrame]], names: tuple[str, str], *, margin: float
+    points: Sequence[tuple[str, pd.DataFrame, pd.DataFrame]],
+    names: tuple[str, str] | list[tuple[str, str]],
+    *,
+    margin: float,
 ) -> list[Pair]:
     """Return the comparison of each point, told of the second runs; false discoveries are held down over all.
 
     **Arguments:**
 
     - `points`: for each its words, the first runs' rows and the second runs'.
-    - `names`: of the two.
+    - `names`: of the two, or of each point's two.
     - `margin`: a share that a difference must exceed.
     """
-    found = [_pair(words, (first, second), names, margin) for words, first, second in points]
+    each = names if isinstance(names, list) else [names] * len(points)
+    found = [
+        _pair(words, (first, second), named, margin)
+        for (words, first, second), named in zip(points, each, strict=True)
+    ]
     judged = [place for place, (_, p) in enumerate(found) if p is not None]
     qs = dict(zip(judged, false_discovery([found[place][1] or 0.0 for place in judged]), strict=True))
     return [_settled(pair, qs[place]) if place in qs else pair for place, (pair, _) in enumerate(found)]
@@ -87,7 +95,7 @@ def _pair(
             pair, why=f"{kept} steps were timed, at least {FEWEST} that are independent are needed"
         ), None
     for name, rows in zip(names, sides, strict=True):
-        if (rows["steady"] == "not steady").any():
+        if (rows["steady"] == NOT_STEADY).any():
             return replace(pair, why=f"steps of {name} were still changing: warm up longer"), None
     p: Any = mannwhitneyu(np.concatenate(samples[1]), np.concatenate(samples[0])).pvalue
     return pair, float(p)

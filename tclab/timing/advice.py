@@ -97,11 +97,13 @@ class Advice:
     - `of`: what it is advice for, in words.
     - `suggestions`: each with what it is predicted to gain, and why.
     - `missing`: where the evidence is too thin for advice, or there is none, and what would tell.
+    - `where`: what the evidence was measured on; `None` for this machine.
     """
 
     of: str
     suggestions: tuple[Suggestion, ...]
     missing: tuple[str, ...] = ()
+    where: str | None = None
 
     def measure(self, number: int | None = None, *, budget_seconds: float = 60.0, **options: Any) -> Advice:
         """Measure the suggestions that know how, the first `number` of them, and return the advice with it.

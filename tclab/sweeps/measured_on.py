@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from tclab.timing import environment
+
 
 def where_measured(rows: pd.DataFrame) -> str:
     """Return what rows were measured on, for a title: "cpu · 2 cores · Intel Xeon".
@@ -19,6 +21,22 @@ def where_measured(rows: pd.DataFrame) -> str:
         through = str(row["device"]) if row["ranks"] == 1 else f"{row['device']} · {row['backend']}"
         machines.setdefault(name, []).append((through, int(row["ranks"])))
     return " and ".join(f"{_ranks(each)} · {name}" for name, each in machines.items())
+
+
+def this_machine(device: str | None = None) -> str:
+    """Return this machine, for the title of what was measured here: "cpu · 2 cores · Intel Xeon".
+
+    **Arguments:**
+
+    - `device`: "cpu" or "cuda", whichever it was measured on; both are named unless it is known.
+    """
+    here = environment()
+    host = f"{here['cores']} cores · {here['cpu']}"
+    if device == "cuda":
+        return f"cuda · {here['gpu']}"
+    if device == "cpu":
+        return f"cpu · {host}"
+    return f"{host} · {here['gpu']}" if here["gpu"] else host
 
 
 def ranks_text(rows: pd.DataFrame) -> str:

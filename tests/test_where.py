@@ -1,0 +1,186 @@
+"""Every chart of something that was measured says in its title on which machine; and what some charts must show."""
+
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+from stage_rows import every_mode, point_rows
+from test_compare import rows as framed
+from test_compare import step
+from test_cost_model import SEEN, UNSEEN, made_up
+from test_lab_habits import loads, rounds_of
+from test_scaling import stages_of
+from test_scaling import step as of_ranks
+from test_trust import pair, trial
+
+import tclab
+from tclab import lab, sweeps, timing
+from tclab.lab.colours import STAGE_COLOURS
+from tclab.lab.timeline import CATEGORY_COLOURS
+from tclab.sweeps import Ceilings, beside_measured, fit_costs
+from tclab.sweeps.measured_on import this_machine
+from tclab.timing import FASTER, UNDECIDED, Pair, SpikeIn, environment
+from tclab.trace import CATEGORIES
+
+MADE_UP = "cpu · 2 cores · Made Up"  # the machine of rows that were made by hand
+NOT_MEASURED = {"epoch_steps": "arithmetic, nothing measured", "mask_picture": "a drawing"}
+
+
+def modes():
+    return framed(*every_mode())
+
+
+def ranks():
+    return framed(*[one for n in (1, 2) for one in (*stages_of(n, 0.1, {}), of_ranks(n, 0.1))])
+
+
+def grid():
+    return framed(
+        *[step(s, batch_size=b, networks=n) for s in ("node_mask", "dense") for b in (1, 2) for n in (1, 2)]
+    )
+
+
+def ledger():
+    with timing.Ledger() as found:
+        for _ in found.steps(range(2)):
+            pass
+    return found
+
+
+def costs():
+    return fit_costs(made_up(SEEN, noise=0.02))
+
+
+def epochs():
+    predicted = SimpleNamespace(low=0.9, high=1.1, seconds=1.0, binds="loader")
+    point = tclab.Point(device="cpu")
+    return [SimpleNamespace(point=point, predicted=predicted, measured_seconds=1.0, ratio=1.0)]
+
+
+def kernels():
+    lines = {"kernel": ["dense", "edge_mask"], "bytes": [1e6, 2e6], "flop": [1e7, 1e6], "flops": [1e9, 1e8]}
+    return pd.DataFrame({**lines, "share": [0.5, 0.1]})
+
+
+def published(root):
+    return lab.published_figures(root / "data_samples" / "published_measurements.csv")
+
+
+OF_ROWS = {
+    "accumulation": lambda _: lab.accumulation(ranks()),
+    "advice_chart": lambda _: lab.advice_chart(tclab.advise(framed(step("edge_mask", 1.0), step("node_mask")))),
+    "bytes_per_batch": lambda _: lab.bytes_per_batch(grid()),
+    "comparison_chart": lambda _: lab.comparison_chart(tclab.compare(grid(), grid())),
+    "cost_of_habits": lambda _: lab.cost_of_habits(framed(*rounds_of("isnan_checks", 1.5, 2))),
+    "exchange": lambda _: lab.exchange(ranks()),
+    "ratios_beside_published": lambda root: lab.ratios_beside_published(modes(), published(root)),
+    "speed_up": lambda _: lab.speed_up(ranks(), ranks()),
+    "stage_spread": lambda _: lab.stage_spread(modes()),
+    "stages": lambda _: lab.stages(framed(*point_rows("node_mask"))),
+    "step_stages": lambda _: lab.step_stages(modes()),
+    "throughput_by_batch_size": lambda _: lab.throughput_by_batch_size(grid()),
+    "throughput_by_networks": lambda _: lab.throughput_by_networks(grid()),
+    "throughput_by_strategy": lambda _: lab.throughput_by_strategy(grid()),
+    "time_against_bytes": lambda _: lab.time_against_bytes(framed(*loads("node_mask", lambda n: 0.1 * n, 1000))),
+}  # fmt: skip
+OF_THIS_MACHINE = {
+    "break_even_chart": lambda **where: lab.break_even_chart(costs(), [16, 64], deleted_share=0.01, **where),
+    "epoch_chart": lambda **where: lab.epoch_chart(epochs(), **where),
+    "held_out_chart": lambda **where: lab.held_out_chart(
+        *beside_measured(costs().predict(UNSEEN), made_up(UNSEEN)), **where),
+    "largest_batches_chart": lambda **where: lab.largest_batches_chart(
+        [sweeps.LargestBatch(tclab.Point(device="cpu"), 12, 10, 10**9, {12: "ok"})], **where),
+    "ledger_chart": lambda **where: lab.ledger_chart(ledger(), **where),
+    "race_chart": lambda **where: lab.race_chart([pair("a", "b", "FASTER")], "b", **where),
+    "roofline_chart": lambda **where: lab.roofline_chart(kernels(), Ceilings(1e9, 1e11), **where),
+    "spike_chart": lambda **where: lab.spike_chart(SpikeIn([trial("forward", 0.001, 0.00101)]), **where),
+    "winner_map": lambda **where: lab.winner_map([pair("a", "b", "FASTER", "batch 1, 2 networks")], **where),
+}  # fmt: skip
+
+
+def titles(chart):
+    title = chart.to_dict()["title"]
+    lines = title.get("subtitle", [])
+    return [title["text"], *([lines] if isinstance(lines, str) else lines)]
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_a_chart_of_rows_names_the_machine_of_the_rows(name, root):
+    said = " ".join(titles(OF_ROWS[name](root)))
+    assert "Made Up" in said, said
+    assert this_machine() not in said
+
+
+@pytest.mark.parametrize("name", OF_THIS_MACHINE)
+def test_a_chart_of_what_was_measured_here_names_this_machine_or_what_it_is_told(name):
+    said = " ".join(titles(OF_THIS_MACHINE[name]()))
+    assert str(environment()["cpu"]) in said, said
+    told = " ".join(titles(OF_THIS_MACHINE[name](where="cuda · H200")))
+    assert "cuda · H200" in told
+    assert str(environment()["cpu"]) not in told
+
+
+def test_no_public_chart_is_left_out():
+    returned = {name: str(getattr(getattr(lab, name), "__annotations__", {}).get("return")) for name in lab.__all__}
+    made = {name for name, kind in returned.items() if kind == "Any" or "alt." in kind or name.endswith("_chart")}
+    assert made == {*OF_ROWS, *OF_THIS_MACHINE, *NOT_MEASURED}
+
+
+def test_two_machines_of_a_comparison_are_both_named():
+    found = tclab.compare(framed(step()), framed(step(cpu="Other", seconds=0.05)), names=("old", "new"))
+    assert titles(lab.comparison_chart(found))[1:3] == [f"old: {MADE_UP}", "new: cpu · 2 cores · Other"]
+    assert found.where == (MADE_UP, "cpu · 2 cores · Other")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_this_machine_is_named_as_rows_name_theirs():
+    here = environment()
+    assert this_machine() == f"{here['cores']} cores · {here['cpu']}"
+    rows = framed(step(cpu=here["cpu"], cores=here["cores"]))
+    assert this_machine("cpu") == sweeps.measured_on.where_measured(rows)
+
+
+def test_advice_that_was_measured_and_is_undecided_is_hollow_and_says_so():
+    made = [
+        timing.Suggestion(name, "", 0.5, None, "model", measured=Pair("changed", "now", verdict, "", ratio=0.9))
+        for name, verdict in (("one", FASTER), ("two", UNDECIDED))
+    ]
+    spec = lab.advice_chart(timing.Advice("of a test", tuple(made), where="there")).to_dict()
+    assert spec["title"]["subtitle"][0].startswith("there · ")
+    lines = [line for data in spec["datasets"].values() for line in data if line.get("kind") == "measured"]
+    assert {line["change"]: line["word"] for line in lines} == {"one": "", "two": "undecided"}
+    points = {str(layer["transform"]): layer["mark"] for layer in spec["layer"] if layer["mark"]["type"] == "point"}
+    assert points["[{'filter': \"datum.word !== ''\"}]"]["fill"] == "white"
+    assert "fill" not in points["[{'filter': \"datum.word === ''\"}]"]
+
+
+@pytest.mark.parametrize("gamma", [[-3.0, -2.0, -1.0], [-1.0, 0.001, 0.2], [1.0, 1.1, 1.2]])
+def test_the_break_even_line_lies_within_its_band_whatever_its_sign(gamma):
+    draws = pd.DataFrame({"alpha": [0.0] * 3, "beta": [1.0] * 3, "gamma": gamma, "delta": [0.004] * 3})
+    model = sweeps.CostModel(draws.median().to_dict(), draws)
+    chart = lab.break_even_chart(model, [1, 8, 64], deleted_share=0.005)
+    drawn = [line for data in chart.to_dict()["datasets"].values() for line in data if "low" in line]
+    assert len(drawn) == 3
+    assert all(0 <= line["low"] <= line["p"] <= line["high"] for line in drawn)
+    words = lab.break_even_words(model, [1, 8, 64], 0.005)
+    assert titles(chart)[-1].split("removed, ")[1] == words.split("are removed: ")[1].rstrip(".")
+
+
+def test_the_title_of_the_break_even_chart_says_what_is_undecided():
+    draws = pd.DataFrame({"alpha": [0.0] * 3, "beta": [1.0] * 3, "gamma": [0.0, 0.1, 0.2], "delta": [0.004] * 3})
+    model = sweeps.CostModel(draws.median().to_dict(), draws)
+    said = titles(lab.break_even_chart(model, [1, 10], deleted_share=0.005))
+    assert "undecided at 10 features" in said[-1]
+    assert len(titles(lab.break_even_chart(model, [1, 10]))) == 2
+
+
+def test_a_stage_has_one_colour_in_ledgers_and_in_traces():
+    assert set(CATEGORY_COLOURS) == set(CATEGORIES)
+    assert len(set(CATEGORY_COLOURS.values())) == len(CATEGORIES)
+    same = {"model_forward": "forward", "loss_computation": "loss", "ddp_communication": "communication",
+            "graph_processing": "mask", "data_loading": "transfer"}  # fmt: skip
+    for name in ("backward", "optimizer", *same):
+        assert CATEGORY_COLOURS[name] == STAGE_COLOURS[same.get(name, name)]
+    others = {CATEGORY_COLOURS[name] for name in ("tensor_ops", "cuda_kernels", "other")}
+    assert not others & set(STAGE_COLOURS.values())
