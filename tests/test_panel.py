@@ -542,7 +542,7 @@ def test_points_are_weighed_one_request_at_a_time_and_the_last_is_said(monkeypat
     ask.later(["third"])
     assert begun.wait(30)
     threading.Timer(0.2, go_on.set).start()
-    ask.end()  # Run is pressed: it waits until the cores are free
+    ask.end(60)  # Run is pressed: it waits until the cores are free
     assert go_on.is_set()
     assert said[3:] == [""]
 

@@ -29,7 +29,7 @@ def points_table(rows: pd.DataFrame) -> str:
         return ""
     head = "".join(
         f'<th style="{_CELL};font-weight:600">{name}</th>'
-        for name in ("strategy", "batch", "networks", "step [ms] [quartiles]", "samples/s", "bytes a batch")
+        for name in ("strategy", "batch", "networks", "step [ms]<br>[quartiles]", "samples/s", "bytes<br>a batch")
     )
     lines = []
     for _, row in steps.iloc[: -_SHOWN - 1 : -1].iterrows():

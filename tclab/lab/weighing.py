@@ -42,12 +42,16 @@ class Weighing:
             self._cancel()
             self._say("")
 
-    def end(self) -> None:
-        """Have nothing more weighed, and wait until nothing is: for one point's while at most."""
+    def end(self, at_most_seconds: float = 1.0) -> None:
+        """Have nothing more weighed, and wait until nothing is.
+
+        Not longer than so many seconds, since somebody waits: one point is left to be weighed then, beside a child
+        that has its gate and its warm-up before any step is timed.
+        """
         with self._saying:
             self._cancel()
-        with self._busy:
-            pass
+        if self._busy.acquire(timeout=at_most_seconds):
+            self._busy.release()
 
     def _cancel(self) -> None:
         self._stop.set()
