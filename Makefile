@@ -11,7 +11,7 @@ BIN := .venv/bin
 RUN := runs/sweep
 # parameters of the sweep notebook, for example: make sweep PARAMETERS="-p graph ../shared/data"
 PARAMETERS ?= -p scale 0.2 -p budget_seconds 240
-# tests run in so many processes; a file, or a notebook, is one's alone
+# tests run in so many processes; a file, or a notebook, is one's alone, the longest first (tests/conftest.py)
 BESIDE ?= -n 2 --dist loadfile
 NOTEBOOKS ?= notebooks/*.ipynb
 
@@ -21,7 +21,8 @@ setup: .venv/ready
 
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -r requirements.lock
+	# a module is compiled when it is first imported: most of what is installed never is
+	$(BIN)/python -m pip install --quiet --no-compile -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
@@ -33,7 +34,7 @@ sweep: setup
 	@echo "executed notebook: $(RUN)/sweep.ipynb; rows: $(RUN)/rows; charts: $(RUN)/*.png"
 
 test: lint types
-	$(BIN)/python -m pytest tests $(BESIDE) --durations=15
+	$(BIN)/python -m pytest tests $(BESIDE) --no-loadscope-reorder --durations=15
 	TCLAB_RUNS=$$(mktemp -d) $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=300 \
 		-W ignore notebooks $(BESIDE)
 
@@ -56,7 +57,8 @@ record: setup
 lock:
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet torch==2.13.0
-	.venv-lock/bin/python -m pip install --quiet '.[notebook,data,lightning,slurm,dev]'
+	# later ones of jsonschema have rfc3987-syntax, whose import is 2 s of every notebook that altair is in
+	.venv-lock/bin/python -m pip install --quiet '.[notebook,data,lightning,slurm,dev]' 'jsonschema<4.25'
 	(echo "# every version exactly; made by: make lock"; \
 		.venv-lock/bin/python -m pip freeze --exclude tclab | sed 's/^\(torch==[0-9.]*\)+cpu$$/\1/') > requirements.lock
 	rm -rf .venv-lock

@@ -18,20 +18,18 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
-
-import torch
 
 from tclab.sweeps import Point, close_children, run
 from tclab.sweeps.allocators import ALLOCATORS
 from tclab.sweeps.rig import rig
+from tclab.sweeps.roofline import clock_of
 
 
 def ratios(arms: dict[str, Point], rounds: int) -> dict[str, list[float]]:
     """Return the seconds a sample of each arm's step, round by round; the arms take turns."""
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    clock = clock_of("cpu")
     seconds: dict[str, list[float]] = {name: [] for name in arms}
     with ExitStack() as stack:
         steps: dict[str, Callable[[], object]] = {}

@@ -25,6 +25,31 @@ settings.load_profile("tclab")
 ROOT = Path(__file__).resolve().parents[1]
 
 
+# Files that take minutes, the longest first: with several processes none is left alone with one at the end.
+LONGEST = (
+    "test_notebooks.py",
+    "test_browser.py",
+    "test_sweep.py",
+    "test_slurm.py",
+    "test_race.py",
+    "test_launched.py",
+    "test_fits.py",
+    "test_habits.py",
+    "test_epoch.py",
+    "test_loading.py",
+    "test_trace_nesting.py",
+    "test_panel.py",
+    "test_ranks.py",
+    "test_equality.py",
+    "test_shared_graph.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_process_is_left():
     """After the last test, and after all other fixtures: whatever was started has ended."""
@@ -38,6 +63,14 @@ def no_process_is_left():
 @pytest.fixture(scope="session")
 def root() -> Path:
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def full():
+    """The synthetic cell at its real size, which takes seconds to make."""
+    import tclab
+
+    return tclab.CellGraph.synthetic(1.0)
 
 
 @pytest.fixture

@@ -143,17 +143,52 @@ class Exchanged:
     def frame(self):
         import pandas as pd
 
-        return pd.DataFrame({"exposed_seconds": [0.3] * 8, "waiting_seconds": [0.1] * 8})
+        return pd.DataFrame(
+            {
+                "exposed_seconds": [0.4] * 8,
+                "exposed_waiting_seconds": [self.late] * 8,
+                "waiting_seconds": [0.5] * 8,  # most of it is hidden behind the backward
+            }
+        )
+
+    def __init__(self, late=0.1):
+        self.late = late
 
 
 def test_what_ranks_wait_for_is_a_bound_on_what_can_be_gained():
     from tclab.timing.advising import _exchange
 
     exposed, waiting = _exchange(account(8, forward=1.0, scatter=0), Exchanged())
-    assert exposed.ratio == pytest.approx(0.7)
+    assert exposed.ratio == pytest.approx(0.7)  # waiting for a late rank is no exchange
     assert waiting.ratio == pytest.approx(0.9)
+    assert waiting.why == "Waiting for the slowest rank takes 10% [10%, 10%] of a step."
     (left,) = _exchange(account(8, forward=0.7, communication=0.3, scatter=0), Exchanged())
     assert left.change == "give every rank as much to do"  # the ledger's own stage tells the other
+    both = account(8, forward=0.6, communication=0.3, waiting=0.1, scatter=0)
+    assert _exchange(both, Exchanged()) == []
+    assert {one.change: one.ratio for one in rules(both)[0]} == {
+        "let the exchange of gradients overlap: other buckets, or fewer exchanges (no_sync)": pytest.approx(0.7),
+        "give every rank as much to do": pytest.approx(0.9),
+    }
+    assert _exchange(account(8, forward=1.0, scatter=0), Exchanged(late=None)) == []  # nobody called finish()
+
+
+def test_rows_of_ranks_that_wait_for_one_another_say_so():
+    made = point_rows("node_mask", ranks=2, backend="gloo")
+    whole = next(row for row in made if (row["stage"], row["where"]) == ("step", "host"))
+    late = [0.2 * seconds for seconds in whole["samples_seconds"]]
+    made.append({**made[0], "stage": "waiting", "samples_seconds": late, "median_seconds": float(np.median(late))})
+    found = tclab.advise(frame(table(made)))
+    (one,) = [one for one in found.suggestions if one.change == "give every rank as much to do"]
+    assert one.ratio == pytest.approx(0.8)
+
+
+def test_a_limit_on_cores_is_no_room_for_workers():
+    rows = point_rows("edge_mask", cores=16, cpu_limit_cores=2.0)
+    said = str(tclab.advise(frame(table(rows))))
+    assert "2 cores have no room for another" in said
+    free = str(tclab.advise(frame(table(point_rows("edge_mask", cores=16)))))
+    assert "load with " in free
 
 
 # ---- from rows

@@ -6,13 +6,17 @@ import textwrap
 from datetime import datetime
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tclab import InputError, Point, lab
 from tclab.masking import registry
 from tclab.sweeps import Costs, EpochError, close_children, predict_epoch, run_epoch
 from tclab.sweeps.epoch import BOTH, COMPUTE, LOADER, TRAINING_SAMPLES, full_steps, read_epoch
+from tclab.sweeps.epoch_costs import _touch
+from tclab.sweeps.rig import rig
 from tclab.training import Machinery, Speeds, simulate
 
 seconds = st.floats(0.001, 10.0)
@@ -114,6 +118,29 @@ def test_machinery_is_paid_where_it_is_due():
 def test_what_no_loader_can_be_is_refused(fields):
     with pytest.raises(InputError, match="expected"):
         simulate([1.0], [1.0], **fields)
+
+
+class Reading(TorchDispatchMode):
+    """Sees which memory is summed."""
+
+    def __init__(self):
+        super().__init__()
+        self.storages = set()
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        if op.overloadpacket is torch.ops.aten.sum:
+            self.storages.add(args[0].untyped_storage().data_ptr())
+        return op(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("micro_batch", [None, 2])
+def test_all_that_a_batch_holds_is_read_to_say_what_taking_it_costs(micro_batch):
+    with rig(tiny(batch_size=4, workers=0, micro_batch=micro_batch).resolved(), 4) as here:
+        batch = next(here.batches()).batch
+    with Reading() as reading:
+        _touch(batch)
+    assert len(batch.held) == (1 if micro_batch is None else 2)
+    assert reading.storages == {tensor.untyped_storage().data_ptr() for tensor in batch.held}
 
 
 # ---- the prediction

@@ -1,18 +1,20 @@
 """`fastest`: every mix of kernels is right, what calibration finds is kept, and a choice by hand goes before it."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import tclab
 from tclab import masking
+from tclab.masking import calibration
 from tclab.masking.calibration import Choice, cache_path, keep_choice, kept_choice, print_choices
 from tclab.masking.fastest import Fastest
 from tclab.models import HeteroCell
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps import Point
-from tclab.sweeps.rig import rig
+from tclab.sweeps.rig import _tune_once, rig
 from tclab.training.gate import norm_error
 
 GRAPH = tclab.CellGraph.synthetic(0.01, seed=4, metabolism=False).select(["physical", "regulatory"])
@@ -56,7 +58,7 @@ def test_a_calibration_is_made_once_and_kept(monkeypatch, capsys):
     first = Fastest(GRAPH)
     first.tune(3, "float32", "cpu")
     assert {"physical sparse", "physical dense", "delta", "shared"} <= set(first.choice.seconds)
-    assert not first.choice.by_hand
+    assert str(first.choice).endswith("(timed)")
     monkeypatch.setattr("tclab.masking.calibration._timed", None)  # nothing is timed again
     second = Fastest(GRAPH)
     second.tune(3, "float32", "cpu")
@@ -66,7 +68,7 @@ def test_a_calibration_is_made_once_and_kept(monkeypatch, capsys):
 
 
 def test_a_choice_by_hand_goes_before_what_would_be_found():
-    wanted = Choice(("physical",), delta=False, by_hand=True)
+    wanted = Choice(("physical",), delta=False)
     keep_choice(GRAPH, 3, "float32", "cpu", wanted)
     strategy = Fastest(GRAPH)
     strategy.tune(3, "float32", "cpu")
@@ -80,7 +82,7 @@ def test_a_choice_by_hand_goes_before_what_would_be_found():
 
 
 def test_a_spoilt_or_foreign_file_is_made_again(cache):
-    keep_choice(GRAPH, 3, "float32", "cpu", Choice(by_hand=True))
+    keep_choice(GRAPH, 3, "float32", "cpu", Choice())
     assert kept_choice(GRAPH, 3, "float32", "cpu") is not None
     every = json.loads(cache_path().read_text())
     cache_path().write_text(json.dumps({"another machine": next(iter(every.values()))}))
@@ -97,8 +99,47 @@ def test_a_spoilt_or_foreign_file_is_made_again(cache):
     assert kept_choice(GRAPH, 3, "float32", "cpu") is None
 
 
-def test_both_halves_of_a_point_choose_alike():
-    point = Point(strategy="fastest", scale=0.01, networks=2, batch_size=3, workers=0, device="cpu").resolved()
-    with rig(point, 3) as here:
+def test_what_is_timed_is_what_runs(monkeypatch):
+    timed = []
+
+    def least(arms, rounds):  # dense products, and differences, come out fastest
+        return {name: 1.0 if name.endswith("dense") or name == "delta" else 2.0 for name in arms}
+
+    monkeypatch.setattr(calibration, "_SPARSEST", float("inf"))
+    monkeypatch.setattr(calibration, "least_seconds", least)
+    monkeypatch.setattr(calibration, "_Layers", lambda view, x: timed.append(view))
+    strategy = Fastest(GRAPH, depth=1)
+    strategy.tune(3, "float32", "cpu")
+    runs = strategy.view(strategy.batch(SAMPLES))
+    differences, shared = timed
+    assert set(differences.dense) == set(shared.dense) == set(runs.dense) == set(GRAPH.networks)
+    assert type(differences) is type(runs)
+    assert len(differences._steps) == len(runs._steps) == 1
+
+
+POINT = Point(strategy="fastest", scale=0.01, networks=2, batch_size=3, workers=0, device="cpu")
+
+
+def test_a_point_is_tuned_once_and_both_its_halves_choose_alike(monkeypatch):
+    tuned = []
+    tune = Fastest.tune
+    monkeypatch.setattr(Fastest, "tune", lambda *given, **more: (tuned.append(given), tune(*given, **more)))
+    with rig(POINT.resolved(), 3) as here:
         assert here.data.strategy.choice == here.step.strategy.choice
         here.run(here.batches(), steps=1)
+    assert len(tuned) == 1
+
+
+def test_ranks_choose_what_the_first_one_does(monkeypatch):
+    said = []
+
+    def first(text):
+        said.append(text())
+        return said[0]
+
+    _tune_once(loading := Fastest(GRAPH), POINT, SimpleNamespace(from_first=first))
+    assert loading.choice.seconds
+    monkeypatch.setattr(calibration, "_timed", None)  # another rank times nothing, and has no file of its own
+    cache_path().unlink()
+    _tune_once(other := Fastest(GRAPH), POINT, SimpleNamespace(from_first=lambda text: said[0]))
+    assert other.choice == loading.choice

@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 import tclab
 from tclab import masking
 from tclab.masking import calibration
-from tclab.sweeps import Fits, Point, fitting, largest_batch, sweep
+from tclab.sweeps import Fits, Point, expected_batch_bytes, fitting, largest_batch, sweep
 from tclab.sweeps import run as run_point
 from tclab.sweeps.batch_limit import bisected
 from tclab.sweeps.fitting import fits
@@ -21,6 +21,26 @@ SMALL = {"scale": 0.05, "networks": 2, "workers": 0, "device": "cpu", "warmup": 
 def point_of(strategy, **more):
     model = {} if masking.get(strategy).masks_graph else {"model": "dango"}
     return Point(strategy=strategy, **{"batch_size": 4, **SMALL, **model, **more}).resolved()
+
+
+@pytest.fixture
+def own_store():
+    class OwnStore(masking.Strategy):
+        name = "test_own_store"
+        stores = True
+
+        def prepare(self, perturbations, folder, *, progress=None):
+            self.kept = perturbations
+
+        def encode(self, indices, lost):
+            return self.kept.deletions
+
+        def view(self, batch):
+            raise NotImplementedError
+
+    masking.register(OwnStore)
+    yield
+    masking.registry._STRATEGIES.pop("test_own_store")
 
 
 @pytest.mark.parametrize("strategy", masking.names())
@@ -79,7 +99,7 @@ def test_nothing_is_timed_to_say_what_fits_and_a_choice_that_is_kept_is_weighed(
     untuned = fits(point)
     assert not list(tmp_path.iterdir())
     graph = point.cell_graph()
-    choice = calibration.Choice(tuple(graph.networks), delta=False, by_hand=True)
+    choice = calibration.Choice(tuple(graph.networks), delta=False)
     calibration.keep_choice(graph, 4, "float32", "cpu", choice)
     assert fits(point).batch < untuned.batch  # no differences are carried
     assert fits(point_of("fastest", deleted=1)).batch != fits(point).batch  # nothing is kept for it
@@ -103,6 +123,20 @@ def test_a_gpu_keeps_norms_in_float32_under_autocast():
             held[dtype, device] = fitting._weighed(point_of("node_mask", dtype=dtype), device, ()).step.peak
     assert held["float32", "cuda"] == held["float32", "cpu"]
     assert held["bfloat16", "cpu"] < held["bfloat16", "cuda"] < held["float32", "cuda"]
+
+
+def test_gradients_that_are_added_up_are_held_while_a_step_runs_and_the_optimizers_state_stays():
+    one, two, many = (fits(point_of("node_mask", networks=1, accumulate=number)) for number in (1, 2, 7))
+    assert one.kept == two.kept == many.kept > 2 * one.model  # AdamW's two averages, and what the strategy keeps
+    assert many.step == two.step
+    assert one.step < two.step <= one.step + 1.1 * one.model  # beside the next batch's activations
+
+
+def test_what_is_stored_and_not_described_is_not_weighed(own_store):
+    point = point_of("test_own_store")
+    assert expected_batch_bytes(point) is None
+    with pytest.raises(tclab.InputError, match="give it a method `shapes`"):
+        fits(point)
 
 
 def test_shared_memory_is_ranks_times_workers_times_prefetch_times_batch():
@@ -164,7 +198,7 @@ def test_the_largest_batch_is_found_by_processes_that_may_die():
     told = []
     found = largest_batch(point, memory_bytes=4 * 10**9, most=1, on_try=lambda *news: told.append(news))
     assert (found.size, found.tried, told) == (1, {1: "ok"}, [(1, "ok")])
-    none = largest_batch(replace(point, scale=1.0), memory_bytes=10**8, most=1)
+    none = largest_batch(point, memory_bytes=10**8, most=1)  # not even the imports
     assert none.size == none.expected == 0
     assert none.tried[1] != "ok"
     assert "0 in 0.1 GB (expected 0; tried 1: " in str(none)

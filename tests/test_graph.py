@@ -9,11 +9,6 @@ from tclab import CellGraph, InputError
 from tclab.graph import NETWORK_SIZES, Network
 
 
-@pytest.fixture(scope="module")
-def full():
-    return CellGraph.synthetic(1.0, seed=0)
-
-
 def test_full_size_has_the_published_nodes_and_edges(full):
     assert full.num_nodes["gene"] == 6_607
     assert full.num_edges == 2_423_370

@@ -1,6 +1,7 @@
 """The original's habits: each does what it names, and changes nothing that it must not change."""
 
 import dataclasses
+from functools import cache
 
 import pytest
 import torch
@@ -234,11 +235,16 @@ def test_habits_keep_the_parameters_their_names_and_their_order(graph, model, ha
         assert torch.equal(ours, theirs)
 
 
+@pytest.fixture(scope="module")
+def gate_with(graph):
+    """The gate of each habit, made once for all strategies."""
+    return cache(lambda habit: gate(tclab.models.get("hetero_cell_production"), graph, habits=(habit,)))
+
+
 @pytest.mark.parametrize("habit", tclab.models.get("hetero_cell_production").habits)
 @pytest.mark.parametrize("strategy", ["node_mask", "edge_mask", "subgraph"])
-def test_the_gate_tells_an_exact_habit_from_one_that_is_not(graph, habit, strategy):
-    kind = tclab.models.get("hetero_cell_production")
-    result = gate(kind, graph, habits=(habit,)).compare(strategy)
+def test_the_gate_tells_an_exact_habit_from_one_that_is_not(gate_with, habit, strategy):
+    result = gate_with(habit).compare(strategy)
     assert result.passed is HABITS[habit].exact
     if not HABITS[habit].exact:
         assert result.fp64_error > 1e-3

@@ -246,12 +246,12 @@ def test_a_rank_that_fails_is_named_with_its_last_words_and_the_sweep_goes_on(ow
     start = running._started
     monkeypatch.setattr(running, "_started", lambda *a: launches.append(start(*a)) or launches[-1])
     points = [tiny(strategy=name) for name in ("rank_killed", "rank_greedy", "rank_hangs", "node_mask")]
-    frame = tclab.sweep(points, results=tmp_path / "rows", hang_seconds=20)
+    frame = tclab.sweep(points, results=tmp_path / "rows", hang_seconds=10)
     status = frame[frame["stage"] == "step"].set_index("strategy")["status"].to_dict()
     assert status["rank_killed"] == "failed: rank 1 killed by SIGKILL; its last words: a rank's last words"
     assert status["rank_greedy"].startswith("failed: rank 1 ran out of memory; its last words: ")
     assert "allocate" in status["rank_greedy"]
-    assert status["rank_hangs"].startswith("failed: rank 1 hung: no rank moved for 20 s, and it was at mask")
+    assert status["rank_hangs"].startswith("failed: rank 1 hung: no rank moved for 10 s, and it was at mask")
     assert "own_ranks.py" in status["rank_hangs"]
     assert status["node_mask"] == "ok"
     *gone, kept = launches
@@ -260,6 +260,9 @@ def test_a_rank_that_fails_is_named_with_its_last_words_and_the_sweep_goes_on(ow
     listening = sockets_of(pids_of(kept))
     assert listening
     _stop_ends_all_ranks(kept)
+    until = time.monotonic() + 10  # the system closes what a process had open after its command is gone
+    while listening & sockets() and time.monotonic() < until:
+        time.sleep(0.05)
     assert not listening & sockets()
 
 

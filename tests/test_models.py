@@ -18,11 +18,6 @@ def parameters(model):
 
 
 @pytest.fixture(scope="module")
-def full():
-    return tclab.CellGraph.synthetic(1.0)
-
-
-@pytest.fixture(scope="module")
 def small():
     return tclab.CellGraph.synthetic(0.03)
 

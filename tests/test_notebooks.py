@@ -6,9 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import altair as alt
 import pytest
 import torch
 
+from tclab import InputError
 from tclab.sweeps import Results, read_rows
 from tclab.sweeps.epoch import read_epoch
 
@@ -99,6 +101,13 @@ def test_epoch_runs_headlessly_and_keeps_predictions_beside_what_was_measured(tm
     assert any("image/png" in output.get("data", {}) for output in shown["chart"])
 
 
+def test_a_bad_parameter_stops_the_notebook_with_one_clear_line(tmp_path):
+    wrong = ("strategies", "nodemask")
+    done = papermill(ROOT / "notebooks" / "sweep.ipynb", tmp_path / "out.ipynb", *SMALL, wrong)
+    assert done.returncode == 1
+    assert "unknown strategy 'nodemask'; did you mean 'node_mask'" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
@@ -107,10 +116,17 @@ def test_epoch_runs_headlessly_and_keeps_predictions_beside_what_was_measured(tm
         ("graph", "nowhere", "expected 'synthetic' or a folder that exists"),
     ],
 )
-def test_a_bad_parameter_stops_the_notebook_with_one_clear_line(name, value, words, tmp_path):
-    done = papermill(ROOT / "notebooks" / "sweep.ipynb", tmp_path / "out.ipynb", *SMALL, (name, value))
-    assert done.returncode == 1
-    assert words in done.stderr
+def test_no_cell_runs_anything_with_a_bad_parameter(name, value, words):
+    """The notebook's own cells, in this process: a kernel for each bad value would take most of a minute."""
+    cells = json.loads((ROOT / "notebooks" / "sweep.ipynb").read_text())["cells"]
+    here, through = {}, []
+    with alt.renderers.enable(alt.renderers.active), pytest.raises(InputError, match=words):  # noqa: PT012
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                exec("".join(cell["source"]), here)
+                through.append(cell["id"])
+                here |= {name: value} if cell["id"] == "parameters" else {}
+    assert through == ["parameters", "imports"]
 
 
 def test_sweep_runs_on_the_real_yeast_networks(tmp_path, shared_data):

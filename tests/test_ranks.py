@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -97,9 +98,9 @@ def test_a_batch_is_shared_out_in_order_evenly_and_whole(number, ranks):
 def test_ranks_share_the_cores(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr("tclab.sweeps.torchrun.cpu_limit_cores", lambda: None)
+    monkeypatch.setattr(sys.modules["tclab.timing.environment"], "cpu_limit_cores", lambda: None)
     assert [threads_of(ranks) for ranks in (1, 2, 3, 4, 6, 8, 16)] == [8, 4, 2, 2, 1, 1, 1]
-    monkeypatch.setattr("tclab.sweeps.torchrun.cpu_limit_cores", lambda: 2.0)
+    monkeypatch.setattr(sys.modules["tclab.timing.environment"], "cpu_limit_cores", lambda: 2.0)
     assert [threads_of(ranks) for ranks in (1, 2, 4)] == [2, 1, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert threads_of(1) == 1

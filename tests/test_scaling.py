@@ -60,6 +60,7 @@ def test_ranks_that_cannot_be_are_one_clear_line(points, ranks, words):
         ({"gpus": 2}, "gpus is 2, expected none"),
         ({"batch_sizes": "1,2"}, "batch_sizes is '1,2', expected none"),
         ({"steps": "4,8"}, "steps is '4,8', expected one value"),
+        ({"steps": "auto"}, "steps is 'auto', expected a whole number"),
         ({"machines": "1,2"}, "machines is '1,2', expected one value"),
     ],
 )

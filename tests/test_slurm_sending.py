@@ -16,9 +16,8 @@ from tclab.masking import registry
 from tclab.sweeps import Results, meeting, running, slurm, slurm_queue, sweeping
 from tclab.sweeps.gpus import ranks_on_machines
 from tclab.sweeps.results import WHERE
-from tclab.sweeps.rows import table
+from tclab.sweeps.rows import not_measured, table
 from tclab.sweeps.slurm_options import checked, machine_of, minutes_of
-from tclab.sweeps.sweeping import not_measured
 from tclab.sweeps.tickets import Landed, Sent, Tickets, name_of, words_of
 
 submitit = pytest.importorskip("submitit")

@@ -79,8 +79,8 @@ def test_the_size_that_is_told_is_near_the_size_that_comes(length, tmp_path):
     assert found <= size.disk_bytes <= 1.6 * found + (1 << 20)
 
 
-def test_whole_masks_of_the_real_dataset_are_805_gb_and_nothing_is_built_to_know_it():
-    graph = tclab.CellGraph.synthetic(1.0, metabolism=False)
+def test_whole_masks_of_the_real_dataset_are_805_gb_and_nothing_is_built_to_know_it(full):
+    graph = full.without_metabolism()
     size = masking.get("stored_mask")(graph).store_size(Deletions.nothing(332_313))
     assert size.value_bytes == 332_313 * 2_423_370
     assert str(size) == "332,313 samples, 805 GB (806 GB on disk)"

@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 import torch
 
@@ -16,8 +18,8 @@ def batch_of(strategy, graph, size, **options):
     return loading.batch(perturbations)
 
 
-def test_bytes_of_a_batch_of_28_at_full_size():
-    graph = tclab.CellGraph.synthetic(1.0, metabolism=False)
+def test_bytes_of_a_batch_of_28_at_full_size(full):
+    graph = full.without_metabolism()
     edge_mask = batch_of("edge_mask", graph, 28)
     assert edge_mask.edge_bytes == 1_153_524_120
     assert edge_mask.bytes == pytest.approx(1.155e9, rel=1e-3)
@@ -123,6 +125,29 @@ def test_a_strategy_of_ones_own_is_one_class_and_one_call(monkeypatch, small):
         masking.register(type("Nameless", (Strategy,), {}))
     with pytest.raises(tclab.InputError, match="is no subclass"):
         masking.register(int)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "looked_up"),
+    [
+        ("delta", {"depth": 1, "limit": 0.25}, "_outgoing"),
+        ("gene_mask_cache", {"most": 7, "collation": "pyg"}, "_packed"),
+        ("sampled_edges", {"share": 0.5}, None),
+        ("gpu_mask", {"ship_edges": True}, None),
+    ],
+)
+def test_a_strategy_on_another_graph_has_its_settings_and_nothing_looked_up_in_the_first(
+    name, settings, looked_up, small
+):
+    loading = masking.get(name)(small.without_metabolism(), **settings)
+    loading.batch(synthetic_perturbations(loading.graph, 2))
+    for half in (loading, pickle.loads(pickle.dumps(loading))):  # a spawned worker has the second
+        other = half.on(graph := tclab.CellGraph.synthetic(0.02, metabolism=False))
+        assert {key: getattr(other, key) for key in settings} == settings
+        assert other.graph is graph
+        if looked_up:
+            assert getattr(loading, looked_up)
+            assert not getattr(other, looked_up)
 
 
 def test_the_deleted_node_type_is_a_parameter():

@@ -27,7 +27,7 @@ def tiny(**fields):
     )
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def no_child_is_left():
     yield
     close_children()
@@ -300,9 +300,10 @@ def test_a_point_that_runs_out_of_memory_is_oom_and_the_next_one_runs(tmp_path):
 
 
 def test_a_child_killed_from_outside_is_a_failure_and_replaced(tmp_path):
-    tclab.run(tiny())
     from tclab.sweeps import running
 
+    close_children()
+    tclab.run(tiny())
     (child,) = running._children.values()
     os.kill(child.pid, signal.SIGKILL)
     time.sleep(0.2)

@@ -133,6 +133,72 @@ def test_conditions_tell_what_the_machine_tells_and_none_for_the_rest(monkeypatc
     assert with_gpu["gpu_power_watts"] is None
 
 
+def test_the_gpu_that_cuda_sees_is_the_one_that_is_looked_at(monkeypatch):
+    module = sys.modules["tclab.timing.conditions"]
+    asked = []
+
+    class Listening(Nvml):
+        nvmlDeviceGetHandleByIndex = staticmethod(asked.append)
+
+        @staticmethod
+        def nvmlDeviceGetHandleByUUID(name):
+            raise Nvml.NVMLError(f"no {name}")
+
+    monkeypatch.setattr(module, "_nvml", lambda: Listening)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 1")
+    conditions(), conditions(gpu=1)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    conditions(gpu=2)
+    assert asked == [3, 1, 2]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-gone")
+    assert conditions()["gpu_clock_mhz"] is None
+
+
+def groups(folder, monkeypatch, own, **files):
+    """Have a process in the control group `own`; the files of each group are given by its path, / as __."""
+    module = sys.modules["tclab.timing.conditions"]
+    (folder / "own").write_text(f"1:cpu:/old\n0::{own}\n")
+    for path, texts in files.items():
+        group = folder / "groups" / path.strip("_").replace("__", "/")
+        group.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (group / name).write_text(text)
+    monkeypatch.setattr(module, "_OWN_GROUP", folder / "own")
+    monkeypatch.setattr(module, "_GROUPS", folder / "groups")
+    return module
+
+
+def memory(limit, used, cached=0):
+    return {"memory.max": limit, "memory.current": f"{used}", "memory.stat": f"anon 5\ninactive_file {cached}\n"}
+
+
+def test_the_narrowest_limit_of_a_jobs_groups_holds(tmp_path, monkeypatch):
+    module = groups(
+        tmp_path,
+        monkeypatch,
+        "/slurm/job_7/step_0",
+        slurm=memory("max", 9 << 20) | {"cpu.max": "max 100000"},
+        slurm__job_7=memory(f"{8 << 20}", 3 << 20, 1 << 20)
+        | {"cpu.max": "150000 100000", "cpu.stat": "nr_throttled 4"},
+        slurm__job_7__step_0=memory("max", 1 << 20) | {"cpu.max": "400000 100000", "cpu.stat": "nr_throttled 0"},
+        elsewhere=memory("1", 1),
+    )
+    assert module.memory_limit_bytes() == 8 << 20
+    assert module.memory_available_bytes() == conditions()["memory_available_bytes"] == 6 << 20
+    assert environment()["memory_bytes"] == 8 << 20
+    assert (conditions()["throttled_periods"], environment()["cpu_limit_cores"]) == (4, 1.5)
+    assert sys.modules["tclab.timing.environment"].usable_cores() == 1
+
+
+def test_without_limits_the_machine_is_what_there_is(tmp_path, monkeypatch):
+    module = groups(tmp_path, monkeypatch, "/not/seen/from/in/here", _={"memory.stat": ""})
+    assert module.memory_limit_bytes() is module.cpu_limit_cores() is conditions()["throttled_periods"] is None
+    if os.path.exists("/proc/meminfo"):
+        assert module.memory_available_bytes() > 0
+    assert sys.modules["tclab.timing.environment"].cores_within(None, 2.0) is None
+    assert sys.modules["tclab.timing.environment"].cores_within(8, 0.5) == 1
+
+
 def run(code):
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True

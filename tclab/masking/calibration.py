@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,19 +44,23 @@ class Choice:
 
     - `dense`: the networks whose sums are dense products; the others' are sparse ones.
     - `delta`: carry what differs from the wild type through the first layers.
-    - `seconds`: what was timed: kernel → the least of a few calls, forward and backward.
-    - `by_hand`: it was set, not found.
+    - `seconds`: what was timed: kernel → the least of a few calls, forward and backward; `None` for a
+      choice that was set by hand.
     """
 
     dense: tuple[str, ...] = ()
     delta: bool = False
     seconds: dict[str, float] | None = None
-    by_hand: bool = False
 
     def __str__(self) -> str:
         networks = f"dense: {', '.join(self.dense)}" if self.dense else "every network sparse"
-        how = "set by hand" if self.by_hand else "timed"
+        how = "timed" if self.seconds else "not timed"
         return f"{networks}; {'delta' if self.delta else 'shared product'} ({how})"
+
+    @staticmethod
+    def from_dict(fields: Mapping[str, Any]) -> Choice:
+        """Return the choice of its fields, as they come back from JSON."""
+        return Choice(**{**fields, "dense": tuple(fields["dense"])})
 
 
 def cache_path() -> Path:
@@ -79,7 +83,7 @@ def _kept() -> dict[str, Any]:
 def _choice_of(found: Any) -> Choice | None:
     """Return the choice that a file holds; `None` for what another version wrote."""
     try:
-        return Choice(**{**found, "dense": tuple(found["dense"])})
+        return Choice.from_dict(found)
     except (TypeError, KeyError):
         return None
 
@@ -148,7 +152,7 @@ def calibrated(
     batch_size: int,
     dtype: str,
     device: str,
-    delta: Callable[[Deletions], View],
+    delta: Callable[[CellGraph, Deletions, Sequence[str]], View],
     *,
     deleted: int = DELETED,
     width: int = WIDTH,
@@ -159,7 +163,7 @@ def calibrated(
 
     - `dtype`: as `Point` has it. `device`: "cpu" or "cuda".
     - `deleted`: nodes that a sample deletes. `width`: features a row.
-    - `delta`: from deletions to the view that carries differences, on the device.
+    - `delta`: from the graph on the device, deletions and the dense networks to the view that carries differences.
     """
     found = kept_choice(graph, batch_size, dtype, device, deleted=deleted, width=width)
     if found is None:
@@ -173,7 +177,7 @@ def _timed(
     batch_size: int,
     dtype: torch.dtype,
     device: str,
-    delta: Callable[[Deletions], View],
+    delta: Callable[[CellGraph, Deletions, Sequence[str]], View],
     deleted: int,
     width: int,
 ) -> Choice:
@@ -193,7 +197,7 @@ def _timed(
             dense.append(name)
     deletions = synthetic_perturbations(graph.to("cpu"), min(batch_size, _SAMPLES), deleted=deleted).deletions
     x = torch.randn(graph.num_nodes[graph.deleted_type], width, device=device).to(dtype).requires_grad_()
-    differences = delta(deletions)
+    differences = delta(graph, deletions, dense)
     assert isinstance(differences, SharedView)
     shared = SharedView(graph, differences.lost, dense=dense)
     views = {"delta": _Layers(differences, x), "shared": _Layers(shared, x)}

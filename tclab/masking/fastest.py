@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from dataclasses import asdict
+from typing import Any
 
 from torch import Tensor
 
@@ -32,12 +33,8 @@ class Fastest(Delta):
 
     def __init__(self, graph: CellGraph, *, choice: Choice | None = None, **options: Any) -> None:
         super().__init__(graph, **options)
-        self.choice = choice or Choice(tuple(graph.networks)[1::2], delta=True, by_hand=True)
+        self.choice = choice or Choice(tuple(graph.networks)[1::2], delta=True)
         self._given = choice is not None
-
-    def on(self, graph: CellGraph) -> Self:
-        """Return this strategy on another graph, with the kernels that were chosen for this one."""
-        return type(self)(graph, choice=self.choice, ship_edges=self.ship_edges, collation=self.collation)
 
     def tune(
         self,
@@ -54,17 +51,24 @@ class Fastest(Delta):
             return
         asked = (self.graph.to("cpu"), batch_size, dtype, device)
         if timing:
-            self.choice = calibrated(*asked, self._differences(device), deleted=deleted, width=width)
+            self.choice = calibrated(*asked, self._differences, deleted=deleted, width=width)
         else:
             self.choice = kept_choice(*asked, deleted=deleted, width=width) or self.choice
 
-    def _differences(self, device: str) -> Any:
-        def view(deletions: Deletions) -> View:
-            here = Delta(self.graph.to("cpu"))
-            batch = here.batch(Perturbations(deletions, Tensor(len(deletions)).zero_()))
-            return Delta(self.graph.to(device)).view(batch.to(device))
+    def chosen(self) -> dict[str, Any]:
+        """Return the choice, as JSON can hold it."""
+        return asdict(self.choice)
 
-        return view
+    def use(self, chosen: dict[str, Any]) -> None:
+        """Take the choice that another half, or another rank's, made."""
+        self.choice = Choice.from_dict(chosen)
+
+    def _differences(self, graph: CellGraph, deletions: Deletions, dense: Sequence[str]) -> View:
+        """Return the view that would run if differences were carried, on a graph where it is timed."""
+        choice = Choice(tuple(dense), delta=True)
+        here = type(self)(self.graph.to("cpu"), **{**self._settings, "choice": choice})
+        batch = here.batch(Perturbations(deletions, Tensor(len(deletions)).zero_()))
+        return here.on(graph).view(batch.to(graph.device))
 
     def encode(self, indices: Sequence[int], lost: dict[str, Deletions]) -> Any:
         """Return what `delta` does, where differences are carried."""

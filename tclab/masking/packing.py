@@ -90,13 +90,19 @@ def _empty(size: int) -> Tensor:
         return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(size))
 
 
+def shared_memory_free() -> int | None:
+    """Return how many bytes of shared memory are free; `None` where the system does not tell."""
+    return shutil.disk_usage(_SHARED).free if _SHARED.is_dir() else None
+
+
 @contextmanager
 def shared_memory(size: int) -> Iterator[None]:
     """Make something of so many bytes in shared memory, or say that it does not fit.
 
     **Raises:** `SharedMemoryError` with the bytes that are needed and those that are free.
     """
-    if _SHARED.is_dir() and size > shutil.disk_usage(_SHARED).free:
+    free = shared_memory_free()
+    if free is not None and size > free:
         raise _too_little(size)
     try:
         yield
@@ -107,8 +113,8 @@ def shared_memory(size: int) -> Iterator[None]:
 
 
 def _too_little(size: int) -> SharedMemoryError:
-    free = shutil.disk_usage(_SHARED).free
     return SharedMemoryError(
-        f"a batch needs {size:,} bytes of shared memory, and {_SHARED} has {free:,} free: use fewer workers, a "
-        "smaller prefetch_factor or batch, no workers at all, or give it more (docker run --shm-size)"
+        f"a batch needs {size:,} bytes of shared memory, and {_SHARED} has {shared_memory_free() or 0:,} free: "
+        "use fewer workers, a smaller prefetch_factor or batch, no workers at all, or give it more "
+        "(docker run --shm-size)"
     )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from tclab.errors import unknown
+from tclab.errors import InputError, unknown
 from tclab.graph import CellGraph
 from tclab.masking.batch import Batch
 from tclab.masking.lost import lost_by
@@ -44,6 +44,14 @@ class Strategy(ABC):
     one_view: ClassVar[bool] = False  # an earlier view must be closed before the next is made
     collations: ClassVar[tuple[str, ...]] = ("lean",)  # "lean": all tensors in one, each written once
 
+    _settings: dict[str, Any]
+
+    def __new__(cls, *given: Any, **settings: Any) -> Self:
+        """Remember the settings that a strategy is made with, for `on`."""
+        made = super().__new__(cls)
+        made._settings = {name: value for name, value in settings.items() if name != "graph"}
+        return made
+
     def __init__(self, graph: CellGraph, *, ship_edges: bool = False, collation: str = "lean") -> None:
         if collation not in self.collations:
             raise unknown(f"collation of {self.name}", collation, self.collations)
@@ -57,13 +65,18 @@ class Strategy(ABC):
         """Write what `encode` will read, where the strategy keeps anything on disk; see `build_store`."""
 
     def on(self, graph: CellGraph) -> Self:
-        """Return this strategy on another graph, with the same settings."""
-        return type(self)(graph, ship_edges=self.ship_edges, collation=self.collation)
+        """Return this strategy on another graph, with the settings that it was made with, and what `tune` chose.
+
+        It is made anew, so that nothing is in it that was looked up in this graph.
+        """
+        other = type(self)(graph, **self._settings)
+        other.use(self.chosen())
+        return other
 
     def tune(  # noqa: B027
         self, batch_size: int, dtype: str, device: str, *, deleted: int = 3, width: int = 64, timing: bool = True
     ) -> None:
-        """Choose what is fastest for batches of a size, where the strategy has a choice; both its halves must.
+        """Choose what is fastest for batches of a size, where the strategy has a choice; `on` hands it on.
 
         **Arguments:**
 
@@ -71,6 +84,13 @@ class Strategy(ABC):
         - `deleted`: nodes that a sample deletes. `width`: features a row.
         - `timing`: time what is not known; without, what is known decides, or else what the strategy began with.
         """
+
+    def chosen(self) -> Any:
+        """Return what `tune` chose, as JSON can hold it; `None` for a strategy that has no choice."""
+        return None
+
+    def use(self, chosen: Any) -> None:  # noqa: B027
+        """Take what another half, or another rank's, says that it has `chosen`."""
 
     def close(self) -> None:  # noqa: B027
         """Let go of what `prepare` opened."""
@@ -107,13 +127,21 @@ class Strategy(ABC):
     ) -> tuple[Mapping[str, Tensor | Piece], dict[str, Any]]:
         """Return what `pack` returns for some samples, for the shapes and dtypes alone: to weigh a batch.
 
-        It is made and packed unless a strategy knows its shapes otherwise.
+        It is made and packed unless a strategy knows its shapes otherwise, as one that `stores` must.
+
+        **Raises:** `InputError` for a strategy that reads what `prepare` wrote, and has no `shapes` of its own.
         """
+        if self.stores:
+            raise InputError(
+                f"strategy {self.name!r} reads what it has stored, so what a batch holds is not known before it is "
+                "run; give it a method `shapes`"
+            )
         return self.pack(lost, self.encode(indices, lost))
 
     def look_up(self, indices: Sequence[int], lost: dict[str, Deletions]) -> None:
         """Make what samples are looked up in, as the process that encodes the first of them does."""
-        self.encode(indices, lost)
+        if not self.stores:
+            self.encode(indices, lost)
 
     def outline(self, indices: Sequence[int], lost: dict[str, Deletions]) -> Batch:
         """Return the batch of some samples with tensors that have a shape and no values, on the device "meta"."""

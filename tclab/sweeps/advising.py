@@ -17,8 +17,9 @@ from tclab.sweeps.run_verdicts import ratio_of_runs, samples_of_runs
 from tclab.sweeps.trying import tried
 from tclab.timing import Advice, Ledger, Suggestion
 from tclab.timing import advise as advise_loop
-from tclab.timing.advice import AT_BEST, MEASURED, ranked
-from tclab.timing.advising import WORTH, StepAccount, rules, thin, waits_words
+from tclab.timing.advice import MEASURED, ranked
+from tclab.timing.advising import WORTH, StepAccount, bound, rules, thin, waits_words
+from tclab.timing.environment import cores_within
 from tclab.timing.warmup import NOT_STEADY
 
 # Fields whose other values in the rows are changes worth trying. The rest say what is computed, or how much of it.
@@ -148,7 +149,7 @@ def _account(ok: pd.DataFrame, base: pd.DataFrame) -> StepAccount:
         {name: seconds for name, seconds in together.items() if len(seconds) == len(every)},
         None if plain(first["workers"]) is None else int(first["workers"]),
         None if made.empty else float(made.median()),
-        plain(first["cores"]),
+        cores_within(plain(first["cores"]), plain(first["cpu_limit_cores"])),
         cuda,
     )
 
@@ -223,17 +224,15 @@ def _evidence(base: pd.Series, row: pd.Series, samples: list[Any], own: list[Any
 def _bytes(account: StepAccount, base: pd.DataFrame) -> list[Suggestion]:
     """Suggest `node_mask`, which carries no edge, where edges are most of what travels and a step waits for it."""
     row = base.iloc[0]
-    share, (low, high) = account.share("wait", "transfer")
+    share, ends = account.share("wait", "transfer")
     bytes_, edges = plain(row["batch_bytes"]), plain(row["edge_bytes"])
-    if low < WORTH or not bytes_ or not edges or edges < _EDGES * bytes_ or thin(account) is not None:
+    if ends[0] < WORTH or not bytes_ or not edges or edges < _EDGES * bytes_ or thin(account) is not None:
         return []
     why = (
         f"Edges are {edges:,} of a batch's {bytes_:,} bytes, and loading and transfer take {share:.0%} of a step; "
-        "what else it changes is not in this."
+        "what else it changes is not in this"
     )
-    ends = (max(0.0, 1 - high), 1 - low)
-    change = f"node_mask in place of {row['strategy']}"
-    return [Suggestion(change, why, 1 - share, ends, AT_BEST, {"strategy": "node_mask"})]
+    return [bound(f"node_mask in place of {row['strategy']}", why, share, ends, strategy="node_mask")]
 
 
 def _waits(base: pd.DataFrame) -> list[str]:

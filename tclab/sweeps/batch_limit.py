@@ -68,7 +68,7 @@ def largest_batch(
 
     **Arguments:**
 
-    - `point`: its own batch size means nothing. Two steps of it are run.
+    - `point`: its own batch size means nothing. Three steps of it are run: cold, audited and timed.
     - `memory_bytes`: of a training process, in all.
     - `most`: no larger batch is tried.
     - `on_try`: told of each try.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
 from tclab.graph import NETWORK_SIZES
 from tclab.graph.synthetic import NUM_GENES
+from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.own_code import own_code
@@ -22,7 +21,7 @@ _MOST_BEND = 2.0  # bytes an edge at the smaller scale over those at the larger,
 def expected_batch_bytes(point: Point) -> int | None:
     """Return about how many bytes will travel with each batch of a point; `None` where only running it tells.
 
-    The strategy makes two batches on small synthetic graphs; edges grow with the graph's edges, the rest with
+    The strategy outlines two batches on small synthetic graphs; edges grow with the graph's edges, the rest with
     its nodes. A user's own strategy is asked in the same way. A folder is read for its sizes.
     """
     own = tuple(own_code(point).items())
@@ -61,15 +60,12 @@ def _rates(
     for scale in _SMALL:
         small = Point(model=model, strategy=strategy, scale=scale, deleted=deleted, ship_edges=ship_edges)
         graph = replace(small, networks=None).cell_graph()
-        perturbations = synthetic_perturbations(graph, _SAMPLES, deleted=deleted, seed=0)
+        deletions = synthetic_perturbations(graph, _SAMPLES, deleted=deleted, seed=0).deletions
         loading = strategy_of(strategy)(graph, ship_edges=ship_edges)
-        with tempfile.TemporaryDirectory(prefix="tclab-") as place:
-            try:
-                loading.prepare(perturbations, Path(place) / "store")
-                batch = loading.batch(perturbations)
-                carried = (batch.edge_bytes, batch.bytes - batch.edge_bytes)
-            finally:
-                loading.close()
+        if loading.stores and type(loading).shapes is Strategy.shapes:
+            return None
+        batch = loading.outline(range(_SAMPLES), loading.lost_by(deletions))
+        carried = (batch.edge_bytes, batch.bytes - batch.edge_bytes)
         found.append((graph.num_edges, graph.num_nodes[graph.deleted_type], *carried))
     (fewer, few, on_fewer, least), (edges, many, on_edges, most) = found
     if on_fewer * edges > _MOST_BEND * on_edges * fewer:

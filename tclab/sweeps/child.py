@@ -83,12 +83,11 @@ def failed(error: BaseException) -> str:
 def prepared(request: dict[str, Any]) -> tuple[Point, dict[str, Any]]:
     """Return a request's point, all that it needs imported, and the columns that say where and when it was run."""
     from tclab import __version__
+    from tclab.sweeps.own_code import import_own
     from tclab.sweeps.point import Point
     from tclab.timing import environment
 
-    sys.path[:] = [*sys.path, *(folder for folder in request["path"] if folder not in sys.path)]
-    for module in request["modules"]:  # where strategies and models of the user's own are registered
-        importlib.import_module(module)
+    import_own(request["modules"], request["path"])
     stamp = {
         **environment(),
         "tclab": __version__,

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import chain, repeat
-from pathlib import Path
 from typing import Any
 
 from tclab.errors import InputError
 from tclab.masking import get as strategy_of
 from tclab.sweeps.allocators import ALLOCATORS
 from tclab.sweeps.measure import gate_of
-from tclab.sweeps.own_code import own_modules
+from tclab.sweeps.own_code import import_own, own_modules
 from tclab.sweeps.point import Point
 from tclab.sweeps.rig import Rig, rig
 from tclab.timing import Ledger, NoLedger, Race, Races, race, race_cells
@@ -37,15 +34,13 @@ def step_of(text: str) -> Callable[[], None]:
 
     **Arguments:**
 
-    - `text`: JSON of the point's `to_dict()`, and of what must be imported to know it, `modules` and the `path`
-      they are on, where its strategy or model is a user's own.
+    - `text`: JSON of the point's `to_dict()`, and of the `modules` that must be imported to know it, where its
+      strategy or model is a user's own.
 
     **Raises:** `InputError` for a strategy that does not give what `subgraph` gives.
     """
     told = json.loads(text)
-    sys.path[:] = [*sys.path, *(folder for folder in told["path"] if folder not in sys.path)]
-    for module in told["modules"]:
-        importlib.import_module(module)
+    import_own(told["modules"])
     return _step(Point.from_dict(told["point"]), _open)
 
 
@@ -84,16 +79,9 @@ def _arms(points: Mapping[str, Point], opened: ExitStack | None) -> dict[str, An
         return {name: _step(point, opened) for name, point in resolved.items()}
     return {
         name: "tclab.sweeps.contest:step_of:"
-        + json.dumps({"point": point.to_dict(), **_own(point)}, sort_keys=True)
+        + json.dumps({"modules": own_modules(point), "point": point.to_dict()})
         for name, point in resolved.items()
     }
-
-
-def _own(point: Point) -> dict[str, list[str]]:
-    """Return what another process must import to know a point, and the folders where it is found."""
-    modules = own_modules(point)
-    roots = [Path(sys.modules[name].__file__ or "").resolve().parents[name.count(".")] for name in modules]
-    return {"modules": modules, "path": sorted({str(root) for root in roots})}
 
 
 @contextmanager

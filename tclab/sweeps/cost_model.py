@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 from tclab.errors import InputError
@@ -236,6 +235,8 @@ def _solved(measured: pd.DataFrame) -> dict[str, float]:
     times = np.concatenate(seconds)
     matrix = np.concatenate(rows) / times[:, None]  # relative errors: a small cell counts as much as a large one
     scale = matrix.max(axis=0)
+    from scipy.optimize import nnls  # late, as no child that runs a point needs it
+
     found, _ = nnls(matrix / np.where(scale > 0, scale, 1.0), np.ones(len(times)))
     return dict(zip(names, (found / np.where(scale > 0, scale, 1.0)).tolist(), strict=True))
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -23,6 +21,7 @@ from tclab.sweeps.measure import gate_of
 from tclab.sweeps.point import Point
 from tclab.sweeps.rig import Rig, rig
 from tclab.sweeps.running import answer_of
+from tclab.sweeps.whole_files import write_whole
 from tclab.timing import conditions, environment, raw_clock_ns
 from tclab.training import simulate
 from tclab.training.habits import inexact
@@ -298,14 +297,4 @@ def _epoch(here: Rig, steps: int, folder: Path) -> Path:
 
 
 def _keep(path: Path, fields: dict[str, Any]) -> None:
-    """Write a JSON file under another name, see it onto the disk, and rename it when it is whole."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-", suffix=".json")
-    try:
-        with os.fdopen(handle, "w") as file:
-            json.dump(fields, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, json.dumps(fields, indent=1), onto_disk=True)

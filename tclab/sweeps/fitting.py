@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -15,11 +13,12 @@ from torch import Tensor
 from tclab.graph import CellGraph, Network
 from tclab.masking import get as strategy_of
 from tclab.masking.calibration import cache_stamp
-from tclab.masking.packing import INLINE_BYTES
+from tclab.masking.packing import INLINE_BYTES, shared_memory_free
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.own_code import files_of
 from tclab.sweeps.point import Point
 from tclab.sweeps.rig import tune
+from tclab.timing.conditions import conditions, memory_available_bytes
 from tclab.training import Step
 from tclab.training.step import WITHOUT_MODEL
 from tclab.training.weighing import Weighed, outlined, weigh
@@ -30,7 +29,6 @@ PROCESS_BYTES = 520 * 1024**2
 # How much more than what is held glibc's heap takes, where tensors of many sizes come and go: measured by
 # benchmarks/memory.py, with both models and batches of 2 to 16. Blocks that are mapped one by one leave no holes.
 HEAP_SHARE = {"default": 1 / 3, "keep_pages": 1 / 3, "map_each": 0.0}
-_SHARED = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,8 @@ class Fits:
     - `shared`: what all ranks' workers hold ready in shared memory.
     - `process`: the training process before it has a point, and without CUDA.
     - `graph`: the graph's edges, and what is looked up in them by a process that makes its own batches.
-    - `model`: the weights. `kept`: what stays on the device from step to step beside them, the gradients' and the
-      optimizer's among it. `step`: the most that one step holds beside all these.
+    - `model`: the weights. `kept`: what stays on the device from step to step beside them, the optimizer's state
+      among it. `step`: the most that one step holds beside all these, its gradients among it.
     - `heap`: what the host's allocator keeps beside them, of blocks that came and went.
     - `ranks`: processes; all but `shared` is one rank's.
     - `on_host`: the model and the steps are on the CPU.
@@ -134,7 +132,6 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     found = _weighed(_sized(point), point.device, (*files_of(point).items(), cache_stamp()))
     on_host = point.device == "cpu"
     in_flight = point.ranks * point.workers * (point.prefetch_factor or 0)
-    shared_limit = shutil.disk_usage(_SHARED).free if _SHARED.is_dir() else None
     return Fits(
         batch=found.batch,
         shared=0 if found.batch <= INLINE_BYTES else in_flight * found.batch,
@@ -146,8 +143,8 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
         heap=int(HEAP_SHARE[point.allocator] * (found.step.kept + found.step.peak)) if on_host else 0,
         ranks=point.ranks,
         on_host=on_host,
-        host_limit=_available() if memory_bytes is None else memory_bytes,
-        shared_limit=shared_limit,
+        host_limit=memory_available_bytes() if memory_bytes is None else memory_bytes,
+        shared_limit=shared_memory_free(),
         device_limit=None if on_host else _device_bytes(),
         on_device=2 if point.double_buffer else 1,
     )
@@ -217,25 +214,8 @@ def _bytes_in(value: Any) -> int:
     return 0
 
 
-def _available() -> int | None:
-    """Return how many bytes this machine, or container, has left; `None` where it does not tell."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        return None
-    try:
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text()) - int((group / "memory.current").read_text())
-        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        limit += int(stat.get("inactive_file", 0))  # cached files, which the system gives back when asked
-    except (OSError, ValueError):  # no limit, or no such file
-        return free
-    return min(free, limit)
-
-
-def _device_bytes() -> int:
-    import torch
-
-    free: int = torch.cuda.mem_get_info()[0]
-    return free
+def _device_bytes() -> int | None:
+    """Return what the first GPU has left, by its driver: torch would start CUDA in this process to say it."""
+    now = conditions()
+    total, used = now["gpu_memory_total_bytes"], now["gpu_memory_used_bytes"]
+    return int(total) - int(used) if total is not None and used is not None else None

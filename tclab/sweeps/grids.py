@@ -36,7 +36,11 @@ def listed(name: str, value: Listed) -> list[Any]:
     return found
 
 
-def _number(name: str, value: Any) -> int:
+def whole(name: str, value: Any) -> int:
+    """Return a whole number as it is.
+
+    **Raises:** `InputError` for anything else.
+    """
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{name} is {value!r}, expected a whole number")
     return value
@@ -93,14 +97,14 @@ def grid(
     """
     if device not in DEVICES:
         raise unknown("device", device, DEVICES)
-    machines = _number("machines", one("machines", machines))
+    machines = whole("machines", one("machines", machines))
     device, ranks = ranks_on_machines(gpus, gpus_per_node, machines, device)
     large = device == "cuda"
     every = strategies == "auto"
     exact = [name for name in strategy_names() if strategy_of(name).exact]
     wanted = exact if every else [str(name) for name in listed("strategies", strategies)]
     sizes = ([1, 4, 16, 32, 64] if large else [1, 2, 4, 8]) if batch_sizes == "auto" else None
-    sizes = [_number("batch_sizes", b) for b in listed("batch_sizes", batch_sizes)] if sizes is None else sizes
+    sizes = [whole("batch_sizes", b) for b in listed("batch_sizes", batch_sizes)] if sizes is None else sizes
     counts = _networks(networks)
     common = {
         "graph": graph,
@@ -108,7 +112,7 @@ def grid(
         "device": device,
         "ranks": ranks,
         "machines": machines,
-        "steps": (20 if large else 3) if steps == "auto" else _number("steps", one("steps", steps)),
+        "steps": (20 if large else 3) if steps == "auto" else whole("steps", one("steps", steps)),
         "seed": seed,
     }
     axes = {name: _axis(name, value) for name, value in {"mode": mode, **more}.items()}

@@ -7,6 +7,8 @@ import socket
 import time
 from pathlib import Path
 
+from tclab.sweeps.whole_files import write_whole
+
 # The variable that names the file for the point under way; set on every machine of a job that has several.
 MEETING = "TCLAB_MEETING"
 _LOOK_SECONDS = 0.2
@@ -14,10 +16,7 @@ _FAILED, _OVER = ".failed", ".over"
 
 
 def _write(text: str, suffix: str = "") -> None:
-    path = Path(os.environ[MEETING] + suffix)
-    whole = path.with_name(f"{path.name}.{os.getpid()}.writing")
-    whole.write_text(text)
-    os.replace(whole, path)
+    write_whole(Path(os.environ[MEETING] + suffix), text)
 
 
 def _read(suffix: str) -> str | None:

@@ -10,7 +10,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from scipy.stats import trim_mean
 
 from tclab.training import Batches, Speeds
 
@@ -135,4 +134,6 @@ def _mean_within(made: list[tuple[int, int]], windows: list[tuple[int, int]]) ->
 
 
 def _mean(times: list[Any]) -> float:
+    from scipy.stats import trim_mean  # a second of imports, which every child that runs a point would wait for
+
     return float(trim_mean(times, _TRIM))

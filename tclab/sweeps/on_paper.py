@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tclab.errors import InputError
+from tclab.training import BUCKET_MB
 
 MEBIBYTE = 2**20
 _DRAWS = 2000
@@ -67,7 +68,7 @@ def step_on_paper(
     gradient_bytes: float,
     ranks: int,
     link: Link,
-    bucket_cap_mb: float = 25.0,
+    bucket_cap_mb: float = BUCKET_MB,
     slowdown: float = 1.0,
     seed: int = 0,
 ) -> OnPaper:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,22 @@ def own_modules(point: Point) -> list[str]:
                 "put it in a file of its own (%%writefile my_strategy.py) and import that"
             )
     return list(named.values())
+
+
+def imports_of(*points: Point) -> dict[str, list[str]]:
+    """Return what another process must import to know some points, as a request's fields; see `import_own`.
+
+    **Raises:** as `own_modules`.
+    """
+    modules = sorted({module for point in points for module in own_modules(point)})
+    return {"modules": modules, "path": [folder for folder in sys.path if folder] + [os.getcwd()]}
+
+
+def import_own(modules: Sequence[str], path: Sequence[str] = ()) -> None:
+    """Import, in another process, the modules where strategies and models of the user's own are registered."""
+    sys.path[:] = [*sys.path, *(folder for folder in path if folder not in sys.path)]
+    for module in modules:
+        import_module(module)
 
 
 def own_code(point: Point) -> dict[str, str]:

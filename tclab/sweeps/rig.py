@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -63,10 +64,23 @@ class Rig:
         return run(self.step, batches, steps=steps, ledger=told)
 
 
-def tune(half: Strategy, point: Point, device: str, *, timing: bool = True) -> None:
-    """Have a strategy choose what is fastest for a point; see `Strategy.tune`."""
+def tune(loading: Strategy, point: Point, device: str, *, timing: bool = True) -> None:
+    """Have a strategy's half that loads choose what is fastest for a point; see `Strategy.tune`."""
     size = min(point.batch_size, point.micro_batch or point.batch_size)
-    half.tune(size, point.dtype, device, deleted=point.deleted, width=point.hidden or WIDTH, timing=timing)
+    loading.tune(size, point.dtype, device, deleted=point.deleted, width=point.hidden or WIDTH, timing=timing)
+
+
+def _tune_once(loading: Strategy, point: Point, together: Together | None) -> None:
+    """Tune for all ranks of a point on the first: others would disturb its clock, and might choose otherwise."""
+    if together is None:
+        tune(loading, point, point.device)
+        return
+
+    def chosen() -> str:
+        tune(loading, point, point.device)
+        return json.dumps(loading.chosen())
+
+    loading.use(json.loads(together.from_first(chosen)))
 
 
 @contextmanager
@@ -82,9 +96,8 @@ def rig(point: Point, samples: int, together: Together | None = None) -> Iterato
     perturbations = synthetic_perturbations(graph, samples * point.ranks, deleted=point.deleted, seed=point.seed)
     kind = strategy_of(point.strategy)
     loading = kind(graph, ship_edges=point.ship_edges, collation=point.collation)
-    viewing = kind(graph.to(point.device), ship_edges=point.ship_edges)
-    for half in (loading, viewing):
-        tune(half, point, point.device)
+    _tune_once(loading, point, together)
+    viewing = loading.on(graph.to(point.device))
     with _place(together) as place:
         loading.prepare(perturbations, place / "store")
         try:

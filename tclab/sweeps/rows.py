@@ -172,6 +172,11 @@ def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([dict(row) for row in rows], schema=SCHEMA)
 
 
+def not_measured(point: Point, status: str) -> pa.Table:
+    """Return the row of a point that was not measured, with why."""
+    return table([{**columns_of(point), "stage": "step", "status": status}])
+
+
 def frame(rows: pa.Table) -> pd.DataFrame:
     """Return a table as a DataFrame whose missing values stay missing (pandas' nullable types)."""
     made: pd.DataFrame = rows.to_pandas(types_mapper=_NULLABLE.get)

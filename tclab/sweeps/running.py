@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -21,9 +20,9 @@ from tclab.sweeps.asked_child import Child
 from tclab.sweeps.gpus import check_enough, device_of, gpus, listed
 from tclab.sweeps.launched import HANG_SECONDS, Launched
 from tclab.sweeps.meeting import call, end, fail, failure, over
-from tclab.sweeps.own_code import files_of, own_modules
+from tclab.sweeps.own_code import files_of, imports_of
 from tclab.sweeps.point import Point
-from tclab.sweeps.rows import columns_of, frame, table
+from tclab.sweeps.rows import frame, not_measured, table
 
 # The children must import the tclab that their parent runs, also where that one is not installed.
 SOURCE = Path(__file__).resolve().parents[2]
@@ -79,11 +78,7 @@ def close_children() -> None:
 
 def request_of(point: Point) -> dict[str, Any]:
     """Return what a process that runs points is asked for a resolved one."""
-    return {
-        "point": point.to_dict(),
-        "modules": own_modules(point),
-        "path": [p for p in sys.path if p] + [os.getcwd()],
-    }
+    return {"point": point.to_dict(), **imports_of(point)}
 
 
 def rows_of(
@@ -92,15 +87,13 @@ def rows_of(
     """Return the rows of one point as an arrow table; see `run`."""
     reason = point.skipped()
     if reason is not None:
-        return table([{**columns_of(point), "stage": "step", "status": reason}])
+        return not_measured(point, reason)
     point = point.resolved()
     if point.machines > 1:
         answer = run_on_machines(point, 0, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
     else:
         answer = answer_of(point, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
-    if isinstance(answer, str):
-        answer = [{**columns_of(point), "stage": "step", "status": answer}]
-    return table(answer)
+    return not_measured(point, answer) if isinstance(answer, str) else table(answer)
 
 
 def _key(point: Point, memory_bytes: int | None) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from tclab.errors import InputError
 from tclab.masking import get as strategy_of
 from tclab.models import get as model_of
-from tclab.sweeps.grids import Listed, grid, listed, one
+from tclab.sweeps.grids import Listed, grid, listed, one, whole
 from tclab.sweeps.point import Point
 
 
@@ -68,7 +68,7 @@ def _points(choices: list[tuple[int, int, int]], more: dict[str, Any]) -> list[P
     for name in ("accumulate", "gpus", "batch_sizes"):
         if name in more:
             raise InputError(f"{name} is {more[name]!r}, expected none: ranks and batch_size decide it")
-    steps = one("steps", more.get("steps", 8))
+    steps = whole("steps", one("steps", more.get("steps", 8)))
     named = [str(name) for name in listed("strategies", more.get("strategies", "node_mask,indices"))]
     found = []
     for ranks, size, accumulate in choices:
@@ -76,6 +76,12 @@ def _points(choices: list[tuple[int, int, int]], more: dict[str, Any]) -> list[P
             served = [n for n in named if strategy_of(n).masks_graph == model_of(model).reads_masked_graph]
             if served:
                 own = {"models": model, "strategies": served, "batch_sizes": size, "gpus": ranks}
-                fields = {"networks": "all", **more, **own, "steps": steps * accumulate, "accumulate": accumulate}
+                fields: dict[str, Any] = {
+                    "networks": "all",
+                    **more,
+                    **own,
+                    "steps": steps * accumulate,
+                    "accumulate": accumulate,
+                }
                 found += grid(**fields)
     return found

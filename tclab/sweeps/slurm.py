@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 import uuid
 import warnings
@@ -20,15 +19,15 @@ import pyarrow as pa
 from tclab.errors import InputError, unknown
 from tclab.sweeps import slurm_queue
 from tclab.sweeps.launched import HANG_SECONDS
-from tclab.sweeps.own_code import own_modules
+from tclab.sweeps.own_code import imports_of
 from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
-from tclab.sweeps.rows import SCHEMA, frame
+from tclab.sweeps.rows import SCHEMA, frame, not_measured
 from tclab.sweeps.running import SOURCE
 from tclab.sweeps.slurm_job import work
 from tclab.sweeps.slurm_options import checked, machine_of
 from tclab.sweeps.slurm_queue import Job, NoAnswerError
-from tclab.sweeps.sweeping import Progress, failed_or_oom, not_measured
+from tclab.sweeps.sweeping import Progress, failed_or_oom
 from tclab.sweeps.tickets import Sent, Tickets, name_of, words_of
 
 _LOOK_SECONDS = 0.5  # between looks at the folder
@@ -120,7 +119,7 @@ class _Sweep:
         where = {**machine_of(self.options), "cluster": cluster}
         self.where = where
         self.names = {name_of(point, where): point for point in points}
-        modules = {module for point in points for module in own_modules(point)}
+        imports = imports_of(*points)
         with self.tickets.locked():
             jobs = slurm_queue.jobs()
             missing = []
@@ -142,11 +141,9 @@ class _Sweep:
             for machines in dict.fromkeys(self.names[name].machines for name in missing):
                 those = [name for name in missing if self.names[name].machines == machines]
                 for begin in range(0, len(those), most * points_per_job):
-                    self._send(
-                        those[begin : begin + most * points_per_job], machines, points_per_job, sorted(modules)
-                    )
+                    self._send(those[begin : begin + most * points_per_job], machines, points_per_job, imports)
 
-    def _send(self, names: list[str], machines: int, points_per_job: int, modules: list[str]) -> None:
+    def _send(self, names: list[str], machines: int, points_per_job: int, imports: dict[str, list[str]]) -> None:
         """Send points as one array of jobs, each on so many machines."""
         groups = [names[i : i + points_per_job] for i in range(0, len(names), points_per_job)]
         submission = f"{slurm_queue.PREFIX}{uuid.uuid4().hex[:12]}"
@@ -160,8 +157,7 @@ class _Sweep:
                 "points": {name: self.names[name].to_dict() for name in group},
                 "options": self.asked,
                 "where": self.where,
-                "modules": modules,
-                "path": [p for p in sys.path if p] + [os.getcwd()],
+                **imports,
             })
             for group in groups
         ]  # fmt: skip

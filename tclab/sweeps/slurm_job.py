@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
-import sys
 from types import FrameType
 from typing import Any
 
 from tclab.errors import InputError
 from tclab.sweeps.meeting import MEETING, call_off, called
+from tclab.sweeps.own_code import import_own
 from tclab.sweeps.point import Point
 from tclab.sweeps.results import WHERE, Results, key_of
 from tclab.sweeps.running import abandon, close_children, run_on_machines
@@ -32,9 +31,7 @@ def work(request: str) -> None:
     signal.signal(signal.SIGTERM, _end)  # submitit ignores it, and a cancelled job would linger
     asked: dict[str, Any] = json.loads(request)
     os.environ[WHERE] = json.dumps(asked["where"])
-    sys.path[:] = [*sys.path, *(folder for folder in asked["path"] if folder not in sys.path)]
-    for module in asked["modules"]:  # where strategies and models of the user's own are registered
-        importlib.import_module(module)
+    import_own(asked["modules"], asked["path"])
     tickets = Tickets(Results(asked["results"]))
     node, this_run = os.environ.get("SLURM_NODEID", "0"), _this_run()
     for name, fields in asked["points"].items():

@@ -17,7 +17,7 @@ from tclab.sweeps.fitting import fits
 from tclab.sweeps.launched import HANG_SECONDS
 from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
-from tclab.sweeps.rows import SCHEMA, columns_of, frame, table
+from tclab.sweeps.rows import SCHEMA, frame, not_measured
 from tclab.sweeps.running import rows_of
 
 EXECUTORS = ("local", "slurm")
@@ -153,8 +153,3 @@ def sweep(
         if progress is not None:
             progress(Progress(done, len(wanted), point, rows, kept))
     return frame(pa.concat_tables(found))
-
-
-def not_measured(point: Point, status: str) -> pa.Table:
-    """Return the row of a point that was not measured, with why."""
-    return table([{**columns_of(point), "stage": "step", "status": status}])

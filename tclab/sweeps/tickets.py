@@ -6,7 +6,6 @@ import fcntl
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from tclab.sweeps.point import Point
 from tclab.sweeps.results import Results
 from tclab.sweeps.rows import SCHEMA_VERSION
 from tclab.sweeps.stamps import folder_stamp
+from tclab.sweeps.whole_files import write_whole
 from tclab.timing import environment
 
 # What the submitting side knows of the software that a job will run; the machine is the job's to know.
@@ -154,10 +154,7 @@ class Tickets:
         return found
 
     def _write(self, name: str, what: dict[str, Any]) -> None:
-        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".writing-", suffix=".json")
-        with os.fdopen(handle, "w") as file:
-            json.dump(what, file)
-        os.replace(temporary, self.folder / name)
+        write_whole(self.folder / name, json.dumps(what))
 
 
 def words_of(log_folder: Path, job: str | None) -> str | None:

@@ -19,8 +19,7 @@ class Together:
     **Arguments:**
 
     - `store`: torchrun's, which all ranks reach.
-    - `rank`, `ranks`: which one, of how many. `local_rank`: on its own node. `node`: its number.
-    - `backend`: "gloo" or "nccl".
+    - `rank`, `ranks`: which one, of how many. `local_rank`: on its own node.
     """
 
     def __init__(self, store: Any, rank: int, ranks: int) -> None:
@@ -28,8 +27,6 @@ class Together:
         self.rank = rank
         self.ranks = ranks
         self.local_rank = int(os.environ.get("LOCAL_RANK", rank))
-        self.node = int(os.environ.get("GROUP_RANK", 0))
-        self.backend = "gloo"
         self.entered = 0  # stages so far, for whoever watches over the ranks
         self.stage = "setting up"
         self._texts = 0

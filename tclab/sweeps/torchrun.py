@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tclab.errors import InputError
-from tclab.timing.conditions import cpu_limit_cores
+from tclab.timing.environment import usable_cores
 
 
 def command(
@@ -57,7 +57,6 @@ def threads_of(ranks: int) -> int:
 
     What `OMP_NUM_THREADS` says here is the most that a rank gets.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    own = max(1, int(min(cores, cpu_limit_cores() or cores)) // ranks)
+    own = max(1, (usable_cores() or 1) // ranks)
     told = os.environ.get("OMP_NUM_THREADS", "")
     return min(own, int(told)) if told.isdigit() and int(told) else own

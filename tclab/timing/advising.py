@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tclab.timing.advice import AT_BEST, MODEL, Advice, Suggestion, ranked
+from tclab.timing.environment import usable_cores
 from tclab.timing.statistics import FEWEST, Reals, intervals
 from tclab.timing.warmup import NOT_STEADY, settled
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 WORTH = 0.05  # of a step: what takes less is not worth a change
 _MOST_OTHER = 0.2  # of a step, on no stage: more of it and the stages do not tell enough
 _PLACES = 3
+_OVERLAP = "let the exchange of gradients overlap: other buckets, or fewer exchanges (no_sync)"
+_AS_MUCH = "give every rank as much to do"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class StepAccount:
     - `whole`: seconds of each step. `stages`: stage → seconds in each step, 0 where it had none.
     - `workers`: processes that load, 0 for none; `None` where it is not known. `batch_seconds`: in which one of
       them makes a batch.
-    - `cores`: of the machine. `cuda`: the steps ran on a GPU.
+    - `cores`: that may be used. `cuda`: the steps ran on a GPU.
     """
 
     of: str
@@ -73,7 +75,7 @@ def account_of(ledger: Ledger) -> StepAccount:
         every,
         workers if made else None,
         float(np.median(batches)) if batches else None,
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        usable_cores(),
         bool(ledger.cuda),
     )
 
@@ -180,10 +182,21 @@ def _loading(account: StepAccount) -> list[Suggestion]:
     return [Suggestion(change, f"{_capital(told)}.", ratio, None, MODEL, {"workers": given})]
 
 
+def bound(change: str, why: str, share: float, ends: tuple[float, float], **setting: Any) -> Suggestion:
+    """Return what a change is worth at best, that takes a share of a step away altogether.
+
+    **Arguments:**
+
+    - `share`: 0 … 1, and `ends`: its interval.
+    """
+    low, high = ends
+    return Suggestion(
+        change, f"{_capital(why)}.", 1 - share, (max(0.0, 1 - high), min(1.0, 1 - low)), AT_BEST, setting
+    )
+
+
 def _bound(account: StepAccount, change: str, stage: str, why: str, **setting: Any) -> Suggestion:
-    share, (low, high) = account.share(stage)
-    ends = (max(0.0, 1 - high), min(1.0, 1 - low))
-    return Suggestion(change, f"{_capital(why)}.", 1 - share, ends, AT_BEST, setting)
+    return bound(change, why, *account.share(stage), **setting)
 
 
 def _capital(text: str) -> str:
@@ -214,29 +227,30 @@ _RULES = (
     _stage("mask", "make the masks where batches are loaded, or none at all"),
     _stage("clip", "clip all gradients in one call (foreach), or not at all"),
     _stage("optimizer", "a fused optimizer, or several batches to one of its steps", optimizer="fused"),
-    _stage("communication", "let the exchange of gradients overlap: other buckets, or fewer exchanges (no_sync)"),
+    _stage("communication", _OVERLAP),
+    _stage("waiting", _AS_MUCH),
     _stage("log", "log every so many steps, and read the figures together"),
 )
 
 
 def _exchange(account: StepAccount, communication: Communication) -> list[Suggestion]:
-    """Judge what a `Communication` saw beside the ledger: what is exposed, and what is waiting for a late rank."""
+    """Judge what a `Communication` saw and the ledger has no stage for."""
     frame = communication.frame()
+    if frame.empty:
+        return []
+    waiting = frame["exposed_waiting_seconds"].astype(float)
     found = []
-    for column, change, words in (
-        ("exposed_seconds", "let the exchange of gradients overlap: other buckets, or fewer exchanges (no_sync)",
-         "the exchange of gradients is exposed"),
-        ("waiting_seconds", "give every rank as much to do", "waiting for the slowest rank takes up to"),
-    ):  # fmt: skip
-        seconds = np.zeros(0) if frame.empty else frame[column].dropna().to_numpy(float)
-        if len(seconds) < FEWEST or (
-            column == "exposed_seconds" and np.any(account.stages.get("communication", 0))
-        ):
-            continue  # the ledger's own stage has it
-        shares = seconds[: len(account.whole)] / account.whole[: len(seconds)]
-        ((low, high),) = intervals([shares], [0.95])
+    for stage, seconds, change, words in (
+        ("communication", frame["exposed_seconds"] - waiting, _OVERLAP, "the exchange of gradients is exposed for"),
+        ("waiting", waiting, _AS_MUCH, "waiting for the slowest rank takes"),
+    ):
+        known = seconds.dropna().to_numpy(float)
+        if len(known) < FEWEST or np.any(account.stages.get(stage, 0)):
+            continue
+        shares = known[: len(account.whole)] / account.whole[: len(known)]
+        (ends,) = intervals([shares], [0.95])
         share = float(np.median(shares))
-        if low >= WORTH:
-            why = f"{_capital(words)} {share:.0%} [{low:.0%}, {high:.0%}] of a step."
-            found.append(Suggestion(change, why, 1 - share, (max(0.0, 1 - high), 1 - low), AT_BEST))
+        if ends[0] >= WORTH:
+            why = f"{words} {share:.0%} [{ends[0]:.0%}, {ends[1]:.0%}] of a step"
+            found.append(bound(change, why, share, ends))
     return found

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 _CPU0 = Path("/sys/devices/system/cpu/cpu0/cpufreq")
+_OWN_GROUP = Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
 
 
 def _text(path: Path) -> str | None:
@@ -45,11 +47,18 @@ def _nvml() -> Any:
 
 
 def _gpu(index: int) -> dict[str, Any]:
+    """Return what the driver tells of a GPU, by its place among those that CUDA sees."""
     nvml = _nvml()
     if nvml is None:
         return {}
     found: dict[str, Any] = {}
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    name = named[index] if index < len(named) else str(index)
+    try:
+        by_number = name.isdigit()
+        handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_number else nvml.nvmlDeviceGetHandleByUUID(name)
+    except nvml.NVMLError:  # none of that name
+        return {}
     asked = {
         "gpu_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
         "gpu_memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
@@ -75,11 +84,49 @@ def gpu_driver() -> str | None:
     return None if nvml is None else str(nvml.nvmlSystemGetDriverVersion())
 
 
+def _groups() -> list[Path]:
+    """Return the control groups (v2) that this process is in, its own first, the root last: limits of all hold."""
+    lines = (_text(_OWN_GROUP) or "").splitlines()
+    own = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
+    folder = _GROUPS / own.strip("/")
+    return [folder, *(parent for parent in folder.parents if parent.is_relative_to(_GROUPS))]
+
+
 def cpu_limit_cores() -> float | None:
-    """Return how many cores' time the container may use, or `None` without a limit (cgroup v2)."""
-    quota, _, period = (_text(Path("/sys/fs/cgroup/cpu.max")) or "").partition(" ")
-    limit, every = _number(quota), _number(period)
-    return None if limit is None or not every else limit / every
+    """Return how many cores' time the container, or the job, may use; `None` without a limit (cgroup v2)."""
+    limits = []
+    for group in _groups():
+        quota, _, period = (_text(group / "cpu.max") or "").partition(" ")
+        limit, every = _number(quota), _number(period)
+        if limit is not None and every:
+            limits.append(limit / every)
+    return min(limits, default=None)
+
+
+def memory_limit_bytes() -> int | None:
+    """Return how much memory the container, or the job, may use; `None` without a limit (cgroup v2)."""
+    limits = [_number(_text(group / "memory.max")) for group in _groups()]
+    return min((int(limit) for limit in limits if limit is not None), default=None)
+
+
+def memory_available_bytes() -> int | None:
+    """Return how much memory this machine, container or job has left; `None` where it does not tell."""
+    free = _field("/proc/meminfo", "MemAvailable")
+    if free is None:
+        return None
+    left = [int(free) * 1024]
+    for group in _groups():
+        limit, used = _number(_text(group / "memory.max")), _number(_text(group / "memory.current"))
+        if limit is not None and used is not None:
+            # files that are cached are let go when memory is asked for
+            left.append(max(0, int(limit - used + (_field(str(group / "memory.stat"), "inactive_file") or 0))))
+    return min(left)
+
+
+def _throttled() -> float | None:
+    """Return how often a limit stopped this process's groups, where it did so most."""
+    times = [_field(str(group / "cpu.stat"), "nr_throttled") for group in _groups()]
+    return max((number for number in times if number is not None), default=None)
 
 
 def conditions(gpu: int = 0) -> dict[str, float | int | str | None]:
@@ -95,13 +142,12 @@ def conditions(gpu: int = 0) -> dict[str, float | int | str | None]:
         load: float | None = os.getloadavg()[0]
     except OSError:
         load = None
-    memory = _field("/proc/meminfo", "MemAvailable")
     clock = _number(_text(_CPU0 / "scaling_cur_freq"))
     return {
         "load": load,
         "cpu_pressure_percent": _field("/proc/pressure/cpu", "some"),
-        "memory_available_bytes": None if memory is None else int(memory) * 1024,
-        "throttled_periods": _field("/sys/fs/cgroup/cpu.stat", "nr_throttled"),
+        "memory_available_bytes": memory_available_bytes(),
+        "throttled_periods": _throttled(),
         "governor": _text(_CPU0 / "scaling_governor"),
         "cpu_clock_mhz": None if clock is None else clock / 1e3,
         "gpu_clock_mhz": None,

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from tclab.timing.conditions import cpu_limit_cores, gpu_driver
+from tclab.timing.conditions import cpu_limit_cores, gpu_driver, memory_limit_bytes
 
 # What tells glibc, or a library put in its place, how to keep memory.
 _ALLOCATOR_SETTINGS = (
@@ -49,16 +49,23 @@ def _cores() -> int | None:
     return os.cpu_count()
 
 
+def usable_cores() -> int | None:
+    """Return how many cores this process may use, by its affinity and by the container's limit; at least 1."""
+    return cores_within(_cores(), cpu_limit_cores())
+
+
+def cores_within(cores: int | None, limit: float | None) -> int | None:
+    """Return how many of a machine's cores a limit on their time leaves, at least 1."""
+    return None if cores is None else max(1, int(min(cores, limit or cores)))
+
+
 def _memory_bytes() -> int | None:
     """Return the machine's memory, or the container's limit where that is lower."""
     try:
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return None
-    try:
-        return min(found, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # no limit, or no such file
-        return found
+    return min(found, memory_limit_bytes() or found)
 
 
 @cache

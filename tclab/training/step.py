@@ -170,6 +170,7 @@ class Step:
             put_on_model(self.model, self.habits)
             self.loss = kind.loss(strategy.graph, loss)
             put_on_loss(self.loss, self.habits)
+            self._loss_takes_peers = "peers" in signature(self.loss).parameters
             if gather_interval is not None:
                 if getattr(self.loss, "gather_interval", None) is None:
                     raise InputError(f"gather_interval is {gather_interval!r}, and this loss gathers at none")
@@ -305,7 +306,7 @@ class Step:
         else:
             peers = Peers.here(batch.size)
             peers = Peers(peers.rank, sizes or peers.sizes, stage)
-            if "peers" in signature(self.loss).parameters:
+            if self._loss_takes_peers:
                 loss = self.loss(output, targets, epoch=self.epoch, peers=peers)  # type: ignore[call-arg]
             else:
                 loss = self.loss(output, targets, epoch=self.epoch) * peers.share

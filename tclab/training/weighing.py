@@ -1,8 +1,9 @@
 """What a training step holds in memory, found without running it: from tensors that have shapes and no values.
 
-The step itself is run, twice, on torch's fake tensors, and every tensor is counted from its birth to its end. So
-whatever a model, a loss, a strategy's view and autograd keep is in it, checkpoints and slices too. What an
-operation takes while it runs, and gives back, is no tensor: the sums over neighbours say what they take.
+The step itself is run, twice, on torch's fake tensors, and every tensor is counted from its birth to its end. Where
+a step of the optimizer takes several batches, two stand for all. So whatever a model, a loss, a strategy's view and
+autograd keep is in it, checkpoints and slices too. What an operation takes while it runs, and gives back, is no
+tensor: the sums over neighbours say what they take.
 """
 
 from __future__ import annotations
@@ -244,15 +245,22 @@ def weigh(step: Step, batch: Batch, *, device: str = "cpu") -> Weighed:
     - `device`: whose autocast decides what is kept in bfloat16, "cpu" or "cuda".
     """
     model = sum(tensor.nbytes for tensor in (*step.model.parameters(), *step.model.buffers()))
+    step.accumulate = min(step.accumulate, 2)  # the second of several batches holds what every later one does
     with _weighing(step) as held, _AutocastOfCuda() if device == "cuda" else nullcontext():
         given = Batch.sliced([_on_cpu(part) for part in batch.slices]) if batch.slices else _on_cpu(batch)
         begin = held.now
-        step(given)
+        _update_of(step, given)
         kept = held.now - begin
         held.most = held.now
-        step(given)
+        _update_of(step, given)
         peak = held.most - held.now
     return Weighed(model, kept, peak)
+
+
+def _update_of(step: Step, batch: Batch) -> None:
+    """Run a step of the optimizer, with all the batches whose gradients it adds up."""
+    for _ in range(step.accumulate):
+        step(batch)
 
 
 def _on_cpu(batch: Batch) -> Batch:

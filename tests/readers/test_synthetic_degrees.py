@@ -12,8 +12,8 @@ from tclab.readers import sgd_features, string_dango, yeastract_pairs
 
 
 @pytest.fixture(scope="module")
-def synthetic():
-    return CellGraph.synthetic()
+def synthetic(full):
+    return full
 
 
 def test_every_network_keeps_its_exact_size(synthetic):
