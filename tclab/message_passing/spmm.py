@@ -69,8 +69,9 @@ def columns(x: Tensor, tiling: Tiling | None = None) -> Columns:
 def multiply(matrix: Tensor, right: Columns, *, out: Tensor | None = None, add: bool = False) -> Tensor:
     """Return a sparse CSR matrix times a dense one.
 
-    Every entry adds up its row in the order of the columns, whatever the tile: on a CPU two runs with one kernel
-    give the same bits. cuSPARSE, which CUDA tensors go to, does not promise that.
+    Every entry adds up its row in the order of the columns: on a CPU one kernel gives the same bits in every run,
+    whatever the tile, and the two give the same where there are no weights. cuSPARSE, which CUDA tensors go to, does
+    not promise that.
 
     **Arguments:**
 
