@@ -70,8 +70,8 @@ def multiply(matrix: Tensor, right: Columns, *, out: Tensor | None = None, add: 
     """Return a sparse CSR matrix times a dense one.
 
     Every entry adds up its row in the order of the columns: on a CPU one kernel gives the same bits in every run,
-    whatever the tile, and the two give the same where there are no weights. cuSPARSE, which CUDA tensors go to, does
-    not promise that.
+    whatever the tile, and both kernels do where there are no weights. cuSPARSE, which takes CUDA tensors, does not
+    promise that.
 
     **Arguments:**
 
