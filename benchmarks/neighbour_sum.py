@@ -3,11 +3,12 @@
     python benchmarks/neighbour_sum.py [--scale 1.0] [--batch-sizes 1,4,8,16,28] [--parts bandwidth,pyg]
 
 Gathered bytes: edges × columns × bytes of a number, what a sum must read of its input if nothing is kept in a
-register from one edge to the next. "untiled" is one product over all columns by the faster kernel, "tiled" what
-`tclab` runs. The second part is one GIN layer over all networks, forward and backward, on the same samples: through
-`SharedGraph`, and through PyG's `GINConv` on a replicated batch (edges without those that touch a deleted node), on
-an `EdgeIndex` of it, and on a torch CSR `adj_t` of it. Arms take turns in one process; ratios are medians over
-rounds. With one thread (OMP_NUM_THREADS=1) the clock is the processor's time, which other processes disturb less.
+register from one edge to the next. "untiled" is one product over all columns, "in tiles" what `SharedGraph` runs,
+"in groups" what the views of `node_mask` and `delta` run. The second part is one GIN layer over all networks,
+forward and backward, on the same samples: through `SharedGraph`, and through PyG's `GINConv` on a replicated batch
+(edges without those that touch a deleted node), on an `EdgeIndex` of it, and on a torch CSR `adj_t` of it. Arms
+take turns in one process; ratios are medians over rounds. With one thread (OMP_NUM_THREADS=1) the clock is the
+processor's time, which other processes disturb less.
 """
 
 from __future__ import annotations
@@ -17,24 +18,28 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 import tclab
 from tclab.masking.gpu_filter import GpuFilter
+from tclab.message_passing.order import Order
+from tclab.message_passing.shared import link_of
 from tclab.message_passing.spmm import Tiling, columns, multiply, tiling_of
+from tclab.message_passing.sums import shared_sums
 from tclab.perturbation import synthetic_perturbations
 
 WIDTH = 64
+K = TypeVar("K")
 
 
-def race(arms: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+def race(arms: dict[K, Callable[[], Any]], rounds: int) -> dict[K, list[float]]:
     """Return the seconds of each call, the arms in alternating order; one round more warms up."""
     # one thread: its processor time, which another process's turns do not count towards
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    seconds: dict[K, list[float]] = {name: [] for name in arms}
     for number in range(rounds + 1):
         for name in list(arms) if number % 2 else list(arms)[::-1]:
             begin = clock()
@@ -59,20 +64,26 @@ def bandwidth(graph: tclab.CellGraph, batch_sizes: list[int], rounds: int) -> No
 
         return call
 
-    arms = {}
+    links = [link_of(network, torch.float32) for network in graph.networks.values()]
+
+    def grouped(x: Tensor, size: int) -> Callable[[], object]:
+        return lambda: shared_sums(x, links, size, group=Order.on(x.device, size).group)
+
+    arms: dict[tuple[str, int], Callable[[], object]] = {}
     for size, x in inputs.items():
         for kernel in ("aten", "library"):
             arms[f"{kernel} untiled", size] = sums(x, Tiling(kernel, None))
-        arms["tclab", size] = sums(x, tiling_of(x))
-    seconds = race(arms, rounds)  # type: ignore[arg-type]
-    speed = {arm: entries * arm[1] * WIDTH * 4 / statistics.median(t) / 1e9 for arm, t in seconds.items()}  # type: ignore[index]
+        arms["in tiles", size] = sums(x, tiling_of(x))
+        arms["in groups", size] = grouped(x.view(-1, WIDTH), size)
+    seconds = race(arms, rounds)
+    speed = {arm: entries * arm[1] * WIDTH * 4 / statistics.median(t) / 1e9 for arm, t in seconds.items()}
     print(f"\ngathered GB/s, {graph.num_edges:,} edges, {torch.get_num_threads()} threads")
-    print(f"  {'batch':>6} {'aten untiled':>13} {'MKL untiled':>12} {'tclab':>7}  by")
+    names = list(dict.fromkeys(name for name, _ in arms))
+    print(f"  {'batch':>6}" + "".join(f"{name:>17}" for name in names) + "   tiles")
     for size, x in inputs.items():
-        found = [speed[name, size] for name in ("aten untiled", "library untiled", "tclab")]
-        tiling = tiling_of(x)
-        print(f"  {size:>6} {found[0]:>13.1f} {found[1]:>12.1f} {found[2]:>7.1f}  {tiling.kernel}, {tiling.tile}")
-    for name in ("aten untiled", "library untiled", "tclab"):
+        kernel, tile = tiling_of(x)
+        print(f"  {size:>6}" + "".join(f"{speed[name, size]:>17.1f}" for name in names) + f"   {kernel}, {tile}")
+    for name in names:
         best = max(speed[name, size] for size in batch_sizes)
         print(f"  {name}: batch {batch_sizes[-1]} reaches {speed[name, batch_sizes[-1]] / best:.0%} of its best")
 

@@ -144,7 +144,7 @@ _ROWS = 6_000  # of the dense matrix: the size at which a batch of 28 outgrows t
 
 @cache
 def _fastest(dtype: torch.dtype, width: int) -> Tiling:
-    candidates = [Tiling("aten", tile) for tile in (None, 512) if tile is None or tile < width]
+    candidates = [Tiling("aten", tile) for tile in (None, 256, 512) if tile is None or tile < width]
     if dtype in (torch.float32, torch.float64) and torch.backends.mkl.is_available():
         candidates += [Tiling("library", tile) for tile in (None, 32) if tile is None or tile < width]
     if len(candidates) == 1:
