@@ -21,8 +21,7 @@ setup: .venv/ready
 
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
-	# a module is compiled when it is first imported: most of what is installed never is
-	$(BIN)/python -m pip install --quiet --no-compile -r requirements.lock
+	$(BIN)/python -m pip install --quiet -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
