@@ -516,7 +516,7 @@ def test_every_strategy_that_will_not_fit_is_named_and_one_that_cannot_be_weighe
     said = weighed(points)
     assert asked == [("node_mask", 2), ("edge_mask", 2), ("gpu_mask", 2)]
     for name in ("node_mask", "edge_mask"):
-        assert re.search(rf"· {name}, batch 2, needs [\d.]+ .B of host memory, and there are 1 kB", said)
+        assert re.search(rf"· {name}, batch 2, needs [\d.]+ .B of host memory, and there are 1,000 B", said)
     assert said.endswith("gpu_mask, batch 2, is not known: no such kernel")
     assert weighed(points, lambda: True) == ""
     assert len(asked) == 3
