@@ -519,13 +519,14 @@ def test_every_strategy_that_will_not_fit_is_named_and_one_that_cannot_be_weighe
         assert re.search(rf"· {name}, batch 2, needs [\d.]+ .B of host memory, and there are 1,000 B", said)
     assert said.endswith("gpu_mask, batch 2, is not known: no such kernel")
     assert weighed(points, lambda: True) == ""
+    assert weighed(points, seconds=-1) == "3 more strategies were not weighed"
     assert len(asked) == 3
 
 
 def test_points_are_weighed_one_request_at_a_time_and_the_last_is_said(monkeypatch):
     begun, go_on, said = threading.Event(), threading.Event(), []
 
-    def slowly(points, stop):
+    def slowly(points, stop, *, seconds):
         begun.set()
         go_on.wait(30)
         return "" if stop() else str(points)
@@ -551,7 +552,9 @@ def test_what_a_panel_holds_is_weighed_again_at_a_sweeps_end_and_never_beside_it
     running = []
     monkeypatch.setattr(panel_view, "_WEIGHING_SECONDS", 0.05)
     monkeypatch.setattr(
-        weighing, "weighed", lambda points, stop: running.append(under_way(tmp_path)) or f"{len(points)} weighed"
+        weighing,
+        "weighed",
+        lambda points, stop, seconds: running.append(under_way(tmp_path)) or f"{len(points)} weighed",
     )
     view = view_of(tmp_path, strategies="node_mask", batch_sizes="1")
     until(lambda: view.memory.value == "1 weighed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from time import monotonic
 
 import pandas as pd
 
@@ -102,7 +103,9 @@ def ahead(points: Iterable[Point]) -> str:
     return " · ".join(words)
 
 
-def weighed(points: Iterable[Point], stop: Callable[[], bool] = lambda: False) -> str:
+def weighed(
+    points: Iterable[Point], stop: Callable[[], bool] = lambda: False, *, seconds: float = float("inf")
+) -> str:
     """Return what the point that holds the most needs in memory, beside what there is, and all that will not fit.
 
     Each strategy's largest point is weighed, which takes some seconds the first time: its step is run on tensors
@@ -111,19 +114,26 @@ def weighed(points: Iterable[Point], stop: Callable[[], bool] = lambda: False) -
     **Arguments:**
 
     - `stop`: asked before each; once it is true nothing is said.
+    - `seconds`: once they have passed no other is begun, and how many were left out is said.
     """
     needs: dict[Point, Fits] = {}
     unknown: list[str] = []
+    left = 0
+    end = monotonic() + seconds
     for point in _largest([point for point in points if point.skipped() is None]):
         if stop():
             return ""
+        if monotonic() > end:
+            left += 1
+            continue
         try:
             needs[point] = fits(point)
         except Exception as error:  # of a strategy or a model of one's own; the others are told nevertheless
             unknown.append(f"{_named(point)} is not known: {error}")
     refused = [f"{_named(point)} {need.refusal}" for point, need in needs.items() if need.refusal]
     heaviest = [_heaviest(needs)] if needs else []
-    return " · ".join([*heaviest, *refused, *unknown])
+    more = [f"{left} more strategies were not weighed"] if left else []
+    return " · ".join([*heaviest, *refused, *unknown, *more])
 
 
 def _named(point: Point) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from tclab.lab.panel_words import weighed
 from tclab.sweeps import Point
 
+_SECONDS = 6.0  # the page answers late meanwhile: a step without data keeps the interpreter busy
+
 
 class Weighing:
     """Says what points hold once nothing else has been asked for a while: to weigh them takes seconds itself.
@@ -61,7 +63,7 @@ class Weighing:
     def _weigh(self, points: Sequence[Point], stop: threading.Event) -> None:
         with self._busy:
             try:
-                said = weighed(points, stop.is_set)
+                said = weighed(points, stop.is_set, seconds=_SECONDS)
             except Exception as error:  # what cannot be weighed may still run
                 said = f"memory is not known: {error}"
         with self._saying:
