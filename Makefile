@@ -34,7 +34,7 @@ sweep: setup
 
 test: lint types
 	$(BIN)/python -m pytest tests $(BESIDE) --no-loadscope-reorder --durations=15
-	TCLAB_RUNS=$$(mktemp -d) $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=300 \
+	TCLAB_RUNS=$$(mktemp -d) $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=900 \
 		-W ignore notebooks $(BESIDE)
 
 lint: setup
