@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -30,6 +29,7 @@ from tclab.message_passing.shared import link_of
 from tclab.message_passing.spmm import Tiling, columns, multiply, tiling_of
 from tclab.message_passing.sums import shared_sums
 from tclab.perturbation import synthetic_perturbations
+from tclab.sweeps.roofline import clock_of
 
 WIDTH = 64
 K = TypeVar("K")
@@ -37,8 +37,7 @@ K = TypeVar("K")
 
 def race(arms: dict[K, Callable[[], Any]], rounds: int) -> dict[K, list[float]]:
     """Return the seconds of each call, the arms in alternating order; one round more warms up."""
-    # one thread: its processor time, which another process's turns do not count towards
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    clock = clock_of("cpu")
     seconds: dict[K, list[float]] = {name: [] for name in arms}
     for number in range(rounds + 1):
         for name in list(arms) if number % 2 else list(arms)[::-1]:

@@ -1,6 +1,6 @@
 """The live lab as a person has it: JupyterLab, a real browser, a click.
 
-Figures are printed, and kept in `runs/browser/` with the screenshots. They fail at three times what the lab
+Figures are printed, and kept in `runs/browser/` with the screenshots. They fail at ten times what the lab
 promises: a test machine is noisy, and `benchmarks/browser_latency.py` holds them to the promise itself.
 """
 
@@ -68,7 +68,7 @@ def page(browser, server):
 
 @pytest.fixture
 def said(figures, capsys):
-    """Print a figure, and hold it to a few times what is promised."""
+    """Print a figure, and hold it to ten times what is promised."""
 
     def say(name, value):
         figures[name] = value

@@ -176,8 +176,9 @@ class WrongSampleView(SharedView):
         super().__init__(graph, swapped)
 
 
-@pytest.mark.parametrize("wrong", [MaskOnceView, WrongSampleView])
-def test_a_strategy_that_is_nearly_right_fails_the_gate(wrong, monkeypatch):
+def nearly(wrong, monkeypatch):
+    """Register the strategy `nearly`, whose samples are views of a wrong kind and whose wild type is right."""
+
     class Nearly(Strategy):
         name = "nearly"
 
@@ -187,6 +188,11 @@ def test_a_strategy_that_is_nearly_right_fails_the_gate(wrong, monkeypatch):
             return view
 
     monkeypatch.setitem(masking.registry._STRATEGIES, "nearly", Nearly)
+
+
+@pytest.mark.parametrize("wrong", [MaskOnceView, WrongSampleView])
+def test_a_strategy_that_is_nearly_right_fails_the_gate(wrong, monkeypatch):
+    nearly(wrong, monkeypatch)
     graph = tclab.CellGraph.synthetic(0.02, seed=1, metabolism=False).select(["physical", "tflink"])
     found = gate(models.get("hetero_cell"), graph).compare("nearly")
     assert not found.passed
@@ -231,15 +237,7 @@ def quick_compiler(monkeypatch):
     ],
 )
 def test_what_is_wrong_only_as_it_is_run_fails_the_gate_so(wrong, mode, monkeypatch, quick_compiler):
-    class Nearly(Strategy):
-        name = "nearly"
-
-        def view(self, batch):
-            view = wrong(self.graph, self.lost(batch))
-            view.with_wild_type = lambda: [view.wild_type, view]
-            return view
-
-    monkeypatch.setitem(masking.registry._STRATEGIES, "nearly", Nearly)
+    nearly(wrong, monkeypatch)
     graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(["physical"])
     reference = gate(models.get("hetero_cell").sized(hidden=8, layers=1), graph)
     assert reference.compare("nearly").passed

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tclab.graph import CellGraph
 from tclab.masking.batch import Batch
-from tclab.masking.packing import Piece
+from tclab.masking.packing import Piece, unfilled
 from tclab.masking.strategy import Strategy
 from tclab.message_passing import DeltaView, View
 from tclab.message_passing.delta import Step
@@ -166,7 +166,7 @@ class Delta(Strategy):
         for layer, total in enumerate(totals):
             key, differ = f"edge_delta/{layer}", total.before
             for name in ("nodes", "samples"):
-                tensors[f"{key}/{name}"] = Piece((differ,), torch.int64, _nothing)
+                tensors[f"{key}/{name}"] = Piece((differ,), torch.int64, unfilled)
             changes = differ + gone
             tensors |= _outline(f"{key}/changes", (changes, number + differ), changes + differ, valued=changes > 0)
             rows = number * (len(indices) + 1) if layer + 1 == depth else number + totals[layer + 1].before
@@ -268,15 +268,11 @@ def _outline(key: str, shape: tuple[int, int], entries: int, *, valued: bool) ->
     """Return the shapes of what `_tensors` makes of a matrix of so many rows and columns, and entries."""
     pieces = {}
     for side, rows in (("there", shape[0]), ("back", shape[1])):
-        pieces[f"{key}/{side}/crow"] = Piece((rows + 1,), torch.int32, _nothing)
-        pieces[f"{key}/{side}/col"] = Piece((entries,), torch.int32, _nothing)
+        pieces[f"{key}/{side}/crow"] = Piece((rows + 1,), torch.int32, unfilled)
+        pieces[f"{key}/{side}/col"] = Piece((entries,), torch.int32, unfilled)
         if valued:
-            pieces[f"{key}/{side}/values"] = Piece((entries,), torch.float64, _nothing)
+            pieces[f"{key}/{side}/values"] = Piece((entries,), torch.float64, unfilled)
     return pieces
-
-
-def _nothing(out: Tensor) -> None:
-    """Fill no tensor: what has a shape alone is never made."""
 
 
 def _tensors(key: str, matrix: sparse.csr_array) -> dict[str, Tensor]:

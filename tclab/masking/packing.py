@@ -42,6 +42,10 @@ class Piece:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+def unfilled(out: Tensor) -> None:
+    """Fill no tensor: what has a shape alone is never made."""
+
+
 def packed(pieces: Mapping[str, Tensor | Piece]) -> tuple[Tensor, Layout, dict[str, Tensor]]:
     """Return one tensor that holds others end to end, [bytes] uint8, where each lies, and they as views of it.
 

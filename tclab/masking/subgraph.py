@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tclab.masking.batch import Batch
-from tclab.masking.packing import Piece
+from tclab.masking.packing import Piece, unfilled
 from tclab.masking.replicas import edge_lists, moved_edges
 from tclab.masking.strategy import Strategy
 from tclab.message_passing import EdgeListView, View
@@ -92,7 +92,7 @@ class Subgraph(Strategy):
             for name, piece in self.pack(own, self.encode([index], own))[0].items():
                 *first, last = piece.shape
                 last += total[name].shape[-1] if name in total else 0
-                total[name] = Piece((*first, last), piece.dtype, _nothing)
+                total[name] = Piece((*first, last), piece.dtype, unfilled)
         return total, {}
 
     def view(self, batch: Batch) -> View:
@@ -106,7 +106,3 @@ class Subgraph(Strategy):
             nodes=nodes,
             samples={kind: batch.tensors[f"sample/{kind}"] for kind in self.graph.num_nodes},
         )
-
-
-def _nothing(out: Tensor) -> None:
-    """Fill no tensor: what has a shape alone is never made."""
