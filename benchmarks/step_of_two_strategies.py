@@ -34,7 +34,7 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
     from torch_geometric.nn import GINConv
 
     import tclab
-    from tclab.message_passing import sums
+    from tclab.message_passing import delta_layer, sums
     from tclab.models import log_cosh
     from tclab.models.layers import MaskedGIN
     from tclab.perturbation import synthetic_perturbations
@@ -65,6 +65,10 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
     inner = {
         torch.ops.tclab.shared_sums.default: sums._shared_sums._init_fn,
         torch.ops.tclab.shared_sums_backward.default: sums._backward._init_fn,
+        torch.ops.tclab.delta_sums.default: delta_layer._delta_sums._init_fn,
+        torch.ops.tclab.delta_sums_backward.default: delta_layer._backward._init_fn,
+        torch.ops.tclab.spread.default: delta_layer._spread._init_fn,
+        torch.ops.tclab.spread_backward.default: delta_layer._spread_backward._init_fn,
     }
 
     class Record(TorchDispatchMode):

@@ -1,6 +1,7 @@
 """`delta`: what differs from the wild type, and nothing else, is carried."""
 
 import weakref
+from itertools import chain
 
 import drawn
 import pytest
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 import tclab
 from tclab import masking
 from tclab.masking.delta import Delta
+from tclab.message_passing.delta_layer import Carried, delta_sums, spread
+from tclab.message_passing.shared import link_of
+from tclab.message_passing.sums import Link, flat_of
 from tclab.models import HeteroCell
 from tclab.perturbation import Deletions, Perturbations
 from tclab.training.gate import FP64_TOLERANCE, Reference, relative_error
@@ -107,6 +111,40 @@ def test_the_rows_that_differ_grow_by_one_node_a_layer(line):
         rows.append(len(x))
     # after 3 (or 10, 18), node 4 (or 11, 19) differs, then 5 (or 12); the last of 3 layers completes all rows
     assert rows == [20, 20 + 3, 20 + 2 + 3, 20 * 3]
+
+
+def in_float64(link):
+    return Link(*(csr._replace(values=csr.values.double()) for csr in link))
+
+
+def test_its_operations_are_registered_as_torch_asks():
+    edge_index = torch.tensor([[0, 0, 1, 2, 3], [1, 1, 2, 3, 4]])
+    weight = torch.tensor([0.1, 2.0, -1.0, 3.0, 0.7], dtype=torch.float64)
+    networks = {
+        name: tclab.graph.Network(name, edge_index.roll(by, 1), "person", "person", 5, 5, weight=weight)
+        for name, by in (("likes", 0), ("knows", 2))
+    }
+    (view,) = delta_view(tclab.CellGraph({"person": 5}, networks, "person"), [[0], [2]], limit=9.0).with_wild_type()
+    wild = [link_of(network, torch.float64) for network in networks.values()]
+    for step in view._steps:
+        x = torch.randn(5 + len(step.nodes), 3, dtype=torch.float64, requires_grad=True)
+        weights = torch.randn(2, dtype=torch.float64, requires_grad=True)
+        carried = [Carried(*map(in_float64, pair)) for pair in step.carried.values()]
+        links = list(map(in_float64, step.spread.values()))
+        changes = in_float64(step.changes)
+
+        def layer(x, weights, changes=changes, carried=carried, links=links):
+            return spread(delta_sums(x, wild, changes, carried, self_weights=weights), links)
+
+        assert torch.autograd.gradcheck(layer, (x, weights))
+        flat = flat_of([*wild, changes, *chain.from_iterable(carried)])
+        torch.library.opcheck(torch.ops.tclab.delta_sums, (x, weights, flat))
+        parts = [part.detach().requires_grad_() for part in torch.ops.tclab.delta_sums(x, weights, flat)]
+        assert all(len(part) > 5 for part in parts)  # rows that differ are among them
+        torch.library.opcheck(torch.ops.tclab.spread, (parts, flat_of(links)))
+        (gradient,) = torch.autograd.grad(layer(x, weights).square().sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            gradient.sum().backward()
 
 
 def test_it_falls_over_to_the_shared_product_where_much_differs():

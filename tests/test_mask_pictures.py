@@ -1,5 +1,7 @@
 """The pictures of the strategies say what their batches and views hold."""
 
+from itertools import chain
+
 import pytest
 
 import tclab
@@ -47,7 +49,9 @@ def test_differences_are_held_beside_the_matrix_they_are_from():
     shared = lab.held(GRAPH, DELETIONS, "node_mask")
     with tclab.view(GRAPH, DELETIONS, "delta") as view:
         links = [
-            link for step in view._steps for link in (step.changes, *step.parts.values(), *step.spread.values())
+            link
+            for step in view._steps
+            for link in (step.changes, *chain.from_iterable(step.carried.values()), *step.spread.values())
         ]
     own = sum(csr.col.numel() for link in links for csr in link)
     assert own > 0

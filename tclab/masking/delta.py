@@ -22,6 +22,7 @@ from tclab.masking.packing import Piece, unfilled
 from tclab.masking.strategy import Strategy
 from tclab.message_passing import DeltaView, View
 from tclab.message_passing.delta import Step
+from tclab.message_passing.delta_layer import Carried
 from tclab.message_passing.spmm import Csr
 from tclab.message_passing.sums import Link
 from tclab.perturbation import Deletions
@@ -172,9 +173,9 @@ class Delta(Strategy):
             rows = number * (len(indices) + 1) if layer + 1 == depth else number + totals[layer + 1].before
             for name in self.graph.networks:
                 reached, edges = total.reached[name], total.edges[name]
-                shape = (number + reached, number + changes + differ)
-                entries = number + reached + edges + differ
-                tensors |= _outline(f"{key}/parts/{name}", shape, entries, valued=total.valued[name])
+                tensors |= _outline(f"{key}/start/{name}", (reached, number), reached, valued=False)
+                shape, entries = (reached, changes + differ), edges + differ
+                tensors |= _outline(f"{key}/edges/{name}", shape, entries, valued=total.valued[name])
                 tensors |= _outline(f"{key}/spread/{name}", (rows, number + reached), rows, valued=False)
         return tensors, {"layers": depth}
 
@@ -194,7 +195,9 @@ class Delta(Strategy):
         for name in self.graph.networks:
             edges = [change.edges[name] for change in changes]
             reached = [change.reached[name] for change in changes]
-            tensors |= _tensors(f"{key}/parts/{name}", _parts(edges, before, reached, number))
+            start = _selection(np.concatenate(reached), number)
+            tensors |= _tensors(f"{key}/start/{name}", start)
+            tensors |= _tensors(f"{key}/edges/{name}", _carried(edges, before, reached))
             rows = _spread(reached, after, number)
             matrix = _selection(rows, number + sum(map(len, reached)))
             tensors |= _tensors(f"{key}/spread/{name}", matrix)
@@ -214,7 +217,10 @@ class Delta(Strategy):
                     batch.tensors[f"{key}/nodes"],
                     batch.tensors[f"{key}/samples"],
                     _link(batch, f"{key}/changes"),
-                    {name: _link(batch, f"{key}/parts/{name}") for name in self.graph.networks},
+                    {
+                        name: Carried(*(_link(batch, f"{key}/{kind}/{name}") for kind in ("start", "edges")))
+                        for name in self.graph.networks
+                    },
                     {name: _link(batch, f"{key}/spread/{name}") for name in self.graph.networks},
                 )
             )
@@ -227,10 +233,10 @@ def _selection(columns: np.ndarray, number: int) -> sparse.csr_array:
     return sparse.csr_array((np.ones(len(columns)), columns, rows), shape=(len(columns), number))
 
 
-def _parts(
-    edges: list[sparse.csr_array], before: list[np.ndarray], reached: list[np.ndarray], number: int
+def _carried(
+    edges: list[sparse.csr_array], before: list[np.ndarray], reached: list[np.ndarray]
 ) -> sparse.csr_array:
-    """Return a relation's [N + T, N + C + D]; see `tclab.message_passing.delta.Step`."""
+    """Return a relation's [T, C + D]; see `tclab.message_passing.delta_layer.Carried`."""
     kept = [len(d) for d in before]
     offsets = np.cumsum([0, *map(len, reached)])
     moved = [
@@ -243,10 +249,7 @@ def _parts(
     carried = sparse.vstack([*first, *then], format="csr").T.tocsr()  # [T, C]
     own = [offset + np.searchsorted(t, d) for t, d, offset in zip(reached, before, offsets[:-1], strict=True)]
     again = _selection(np.concatenate(own), offsets[-1]).T.tocsr()  # [T, D]
-    start = _selection(np.concatenate(reached), number)  # [T, N]
-    differ = sparse.hstack([start, carried, again], format="csr")
-    wild = sparse.eye_array(number, differ.shape[1], format="csr")
-    return sparse.vstack([wild, differ], format="csr")
+    return sparse.hstack([carried, again], format="csr")
 
 
 def _spread(reached: list[np.ndarray], after: list[np.ndarray] | None, number: int) -> np.ndarray:

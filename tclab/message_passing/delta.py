@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from tclab.graph import CellGraph
+from tclab.message_passing.delta_layer import Carried, delta_sums, spread
 from tclab.message_passing.order import Order
 from tclab.message_passing.shared import SharedView, link_of
-from tclab.message_passing.sums import Link, shared_sums
+from tclab.message_passing.sums import Link
 from tclab.message_passing.view import View
 from tclab.perturbation import Deletions
 
@@ -32,7 +33,7 @@ class Step:
 
     - `nodes`: [D] int64, the node of each row that differs, and `samples`: [D] int64, its sample, 0 … B - 1.
     - `changes`: [C, N + D], what a row is more than the wild type's; a deleted one is that much less.
-    - `parts`: relation → [N + T, N + C + D], from the wild type's sums, the changes, and the self-weighted
+    - `carried`: relation → how its T rows come from the wild type's sums, the changes, and the self-weighted
       changes of the D.
     - `spread`: relation → from its rows to those that all relations need after the layer; after the last of the
       steps these are all, node by node, and one entry a row.
@@ -41,7 +42,7 @@ class Step:
     nodes: Tensor
     samples: Tensor
     changes: Link
-    parts: Mapping[str, Link]
+    carried: Mapping[str, Carried]
     spread: Mapping[str, Link]
 
 
@@ -123,16 +124,34 @@ class _Together(SharedView):
         if step is None:
             yield from super().convolved(relations, x, functions, self_weights=self_weights)
             return
+        sums = self._delta_sums(step, relations, x, self_weights)
+        for name, function, summed in zip(relations, functions, sums, strict=True):
+            part = function(summed)
+            yield spread([part], [_cast(step.spread[name], part.dtype)])
+
+    def convolved_sum(
+        self,
+        relations: Sequence[str],
+        x: Tensor,
+        functions: Sequence[Callable[[Tensor], Tensor]],
+        *,
+        self_weights: Sequence[Tensor],
+    ) -> Tensor:
+        """Return the sum of what `convolved` returns, added up as it is spread."""
+        step = self._step(x)
+        if step is None:
+            return super().convolved_sum(relations, x, functions, self_weights=self_weights)
+        sums = self._delta_sums(step, relations, x, self_weights)
+        parts = [function(summed) for function, summed in zip(functions, sums, strict=True)]
+        return spread(parts, [_cast(step.spread[name], parts[0].dtype) for name in relations])
+
+    def _delta_sums(
+        self, step: Step, relations: Sequence[str], x: Tensor, self_weights: Sequence[Tensor]
+    ) -> list[Tensor]:
+        wild = [link_of(self._relation(name), x.dtype) for name in relations]
+        carried = [Carried(*(_cast(link, x.dtype) for link in step.carried[name])) for name in relations]
         weights = torch.cat(list(self_weights)).to(x.dtype)
-        links = [link_of(self._relation(name), x.dtype) for name in relations]
-        sums = shared_sums(x[: self._number], links, 1, self_weights=weights)
-        (changes,) = shared_sums(x, [_cast(step.changes, x.dtype)], 1)
-        own = changes[: len(step.nodes)]
-        for name, function, weight, summed in zip(relations, functions, weights, sums, strict=True):
-            (part,) = shared_sums(torch.cat([summed, changes, weight * own]), [_cast(step.parts[name], x.dtype)], 1)
-            part = function(part)
-            (spread,) = shared_sums(part, [_cast(step.spread[name], part.dtype)], 1)
-            yield spread
+        return delta_sums(x, wild, _cast(step.changes, x.dtype), carried, self_weights=weights)
 
     def complete(self, x: Tensor) -> Tensor:
         """Return one row for each (node, sample) pair, [N * (B + 1), H]."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import cache
 from time import perf_counter
 from typing import NamedTuple, TypeVar
 
@@ -132,17 +131,20 @@ def tiling_of(x: Tensor) -> Tiling:
 
 def tiling_for(dtype: torch.dtype, rows: int, width: int) -> Tiling:
     """Return the kernel and tile that a product with a CPU's [rows, width] uses on this machine."""
-    with disabled_modes():  # tensors may be without values here, and what is timed must have some
-        tiling = _fastest(dtype, 1 << max(width - 1, 63).bit_length())
+    kind = (dtype, 1 << max(width - 1, 63).bit_length())
+    if kind not in _FASTEST:
+        with disabled_modes():  # tensors may be without values here, and what is timed must have some
+            _FASTEST[kind] = _fastest(*kind)
+    tiling = _FASTEST[kind]
     return tiling if rows * width * dtype.itemsize > _CACHED else Tiling(tiling.kernel, None)
 
 
+_FASTEST: dict[tuple[torch.dtype, int], Tiling] = {}
 _CACHED = 2 * 1024 * 1024  # bytes; what is no larger stays in the cache of one core, or nearly, without tiles
 _EDGES = {"narrow": 200_000, "wide": 40_000}
 _ROWS = 6_000  # of the dense matrix: the size at which a batch of 28 outgrows the last cache of most processors
 
 
-@cache
 def _fastest(dtype: torch.dtype, width: int) -> Tiling:
     candidates = [Tiling("aten", tile) for tile in (None, 256, 512) if tile is None or tile < width]
     if dtype in (torch.float32, torch.float64) and torch.backends.mkl.is_available():

@@ -62,18 +62,24 @@ def shared_sums(
     **Returns:** [N_target * size, H] for each relation.
     """
     nothing = torch.empty(0, dtype=torch.int64, device=x.device)
-    flat = [tensor for link in links for csr in link for tensor in (csr.crow, csr.col, csr.values)]
+    flat = flat_of(links)
     if source_gone is None:
         source_gone = nothing
     gone = [nothing] * len(links) if target_gone is None else list(target_gone)
     return torch.ops.tclab.shared_sums(x, self_weights, flat, source_gone, gone, size, group or max(size, 1))
 
 
-def _links(flat: Sequence[Tensor], sources: int) -> Iterator[Link]:
-    for begin in range(0, len(flat), 6):
-        crow, col, values, crow_t, col_t, values_t = flat[begin : begin + 6]
+def flat_of(links: Sequence[Link]) -> list[Tensor]:
+    """Return the tensors of links, six of each, as a custom op takes them."""
+    return [tensor for link in links for csr in link for tensor in (csr.crow, csr.col, csr.values)]
+
+
+def links_of(flat: Sequence[Tensor], sources: Sequence[int]) -> Iterator[Link]:
+    """Return the links that `flat_of` took apart, each with how many columns its matrix has."""
+    for number, columns_of_it in enumerate(sources):
+        crow, col, values, crow_t, col_t, values_t = flat[6 * number : 6 * number + 6]
         targets = crow.numel() - 1
-        yield Link(Csr(crow, col, values, sources), Csr(crow_t, col_t, values_t, targets))
+        yield Link(Csr(crow, col, values, columns_of_it), Csr(crow_t, col_t, values_t, targets))
 
 
 @torch.library.custom_op(
@@ -94,7 +100,7 @@ def _shared_sums(
     if source_gone.numel():
         x = x.index_fill(0, source_gone, 0.0)
     parts = _segments(x, size, group)
-    matrices = [link.matrix.matrix() for link in _links(matrices, x.size(0) // size)]
+    matrices = [link.matrix.matrix() for link in links_of(matrices, [x.size(0) // size] * len(target_gone))]
     if len(parts) == 1 and self_weights is None:  # as the kernel gives them
         right = columns(parts[0])
         sums = [multiply(matrix, right).view(-1, x.size(1)) for matrix in matrices]
@@ -116,6 +122,8 @@ def _shared_sums(
 def _segments(x: Tensor, size: int, group: int) -> list[Tensor]:
     """Return each group of samples in `x: [N * size, H]` as the dense side of a product, [N, samples * H]."""
     number = x.size(0) // size
+    if size <= group:  # the most frequent, and short
+        return [x.contiguous().view(number, -1)]
     found = [width for _, width in groups(size, group)]
     parts = x.contiguous().split([number * width for width in found])
     return [part.view(number, width * x.size(1)) for part, width in zip(parts, found, strict=True)]
@@ -155,7 +163,9 @@ def _backward(
     to_weights = given.new_zeros(0 if self_weights is None else len(self_weights))
     used = [  # the others' sums were not
         (place, link.transposed.matrix(), without_rows(gradient, target_gone[place]))
-        for place, (link, gradient) in enumerate(zip(_links(matrices, sources), gradients, strict=True))
+        for place, (link, gradient) in enumerate(
+            zip(links_of(matrices, [sources] * len(gradients)), gradients, strict=True)
+        )
         if gradient is not None
     ]
     parts = [_segments(gradient, size, group) for *_, gradient in used]
@@ -220,7 +230,11 @@ def _differentiate(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, .
     return to_x, None if self_weights is None else to_weights, none, None, gone, None, None
 
 
-def _refuse(ctx: Any, *gradients: Tensor) -> NoReturn:
+def refuse(ctx: Any, *gradients: Tensor) -> NoReturn:
+    """Say that there is no second derivative.
+
+    **Raises:** `RuntimeError`, always.
+    """
     raise RuntimeError(
         "a neighbour sum over a shared graph is once_differentiable: it has no second derivative "
         "(no create_graph=True through it)"
@@ -228,7 +242,7 @@ def _refuse(ctx: Any, *gradients: Tensor) -> NoReturn:
 
 
 _shared_sums.register_autograd(_differentiate, setup_context=_setup)
-_backward.register_autograd(_refuse)
+_backward.register_autograd(refuse)
 
 
 def workspace_bytes(x: Tensor, size: int, group: int, *, sparse: Sequence[Tensor], copies: bool) -> int:

@@ -128,6 +128,17 @@ class View(ABC):
         for function, summed in zip(functions, sums, strict=True):
             yield function(summed)
 
+    def convolved_sum(
+        self,
+        relations: Sequence[str],
+        x: Tensor,
+        functions: Sequence[Callable[[Tensor], Tensor]],
+        *,
+        self_weights: Sequence[Tensor],
+    ) -> Tensor:
+        """Return the sum over relations of what `convolved` returns, which a view may add up as it goes."""
+        return added_up(self.convolved(relations, x, functions, self_weights=self_weights))
+
     def complete(self, x: Tensor) -> Tensor:
         """Return one row for each (sample, node) pair, of rows as a layer gave them, [R, H]."""
         return x
@@ -194,6 +205,18 @@ class View(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def added_up(parts: Iterator[Tensor]) -> Tensor:
+    """Return the sum of tensors, added up as they come, so that no more than one is held beside the total."""
+    first = next(parts)
+    second = next(parts, None)
+    if second is None:
+        return first
+    total = first + second
+    for part in parts:
+        total += part  # nothing of a sum is kept for its backward
+    return total
 
 
 class NeedsEdgesError(InputError):

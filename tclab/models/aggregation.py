@@ -9,22 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from tclab.errors import unknown
+from tclab.message_passing.view import added_up
 from tclab.models.layers import activation_of
 
 
 class Sum(nn.Module):
-    """The sum over networks, added up as they come, so that no more than one is held beside the total."""
+    """The sum over networks."""
 
     def forward(self, parts: Iterator[Tensor]) -> Tensor:
         """Return [R, H] for one [R, H] a network."""
-        first = next(parts)
-        second = next(parts, None)
-        if second is None:
-            return first
-        total = first + second
-        for part in parts:
-            total += part  # nothing of a sum is kept for its backward
-        return total
+        return added_up(parts)
 
 
 class Mean(nn.Module):

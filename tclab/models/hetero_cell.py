@@ -149,7 +149,10 @@ class HeteroCell(nn.Module):
         aggregate = self.aggregations[place]
         if not (self.checkpoint and torch.is_grad_enabled()):
             weights = [gin.self_weight for gin in gins]
-            x = aggregate(view.convolved(self.networks, x, gins, self_weights=weights))
+            if isinstance(aggregate, Sum):
+                x = view.convolved_sum(self.networks, x, gins, self_weights=weights)
+            else:
+                x = aggregate(view.convolved(self.networks, x, gins, self_weights=weights))
         elif isinstance(aggregate, (Sum, Mean)):
             x = aggregate(self._again(view, x, gins))
         else:  # it keeps all networks' rows for its own backward

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from tclab.graph import CellGraph, Network
 from tclab.graph.network import Rows
 from tclab.masking import Batch, Strategy
+from tclab.message_passing.delta_layer import delta_workspace_bytes
 from tclab.message_passing.sums import workspace_bytes
 from tclab.perturbation import Deletions
 from tclab.training.step import Step
@@ -83,6 +84,16 @@ def _while_it_runs(op: Any, args: Any) -> int:
         gradients, _, _, matrices, _, gone, size, group, _ = args
         given = next(gradient for gradient in gradients if gradient is not None)
         return workspace_bytes(given, size, group, sparse=matrices, copies=any(rows.numel() for rows in gone))
+    if name is torch.ops.tclab.delta_sums:
+        return delta_workspace_bytes(*args, backward=False)
+    if name is torch.ops.tclab.delta_sums_backward:
+        return delta_workspace_bytes(*args[1:], backward=True)
+    if name is torch.ops.tclab.spread:
+        parts, matrices = args
+        return max(workspace_bytes(part, 1, 1, sparse=matrices, copies=False) for part in parts)
+    if name is torch.ops.tclab.spread_backward:
+        gradient, matrices = args
+        return workspace_bytes(gradient, 1, 1, sparse=matrices, copies=False)
     return 0
 
 
