@@ -6,9 +6,10 @@ Each epoch is predicted from what is measured right before it; the prediction is
 the epoch begins. Rounds go through all cases, so that what disturbs the machine meets all of them. Of each epoch:
 predicted and measured seconds, predicted over measured, what binds by the prediction, the drift (a step without
 workers after the epoch over one before the prediction: how much the machine changed meanwhile) and the machine's
-load. In the end, of each case the median of predicted over measured, and the largest error; once for all epochs,
-and once for those during which the machine changed by less than 5 %. Beside them what no prediction could do better
-than: how far an epoch is from the same case's epoch a round before.
+load. In the end, of each case the median of predicted over measured, and the largest error: for all epochs; for those
+during which the machine changed by less than 5 %; and for all with the prediction times the drift, what it would have
+been at the speed that the machine had after the epoch. Beside them what no prediction could do better than: how far
+an epoch is from the same case's epoch a round before.
 """
 
 from __future__ import annotations
@@ -68,13 +69,13 @@ def line(case: str, epoch: Epoch) -> str:
     )
 
 
-def summary(found: dict[tuple[str, int], list[Epoch]], words: str) -> None:
+def summary(found: dict[tuple[str, int], list[float]], words: str) -> None:
     """Print the median ratio of each case, and the largest error."""
-    medians = {key: statistics.median(epoch.ratio for epoch in epochs) for key, epochs in found.items() if epochs}
+    medians = {key: statistics.median(ratios) for key, ratios in found.items() if ratios}
     if not medians:
         print(f"{words}: none")
         return
-    every = [abs(epoch.ratio - 1) for epochs in found.values() for epoch in epochs]
+    every = [abs(ratio - 1) for ratios in found.values() for ratio in ratios]
     worst = max(medians, key=lambda key: abs(medians[key] - 1))
     print(f"\n{words}: {len(every)} epochs, predicted over measured, median of each case")
     for case in dict.fromkeys(case for case, _ in medians):
@@ -128,9 +129,11 @@ def main() -> None:
                     found.setdefault((case, workers), []).append(epoch)
                     print(line(case, epoch), flush=True)
     close_children()
-    summary(found, "all")
-    steady = {key: [e for e in epochs if abs(e.drift - 1) < STEADY] for key, epochs in found.items()}
+    summary({key: [e.ratio for e in epochs] for key, epochs in found.items()}, "all")
+    steady = {key: [e.ratio for e in epochs if abs(e.drift - 1) < STEADY] for key, epochs in found.items()}
     summary(steady, f"where the machine changed by less than {STEADY:.0%}")
+    at_its_speed = {key: [e.ratio * e.drift for e in epochs] for key, epochs in found.items()}
+    summary(at_its_speed, "all, at the speed that the machine had after the epoch")
     repeats(found)
 
 
