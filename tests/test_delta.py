@@ -142,6 +142,12 @@ def test_its_operations_are_registered_as_torch_asks():
         parts = [part.detach().requires_grad_() for part in torch.ops.tclab.delta_sums(x, weights, flat)]
         assert all(len(part) > 5 for part in parts)  # rows that differ are among them
         torch.library.opcheck(torch.ops.tclab.spread, (parts, flat_of(links)))
+        first = delta_sums(x, wild, changes, carried, self_weights=weights)[0]  # of the other there is no gradient
+        assert torch.autograd.gradcheck(
+            lambda x, weights, given=(wild, changes, carried): delta_sums(x, *given, self_weights=weights)[0],
+            (x, weights),
+        )
+        assert torch.autograd.grad(first.sum(), weights)[0][1] == 0.0
         (gradient,) = torch.autograd.grad(layer(x, weights).square().sum(), x, create_graph=True)
         with pytest.raises(RuntimeError, match="once_differentiable"):
             gradient.sum().backward()

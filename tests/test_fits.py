@@ -78,6 +78,7 @@ def handed_out(point):
     ("strategy", "more"),
     [
         ("fastest", {}),
+        ("delta", {"networks": 3}),
         ("edge_mask", {}),
         ("dense", {}),
         ("subgraph", {}),

@@ -19,6 +19,7 @@ from tclab.training import HABITS, Batches, Step, gate, loader, run_plain
 from tclab.training.habits import applying, checked, inexact
 
 SET_UPS = {"hetero_cell_production": "node_mask", "dango": "indices"}
+STRATEGIES = {**SET_UPS, "hetero_cell": "node_mask"}
 BOTH = [(model, habit) for model in SET_UPS for habit in applying(tclab.models.get(model))]
 
 
@@ -28,12 +29,12 @@ def graph():
 
 
 def made(graph, model, habits=(), **options):
-    strategy = masking.get(options.pop("strategy", SET_UPS[model]))(graph)
+    strategy = masking.get(options.pop("strategy", STRATEGIES[model]))(graph)
     return Step(tclab.models.get(model), strategy, habits=habits, **{"dtype": "float64", **options})
 
 
 def batches(graph, model, number=2, size=3):
-    data = Batches(masking.get(SET_UPS[model])(graph), synthetic_perturbations(graph, number * size), size)
+    data = Batches(masking.get(STRATEGIES[model])(graph), synthetic_perturbations(graph, number * size), size)
     return [loaded.batch for loaded in loader(data, workers=0, pin_memory=False)]
 
 
@@ -95,15 +96,21 @@ def test_each_steps_loss_is_printed(graph, capsys):
         assert float(line.removeprefix("Loss: ")) == pytest.approx(loss, rel=1e-3)
 
 
-def test_nan_is_asked_for_after_each_part_and_found(graph):
-    found = waits(graph, "hetero_cell_production", ("isnan_checks",))
-    # preprocessor, 3 aggregations, gate, transform, head, local head
-    assert found.operations == {"_local_scalar_dense": 8}
-    step = made(graph, "hetero_cell_production", ("isnan_checks",))
+@pytest.mark.parametrize(
+    ("model", "parts", "aggregation"),
+    [
+        ("hetero_cell", 7, "Sum"),  # preprocessor, 3 aggregations, gate, transform, head
+        ("hetero_cell_production", 8, "Pairwise"),  # and the local head
+    ],
+)
+def test_nan_is_asked_for_after_each_part_and_found(graph, model, parts, aggregation):
+    found = waits(graph, model, ("isnan_checks",))
+    assert found.operations == {"_local_scalar_dense": parts}
+    step = made(graph, model, ("isnan_checks",))
     with torch.no_grad():
-        step.model.aggregations[1].norm.bias[0] = float("nan")
-    with pytest.raises(RuntimeError, match="NaN in what Pairwise gives"):
-        step(batches(graph, "hetero_cell_production")[0])
+        step.model.convolutions[1][0].norm.bias[0] = float("nan")
+    with pytest.raises(RuntimeError, match=f"NaN in what {aggregation} gives"):
+        step(batches(graph, model)[0])
 
 
 class Operations(TorchDispatchMode):

@@ -200,6 +200,15 @@ def test_no_source_sends_nothing():
     assert graph(torch.zeros(0, 2, 4)).tolist() == torch.zeros(3, 2, 4).tolist()
 
 
+def test_no_target_hears_nothing():
+    graph = tclab.SharedGraph(torch.zeros(2, 0, dtype=torch.int64), (5, 0))
+    x = torch.randn(5, 2, 4, requires_grad=True)
+    summed = graph(x)
+    assert summed.shape == (0, 2, 4)
+    summed.sum().backward()
+    assert x.grad.tolist() == torch.zeros(5, 2, 4).tolist()
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [

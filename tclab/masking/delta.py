@@ -209,19 +209,21 @@ class Delta(Strategy):
 
     def steps(self, batch: Batch) -> list[Step]:
         """Return how what differs goes from layer to layer."""
+        ones = _ones(batch)
         steps = []
         for layer in range(batch.known["layers"]):
             key = f"edge_delta/{layer}"
+            start, edges, spread = (
+                {name: _link(batch, f"{key}/{kind}/{name}", ones) for name in self.graph.networks}
+                for kind in ("start", "edges", "spread")
+            )
             steps.append(
                 Step(
                     batch.tensors[f"{key}/nodes"],
                     batch.tensors[f"{key}/samples"],
-                    _link(batch, f"{key}/changes"),
-                    {
-                        name: Carried(*(_link(batch, f"{key}/{kind}/{name}") for kind in ("start", "edges")))
-                        for name in self.graph.networks
-                    },
-                    {name: _link(batch, f"{key}/spread/{name}") for name in self.graph.networks},
+                    _link(batch, f"{key}/changes", ones),
+                    {name: Carried(start[name], edges[name]) for name in self.graph.networks},
+                    spread,
                 )
             )
         return steps
@@ -289,11 +291,19 @@ def _tensors(key: str, matrix: sparse.csr_array) -> dict[str, Tensor]:
     return tensors
 
 
-def _link(batch: Batch, key: str) -> Link:
+def _ones(batch: Batch) -> Tensor:
+    """Return as many ones as the largest matrix has entries, from which all take theirs."""
+    longest = max(
+        (tensor for name, tensor in batch.tensors.items() if name.endswith("/col")), key=len, default=torch.empty(0)
+    )
+    return torch.ones(longest.shape, device=longest.device)
+
+
+def _link(batch: Batch, key: str, ones: Tensor) -> Link:
     parts = []
     for side in ("there", "back"):
         crow, col = batch.tensors[f"{key}/{side}/crow"], batch.tensors[f"{key}/{side}/col"]
         values = batch.tensors.get(f"{key}/{side}/values")
-        parts.append((crow, col, torch.ones_like(col, dtype=torch.float32) if values is None else values))
+        parts.append((crow, col, ones[: len(col)] if values is None else values))
     there, back = parts
     return Link(Csr(*there, len(back[0]) - 1), Csr(*back, len(there[0]) - 1))

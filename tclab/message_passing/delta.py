@@ -49,8 +49,8 @@ class Step:
 class DeltaView(SharedView):
     """Samples over one sparse matrix, which are carried as what differs from the wild type where they can be.
 
-    That is where the wild type is encoded with them (`with_wild_type`), by `begin` and `convolved`. Asked for
-    anything else it is a `SharedView`.
+    That is where the wild type is encoded with them (`with_wild_type`), by `begin`, `convolved` and
+    `convolved_sum`. Asked for anything else it is a `SharedView`.
 
     **Arguments:**
 
@@ -124,9 +124,9 @@ class _Together(SharedView):
         if step is None:
             yield from super().convolved(relations, x, functions, self_weights=self_weights)
             return
-        sums = self._delta_sums(step, relations, x, self_weights)
-        for name, function, summed in zip(relations, functions, sums, strict=True):
-            part = function(summed)
+        sums = self._delta_sums(step, relations, x, self_weights)[::-1]
+        for name, function in zip(relations, functions, strict=True):
+            part = function(sums.pop())
             yield spread([part], [_cast(step.spread[name], part.dtype)])
 
     def convolved_sum(
@@ -139,7 +139,7 @@ class _Together(SharedView):
     ) -> Tensor:
         """Return the sum of what `convolved` returns, added up as it is spread."""
         step = self._step(x)
-        if step is None:
+        if step is None or not torch.is_grad_enabled():  # without gradients one relation's rows need not wait
             return super().convolved_sum(relations, x, functions, self_weights=self_weights)
         sums = self._delta_sums(step, relations, x, self_weights)
         parts = [function(summed) for function, summed in zip(functions, sums, strict=True)]
@@ -148,6 +148,8 @@ class _Together(SharedView):
     def _delta_sums(
         self, step: Step, relations: Sequence[str], x: Tensor, self_weights: Sequence[Tensor]
     ) -> list[Tensor]:
+        if torch.is_autocast_enabled(x.device.type):  # as where the samples are carried in full
+            x = x.to(torch.get_autocast_dtype(x.device.type))
         wild = [link_of(self._relation(name), x.dtype) for name in relations]
         carried = [Carried(*(_cast(link, x.dtype) for link in step.carried[name])) for name in relations]
         weights = torch.cat(list(self_weights)).to(x.dtype)

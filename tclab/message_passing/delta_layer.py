@@ -1,7 +1,8 @@
 """The two operations of a layer that carries the samples as what differs from the wild type.
 
-`tclab::delta_sums` gives every relation's sums, written where they are wanted, and `tclab::spread` adds up over
-relations what became of them. Custom ops of plain tensors, as `tclab::shared_sums` is; one call a layer.
+`tclab::delta_sums` gives every relation's sums, written where they are wanted, and `tclab::spread` adds up what
+became of them. Custom ops of plain tensors, as `tclab::shared_sums` is. Each is called once a layer where relations
+are summed and nothing is checkpointed: a call costs as much as the product of a small matrix.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Carried(NamedTuple):
 
     **Arguments:**
 
-    - `start`: [T, N], which of the wild type's sums each begins with.
+    - `start`: [T, N], which of the wild type's sums each begins with: one entry a row, 1.
     - `edges`: [T, C + D], the changes that edges bring to it, and what it is itself more than the wild type.
     """
 
@@ -80,14 +81,15 @@ def _delta_sums(x: Tensor, self_weights: Tensor, matrices: Sequence[Tensor]) -> 
     number = wild[0].matrix.columns
     first, own = x[:number], x.size(0) - number
     right = columns(first)
-    changed = _times(changes.matrix, x)
+    stacked = x.new_empty(edges[0].matrix.columns, x.size(1))  # the changes, and below them each relation's own
+    changed = _times(changes.matrix, x, out=stacked[: len(stacked) - own])
     sums = []
     for place, weight in enumerate(self_weights):
         summed = x.new_empty(number + start[place].matrix.crow.numel() - 1, x.size(1))
         torch.mul(first, weight, out=summed[:number])
         multiply(wild[place].matrix.matrix(), right, out=summed[:number], add=True)
-        _times(start[place].matrix, summed[:number], out=summed[number:])
-        stacked = torch.cat([changed, changed[:own] * weight])
+        torch.index_select(summed[:number], 0, start[place].matrix.col, out=summed[number:])
+        torch.mul(changed[:own], weight, out=stacked[len(stacked) - own :])
         _times(edges[place].matrix, stacked, out=summed[number:], add=True)
         sums.append(summed)
     return sums
@@ -118,24 +120,23 @@ def _backward(
     number = wild[0].matrix.columns
     first, own = x[:number], x.size(0) - number
     changed = _times(changes.matrix, x)
-    to_x, to_changed = x.new_zeros(number, x.size(1)), torch.zeros_like(changed)
-    to_weights = torch.zeros_like(self_weights)
+    found = x.new_zeros(x.shape)
+    to_x, to_changed, to_weights = found[:number], torch.zeros_like(changed), torch.zeros_like(self_weights)
     for place, gradient in enumerate(gradients):
         if gradient is None:
             continue
         weight = self_weights[place]
-        below = gradient[number:].contiguous()
+        below = columns(gradient[number:].contiguous())
         above = gradient[:number].clone(memory_format=torch.contiguous_format)
-        _times(start[place].transposed, below, out=above, add=True)
-        stacked = _times(edges[place].transposed, below)
+        multiply(start[place].transposed.matrix(), below, out=above, add=True)
+        stacked = multiply(edges[place].transposed.matrix(), below)
         to_changed += stacked[: len(changed)]
         to_changed[:own].addcmul_(stacked[len(changed) :], weight)
         to_weights[place] = _dot(stacked[len(changed) :], changed[:own]) + _dot(above, first)
         to_x.addcmul_(above, weight)
         _times(wild[place].transposed, above, out=to_x, add=True)
-    found = _times(changes.transposed, to_changed)
-    found[:number] += to_x
-    return found, to_weights
+        del below, above, stacked  # not beside the next relation's
+    return _times(changes.transposed, to_changed, out=found, add=True), to_weights
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
@@ -146,7 +147,7 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
 def _(
     gradients: Sequence[Tensor | None], x: Tensor, self_weights: Tensor, matrices: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x), torch.empty_like(self_weights)
+    return x.new_empty(x.shape), torch.empty_like(self_weights)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -173,15 +174,16 @@ def delta_workspace_bytes(x: Tensor, self_weights: Tensor, matrices: Sequence[Te
 
     **Arguments:**
 
-    - `x`, `self_weights`, `matrices`: as the operation takes them.
+    - `x`, `self_weights`, `matrices`: as the operation takes them. `backward`: of its backward.
     """
-    wild, changes, start, _ = _matrices(matrices, self_weights.size(0), x.size(0))
-    number, changed = wild[0].matrix.columns, changes.matrix.crow.numel() - 1
-    rows = 2 * changed + x.size(0) - number
-    if backward:  # those that come back, and the wild type's twice: all relations' and one's; one's that differ
-        rows += changed + 2 * number + max(link.matrix.crow.numel() - 1 for link in start)
+    wild, changes, start, edges = _matrices(matrices, self_weights.size(0), x.size(0))
+    number, changed, wide = wild[0].matrix.columns, changes.matrix.crow.numel() - 1, edges[0].matrix.columns
+    most = max(link.matrix.crow.numel() - 1 for link in start)
+    # changes and their gradient, and of one relation what goes up, what goes to the changes, and the latter's own
+    rows = 2 * changed + number + wide if backward else wide
+    largest = max(x.size(0), wide, most)
     own = rows * x.size(1) * x.element_size()
-    return own + workspace_bytes(x[:number], 1, 1, sparse=matrices, copies=False)
+    return own + workspace_bytes(x.new_empty(largest, x.size(1)), 1, 1, sparse=matrices, copies=False)
 
 
 def spread(parts: Sequence[Tensor], links: Sequence[Link]) -> Tensor:

@@ -132,14 +132,14 @@ def tiling_of(x: Tensor) -> Tiling:
 def tiling_for(dtype: torch.dtype, rows: int, width: int) -> Tiling:
     """Return the kernel and tile that a product with a CPU's [rows, width] uses on this machine."""
     kind = (dtype, 1 << max(width - 1, 63).bit_length())
-    if kind not in _FASTEST:
+    if kind not in _TILINGS:
         with disabled_modes():  # tensors may be without values here, and what is timed must have some
-            _FASTEST[kind] = _fastest(*kind)
-    tiling = _FASTEST[kind]
+            _TILINGS[kind] = _fastest(*kind)
+    tiling = _TILINGS[kind]
     return tiling if rows * width * dtype.itemsize > _CACHED else Tiling(tiling.kernel, None)
 
 
-_FASTEST: dict[tuple[torch.dtype, int], Tiling] = {}
+_TILINGS: dict[tuple[torch.dtype, int], Tiling] = {}
 _CACHED = 2 * 1024 * 1024  # bytes; what is no larger stays in the cache of one core, or nearly, without tiles
 _EDGES = {"narrow": 200_000, "wide": 40_000}
 _ROWS = 6_000  # of the dense matrix: the size at which a batch of 28 outgrows the last cache of most processors

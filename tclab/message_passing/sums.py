@@ -1,4 +1,4 @@
-"""The one operation that sums over neighbours: `tclab::shared_sums`, K·A·(K·X) for several relations at once.
+"""The operation that sums over neighbours: `tclab::shared_sums`, K·A·(K·X) for several relations at once.
 
 A custom op of plain tensors, since `torch.compile` refuses sparse ones. It holds its place in a compiled graph,
 under autocast and in every dtype that the device's kernel knows.
@@ -76,10 +76,10 @@ def flat_of(links: Sequence[Link]) -> list[Tensor]:
 
 def links_of(flat: Sequence[Tensor], sources: Sequence[int]) -> Iterator[Link]:
     """Return the links that `flat_of` took apart, each with how many columns its matrix has."""
-    for number, columns_of_it in enumerate(sources):
-        crow, col, values, crow_t, col_t, values_t = flat[6 * number : 6 * number + 6]
+    for place, width in enumerate(sources):
+        crow, col, values, crow_t, col_t, values_t = flat[6 * place : 6 * place + 6]
         targets = crow.numel() - 1
-        yield Link(Csr(crow, col, values, columns_of_it), Csr(crow_t, col_t, values_t, targets))
+        yield Link(Csr(crow, col, values, width), Csr(crow_t, col_t, values_t, targets))
 
 
 @torch.library.custom_op(
@@ -123,7 +123,7 @@ def _segments(x: Tensor, size: int, group: int) -> list[Tensor]:
     """Return each group of samples in `x: [N * size, H]` as the dense side of a product, [N, samples * H]."""
     number = x.size(0) // size
     if size <= group:  # the most frequent, and short
-        return [x.contiguous().view(number, -1)]
+        return [x.contiguous().view(number, size * x.size(1))]
     found = [width for _, width in groups(size, group)]
     parts = x.contiguous().split([number * width for width in found])
     return [part.view(number, width * x.size(1)) for part, width in zip(parts, found, strict=True)]
@@ -246,7 +246,7 @@ _backward.register_autograd(refuse)
 
 
 def workspace_bytes(x: Tensor, size: int, group: int, *, sparse: Sequence[Tensor], copies: bool) -> int:
-    """Return how many bytes one of these operations takes while it runs, beside what it gives, on a CPU.
+    """Return how many bytes an operation on a shared matrix takes while it runs, beside what it gives, on a CPU.
 
     A copy of `x` whose rows are zeroed, and of a group a copy that is cut into tiles and a product that is added
     to another, or copied, where the kernel cannot write it there.

@@ -149,10 +149,11 @@ class HeteroCell(nn.Module):
         aggregate = self.aggregations[place]
         if not (self.checkpoint and torch.is_grad_enabled()):
             weights = [gin.self_weight for gin in gins]
-            if isinstance(aggregate, Sum):
-                x = view.convolved_sum(self.networks, x, gins, self_weights=weights)
+            if isinstance(aggregate, (Sum, Mean)):  # a view may add up on the way
+                parts = iter([view.convolved_sum(self.networks, x, gins, self_weights=weights)])
             else:
-                x = aggregate(view.convolved(self.networks, x, gins, self_weights=weights))
+                parts = view.convolved(self.networks, x, gins, self_weights=weights)
+            x = aggregate(parts)
         elif isinstance(aggregate, (Sum, Mean)):
             x = aggregate(self._again(view, x, gins))
         else:  # it keeps all networks' rows for its own backward
