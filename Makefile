@@ -14,6 +14,8 @@ PARAMETERS ?= -p scale 0.2 -p budget_seconds 240
 # tests run in so many processes; a file, or a notebook, is one's alone, the longest first (tests/conftest.py)
 BESIDE ?= -n 2 --dist loadfile
 NOTEBOOKS ?= notebooks/*.ipynb
+# where torch alone is to come from: a CPU build, say
+TORCH_INDEX ?=
 
 .PHONY: setup sweep test lint types bench record pictures lock clean
 
@@ -21,6 +23,9 @@ setup: .venv/ready
 
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
+	@echo "installing the packages of requirements.lock into .venv: some minutes"
+	$(if $(TORCH_INDEX),$(BIN)/python -m pip install --quiet --no-deps --index-url $(TORCH_INDEX) \
+		$(shell grep ^torch== requirements.lock))
 	$(BIN)/python -m pip install --quiet -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
@@ -31,6 +36,7 @@ sweep: setup
 		-p results $(RUN)/rows $(PARAMETERS)
 	$(BIN)/python -m tclab.lab.pictures $(RUN)/sweep.ipynb $(RUN)
 	@echo "executed notebook: $(RUN)/sweep.ipynb; rows: $(RUN)/rows; charts: $(RUN)/*.png"
+	@echo "what a budget left out: the same command goes on with it"
 
 test: lint types
 	$(BIN)/python -m pytest tests $(BESIDE) --no-loadscope-reorder --durations=15

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tclab
-from tclab import masking
+from tclab import InputError, masking
 from tclab.masking import Strategy
 from tclab.models import HeteroCell
 from tclab.perturbation import synthetic_perturbations
@@ -148,6 +148,12 @@ def test_a_strategy_on_another_graph_has_its_settings_and_nothing_looked_up_in_t
         if looked_up:
             assert getattr(loading, looked_up)
             assert not getattr(other, looked_up)
+
+
+@pytest.mark.parametrize("deletions", [[3, 17], torch.tensor([3, 17])])
+def test_a_sample_that_is_no_list_is_refused(small, deletions):
+    with pytest.raises(InputError, match=r"sample 0 is .*3.*, expected a list of the nodes it deletes"):
+        tclab.view(small, deletions)
 
 
 def test_the_deleted_node_type_is_a_parameter():

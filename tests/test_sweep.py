@@ -393,7 +393,7 @@ def test_a_graph_folder_that_changed_is_another_graph(tmp_path):
     assert key_of(tiny(graph=str(tmp_path), networks=None)) != before
 
 
-def test_a_budget_leaves_points_for_the_next_time(tmp_path):
+def test_a_budget_leaves_points_for_the_next_time(tmp_path, capsys):
     points = [tiny(batch_size=b) for b in (1, 2, 3)]
     with pytest.raises(InputError, match="budget_seconds is 0"):
         tclab.sweep(points, results=tmp_path, budget_seconds=0)
@@ -402,6 +402,11 @@ def test_a_budget_leaves_points_for_the_next_time(tmp_path):
     assert not list(tmp_path.glob("*.parquet"))
     assert (tclab.sweep(points, results=tmp_path)["status"] == "ok").all()
     assert (tclab.sweep(points, results=tmp_path, budget_seconds=1e-9)["status"] == "ok").all()  # read, not run
+    capsys.readouterr()
+    assert (tclab.sweep(points[0], results=tmp_path)["status"] == "ok").all()  # one is enough
+    assert capsys.readouterr().err.startswith("[1/1] hetero_cell")  # a script says how far it is
+    tclab.sweep(points, results=tmp_path, progress=None)
+    assert capsys.readouterr().err == ""
 
 
 def test_stop_ends_a_sweep_and_keeps_what_was_measured(tmp_path):

@@ -34,6 +34,7 @@ from tclab.lab.mask_pictures import Held, held, mask_picture, sharing_table, sma
 from tclab.lab.own_files import import_file
 from tclab.lab.panel import Panel
 from tclab.lab.panel_state import PanelState
+from tclab.lab.parameters import check_parameters
 from tclab.lab.parts import stage_parts
 from tclab.lab.published import beside_published, published_figures, ratios_beside_published
 from tclab.lab.recordings import Recording, recording
@@ -80,6 +81,7 @@ __all__ = [
     "bytes_per_batch",
     "bytes_words",
     "carry_over_table",
+    "check_parameters",
     "comparison_chart",
     "conclusion",
     "cost_of_habits",

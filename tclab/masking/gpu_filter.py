@@ -17,6 +17,7 @@ class GpuFilter(Strategy):
     """`torch.isin` on the device's replicated edges; the host waits for the number of edges that are left."""
 
     name = "gpu_filter"
+    edges_vary = True
 
     def __init__(self, graph: CellGraph, **options: Any) -> None:
         super().__init__(graph, **options)

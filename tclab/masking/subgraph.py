@@ -23,6 +23,7 @@ class Subgraph(Strategy):
     """PyG `subgraph()` for each network and sample in the workers; what is left of every edge list travels."""
 
     name = "subgraph"
+    edges_vary = True
 
     def encode(self, indices: Sequence[int], lost: dict[str, Deletions]) -> list[dict[str, Tensor]]:
         """Return for each sample the nodes that are left and each relation's relabelled edges."""

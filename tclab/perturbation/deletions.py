@@ -40,9 +40,16 @@ class Deletions:
     def of(samples: Iterable[Sequence[int] | Tensor], *, num_nodes: int) -> Deletions:
         """Return the deletions of a list of samples, each a list of node ids.
 
-        **Raises:** `InputError` for a node outside 0 … `num_nodes` - 1, or one that a sample names twice.
+        **Raises:** `InputError` for a sample that is no list, a node outside 0 … `num_nodes` - 1, or one that a
+        sample names twice.
         """
-        rows = [[int(node) for node in sample] for sample in samples]
+        rows = []
+        for number, sample in enumerate(samples):
+            if isinstance(sample, int) or (isinstance(sample, Tensor) and sample.dim() == 0):
+                raise InputError(
+                    f"sample {number} is {sample!r}, expected a list of the nodes it deletes: [[3, 17], []]"
+                )
+            rows.append([int(node) for node in sample])
         for number, row in enumerate(rows):
             for node in row:
                 if not 0 <= node < num_nodes:

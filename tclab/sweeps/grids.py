@@ -60,7 +60,7 @@ def grid(
     *,
     graph: str = "synthetic",
     scale: float | str = "auto",
-    models: Listed = "hetero_cell,dango",
+    models: Listed = "auto",
     strategies: Listed = "auto",
     batch_sizes: Listed = "auto",
     networks: Listed = "auto",
@@ -84,6 +84,7 @@ def grid(
 
     - `graph`: "synthetic", of `scale` ("auto", or a number above 0), or a folder of public files.
     - `models`, `strategies`, `batch_sizes`: lists, as above; names are those of `tclab.models` and `tclab.masking`.
+      "auto" for models is both of the brief's, each with the strategies that serve it.
     - `networks`: edge-type counts (n: the first n of the graph's networks); or names, which are one choice; or
       "all", those that each model reads.
     - `gpus`: "auto", all there are, or a number of ranks, each on a GPU; on a machine without any they share its
@@ -102,9 +103,12 @@ def grid(
     machines = whole("machines", one("machines", machines))
     device, ranks = ranks_on_machines(gpus, gpus_per_node, machines, device)
     large = device == "cuda"
-    every = strategies == "auto"
-    exact = [name for name in strategy_names() if strategy_of(name).exact]
-    wanted = exact if every else [str(name) for name in listed("strategies", strategies)]
+    for singular, plural in (("model", "models"), ("strategy", "strategies"), ("batch_size", "batch_sizes")):
+        if singular in more:
+            raise InputError(f"unknown parameter of a grid {singular!r}; did you mean {plural!r}?")
+    every = "auto" in (models, strategies)  # then no pair was asked for by name
+    exact = sorted((name for name in strategy_names() if strategy_of(name).exact), key=_told_first)
+    wanted = exact if strategies == "auto" else [str(name) for name in listed("strategies", strategies)]
     sizes = ([1, 4, 16, 32, 64] if large else [1, 2, 4, 8]) if batch_sizes == "auto" else None
     sizes = [whole("batch_sizes", b) for b in listed("batch_sizes", batch_sizes)] if sizes is None else sizes
     counts = _networks(networks)
@@ -119,7 +123,7 @@ def grid(
     }
     axes = {name: _axis(name, value) for name, value in {"mode": mode, **more}.items()}
     points: list[Point] = []
-    for model in listed("models", models):
+    for model in listed("models", "hetero_cell,dango" if models == "auto" else models):
         kind = model_of(str(model))
         for name in wanted:
             if every and not kind.served_by(strategy_of(name)):
@@ -132,6 +136,11 @@ def grid(
                         for size in sizes
                     ]
     return _lines_first(points)
+
+
+def _told_first(strategy: str) -> bool:
+    """Sort to the front what a short sweep should have, should it have no more: the copies, and what is shared."""
+    return strategy not in ("edge_mask", "node_mask", "delta", "indices")
 
 
 def _scale(scale: float | str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,12 @@ class Point:
     hidden: int | None = None
     layers: int | None = None
 
+    def __new__(cls, *_: Any, **given: Any) -> Point:
+        """Return a new point; a field that there is not is refused with the nearest there is."""
+        for name in set(given) - (known := {field.name for field in fields(cls)}):
+            raise unknown("field of a point", name, known)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         model_of(self.model)
         strategy = strategy_of(self.strategy)
@@ -151,18 +157,15 @@ class Point:
             ("seed", 0),
             ("accumulate", 1),
             ("micro_batch", 1),
+            ("hidden", 2),
+            ("layers", 1),
         ):
-            value = getattr(self, name)
-            if name == "micro_batch" and value is None:
+            value, may_be_none = getattr(self, name), name in ("micro_batch", "hidden", "layers")
+            if value is None and may_be_none:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"{name} is {value!r}, expected a whole number of at least {least}")
-        for name, least in (("hidden", 2), ("layers", 1)):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise InputError(
-                    f"{name} is {value!r}, expected a whole number of at least {least}, or None for the model's own"
-                )
+                or_none = ", or None" if may_be_none else ""
+                raise InputError(f"{name} is {value!r}, expected a whole number of at least {least}{or_none}")
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), (bool, type(None))):
                 raise InputError(f"{name} is {getattr(self, name)!r}, expected True or False")
@@ -327,9 +330,7 @@ class Point:
     @staticmethod
     def from_dict(fields: dict[str, Any]) -> Point:
         """Return the point of `to_dict`'s fields."""
-        read: dict[str, Any] = {
-            n: tuple(value) if isinstance(value, list) else value for n, value in fields.items()
-        }
+        read: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items()}
         return Point(**read)
 
 

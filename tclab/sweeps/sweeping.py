@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -53,13 +54,18 @@ class Progress:
         return f"[{self.done}/{self.total}] {what}: {how}{' (kept)' if self.kept else ''}"
 
 
+def say(progress: Progress) -> None:
+    """Print a line to where errors go, as a sweep that is run from a script does."""
+    print(progress, file=sys.stderr, flush=True)
+
+
 def failed_or_oom(rows: pa.Table) -> bool:
     """Return whether a point's rows say that it ran out of memory or failed."""
     return any(status == "oom" or status.startswith("failed") for status in rows["status"].to_pylist())
 
 
 def sweep(
-    points: Iterable[Point],
+    points: Iterable[Point] | Point,
     *,
     results: str | Path,
     retry: bool = False,
@@ -67,25 +73,25 @@ def sweep(
     budget_seconds: float | None = None,
     memory_bytes: int | None = None,
     hang_seconds: float = HANG_SECONDS,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] | None = say,
     stop: threading.Event | None = None,
     refuse: bool = False,
     executor: str = "local",
     **cluster: Any,
 ) -> pd.DataFrame:
-    """Run points, one after the other here or as jobs of a cluster, and return their rows in the points' order.
+    """Run points one after the other here, or as jobs of a cluster, and return their rows in the points' order.
 
     Each point's rows are kept in the results folder as soon as it is through. Points that are there already,
     from this machine and these versions, are read, so a sweep that was killed goes on where it stopped.
 
     **Arguments:**
 
-    - `results`: the folder.
+    - `points`: several, or one. `results`: the folder.
     - `retry`: run points again that ran out of memory or failed.
     - `fresh`, `memory_bytes`, `hang_seconds`: as for `run`.
     - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept. Of
       several ranks it begins with the second point: the first one starts them.
-    - `progress`: called after each point.
+    - `progress`: called after each point; a line to stderr unless given, `None` for silence.
     - `stop`: looked at before each point; on Slurm it cancels the jobs.
     - `refuse`: do not run a point that `fits` says cannot run here; it has a row `not run: …` with both numbers,
       which is not kept, as another machine, or this one at another time, may have more. Not on Slurm.
@@ -101,6 +107,7 @@ def sweep(
     """
     if executor not in EXECUTORS:
         raise unknown("executor", executor, EXECUTORS)
+    points = [points] if isinstance(points, Point) else points
     if executor == "slurm":
         from tclab.sweeps.slurm import sweep_on_slurm
 
