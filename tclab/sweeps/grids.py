@@ -107,7 +107,7 @@ def grid(
         if singular in more:
             raise InputError(f"unknown parameter of a grid {singular!r}; did you mean {plural!r}?")
     every = "auto" in (models, strategies)  # then no pair was asked for by name
-    exact = sorted((name for name in strategy_names() if strategy_of(name).exact), key=_told_first)
+    exact = sorted((name for name in strategy_names() if strategy_of(name).exact), key=_may_wait)
     wanted = exact if strategies == "auto" else [str(name) for name in listed("strategies", strategies)]
     sizes = ([1, 4, 16, 32, 64] if large else [1, 2, 4, 8]) if batch_sizes == "auto" else None
     sizes = [whole("batch_sizes", b) for b in listed("batch_sizes", batch_sizes)] if sizes is None else sizes
@@ -138,8 +138,8 @@ def grid(
     return _lines_first(points)
 
 
-def _told_first(strategy: str) -> bool:
-    """Sort to the front what a short sweep should have, should it have no more: the copies, and what is shared."""
+def _may_wait(strategy: str) -> bool:
+    """Return whether a strategy is none of those that a sweep should have, should it have no more."""
     return strategy not in ("edge_mask", "node_mask", "delta", "indices")
 
 
