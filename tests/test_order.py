@@ -29,7 +29,9 @@ def test_each_node_of_each_sample_has_one_row(size, group, number):
 def test_predictions_and_gradients_are_those_of_any_other_grouping(strategy, metabolism, monkeypatch):
     graph = tclab.CellGraph.synthetic(0.01, seed=1)
     torch.manual_seed(0)
-    model = HeteroCell(graph.num_nodes["gene"], list(graph.networks), width=4, metabolism=metabolism).double()
+    layers = 1 if metabolism == "used" else 3  # a dense matrix of all reactions is as large as ever
+    networks = list(graph.networks)
+    model = HeteroCell(graph.num_nodes["gene"], networks, width=4, layers=layers, metabolism=metabolism).double()
     samples = [[b, b + 7] for b in range(6)]
     results = []
     for group in (1, 2, 3, 7):

@@ -491,7 +491,9 @@ def test_words_say_what_the_heaviest_point_holds_and_what_there_is():
 def test_the_heaviest_is_by_memory_and_not_by_the_bytes_that_travel():
     # dense ships next to nothing, and holds a matrix of all nodes; delta's batch nobody can tell before it is made
     strategies = "edge_mask,dense,delta"
-    points = tclab.grid(models="hetero_cell", strategies=strategies, batch_sizes="1,2", scale=0.05, gpus=0)
+    points = tclab.grid(
+        models="hetero_cell", strategies=strategies, batch_sizes="1,2", scale=0.05, networks=3, gpus=0
+    )
     largest = {
         name: [p for p in points if p.strategy == name and p.batch_size == 2] for name in strategies.split(",")
     }

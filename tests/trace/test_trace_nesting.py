@@ -12,7 +12,7 @@ import tclab.trace as trace
 from tclab.trace.categories import nearest
 from tclab.trace.nesting import nest
 
-QUIET = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUIET = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @st.composite
