@@ -159,8 +159,8 @@ def test_a_busy_machine_is_named(rows):
     assert said in lab.step_findings(rows.assign(conditions=moment, threads=1, workers=1))
     calm = json.dumps([{"load": 1.0, "cpu_pressure_percent": 9.0}, {"load": 5.0, "cpu_pressure_percent": 8.0}])
     assert parts.busy(rows.assign(conditions=calm)) == (
-        "Load 1.0 to 5.0 on 2 cores; for 9 % of the time at worst, something waited for a core: others' or their own, "
-        "more than the cores: believe ratios, not seconds."
+        "Load 1.0 to 5.0 on 2 cores; for 9 % of the time at worst, something waited for a core: others' or "
+        "their own, more than the cores: believe ratios, not seconds."
     )
     assert "a quiet machine" in parts.busy(rows.assign(conditions=json.dumps([{"load": 0.5}])))
     assert parts.busy(rows.assign(conditions=None)) == ""
