@@ -154,10 +154,13 @@ def test_findings_carry_the_rows_figures(rows):
 
 def test_a_busy_machine_is_named(rows):
     moment = json.dumps([{"load": 5.0, "cpu_pressure_percent": 80.0}, {"load": 1.0, "cpu_pressure_percent": None}])
-    said = parts.busy(rows.assign(conditions=moment))
-    assert said == (
-        "Load 1.0 to 5.0 on 2 cores; for 80 % of the time at worst, something waited for a core: so this machine "
-        "was shared: believe ratios, not seconds."
+    said = parts.busy(rows.assign(conditions=moment, threads=1, workers=1))
+    assert "(others wanted its CPUs up to 80 % of the time): such times are not the strategy's alone." in said
+    assert said in lab.step_findings(rows.assign(conditions=moment, threads=1, workers=1))
+    calm = json.dumps([{"load": 1.0, "cpu_pressure_percent": 9.0}, {"load": 5.0, "cpu_pressure_percent": 8.0}])
+    assert parts.busy(rows.assign(conditions=calm)) == (
+        "Load 1.0 to 5.0 on 2 cores; for 9 % of the time at worst, something waited for a core: others' or "
+        "their own, more than the cores: believe ratios, not seconds."
     )
     assert "a quiet machine" in parts.busy(rows.assign(conditions=json.dumps([{"load": 0.5}])))
     assert parts.busy(rows.assign(conditions=None)) == ""

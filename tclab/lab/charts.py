@@ -13,7 +13,7 @@ import pandas as pd
 from tclab.lab.colours import STAGE_COLOURS, STRATEGY_COLOURS, strategy_colours
 from tclab.lab.comparable import against_the_fastest, by_arms, one_run_each, with_ways
 from tclab.lab.log_ticks import log_ticks
-from tclab.sweeps.measured_on import where_measured
+from tclab.sweeps.measured_on import graph_text, where_measured
 from tclab.sweeps.seen import cycles
 from tclab.timing import SAME, UNDECIDED, Pair
 from tclab.timing.units import bytes_text
@@ -85,8 +85,8 @@ def _shape(frame: pd.DataFrame) -> Any:
 
 
 def _title(text: str, rows: pd.DataFrame, more: str = "") -> Any:
-    subtitle = where_measured(rows) + (f" · {more}" if more else "")
-    return alt.TitleParams(text, subtitle=[subtitle], anchor="start", offset=10)
+    of = " · ".join(filter(None, (graph_text(rows), more)))
+    return alt.TitleParams(text, subtitle=[where_measured(rows), *([of] if of else [])], anchor="start", offset=10)
 
 
 def _lines(rows: pd.DataFrame, column: str, axis: str, title: str, more: str) -> Any:
@@ -98,11 +98,14 @@ def _lines(rows: pd.DataFrame, column: str, axis: str, title: str, more: str) ->
     ok["line"] = [" · ".join(filter(None, pair)) for pair in zip(ok["model"], ok["setting"], strict=True)]
     lines = list(dict.fromkeys(ok.sort_values(["model", "setting"])["line"]))
     lost = _lost(steps, column)
-    x = alt.X(
-        f"{column}:Q",
-        title=axis,
-        scale=alt.Scale(type="log", base=2, nice=False, padding=16),
-        axis=alt.Axis(values=sorted({*ok[column], *lost[column]}), format="d", grid=False),
+    places = sorted({*ok[column], *lost[column]})
+    alone = len(places) == 1  # then strategies lie side by side, or they would hide one another
+    ticks = alt.Axis(values=places, format="d", grid=False, labelAngle=0)
+    over = alt.Scale(type="log", base=2, nice=False, padding=16)
+    x = (
+        alt.X(f"{column}:O", title=axis, axis=ticks)
+        if alone
+        else alt.X(f"{column}:Q", title=axis, scale=over, axis=ticks)
     )
     y = alt.Y(
         "samples_per_second:Q",
@@ -116,13 +119,19 @@ def _lines(rows: pd.DataFrame, column: str, axis: str, title: str, more: str) ->
         legend=alt.Legend(title=None, orient="bottom", columns=1, labelLimit=_WIDTH) if len(lines) > 1 else None,
     )
     base = alt.Chart(ok).encode(x=x, color=_colour(ok), detail="way:N", tooltip=["way:N"])
+    if alone:
+        base = base.encode(xOffset=alt.XOffset("way:N", sort=ok.sort_values(["line", "strategy"])["way"].tolist()))
     layers = [
         base.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high:Q"),
         base.mark_line().encode(y=y, strokeDash=dash),
         base.mark_point(filled=True, size=60).encode(y=y, shape=_shape(ok)),
     ]
     if len(lost):
-        text = alt.Chart(lost).mark_text(angle=270, align="left", dx=4, dy=9, fontSize=10, color="#555555")
+        text = alt.Chart(lost)
+        if alone:
+            text = text.mark_text(align="center", dy=-6, fontSize=10, color="#555555")
+        else:
+            text = text.mark_text(angle=270, align="left", dx=4, dy=9, fontSize=10, color="#555555")
         layers.append(text.encode(x=x, y=alt.value("height"), text="text:N"))
     return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=_title(title, rows, more))
 
@@ -231,7 +240,9 @@ def throughput_by_strategy(rows: pd.DataFrame, pairs: Iterable[Pair] = ()) -> al
     )
     more = f"{_range(chosen, 'batch_size')}, {_range(chosen, 'networks')}"
     more += " · words: against the fastest" * bool(said["word"].isin(list(_VERDICTS.values())).any())
-    return (bars + spread + text).properties(width=_WIDTH, title=_title("Throughput of each strategy", rows, more))
+    return (bars + spread + text).properties(
+        width=_WIDTH, title=_title("Throughput of each strategy", chosen, more)
+    )
 
 
 def _said_of(chosen: pd.DataFrame, ok: pd.DataFrame, pairs: Iterable[Pair]) -> pd.DataFrame:
@@ -270,7 +281,7 @@ def bytes_per_batch(rows: pd.DataFrame) -> alt.LayerChart:
     bars = alt.Chart(ok).mark_bar().encode(y=y, x=x, x2=alt.datum(1), color=_colour(ok).legend(None))
     text = alt.Chart(ok).mark_text(align="left", dx=4).encode(y=y, x=x, text="label:N")
     more = f"{_range(chosen, 'batch_size')}, {_range(chosen, 'networks')}"
-    return (bars + text).properties(width=_WIDTH, title=_title("Bytes of a batch", rows, more))
+    return (bars + text).properties(width=_WIDTH, title=_title("Bytes of a batch", chosen, more))
 
 
 def stages(rows: pd.DataFrame) -> alt.LayerChart:
@@ -309,4 +320,4 @@ def stages(rows: pd.DataFrame) -> alt.LayerChart:
         .encode(y=y, x="q1_seconds:Q", x2="q3_seconds:Q")
     )
     more = f"{_range(chosen, 'batch_size')}, {_range(chosen, 'networks')} · line: quartiles of whole steps"
-    return (bars + spread).properties(width=_WIDTH, title=_title("Where a step's time goes", rows, more))
+    return (bars + spread).properties(width=_WIDTH, title=_title("Where a step's time goes", chosen, more))

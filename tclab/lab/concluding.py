@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from tclab.lab.comparable import against_the_fastest, alike, by_arms, ends, fullest
+from tclab.sweeps.busy import pressures
 from tclab.sweeps.measured_on import where_measured
 from tclab.timing import FASTER, SAME, SLOWER, Pair, environment
 from tclab.timing.units import bytes_text
@@ -61,7 +62,10 @@ def _sentence(ok: pd.DataFrame, words: str, known: dict[frozenset[str], Pair]) -
 def _machine(rows: pd.DataFrame) -> str:
     here, row = environment(), rows.iloc[0]
     same = all((None if pd.isna(row[name]) else row[name]) == here[name] for name in _MACHINE)
-    return "On this machine" if same else f"On {where_measured(rows)}"
+    if not same:
+        return f"On {where_measured(rows)}"
+    busy = pressures(rows)["others"].fillna(False).any()
+    return "On this machine, which was busy" if busy else "On this machine"
 
 
 def _verdict(pair: Pair) -> str:

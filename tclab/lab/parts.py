@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tclab.sweeps.busy import busy_text
 from tclab.timing.accounts import TOLERANCE
 from tclab.training import MODES
 
@@ -125,7 +126,9 @@ def times_text(ratio: float) -> str:
 
 
 def busy(rows: pd.DataFrame) -> str:
-    """Return a sentence on what else went on while rows were measured; empty where nothing is known."""
+    """Return what else went on while rows were measured, in words; empty where nothing is known."""
+    if told := busy_text(rows):
+        return told
     loads, pressures = [], []
     for text in rows["conditions"].dropna():
         for moment in json.loads(text):
@@ -135,5 +138,9 @@ def busy(rows: pd.DataFrame) -> str:
         return ""
     cores = rows["cores"].dropna().max()
     waiting = f"; for {max(pressures):.0f} % of the time at worst, something waited for a core" if pressures else ""
-    crowded = "so this machine was shared: believe ratios, not seconds" if max(loads) > cores else "a quiet machine"
+    crowded = (
+        "others' or their own, more than the cores: believe ratios, not seconds"
+        if max(loads) > cores
+        else "a quiet machine"
+    )
     return f"Load {min(loads):.1f} to {max(loads):.1f} on {cores} cores{waiting}: {crowded}."

@@ -14,7 +14,7 @@ from tclab.lab.charts import _colour
 from tclab.lab.colours import STRATEGY_COLOURS
 from tclab.lab.log_ticks import log_ticks
 from tclab.lab.parts import one_point_each, times_text
-from tclab.sweeps.measured_on import where_measured
+from tclab.sweeps.measured_on import graph_text, where_measured
 from tclab.training import MODES
 
 _COLUMNS = ["key", "model", "gpus", "batch_size", "what", "value", "unit", "standing", "caveat"]
@@ -194,8 +194,9 @@ def ratios_beside_published(rows: pd.DataFrame, figures: pd.DataFrame) -> Any:
         ),
         published.mark_text(align="left", dx=9, fontSize=10, color="#555555").encode(text="text:N"),
     ]
+    place = " · ".join(filter(None, (where_measured(rows), graph_text(rows))))
     subtitle = [
-        f"measured on {where_measured(rows)}; line: what the quartiles of both allow",
+        f"measured on {place}; line: what the quartiles of both allow",
         "published: another machine, other batch sizes, other code: no figure here is to be compared in seconds",
     ]
     title = alt.TitleParams("Hetero against DANGO", subtitle=subtitle, anchor="start", offset=10)

@@ -6,6 +6,7 @@ import pandas as pd
 
 from tclab.lab.comparable import alike, ends, fullest
 from tclab.lab.concluding import conclusion, place_of
+from tclab.sweeps.busy import busy_text
 from tclab.sweeps.measured_on import ranks_text
 from tclab.timing.units import bytes_text
 
@@ -25,8 +26,8 @@ def findings(rows: pd.DataFrame, *, concluded: bool = False) -> list[str]:
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     if ok.empty:
         return ["No point of this sweep was measured, so there is nothing to compare.", *_lost(rows)]
-    said = [_gate(rows), *([] if concluded else conclusion(rows)), *_strategies(ok), *_models(ok), *_bytes(ok)]
-    said += [*_syncs(ok), *_lost(rows)]
+    said = [_gate(rows), *([] if concluded else conclusion(rows)), busy_text(rows), *_strategies(ok)]
+    said += [*_models(ok), *_bytes(ok), *_syncs(ok), *_lost(rows)]
     label = ranks_text(ok)
     if not label:
         return [sentence for sentence in said if sentence]

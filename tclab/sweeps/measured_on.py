@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 
+from tclab.sweeps.busy import pressures
 from tclab.timing import environment
 
 
@@ -11,16 +14,31 @@ def where_measured(rows: pd.DataFrame) -> str:
     """Return what rows were measured on, for a title: "cpu · 2 cores · Intel Xeon".
 
     Of several ranks how they exchange and how many they are, before all else: "cpu · gloo · 4 ranks · 2 cores · …".
+    Of a machine that others kept busy, that last: "cpu · 2 cores · Intel Xeon · busy".
     """
-    ok = rows[rows["status"] == "ok"]
+    ok = rows[rows["status"] == "ok"].reset_index(drop=True)
     if ok.empty:
         return "nothing measured"
     machines: dict[str, list[tuple[str, int]]] = {}
+    others = pressures(ok)["others"].fillna(False).astype(bool)
+    busy = {_name(row) for _, row in ok.loc[others[others].index].iterrows()}
     for _, row in ok.drop_duplicates(["device", "backend", "gpu", "cpu", "cores", "ranks"]).iterrows():
-        name = row["gpu"] if row["device"] == "cuda" else f"{row['cores']} cores · {row['cpu']}"
         through = str(row["device"]) if row["ranks"] == 1 else f"{row['device']} · {row['backend']}"
-        machines.setdefault(name, []).append((through, int(row["ranks"])))
-    return " and ".join(f"{_ranks(each)} · {name}" for name, each in machines.items())
+        machines.setdefault(_name(row), []).append((through, int(row["ranks"])))
+    return " and ".join(f"{_ranks(each)} · {name}{' · busy' * (name in busy)}" for name, each in machines.items())
+
+
+def _name(row: pd.Series) -> str:
+    return str(row["gpu"]) if row["device"] == "cuda" else f"{row['cores']} cores · {row['cpu']}"
+
+
+def graph_text(rows: pd.DataFrame) -> str:
+    """Return the graph that all measured rows share: "synthetic, scale 0.05", or a folder's name; else nothing."""
+    graphs = rows[rows["status"] == "ok"][["graph", "scale"]].drop_duplicates()
+    if len(graphs) != 1 or graphs["graph"].isna().any():
+        return ""
+    graph, scale = graphs.iloc[0]
+    return Path(graph).name if pd.isna(scale) else f"{graph}, scale {scale:g}"
 
 
 def this_machine(device: str | None = None) -> str:

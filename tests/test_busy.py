@@ -1,0 +1,126 @@
+"""Points that ran while others wanted the processors are told so; what is not known is never taken for quiet."""
+
+import json
+
+import pandas as pd
+import pytest
+from test_chart_settings import both, drawn
+from test_compare import rows, step
+
+from tclab import lab
+from tclab.sweeps.busy import BUSY_PERCENT, busy_text, pressures
+from tclab.sweeps.measured_on import graph_text, where_measured
+
+
+def ran(*percents, load=1.0, strategy="node_mask", **fields):
+    """A point's row whose moments had these pressures."""
+    moments = [{"load": load, "cpu_pressure_percent": percent} for percent in percents]
+    return step(strategy, conditions=json.dumps(moments), **{"threads": 2, "workers": 0, **fields})
+
+
+def others(*made):
+    return [None if pd.isna(value) else bool(value) for value in pressures(rows(*made))["others"]]
+
+
+def test_a_point_is_busy_above_the_bound_by_its_last_moment_that_tells():
+    assert others(ran(0.0, BUSY_PERCENT), ran(0.0, BUSY_PERCENT + 0.1)) == [False, True]
+    assert others(ran(99.0, 3.0)) == [False]  # that was the start, or the point before
+    assert others(ran(99.0, None), ran(3.0, None)) == [True, False]
+
+
+def test_what_the_system_does_not_tell_is_neither_quiet_nor_busy():
+    untold = [ran(None, None), ran(), step("node_mask", conditions=None)]
+    assert others(*untold) == [None] * 3
+    assert pressures(rows(*untold))["percent"].isna().all()
+    assert busy_text(rows(*untold)) == ""
+    assert "1 of 2 points whose system tells ran" in busy_text(rows(*untold, ran(80.0), ran(1.0)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"threads": 2, "workers": 0}, True),  # no more than the cores: it cannot be their own
+        ({"threads": 2, "workers": 1, "load": 2.5}, None),
+        ({"threads": 2, "workers": 1, "load": 3.5}, True),  # more ran than all of its own
+        ({"threads": 2, "workers": 1, "load": None}, None),
+        ({"threads": 1, "workers": 1}, True),
+        ({"threads": 1, "ranks": 2, "backend": "gloo", "load": 3.0}, None),
+        ({"threads": 1, "ranks": 2, "backend": "gloo", "machines": 2}, True),
+        ({"threads": 2, "cpu_limit_cores": 1.0}, None),  # a limit stops its own
+        ({"threads": None}, None),
+        ({"cores": None}, None),
+    ],
+)
+def test_pressure_of_a_points_own_making_is_not_laid_on_others(fields, expected):
+    assert others(ran(90.0, 90.0, **fields)) == [expected]
+    made = rows(ran(90.0, 90.0, **fields))
+    assert ("others wanted" in busy_text(made)) == (expected is True)
+    assert ("those points' own threads" in busy_text(made)) == (expected is None)
+    assert others(ran(10.0, 10.0, **fields)) == [False]
+
+
+def test_the_findings_the_conclusion_and_the_report_say_so_once(tmp_path):
+    made = rows(ran(90.0, 99.4), ran(5.0, 4.0, strategy="edge_mask"), ran(60.0, 61.0, strategy="dense", threads=1))
+    sentence = (
+        "The machine was busy while 2 of 3 points ran (others wanted its CPUs up to 99 % of the time): such times "
+        "are not the strategy's alone; with OMP_NUM_THREADS=1 torch's threads suffer less."
+    )
+    assert lab.findings(made).count(sentence) == 1
+    text = lab.report(made, tmp_path / "report.html").read_text()
+    assert text.count("The machine was busy while 2 of 3 points ran") == 1
+    assert "Made Up · busy, at batch" in lab.conclusion(made)[0]
+    single = rows(ran(90.0, 99.4, threads=1), ran(5.0, 4.0, strategy="edge_mask"))
+    assert "OMP_NUM_THREADS" not in " ".join(lab.findings(single))
+    calm = rows(ran(5.0, 5.0), ran(5.0, 4.0, strategy="edge_mask"))
+    assert "busy" not in " ".join([*lab.findings(calm), *lab.conclusion(calm)])
+    two = rows(ran(90.0, 99.4), ran(90.0, 99.4, cpu="Other"))
+    assert "Machines were busy while 2 of 2 points ran (others wanted their CPUs" in busy_text(two)
+    assert busy_text(pd.concat([made, made])).count("busy while 4 of 6 points") == 1  # rows that share an index
+
+
+def test_points_without_a_time_are_not_counted():
+    lost = ran(99.0, 99.0) | {"status": "oom", "median_seconds": None}
+    assert busy_text(rows(lost)) == ""
+    assert busy_text(rows(lost).head(0)) == ""
+
+
+def test_a_chart_names_the_machine_that_was_busy_and_the_graph_that_all_its_rows_share():
+    made = rows(
+        *(ran(9.0, 9.0, strategy=name, batch_size=4) for name in ("node_mask", "edge_mask")),
+        ran(99.0, 99.0, batch_size=1),
+    )
+    machine, of = lab.throughput_by_batch_size(made).to_dict()["title"]["subtitle"]
+    assert machine == "cpu · 2 cores · Made Up · busy"
+    assert of == "synthetic, scale 0.1 · networks 2"
+    machine, of = lab.throughput_by_strategy(made).to_dict()["title"]["subtitle"]
+    assert machine == "cpu · 2 cores · Made Up"  # the busy point is not in this chart
+    assert of.startswith("synthetic, scale 0.1 · batch 4, networks 2")
+    both_machines = rows(ran(99.0, 99.0), ran(9.0, 9.0, cpu="Other"))
+    assert where_measured(both_machines) == "cpu · 2 cores · Made Up · busy and cpu · 2 cores · Other"
+
+
+def test_a_graph_that_was_read_has_its_folders_name_and_graphs_that_differ_none():
+    assert graph_text(rows(step(graph="/data/yeast", scale=None))) == "yeast"
+    assert graph_text(rows(step(scale=0.05), step(scale=0.1))) == ""
+    assert graph_text(rows(step(graph="/a/yeast", scale=None), step(graph="/b/yeast", scale=None))) == ""
+    lost = step(scale=1.0) | {"status": "oom"}
+    assert graph_text(rows(step(scale=0.05), lost)) == "synthetic, scale 0.05"
+    apart = lab.throughput_by_strategy(rows(*both(scale=0.05), *both(scale=0.1, seed=5)))
+    assert apart.to_dict()["title"]["subtitle"][1].startswith("batch 4, networks 2")
+    assert {bar["way"].split(" · ")[2] for bar in drawn(apart, "way")} == {"scale 0.05", "scale 0.1"}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_strategies_at_one_batch_size_alone_lie_side_by_side(lost):
+    names = ("node_mask", "edge_mask", "dense")
+    made = [step(name, 0.1) for name in names]
+    if lost:
+        made.append(step("stored_mask") | {"status": "oom", "median_seconds": None, "samples_per_second": None})
+    for chart in (lab.throughput_by_batch_size, lab.throughput_by_networks):
+        layers = chart(rows(*made)).to_dict()["layer"]
+        spec = [layer["encoding"] for layer in layers if layer["mark"]["type"] != "text"]
+        assert all(each["x"]["type"] == "ordinal" and each["xOffset"]["field"] == "way" for each in spec)
+        assert len(set(spec[0]["xOffset"]["sort"])) == len(names)
+    several = lab.throughput_by_batch_size(rows(*made, step("dense", 0.1, batch_size=8))).to_dict()["layer"]
+    assert all("xOffset" not in layer["encoding"] for layer in several)
+    assert several[0]["encoding"]["x"]["type"] == "quantitative"
