@@ -262,7 +262,7 @@ def test_a_folder_that_is_read_while_a_sweep_begins_leaves_it_alone(front_end, t
 
 
 def test_a_cell_run_again_finds_the_sweep_that_is_under_way(front_end, tmp_path):
-    view = view_of(tmp_path)
+    view = view_of(tmp_path, batch_sizes=",".join(map(str, range(1, 40))))  # it is not through by then
     view.run.click()
     again = view_of(tmp_path, strategies="gpu_mask")
     assert again.panel.sweep is view.panel.sweep is under_way(tmp_path)
