@@ -11,7 +11,8 @@ BIN := .venv/bin
 RUN := runs/sweep
 # parameters of the sweep notebook, for example: make sweep PARAMETERS="-p graph ../shared/data"
 PARAMETERS ?= -p scale 0.2 -p budget_seconds 240
-# tests run in so many processes; a file, or a notebook, is one's alone, the longest first (tests/conftest.py)
+# tests run in so many processes, of one thread each; a file, or a notebook, is one's alone, the longest first
+# (tests/conftest.py)
 BESIDE ?= -n 2 --dist loadfile
 NOTEBOOKS ?= notebooks/*.ipynb
 # where torch alone is to come from: a CPU build, say
@@ -40,7 +41,7 @@ sweep: setup
 
 test: lint types
 	$(BIN)/python -m pytest tests $(BESIDE) --no-loadscope-reorder --durations=15
-	TCLAB_RUNS=$$(mktemp -d) $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=900 \
+	TCLAB_RUNS=$$(mktemp -d) OMP_NUM_THREADS=1 $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=900 \
 		-W ignore notebooks $(BESIDE)
 
 lint: setup

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from zlib import crc32
 
-# Okabe and Ito's colour-blind safe palette, then Paul Tol's muted one for what it lacks; the same strategy has the
-# same colour in every chart, and points have shapes too.
+# Okabe and Ito's colour-blind safe palette, then Paul Tol's muted and vibrant ones for what it lacks; the same
+# strategy has the same colour in every chart, and points have shapes too.
 STRATEGY_COLOURS = {
     "subgraph": "#999999",
     "edge_mask": "#d55e00",
@@ -20,7 +20,7 @@ STRATEGY_COLOURS = {
     "indices": "#0072b2",
     "gene_mask_cache": "#882255",
     "dense": "#117733",
-    "delta": "#9fe8dc",
+    "delta": "#ee3377",
     "khop_1": "#332288",
     "khop_2": "#88ccee",
     "khop_3": "#ddcc77",
