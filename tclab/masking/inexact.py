@@ -23,7 +23,6 @@ class _Hops(Subgraph):
     """Of each sample only the nodes within some hops of a deleted one, along or against any network's edges."""
 
     exact = False
-    edges_vary = True
     hops: ClassVar[int]
 
     def encode(self, indices: Sequence[int], lost: dict[str, Deletions]) -> list[dict[str, Tensor]]:
@@ -86,7 +85,6 @@ class SampledEdges(Subgraph):
 
     name = "sampled_edges"
     exact = False
-    edges_vary = True
 
     def __init__(
         self, graph: CellGraph, *, ship_edges: bool = False, collation: str = "lean", share: float = 0.25
