@@ -51,6 +51,12 @@ LOSSY = {
     "fp16": {**HETERO, "compression": "fp16"},
     "bf16": {**HETERO, "compression": "bf16"},
     "powersgd": {**HETERO, "compression": "powersgd"},
+    "powersgd, small buckets": {
+        **HETERO,
+        "compression": "powersgd",
+        "bucket_cap_mb": 0.005,
+        "find_unused_parameters": True,
+    },
 }
 DIFFERENT = {"with a buffer": {**HETERO, "loss": "mle_wass_supcr"}}
 EXCHANGE = ("bucket_cap_mb", "static_graph", "find_unused_parameters", "no_sync", "compression")

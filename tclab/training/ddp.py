@@ -28,7 +28,8 @@ class Exchange:
     - `bucket_cap_mb`: gradients are exchanged in buckets of so many MiB.
     - `find_unused_parameters`: look after each forward for parameters that will get no gradient.
     - `static_graph`: every step is like the first one.
-    - `compression`: of gradients on their way, by the hooks that torch ships: "none", "fp16", "bf16", "powersgd".
+    - `compression`: of gradients on their way, by the hooks that torch ships: "none", "fp16", "bf16", "powersgd"
+      (by gloo a bucket at a time, so that nothing of it hides behind the backward).
     - `no_sync`: of gradients that add up over batches, exchange the last sum alone.
 
     **Raises:** `InputError` for an unknown compression, a bucket of no size, two ways to treat unused parameters.
@@ -86,7 +87,15 @@ def _hook(compression: str) -> Callable[[Any], Any] | None:
     group: Any = torch.distributed.group.WORLD
     if compression == "powersgd":
         state = powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=_PLAIN_STEPS)
-        return lambda bucket: powerSGD_hook.powerSGD_hook(state, bucket)
+
+        def powersgd(bucket: Any) -> Any:
+            mean = powerSGD_hook.powerSGD_hook(state, bucket)
+            if torch.distributed.get_backend() == "gloo":
+                # its second and third exchange begin on gloo's threads, in an order that ranks do not agree on
+                mean.wait()
+            return mean
+
+        return powersgd
     chosen = default_hooks.fp16_compress_hook if compression == "fp16" else default_hooks.bf16_compress_hook
     return lambda bucket: chosen(group, bucket)
 
