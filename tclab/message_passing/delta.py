@@ -16,6 +16,7 @@ from torch import Tensor
 from tclab.graph import CellGraph
 from tclab.message_passing.delta_layer import Carried, delta_sums, spread
 from tclab.message_passing.order import Order
+from tclab.message_passing.rows import take_rows
 from tclab.message_passing.shared import SharedView, link_of
 from tclab.message_passing.sums import Link
 from tclab.message_passing.view import View
@@ -163,7 +164,7 @@ class _Together(SharedView):
         rows = self.lift(torch.arange(self._number, device=x.device).unsqueeze(1)).squeeze(1)
         places = self.order.rows(step.nodes, step.samples + 1, self._number)
         own = torch.arange(self._number, x.size(0), device=x.device)
-        return x.index_select(0, rows.index_copy(0, places, own))
+        return take_rows(x, rows.index_copy(0, places, own))
 
 
 def _regrouped(step: Step, number: int, order: Order) -> Step:

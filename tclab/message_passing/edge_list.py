@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tclab.graph import CellGraph
+from tclab.message_passing.rows import add_rows, compiled_for_cpu, take_rows
 from tclab.message_passing.softmax import pool_grid, pool_ragged
 from tclab.message_passing.view import View
 from tclab.perturbation import Deletions
@@ -74,7 +75,7 @@ class EdgeListView(View):
     def lift(self, x: Tensor, node_type: str | None = None) -> Tensor:
         """Return one row for each (sample, node) pair; see `View.lift`."""
         if self._nodes is not None:
-            return x.index_select(0, self._nodes[node_type or self.graph.deleted_type])
+            return take_rows(x, self._nodes[node_type or self.graph.deleted_type])
         return x.repeat(self.size, 1)
 
     def neighbour_sum(
@@ -84,15 +85,17 @@ class EdgeListView(View):
         network = self._relation(relation)
         edges = self._edges[relation]
         source, target = edges.edge_index.flip(0) if transpose else edges.edge_index
-        message = x.index_select(0, source)
+        message = take_rows(x, source)
         if edges.weight is not None:
             message = message * edges.weight.unsqueeze(-1).to(x.dtype)
         if edges.mask is not None:
             message = message * edges.mask.unsqueeze(-1).to(x.dtype)
         rows = self._keep[network.source if transpose else network.target].numel()
-        # scatter_add_ over an expanded index is what PyG's `scatter` runs
-        index = target.unsqueeze(-1).expand_as(message)
-        summed = message.new_zeros(rows, x.size(1)).scatter_add_(0, index, message)
+        if compiled_for_cpu(x):
+            summed = add_rows(message, target, rows)
+        else:  # scatter_add_ over an expanded index is what PyG's `scatter` runs
+            index = target.unsqueeze(-1).expand_as(message)
+            summed = message.new_zeros(rows, x.size(1)).scatter_add_(0, index, message)
         return summed if self_weight is None else summed + self_weight.to(x.dtype) * x
 
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tclab.graph import CellGraph, Network
 from tclab.message_passing.order import Order
+from tclab.message_passing.rows import without
 from tclab.message_passing.softmax import pool_grid
 from tclab.message_passing.spmm import Csr
 from tclab.message_passing.sums import Link, shared_sums
@@ -57,10 +58,7 @@ class SharedView(View):
         """Which rows are left: node type → [N * B] bool."""
         if self._keep is None:
             self._keep = {
-                kind: torch.ones(number * self.size, dtype=torch.bool, device=self.deleted.ptr.device).index_fill_(
-                    0, self._rows[kind], False
-                )
-                for kind, number in self.graph.num_nodes.items()
+                kind: without(self._rows[kind], number * self.size) for kind, number in self.graph.num_nodes.items()
             }
         return self._keep
 

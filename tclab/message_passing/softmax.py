@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tclab.message_passing.rows import add_rows
+
 
 def pool_grid(scores: Tensor, values: Tensor, keep: Tensor, *, node_dim: int) -> Tensor:
     """Return the softmax-weighted sum over the nodes of a full grid of (sample, node) rows.
@@ -42,8 +44,7 @@ def pool_ragged(scores: Tensor, values: Tensor, sample: Tensor, size: int) -> Te
     scores = scores.flatten()
     highest = scores.new_full((size,), float("-inf"))
     highest = highest.scatter_reduce(0, sample, scores.detach(), "amax")
-    weights = (scores - highest.index_select(0, sample)).exp()
-    total = weights.new_zeros(size).index_add(0, sample, weights)
-    weights = weights / total.index_select(0, sample)
-    pooled = values.new_zeros(size, values.size(1))
-    return pooled.index_add(0, sample, weights.unsqueeze(-1) * values)
+    weights = (scores - highest.gather(0, sample)).exp()
+    total = add_rows(weights, sample, size)
+    weights = weights / total.gather(0, sample)
+    return add_rows(weights.unsqueeze(-1) * values, sample, size)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tclab.errors import InputError
 from tclab.graph import CellGraph
 from tclab.message_passing import View
+from tclab.message_passing.rows import take_rows
 from tclab.models.hyper_sagnn import HyperSAGNN
 
 
@@ -103,7 +104,7 @@ class Dango(nn.Module):
         stacked = torch.stack(encoded, dim=1)  # [N, networks, H]
         scores = self.scorer[1](self.scorer[0](stacked).relu())
         mixed = (scores.softmax(dim=1) * stacked).sum(dim=1)  # [N, H]
-        score: Tensor = self.hyper_sagnn(mixed.index_select(0, view.deleted.nodes), view.deleted)
+        score: Tensor = self.hyper_sagnn(take_rows(mixed, view.deleted.nodes), view.deleted)
         return score
 
 

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from tclab.errors import InputError, unknown
 from tclab.graph import CellGraph
 from tclab.message_passing import View
+from tclab.message_passing.rows import take_rows
 from tclab.models.aggregation import Mean, Sum, aggregation_of
 from tclab.models.hyper_sagnn import HyperSAGNN
 from tclab.models.layers import MaskedGIN, Preprocessor, activation_of
@@ -201,7 +202,7 @@ class HeteroCell(nn.Module):
         if self.local_head is None:
             return HeteroCellOutput(score, z_p)
         deleted = view.deleted
-        local = self.local_head(wild.index_select(0, deleted.nodes), deleted)
+        local = self.local_head(take_rows(wild, deleted.nodes), deleted)
         if self.mixer is None:
             return HeteroCellOutput(0.5 * score + 0.5 * local, z_p)
         both = torch.stack([score, local], dim=-1)  # [B, 2]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tclab.errors import InputError
+from tclab.message_passing.rows import add_rows
 from tclab.perturbation import Deletions
 
 
@@ -72,9 +73,8 @@ class HyperSAGNN(nn.Module):
         owner = sets.samples()
         place = torch.arange(x.size(0), device=x.device) - sets.ptr[owner]
         slot = owner * most + place
-        padded = x.new_zeros(size * most, x.size(1)).index_copy(0, slot, x).view(size, most, -1)
-        member = torch.zeros(size * most, dtype=torch.bool, device=x.device).index_fill_(0, slot, True)
-        member = member.view(size, most)
+        padded = add_rows(x, slot, size * most).view(size, most, -1)
+        member = torch.arange(most, device=x.device) < sets.ptr.diff().unsqueeze(1)
         apart = ~torch.eye(most, dtype=torch.bool, device=x.device)
         others = member.unsqueeze(1) & member.unsqueeze(2) & apart
         dynamic = padded
@@ -106,5 +106,5 @@ class BatchQuadraticHyperSAGNN(nn.Module):
         for layer in self.attention:
             dynamic = layer(dynamic, others)
         score = self.score((dynamic.squeeze(0) - torch.relu(self.static(x))).square()).squeeze(-1)
-        total = score.new_zeros(len(sets)).index_add(0, owner, score)
+        total = add_rows(score, owner, len(sets))
         return total / sets.ptr.diff().clamp_min(1)

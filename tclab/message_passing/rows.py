@@ -1,0 +1,95 @@
+"""Rows that are taken by index, and values that are added up by row, as a compiler gets them right.
+
+Inductor makes an `index_put` in place of `index_add`, of the gradient of `index_select`, and of `scatter_add` where
+there is one thread. On a CPU it may then run what reads the sums before they are made: a node of its scheduler that
+is fitted to another's loops forgets which buffers were renamed (torch 2.13, its
+`SchedulerNode.recompute_size_and_body`; pytorch/pytorch#177631 is near it). It does not look into
+`tclab::take_rows` and `tclab::add_rows`, each the other's gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def take_rows(x: Tensor, index: Tensor) -> Tensor:
+    """Return `x.index_select(0, index)`, [n, …], of `x: [R, …]`.
+
+    **Arguments:**
+
+    - `index`: [n] int64
+    """
+    if compiled_for_cpu(x):
+        return torch.ops.tclab.take_rows(x, index)
+    return x.index_select(0, index)
+
+
+def add_rows(values: Tensor, index: Tensor, rows: int) -> Tensor:
+    """Return the sum of the `values: [n, …]` that go to each row, [rows, …].
+
+    **Arguments:**
+
+    - `index`: [n] int64, 0 … `rows` - 1.
+    """
+    if compiled_for_cpu(values):
+        return torch.ops.tclab.add_rows(values, index, rows)
+    return values.new_zeros(rows, *values.shape[1:]).index_add(0, index, values)
+
+
+def without(gone: Tensor, rows: int) -> Tensor:
+    """Return [rows] bool, False for those in `gone: [n]` int64, on its device."""
+    if compiled_for_cpu(gone):
+        return torch.ops.tclab.add_rows(torch.ones_like(gone), gone, rows) == 0
+    return torch.ones(rows, dtype=torch.bool, device=gone.device).index_fill_(0, gone, False)
+
+
+def compiled_for_cpu(x: Tensor) -> bool:
+    """Whether a compiler is looking on, and for a CPU."""
+    return x.device.type == "cpu" and torch.compiler.is_compiling()
+
+
+@torch.library.custom_op("tclab::take_rows", mutates_args=(), schema="(Tensor x, Tensor index) -> Tensor")
+def _take_rows(x: Tensor, index: Tensor) -> Tensor:
+    return x.index_select(0, index)
+
+
+@_take_rows.register_fake
+def _(x: Tensor, index: Tensor) -> Tensor:
+    return x.new_empty(index.size(0), *x.shape[1:])
+
+
+@torch.library.custom_op(
+    "tclab::add_rows", mutates_args=(), schema="(Tensor values, Tensor index, SymInt rows) -> Tensor"
+)
+def _add_rows(values: Tensor, index: Tensor, rows: int) -> Tensor:
+    return values.new_zeros(rows, *values.shape[1:]).index_add_(0, index, values)
+
+
+@_add_rows.register_fake
+def _(values: Tensor, index: Tensor, rows: int) -> Tensor:
+    return values.new_empty(rows, *values.shape[1:])
+
+
+def _setup_take(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, index = inputs
+    ctx.rows = x.size(0)
+    ctx.save_for_backward(index)
+
+
+def _differentiate_take(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+    return torch.ops.tclab.add_rows(gradient, *ctx.saved_tensors, ctx.rows), None
+
+
+def _setup_add(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.save_for_backward(inputs[1])
+
+
+def _differentiate_add(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+    return torch.ops.tclab.take_rows(gradient, *ctx.saved_tensors), None, None
+
+
+_take_rows.register_autograd(_differentiate_take, setup_context=_setup_take)
+_add_rows.register_autograd(_differentiate_add, setup_context=_setup_add)
