@@ -6,9 +6,9 @@ HeteroCell's profiling configuration on the CPU, the same samples, weights and p
 ratio is the default allocator giving pages back and faulting them in again, so both allocators are shown: only
 together are they honest. A step makes its view, from a batch that was loaded before. Beside it: a `node_mask` and
 a `delta` step against their own sparse sums and matrix products alone (the very calls of one step, replayed),
-and `edge_mask`'s layer against PyG's `GINConv` with a mask in its
-message. Everything that is compared runs in one process, in alternating order; ratios are medians over rounds, and
-the blocks of the short arms are means of five calls.
+`edge_mask` and `delta` steps compiled, and `edge_mask`'s layer against PyG's `GINConv` with a mask in its message.
+Everything that is compared runs in one process, in alternating order; ratios are medians over rounds, and the
+blocks of the short arms are means of five calls.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
     from tclab.models import log_cosh
     from tclab.models.layers import MaskedGIN
     from tclab.perturbation import synthetic_perturbations
+    from tclab.training.step import compiled_forward
 
     torch.manual_seed(0)
     graph = tclab.CellGraph.synthetic(scale).without_metabolism()
@@ -48,9 +49,15 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
     strategies = {name: tclab.masking.get(name)(graph) for name in ("edge_mask", "node_mask", "delta")}
     batches = {name: strategy.batch(perturbations) for name, strategy in strategies.items()}
 
-    def step(name: str) -> None:
+    def plain(model: nn.Module, view: tclab.message_passing.View) -> torch.Tensor:
+        found: torch.Tensor = model(view)
+        return found
+
+    compiled = {name: compiled_forward(plain) for name in ("edge_mask", "delta")}
+
+    def step(name: str, forward: Callable[..., torch.Tensor] = plain) -> None:
         with strategies[name].view(batches[name]) as view:
-            loss = log_cosh(model(view), perturbations.scores)
+            loss = log_cosh(forward(model, view), perturbations.scores)
             loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -125,12 +132,17 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
         "its sums and products": lambda: replay("node_mask"),
         "delta step": lambda: step("delta"),
         "delta's sums and products": lambda: replay("delta"),
+        "delta step, compiled": lambda: step("delta", compiled["delta"]),
+        "edge_mask step, compiled": lambda: step("edge_mask", compiled["edge_mask"]),
         "edge_mask layer": layer_of_ours,
         "PyG GINConv layer": layer_of_pyg,
     }
     # A block of the short arms is several calls: the first one pays for the pages and caches that a step of
     # `edge_mask` has just taken, which is not what a training run of one strategy would pay.
-    calls_of = dict.fromkeys(list(arms)[1:5], 5)
+    calls_of = dict.fromkeys(list(arms)[1:6], 5)
+    for name, forward in compiled.items():
+        step(name, forward)  # the first call is not compiled
+        step(name, forward)
     seconds: dict[str, list[float]] = {name: [] for name in arms}
     for number in range(rounds + 2):
         order = list(arms) if number % 2 == 0 else list(arms)[::-1]
@@ -155,6 +167,9 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
         "node_mask : delta": ratio("node_mask step", "delta step"),
         "node_mask : its own sums and products": ratio("node_mask step", "its sums and products"),
         "delta : its own sums and products": ratio("delta step", "delta's sums and products"),
+        "edge_mask : delta, compiled": ratio("edge_mask step", "delta step, compiled"),
+        "edge_mask, compiled : delta, compiled": ratio("edge_mask step, compiled", "delta step, compiled"),
+        "delta, compiled : its own sums and products": ratio("delta step, compiled", "delta's sums and products"),
         "edge_mask layer : PyG's GINConv with a mask": ratio("edge_mask layer", "PyG GINConv layer"),
     }
 
