@@ -3,8 +3,9 @@
     python benchmarks/gate.py [--strategies all] [--dtypes float32,float64,bfloat16] [--scale 0.01] [--layers 2]
 
 Of each: whether it passes, the largest fp64 error of its predictions and gradients against `subgraph`'s, and how
-many times a plain run's rounding error its own is, the middle of three draws. The tests try the whole compiler with
-one strategy, and the others with a backend that compiles nothing: here all are compiled, which takes minutes.
+many times a plain run's rounding error its own is, the middle of three draws (nine in bfloat16). The tests try the
+whole compiler with two strategies, and the others with a backend that compiles nothing: here all are compiled,
+which takes minutes.
 """
 
 from __future__ import annotations

@@ -29,8 +29,9 @@ from tclab.training.weighing import Weighed, outlined, weigh
 PROCESS_BYTES = 505 * 1024**2
 # How much more than what is held glibc's heap takes, where tensors of many sizes come and go: chosen by
 # benchmarks/memory.py, with all strategies, both models and batches of 2 to 8, so that the whole process is within
-# 15 % of what it was (DANGO's, whose blocks are few, was up to a fifth less). Where the number of edges differs
-# from batch to batch, blocks fit the next batch less well. Blocks that are mapped one by one leave no holes.
+# 15 % of what it was. Where the number of edges differs from batch to batch, blocks fit the next batch less well;
+# where the graph is not masked (DANGO), most are of a size that every step has, and none is kept beside them.
+# Blocks that are mapped one by one leave no holes.
 HEAP_SHARE = {"default": 1 / 3, "keep_pages": 1 / 3, "map_each": 0.0}
 VARYING_SHARE = 0.8
 
@@ -128,7 +129,10 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     found = _weighed(_sized(point), point.device, (*files_of(point).items(), cache_stamp()))
     on_host = point.device == "cpu"
     share = HEAP_SHARE[point.allocator]
-    if share and strategy_of(point.strategy).edges_vary:
+    strategy = strategy_of(point.strategy)
+    if not strategy.masks_graph:
+        share = 0.0
+    elif share and strategy.edges_vary:
         share = VARYING_SHARE
     in_flight = point.ranks * point.workers * (point.prefetch_factor or 0)
     return Fits(
