@@ -1,6 +1,7 @@
 """The equality gate for every exact strategy in each dtype, as it is and compiled by the whole compiler.
 
     python benchmarks/gate.py [--strategies all] [--dtypes float32,float64,bfloat16] [--scale 0.01] [--layers 2]
+                             [--metabolism off]
 
 Of each: whether it passes, the largest fp64 error of its predictions and gradients against `subgraph`'s, and how
 many times a plain run's rounding error its own is, the middle of three draws (nine in bfloat16). The tests try the
@@ -29,11 +30,15 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=0.01)
     parser.add_argument("--networks", type=int, default=2)
     parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--metabolism", default="off", choices=("off", "used"))
     options = parser.parse_args()
     every = [name for name in names() if get(name).masks_graph and get(name).exact]
     chosen = every if options.strategies == "all" else options.strategies.split(",")
-    graph = tclab.CellGraph.synthetic(options.scale, seed=1, metabolism=False).select(options.networks)
-    reference = gate(tclab.models.get("hetero_cell").sized(hidden=16, layers=options.layers), graph)
+    used = options.metabolism
+    graph = tclab.CellGraph.synthetic(options.scale, seed=1, metabolism=used == "used").select(options.networks)
+    reference = gate(
+        tclab.models.get("hetero_cell").sized(hidden=16, layers=options.layers), graph, metabolism=used
+    )
     print(f"torch {torch.__version__}; tolerances: fp64 {FP64_TOLERANCE:g}, ratio {FP32_RATIO:g}")
     print(
         f"{'strategy':<18} {'dtype':<9} {'compiled':<9} {'gate':<7} {'fp64 error':>11} {'ratio':>6} {'seconds':>8}"

@@ -94,6 +94,12 @@ def test_a_step_holds_what_was_said(strategy, more):
     assert found.step + found.batch == pytest.approx(held, rel=0.1)
 
 
+def test_heap_is_added_where_the_graph_is_masked():
+    assert fits(point_of("indices", scale=0.02)).heap == 0  # DANGO's blocks fit again
+    node_mask, subgraph = (fits(point_of(name, scale=0.02)) for name in ("node_mask", "subgraph"))
+    assert 0 < node_mask.heap / node_mask.step < subgraph.heap / subgraph.step  # whose edges vary
+
+
 def test_nothing_is_timed_to_say_what_fits_and_a_choice_that_is_kept_is_weighed(tmp_path, monkeypatch):
     monkeypatch.setenv("TCLAB_CACHE", str(tmp_path))
     monkeypatch.setattr(calibration, "_timed", None)

@@ -5,11 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tclab.message_passing.rows import add_rows, take_rows, without
+from tclab.message_passing.rows import add_rows, take_rows, without, zero_rows
 
 
 def indices(rows):
-    return st.lists(st.integers(0, rows - 1), min_size=1, max_size=9).map(torch.tensor)
+    return st.lists(st.integers(0, rows - 1), max_size=9).map(lambda rows: torch.tensor(rows, dtype=torch.int64))
 
 
 @given(indices(5), st.sampled_from([(), (3,)]))
@@ -29,13 +29,16 @@ def test_what_the_compiler_calls_is_the_same(width):
     index = torch.tensor([3, 0, 3, 4])
     x = torch.randn(5, *width, dtype=torch.float64, requires_grad=True)
     values = torch.randn(4, *width, dtype=torch.float64, requires_grad=True)
+    torch.autograd.gradcheck(torch.ops.tclab.take_rows, (x, index))
+    torch.autograd.gradcheck(lambda v: torch.ops.tclab.add_rows(v, index, 5), (values,))
     torch.library.opcheck(torch.ops.tclab.take_rows, (x, index))
     torch.library.opcheck(torch.ops.tclab.add_rows, (values, index, 5))
     assert torch.equal(torch.ops.tclab.take_rows(x, index), take_rows(x, index))
     assert torch.equal(torch.ops.tclab.add_rows(values, index, 5), add_rows(values, index, 5))
 
     def all_of_them(x, values, gone):
-        return take_rows(x, index).sum(), add_rows(values, index, 5), without(gone, 5)
+        narrow = x.view(5, -1)
+        return take_rows(x, index).sum(), add_rows(values, index, 5), without(gone, 5), zero_rows(narrow, gone)
 
     torch._dynamo.reset()
     arguments = (x, values, torch.tensor([1, 2, 1]))

@@ -2,6 +2,7 @@
 
 import copy
 import doctest
+import sys
 import warnings
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from torch_geometric.utils import bipartite_subgraph
 import tclab
 from tclab.message_passing import shared_graph, sums
 from tclab.message_passing.shared import link_of
-from tclab.message_passing.spmm import Tiling, columns, multiply
+from tclab.message_passing.spmm import Tiling, columns, multiply, tiling_for
 
 
 def test_the_example_of_its_docstring_runs():
@@ -273,3 +274,13 @@ def test_the_operation_is_registered_as_torch_asks():
             )
 
         assert torch.autograd.gradcheck(summed, (x, weights))
+
+
+def test_kernels_are_timed_once_for_about_each_width(monkeypatch):
+    module, timed = sys.modules["tclab.message_passing.spmm"], []
+    monkeypatch.setattr(module, "_TILINGS", {})
+    monkeypatch.setattr(module, "_fastest", lambda dtype, width: timed.append(width) or Tiling("aten", 32))
+    for width in (1, 64, 65, 128, 192, 512, 513, 1024):
+        assert tiling_for(torch.float32, 10, width) == Tiling("aten", None)  # small enough to need no tiles
+    assert timed == [64, 128, 192, 512, 1024]
+    assert tiling_for(torch.float32, 100_000, 512) == Tiling("aten", 32)

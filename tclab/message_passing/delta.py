@@ -164,6 +164,7 @@ class _Together(SharedView):
         rows = self.lift(torch.arange(self._number, device=x.device).unsqueeze(1)).squeeze(1)
         places = self.order.rows(step.nodes, step.samples + 1, self._number)
         own = torch.arange(self._number, x.size(0), device=x.device)
+        # of what a compiler makes of `index_copy`, `take_rows` alone may be the reader; see `rows`
         return take_rows(x, rows.index_copy(0, places, own))
 
 

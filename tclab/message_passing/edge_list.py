@@ -105,7 +105,7 @@ class EdgeListView(View):
         ends = edges.edge_index[0 if transpose else 1]
         rows = self._keep[network.source if transpose else network.target].numel()
         one = torch.ones_like(ends, dtype=torch.float32) if edges.mask is None else edges.mask.float()
-        return torch.zeros(rows, dtype=torch.float32, device=ends.device).index_add_(0, ends, one)
+        return add_rows(one, ends, rows)
 
     def pool(self, scores: Tensor, values: Tensor) -> Tensor:
         """Return the softmax-weighted sum over what is left of each sample, [B, H]."""

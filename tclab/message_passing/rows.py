@@ -1,10 +1,10 @@
 """Rows that are taken by index, and values that are added up by row, as a compiler gets them right.
 
-Inductor makes an `index_put` in place of `index_add`, of the gradient of `index_select`, and of `scatter_add` where
-there is one thread. On a CPU it may then run what reads the sums before they are made: a node of its scheduler that
-is fitted to another's loops forgets which buffers were renamed (torch 2.13, its
-`SchedulerNode.recompute_size_and_body`; pytorch/pytorch#177631 is near it). It does not look into
-`tclab::take_rows` and `tclab::add_rows`, each the other's gradient.
+Inductor makes an `index_put` in place of `index_add`, `index_copy` and `index_fill`, of the gradient of
+`index_select`, and, where there is one thread, of `scatter_add`, which is the gradient of `gather`. On a CPU it may
+then run what reads the sums before they are made: a node of its scheduler that is fitted to another's loops forgets
+which buffers were renamed (torch 2.13, its `SchedulerNode.recompute_size_and_body`; pytorch/pytorch#177631 is near
+it). It does not look into `tclab::take_rows` and `tclab::add_rows`, each the other's gradient.
 """
 
 from __future__ import annotations
@@ -44,6 +44,13 @@ def without(gone: Tensor, rows: int) -> Tensor:
     if compiled_for_cpu(gone):
         return torch.ops.tclab.add_rows(torch.ones_like(gone), gone, rows) == 0
     return torch.ones(rows, dtype=torch.bool, device=gone.device).index_fill_(0, gone, False)
+
+
+def zero_rows(x: Tensor, gone: Tensor, *, in_place: bool = False) -> Tensor:
+    """Return `x: [R, H]` with the rows `gone: [n]` int64 zero; `in_place` if it may be changed."""
+    if compiled_for_cpu(x):
+        return x.masked_fill(~without(gone, x.size(0)).unsqueeze(-1), 0.0)
+    return x.index_fill_(0, gone, 0.0) if in_place else x.index_fill(0, gone, 0.0)
 
 
 def compiled_for_cpu(x: Tensor) -> bool:

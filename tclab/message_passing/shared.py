@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tclab.graph import CellGraph, Network
 from tclab.message_passing.order import Order
-from tclab.message_passing.rows import without
+from tclab.message_passing.rows import without, zero_rows
 from tclab.message_passing.softmax import pool_grid
 from tclab.message_passing.spmm import Csr
 from tclab.message_passing.sums import Link, shared_sums
@@ -96,10 +96,10 @@ class SharedView(View):
                 source, target = target, source
             if name in self.dense:
                 if source not in masked:
-                    masked[source] = x.index_fill(0, self._rows[source], 0.0)
+                    masked[source] = zero_rows(x, self._rows[source])
                 weight = None if weights is None else weights[place]
                 summed = dense_sum(network, masked[source], self.order, transpose=transpose, self_weight=weight)
-                found[place] = summed.index_fill_(0, self._rows[target], 0.0)
+                found[place] = zero_rows(summed, self._rows[target], in_place=True)
                 continue
             links.append(link_of(network, x.dtype, transpose=transpose))
             gone.append(self._rows[target])

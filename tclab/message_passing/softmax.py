@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tclab.message_passing.rows import add_rows
+from tclab.message_passing.rows import add_rows, take_rows
 
 
 def pool_grid(scores: Tensor, values: Tensor, keep: Tensor, *, node_dim: int) -> Tensor:
@@ -44,7 +44,7 @@ def pool_ragged(scores: Tensor, values: Tensor, sample: Tensor, size: int) -> Te
     scores = scores.flatten()
     highest = scores.new_full((size,), float("-inf"))
     highest = highest.scatter_reduce(0, sample, scores.detach(), "amax")
-    weights = (scores - highest.gather(0, sample)).exp()
+    weights = (scores - take_rows(highest, sample)).exp()
     total = add_rows(weights, sample, size)
-    weights = weights / total.gather(0, sample)
+    weights = weights / take_rows(total, sample)
     return add_rows(weights.unsqueeze(-1) * values, sample, size)

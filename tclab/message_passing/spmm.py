@@ -142,9 +142,11 @@ def tiling_for(dtype: torch.dtype, rows: int, width: int) -> Tiling:
 _TILINGS: dict[tuple[torch.dtype, int], Tiling] = {}
 _CACHED = 2 * 1024 * 1024  # bytes; what is no larger stays in the cache of one core, or nearly, without tiles
 _ROWS = 6_000  # of the dense matrix: the size at which a batch of 28 outgrows the last cache of most processors
-_TARGETS = {"narrow": 1_000, "wide": 300}  # rows of the sparse one, as kernels that are fast at short rows lose
-_EDGES_A_ROW = 165  # at long ones: as in the largest network of the graph that this lab was made for
-_SKEW = 0.6  # the n-th largest degree goes as n ** -0.6: half of the edges at a quarter of the nodes, as there
+_TARGETS = {"narrow": 1_000, "wide": 300}  # rows of the sparse one
+# As in the largest network of the graph that this lab was made for: a kernel that is fast at short rows may be slow
+# at long ones. Edges that are drawn again are left out.
+_EDGES_A_ROW = 165
+_SKEW = 0.6  # the n-th largest degree goes as n ** -0.6: 57 % of the edges at a quarter of the nodes, as there
 
 
 def _fastest(dtype: torch.dtype, width: int) -> Tiling:

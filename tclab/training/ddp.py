@@ -90,7 +90,7 @@ def _hook(compression: str) -> Callable[[Any], Any] | None:
 
         def powersgd(bucket: Any) -> Any:
             mean = powerSGD_hook.powerSGD_hook(state, bucket)
-            if torch.distributed.get_backend() == "gloo":
+            if bucket.buffer().device.type == "cpu" or torch.distributed.get_backend() == "gloo":
                 # its second and third exchange begin on gloo's threads, in an order that ranks do not agree on
                 mean.wait()
             return mean

@@ -54,7 +54,7 @@ class Mode:
 class GateResult:
     """How far a strategy is from `subgraph`, the worst or the middle of `DRAWS` draws of the weights.
 
-    In bfloat16 `fp32_ratio` is the middle of `ROUGH_DRAWS`.
+    In a mode of bfloat16 the ratio's middle there is that of `ROUGH_DRAWS`.
 
     **Arguments:**
 
@@ -175,18 +175,10 @@ class Reference:
         self.tried = model if tried is None else tried
         self.graph = graph
         self.deletions = deletions
-        state = model.state_dict()
-        self._weights = [
-            {name: tensor.detach().clone() for name, tensor in state.items()} for _ in range(ROUGH_DRAWS)
-        ]
-        generator = torch.Generator().manual_seed(0)
-        for draw in self._weights[1:]:
-            for tensor in draw.values():
-                if tensor.is_floating_point():
-                    noise = torch.randn(tensor.shape, generator=generator).to(tensor)
-                    tensor.mul_(1.0 + 0.01 * noise)
-        with _one_thread():
-            self._expected = [self._outcomes(model, "subgraph", draw) for draw in range(DRAWS)]
+        self._weights = [{name: tensor.detach().clone() for name, tensor in model.state_dict().items()}]
+        self._generator = torch.Generator().manual_seed(0)
+        self._expected: list[tuple[Outcome, Outcome]] = []
+        self._expectations(DRAWS)
 
     def _outcomes(
         self, model: nn.Module, strategy: str, draw: int, collation: str = "lean"
@@ -204,7 +196,7 @@ class Reference:
     def _in_mode(self, strategy: str, collation: str, mode: Mode) -> tuple[list[float], list[float]]:
         """Return the fp64 errors, or the ratios to `subgraph`'s own errors, of each draw in a mode of its own."""
         plain = Mode(mode.dtype)
-        every = self._expectations(mode.dtype)
+        every = self._expectations(ROUGH_DRAWS if mode.dtype == "bfloat16" else DRAWS)
         before = getattr(self.tried, "checkpoint", None)
         if mode.checkpoint:
             self.tried.checkpoint = True  # type: ignore[assignment]
@@ -233,13 +225,19 @@ class Reference:
                 self._load(model, 0, "float32")
         return errors, ratios
 
-    def _expectations(self, dtype: str) -> list[tuple[Outcome, Outcome]]:
-        """Return what `subgraph` gives in as many draws as a dtype is tried with."""
-        draws = ROUGH_DRAWS if dtype == "bfloat16" else DRAWS
+    def _expectations(self, draws: int) -> list[tuple[Outcome, Outcome]]:
+        """Return what `subgraph` gives in so many draws of the weights, the first of which is the model's own."""
         with _one_thread():
             while len(self._expected) < draws:
+                if len(self._expected) == len(self._weights):
+                    self._weights.append({name: self._noisy(tensor) for name, tensor in self._weights[0].items()})
                 self._expected.append(self._outcomes(self.model, "subgraph", len(self._expected)))
         return self._expected[:draws]
+
+    def _noisy(self, tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor.clone()
+        return tensor * (1.0 + 0.01 * torch.randn(tensor.shape, generator=self._generator).to(tensor))
 
     def _load(self, model: nn.Module, draw: int, dtype: str) -> None:
         model.to(torch.float64 if dtype == "float64" else torch.float32).load_state_dict(self._weights[draw])
@@ -256,7 +254,7 @@ class Reference:
             raise unknown("dtype", mode.dtype, DTYPES)
         fp64, fp32 = [], []
         with _one_thread():
-            for draw, (expected, own) in enumerate(self._expected[:DRAWS]):
+            for draw, (expected, own) in enumerate(self._expectations(DRAWS)):
                 found64, found32 = self._outcomes(self.tried, strategy, draw, collation)
                 fp64.append(relative_error(found64, expected))
                 error = norm_error(found32, expected)
