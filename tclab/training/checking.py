@@ -16,7 +16,8 @@ from tclab.masking import Strategy, get, names, view
 from tclab.message_passing import NeedsEdgesError
 from tclab.models import ModelKind
 from tclab.models import get as model_of
-from tclab.training.gate import FP32_RATIO, FP64_TOLERANCE, GateResult, Reference, gate_deletions, gate_graph
+from tclab.training.gate import FP32_RATIO, FP64_TOLERANCE, GateResult, Reference
+from tclab.training.gate_case import gate_deletions, gate_graph
 
 Build = Callable[[CellGraph], nn.Module]
 _FELT = 1e-9  # of the largest prediction: what fp64 rounds is far below
