@@ -230,7 +230,7 @@ class Reference:
         """Return what `subgraph` gives in so many draws of the weights, the first of which is the model's own."""
         with _one_thread():
             while len(self._expected) < draws:
-                if len(self._expected) == len(self._weights):
+                if self._expected:
                     self._weights.append({name: self._noisy(tensor) for name, tensor in self._weights[0].items()})
                 self._expected.append(self._outcomes(self.model, "subgraph", len(self._expected)))
         return self._expected[:draws]
