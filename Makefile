@@ -1,8 +1,11 @@
 # make setup   the environment, in .venv
 # make sweep   the main job: the sweep notebook, its rows and its charts, under runs/sweep/
 # make test    lint, types, unit and property tests, every notebook
+# make test-all   make test, and what is slow by nature: a browser, Slurm, Inductor, papermill, many examples
 # make bench   the figures that the README quotes, measured here
+# make docs    guides, notebooks and API reference as pages, into site/
 # make pictures   the small pictures that notebooks show without a kernel, from real runs (NOTEBOOKS="…" for some)
+# make gpu     on a machine with CUDA: the tests that need it, make bench, make record
 # make record  the full-size sweeps of this machine's GPU, into data_samples/recordings/
 # make lock    renew requirements.lock from pyproject.toml
 
@@ -10,15 +13,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := runs/sweep
 # parameters of the sweep notebook, for example: make sweep PARAMETERS="-p graph ../shared/data"
-PARAMETERS ?= -p scale 0.2 -p budget_seconds 240
-# tests run in so many processes, of one thread each; a file, or a notebook, is one's alone, the longest first
-# (tests/conftest.py)
-BESIDE ?= -n 2 --dist loadfile
-NOTEBOOKS ?= notebooks/*.ipynb
+PARAMETERS ?= -p scale 0.2 -p budget_seconds 120
+# tests run in so many processes, of one thread each; which goes to which: tests/conftest.py
+JOBS ?= 2
+PYTEST = TCLAB_RUNS=$$(mktemp -d) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --durations=15
+NOTEBOOKS ?= notebooks/*.ipynb notebooks/case_study/*.ipynb
 # where torch alone is to come from: a CPU build, say
 TORCH_INDEX ?=
 
-.PHONY: setup sweep test lint types bench record pictures lock clean
+.PHONY: setup sweep test test-all lint types bench gpu record pictures docs lock clean
 
 setup: .venv/ready
 
@@ -35,14 +38,16 @@ sweep: setup
 	mkdir -p $(RUN)
 	$(BIN)/papermill notebooks/sweep.ipynb $(RUN)/sweep.ipynb --log-output --no-progress-bar \
 		-p results $(RUN)/rows $(PARAMETERS)
-	$(BIN)/python -m tclab.lab.pictures $(RUN)/sweep.ipynb $(RUN)
+	$(BIN)/python tools/notebook_pictures.py $(RUN)/sweep.ipynb $(RUN)
 	@echo "executed notebook: $(RUN)/sweep.ipynb; rows: $(RUN)/rows; charts: $(RUN)/*.png"
 	@echo "what a budget left out: the same command goes on with it"
 
-test: lint types
-	$(BIN)/python -m pytest tests $(BESIDE) --no-loadscope-reorder --durations=15
-	TCLAB_RUNS=$$(mktemp -d) OMP_NUM_THREADS=1 $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=900 \
-		-W ignore notebooks $(BESIDE)
+# lint, format and types are among the tests: tests/test_code_style.py
+test: setup
+	$(PYTEST) tests notebooks -m "not slow" --nbval --nbval-current-env --nbval-cell-timeout=900
+
+test-all: test
+	$(PYTEST) tests -m "slow or hypothesis" --hypothesis-profile wide
 
 lint: setup
 	$(BIN)/ruff check .
@@ -51,11 +56,28 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
+gpu: setup
+	@$(BIN)/python -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'torch finds no CUDA device here')"
+	$(PYTEST) tests/test_equality.py tests/test_dtypes.py tests/test_shared_graph.py tests/test_loading.py tests/test_timing.py
+	$(MAKE) bench record
+
 bench: setup
 	$(BIN)/python benchmarks/step_of_two_strategies.py
 
 pictures: setup
-	$(BIN)/python -m tclab.lab.pictures --run $(NOTEBOOKS)
+	$(BIN)/python tools/notebook_pictures.py --run $(NOTEBOOKS)
+
+docs: .venv-docs/ready
+	.venv-docs/bin/mkdocs build --strict
+
+# by itself, without torch: the API reference is read from the source, and no notebook is run
+.venv-docs/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -c "import tomllib; \
+		print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" \
+		> .venv-docs/requirements.txt
+	.venv-docs/bin/python -m pip install --quiet -r .venv-docs/requirements.txt
+	touch $@
 
 record: setup
 	$(BIN)/python benchmarks/record_gpu.py $(RECORD)
@@ -70,4 +92,4 @@ lock:
 	rm -rf .venv-lock
 
 clean:
-	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-docs site .cache runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

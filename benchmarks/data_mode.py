@@ -29,10 +29,11 @@ from scipy.stats import linregress
 import tclab
 from tclab import masking
 from tclab.graph import CellGraph
-from tclab.perturbation import Deletions, Perturbations, Samples, stored, synthetic_perturbations
-from tclab.training import Batches, LoadedBatch, loader
+from tclab.perturbation import Deletions, Perturbations, Samples, synthetic_perturbations
+from tclab.perturbation._stored_samples import stored
+from tclab.training import Batches, LoadedBatch, Loader
 
-BATCH = 28  # the original's
+BATCH = 28  # the case study's
 
 
 def in_brackets(values: list[float], form: str) -> str:
@@ -72,7 +73,7 @@ def bound_by_bytes(graph: CellGraph, samples: Perturbations, rounds: int) -> Non
         loaded = batches[size][0]
         seconds = perf_counter() - begin
         bytes_of[size] = loaded.batch.bytes
-        parts[size].append(loaded.making.stages["collate"] / 1e9)
+        parts[size].append(loaded.timing.stages["collate"] / 1e9)
         return seconds
 
     def copy(size: int) -> float:
@@ -116,7 +117,7 @@ def by_workers(graph: CellGraph, samples: Samples, rounds: int, start_method: st
     batches = batches_of(graph, samples, "node_mask", BATCH)
     print(f"node_mask from LMDB, batch {BATCH}, {len(batches)} batches a round; {start_method}, {prefetch} ahead")
     for workers in (0, 1, 2):
-        loads = loader(
+        loads = Loader(
             batches,
             workers=workers,
             start_method=start_method,
@@ -130,7 +131,7 @@ def by_workers(graph: CellGraph, samples: Samples, rounds: int, start_method: st
             making = 0
             begin = perf_counter()
             for loaded in epoch:
-                making += loaded.making.end_ns - loaded.making.begin_ns
+                making += loaded.timing.end_ns - loaded.timing.begin_ns
             seconds = perf_counter() - begin
             if number:
                 rates.append((len(batches) - 1) * BATCH / seconds / max(workers, 1))
@@ -151,7 +152,7 @@ def by_store(graph: CellGraph, perturbations: Perturbations, folder: Path, round
         def read(batches: Batches = batches) -> float:
             total = 0
             for number in range(len(batches)):
-                total += batches[number].making.stages["sample"]
+                total += batches[number].timing.stages["sample"]
             return total / len(batches) / BATCH / 1e3
 
         arms[store] = read
@@ -170,7 +171,7 @@ def by_collation(graph: CellGraph, samples: Perturbations, rounds: int) -> None:
         for number in range(rounds + 1):
             for name in list(found)[:: 1 if number % 2 else -1]:
                 batches = batches_of(graph, samples, "edge_mask", size, name)
-                one = iter(loader(batches, workers=workers, start_method="fork", prefetch_factor=1))
+                one = iter(Loader(batches, workers=workers, start_method="fork", prefetch_factor=1))
                 first = seconds_of_next(one)
                 if number:  # with a worker, its start and the look-up tables that it makes come first
                     found[name].append(seconds_of_next(one) if workers else first)

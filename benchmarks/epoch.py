@@ -24,7 +24,9 @@ from typing import Any
 
 import torch
 
-from tclab.sweeps import Epoch, Point, close_children, run_epoch
+from tclab.sweeps import Point, run_epoch
+from tclab.sweeps.execution import close_workers
+from tclab.sweeps.predict import Epoch
 
 # Reduced so that an epoch takes seconds; the process that trains has one core, a worker the other.
 CASES: dict[str, dict[str, Any]] = {
@@ -80,8 +82,7 @@ def summary(found: dict[tuple[str, int], list[float]], words: str) -> None:
     print(f"\n{words}: {len(every)} epochs, predicted over measured, median of each case")
     for case in dict.fromkeys(case for case, _ in medians):
         print(
-            f"  {case:22} "
-            + "  ".join(f"{w} workers {medians[case, w]:.3f}" for w in WORKERS if (case, w) in medians)
+            f"  {case:22} " + "  ".join(f"{w} workers {medians[case, w]:.3f}" for w in WORKERS if (case, w) in medians)
         )
     print(
         f"  largest error of a median {abs(medians[worst] - 1):.1%} ({worst[0]}, {worst[1]} workers); of one epoch "
@@ -128,7 +129,7 @@ def main() -> None:
                     epoch = run_epoch(point, options.steps, record, threads=1)
                     found.setdefault((case, workers), []).append(epoch)
                     print(line(case, epoch), flush=True)
-    close_children()
+    close_workers()
     summary({key: [e.ratio for e in epochs] for key, epochs in found.items()}, "all")
     steady = {key: [e.ratio for e in epochs if abs(e.drift - 1) < STEADY] for key, epochs in found.items()}
     summary(steady, f"where the machine changed by less than {STEADY:.0%}")

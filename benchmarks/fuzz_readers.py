@@ -1,10 +1,10 @@
-"""Every reader on thousands of damaged files: a clear error or a result, never a crash and never a hang.
+"""Fuzz test of every reader: thousands of damaged files, each a clear error or a result, never a crash or a hang.
 
     python benchmarks/fuzz_readers.py [--inputs 10000] [--seed 0] [FORMAT ...]
 
 Each input is a sample of `data_samples/cell` with one to four random changes: bits flipped, pieces cut,
-repeated or moved, words replaced by what breaks parsers, or packed by gzip and damaged then. An input passes
-where the reader returns, or raises `InputError` with one line that names the file, within ten seconds.
+repeated or moved, words replaced by such as break parsers, or gzipped and damaged again. An input passes if
+the reader returns, or raises `InputError` with one line that names the file, within ten seconds.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from tclab import InputError, readers
-from tclab.readers.samples import sample_files
+from tclab import CellGraph, InputError, readers
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+from made_up_samples import sample_files
 
 SECONDS = 10
 LIMIT_BYTES = 1 << 24
@@ -91,6 +93,11 @@ def formats() -> dict[str, tuple[str, Callable[[Path], object]]]:
     def model(read: Callable[..., readers.MetabolicModel], **more: Any) -> Callable[[Path], object]:
         return lambda path: readers.metabolism_of(read(path, **limit, **more), genes)
 
+    graph = CellGraph({"gene": len(orfs)}, {}, "gene", {"gene": orfs})
+
+    def perturbations(path: Path) -> object:
+        return readers.read_perturbations(path, graph, **limit)
+
     found: dict[str, tuple[str, Callable[[Path], object]]] = {
         "dango_genes": ("yeast_string_genes.txt", readers.dango_genes),
         "string_dango": (
@@ -151,6 +158,9 @@ def formats() -> dict[str, tuple[str, Callable[[Path], object]]]:
             "scored_made_up_digenic.txt",
             lambda path: readers.sga_digenic(path, genes, repeats="lowest p", **limit),
         ),
+        "perturbations": (TABLE, perturbations),
+        "perturbations_headless": ("scored_made_up_digenic.txt", perturbations),
+        "perturbations_xlsx": ("aaz5667_Table_S1.xlsx", perturbations),
     }
     return found
 

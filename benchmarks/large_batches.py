@@ -23,10 +23,11 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from tclab.sweeps import Point, close_children, run
-from tclab.sweeps.allocators import ALLOCATORS
-from tclab.sweeps.rig import rig
-from tclab.sweeps.roofline import clock_of
+from tclab.sweeps import Point, run
+from tclab.sweeps.config._point import ALLOCATORS
+from tclab.sweeps.execution import close_workers
+from tclab.sweeps.execution._setup import setup
+from tclab.sweeps.predict._roofline import clock_of
 
 
 def ratios(arms: dict[str, Point], rounds: int) -> dict[str, list[float]]:
@@ -36,7 +37,7 @@ def ratios(arms: dict[str, Point], rounds: int) -> dict[str, list[float]]:
     with ExitStack() as stack:
         steps: dict[str, Callable[[], object]] = {}
         for name, point in arms.items():
-            here = stack.enter_context(rig(point.resolved(), point.batch_size))
+            here = stack.enter_context(setup(point.resolved(), point.batch_size))
             steps[name] = _step(here.step, here.data[0].batch)
         for number in range(rounds + 1):  # the first warms up
             for name in list(arms) if number % 2 else list(arms)[::-1]:
@@ -128,7 +129,7 @@ def main() -> None:
             words = [__file__, "--here", "--parts", part, *same, "--micro-batch", options.micro_batch]
             environment = {**os.environ, **ALLOCATORS["keep_pages"]}
             subprocess.run([sys.executable, *map(str, words)], check=True, env=environment)
-    close_children()
+    close_workers()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Does the ledger close, does it give delays back, and what does it cost?
 
-    python benchmarks/ledger_trust.py [--closure] [--spikes] [--receipt] [--scale 0.02] [--trials 20]
+    python benchmarks/ledger_trust.py [--accounted] [--spikes] [--receipt] [--scale 0.02] [--trials 20]
 
 Closure: blocks of steps of both models in every mode and both loops, each held against the raw clock around it (2 %
 allowed), and the share of `other` (3 % of the step). Mode `empty` has no model: what Lightning's loop does between
@@ -19,7 +19,8 @@ import time
 import pandas as pd
 import torch
 
-from tclab.sweeps import Point, loop_of
+from tclab.sweeps import Point
+from tclab.sweeps.analysis import loop_of
 from tclab.timing import Ledger, conditions, receipt, spike_in
 
 MODELS = (("hetero_cell", "node_mask"), ("hetero_cell", "edge_mask"), ("dango", "indices"))
@@ -108,7 +109,7 @@ def cost(budget: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    for part in ("closure", "spikes", "receipt"):
+    for part in ("accounted", "spikes", "receipt"):
         parser.add_argument(f"--{part}", action="store_true")
     parser.add_argument("--scale", type=float, default=0.02)
     parser.add_argument("--blocks", type=int, default=10)
@@ -117,10 +118,10 @@ def main() -> None:
     parser.add_argument("--most-steps", type=int, default=2000)
     parser.add_argument("--budget", type=float, default=60.0)
     chosen = parser.parse_args()
-    every = not (chosen.closure or chosen.spikes or chosen.receipt)
+    every = not (chosen.accounted or chosen.spikes or chosen.receipt)
     torch.set_num_threads(1)
     print(f"load {conditions()['load']:.2f}, {torch.__version__}, {sys.platform}")
-    if every or chosen.closure:
+    if every or chosen.accounted:
         closure(chosen.scale, chosen.blocks, chosen.steps)
     if every or chosen.spikes:
         spikes(chosen.scale, chosen.trials, chosen.most_steps)

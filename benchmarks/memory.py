@@ -12,8 +12,9 @@ from __future__ import annotations
 import argparse
 
 from tclab.masking import get, names
-from tclab.sweeps import Point, close_children, fits, run
-from tclab.sweeps.fitting import PROCESS_BYTES
+from tclab.sweeps import Point, fits, run
+from tclab.sweeps.execution import close_workers
+from tclab.sweeps.predict._fits import PROCESS_BYTES
 
 
 def peak(point: Point) -> int | None:
@@ -38,9 +39,7 @@ def main() -> None:
     common = {"steps": 3, "warmup": 1, "device": "cpu", "allocator": options.allocator}
     baseline = peak(Point(scale=0.005, batch_size=1, networks=1, **common))
     assert baseline is not None
-    print(
-        f"a process with a point of no size: {baseline / 1e6:.0f} MB, where fits says {PROCESS_BYTES / 1e6:.0f} MB"
-    )
+    print(f"a process with a point of no size: {baseline / 1e6:.0f} MB, where fits says {PROCESS_BYTES / 1e6:.0f} MB")
     print(f"{'':<30} {'with all of the process':>28}   {'beside the process alone':>28}")
     print(f"{'strategy':<16} {'scale':>6} {'batch':>6}" + f" {'said MB':>9} {'found MB':>10} {'ratio':>7}  " * 2)
     worst = {"with all of the process": 1.0, "beside the process alone": 1.0}
@@ -63,7 +62,7 @@ def main() -> None:
             print(line, flush=True)
     for what, apart in worst.items():
         print(f"farthest apart, {what}: {apart - 1:.0%}")
-    close_children()
+    close_workers()
 
 
 if __name__ == "__main__":

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor, nn
 
 import tclab
-from tclab.masking.gpu_filter import GpuFilter
-from tclab.message_passing.order import Order
-from tclab.message_passing.shared import link_of
-from tclab.message_passing.spmm import Tiling, columns, multiply, tiling_of
-from tclab.message_passing.sums import shared_sums
+from tclab.masking._gpu_filter import GpuFilter
+from tclab.message_passing._row_layout import Order
+from tclab.message_passing._shared_view import link_of
+from tclab.message_passing.kernels._shared_sums import shared_sums
+from tclab.message_passing.kernels._spmm import Tiling, columns, multiply, tiling_of
 from tclab.perturbation import synthetic_perturbations
-from tclab.sweeps.roofline import clock_of
+from tclab.sweeps.predict._roofline import clock_of
 
 WIDTH = 64
 K = TypeVar("K")
@@ -111,9 +111,7 @@ def against_pyg(graph: tclab.CellGraph, size: int, rounds: int) -> None:
             crow, e[0][order], torch.ones(e.size(1)), size=(rows, rows), check_invariants=False
         )
     torch.manual_seed(0)
-    mlps = {
-        name: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)) for name in graph.networks
-    }
+    mlps = {name: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)) for name in graph.networks}
     convolutions = {name: GINConv(mlp) for name, mlp in mlps.items()}
     x = torch.randn(nodes, size, WIDTH).masked_fill(~kept.unsqueeze(-1), 0.0).requires_grad_()
     replicated = x.detach().transpose(0, 1).reshape(rows, WIDTH).clone().requires_grad_()

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -24,7 +26,9 @@ import numpy as np
 from scipy.stats import binomtest
 
 from tclab.timing import FASTER, SLOWER, Race, race, verdict_of
-from tclab.timing.synthetic import SyntheticMachine
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+from synthetic_machine import SyntheticMachine
 
 STEP_SECONDS = 0.02
 

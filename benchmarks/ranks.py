@@ -47,7 +47,7 @@ def measure(given):
     from tclab import masking
     from tclab.perturbation import synthetic_perturbations
     from tclab.timing import Ledger
-    from tclab.training import Batches, Exchange, Shard, Step, loader, run_plain
+    from tclab.training import Batches, Exchange, Loader, Shard, Step, run_plain
 
     distributed.init_process_group("gloo")
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
@@ -55,7 +55,7 @@ def measure(given):
     strategy, kind = masking.get(given.strategy), tclab.models.get(given.model)
     samples = synthetic_perturbations(graph, given.batch * ranks * given.steps)
     data = Batches(strategy(graph), samples, given.batch, shard=Shard(rank, ranks))
-    batches = list(loader(data, workers=0))
+    batches = list(Loader(data, workers=0))
     plain, ddp = (Step(kind, strategy(graph), exchange=how) for how in (None, Exchange()))
 
     class Together(list):
@@ -70,7 +70,7 @@ def measure(given):
         with Ledger(cuda=False) as ledger:
             run_plain(step, given_batches, steps=len(batches), ledger=ledger)
         seconds = ledger.seconds()
-        rest = np.asarray(seconds["step"]) - np.asarray(seconds["wait"])
+        rest = np.asarray(seconds["step"]) - np.asarray(seconds["data_wait"])
         return {"step": rest.tolist(), "backward": seconds["backward"], "whole": seconds["step"]}
 
     def all_reduce(size):
@@ -116,8 +116,8 @@ def report(ranks, folder, own):
 
     `own` is what DDP itself makes of a plain step; it lies beside the backward, where nothing hides behind it.
     """
-    from tclab.sweeps import Link, cores_slowdown, step_on_paper
-    from tclab.sweeps.torchrun import threads_of
+    from tclab.sweeps.execution._rank_group import threads_of
+    from tclab.sweeps.predict import Link, cores_slowdown, predict_step
 
     seen = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(ranks)]
     size = seen[0]["size"]
@@ -136,12 +136,12 @@ def report(ranks, folder, own):
         link = Link(1 / per_byte, max(small / hops - 64 / ranks * per_byte, 0.0))
         words = f"link {link.bytes_per_second / 1e9:.2f} GB/s, {link.latency_seconds * 1e6:.0f} µs"
     cores = len(os.sched_getaffinity(0))
-    by_cores = step_on_paper(
+    by_cores = predict_step(
         backward.tolist(), (own * alone - backward).tolist(), gradient_bytes=size, ranks=ranks, link=link,
         slowdown=cores_slowdown(ranks, cores, threads_of(ranks)),
     )  # fmt: skip
     beside = steps("beside", "backward")
-    by_beside = step_on_paper(  # the slowest rank of each step is in what was measured: nothing to draw
+    by_beside = predict_step(  # the slowest rank of each step is in what was measured: nothing to draw
         beside.tolist(), (own * each.max(0) - beside).tolist(), gradient_bytes=size, ranks=ranks, link=link
     )
     from_beside = by_beside.compute_seconds + by_beside.exposed_seconds
@@ -158,7 +158,7 @@ def main():
     if "RANK" in os.environ:
         measure(given)
         return
-    from tclab.sweeps.torchrun import command, threads_of
+    from tclab.sweeps.execution._rank_group import command, threads_of
 
     print(f"load {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} cores; {vars(given)}")
     own = None

@@ -1,4 +1,4 @@
-"""How long STRING's largest kind of table takes to read, and how much memory: 2 million rows, made up here.
+"""Time and memory of reading STRING's largest kind of table: 2 million made-up rows.
 
     python benchmarks/read_string_links.py [--rows 2000000] [--gzip]
 
@@ -36,7 +36,7 @@ def write_table(path: Path, rows: int, *, packed: bool) -> None:
 
 
 def peak_megabytes() -> int:
-    # not getrusage, whose peak a child begins with is its parent's
+    # getrusage of a child starts at its parent's peak
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) // 1024
 

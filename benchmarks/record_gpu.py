@@ -23,8 +23,11 @@ import pyarrow.parquet as pq
 
 import tclab
 from tclab.masking import get, names
-from tclab.sweeps import Point, Progress, ceilings, close_children, in_each_mode, roofline, sweep
-from tclab.sweeps.rows import table
+from tclab.sweeps import Point, Progress, sweep
+from tclab.sweeps.config import in_each_mode
+from tclab.sweeps.execution import close_workers
+from tclab.sweeps.predict import ceilings, roofline
+from tclab.sweeps.store._rows import table
 from tclab.timing import environment
 
 
@@ -62,9 +65,7 @@ def main() -> None:
     options = parser.parse_args()
     sizes, counts = ([int(n) for n in text.split(",")] for text in (options.batch_sizes, options.networks))
     here = environment()
-    name = re.sub(r"[^a-z0-9]+", "-", str(here["gpu"] if options.device == "cuda" else here["cpu"]).lower()).strip(
-        "-"
-    )
+    name = re.sub(r"[^a-z0-9]+", "-", str(here["gpu"] if options.device == "cuda" else here["cpu"]).lower()).strip("-")
     folder = Path(options.out) / name
     wanted = points(options.device, options.scale, sizes, counts, options.steps)
     print(f"{len(wanted)} points into {folder}", flush=True)
@@ -74,7 +75,7 @@ def main() -> None:
 
     seconds = 60 * options.minutes
     rows = sweep(wanted, results=folder / "rows", budget_seconds=seconds, progress=told, refuse=True)
-    close_children()
+    close_workers()
     records = [{k: (None if v is pd.NA else v) for k, v in row.items()} for row in rows.to_dict("records")]
     pq.write_table(table(records), folder / "rows.parquet")
     graph = tclab.CellGraph.synthetic(options.scale).without_metabolism()

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from tclab.sweeps.allocators import ALLOCATORS
+from tclab.sweeps.config._point import ALLOCATORS
 
 
 def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
@@ -34,11 +34,12 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
     from torch_geometric.nn import GINConv
 
     import tclab
-    from tclab.message_passing import delta_layer, sums
+    from tclab.message_passing.kernels import _delta_sums as delta_layer
+    from tclab.message_passing.kernels import _shared_sums as sums
     from tclab.models import log_cosh
-    from tclab.models.layers import MaskedGIN
+    from tclab.models._layers import GINUpdate
     from tclab.perturbation import synthetic_perturbations
-    from tclab.training.step import compiled_forward
+    from tclab.training._step import compiled_forward
 
     torch.manual_seed(0)
     graph = tclab.CellGraph.synthetic(scale).without_metabolism()
@@ -114,7 +115,7 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
     view = strategies["edge_mask"].view(batches["edge_mask"])
     x = torch.randn(batch_size * graph.num_nodes["gene"], 64, requires_grad=True)
     theirs = {name: MaskedGINConv(block(), train_eps=True) for name in graph.networks}
-    ours = {name: MaskedGIN(64, mlp_layers=2, activation="relu", dropout=0.0) for name in graph.networks}
+    ours = {name: GINUpdate(64, mlp_layers=2, activation="relu", dropout=0.0) for name in graph.networks}
     edges = {name: view.edges(name) for name in graph.networks}
     norms = nn.ModuleList(nn.Sequential(nn.LayerNorm(64), nn.ReLU()) for _ in graph.networks)
 

@@ -1,10 +1,9 @@
-"""Do trace and ledger agree on each stage of steps that both saw?
+"""Agreement of trace and ledger on each stage of the same steps.
 
     python benchmarks/trace_against_clock.py [--steps 60] [--strategy node_mask] [--model hetero_cell]
 
-The lab's own training step, under a ledger that marks its stages in the trace, in steps that the profiler records.
-Each part of the step that the trace tells (self time of all that lies within a stage's marks) is compared with the
-ledger's sum over the same steps.
+tclab's training step runs under a ledger that marks its stages in the trace, in steps that the profiler records. Each
+part of the step in the trace (self time within a stage's marks) is compared with the ledger's sum over these steps.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from tclab.timing import Ledger
 from tclab.training import Batches, Step
 
 PARTS = {
-    "data_loading": ("wait", "transfer"),
+    "data_loading": ("data_wait", "transfer"),
     "graph_processing": ("mask",),
     "model_forward": ("forward",),
     "loss_computation": ("loss",),

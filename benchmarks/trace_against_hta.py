@@ -1,11 +1,11 @@
-"""Reading a trace end to end, against Holistic Trace Analysis on the same file in the same run.
+"""Time and memory of analysing a trace, compared with Holistic Trace Analysis on the same file in the same run.
 
     python benchmarks/trace_against_hta.py --hta-python VENV/bin/python [--rounds 5] [--megabytes 50 300]
 
-The other tool (package `traceinsight`) may live in an environment of its own. Each measurement is a fresh
-child process; the two take turns, and each round starts with the other one. Inside a child the clock runs
+HTA (package `traceinsight`) may be in a separate environment. Each measurement is a fresh child process; the two take
+turns, and each round starts with the other one. Inside a child the clock runs
 from after the imports to the summary: `analyze` with all its tables and findings here, parsing and the
-temporal breakdown there. Absolute times are the machine's; the ratios are the result.
+temporal breakdown there. The ratios are the result, not the absolute times.
 """
 
 import argparse

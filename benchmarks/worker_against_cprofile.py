@@ -18,10 +18,11 @@ import pandas as pd
 import torch
 
 import tclab
-from tclab.perturbation import stored, synthetic_perturbations
+from tclab.perturbation import synthetic_perturbations
+from tclab.perturbation._stored_samples import stored
 from tclab.training import Batches
 
-CALLS = {"sample": ("read", "lost_by"), "mask": ("encode",), "collate": ("collate",)}
+CALLS = {"sample": ("read", "removed_by"), "mask": ("encode",), "collate": ("collate",)}
 
 
 def main() -> None:
@@ -44,16 +45,16 @@ def main() -> None:
         profiler = cProfile.Profile()
         profiler.enable()
         for number in range(chosen.batches):
-            for stage, nanoseconds in batches[number].making.stages.items():
+            for stage, nanoseconds in batches[number].timing.stages.items():
                 clock[stage] += nanoseconds / 1e9
         profiler.disable()
         strategy.close()
     profile = dict.fromkeys(CALLS, 0.0)
-    # (file, line, name) → calls, own, time, cumulative, and by caller; only what made_of called counts
+    # (file, line, name) → calls, own, time, cumulative, and by caller; only what load called counts
     for (_, _, name), (*_, callers) in pstats.Stats(profiler).stats.items():  # type: ignore[attr-defined]
         for stage, calls in CALLS.items():
             if name in calls:
-                profile[stage] += sum(timing[3] for caller, timing in callers.items() if caller[2] == "made_of")
+                profile[stage] += sum(timing[3] for caller, timing in callers.items() if caller[2] == "load")
     table = pd.DataFrame({"clock_ms": clock, "cprofile_ms": profile}) * 1e3 / chosen.batches
     table["clock : cprofile"] = table["clock_ms"] / table["cprofile_ms"]
     table["apart, µs a batch"] = (table["clock_ms"] - table["cprofile_ms"]) * 1e3

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tclab import _folder_reader
+from tclab._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from tclab import (
+        case_study,
         graph,
         lab,
         masking,
@@ -26,9 +31,8 @@ if TYPE_CHECKING:
     from tclab.sweeps import Point, advise, compare, fits, grid, run, sweep
     from tclab.training import check
 
-__version__ = "0.1.0"
 
-# `import tclab` must stay cheap, so each name is fetched from its room when it is first asked for
+# `import tclab` must stay cheap, so each name is fetched from its package at first use
 _NAMES = {
     "CellGraph": "tclab.graph",
     "InputError": "tclab.errors",
@@ -49,6 +53,7 @@ __all__ = [
     "Point",
     "SharedGraph",
     "advise",
+    "case_study",
     "check",
     "compare",
     "fits",
@@ -73,9 +78,16 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
-    if name in __all__:  # a room
+    if name in __all__:  # a package
         return importlib.import_module(f"tclab.{name}")
     raise AttributeError(f"module 'tclab' has no attribute {name!r}")
+
+
+def _read_folder(path: str | Path) -> CellGraph:
+    return importlib.import_module("tclab.readers").read_folder(path)
+
+
+_folder_reader.read_folder = _read_folder
 
 
 def __dir__() -> list[str]:

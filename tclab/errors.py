@@ -1,4 +1,4 @@
-"""Errors for the person who typed: the bad value, what was expected, the nearest thing that exists."""
+"""Errors in a user's input: the bad value, what was expected, the nearest name that exists."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def unknown(kind: str, value: object, known: Iterable[str]) -> InputError:
 
     **Arguments:**
 
-    - `kind`: what was looked for, as the user calls it ("strategy", "model", "network").
-    - `value`: what was typed.
+    - `kind`: the kind of thing that has no such name, as the user calls it ("strategy", "model", "network").
+    - `value`: the unknown name.
     - `known`: every name that would have been right.
     """
     names = sorted(known)

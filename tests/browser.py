@@ -70,9 +70,7 @@ def jupyter_lab(folder):
     finally:
         started = [*psutil.Process(server.pid).children(recursive=True)] if server.poll() is None else []
         server.terminate()
-        _, left = psutil.wait_procs(
-            [psutil.Process(server.pid), *started] if server.poll() is None else started, 15
-        )
+        _, left = psutil.wait_procs([psutil.Process(server.pid), *started] if server.poll() is None else started, 15)
         for process in left:
             process.kill()
         server.wait()

@@ -1,4 +1,4 @@
-"""A clock for the ledger that goes on by work, and by being read, and by nothing else on the machine."""
+"""A clock for the ledger that advances by work and by being read only, whatever else the machine does."""
 
 import sys
 
@@ -11,11 +11,16 @@ class Clock:
     def work(self, seconds):
         self.now += seconds
 
+    def nanoseconds(self):
+        """Return the time without reading the clock."""
+        return round(self.now * 1e9)
+
     def read(self):
         self.now += self.reading
         return round(self.now * 1e9)
 
     def set_in(self, monkeypatch):
+        """Let every ledger read this clock."""
         for name in ("perf_counter_ns", "raw_clock_ns"):
-            monkeypatch.setattr(sys.modules["tclab.timing.ledger"], name, self.read)
+            monkeypatch.setattr(sys.modules["tclab.timing._ledger"], name, self.read)
         return self

@@ -13,8 +13,8 @@ from tclab import InputError, masking
 from tclab.graph import CellGraph
 from tclab.models import ModelKind
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
-from tclab.sweeps.child import end_with_parent
-from tclab.training import Batches, Exchange, Shard, Step, loader, run_plain
+from tclab.sweeps.execution._worker import end_with_parent
+from tclab.training import Batches, Exchange, Loader, Shard, Step, run_plain
 
 STEPS, BATCH = 3, 2
 EXACT = [n for n in masking.names() if masking.get(n).exact and n != "indices"]
@@ -111,7 +111,7 @@ def train(case, rank, ranks, folder, *, together=True):
     shard, size = (Shard(rank, ranks), BATCH) if together else (None, BATCH * ranks)
     micro_batch = case.get("micro_batch") if together else None  # one process goes through the batch as a whole
     data = Batches(loading, samples, size, shard=shard, keep_last=True, micro_batch=micro_batch)
-    losses = torch.stack(run_plain(step, loader(data, workers=0), steps=len(data)))
+    losses = torch.stack(run_plain(step, Loader(data, workers=0), steps=len(data)))
     loading.close()
     return losses.tolist(), [p.detach() for p in step.model.parameters()]
 

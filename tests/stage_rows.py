@@ -6,11 +6,11 @@ from test_lab import row
 MILLISECOND = 1e-3
 # what each mode's host stages take, in ms, for three ways
 HOST = {
-    "edge_mask": {"wait": 60, "transfer": 5, "mask": 1, "forward": 14, "loss": 1, "backward": 16, "clip": 1,
+    "edge_mask": {"data_wait": 60, "transfer": 5, "mask": 1, "forward": 14, "loss": 1, "backward": 16, "clip": 1,
                   "optimizer": 1, "other": 1},
-    "node_mask": {"wait": 1, "transfer": 0.1, "mask": 1, "forward": 6, "loss": 1, "backward": 8, "clip": 1,
+    "node_mask": {"data_wait": 1, "transfer": 0.1, "mask": 1, "forward": 6, "loss": 1, "backward": 8, "clip": 1,
                   "optimizer": 1, "other": 0.9},
-    "indices": {"wait": 0.5, "transfer": 0.1, "mask": 0.1, "forward": 1.5, "loss": 0.2, "backward": 2, "clip": 0.2,
+    "indices": {"data_wait": 0.5, "transfer": 0.1, "mask": 0.1, "forward": 1.5, "loss": 0.2, "backward": 2, "clip": 0.2,
                 "optimizer": 0.2, "other": 0.2},
 }  # fmt: skip
 WORKER = {
@@ -19,24 +19,24 @@ WORKER = {
     "indices": {"sample": 0.2, "mask": 0.001, "collate": 0.1, "other": 0.01},
 }
 RUN = {
-    "data": ("wait", "transfer", "other"),
-    "empty": ("wait", "transfer", "loss", "backward", "optimizer", "other"),
-    "model": ("wait", "transfer", "mask", "forward", "loss", "backward", "other"),
+    "data": ("data_wait", "transfer", "other"),
+    "empty": ("data_wait", "transfer", "loss", "backward", "optimizer", "other"),
+    "model": ("data_wait", "transfer", "mask", "forward", "loss", "backward", "other"),
     "step": tuple(HOST["edge_mask"]),
-    "fixed_batch": tuple(name for name in HOST["edge_mask"] if name != "wait"),
+    "fixed_batch": tuple(name for name in HOST["edge_mask"] if name != "data_wait"),
 }
 BYTES = {"edge_mask": 70_900, "node_mask": 232, "indices": 232}
 
 
 def point_rows(
-    strategy, mode="step", *, steps=8, scatter=0.05, where="host", seed=0, factor=1.0, closure=1.0, **more
+    strategy, mode="step", *, steps=8, scatter=0.05, where="host", seed=0, factor=1.0, accounted=1.0, **more
 ):
     """The rows of one point: each step's stages are known, and scatter the same way in each."""
     model = "dango" if strategy == "indices" else "hetero_cell"
     generator = np.random.default_rng([seed, len(mode), len(strategy)])
     swing = factor * MILLISECOND * (1 + scatter * generator.standard_normal(steps))
     fields = {"model": model, "strategy": strategy, "mode": mode, "seed": seed, "edges": 2_423_370, "workers": 1,
-              "habits": "", "batch_bytes": None, **more}  # fmt: skip
+              "overheads": "", "batch_bytes": None, **more}  # fmt: skip
 
     def one(stage, place, samples, **extra):
         q1, median, q3 = np.quantile(samples, [0.25, 0.5, 0.75]).tolist()
@@ -49,7 +49,7 @@ def point_rows(
     whole = sum(made.values())
     rows.append(
         one("step", where, whole, batch_bytes=more.get("batch_bytes") or BYTES[strategy],
-            **{f"{where}_closure": closure}, worker_closure=None if mode == "fixed_batch" else 0.999)
+            **{f"{where}_accounted": accounted}, worker_accounted=None if mode == "fixed_batch" else 0.999)
     )  # fmt: skip
     if mode != "fixed_batch":
         making = {stage: took * swing for stage, took in WORKER[strategy].items()}
@@ -62,7 +62,7 @@ def point_rows(
 
 def lost(strategy, status, **more):
     """The one row of a point that has no time."""
-    return row(strategy, 1.0, model="hetero_cell", habits="", **more) | {
+    return row(strategy, 1.0, model="hetero_cell", overheads="", **more) | {
         "status": status, "median_seconds": None, "q1_seconds": None, "q3_seconds": None}  # fmt: skip
 
 

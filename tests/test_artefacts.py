@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from tclab import InputError, Point
-from tclab.lab import artefact_charts, artefacts
-from tclab.lab.artefacts import Figure, Run
+from tclab import InputError, Point, case_study
+from tclab.case_study import _artefacts as artefacts
+from tclab.case_study._artefacts import Figure, Run
 from tclab.timing import environment
 
 
@@ -19,7 +19,7 @@ def made(name, step, *, readings, stages, worker, nested, busy=None):
         categories=pd.DataFrame({"category": ["forward", "other"], "self_us": [wall_us * 0.75, wall_us * 0.25]}),
         breakdown=pd.DataFrame({"busy_us": [busy and busy * artefacts._PROFILED * 1e6]}),
     )
-    every = {**dict.fromkeys(("wait", "transfer", "mask", "loss", "optimizer"), [0.0] * 3)}
+    every = {**dict.fromkeys(("data_wait", "transfer", "mask", "loss", "optimizer"), [0.0] * 3)}
     every |= {key: [value] * 3 for key, value in stages.items()}
     every |= {"step": [step] * 3, "worker": [worker] * 3}
     return Run(name, [10 * step, *[step] * 3], 1, readings, every, report, busy is not None)
@@ -86,17 +86,17 @@ def test_words_and_pictures_show_both_figures(runs):
     import vl_convert
 
     figures = [artefacts.progress_bar(*runs), artefacts.nested_events(*runs)]
-    for sentence, figure in zip(artefacts.sentences(figures), figures, strict=True):
+    for sentence, figure in zip(artefacts.wrong_figures_sentences(figures), figures, strict=True):
         assert f"{figure.wrong:.2f} ×" in sentence
         assert f"{figure.right:.2f} ×" in sentence
         assert figure.why in sentence
-    assert list(artefacts.table(figures).index) == ["12.5", "875"]
-    for chart in (artefact_charts.overview(figures), *map(artefact_charts.parts, figures)):
+    assert list(artefacts.wrong_figures_table(figures).index) == ["12.5", "875"]
+    for chart in (case_study.wrong_figures_chart(figures), *map(case_study.wrong_figure_parts, figures)):
         assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
-    for chart in (artefact_charts.overview(figures), artefact_charts.parts(figures[0])):
+    for chart in (case_study.wrong_figures_chart(figures), case_study.wrong_figure_parts(figures[0])):
         assert str(environment()["cpu"]) in str(chart.to_dict()["title"]["subtitle"])
-    assert "there" in artefact_charts.overview(figures, where="there").to_dict()["title"]["subtitle"]
-    assert "24 × where 8 × is right" in artefact_charts.parts(figures[1]).to_dict()["title"]["text"]
+    assert "there" in case_study.wrong_figures_chart(figures, where="there").to_dict()["title"]["subtitle"]
+    assert "24 × where 8 × is right" in case_study.wrong_figure_parts(figures[1]).to_dict()["title"]["text"]
 
 
 def test_a_real_run_is_seen_by_every_clock():
@@ -109,7 +109,7 @@ def test_a_real_run_is_seen_by_every_clock():
     assert all(reading > 0 for reading in run.readings)
     assert run.begin >= 1  # the first step is never among those that count
     assert {len(values) for values in run.stages.values()} == {len(run.seconds) - run.begin}
-    assert run.median("wait", "transfer", "mask", "forward", "loss", "backward", "optimizer") <= run.median("step")
+    assert run.median("data_wait", "transfer", "mask", "forward", "loss", "backward", "optimizer") <= run.median("step")
     figure = artefacts.nested_events(run, run)
     assert figure.wrong == figure.right == 1.0
     sums = figure.parts.groupby("side")["seconds"].sum()

@@ -13,9 +13,9 @@ from browser import BAR, CHROMIUM_OPTIONS, ROOT, Page, chromium, dark, jupyter_l
 
 from tclab import lab
 from tclab.sweeps import Results
-from tclab.sweeps.rows import columns_of, table
+from tclab.sweeps.store._rows import columns_of, table
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 PICTURES = ROOT / "runs" / "browser"
 PROMISED = {  # by the README, and by benchmarks/browser_latency.py
@@ -175,7 +175,7 @@ def filled(folder, state):
 def recorded_step():
     return {
         "stage": "step", "where": "host", "status": "ok", "n": 5, "batch_bytes": 1000, "exact": True,
-        "gate": "passed", "gate_fp64_error": 1e-13, "cpu": "Recorded", "cores": 2,
+        "equivalence": "passed", "equivalence_fp64_error": 1e-13, "cpu": "Recorded", "cores": 2,
         "measured_at": "2026-01-01T00:00:00",
     }  # fmt: skip
 
@@ -190,7 +190,7 @@ MANY = {
 
 def test_500_points_keep_the_page_usable_and_the_notebook_small(page, folder, said):
     results = folder / "runs" / "many" / "rows"
-    assert filled(results, lab.PanelState.of(**MANY, results=str(results))) == 500
+    assert filled(results, lab.panel.PanelState.of(**MANY, results=str(results))) == 500
     many = notebook(folder, "many.ipynb", **MANY, results="runs/many/rows")
     page.open(many)
     page.run_all()
@@ -221,7 +221,5 @@ def test_the_panel_can_be_read_on_a_dark_page(page, folder):
             })"""
         )
         assert min(colours) > 3 * 150  # light words
-        card = page.page.evaluate(
-            "() => getComputedStyle(document.querySelector('.vega-embed svg')).backgroundColor"
-        )
+        card = page.page.evaluate("() => getComputedStyle(document.querySelector('.vega-embed svg')).backgroundColor")
         assert card == "rgb(255, 255, 255)"  # the chart stays a white card, on which its colours were chosen

@@ -8,8 +8,8 @@ from test_chart_settings import both, drawn
 from test_compare import rows, step
 
 from tclab import lab
-from tclab.sweeps.busy import BUSY_PERCENT, busy_text, pressures
-from tclab.sweeps.measured_on import graph_text, where_measured
+from tclab.sweeps.analysis._cpu_pressure import BUSY_PERCENT, busy_text, pressures
+from tclab.sweeps.analysis._machine_label import graph_text, where_measured
 
 
 def ran(*percents, load=1.0, strategy="node_mask", **fields):
@@ -68,11 +68,11 @@ def test_the_findings_the_conclusion_and_the_report_say_so_once(tmp_path):
     assert lab.findings(made).count(sentence) == 1
     text = lab.report(made, tmp_path / "report.html").read_text()
     assert text.count("The machine was busy while 2 of 3 points ran") == 1
-    assert "Made Up · busy, at batch" in lab.conclusion(made)[0]
+    assert "Made Up · busy, at batch" in lab.reports.conclusion(made)[0]
     single = rows(ran(90.0, 99.4, threads=1), ran(5.0, 4.0, strategy="edge_mask"))
     assert "OMP_NUM_THREADS" not in " ".join(lab.findings(single))
     calm = rows(ran(5.0, 5.0), ran(5.0, 4.0, strategy="edge_mask"))
-    assert "busy" not in " ".join([*lab.findings(calm), *lab.conclusion(calm)])
+    assert "busy" not in " ".join([*lab.findings(calm), *lab.reports.conclusion(calm)])
     two = rows(ran(90.0, 99.4), ran(90.0, 99.4, cpu="Other"))
     assert "Machines were busy while 2 of 2 points ran (others wanted their CPUs" in busy_text(two)
     assert busy_text(pd.concat([made, made])).count("busy while 4 of 6 points") == 1  # rows that share an index
@@ -89,10 +89,10 @@ def test_a_chart_names_the_machine_that_was_busy_and_the_graph_that_all_its_rows
         *(ran(9.0, 9.0, strategy=name, batch_size=4) for name in ("node_mask", "edge_mask")),
         ran(99.0, 99.0, batch_size=1),
     )
-    machine, of = lab.throughput_by_batch_size(made).to_dict()["title"]["subtitle"]
+    machine, of = lab.charts.throughput_by_batch_size(made).to_dict()["title"]["subtitle"]
     assert machine == "cpu · 2 cores · Made Up · busy"
     assert of == "synthetic, scale 0.1 · networks 2"
-    machine, of = lab.throughput_by_strategy(made).to_dict()["title"]["subtitle"]
+    machine, of = lab.charts.throughput_by_strategy(made).to_dict()["title"]["subtitle"]
     assert machine == "cpu · 2 cores · Made Up"  # the busy point is not in this chart
     assert of.startswith("synthetic, scale 0.1 · batch 4, networks 2")
     both_machines = rows(ran(99.0, 99.0), ran(9.0, 9.0, cpu="Other"))
@@ -105,7 +105,7 @@ def test_a_graph_that_was_read_has_its_folders_name_and_graphs_that_differ_none(
     assert graph_text(rows(step(graph="/a/yeast", scale=None), step(graph="/b/yeast", scale=None))) == ""
     lost = step(scale=1.0) | {"status": "oom"}
     assert graph_text(rows(step(scale=0.05), lost)) == "synthetic, scale 0.05"
-    apart = lab.throughput_by_strategy(rows(*both(scale=0.05), *both(scale=0.1, seed=5)))
+    apart = lab.charts.throughput_by_strategy(rows(*both(scale=0.05), *both(scale=0.1, seed=5)))
     assert apart.to_dict()["title"]["subtitle"][1].startswith("batch 4, networks 2")
     assert {bar["way"].split(" · ")[2] for bar in drawn(apart, "way")} == {"scale 0.05", "scale 0.1"}
 
@@ -116,11 +116,11 @@ def test_strategies_at_one_batch_size_alone_lie_side_by_side(lost):
     made = [step(name, 0.1) for name in names]
     if lost:
         made.append(step("stored_mask") | {"status": "oom", "median_seconds": None, "samples_per_second": None})
-    for chart in (lab.throughput_by_batch_size, lab.throughput_by_networks):
+    for chart in (lab.charts.throughput_by_batch_size, lab.charts.throughput_by_networks):
         layers = chart(rows(*made)).to_dict()["layer"]
         spec = [layer["encoding"] for layer in layers if layer["mark"]["type"] != "text"]
         assert all(each["x"]["type"] == "ordinal" and each["xOffset"]["field"] == "way" for each in spec)
         assert len(set(spec[0]["xOffset"]["sort"])) == len(names)
-    several = lab.throughput_by_batch_size(rows(*made, step("dense", 0.1, batch_size=8))).to_dict()["layer"]
+    several = lab.charts.throughput_by_batch_size(rows(*made, step("dense", 0.1, batch_size=8))).to_dict()["layer"]
     assert all("xOffset" not in layer["encoding"] for layer in several)
     assert several[0]["encoding"]["x"]["type"] == "quantitative"

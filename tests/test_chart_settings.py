@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from test_compare import rows, step
 
 from tclab import lab
-from tclab.lab.colours import STAGE_COLOURS, STRATEGY_COLOURS, stage_colours, strategy_colours
-from tclab.lab.comparable import with_ways
-from tclab.lab.live_chart import VIEWS, picture
-from tclab.lab.log_ticks import log_ticks
+from tclab.lab.charts._style import STAGE_COLOURS, STRATEGY_COLOURS, log_ticks, stage_colours, strategy_colours
+from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
+from tclab.lab.reports._comparable_rows import with_ways
 from tclab.timing import FASTER, SAME, UNDECIDED, Pair
 
 
@@ -52,7 +51,7 @@ def drawn(chart, column):
 def test_a_bar_is_one_point_and_says_which(name):
     one, other = SETTINGS[name]
     made = rows(*both(**one), *both(seed=5, **other))
-    spec = lab.throughput_by_strategy(made).to_dict()
+    spec = lab.charts.throughput_by_strategy(made).to_dict()
     bars = drawn(spec, "samples_per_second")
     assert len(bars) == len({bar["way"] for bar in bars}) == 4
     assert spec["layer"][0]["encoding"]["x"]["stack"] is None
@@ -62,10 +61,10 @@ def test_a_bar_is_one_point_and_says_which(name):
 def test_no_chart_adds_up_points_with_different_settings(name):
     one, other = SETTINGS[name]
     made = rows(*both(**one), *both(seed=5, **other))
-    assert len({bar["way"] for bar in drawn(lab.bytes_per_batch(made), "batch_bytes")}) == 4
-    parts = drawn(lab.stages(made), "stage")
+    assert len({bar["way"] for bar in drawn(lab.charts.bytes_per_batch(made), "batch_bytes")}) == 4
+    parts = drawn(lab.charts.stages_by_strategy(made), "stage")
     assert len(parts) == len({(part["way"], part["stage"]) for part in parts}) == 8
-    for chart in (lab.throughput_by_batch_size, lab.throughput_by_networks):
+    for chart in (lab.charts.throughput_by_batch_size, lab.charts.throughput_by_networks):
         spec = chart(made).to_dict()
         points = drawn(spec, "samples_per_second")
         assert len(points) == len({line["way"] for line in points}) == 4
@@ -94,10 +93,10 @@ def test_a_setting_is_told_where_it_varies_in_few_words():
     assert made["way"].iloc[-1] == "hetero_cell · node_mask · hidden 64"
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", SWEEP_CHARTS)
 def test_a_point_that_was_run_several_times_is_drawn_once(view):
     made = rows(*(one for seed in range(3) for one in both(seed=seed)))
-    spec = picture(made, view).to_dict()
+    spec = sweep_chart(made, view).to_dict()
     for column in ("samples_per_second", "median_seconds", "batch_bytes"):
         lines = drawn(spec, column)
         assert len({(line["way"], line.get("stage")) for line in lines}) == len(lines)
@@ -114,45 +113,47 @@ def test_a_bar_has_the_word_of_the_verdict_and_none_that_the_conclusion_contradi
         step("khop_1", 0.01, exact=False),
         lost,
     )
-    said = {line["way"].split(" · ")[1]: line["word"] for line in drawn(lab.throughput_by_strategy(made), "word")}
+    said = {
+        line["way"].split(" · ")[1]: line["word"] for line in drawn(lab.charts.throughput_by_strategy(made), "word")
+    }
     assert said["gpu_mask"] == "undecided"
     assert said["dense"] == "the same"
     assert said["stored_mask"] == "oom"
     assert said["khop_1"] == "inexact"
     assert "node_mask" not in said
-    (sentence,) = lab.conclusion(made)
+    (sentence,) = lab.reports.conclusion(made)
     assert ("undecided" in sentence) == (said.get("edge_mask") == "undecided")
     clear = rows(step("node_mask", 0.1, scatter=0.3, n=400), step("edge_mask", 0.12, scatter=0.3, n=400, seed=8))
     steps = clear.set_index("strategy")
     assert steps.loc["edge_mask", "q1_seconds"] < steps.loc["node_mask", "q3_seconds"]  # quartiles overlap
-    assert "node_mask is 1." in lab.conclusion(clear)[0]
-    assert drawn(lab.throughput_by_strategy(clear), "word") == []
+    assert "node_mask is 1." in lab.reports.conclusion(clear)[0]
+    assert drawn(lab.charts.throughput_by_strategy(clear), "word") == []
 
 
 @pytest.mark.parametrize("seconds", [0.1, 0.101, 0.104, 0.107, 0.112, 0.13, 0.5])
 @pytest.mark.parametrize("n", [3, 8, 40])
 def test_chart_and_conclusion_never_disagree(seconds, n):
     made = rows(step("node_mask", 0.1, n=n, seed=1), step("edge_mask", seconds, n=n, seed=2))
-    (sentence,) = lab.conclusion(made)
-    word = [line["word"] for line in drawn(lab.throughput_by_strategy(made), "word")]
+    (sentence,) = lab.reports.conclusion(made)
+    word = [line["word"] for line in drawn(lab.charts.throughput_by_strategy(made), "word")]
     told = "undecided" if "undecided" in sentence else "the same" if "as fast as" in sentence else None
     assert word == ([told] if told else [])
 
 
 def test_a_race_decides_in_the_chart_as_in_words():
     made = rows(step("node_mask", 0.1, n=3), step("edge_mask", 0.2, n=3))
-    assert [line["word"] for line in drawn(lab.throughput_by_strategy(made), "word")] == ["undecided"]
+    assert [line["word"] for line in drawn(lab.charts.throughput_by_strategy(made), "word")] == ["undecided"]
     raced = Pair("node_mask", "edge_mask", FASTER, "", ratio=0.5, interval=(0.4, 0.6))
-    assert drawn(lab.throughput_by_strategy(made, [raced]), "word") == []
+    assert drawn(lab.charts.throughput_by_strategy(made, [raced]), "word") == []
     same = Pair("edge_mask", "node_mask", SAME, "", ratio=1.0, interval=(0.99, 1.01))
-    assert [line["word"] for line in drawn(lab.throughput_by_strategy(made, [same]), "word")] == ["the same"]
+    assert [line["word"] for line in drawn(lab.charts.throughput_by_strategy(made, [same]), "word")] == ["the same"]
     open_ = Pair("edge_mask", "node_mask", UNDECIDED, "", ratio=1.0)
-    assert [line["word"] for line in drawn(lab.throughput_by_strategy(made, [open_]), "word")] == ["undecided"]
+    assert [line["word"] for line in drawn(lab.charts.throughput_by_strategy(made, [open_]), "word")] == ["undecided"]
 
 
 def test_stages_have_the_quartiles_of_the_whole_step():
     made = rows(*both())
-    spread = {line["way"]: line for line in drawn(lab.stages(made), "q1_seconds")}
+    spread = {line["way"]: line for line in drawn(lab.charts.stages_by_strategy(made), "q1_seconds")}
     steps = made[made["stage"] == "step"].set_index("strategy")
     for strategy in ("node_mask", "edge_mask"):
         line = spread[f"hetero_cell · {strategy}"]
@@ -170,13 +171,13 @@ def test_what_is_lost_at_one_batch_size_is_one_line_of_words_and_every_batch_siz
         *(step(name, batch_size=batch) for name in ("node_mask", "edge_mask") for batch in (1, 2)),
         lost("edge_mask", 4), lost("node_mask", 4, "failed: no"), *(lost(name, 8) for name in STRATEGY_COLOURS),
     )  # fmt: skip
-    chart = lab.throughput_by_batch_size(made).to_dict()
+    chart = lab.charts.throughput_by_batch_size(made).to_dict()
     words = {line["batch_size"]: line["text"] for line in drawn(chart, "text")}
     assert words == {4: "failed: node_mask; oom: edge_mask", 8: f"oom × {len(STRATEGY_COLOURS)}"}
     assert chart["layer"][0]["encoding"]["x"]["axis"]["values"] == [1, 2, 4, 8]
     text = next(layer for layer in chart["layer"] if layer["mark"]["type"] == "text")
     assert text["encoding"]["y"] == {"value": "height"}  # at the axis, whatever the height
-    assert picture(made, "over batch size").to_dict()["height"] != chart["height"]
+    assert sweep_chart(made, "over batch size").to_dict()["height"] != chart["height"]
 
 
 @given(st.floats(-9, 12), st.floats(0, 6))

@@ -1,4 +1,4 @@
-"""`tclab.check`: the gate on models, strategies and graphs that are nobody's but the user's."""
+"""`tclab.check`: the equivalence check on models, strategies and graphs of the user's."""
 
 import pytest
 import torch
@@ -7,7 +7,6 @@ from torch import nn
 import tclab
 from tclab import InputError, masking
 from tclab.graph import keep_graph
-from tclab.masking import registry
 from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
 
@@ -45,12 +44,6 @@ def graph():
     return tclab.CellGraph.from_edges(edges, num_nodes=250, node_type="person")
 
 
-@pytest.fixture
-def own(monkeypatch):
-    """A registry that forgets what a test puts into it."""
-    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
-
-
 def test_every_exact_strategy_is_tried_on_a_part_of_a_graph_of_people(graph):
     found = tclab.check(Rumour, graph)
     exact = [name for name in masking.names() if masking.get(name).exact and masking.get(name).masks_graph]
@@ -59,7 +52,7 @@ def test_every_exact_strategy_is_tried_on_a_part_of_a_graph_of_people(graph):
     assert all(result.nodes == 100 and result.edges > 0 for result in found.results.values())
     assert found.without_gradient == ("idle.weight", "idle.bias")
     said = str(found)
-    assert "The gate on Rumour, 100 of 250 person nodes" in said
+    assert "The equivalence check of Rumour, 100 of 250 person nodes" in said
     assert "9 samples: passed." in said
     assert "node_mask: passed. Predictions and gradients are subgraph's to" in said
     assert "Without a gradient: idle.weight, idle.bias." in said
@@ -101,14 +94,14 @@ def test_deletions_are_of_the_graph_that_was_given_whatever_the_model_is_made_of
         tclab.check(Rumour, star, strategies="node_mask", deletions=[[201]])
 
 
-def test_a_strategy_of_ones_own_that_is_wrong_fails_in_words_and_the_others_go_on(graph, own):
+def test_a_strategy_of_ones_own_that_is_wrong_fails_in_words_and_the_others_go_on(graph):
     @masking.register
     class Forgets(masking.Strategy):
         name = "forgets"
 
         def view(self, batch):
-            lost = {kind: Deletions.nothing(batch.size) for kind in self.graph.num_nodes}
-            return SharedView(self.graph, lost)
+            removed = {kind: Deletions.nothing(batch.size) for kind in self.graph.num_nodes}
+            return SharedView(self.graph, removed)
 
     @masking.register
     class Falls(masking.Strategy):
@@ -125,22 +118,22 @@ def test_a_strategy_of_ones_own_that_is_wrong_fails_in_words_and_the_others_go_o
     said = str(found)
     assert "did not pass" in said
     assert "forgets: FAILED. It computes something else: in fp64 off by" in said
-    assert "khop_1: inexact, as it says of itself" in said
+    assert "khop_1: inexact, as it declares" in said
     assert tclab.check(Rumour, graph, strategies="node_mask,khop_1").passed  # an inexact one is not held to it
 
 
-def test_a_gate_that_could_not_fail_does_not_pass(graph):
+def test_a_check_that_could_not_fail_does_not_pass(graph):
     found = tclab.check(lambda g: Rumour(g, hears=False), graph, strategies="node_mask")
     assert found.results["node_mask"].passed
-    assert not found.feels_deletions
+    assert not found.depends_on_deletions
     assert not found.passed
-    assert "any strategy would have passed" in str(found)
+    assert "any strategy would pass" in str(found)
 
 
 def test_a_prediction_that_depends_on_its_batch_is_said(graph):
     found = tclab.check(lambda g: Rumour(g, batch_norm=True), graph, strategies="node_mask")
     assert found.batch_error > 1e-3
-    assert "depends on who else is in the batch" in str(found)
+    assert "depends on the other samples of the batch" in str(found)
 
 
 def test_a_model_that_draws_by_lot_does_not_pass(graph):
@@ -149,9 +142,9 @@ def test_a_model_that_draws_by_lot_does_not_pass(graph):
             return super().forward(view) + torch.rand(view.size)
 
     found = tclab.check(Noisy, graph, strategies="node_mask")
-    assert not found.repeats
+    assert not found.deterministic
     assert not found.passed
-    assert "otherwise when it is asked twice" in str(found)
+    assert "The model is not deterministic" in str(found)
 
 
 def test_registered_models_are_checked_by_name_with_the_strategies_that_serve_them():
@@ -165,8 +158,8 @@ def test_registered_models_are_checked_by_name_with_the_strategies_that_serve_th
     [
         (lambda g: nn.ReLU(), "node_mask", "ReLU has no parameters"),
         (lambda g: "none", "node_mask", "model made a str of the graph, expected an nn.Module"),
-        (3, "node_mask", "model is a int, expected an nn.Module, a call"),
-        (lambda g: nn.Linear(2, 2), "node_mask", "Linear cannot be run on a view of 9 samples: TypeError"),
+        (3, "node_mask", "model is a int, expected an nn.Module, a function"),
+        (lambda g: nn.Linear(2, 2), "node_mask", "Linear cannot run on a view of 9 samples: TypeError"),
         ("hetero_sell", "node_mask", "unknown model 'hetero_sell'; did you mean 'hetero_cell'"),
         (Rumour, "nodemask", "unknown strategy 'nodemask'; did you mean 'node_mask'"),
     ],

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tclab.timing.accounts import Cuts
+from tclab.timing._ledger_rows import Cuts
 
 RANK = """
     import json, os, sys, time
@@ -44,9 +44,9 @@ RANK = """
         "frame": json.loads(frame.to_json(orient="records")),
         "late": dict(communication.late),
         "communication": ledger.seconds().get("communication"),
-        "waiting_stage": ledger.seconds().get("waiting"),
+        "waiting_stage": ledger.seconds().get("rank_wait"),
         "backward": ledger.seconds()["backward"],
-        "closed": ledger.closed(),
+        "closed": ledger.adds_up(),
         "gradients": gradients,
     }))
     distributed.destroy_process_group()
@@ -74,7 +74,7 @@ def test_the_rank_that_is_late_is_named_and_the_other_waits(ranks):
     late, found = ranks
     for rank in found:
         assert rank["late"][str(late)] >= len(rank["frame"])  # the first bucket of each step, at least
-    waited = [sum(step["waiting_seconds"] for step in rank["frame"]) / len(rank["frame"]) for rank in found]
+    waited = [sum(step["rank_wait_seconds"] for step in rank["frame"]) / len(rank["frame"]) for rank in found]
     assert waited[1 - late] > 0.04
     assert waited[late] < 0.04
 
@@ -87,11 +87,11 @@ def test_exposed_and_overlapped_add_up_and_land_in_the_ledger(ranks):
         assert all(step["buckets"] > 1 for step in rank["frame"][1:])  # DDP builds its buckets in the first step
         assert all(step["exposed_seconds"] > 0 and step["overlapped_seconds"] >= 0 for step in rank["frame"])
         exposed = [step["exposed_seconds"] for step in rank["frame"]]
-        waited = sum(step["exposed_waiting_seconds"] for step in rank["frame"])
+        waited = sum(step["exposed_rank_wait_seconds"] for step in rank["frame"])
         assert sum(rank["waiting_stage"] or []) == pytest.approx(waited, rel=1e-3, abs=1e-7)
         assert sum(rank["communication"]) == pytest.approx(sum(exposed) - waited, rel=1e-3)
     for step in range(6):
-        assert min(rank["frame"][step]["exposed_waiting_seconds"] for rank in found) == 0.0
+        assert min(rank["frame"][step]["exposed_rank_wait_seconds"] for rank in found) == 0.0
     for rank in found:
         assert all(seconds > 0 for seconds in rank["backward"])
         assert rank["closed"]

@@ -10,8 +10,8 @@ from test_lab import row
 import tclab
 from tclab import InputError, Point, lab
 from tclab.sweeps import Results, read_rows, write_rows
-from tclab.sweeps.rows import SCHEMA, frame, not_measured, table
-from tclab.sweeps.run_verdicts import ratio_of_runs
+from tclab.sweeps.analysis._run_verdicts import ratio_of_runs
+from tclab.sweeps.store._rows import SCHEMA, frame, not_measured, table
 from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED
 
 
@@ -19,7 +19,7 @@ def step(strategy="node_mask", seconds=0.1, *, n=30, scatter=0.02, seed=0, **fie
     """A point's row of its whole step, whose steps scatter around `seconds`."""
     samples = seconds * np.exp(scatter * np.random.default_rng(seed).standard_normal(n))
     q1, median, q3 = np.quantile(samples, [0.25, 0.5, 0.75]).tolist()
-    base = {"network_names": "a,b", "networks": 2, "habits": "", "commit": "aaa", "torch": "2.13", "steps": n,
+    base = {"network_names": "a,b", "networks": 2, "overheads": "", "commit": "aaa", "torch": "2.13", "steps": n,
             "memory_bytes": 8, "edges": 10, "seed": 0}  # fmt: skip
     times = {
         "samples_seconds": samples.tolist(),
@@ -133,7 +133,7 @@ def test_what_has_no_time_is_said_and_never_a_verdict():
     assert apart.pairs == ()
     assert "No point is in both. They differ in strategy: give between=['strategy']" in str(apart)
     assert len(apart.only_first) == 4
-    assert lab.comparison_chart(apart).to_dict()
+    assert lab.charts.comparison_chart(apart).to_dict()
 
 
 def test_a_side_of_several_commits_or_machines_decides_nothing():
@@ -160,7 +160,7 @@ def test_a_side_of_several_commits_or_machines_decides_nothing():
 
 def test_folders_of_one_name_are_known_by_those_that_they_are_in(tmp_path):
     for name in ("a", "b"):
-        Results(tmp_path / "runs" / name / "rows").write(tclab.Point(), tclab.sweeps.rows.table(_dicts(sweep())))
+        Results(tmp_path / "runs" / name / "rows").write(tclab.Point(), tclab.sweeps.store._rows.table(_dicts(sweep())))
     folders = [tmp_path / "runs" / name / "rows" for name in ("a", "b")]
     assert tclab.compare(*folders).names == ("a", "b")
     assert tclab.compare(folders[0], folders[0]).names == ("first", "second")
@@ -205,7 +205,7 @@ def test_folders_and_files_are_compared_as_rows_are(tmp_path):
     old, new = sweep(), sweep(2.0)
     for name, made in (("old", old), ("new", new)):
         folder = Results(tmp_path / name)
-        folder.write(tclab.Point(scale=0.01), tclab.sweeps.rows.table(_dicts(made)))
+        folder.write(tclab.Point(scale=0.01), tclab.sweeps.store._rows.table(_dicts(made)))
         write_rows(made, tmp_path / f"{name}.csv")
     by_folder = tclab.compare(tmp_path / "old", tmp_path / "new")
     assert by_folder.names == ("old", "new")
@@ -240,7 +240,7 @@ def test_bad_input_is_one_clear_line(options, words):
 
 def test_the_chart_shows_every_verdict_and_what_is_open():
     found = tclab.compare(sweep(), pd.concat([sweep(0.5).head(1), sweep(2.0).tail(3)]), names=("old", "new"))
-    spec = lab.comparison_chart(found).to_dict()
+    spec = lab.charts.comparison_chart(found).to_dict()
     text = str(spec)
     assert "new over old" in text
     assert all(verdict in text for verdict in (FASTER, SLOWER))
@@ -250,10 +250,8 @@ def test_the_chart_shows_every_verdict_and_what_is_open():
 def test_what_is_undecided_is_hollow_and_what_has_no_time_is_counted():
     lost = step("dense") | {"status": "oom", "samples_seconds": None, "median_seconds": None}
     old = rows(step(seed=1), step("edge_mask", 0.9), step("dense"))
-    found = tclab.compare(
-        old, rows(step(seed=2, seconds=0.105), step("edge_mask", 0.4), lost), names=("old", "new")
-    )
-    spec = lab.comparison_chart(found).to_dict()
+    found = tclab.compare(old, rows(step(seed=2, seconds=0.105), step("edge_mask", 0.4), lost), names=("old", "new"))
+    spec = lab.charts.comparison_chart(found).to_dict()
     points = [layer for layer in spec["layer"] if layer["mark"]["type"] == "point"]
     filled = {layer["mark"]["filled"]: str(layer["transform"]) for layer in points}
     assert f"!== '{UNDECIDED}'" in filled[True]
@@ -267,14 +265,14 @@ def test_what_is_undecided_is_hollow_and_what_has_no_time_is_counted():
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_rows_come_back_from_a_file_as_they_were(suffix, tmp_path):
     made = rows(
-        step(), step(habits=None, clip=0.1, commit='a "quoted", b'), step("edge_mask", 1 / 3, scatter=1e-9),
+        step(), step(overheads=None, clip=0.1, commit='a "quoted", b'), step("edge_mask", 1 / 3, scatter=1e-9),
         step() | {"status": "oom", "samples_seconds": None, "median_seconds": None},
         step() | {"samples_seconds": []},
     )  # fmt: skip
     path = write_rows(made, tmp_path / f"rows.{suffix}")
     back = read_rows(path)
     assert table_of(back) == table_of(made)
-    assert list(back["habits"].isna()) == [False, True, False, False, False]
+    assert list(back["overheads"].isna()) == [False, True, False, False, False]
     if suffix == "csv":
         assert "None" not in path.read_text()
         assert "nan" not in path.read_text().lower()
@@ -289,7 +287,7 @@ def table_of(made, names=SCHEMA.names):
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 @pytest.mark.parametrize(
-    "left_out", [["samples_seconds"], ["habits", "layers", "commit"], ["samples_seconds", "clip"]]
+    "left_out", [["samples_seconds"], ["overheads", "layers", "commit"], ["samples_seconds", "clip"]]
 )
 def test_columns_that_rows_do_not_have_are_null_when_read_back(suffix, left_out, tmp_path):
     made = rows(step(clip=0.5), step("edge_mask"))

@@ -7,10 +7,11 @@ import pytest
 
 import tclab
 from tclab import InputError, Point
-from tclab.masking import registry
+from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
-from tclab.sweeps import cells_of, loop_of, race_grid, race_points
-from tclab.timing import Ledger, NoLedger, samples_of, verdicts_of
+from tclab.sweeps import race_grid, race_points
+from tclab.sweeps.analysis import cells_of, loop_of
+from tclab.timing import Ledger, NullLedger, read_samples, verdicts_of
 
 
 def tiny(**fields):
@@ -22,28 +23,28 @@ def test_points_are_raced_in_this_process_and_the_record_gives_the_verdicts_agai
     race = race_points(points, budget_seconds=8, processes=None, record=tmp_path / "race.jsonl")
     assert race.arms == ("node_mask", "stored_mask")
     assert {sample["arm"] for sample in race.samples()} == set(points)
-    again = verdicts_of(samples_of(tmp_path / "race.jsonl"))
+    again = verdicts_of(read_samples(tmp_path / "race.jsonl"))
     assert list(again.values()) == race.pairs
 
 
 def test_points_are_raced_in_a_process_of_their_own_and_nothing_is_left(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     points = {name: tiny(strategy=name, allocator="keep_pages") for name in ("edge_mask", "stored_index")}
-    race = race_points(points, budget_seconds=30)  # its process takes most of them to start on a busy machine
+    race = race_points(points, budget_seconds=15)  # its process takes some of them to start
     assert {sample["process"] for sample in race.samples()} == {0}
     assert race.settings["environment"]["MALLOC_MMAP_MAX_"] == "0"
     assert "TMPDIR" not in race.settings["environment"]  # a race goes on although its files were elsewhere
     assert os.listdir(tmp_path) == []
 
 
-def test_a_strategy_that_is_wrong_is_not_raced(monkeypatch):
+def test_a_strategy_that_is_wrong_is_not_raced():
     class Wrong(tclab.masking.get("node_mask")):
         name = "wrong"
 
-        def lost(self, batch):
-            return {kind: Deletions.nothing(batch.size) for kind in self.graph.num_nodes}
+        def view(self, batch):
+            return SharedView(self.graph, {kind: Deletions.nothing(batch.size) for kind in self.graph.num_nodes})
 
-    monkeypatch.setitem(registry._STRATEGIES, "wrong", Wrong)
+    tclab.masking.register(Wrong)
     with pytest.raises(InputError, match="strategy 'wrong' does not give what 'subgraph' gives: it is not raced"):
         race_points({"right": tiny(), "wrong": tiny(strategy="wrong")}, budget_seconds=2, processes=None)
 
@@ -73,6 +74,6 @@ def test_a_points_loop_runs_under_a_ledger_or_none():
         ledger = Ledger()
         loop(ledger)
         assert len(ledger) == 7
-        loop(NoLedger())
+        loop(NullLedger())
         loop(ledger)
     assert len(ledger) == 14  # more than its four batches: they come again

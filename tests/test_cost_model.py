@@ -7,17 +7,8 @@ import torch
 
 import tclab
 from tclab import InputError, lab, sweeps
-from tclab.sweeps import (
-    Ceilings,
-    Cell,
-    beside_measured,
-    cells,
-    cost_model,
-    fit_costs,
-    measure_cells,
-    named_cells,
-    roofline,
-)
+from tclab.sweeps.predict import Ceilings, Cell, beside_measured, cells, fit_costs, measure_cells, named_cells, roofline
+from tclab.sweeps.predict import _cost_model as cost_model
 
 TRUE = {"alpha": 2e-9, "beta": 1e-9, "gamma": 9e-9, "delta": 3e-9}
 CONSTANT = 1e-5
@@ -130,7 +121,7 @@ class Recorded:
 def test_the_share_that_deletions_remove_is_that_of_the_edges_they_touch():
     ring = torch.stack([torch.arange(50), (torch.arange(50) + 1) % 50])
     graph = tclab.CellGraph.from_edges({"ring": ring}, num_nodes=50)
-    assert sweeps.removed_share(graph, deleted=1) == pytest.approx(2 / 50)
+    assert sweeps.predict.removed_share(graph, deleted=1) == pytest.approx(2 / 50)
 
 
 def test_physics_asks_for_the_slower_of_the_two():
@@ -141,9 +132,7 @@ def test_physics_asks_for_the_slower_of_the_two():
 
 def test_a_roofline_counts_what_each_kernel_must_do():
     graph = tclab.CellGraph.synthetic(0.01, metabolism=False)
-    found = roofline(graph, "physical", batch_size=2, width=8, found=Ceilings(1e9, 1e12), rounds=1).set_index(
-        "kernel"
-    )
+    found = roofline(graph, "physical", batch_size=2, width=8, found=Ceilings(1e9, 1e12), rounds=1).set_index("kernel")
     nodes, edges = graph.num_nodes["gene"], graph.networks["physical"].num_edges
     features = edges * 2 * 8
     assert found.loc["dense", "flop"] == 2 * nodes**2 * 2 * 8
@@ -162,19 +151,19 @@ def test_the_charts_show_what_was_found():
 
     model = fit_costs(made_up(SEEN, noise=0.02))
     both, rate = beside_measured(model.predict(UNSEEN), made_up(UNSEEN))
-    assert list(lab.costs_table(model).index) == ["α", "β", "γ", "δ"]
+    assert list(lab.reports.costs_table(model).index) == ["α", "β", "γ", "δ"]
     point = tclab.Point(strategy="node_mask")
-    largest = sweeps.LargestBatch(point, 12, 10, 10**9, {12: "ok", 13: "oom"})
+    largest = sweeps.predict.LargestBatch(point, 12, 10, 10**9, {12: "ok", 13: "oom"})
     graph = tclab.CellGraph.synthetic(0.01, metabolism=False)
     limits = Ceilings(1e9, 1e11)
     charts = [
-        lab.break_even_chart(model, [16, 64], deleted_share=0.01),
-        lab.held_out_chart(both, rate),
-        lab.roofline_chart(roofline(graph, "physical", batch_size=1, width=4, found=limits, rounds=1), limits),
-        lab.largest_batches_chart([largest]),
+        lab.charts.break_even_chart(model, [16, 64], deleted_share=0.01),
+        lab.charts.held_out_chart(both, rate),
+        lab.charts.roofline_chart(roofline(graph, "physical", batch_size=1, width=4, found=limits, rounds=1), limits),
+        lab.charts.largest_batches_chart([largest]),
     ]
     titles = [chart.to_dict()["title"]["text"] for chart in charts]
-    assert titles[0] == "Filtering pays above the line"
+    assert titles[0] == "Filtering is faster above the line"
     assert str(rate) in charts[1].to_dict()["title"]["subtitle"]
 
 
@@ -189,4 +178,19 @@ def test_the_charts_show_what_was_found():
 def test_words_say_which_way_is_faster_and_no_more_than_the_interval(gamma, said):
     draws = pd.DataFrame({"alpha": [0.0] * 3, "beta": [1.0] * 3, "gamma": gamma, "delta": [0.004] * 3})
     costs = draws.median().to_dict()
-    assert lab.break_even_words(sweeps.CostModel(costs, draws), [1, 10], 0.005).endswith(f": {said}")
+    assert lab.reports.break_even_finding(sweeps.predict.CostModel(costs, draws), [1, 10], 0.005).endswith(f": {said}")
+
+
+@pytest.mark.parametrize(
+    ("gamma", "said"),
+    [
+        ([1.0, 1.0, 1.0], "masking is the faster at 1, 10 features."),  # filtering costs what no feature gives back
+        ([0.0, 0.5, 1.0], "undecided at 1, 10 features."),
+        ([0.5, 0.5, 0.5], "undecided at 1, 10 features."),  # 0 / 0
+    ],
+)
+def test_a_fit_where_features_cost_nothing_decides_only_what_its_draws_agree_on(gamma, said):
+    draws = pd.DataFrame({"alpha": [0.5] * 3, "beta": [0.0] * 3, "gamma": gamma, "delta": [0.0] * 3})
+    model = sweeps.predict.CostModel(draws.median().to_dict(), draws)
+    assert lab.reports.break_even_finding(model, [1, 10], 0.005).endswith(f": {said}")
+    lab.charts.break_even_chart(model, [1, 10], deleted_share=0.005).to_json()

@@ -6,18 +6,18 @@ from itertools import chain
 import drawn
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tclab
 from tclab import masking
-from tclab.masking.delta import Delta
-from tclab.message_passing.delta_layer import Carried, delta_sums, spread
-from tclab.message_passing.shared import link_of
-from tclab.message_passing.sums import Link, flat_of
+from tclab.masking._delta import Delta
+from tclab.message_passing._shared_view import link_of
+from tclab.message_passing.kernels._delta_sums import Carried, delta_sums, spread
+from tclab.message_passing.kernels._shared_sums import Link, flat_of
 from tclab.models import HeteroCell
 from tclab.perturbation import Deletions, Perturbations
-from tclab.training.gate import FP64_TOLERANCE, Reference, relative_error
+from tclab.training._equivalence import FP64_TOLERANCE, EquivalenceReference, relative_error
 
 
 def delta_view(graph, samples, **options):
@@ -34,13 +34,10 @@ def outcome(model, view):
     model.zero_grad()
     predictions = model(view)
     (predictions * torch.linspace(-1.0, 2.0, len(predictions), dtype=predictions.dtype)).sum().backward()
-    return predictions.detach(), [
-        torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()
-    ]
+    return predictions.detach(), [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]
 
 
 @given(data=st.data(), graph=drawn.graphs())
-@settings(max_examples=25)
 def test_it_is_exact_to_whatever_depth_it_carries_differences(data, graph):
     samples = data.draw(drawn.deletions(graph))
     torch.manual_seed(0)
@@ -54,20 +51,17 @@ def test_it_is_exact_to_whatever_depth_it_carries_differences(data, graph):
     ).double()
     expected = outcome(model, tclab.view(graph, samples, "subgraph"))
     for depth in range(5):
-        found = outcome(
-            model, delta_view(graph, samples, depth=depth, limit=data.draw(st.sampled_from([0.3, 1.0])))
-        )
+        found = outcome(model, delta_view(graph, samples, depth=depth, limit=data.draw(st.sampled_from([0.3, 1.0]))))
         assert relative_error(found, expected) <= FP64_TOLERANCE, depth
 
 
 @given(data=st.data(), graph=drawn.graphs())
-@settings(max_examples=40)
 def test_its_shapes_are_those_of_what_it_packs(data, graph):
     samples = data.draw(drawn.deletions(graph))
     strategy = Delta(graph, depth=data.draw(st.integers(0, 4)), limit=data.draw(st.sampled_from([0.3, 1.0, 9.0])))
-    lost = strategy.lost_by(perturbations(graph, samples).deletions)
-    packed, known = strategy.pack(lost, strategy.encode(range(len(samples)), lost))
-    shaped, said = strategy.shapes(range(len(samples)), lost)
+    removed = strategy.removed_by(perturbations(graph, samples).deletions)
+    packed, known = strategy.pack(removed, strategy.encode(range(len(samples)), removed))
+    shaped, said = strategy.shapes(range(len(samples)), removed)
     assert said == known
 
     def outlines(pieces):
@@ -89,8 +83,8 @@ def test_one_sample_at_a_time_is_looked_at_to_say_what_a_batch_weighs(line, stra
 
     monkeypatch.setattr(Delta, "_changes", lambda self, deleted: changes(self, deleted))
     loading = masking.get(strategy)(line)
-    lost = loading.lost_by(perturbations(line, [[place] for place in range(12)]).deletions)
-    loading.outline(range(12), lost)
+    removed = loading.removed_by(perturbations(line, [[place] for place in range(12)]).deletions)
+    loading.meta_batch(range(12), removed)
     assert len(held) == 12
 
 
@@ -126,12 +120,12 @@ def test_its_operations_are_registered_as_torch_asks():
     }
     (view,) = delta_view(tclab.CellGraph({"person": 5}, networks, "person"), [[0], [2]], limit=9.0).with_wild_type()
     wild = [link_of(network, torch.float64) for network in networks.values()]
-    for step in view._steps:
-        x = torch.randn(5 + len(step.nodes), 3, dtype=torch.float64, requires_grad=True)
+    for layer in view._layers:
+        x = torch.randn(5 + len(layer.nodes), 3, dtype=torch.float64, requires_grad=True)
         weights = torch.randn(2, dtype=torch.float64, requires_grad=True)
-        carried = [Carried(*map(in_float64, pair)) for pair in step.carried.values()]
-        links = list(map(in_float64, step.spread.values()))
-        changes = in_float64(step.changes)
+        carried = [Carried(*map(in_float64, pair)) for pair in layer.carried.values()]
+        links = list(map(in_float64, layer.spread.values()))
+        changes = in_float64(layer.changes)
 
         def layer(x, weights, changes=changes, carried=carried, links=links):
             return spread(delta_sums(x, wild, changes, carried, self_weights=weights), links)
@@ -158,8 +152,8 @@ def test_it_falls_over_to_the_shared_product_where_much_differs():
     everyone = torch.cartesian_prod(torch.arange(nodes), torch.arange(nodes)).t()
     graph = tclab.CellGraph.from_edges({"knows": everyone}, num_nodes=nodes)
     strategy = Delta(graph)
-    lost = strategy.lost_by(perturbations(graph, [[1]]).deletions)
-    (encoded,) = strategy.encode([0], lost)
+    removed = strategy.removed_by(perturbations(graph, [[1]]).deletions)
+    (encoded,) = strategy.encode([0], removed)
     assert len(encoded) == 1  # one node's edges are few; after that, all nodes differ
     batch = strategy.batch(perturbations(graph, [[1], list(range(8))]))
     assert batch.known["layers"] == 0  # a batch goes as deep as its worst sample
@@ -185,4 +179,4 @@ def test_dropout_makes_every_sample_draw_its_own(line):
     torch.manual_seed(1)
     first, second = model(delta_view(line, samples, limit=1.0))
     assert first != second  # the same sample twice: only their dropout tells them apart
-    assert Reference(model.eval(), line, samples).compare("delta").passed
+    assert EquivalenceReference(model.eval(), line, samples).compare("delta").passed

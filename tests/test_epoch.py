@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tclab import InputError, Point, lab
-from tclab.masking import registry
-from tclab.sweeps import Costs, EpochError, close_children, predict_epoch, run_epoch
-from tclab.sweeps.epoch import BOTH, COMPUTE, LOADER, TRAINING_SAMPLES, full_steps, read_epoch
-from tclab.sweeps.epoch_costs import _touch
-from tclab.sweeps.rig import rig
-from tclab.training import Machinery, Speeds, simulate
+from tclab.sweeps import predict_epoch, run_epoch
+from tclab.sweeps.execution import close_workers
+from tclab.sweeps.execution._setup import setup
+from tclab.sweeps.predict import Costs, EpochError
+from tclab.sweeps.predict._epoch import BOTH, COMPUTE, LOADER, TRAINING_SAMPLES, full_steps, read_epoch
+from tclab.sweeps.predict._epoch_costs import _touch
+from tclab.training import ContentionFactors, LoaderOverheads, simulate
 
 seconds = st.floats(0.001, 10.0)
 epochs = st.lists(st.tuples(seconds, seconds), min_size=1, max_size=30)
@@ -34,14 +35,14 @@ def split(epoch):
 def test_without_workers_loading_and_training_add_up(epoch):
     load, step = split(epoch)
     assert simulate(load, step, workers=0).seconds == pytest.approx(sum(load) + sum(step))
-    assert simulate(load, step, workers=0).waiting_seconds == pytest.approx(sum(load))
+    assert simulate(load, step, workers=0).data_wait_seconds == pytest.approx(sum(load))
 
 
 @given(epochs, st.integers(1, 4), st.integers(1, 4), st.integers(1, 5))
 def test_no_epoch_is_faster_than_its_bounds(epoch, workers, ahead, cores):
     load, step = split(epoch)
-    speeds = Speeds.of_cores(cores, workers)
-    found = simulate(load, step, workers=workers, prefetch_factor=ahead, speeds=speeds).seconds
+    contention = ContentionFactors.of_cores(cores, workers)
+    found = simulate(load, step, workers=workers, prefetch_factor=ahead, contention=contention).seconds
     slack = 1 + 1e-9
     assert found * slack >= load[0] + sum(step)
     assert found * slack >= max(sum(load[worker::workers]) for worker in range(workers)) + step[-1]
@@ -60,7 +61,7 @@ def test_more_batches_ahead_are_never_slower_where_each_process_has_a_core(epoch
 def test_waiting_and_training_fill_an_epoch_where_each_process_has_a_core(epoch, workers, ahead):
     load, step = split(epoch)
     found = simulate(load, step, workers=workers, prefetch_factor=ahead)
-    assert found.waiting_seconds + sum(step) == pytest.approx(found.seconds)
+    assert found.data_wait_seconds + sum(step) == pytest.approx(found.seconds)
 
 
 @pytest.mark.parametrize(
@@ -89,29 +90,29 @@ def test_batches_are_taken_in_order_and_no_more_are_ahead_than_allowed():
 
 
 def test_processes_share_cores_fairly():
-    one = simulate([1.0] * 50, [1.0] * 50, workers=1, speeds=Speeds.of_cores(1, 1))
+    one = simulate([1.0] * 50, [1.0] * 50, workers=1, contention=ContentionFactors.of_cores(1, 1))
     assert one.seconds == pytest.approx(100)  # a core does no more than there is to do
-    measured = Speeds(load=(1.0,), load_beside=(0.5,), step=(1.0, 0.8))
+    measured = ContentionFactors(load=(1.0,), load_while_training=(0.5,), step=(1.0, 0.8))
     # training at 0.8 beside a batch in the making, which goes on at 0.5: 2 s of wall for 1.6 s of step, then alone
-    found = simulate([1.0, 1.0], [2.0, 2.0], workers=1, speeds=measured)
+    found = simulate([1.0, 1.0], [2.0, 2.0], workers=1, contention=measured)
     assert found.seconds == pytest.approx(1 + 2 + 0.4 + 2)
 
 
 def test_speeds_of_more_processes_than_were_measured_get_no_more_done_together():
-    speeds = Speeds(load=(1.0, 0.8), load_beside=(0.9, 0.6), step=(1.0, 0.9, 0.7))
-    assert speeds.of_load(4, training=False) == pytest.approx(0.4)
-    assert speeds.of_load(3, training=True) == pytest.approx(0.4)
-    assert speeds.of_step(5) == pytest.approx(0.35)
+    contention = ContentionFactors(load=(1.0, 0.8), load_while_training=(0.9, 0.6), step=(1.0, 0.9, 0.7))
+    assert contention.of_load(4, training=False) == pytest.approx(0.4)
+    assert contention.of_load(3, training=True) == pytest.approx(0.4)
+    assert contention.of_step(5) == pytest.approx(0.35)
 
 
 def test_machinery_is_paid_where_it_is_due():
-    costs = Machinery(send=0.5, receive=0.25, start=2.0, wake=3.0, end=7.0)
-    found = simulate([1.0] * 4, [1.0] * 4, workers=2, prefetch_factor=2, machinery=costs)
+    costs = LoaderOverheads(send=0.5, receive=0.25, start=2.0, wake=3.0, end=7.0)
+    found = simulate([1.0] * 4, [1.0] * 4, workers=2, prefetch_factor=2, loader_overheads=costs)
     # both started by 4, the first batches at 8.5, the second ones at 10, each step 1.25, the end
     assert found.seconds == pytest.approx(4 + 4.5 + 4 * 1.25 + 7)
-    assert simulate([1.0], [1.0], workers=0, machinery=costs).seconds == pytest.approx(2)  # none without workers
-    early = Machinery(send=-2.0)  # more than a batch takes: no time is given back
-    assert simulate([1.0] * 4, [1.0] * 4, workers=1, machinery=early).seconds == pytest.approx(4)
+    assert simulate([1.0], [1.0], workers=0, loader_overheads=costs).seconds == pytest.approx(2)  # none without workers
+    early = LoaderOverheads(send=-2.0)  # more than a batch takes: no time is given back
+    assert simulate([1.0] * 4, [1.0] * 4, workers=1, loader_overheads=early).seconds == pytest.approx(4)
 
 
 @pytest.mark.parametrize("fields", [{"workers": -1}, {"workers": 1, "prefetch_factor": 0}])
@@ -135,7 +136,7 @@ class Reading(TorchDispatchMode):
 
 @pytest.mark.parametrize("micro_batch", [None, 2])
 def test_all_that_a_batch_holds_is_read_to_say_what_taking_it_costs(micro_batch):
-    with rig(tiny(batch_size=4, workers=0, micro_batch=micro_batch).resolved(), 4) as here:
+    with setup(tiny(batch_size=4, workers=0, micro_batch=micro_batch).resolved(), 4) as here:
         batch = next(here.batches()).batch
     with Reading() as reading:
         _touch(batch)
@@ -163,7 +164,7 @@ def test_a_prediction_says_what_binds_and_is_the_same_again():
     assert predict_epoch(Costs(quick, slow), steps=50, workers=1).binds == COMPUTE
     assert predict_epoch(Costs(slow, slow), steps=50, workers=0).binds == BOTH
     # where one core has to do both, cheaper batches and cheaper steps save alike
-    crowded = Costs(slow, slow, speeds=Speeds.of_cores(1, 1))
+    crowded = Costs(slow, slow, contention=ContentionFactors.of_cores(1, 1))
     assert predict_epoch(crowded, steps=50, workers=1).binds == BOTH
     assert predict_epoch(Costs(slow, quick), steps=50, workers=2) == predict_epoch(
         Costs(slow, quick), steps=50, workers=2
@@ -172,16 +173,16 @@ def test_a_prediction_says_what_binds_and_is_the_same_again():
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_a_long_epoch_goes_on_at_its_pace(workers):
-    costs = Costs([0.3] * 4, [0.2] * 4, machinery=Machinery(start=1.0, wake=2.0, end=3.0))
+    costs = Costs([0.3] * 4, [0.2] * 4, loader_overheads=LoaderOverheads(start=1.0, wake=2.0, end=3.0))
     steps = 30_000
-    exact = simulate([0.3] * steps, [0.2] * steps, workers=workers, machinery=costs.machinery).seconds
+    exact = simulate([0.3] * steps, [0.2] * steps, workers=workers, loader_overheads=costs.loader_overheads).seconds
     assert predict_epoch(costs, steps=steps, workers=workers).seconds == pytest.approx(exact, rel=1e-3)
 
 
 def test_costs_come_back_from_json():
-    costs = Costs([0.1], [0.2], 0.3, Machinery(send=1.0), Speeds.of_cores(2, 2))
+    costs = Costs([0.1], [0.2], 0.3, LoaderOverheads(send=1.0), ContentionFactors.of_cores(2, 2))
     assert Costs.from_dict(json.loads(json.dumps(costs.to_dict()))) == costs
-    assert Costs.from_dict(Costs([0.1], [0.2]).to_dict()).speeds is None
+    assert Costs.from_dict(Costs([0.1], [0.2]).to_dict()).contention is None
 
 
 def test_a_prediction_needs_steps():
@@ -195,15 +196,13 @@ def test_a_prediction_needs_steps():
 
 
 def tiny(**fields):
-    return Point(
-        **{"scale": 0.02, "batch_size": 2, "networks": 1, "steps": 3, "warmup": 1, "device": "cpu", **fields}
-    )
+    return Point(**{"scale": 0.02, "batch_size": 2, "networks": 1, "steps": 3, "warmup": 1, "device": "cpu", **fields})
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_child_is_left():
     yield
-    close_children()
+    close_workers()
 
 
 @pytest.mark.parametrize("fields", [
@@ -227,7 +226,7 @@ def test_a_prediction_is_on_the_disk_before_its_epoch_begins(fields, tmp_path):
     assert epoch.full.steps == full_steps(epoch.point) == TRAINING_SAMPLES // 2
     assert len(epoch.costs.load_seconds) == len(epoch.costs.step_seconds) == 3
     assert min(epoch.costs.load_seconds) > 0
-    assert (epoch.costs.speeds is not None) == (fields["workers"] > 0)
+    assert (epoch.costs.contention is not None) == (fields["workers"] > 0)
     again = predict_epoch(epoch.costs, steps=5, workers=epoch.point.workers)
     assert again == epoch.predicted  # it follows from what is written beside it, and nothing else
     assert epoch.measured_seconds > 0
@@ -276,21 +275,20 @@ def own(tmp_path, monkeypatch):
             class DeletesNothing(NodeMask):
                 name = "deletes_nothing"
                 def view(self, batch):
-                    lost = {kind: tclab.perturbation.Deletions.nothing(batch.size) for kind in self.graph.num_nodes}
-                    return tclab.message_passing.SharedView(self.graph, lost)
+                    removed = {kind: tclab.perturbation.Deletions.nothing(batch.size) for kind in self.graph.num_nodes}
+                    return tclab.message_passing.SharedView(self.graph, removed)
 
             @masking.register
             class DiesLate(NodeMask):
                 name = "dies_late"
-                def pack(self, lost, encoded):
+                def pack(self, removed, encoded):
                     record = os.environ["TCLAB_TEST_RECORD"]
                     if os.path.exists(record) and os.listdir(record):
                         os.kill(os.getpid(), signal.SIGKILL)
-                    return super().pack(lost, encoded)
+                    return super().pack(removed, encoded)
         """)
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
     monkeypatch.setenv("TCLAB_TEST_RECORD", str(tmp_path / "record"))
     import own_epochs  # noqa: F401
 
@@ -304,7 +302,10 @@ def test_a_strategy_that_is_wrong_gets_no_prediction(own, tmp_path):
     assert list((tmp_path / "record").iterdir()) == []
 
 
-@pytest.mark.parametrize(("workers", "words"), [(0, "killed by SIGKILL"), (1, "worker 0 .* was killed by SIGKILL")])
+@pytest.mark.parametrize(
+    ("workers", "words"),
+    [pytest.param(0, "killed by SIGKILL", marks=pytest.mark.slow), (1, "worker 0 .* was killed by SIGKILL")],
+)
 def test_an_epoch_that_dies_leaves_its_prediction_and_no_measurement(workers, words, own, tmp_path):
     with pytest.raises(EpochError, match=words):
         run_epoch(tiny(strategy="dies_late", workers=workers), 3, tmp_path / "record", fresh=True)
@@ -324,17 +325,16 @@ def test_a_record_that_is_none_is_named(tmp_path):
 
 def test_a_chart_and_tables_of_epochs(tmp_path):
     shown = [
-        run_epoch(tiny(workers=0, **fields), 3, tmp_path)
-        for fields in ({}, {"model": "dango", "strategy": "indices"})
+        run_epoch(tiny(workers=0, **fields), 3, tmp_path) for fields in ({}, {"model": "dango", "strategy": "indices"})
     ]
-    chart = lab.epoch_chart(shown).to_dict()
+    chart = lab.charts.epoch_chart(shown).to_dict()
     drawn = [row for rows in chart["datasets"].values() for row in rows if "ratio" in row]
     assert [row["ratio"] for row in drawn] == pytest.approx([epoch.ratio for epoch in shown])
-    table = lab.epoch_table(shown)
+    table = lab.reports.epoch_table(shown)
     assert list(table["measured s"]) == [epoch.measured_seconds for epoch in shown]
     slow, fast = sorted(shown, key=lambda epoch: -epoch.measured_seconds)
-    ratios = lab.model_ratios(shown)
+    ratios = lab.reports.model_ratios(shown)
     assert list(ratios.index) == [f"{slow.point.model} : {fast.point.model}"]
     assert ratios["measured"].iloc[0] == pytest.approx(slow.measured_seconds / fast.measured_seconds)
     assert ratios["full epoch, predicted"].iloc[0] == pytest.approx(slow.full.seconds / fast.full.seconds)
-    assert lab.model_ratios(shown[:1]).empty
+    assert lab.reports.model_ratios(shown[:1]).empty

@@ -9,13 +9,13 @@ import torch
 import tclab
 from tclab import masking
 from tclab.masking import calibration
+from tclab.masking._fastest import Fastest
 from tclab.masking.calibration import Choice, cache_path, keep_choice, kept_choice, print_choices
-from tclab.masking.fastest import Fastest
 from tclab.models import HeteroCell
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps import Point
-from tclab.sweeps.rig import _tune_once, rig
-from tclab.training.gate import norm_error
+from tclab.sweeps.execution._setup import _tune_once, setup
+from tclab.training._equivalence import norm_error
 
 GRAPH = tclab.CellGraph.synthetic(0.01, seed=4, metabolism=False).select(["physical", "regulatory"])
 SAMPLES = synthetic_perturbations(GRAPH, 3, seed=1)
@@ -114,7 +114,7 @@ def test_what_is_timed_is_what_runs(monkeypatch):
     differences, shared = timed
     assert set(differences.dense) == set(shared.dense) == set(runs.dense) == set(GRAPH.networks)
     assert type(differences) is type(runs)
-    assert len(differences._steps) == len(runs._steps) == 1
+    assert len(differences._layers) == len(runs._layers) == 1
 
 
 POINT = Point(strategy="fastest", scale=0.01, networks=2, batch_size=3, workers=0, device="cpu")
@@ -124,7 +124,7 @@ def test_a_point_is_tuned_once_and_both_its_halves_choose_alike(monkeypatch):
     tuned = []
     tune = Fastest.tune
     monkeypatch.setattr(Fastest, "tune", lambda *given, **more: (tuned.append(given), tune(*given, **more)))
-    with rig(POINT.resolved(), 3) as here:
+    with setup(POINT.resolved(), 3) as here:
         assert here.data.strategy.choice == here.step.strategy.choice
         here.run(here.batches(), steps=1)
     assert len(tuned) == 1
@@ -137,9 +137,9 @@ def test_ranks_choose_what_the_first_one_does(monkeypatch):
         said.append(text())
         return said[0]
 
-    _tune_once(loading := Fastest(GRAPH), POINT, SimpleNamespace(from_first=first))
+    _tune_once(loading := Fastest(GRAPH), POINT, SimpleNamespace(broadcast=first))
     assert loading.choice.seconds
     monkeypatch.setattr(calibration, "_timed", None)  # another rank times nothing, and has no file of its own
     cache_path().unlink()
-    _tune_once(other := Fastest(GRAPH), POINT, SimpleNamespace(from_first=lambda text: said[0]))
+    _tune_once(other := Fastest(GRAPH), POINT, SimpleNamespace(broadcast=lambda text: said[0]))
     assert other.choice == loading.choice

@@ -8,13 +8,15 @@ from torch.profiler import ProfilerActivity, profile
 
 import tclab
 from tclab import masking
+from tclab._format import bytes_text
 from tclab.masking import calibration
-from tclab.sweeps import Fits, Point, expected_batch_bytes, fitting, largest_batch, sweep
+from tclab.sweeps import Point, largest_batch, sweep
 from tclab.sweeps import run as run_point
-from tclab.sweeps.batch_limit import bisected
-from tclab.sweeps.fitting import fits
-from tclab.sweeps.rig import rig
-from tclab.timing.units import bytes_text
+from tclab.sweeps.execution._setup import setup
+from tclab.sweeps.predict import Fits, expected_batch_bytes
+from tclab.sweeps.predict import _fits as fitting
+from tclab.sweeps.predict._fits import fits
+from tclab.sweeps.predict._largest_batch import bisected
 
 SMALL = {"scale": 0.05, "networks": 2, "workers": 0, "device": "cpu", "warmup": 0, "steps": 2}
 
@@ -33,35 +35,38 @@ def own_store():
         def prepare(self, perturbations, folder, *, progress=None):
             self.kept = perturbations
 
-        def encode(self, indices, lost):
+        def encode(self, indices, removed):
             return self.kept.deletions
 
         def view(self, batch):
             raise NotImplementedError
 
     masking.register(OwnStore)
-    yield
-    masking.registry._STRATEGIES.pop("test_own_store")
 
 
-@pytest.mark.parametrize("strategy", masking.names())
-@pytest.mark.parametrize("more", [{}, {"metabolism": "carried", "deleted": 2, "micro_batch": 3}])
+MORE = {"metabolism": "carried", "num_deletions": 2, "micro_batch": 3}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more"),
+    [*((name, MORE) for name in masking.names()), *((name, {}) for name in ("edge_mask", "node_mask", "delta"))],
+)
 def test_a_batch_carries_the_bytes_that_were_said(strategy, more):
     point = point_of(strategy, mode="data", **more)
-    with rig(point, point.batch_size) as here:
+    with setup(point, point.batch_size) as here:
         assert fits(point).batch == next(here.batches()).batch.bytes
 
 
 @pytest.mark.parametrize("strategy", [name for name in masking.names() if masking.get(name).can_ship_edges])
 def test_edges_that_are_shipped_are_counted(strategy):
     point = point_of(strategy, mode="data", ship_edges=True)
-    with rig(point, point.batch_size) as here:
+    with setup(point, point.batch_size) as here:
         assert fits(point).batch == next(here.batches()).batch.bytes
 
 
 def handed_out(point):
     """Return the most bytes that torch's allocator had handed out during a second step, beyond those before it."""
-    with rig(point, 2 * point.batch_size) as here:
+    with setup(point, 2 * point.batch_size) as here:
         batches = here.batches()
         here.run(batches, steps=1)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
@@ -100,7 +105,7 @@ def test_heap_is_added_where_the_graph_is_masked():
     assert 0 < node_mask.heap / node_mask.step < subgraph.heap / subgraph.step  # whose edges vary
 
 
-def test_nothing_is_timed_to_say_what_fits_and_a_choice_that_is_kept_is_weighed(tmp_path, monkeypatch):
+def test_nothing_is_timed_to_say_what_fits_and_a_choice_that_is_kept_is_estimated(tmp_path, monkeypatch):
     monkeypatch.setenv("TCLAB_CACHE", str(tmp_path))
     monkeypatch.setattr(calibration, "_timed", None)
     point = point_of("fastest")
@@ -110,7 +115,7 @@ def test_nothing_is_timed_to_say_what_fits_and_a_choice_that_is_kept_is_weighed(
     choice = calibration.Choice(tuple(graph.networks), delta=False)
     calibration.keep_choice(graph, 4, "float32", "cpu", choice)
     assert fits(point).batch < untuned.batch  # no differences are carried
-    assert fits(point_of("fastest", deleted=1)).batch != fits(point).batch  # nothing is kept for it
+    assert fits(point_of("fastest", num_deletions=1)).batch != fits(point).batch  # nothing is kept for it
 
 
 def test_what_saves_memory_is_seen_to_save_it():
@@ -130,7 +135,7 @@ def test_gradients_that_are_added_up_are_held_while_a_step_runs_and_the_optimize
     assert one.step < two.step <= one.step + 1.1 * one.model  # beside the next batch's activations
 
 
-def test_what_is_stored_and_not_described_is_not_weighed(own_store):
+def test_what_is_stored_and_not_described_is_not_estimated(own_store):
     point = point_of("test_own_store")
     assert expected_batch_bytes(point) is None
     with pytest.raises(tclab.InputError, match="give it a method `shapes`"):
@@ -142,9 +147,37 @@ def test_a_gpu_keeps_norms_in_float32_under_autocast():
     held = {}
     for dtype in ("float32", "bfloat16"):
         for device in ("cpu", "cuda"):
-            held[dtype, device] = fitting._weighed(point_of("node_mask", dtype=dtype), device, ()).step.peak
+            held[dtype, device] = fitting._point_bytes(point_of("node_mask", dtype=dtype), device, ()).step.peak
     assert held["float32", "cuda"] == held["float32", "cpu"]
     assert held["bfloat16", "cpu"] < held["bfloat16", "cuda"] < held["float32", "cuda"]
+
+
+def test_buckets_of_gradients_and_what_a_compression_keeps_are_counted():
+    alone = fits(point_of("node_mask"))
+    assert alone.exchange == 0
+    found = {name: fits(point_of("node_mask", ranks=2, compression=name)) for name in ("none", "fp16", "powersgd")}
+    gradients = found["none"].exchange  # float32, one for each weight that is trained
+    assert 0 < gradients <= alone.model
+    assert found["fp16"].exchange == gradients + gradients // 2
+    assert found["powersgd"].exchange == 3 * gradients  # by gloo a bucket is as large as all of them here
+    small = fits(point_of("node_mask", ranks=2, compression="powersgd", bucket_cap_mb=1e-6))
+    assert 2 * gradients < small.exchange < 3 * gradients  # a bucket holds at least its largest gradient
+    assert found["none"].host == alone.host + gradients
+    assert "exchange" in str(found["none"])
+
+
+def test_what_is_in_no_sum_is_said():
+    assert fits(point_of("node_mask")).not_covered == ()
+    for more, words in (
+        ({"compile": True}, "compile: compiled code holds other activations"),
+        ({"ranks": 2, "loss": "mle_wass_supcr"}, "the rows that 2 ranks gather for the loss mle_wass_supcr"),
+        ({"workers": 1}, "worker processes"),
+        ({"loop": "lightning"}, "Lightning's objects"),
+    ):
+        found = fits(point_of("node_mask", **more))
+        (left_out,) = found.not_covered
+        assert left_out.startswith(words)
+        assert f"not covered     {left_out}" in str(found)
 
 
 def test_shared_memory_is_ranks_times_workers_times_prefetch_times_batch():
@@ -201,6 +234,7 @@ def test_bisection_finds_the_largest_that_works(guess, largest):
     assert bisected(works, guess, most=100) == largest
 
 
+@pytest.mark.slow
 def test_the_largest_batch_is_found_by_processes_that_may_die():
     point = Point(scale=0.1, networks=1, strategy="edge_mask", workers=0, device="cpu", allocator="map_each")
     told = []
@@ -217,6 +251,7 @@ def test_a_point_that_cannot_be_run_has_no_largest_batch():
         largest_batch(Point(model="dango", strategy="node_mask"), memory_bytes=10**9)
 
 
+@pytest.mark.slow
 def test_a_process_holds_about_what_was_said_where_each_tensor_has_its_own_pages():
     options = {**SMALL, "allocator": "map_each"}
     small = run_point(Point(**{**options, "scale": 0.005, "batch_size": 1}), fresh=True)

@@ -107,9 +107,7 @@ def test_bad_edges_are_refused_with_their_value():
 
 
 def test_edges_are_sorted_and_weights_go_with_them():
-    network = Network(
-        "n", torch.tensor([[2, 0, 1], [0, 1, 1]]), "a", "a", 3, 3, weight=torch.tensor([20.0, 1.0, 11.0])
-    )
+    network = Network("n", torch.tensor([[2, 0, 1], [0, 1, 1]]), "a", "a", 3, 3, weight=torch.tensor([20.0, 1.0, 11.0]))
     assert network.edge_index.tolist() == [[0, 1, 2], [1, 1, 0]]
     assert network.weight.tolist() == [1.0, 11.0, 20.0]
 

@@ -2,11 +2,11 @@ import pytest
 
 import tclab
 from tclab import InputError, lab
-from tclab.sweeps import experiment_083, experiment_084
-from tclab.sweeps.gpus import ranks_of
-from tclab.sweeps.grids import grid, listed
-from tclab.timing.statistics import FEWEST
-from tclab.training.habits import applying
+from tclab.case_study import experiment_083, experiment_084
+from tclab.sweeps.config._gpus import ranks_of
+from tclab.sweeps.config._grid import grid, listed
+from tclab.timing._statistics import FEWEST
+from tclab.training._overheads import applicable_overheads
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_the_charts_lines_come_first():
 
 def test_by_default_there_are_steps_enough_for_a_verdict():
     assert {p.steps >= FEWEST for p in grid(scale=0.02, gpus=0, networks=1)} == {True}
-    assert {p.steps >= FEWEST for p in lab.PanelState(gpus=0).points()} == {True}
+    assert {p.steps >= FEWEST for p in lab.panel.PanelState(gpus=0).points()} == {True}
 
 
 def test_a_model_that_nobody_asked_for_by_name_brings_no_points_that_cannot_be():
@@ -101,14 +101,14 @@ def test_several_values_of_a_field_are_an_axis():
     assert [p.ship_edges for p in small_grid(strategies="gpu_mask", ship_edges="false,true")] == [False, True]
 
 
-def test_what_does_this_habit_cost_me_is_an_axis():
-    assert [p.habits for p in small_grid()] == [()]
-    alone = small_grid(habits="none,item_logging,item_logging+print_loss")
-    assert [p.habits for p in alone] == [(), ("item_logging",), ("item_logging", "print_loss")]
+def test_what_does_this_overhead_cost_me_is_an_axis():
+    assert [p.overheads for p in small_grid()] == [()]
+    alone = small_grid(overheads="none,item_logging,item_logging+print_loss")
+    assert [p.overheads for p in alone] == [(), ("item_logging",), ("item_logging", "print_loss")]
     for model, strategy in (("hetero_cell", "node_mask"), ("dango", "indices")):
-        points = small_grid(habits="all", models=model, strategies=strategy)
-        assert points[0].habits == ()
-        assert [p.habits for p in points[1:]] == [(name,) for name in applying(tclab.models.get(model))]
+        points = small_grid(overheads="all", models=model, strategies=strategy)
+        assert points[0].overheads == ()
+        assert [p.overheads for p in points[1:]] == [(name,) for name in applicable_overheads(tclab.models.get(model))]
         assert not [p for p in points if p.skipped()]
 
 
@@ -153,7 +153,7 @@ def test_experiment_084_is_one_line():
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"habits": "isnan_cheks"}, "unknown habit 'isnan_cheks'; did you mean 'isnan_checks'"),
+        ({"overheads": "isnan_cheks"}, "unknown overhead 'isnan_cheks'; did you mean 'isnan_checks'"),
         ({"loop": "plane"}, "unknown loop 'plane'; did you mean 'plain'"),
         ({"lop": "plain"}, "unknown field of a point 'lop'; did you mean 'loop'"),
         ({"strategy": "node_mask"}, "unknown parameter of a grid 'strategy'; did you mean 'strategies'"),

@@ -6,14 +6,14 @@ import pytest
 import vl_convert
 from stage_rows import every_mode, lost, point_rows
 
-from tclab import InputError, lab
-from tclab.lab.hypotheses import FAILS, HOLDS, NOT_MEASURED, UNDECIDED
-from tclab.lab.published import measured_ratios, published_ratios, steps_per_epoch
-from tclab.sweeps.rows import frame, table
+from tclab import InputError, case_study
+from tclab.case_study._hypotheses import FAILS, HOLDS, NOT_MEASURED, UNDECIDED
+from tclab.case_study._published import measured_ratios, published_ratios, steps_per_epoch
+from tclab.sweeps.store._rows import frame, table
 
 
 def verdicts(made):
-    return {found.name: found for found in lab.hypotheses(frame(table(made)))}
+    return {found.name: found for found in case_study.hypotheses(frame(table(made)))}
 
 
 def test_waiting_for_most_of_a_step_is_the_data_pipeline():
@@ -44,7 +44,7 @@ def test_few_steps_decide_nothing(steps):
 
 def test_a_share_on_both_sides_of_half_is_undecided():
     made = point_rows("edge_mask", scatter=0)
-    (wait,) = (one for one in made if one["stage"] == "wait")
+    (wait,) = (one for one in made if one["stage"] == "data_wait")
     (step,) = (one for one in made if one["stage"] == "step")
     for number in range(0, 8, 2):
         wait["samples_seconds"][number] -= 0.055
@@ -96,12 +96,24 @@ def test_nothing_measured_is_no_verdict():
     assert {found.verdict for found in verdicts([unrun]).values()} == {NOT_MEASURED}
 
 
+def test_findings_are_the_ratio_of_the_models_and_a_verdict_each():
+    rows = frame(table(every_mode(scatter=0)))
+    sentences = case_study.findings(rows)
+    assert sentences[0].startswith("A step of the hetero model takes, of DANGO's, [quartiles]: with edge_mask")
+    assert "Hypothesis “Data pipeline”: holds here." in sentences
+    assert "Hypothesis “DDP”: not measured here." in sentences
+    ranks = point_rows("node_mask", scatter=0, ranks=2)
+    talk = dict(next(one for one in ranks if one["stage"] == "forward")) | {"stage": "communication"}
+    talk["samples_seconds"] = [0.019] * 8
+    assert "Hypothesis “DDP”: holds here." in case_study.findings(rows, frame(table([*ranks, talk])))
+
+
 # ---- published figures
 
 
 @pytest.fixture
 def figures(root):
-    return lab.published_figures(root / "data_samples" / "published_measurements.csv")
+    return case_study.published_figures(root / "data_samples" / "published_measurements.csv")
 
 
 def test_every_published_figure_has_its_standing(figures):
@@ -124,12 +136,12 @@ def test_steps_per_epoch():
     assert steps_per_epoch(3, 2, samples=13) == 3
 
 
-def test_measured_ratios_stand_beside_published_ones(figures):
+def test_measured_ratios_stand_next_to_published_ones(figures):
     rows = frame(table(every_mode(scatter=0)))
     found = measured_ratios(rows).set_index(["mode", "strategy"])["ratio"]
     assert found["step", "edge_mask"] == pytest.approx(100 / 5)
     assert found["step", "node_mask"] == pytest.approx(20 / 5)
-    both = lab.beside_published(rows, figures)
+    both = case_study.published_ratios_table(rows, figures)
     assert list(dict.fromkeys(both["mode"])) == ["data", "empty", "model", "step", "fixed_batch"]
     step = both[both["mode"] == "step"]
     assert step["hetero : dango"].tolist() == ["20 ×", "4 ×", "17.5 ×", "875 ×"]
@@ -138,18 +150,18 @@ def test_measured_ratios_stand_beside_published_ones(figures):
 
 def test_the_chart_of_ratios_names_every_standing(figures):
     rows = frame(table(every_mode()))
-    chart = lab.ratios_beside_published(rows, figures)
+    chart = case_study.published_ratios_chart(rows, figures)
     assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
     text = json.dumps(chart.to_dict())
     for words in ("086a, steady", "epochs, real training", "trace, artefact", "full_step, suspect", "in seconds"):
         assert words in text
     nothing = frame(table([lost("edge_mask", "oom")]))
-    assert vl_convert.vegalite_to_png(lab.ratios_beside_published(nothing, figures).to_json())[:4] == b"\x89PNG"
+    assert vl_convert.vegalite_to_png(case_study.published_ratios_chart(nothing, figures).to_json())[:4] == b"\x89PNG"
 
 
 def test_a_file_that_is_no_table_of_figures_is_refused(tmp_path):
     with pytest.raises(InputError, match="expected a CSV file of published figures"):
-        lab.published_figures(tmp_path / "nowhere.csv")
+        case_study.published_figures(tmp_path / "nowhere.csv")
     (tmp_path / "other.csv").write_text("key,value\na,1\n")
     with pytest.raises(InputError, match="has no column 'model'"):
-        lab.published_figures(tmp_path / "other.csv")
+        case_study.published_figures(tmp_path / "other.csv")

@@ -1,4 +1,4 @@
-"""Where a step's time goes: parts that add up, timelines apart, words where one does not close."""
+"""Where a step's time goes: parts that add up, timelines apart, words where one does not add up."""
 
 import json
 
@@ -8,9 +8,9 @@ import vl_convert
 from stage_rows import HOST, RUN, WORKER, every_mode, lost, point_rows
 
 from tclab import lab
-from tclab.lab import parts
-from tclab.lab.colours import STAGE_COLOURS
-from tclab.sweeps.rows import frame, table
+from tclab.lab.charts._style import STAGE_COLOURS
+from tclab.lab.reports import _stage_parts as parts
+from tclab.sweeps.store._rows import frame, table
 from tclab.timing import STAGES
 
 
@@ -29,7 +29,7 @@ def drawn(chart):
 
 
 def test_parts_add_up_to_the_whole_on_every_timeline(rows):
-    found = lab.stage_parts(rows)
+    found = lab.reports.stage_parts(rows)
     for (mode, strategy, where), own in found.groupby(["mode", "strategy", "where"]):
         busy = own[own["stage"] != "idle"]
         assert busy["seconds"].sum() == pytest.approx(own["whole_seconds"].iloc[0])
@@ -47,7 +47,7 @@ def test_one_slow_step_changes_no_part():
     for made in wild:
         if made["where"] == "host":
             made["samples_seconds"] = [*made["samples_seconds"][:-1], 1000 * made["samples_seconds"][-1]]
-    before, after = (lab.stage_parts(framed(made)).query("where == 'host'") for made in (calm, wild))
+    before, after = (lab.reports.stage_parts(framed(made)).query("where == 'host'") for made in (calm, wild))
     assert np.allclose(after["seconds"].astype(float), before["seconds"].astype(float), rtol=0.05)
 
 
@@ -56,20 +56,20 @@ def test_a_stage_that_is_not_in_every_step_is_spread_over_all():
     for one in made:
         if one["stage"] == "optimizer":
             one["samples_seconds"] = one["samples_seconds"][::2]  # every other batch, as with accumulate=2
-    found = lab.stage_parts(framed(made)).query("where == 'host'").set_index("stage")["seconds"]
+    found = lab.reports.stage_parts(framed(made)).query("where == 'host'").set_index("stage")["seconds"]
     assert found["optimizer"] == pytest.approx(0.5e-3)
     assert found["forward"] == pytest.approx(6e-3)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_few_steps_have_parts_too(steps):
-    found = lab.stage_parts(framed(point_rows("edge_mask", steps=steps, scatter=0)))
+    found = lab.reports.stage_parts(framed(point_rows("edge_mask", steps=steps, scatter=0)))
     assert found.query("where == 'host'")["seconds"].sum() == pytest.approx(0.1)
 
 
-def test_rows_with_habits_and_lost_points_are_left_out():
-    made = [*point_rows("node_mask"), *point_rows("node_mask", factor=9, habits="item_logging")]
-    found = lab.stage_parts(framed([*made, lost("edge_mask", "oom", mode="step")]))
+def test_rows_with_overheads_and_lost_points_are_left_out():
+    made = [*point_rows("node_mask"), *point_rows("node_mask", factor=9, overheads="item_logging")]
+    found = lab.reports.stage_parts(framed([*made, lost("edge_mask", "oom", mode="step")]))
     assert set(found["strategy"]) == {"node_mask"}
     assert found.query("where == 'host'")["seconds"].sum() == pytest.approx(0.02, rel=0.2)
 
@@ -80,95 +80,86 @@ def test_every_stage_of_every_timeline_has_a_colour_of_its_own():
 
 
 def test_bars_have_panels_for_worker_and_host_in_each_mode(rows):
-    spec = lab.step_stages(rows).to_dict()
+    spec = lab.charts.stages_by_mode(rows).to_dict()
     assert len(spec["vconcat"]) == len(RUN)
     assert [panel["title"]["text"].split(":")[0] for panel in spec["vconcat"]] == list(RUN)
     for panel in spec["vconcat"]:
         assert len(panel["hconcat"]) == 3  # worker, host, bytes: no device was seen
-    text = drawn(lab.step_stages(rows))
+    text = drawn(lab.charts.stages_by_mode(rows))
     for words in ("cpu · 2 cores · Made Up", "worker [ms a batch]", "host [ms a step]", "70.9 kB", "232 B"):
         assert words in text
-    assert "closed: 99.9 %" in text
+    assert "accounted for: 99.9 %" in text
 
 
 def test_a_timeline_that_does_not_close_has_words_and_no_bar():
-    text = drawn(lab.step_stages(framed([*point_rows("edge_mask", closure=0.9), *point_rows("indices")])))
-    assert "does not close: stages add up to 90.0 % of its clock" in text
-    spec = lab.step_stages(framed(point_rows("edge_mask", closure=0.9))).to_dict()
+    text = drawn(lab.charts.stages_by_mode(framed([*point_rows("edge_mask", accounted=0.9), *point_rows("indices")])))
+    assert "does not add up: stages add up to 90.0 % of its clock" in text
+    spec = lab.charts.stages_by_mode(framed(point_rows("edge_mask", accounted=0.9))).to_dict()
     host = spec["vconcat"][0]["hconcat"][1]["layer"]
     bars = next(layer for layer in host if layer["mark"]["type"] == "bar")
     assert spec["datasets"][bars["data"]["name"]] == []
-    said = " ".join(lab.step_findings(framed(point_rows("edge_mask", closure=0.9))))
-    assert "1 of 2 timelines do not close and are not drawn" in said
+    said = " ".join(lab.reports.step_findings(framed(point_rows("edge_mask", accounted=0.9))))
+    assert "1 of 2 timelines do not add up and are not drawn" in said
 
 
 def test_a_way_that_was_not_run_is_not_said_to_load_nothing():
-    text = drawn(lab.step_stages(framed([*point_rows("edge_mask"), *point_rows("indices", "data")])))
+    text = drawn(lab.charts.stages_by_mode(framed([*point_rows("edge_mask"), *point_rows("indices", "data")])))
     assert "not run" in text
     assert "nothing is made" not in text
-    assert "nothing is made" in drawn(lab.step_stages(framed([*point_rows("edge_mask"), *every_mode()])))
+    assert "nothing is made" in drawn(lab.charts.stages_by_mode(framed([*point_rows("edge_mask"), *every_mode()])))
 
 
-@pytest.mark.parametrize(("closure", "whether"), [(None, True), (0.981, True), (1.019, True), (0.979, False)])
-def test_the_tolerance_is_two_percent(closure, whether):
-    assert parts.closes(closure) is whether
+@pytest.mark.parametrize(("accounted", "whether"), [(None, True), (0.981, True), (1.019, True), (0.979, False)])
+def test_the_tolerance_is_two_percent(accounted, whether):
+    assert parts.adds_up(accounted) is whether
 
 
 def test_a_device_has_a_panel_of_its_own():
     made = point_rows("node_mask", where="device", device="cuda", gpu="Made GPU")
     host = [dict(one) | {"where": "host"} for one in made if one["where"] == "device" and one["stage"] != "step"]
-    text = drawn(lab.step_stages(framed([*host, *made])))
+    text = drawn(lab.charts.stages_by_mode(framed([*host, *made])))
     assert "device [ms a step]" in text
     assert "host [ms a step]" in text
     assert "cuda · Made GPU" in text
 
 
 def test_spread_draws_every_stage_that_a_clock_can_see(rows):
-    text = drawn(lab.stage_spread(rows))
+    text = drawn(lab.charts.stage_quartiles(rows))
     for stage in (*HOST["edge_mask"], "sample", "collate", "idle"):
         assert f'"{stage}"' in text
-    assert "was not measured" in drawn(lab.stage_spread(rows[rows["mode"] == "data"]))
+    assert "was not measured" in drawn(lab.charts.stage_quartiles(rows[rows["mode"] == "data"]))
 
 
 def test_charts_of_nothing_say_so():
     none = framed([lost("edge_mask", "oom")])
-    assert "No mode was measured" in drawn(lab.step_stages(none))
-    assert lab.step_findings(none)[-1] == "Without a time: 1 × oom."
+    assert "No mode was measured" in drawn(lab.charts.stages_by_mode(none))
+    assert lab.reports.step_findings(none)[-1] == "Without a time: 1 × oom."
 
 
 def test_the_old_chart_takes_one_timeline_alone(rows):
-    spec = lab.stages(rows[(rows["mode"] == "step") & (rows["strategy"] == "edge_mask")]).to_dict()
+    spec = lab.charts.stages_by_strategy(rows[(rows["mode"] == "step") & (rows["strategy"] == "edge_mask")]).to_dict()
     (values,) = [lines for lines in spec["datasets"].values() if "stage" in lines[0]]
     assert {value["stage"] for value in values} == set(HOST["edge_mask"])
     assert sum(value["median_seconds"] for value in values) == pytest.approx(0.1, rel=0.15)
 
 
 def test_findings_carry_the_rows_figures(rows):
-    said = lab.step_findings(rows)
-    assert any("hetero_cell with edge_mask" in s and "wait 60%, backward 16%, forward 14%" in s for s in said)
+    said = lab.reports.step_findings(rows)
+    assert any("hetero_cell with edge_mask" in s and "data_wait 60%, backward 16%, forward 14%" in s for s in said)
     assert any("Meanwhile a worker of hetero_cell with node_mask makes a batch in 3" in s for s in said)
-    assert "Hypothesis “Data pipeline”: holds here." in said
-    assert any("close within 2%" in sentence for sentence in said)
+    assert any("add up within 2%" in sentence for sentence in said)
     assert any("15 of 15 had too few steps" in sentence for sentence in said)
 
 
-def test_a_busy_machine_is_named(rows):
+def test_a_cpu_pressure_is_named(rows):
     moment = json.dumps([{"load": 5.0, "cpu_pressure_percent": 80.0}, {"load": 1.0, "cpu_pressure_percent": None}])
-    said = parts.busy(rows.assign(conditions=moment, threads=1, workers=1))
+    said = parts.load_text(rows.assign(conditions=moment, threads=1, workers=1))
     assert "(others wanted its CPUs up to 80 % of the time): such times are not the strategy's alone." in said
-    assert said in lab.step_findings(rows.assign(conditions=moment, threads=1, workers=1))
+    assert said in lab.reports.step_findings(rows.assign(conditions=moment, threads=1, workers=1))
     calm = json.dumps([{"load": 1.0, "cpu_pressure_percent": 9.0}, {"load": 5.0, "cpu_pressure_percent": 8.0}])
-    assert parts.busy(rows.assign(conditions=calm)) == (
-        "Load 1.0 to 5.0 on 2 cores; for 9 % of the time at worst, something waited for a core: others' or "
-        "their own, more than the cores: believe ratios, not seconds."
+    assert parts.load_text(rows.assign(conditions=calm)) == (
+        "Load 1.0 to 5.0 on 2 cores; for 9 % of the time at worst, something waited for a core: more than "
+        "the cores, of these or other processes: believe ratios, not seconds."
     )
-    assert "a quiet machine" in parts.busy(rows.assign(conditions=json.dumps([{"load": 0.5}])))
-    assert parts.busy(rows.assign(conditions=None)) == ""
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(1.27e-6, "1.27 µs"), (0.0847, "84.7 ms"), (7.29, "7.29 s"), (2e-9, "2 ns"), (4321, "4,321 s")],
-)
-def test_times_as_people_read_them(seconds, text):
-    assert parts.seconds_text(seconds) == text
+    assert "a quiet machine" in parts.load_text(rows.assign(conditions=json.dumps([{"load": 0.5}])))
+    assert parts.load_text(rows.assign(conditions=None)) == ""

@@ -1,6 +1,7 @@
 """Points of several ranks: rows, labels, failures by name, and nothing left of ranks that are gone."""
 
 import os
+import re
 import sys
 import textwrap
 import threading
@@ -12,12 +13,16 @@ import pytest
 
 import tclab
 from tclab import InputError, Point
-from tclab.masking import registry
-from tclab.sweeps import Progress, close_children, gpus, running
-from tclab.sweeps.gpus import Gpus, device_of, ranks_of
-from tclab.sweeps.launched import Launched, _Heard
-from tclab.sweeps.measured_on import where_measured
-from tclab.sweeps.running import abandon, rows_of
+from tclab.sweeps import Progress
+from tclab.sweeps.analysis._machine_label import where_measured
+from tclab.sweeps.config import _gpus as gpus
+from tclab.sweeps.config._gpus import Gpus, device_of, ranks_of
+from tclab.sweeps.execution import _worker_pool as worker_pool
+from tclab.sweeps.execution import abort, close_workers
+from tclab.sweeps.execution._rank_group import RankGroup, RankReport
+from tclab.sweeps.execution._request import Request
+from tclab.sweeps.execution._run import point_rows
+from tclab.sweeps.execution._worker_pool import WorkerPool, pool, worker_environment
 
 
 def tiny(**fields):
@@ -35,7 +40,7 @@ def of_the_step(frame):
 @pytest.fixture(scope="module", autouse=True)
 def no_rank_is_left():
     yield
-    close_children()
+    close_workers()
 
 
 def processes():
@@ -66,17 +71,13 @@ def sockets_of(pids):
     return sockets() & {link[8:-1] for link in links if link.startswith("socket:[")}
 
 
-def pids_of(launched):
-    return [launched._process.pid, *(heard.pid for heard in launched._heard.values())]
-
-
-def nothing_is_left(launched):
+def nothing_is_left(ranks):
     """Whether the ranks and torchrun have ended and their files are gone, within some seconds."""
-    assert all(pids_of(launched))
+    assert len(ranks.pids) == 1 + ranks.ranks
     until = time.monotonic() + 10
     while time.monotonic() < until:
-        alive = [pid for pid in pids_of(launched) if "tclab.sweeps.rank" in processes().get(pid, "")]
-        if not alive and not launched._folder.exists():
+        alive = [pid for pid in ranks.pids if "tclab" in processes().get(pid, "")]
+        if not alive and not ranks.folder.exists():
             return True
         time.sleep(0.05)
     return False
@@ -92,9 +93,9 @@ needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks i
 def rows():
     """A point of two ranks, and one that accumulates, from ranks that were kept warm."""
     first = tclab.run(tiny(warmup=1, workers=1))
-    (kept,) = [child for child in running._children.values() if isinstance(child, Launched)]
+    (kept,) = [worker for worker in pool.idle.values() if isinstance(worker, RankGroup)]
     second = tclab.run(tiny(accumulate=2, loss="mle_wass_supcr", compression="fp16", bucket_cap_mb=0.05))
-    assert [child for child in running._children.values() if isinstance(child, Launched)] == [kept]
+    assert [worker for worker in pool.idle.values() if isinstance(worker, RankGroup)] == [kept]
     return first, second
 
 
@@ -103,19 +104,19 @@ def test_rows_of_ranks_add_up_and_tell_the_exchange(rows):
     assert set(frame["status"]) == {"ok"}
     assert set(frame["where"]) == {"host", "worker", "rank 0", "rank 1"}
     row = of_the_step(frame)
-    assert (row["ranks"], row["backend"], row["device"], row["gate"]) == (2, "gloo", "cpu", "passed")
+    assert (row["ranks"], row["backend"], row["device"], row["equivalence"]) == (2, "gloo", "cpu", "passed")
     assert row["samples_per_second"] == pytest.approx(2 * 2 / row["median_seconds"])
     assert row["gradient_bytes"] == 4 * sum(p.numel() for p in _model(tiny()).parameters())
     assert row["buckets"] >= 1
-    assert row["host_closure"] == pytest.approx(1.0, abs=0.1)  # the worst rank; exact below
+    assert row["host_accounted"] == pytest.approx(1.0, abs=0.1)  # the worst rank; exact below
     each = {where: own.set_index("stage")["samples_seconds"] for where, own in frame.groupby("where")}
     for where, whole in (("host", "step"), ("rank 0", "whole"), ("rank 1", "whole")):
         stages = each[where].drop([name for name in (whole, "overlapped") if name in each[where]])
-        assert {"forward", "backward", "waiting", "communication", "optimizer"} <= set(stages.index)
+        assert {"forward", "backward", "rank_wait", "communication", "optimizer"} <= set(stages.index)
         for step in range(4):
             assert sum(s[step] for s in stages) == pytest.approx(each[where][whole][step], rel=1e-6)
     for step in range(4):  # the slowest rank waited for nobody; an exchange itself takes as long on all
-        waits = [each[f"rank {rank}"]["waiting"][step] for rank in (0, 1)]
+        waits = [each[f"rank {rank}"]["rank_wait"][step] for rank in (0, 1)]
         assert min(waits) == 0.0
         talks = [each[f"rank {rank}"]["communication"][step] for rank in (0, 1)]
         assert talks[0] == pytest.approx(talks[1], rel=1e-3)
@@ -146,13 +147,15 @@ def test_what_ranks_were_is_in_every_label(rows):
     for sentence in tclab.lab.findings(frame):
         assert label in sentence
     for chart in (
-        tclab.lab.throughput_by_strategy,
-        tclab.lab.stages,
-        tclab.lab.step_stages,
-        tclab.lab.stage_spread,
+        tclab.lab.charts.throughput_by_strategy,
+        tclab.lab.charts.stages_by_strategy,
+        tclab.lab.charts.stages_by_mode,
+        tclab.lab.charts.stage_quartiles,
     ):
         assert label in str(chart(frame).to_dict()["title"])
-    assert label in str(Progress(1, 1, tiny(), tclab.sweeps.rows.table(frame.head(12).to_dict("records")), False))
+    assert label in str(
+        Progress(1, 1, tiny(), tclab.sweeps.store._rows.table(frame.head(12).to_dict("records")), False)
+    )
     assert tclab.lab.steps(frame)[["device", "backend", "ranks"]].to_numpy().tolist() == [["cpu", "gloo", 2]]
 
 
@@ -233,31 +236,40 @@ class Hangs(_Fails):
 def own(tmp_path, monkeypatch):
     (tmp_path / "own_ranks.py").write_text(textwrap.dedent(OWN))
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
     import own_ranks  # noqa: F401
 
     yield
     sys.modules.pop("own_ranks")
 
 
+FAILURES = {
+    "rank_killed": r"failed: rank 1 killed by SIGKILL; its last words: a rank's last words",
+    "rank_greedy": r"failed: rank 1 ran out of memory; its last words: .*allocate.*",
+    "rank_hangs": r"failed: rank 1 hung: no rank moved for 10 s, and it was at mask.*own_ranks\.py.*",
+}
+
+
 @needs_proc
-def test_a_rank_that_fails_is_named_with_its_last_words_and_the_sweep_goes_on(own, tmp_path, monkeypatch):
+@pytest.mark.parametrize("failing", [["rank_killed"], pytest.param(list(FAILURES), marks=pytest.mark.slow)], ids=len)
+def test_a_rank_that_fails_is_named_with_its_last_words_and_the_sweep_goes_on(own, tmp_path, monkeypatch, failing):
     launches = []
-    start = running._started
-    monkeypatch.setattr(running, "_started", lambda *a: launches.append(start(*a)) or launches[-1])
-    points = [tiny(strategy=name) for name in ("rank_killed", "rank_greedy", "rank_hangs", "node_mask")]
+
+    class Recorded(RankGroup):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            launches.append(self)
+
+    monkeypatch.setattr(worker_pool, "RankGroup", Recorded)
+    points = [tiny(strategy=name) for name in (*failing, "node_mask")]
     frame = tclab.sweep(points, results=tmp_path / "rows", hang_seconds=10)
     status = frame[frame["stage"] == "step"].set_index("strategy")["status"].to_dict()
-    assert status["rank_killed"] == "failed: rank 1 killed by SIGKILL; its last words: a rank's last words"
-    assert status["rank_greedy"].startswith("failed: rank 1 ran out of memory; its last words: ")
-    assert "allocate" in status["rank_greedy"]
-    assert status["rank_hangs"].startswith("failed: rank 1 hung: no rank moved for 10 s, and it was at mask")
-    assert "own_ranks.py" in status["rank_hangs"]
+    for strategy in failing:
+        assert re.fullmatch(FAILURES[strategy], status[strategy], re.DOTALL), status[strategy]
     assert status["node_mask"] == "ok"
     *gone, kept = launches
     assert all(map(nothing_is_left, gone))
     assert kept.alive
-    listening = sockets_of(pids_of(kept))
+    listening = sockets_of(kept.pids)
     assert listening
     _stop_ends_all_ranks(kept)
     until = time.monotonic() + 10  # the system closes what a process had open after its command is gone
@@ -268,15 +280,13 @@ def test_a_rank_that_fails_is_named_with_its_last_words_and_the_sweep_goes_on(ow
 
 def _stop_ends_all_ranks(kept):
     found = []
-    running_point = threading.Thread(target=lambda: found.append(rows_of(tiny(steps=100_000, mode="fixed_batch"))))
-    for heard in kept._heard.values():
-        heard.entered = 0
+    running_point = threading.Thread(target=lambda: found.append(point_rows(tiny(steps=100_000, mode="fixed_batch"))))
     running_point.start()
     until = time.monotonic() + 120
-    while not all(heard.entered for heard in kept._heard.values()) and time.monotonic() < until:
+    while not (kept in pool.at_work_now and kept.started) and time.monotonic() < until:
         time.sleep(0.1)
     begin = time.monotonic()
-    abandon()
+    abort()
     running_point.join(timeout=30)
     took = time.monotonic() - begin
     assert found[0]["status"].to_pylist() == ["failed: killed by SIGKILL"]
@@ -286,13 +296,13 @@ def _stop_ends_all_ranks(kept):
 
 
 def test_a_hang_is_of_a_rank_here_only_where_another_here_came_farther(monkeypatch):
-    launched = Launched.__new__(Launched)
-    monkeypatch.setattr(Launched, "_stderr", lambda self, rank: "")
+    group = RankGroup.__new__(RankGroup)
+    monkeypatch.setattr(RankGroup, "_stderr", lambda self, rank: "")
 
     def hanging(ranks, nodes, *entered):
-        launched.ranks, launched.nodes, launched.own_fault = ranks, nodes, False
-        launched._heard = {rank: _Heard(None, number, "backward") for rank, number in enumerate(entered)}
-        return launched._hanging(20), launched.own_fault
+        group.ranks, group.nodes, group.own_fault = ranks, nodes, False
+        group._reports = {rank: RankReport(None, number, "backward") for rank, number in enumerate(entered)}
+        return group._hanging(20), group.own_fault
 
     words = "no rank moved for 20 s, and"
     alone = f"failed: a rank hung, which one is not known: {words} all were at backward"
@@ -303,6 +313,7 @@ def test_a_hang_is_of_a_rank_here_only_where_another_here_came_farther(monkeypat
     assert hanging(1, 1, 5) == (f"failed: rank 0 hung: {words} it was at backward", True)
 
 
+@pytest.mark.slow
 def test_a_wrong_exchange_is_a_row_in_words():
     row = of_the_step(tclab.run(tiny(gather_interval=2)))
     assert row["status"].startswith("failed: rank ")
@@ -331,7 +342,7 @@ def test_gpus_become_device_and_ranks(monkeypatch):
 
 def test_a_gpu_that_is_dead_is_named_and_the_others_are_used(monkeypatch):
     monkeypatch.setattr(gpus, "listed", lambda: ["0", "1", "2"])
-    monkeypatch.setattr(running, "listed", gpus.listed)
+    monkeypatch.setattr(worker_pool, "listed", gpus.listed)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(gpus, "_tried", lambda names: {"0": None, "1": "CUDA error: unknown error", "2": None})
     gpus.gpus.cache_clear()
@@ -341,7 +352,7 @@ def test_a_gpu_that_is_dead_is_named_and_the_others_are_used(monkeypatch):
         assert ranks_of("auto") == ranks_of(2) == ("cuda", 2)
         for number in (1, 2):  # one rank, too, must not be put on the first that is listed
             point = tiny(ranks=number, device="cuda", strategy="node_mask")
-            assert running._environment(point, None)["CUDA_VISIBLE_DEVICES"] == "0,2"
+            assert worker_environment(point, None)["CUDA_VISIBLE_DEVICES"] == "0,2"
         assert device_of("cpu") == "cpu"
         assert device_of("auto") == "cuda"
         for device in ("auto", "cuda"):
@@ -353,7 +364,7 @@ def test_a_gpu_that_is_dead_is_named_and_the_others_are_used(monkeypatch):
 
 def test_where_no_gpu_answers_that_is_said_before_anything_starts(monkeypatch):
     monkeypatch.setattr(gpus, "listed", lambda: ["0", "1"])
-    monkeypatch.setattr(running, "listed", lambda: ["0", "1"])
+    monkeypatch.setattr(worker_pool, "listed", lambda: ["0", "1"])
     monkeypatch.setattr(gpus, "_tried", lambda names: dict.fromkeys(names, "CUDA error: unknown error"))
     gpus.gpus.cache_clear()
     try:
@@ -363,7 +374,7 @@ def test_where_no_gpu_answers_that_is_said_before_anything_starts(monkeypatch):
             with pytest.raises(InputError, match=r"1 rank needs 1 GPU, and there is 0 GPUs here; GPU 0 is listed"):
                 ranks_of(asked)
         with pytest.raises(InputError, match="1 rank needs 1 GPU"):
-            running._environment(tiny(ranks=1, device="cuda"), None)
+            worker_environment(tiny(ranks=1, device="cuda"), None)
         assert ranks_of(0) == ("cpu", 1)
     finally:
         gpus.gpus.cache_clear()
@@ -371,19 +382,27 @@ def test_where_no_gpu_answers_that_is_said_before_anything_starts(monkeypatch):
 
 def test_what_is_warm_on_a_gpu_ends_before_another_kind_of_point_takes_it(monkeypatch):
     class Kept:
-        closed = False
+        closed, alive = False, True
+
+        def __init__(self, environment=None):
+            self.has_read = {}
+
+        def ask(self, request, **options):
+            return []
 
         def close(self):
             self.closed = True
 
-    kept = {key: Kept() for key in ((1, "jemalloc", None, "cuda"), (1, "default", None, "cpu"))}
-    monkeypatch.setattr(running, "_children", dict(kept))
-    monkeypatch.setattr(running, "Child", lambda environment: Kept())
-    running._started(tiny(ranks=1), None)
-    assert not any(child.closed for child in kept.values())
-    running._started(tiny(ranks=1, device="cuda"), None)
-    assert [child.closed for child in kept.values()] == [True, False]
-    assert list(running._children) == [(1, "default", None, "cpu")]
+    pool = WorkerPool()
+    pool.idle = kept = {key: Kept() for key in ((1, "jemalloc", None, "cuda"), (1, "default", None, "cpu"))}
+    first = dict(kept)
+    monkeypatch.setattr(worker_pool, "WorkerProcess", Kept)
+    options = {"fresh": True, "memory_bytes": None, "hang_seconds": 1.0}
+    assert pool.ask(Request(tiny(ranks=1), {}, {}), **options) == []
+    assert not any(worker.closed for worker in first.values())
+    assert pool.ask(Request(tiny(ranks=1, device="cuda"), {}, {}), **options) == []
+    assert [worker.closed for worker in first.values()] == [True, False]
+    assert list(pool.idle) == [(1, "default", None, "cpu")]
 
 
 def test_gpus_are_tried_in_processes_of_their_own():
@@ -397,7 +416,10 @@ def test_gpus_are_tried_in_processes_of_their_own():
 def test_points_of_ranks_go_through_json_and_are_kept_apart(tmp_path):
     point = tiny(accumulate=2, no_sync=False, bucket_cap_mb=1, static_graph=True)
     assert Point.from_dict(point.to_dict()) == point
-    keys = {tclab.sweeps.results.key_of(p) for p in (tiny(), tiny(ranks=3), tiny(ranks=1), tiny(static_graph=True))}
+    keys = {
+        tclab.sweeps.store._results.results_key(p)
+        for p in (tiny(), tiny(ranks=3), tiny(ranks=1), tiny(static_graph=True))
+    }
     assert len(keys) == 4
     skipped = tclab.run(tiny(ranks=2, model="dango", strategy="edge_mask"))
     assert pd.isna(skipped["median_seconds"]).all()

@@ -7,8 +7,9 @@ later, an event is reached when all before it is done), on a clock that moves on
 import pytest
 import torch
 
-from tclab.timing import Ledger, accounts
-from tclab.timing import ledger as ledger_module
+from tclab.timing import Ledger
+from tclab.timing import _ledger as ledger_module
+from tclab.timing import _ledger_rows as accounts
 
 
 class Device:
@@ -69,16 +70,16 @@ def loop(device, ledger, *, kernels=10, kernel=0.0002, sync=False):
                 device.run(kernel)
 
 
-def test_the_device_has_a_timeline_of_its_own_and_both_close(device):
+def test_the_device_has_a_timeline_of_its_own_and_both_add_up(device):
     with Ledger(cuda=True) as ledger:
         loop(device, ledger)
     host, gpu = ledger.seconds(), ledger.seconds("device")
     assert host["forward"] == pytest.approx([0.001] * 4)  # enqueueing
     assert gpu["forward"][1:] == pytest.approx([0.002] * 3)
     assert gpu["backward"] == pytest.approx([0.004] * 4)
-    assert ledger.closure["device"] == pytest.approx(1.0, abs=accounts.TOLERANCE)
+    assert ledger.accounted["device"] == pytest.approx(1.0, abs=accounts.TOLERANCE)
     # the host is done long before the device: its own timeline alone does not fill the wall clock
-    assert ledger.closure["host"] < 0.9
+    assert ledger.accounted["host"] < 0.9
 
 
 def test_nothing_waits_for_the_device_inside_a_block(device, monkeypatch):

@@ -70,16 +70,16 @@ def test_each_stage_of_a_trainer_is_where_its_time_went():
     trainer = trained(ledger, gradient_clip_val=1.0)
     assert len(ledger) == 8  # two epochs of four batches
     seconds = ledger.seconds()
-    least = {"wait": 0.002, "forward": 0.004, "backward": 0.005, "log": 0.002}
+    least = {"data_wait": 0.002, "forward": 0.004, "backward": 0.005, "log": 0.002}
     for stage, slept in least.items():
         assert len(seconds[stage]) == 8
         assert min(seconds[stage]) >= slept, stage
     assert len(seconds["clip"]) == len(seconds["optimizer"]) == 8
-    # the closure that runs inside the optimizer's step, forward and backward, is not in it
+    # the accounted that runs inside the optimizer's step, forward and backward, is not in it
     assert min(seconds["optimizer"]) < min(seconds["backward"])
     for step in range(8):
         assert sum(s[step] for name, s in seconds.items() if name != "step") == pytest.approx(seconds["step"][step])
-    assert ledger.closed()
+    assert ledger.adds_up()
     assert type(trainer.profiler).__name__ == "PassThroughProfiler"  # put back
 
 

@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 
 from tclab import InputError, Point, lab
-from tclab.lab import front_end
-from tclab.sweeps import close_children, running
+from tclab.lab import _notebook as front_end
+from tclab.sweeps.execution import close_workers
+from tclab.sweeps.execution._worker_pool import SOURCE, pool
 
 
 def points(number):
@@ -22,7 +23,7 @@ def points(number):
 @pytest.fixture(autouse=True, scope="module")
 def no_child_is_left():
     yield
-    close_children()
+    close_workers()
 
 
 def test_without_a_front_end_there_is_no_widget_and_a_line_a_point(monkeypatch, tmp_path, capsys):
@@ -44,7 +45,7 @@ def kernel(code, **variables):
     """Run code in a process of its own, as a kernel of these variables is one, and return what it prints."""
     given = {name: value for name, value in os.environ.items() if name != "JPY_SESSION_NAME"} | variables
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                          env={**given, "PYTHONPATH": str(running.SOURCE)}, timeout=120)  # fmt: skip
+                          env={**given, "PYTHONPATH": str(SOURCE)}, timeout=120)  # fmt: skip
     return done.stdout.split()
 
 
@@ -100,7 +101,7 @@ def test_the_stop_of_one_sweep_leaves_anothers_point_alone(monkeypatch, tmp_path
     second = lab.LiveSweep([replace(point, seed=1)], results=tmp_path / "second")
     first.panel(), second.panel()
     first.start()
-    while first.running and not running._running:
+    while first.running and not pool.at_work_now:
         time.sleep(0.01)
     second.start().stop()
     assert set(first.join()["status"]) == {"ok"}
@@ -112,12 +113,12 @@ def test_a_process_that_exits_waits_for_no_point_and_keeps_none_as_failed(tmp_pa
     code = f"""if True:
         import time
         from tclab import Point, lab
-        from tclab.sweeps import running
+        from tclab.sweeps.execution._worker_pool import pool
         point = Point(scale=0.02, networks=2, mode="fixed_batch", steps=10_000_000, workers=0, device="cpu")
         lab.LiveSweep([point], results={str(tmp_path)!r}).start()
-        while not running._running:
+        while not pool.at_work_now:
             time.sleep(0.01)
-        print(running._running[0][1].pid)
+        print(pool.at_work_now[0].pid)
     """
     ended = subprocess.run(
         [sys.executable, "-c", code],
@@ -125,7 +126,7 @@ def test_a_process_that_exits_waits_for_no_point_and_keeps_none_as_failed(tmp_pa
         text=True,
         timeout=120,
         check=True,
-        env={**os.environ, "PYTHONPATH": str(running.SOURCE)},
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
     )
     with pytest.raises(ProcessLookupError):
         os.kill(int(ended.stdout), 0)
@@ -137,7 +138,7 @@ def test_a_stop_leaves_nothing_in_the_temporary_folder(monkeypatch, tmp_path):
     # what torch's compiler keeps outlives a child, and it makes the folder whether it compiles or not
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     (tmp_path / "tmp").mkdir()
-    close_children()  # one that is warm keeps its files elsewhere
+    close_workers()  # one that is warm keeps its files elsewhere
     (point,) = points(1)
     long = replace(point, strategy="stored_mask", mode="data", steps=20_000)
     sweep = lab.LiveSweep([long], results=tmp_path / "rows").start()
@@ -146,7 +147,7 @@ def test_a_stop_leaves_nothing_in_the_temporary_folder(monkeypatch, tmp_path):
     assert sweep.running  # and has a store by now
     sweep.stop()
     assert sweep.join()["status"].tolist() == ["not run: stopped"]
-    close_children()
+    close_workers()
     assert not list((tmp_path / "tmp").iterdir())
 
 

@@ -1,5 +1,6 @@
 """Loading: the same batches by every way of reading, collating and handing over; workers that die; no room."""
 
+import itertools
 import multiprocessing
 import os
 import shutil
@@ -15,26 +16,20 @@ import drawn
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tclab
 from tclab import masking, models
-from tclab.masking import packing
-from tclab.masking.lost import lost_by
-from tclab.perturbation import Deletions, planted_perturbations, split, stored, synthetic_perturbations
-from tclab.training import (
-    START_METHODS,
-    Batches,
-    Step,
-    WorkerDiedError,
-    double_buffered,
-    gate,
-    loader,
-)
-from tclab.training.gate import outcome
+from tclab.masking import _packing as packing
+from tclab.perturbation import Deletions, planted_perturbations, removed_by, split, synthetic_perturbations
+from tclab.perturbation._stored_samples import stored
+from tclab.training import Batches, Loader, Step, WorkerDiedError, double_buffered, equivalence_reference
+from tclab.training._equivalence import outcome
+from tclab.training._loading import START_METHODS
 
 GRAPH = tclab.CellGraph.synthetic(0.03)
+STORES = ("memory", "lmdb", "json")
 SAMPLES = synthetic_perturbations(GRAPH, 12)
 
 
@@ -42,16 +37,20 @@ def equal(found, expected):
     assert set(found.tensors) == set(expected.tensors)
     assert found.known == expected.known
     assert found.size == expected.size
+    assert found.deletions.keys() == expected.deletions.keys()
+    for kind, deletions in expected.deletions.items():
+        assert torch.equal(found.deletions[kind].nodes, deletions.nodes), kind
+        assert torch.equal(found.deletions[kind].ptr, deletions.ptr), kind
+        assert found.deletions[kind].most == deletions.most, kind
     for name, tensor in expected.tensors.items():
         assert found.tensors[name].dtype == tensor.dtype, name
         assert torch.equal(found.tensors[name], tensor), name
 
 
 @given(data=st.data(), graph=drawn.graphs())
-@settings(max_examples=60)
 def test_what_a_batch_loses_is_what_each_sample_loses(data, graph):
     samples = data.draw(drawn.deletions(graph))
-    found = lost_by(graph, Deletions.of(samples, num_nodes=graph.num_nodes["person"]))
+    found = removed_by(graph, Deletions.of(samples, num_nodes=graph.num_nodes["person"]))
     assert list(found) == list(graph.num_nodes)
     for number, sample in enumerate(samples):
         expected = graph.closure(torch.tensor(sample, dtype=torch.int64))
@@ -60,8 +59,13 @@ def test_what_a_batch_loses_is_what_each_sample_loses(data, graph):
             assert deletions.most == int(deletions.ptr.diff().max())
 
 
-@pytest.mark.parametrize("strategy", masking.names())
-@pytest.mark.parametrize("store", ["memory", "lmdb", "json"])
+# a store knows nothing of strategies: each has one of the three, and two that differ most in what they read all
+@pytest.mark.parametrize(
+    ("strategy", "store"),
+    sorted(
+        {*zip(masking.names(), itertools.cycle(STORES)), *itertools.product(("node_mask", "stored_mask"), STORES)},
+    ),
+)
 def test_every_strategy_reads_from_every_store_here_and_in_workers(strategy, store, tmp_path):
     loading = masking.get(strategy)(GRAPH)
     loading.prepare(SAMPLES, tmp_path / "masks")
@@ -69,12 +73,12 @@ def test_every_strategy_reads_from_every_store_here_and_in_workers(strategy, sto
     batches = Batches(loading, samples, 5)
     expected = [loading.batch(SAMPLES.read(range(5 * b, 5 * b + 5)), range(5 * b, 5 * b + 5)) for b in range(2)]
     for workers in (0, 2):
-        loads = loader(batches, workers=workers, start_method="fork")
+        loads = Loader(batches, workers=workers, start_method="fork")
         loaded = list(loads)
         assert len(loads) == len(loaded) == len(batches) == 2  # samples that fill no batch are left out
         for found, right in zip(loaded, expected, strict=True):
             equal(found.batch, right)
-        assert [found.making.worker for found in loaded] == ([0, 1] if workers else [None, None])
+        assert [found.timing.worker for found in loaded] == ([0, 1] if workers else [None, None])
     equal(batches[1].batch, expected[1])
     with pytest.raises(IndexError, match="batch 2 of 2"):
         batches[2]
@@ -92,23 +96,22 @@ def test_stored_masks_are_those_that_are_looked_up(strategy, tmp_path):
 
 
 @given(data=st.data(), graph=drawn.graphs())
-@settings(max_examples=40)
 def test_pygs_collation_gives_the_lean_ones_tensors(data, graph):
     samples = data.draw(drawn.deletions(graph))
     wanted = Deletions.of(samples, num_nodes=graph.num_nodes["person"])
     scores = torch.arange(len(samples), dtype=torch.float32)
     lean, pyg = (masking.get("edge_mask")(graph, collation=collation) for collation in ("lean", "pyg"))
-    encoded = lean.encode(range(len(samples)), lean.lost_by(wanted))
-    expected = lean.collate(lean.lost_by(wanted), scores, encoded)
-    found = pyg.collate(pyg.lost_by(wanted), scores, encoded)
+    encoded = lean.encode(range(len(samples)), lean.removed_by(wanted))
+    expected = lean.collate(lean.removed_by(wanted), scores, encoded)
+    found = pyg.collate(pyg.removed_by(wanted), scores, encoded)
     equal(found, expected)
     assert found.buffer is None  # tensors of their own, as PyG hands them over
     assert found.bytes == expected.bytes
 
 
 @pytest.mark.parametrize("strategy", ["edge_mask", "stored_index", "stored_mask"])
-def test_pygs_collation_passes_the_gate(strategy):
-    reference = gate(models.get("hetero_cell"), GRAPH.select(3).without_metabolism())
+def test_pygs_collation_passes_the_check(strategy):
+    reference = equivalence_reference(models.get("hetero_cell"), GRAPH.select(3).without_metabolism())
     assert reference.compare(strategy, "pyg").passed
     deletions = [[1, 2], [5], []]
     model = models.HeteroCell.profiling(GRAPH).double()
@@ -133,16 +136,21 @@ def test_what_is_packed_comes_out_as_it_was(data):
         shape = data.draw(st.lists(st.integers(0, 40), max_size=3))
         dtype = data.draw(st.sampled_from(kinds))
         tensors[f"t{number}"] = torch.randint(0, 2, shape).to(dtype) * (number + 1)
-    batch = masking.Batch.packed(tensors, 3, {"most": 2})
-    assert batch.bytes == sum(tensor.nbytes for tensor in tensors.values())
+    deletions = {"a": Deletions.of([[4, 1], [], [2]], num_nodes=5), "b": Deletions.nothing(3)}
+    batch = masking.Batch.packed(tensors, deletions, 3, {"fact": 2})
+    assert batch.bytes == sum(tensor.nbytes for tensor in tensors.values()) + 8 * (3 + 4) + 8 * 4
     sent = ForkingPickler.loads(ForkingPickler.dumps(batch))
     for one in (batch, sent, batch.to("cpu")):
         assert list(one.tensors) == list(tensors)
         for name, tensor in tensors.items():
             assert one.tensors[name].dtype == tensor.dtype
             assert torch.equal(one.tensors[name], tensor)
+        assert [nodes.tolist() for nodes in one.deletions["a"]] == [[4, 1], [], [2]]
+        assert {kind: (len(found), found.most) for kind, found in one.deletions.items()} == {"a": (3, 2), "b": (3, 0)}
+        assert one.known == {"fact": 2}
     if sent.buffer.numel():
-        assert {t.untyped_storage().data_ptr() for t in sent.tensors.values()} == {sent.buffer.data_ptr()}
+        views = [*sent.tensors.values(), *(deletions.ptr for deletions in sent.deletions.values())]
+        assert {tensor.untyped_storage().data_ptr() for tensor in views} == {sent.buffer.data_ptr()}
 
 
 def test_a_batch_of_28_triples_is_one_message_that_a_pipe_takes_whole():
@@ -153,8 +161,8 @@ def test_a_batch_of_28_triples_is_one_message_that_a_pipe_takes_whole():
 def test_edges_are_written_once_to_where_they_travel():
     """A large tensor is a piece, not a tensor that is copied again."""
     strategy = masking.get("edge_mask")(GRAPH)
-    lost = strategy.lost_by(SAMPLES.deletions)
-    tensors, _ = strategy.pack(lost, strategy.encode(range(12), lost))
+    removed = strategy.removed_by(SAMPLES.deletions)
+    tensors, _ = strategy.pack(removed, strategy.encode(range(12), removed))
     for name, tensor in tensors.items():
         if name.startswith("edge"):
             assert isinstance(tensor, masking.Piece), name
@@ -165,12 +173,15 @@ class Threads(masking.get("stored_mask")):
 
     name = "threads"
 
-    def collate(self, lost, scores, encoded):
-        batch = super().collate(lost, scores, encoded)
+    def collate(self, removed, scores, encoded):
+        batch = super().collate(removed, scores, encoded)
         return replace(batch, known={**batch.known, "threads": torch.get_num_threads()})
 
 
-@pytest.mark.parametrize(("method", "collation"), [*((m, "lean") for m in START_METHODS), ("spawn", "pyg")])
+@pytest.mark.parametrize(
+    ("method", "collation"),
+    [*((m, "lean") for m in START_METHODS), pytest.param("spawn", "pyg", marks=pytest.mark.slow)],
+)
 def test_workers_of_every_kind_make_the_same_with_one_thread_and_say_when(method, collation, tmp_path):
     loading = Threads(GRAPH, collation=collation)
     loading.prepare(SAMPLES, tmp_path / "s")
@@ -178,7 +189,7 @@ def test_workers_of_every_kind_make_the_same_with_one_thread_and_say_when(method
     torch.set_num_threads(2)
     try:
         begin = time.perf_counter_ns()
-        loaded = list(loader(Batches(loading, samples, 2), workers=2, start_method=method))
+        loaded = list(Loader(Batches(loading, samples, 2), workers=2, start_method=method))
         end = time.perf_counter_ns()
     finally:
         torch.set_num_threads(1)
@@ -186,7 +197,7 @@ def test_workers_of_every_kind_make_the_same_with_one_thread_and_say_when(method
     for number, item in enumerate(loaded):
         assert item.batch.known.pop("threads") == 1
         equal(item.batch, masking.get("edge_mask")(GRAPH).batch(SAMPLES.read([2 * number, 2 * number + 1])))
-        made = item.making
+        made = item.timing
         assert made.worker == number % 2
         assert list(made.stages) == ["sample", "mask", "collate"]
         assert all(nanoseconds > 0 for nanoseconds in made.stages.values())
@@ -200,11 +211,11 @@ def test_workers_of_every_kind_make_the_same_with_one_thread_and_say_when(method
 def test_an_order_chooses_samples_and_a_seed_shuffles_them_anew_each_epoch():
     strategy = masking.get("node_mask")(GRAPH)
     chosen = [11, 3, 5, 0, 2]
-    in_order = [item.batch.target.tolist() for item in loader(Batches(strategy, SAMPLES, 2, chosen), workers=0)]
+    in_order = [item.batch.target.tolist() for item in Loader(Batches(strategy, SAMPLES, 2, chosen), workers=0)]
     assert in_order == [SAMPLES.scores[[11, 3]].tolist(), SAMPLES.scores[[5, 0]].tolist()]
 
     def epochs(seed, workers):
-        loads = loader(
+        loads = Loader(
             Batches(strategy, SAMPLES, 4), workers=workers, shuffle_seed=seed, persistent_workers=workers > 0
         )
         return [[x for item in loads for x in item.batch.target.tolist()] for _ in range(3)]
@@ -226,25 +237,25 @@ class Pid(masking.get("node_mask")):
 
     name = "pid"
 
-    def pack(self, lost, encoded):
+    def pack(self, removed, encoded):
         return {"pid": torch.tensor([os.getpid()])}, {}
 
 
 def test_persistent_workers_stay_for_the_next_epoch_and_others_do_not():
     batches = Batches(Pid(GRAPH), SAMPLES, 2)
-    kept = loader(batches, workers=2, persistent_workers=True)
+    kept = Loader(batches, workers=2, persistent_workers=True)
     assert pids(kept) == pids(kept)
-    new = loader(batches, workers=2)
+    new = Loader(batches, workers=2)
     assert not pids(new) & pids(new)
 
 
 def test_more_is_made_ahead_with_a_larger_prefetch_factor():
     def made_ahead(factor):
-        loads = iter(loader(Batches(Pid(GRAPH), SAMPLES, 1), workers=1, prefetch_factor=factor))
+        loads = iter(Loader(Batches(Pid(GRAPH), SAMPLES, 1), workers=1, prefetch_factor=factor))
         next(loads)
         time.sleep(0.5)
         now = time.perf_counter_ns()
-        return sum(item.making.end_ns < now for item in loads)
+        return sum(item.timing.end_ns < now for item in loads)
 
     assert made_ahead(1) == 1
     assert made_ahead(4) == 4
@@ -256,7 +267,7 @@ class Dies(masking.get("node_mask")):
     name = "dies"
     how = "kill"
 
-    def encode(self, indices, lost):
+    def encode(self, indices, removed):
         if 7 in indices:
             if self.how == "exit":
                 os._exit(3)
@@ -265,13 +276,14 @@ class Dies(masking.get("node_mask")):
             os.kill(os.getpid(), getattr(signal, self.how))
 
 
-KILLED = r"worker 1 \(pid \d+\) was killed by SIGKILL: the system kills so when memory runs out"
+KILLED = r"worker 1 \(pid \d+\) was killed by SIGKILL: the system does this when memory runs out"
 
 
 @pytest.mark.parametrize(
     ("method", "how", "words"),
     [
-        *((method, "SIGKILL", KILLED) for method in START_METHODS),
+        ("fork", "SIGKILL", KILLED),
+        *(pytest.param(m, "SIGKILL", KILLED, marks=pytest.mark.slow) for m in START_METHODS if m != "fork"),
         ("fork", "SIGSEGV", r"worker 1 \(pid \d+\) was killed by SIGSEGV: a crash in compiled code"),
         ("fork", "exit", r"worker 1 \(pid \d+\) ended with exit code 3"),
     ],
@@ -281,7 +293,7 @@ def test_a_worker_that_dies_is_named_with_its_end_and_nothing_hangs(method, how,
     strategy.how = how
     begin = time.monotonic()
     with pytest.raises(WorkerDiedError, match=words):  # noqa: PT012
-        for _ in loader(Batches(strategy, SAMPLES, 2), workers=2, start_method=method, prefetch_factor=1):
+        for _ in Loader(Batches(strategy, SAMPLES, 2), workers=2, start_method=method, prefetch_factor=1):
             time.sleep(0.3)  # the error comes where a batch is waited for, not in the middle of a step
     assert time.monotonic() - begin < 60
     deadline = time.monotonic() + 10
@@ -295,18 +307,18 @@ def test_what_a_worker_refuses_is_said_in_its_own_words(workers):
     strategy = Dies(GRAPH)
     strategy.how = "refuse"
     with pytest.raises(tclab.InputError) as error:
-        list(loader(Batches(strategy, SAMPLES, 2), workers=workers))
+        list(Loader(Batches(strategy, SAMPLES, 2), workers=workers))
     assert str(error.value) == "sample 7 is no sample"
 
 
 def test_a_store_that_goes_away_under_a_worker_is_a_clear_error(tmp_path):
     samples = stored(GRAPH, SAMPLES, tmp_path / "s", "lmdb")
     batches = Batches(masking.get("node_mask")(GRAPH), samples, 2)
-    assert len(list(loader(batches, workers=0))) == 6  # read here first, then in a fork
+    assert len(list(Loader(batches, workers=0))) == 6  # read here first, then in a fork
     shutil.rmtree(tmp_path / "s")
     samples.close()
     with pytest.raises(tclab.InputError, match="is not a store that can be read"):
-        list(loader(batches, workers=2, start_method="fork"))
+        list(Loader(batches, workers=2, start_method="fork"))
 
 
 def test_shared_memory_that_is_too_small_is_told_with_the_two_numbers(monkeypatch):
@@ -315,8 +327,8 @@ def test_shared_memory_that_is_too_small_is_told_with_the_two_numbers(monkeypatc
     batches = Batches(masking.get("edge_mask")(GRAPH), SAMPLES, 12)
     words = r"a batch needs [\d,]{6,} bytes of shared memory, and /dev/shm has 1,000 free"
     with pytest.raises(packing.SharedMemoryError, match=words):
-        list(loader(batches, workers=1, start_method="fork"))
-    assert len(list(loader(batches, workers=0))) == 1  # nothing is handed over, nothing is needed
+        list(Loader(batches, workers=1, start_method="fork"))
+    assert len(list(Loader(batches, workers=0))) == 1  # nothing is handed over, nothing is needed
 
 
 NO_ROOM = """
@@ -324,7 +336,7 @@ NO_ROOM = """
     import tclab
     from tclab import masking
     from tclab.perturbation import synthetic_perturbations
-    from tclab.training import Batches, loader
+    from tclab.training import Batches, Loader
 
     if sys.argv[2] == "late":  # the room goes between the check and the write
         usage = shutil.disk_usage("/")
@@ -333,7 +345,7 @@ NO_ROOM = """
     strategy = masking.get("edge_mask")(graph, collation=sys.argv[1])
     batches = Batches(strategy, synthetic_perturbations(graph, 60), 30)
     try:
-        list(loader(batches, workers=1, start_method="fork"))
+        list(Loader(batches, workers=1, start_method="fork"))
     except RuntimeError as error:
         print(type(error).__name__, error)
 """
@@ -347,7 +359,10 @@ def can_mount():
 
 
 @pytest.mark.skipif(not can_mount(), reason="a small /dev/shm cannot be mounted here")
-@pytest.mark.parametrize(("collation", "when"), [("lean", "early"), ("lean", "late"), ("pyg", "late")])
+@pytest.mark.parametrize(
+    ("collation", "when"),
+    [("lean", "early"), ("lean", "late"), pytest.param("pyg", "late", marks=pytest.mark.slow)],
+)
 def test_a_shared_memory_that_is_full_kills_no_worker(collation, when, root):
     mount = 'mount -t tmpfs -o size=500k tmpfs /dev/shm && exec "$0" "$@"'
     command = ["unshare", "-rm", "sh", "-c", mount, sys.executable, "-c", textwrap.dedent(NO_ROOM), collation, when]
@@ -363,7 +378,7 @@ def test_batches_copied_ahead_are_the_same(pin_memory):
     strategy = masking.get("edge_mask")(GRAPH)
     batches = Batches(strategy, SAMPLES, 2)
     expected = [batches[number].batch for number in range(6)]
-    loads = loader(batches, workers=1, pin_memory=pin_memory)
+    loads = Loader(batches, workers=1, pin_memory=pin_memory)
     for found, right in zip(double_buffered(loads, "cuda"), expected, strict=True):
         assert found.batch.target.is_cuda
         equal(found.batch.to("cpu"), right)
@@ -456,6 +471,7 @@ def test_planted_scores_come_from_the_graph_and_drawn_ones_do_not():
     assert torch.isfinite(one.scores).all()
 
 
+@pytest.mark.slow
 def test_training_on_planted_scores_explains_samples_it_has_not_seen():
     graph = tclab.CellGraph.synthetic(0.02, metabolism=False).select(3)
     samples = planted_perturbations(graph, 640)
@@ -464,7 +480,7 @@ def test_training_on_planted_scores_explains_samples_it_has_not_seen():
     step = Step(models.get("hetero_cell"), strategy)
     for group in step.optimizer.param_groups:
         group["lr"] = 3e-3
-    loads = loader(Batches(strategy, samples, 64, parts.train), workers=0, shuffle_seed=0)
+    loads = Loader(Batches(strategy, samples, 64, parts.train), workers=0, shuffle_seed=0)
     for _ in range(6):
         for loaded in loads:
             step(loaded.batch)

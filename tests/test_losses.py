@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import tclab
 from tclab import InputError
-from tclab.models import CircularBuffer, DangoLoss, HeteroCellOutput, MleWassSupCR, sup_cr
-from tclab.models.dango import DangoOutput
+from tclab.models import DangoLoss, HeteroCellOutput, MleWassSupCR, sup_cr
+from tclab.models._dango import DangoOutput
+from tclab.models._mle_wass_supcr import CircularBuffer
 from tclab.timing import syncs
 
 

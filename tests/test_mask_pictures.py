@@ -8,19 +8,18 @@ import tclab
 from tclab import InputError, masking
 
 lab = pytest.importorskip("tclab.lab")
-GRAPH = lab.small_graph(10)
+GRAPH = lab.reports.small_graph(10)
 DELETIONS = [[0], [3, 4], []]
 MASKED = [name for name in masking.names() if masking.get(name).masks_graph]
 
 
 @pytest.mark.parametrize("strategy", MASKED)
 def test_each_strategy_is_drawn_from_what_it_holds(strategy):
-    found = lab.held(GRAPH, DELETIONS, strategy)
-    drawn = lab.mask_picture(GRAPH, DELETIONS, strategy).to_dict()
+    found = lab.reports.mask_drawing(GRAPH, DELETIONS, strategy)
+    drawn = lab.charts.mask_picture(GRAPH, DELETIONS, strategy).to_dict()
     assert drawn["title"]["text"] == strategy
     assert (
-        f"{found.entries} entries of edge lists and matrices lie in memory for 3 samples"
-        in drawn["title"]["subtitle"][1]
+        f"{found.entries} entries of edge lists and matrices in memory for 3 samples" in drawn["title"]["subtitle"][1]
     )
     states = [state for _, states in found.drawings.values() for state in states]
     if masking.get(strategy).exact:
@@ -29,7 +28,7 @@ def test_each_strategy_is_drawn_from_what_it_holds(strategy):
 
 def test_what_copies_holds_every_sample_s_edges_and_what_shares_a_matrix_and_its_transpose():
     edges = GRAPH.num_edges
-    counts = {name: lab.held(GRAPH, DELETIONS, name).entries for name in MASKED}
+    counts = {name: lab.reports.mask_drawing(GRAPH, DELETIONS, name).entries for name in MASKED}
     for name in ("edge_mask", "gpu_mask", "stored_mask"):
         assert counts[name] == 3 * edges
     left = sum(
@@ -41,33 +40,35 @@ def test_what_copies_holds_every_sample_s_edges_and_what_shares_a_matrix_and_its
     assert counts["gpu_filter"] == left + 3 * edges  # what it filters from stays
     assert counts["node_mask"] == 2 * edges
     assert counts["dense"] == 10 * 10
-    table = lab.sharing_table(GRAPH, DELETIONS, MASKED)
+    table = lab.reports.sharing_table(GRAPH, DELETIONS, MASKED)
     assert dict(table["entries in memory"]) == counts
 
 
 def test_differences_are_held_beside_the_matrix_they_are_from():
-    shared = lab.held(GRAPH, DELETIONS, "node_mask")
+    shared = lab.reports.mask_drawing(GRAPH, DELETIONS, "node_mask")
     with tclab.view(GRAPH, DELETIONS, "delta") as view:
         links = [
             link
-            for step in view._steps
-            for link in (step.changes, *chain.from_iterable(step.carried.values()), *step.spread.values())
+            for layer in view._layers
+            for link in (layer.changes, *chain.from_iterable(layer.carried.values()), *layer.spread.values())
         ]
     own = sum(csr.col.numel() for link in links for csr in link)
     assert own > 0
-    assert lab.held(GRAPH, DELETIONS, "delta").entries == shared.entries + own
-    assert lab.held(GRAPH, DELETIONS, "fastest").entries == shared.entries + own  # untuned, it carries them
+    assert lab.reports.mask_drawing(GRAPH, DELETIONS, "delta").entries == shared.entries + own
+    assert (
+        lab.reports.mask_drawing(GRAPH, DELETIONS, "fastest").entries == shared.entries + own
+    )  # untuned, it carries them
 
 
 def test_an_edge_is_dashed_exactly_where_an_end_is_deleted():
     for sample, deleted in enumerate(DELETIONS):
-        edges, _ = lab.held(GRAPH, DELETIONS, "edge_mask").drawings[f"sample {sample}"]
+        edges, _ = lab.reports.mask_drawing(GRAPH, DELETIONS, "edge_mask").drawings[f"sample {sample}"]
         for a, b, state in edges:
             assert (state == "summed") == (a not in deleted and b not in deleted)
 
 
 def test_delta_colours_the_nodes_that_hear_from_a_deleted_one():
-    found = lab.held(GRAPH, DELETIONS, "delta")
+    found = lab.reports.mask_drawing(GRAPH, DELETIONS, "delta")
     source, target = GRAPH.networks["interacts"].edge_index
     for sample, deleted in enumerate(DELETIONS):
         _, states = found.drawings[f"sample {sample}"]
@@ -77,22 +78,26 @@ def test_delta_colours_the_nodes_that_hear_from_a_deleted_one():
 
 def test_what_cannot_be_drawn_says_so():
     with pytest.raises(InputError, match="too much to draw"):
-        lab.held(tclab.CellGraph.synthetic(0.02, metabolism=False), [[0]], "node_mask")
+        lab.reports.mask_drawing(tclab.CellGraph.synthetic(0.02, metabolism=False), [[0]], "node_mask")
     with pytest.raises(InputError, match="makes no masked graph"):
-        lab.held(GRAPH, DELETIONS, "indices")
+        lab.reports.mask_drawing(GRAPH, DELETIONS, "indices")
     with pytest.raises(InputError, match="expected 4 to 30"):
-        lab.small_graph(3)
+        lab.reports.small_graph(3)
 
 
 def test_what_is_inexact_stands_with_its_error_beside_its_time():
-    from tclab.sweeps.rows import frame, table
+    from tclab.sweeps.store._rows import frame, table
 
-    def row(strategy, error, seconds, status="ok", gate="inexact"):
-        fields = {"strategy": strategy, "stage": "step", "where": "host", "status": status, "gate": gate}
-        return fields | {"gate_fp64_error": error, "median_seconds": seconds}
+    def row(strategy, error, seconds, status="ok", equivalence="inexact"):
+        fields = {"strategy": strategy, "stage": "step", "where": "host", "status": status, "equivalence": equivalence}
+        return fields | {"equivalence_fp64_error": error, "median_seconds": seconds}
 
-    rows = [row("node_mask", 1e-14, 0.2, gate="passed"), row("khop_1", 0.4, 0.1), row("khop_2", 0.1, None, "oom")]
-    found = lab.errors_and_times(frame(table([*rows, rows[0] | {"where": "rank 0"}])))
+    rows = [
+        row("node_mask", 1e-14, 0.2, equivalence="passed"),
+        row("khop_1", 0.4, 0.1),
+        row("khop_2", 0.1, None, "oom"),
+    ]
+    found = lab.reports.errors_and_times(frame(table([*rows, rows[0] | {"where": "rank 0"}])))
     assert list(found.index) == ["khop_1", "khop_2", "node_mask"]
-    assert found["gate"].tolist() == ["inexact", "inexact", "passed"]
+    assert found["equivalence"].tolist() == ["inexact", "inexact", "passed"]
     assert found["seconds a step"].isna().tolist() == [False, True, False]

@@ -8,8 +8,8 @@ from torch_geometric.nn import GINConv, SAGEConv
 
 import tclab
 from tclab.models import Dango, DangoLoss, HeteroCell, HyperSAGNN, log_cosh
-from tclab.models.dango import DangoOutput
-from tclab.models.losses import SCHEDULES, zero_weight
+from tclab.models._dango import DangoOutput
+from tclab.models._losses import SCHEDULES, zero_weight
 from tclab.perturbation import Deletions
 
 
@@ -51,10 +51,10 @@ def test_dango_reads_string_networks_and_all_of_a_graph_without_any(small):
 
 
 def test_masked_gin_is_pyg_gin_when_nothing_is_deleted(small):
-    from tclab.models.layers import MaskedGIN
+    from tclab.models._layers import GINUpdate
 
     torch.manual_seed(0)
-    ours = MaskedGIN(8, mlp_layers=2, activation="relu", dropout=0.0).double()
+    ours = GINUpdate(8, mlp_layers=2, activation="relu", dropout=0.0).double()
     ours.eps.data.fill_(0.3)
     mlp = torch.nn.Sequential(ours.linears[0], torch.nn.ReLU(), ours.linears[1])
     theirs = GINConv(mlp, eps=0.3, train_eps=True).double()
@@ -111,9 +111,7 @@ def hyper_sagnn_by_loops(model, x, sets):
                     query = layer.query(dynamic[i])[part]
                     logits = torch.stack([query @ layer.key(dynamic[j])[part] for j in others]) / math.sqrt(width)
                     weights = logits.softmax(0)
-                    heads.append(
-                        sum(w * layer.value(dynamic[j])[part] for w, j in zip(weights, others, strict=True))
-                    )
+                    heads.append(sum(w * layer.value(dynamic[j])[part] for w, j in zip(weights, others, strict=True)))
                 new.append(dynamic[i] + layer.beta * layer.output(torch.cat(heads)))
             dynamic = torch.stack(new) if new else dynamic
         static = torch.relu(model.static(x[begin:end]))

@@ -1,23 +1,28 @@
 """Notebooks: committed clean, and run headlessly with parameters other than their defaults."""
 
+import ast
+import importlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import altair as alt
 import pytest
 import torch
 from test_compare import sweep as made_by_hand
 
+import tclab
 from tclab import InputError
 from tclab.sweeps import Results, read_rows, write_rows
-from tclab.sweeps.epoch import read_epoch
-from tclab.timing.statistics import FEWEST
+from tclab.sweeps.predict._epoch import read_epoch
+from tclab.timing._statistics import FEWEST
 
 ROOT = Path(__file__).resolve().parents[1]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+FOLDER = ROOT / "notebooks"
+NOTEBOOKS = sorted([*FOLDER.glob("*.ipynb"), *(FOLDER / "case_study").glob("*.ipynb")])
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -44,6 +49,33 @@ def test_by_default_a_notebook_has_steps_enough_for_a_verdict(path):
     assert steps == "auto" or steps >= FEWEST  # what "auto" is on a CPU, tests/test_grid.py holds
 
 
+def chains(source):
+    """Return the dotted names of a cell, `lab.charts.race_chart`; magics are no Python."""
+    code = "" if source.startswith("%%") else source
+    for node in ast.walk(compile(code, "cell", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)):
+        names = []
+        while isinstance(node, ast.Attribute):
+            names.append(node.attr)
+            node = node.value
+        if names and isinstance(node, ast.Name):
+            yield [node.id, *names[::-1]]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_name_of_tclab_that_a_notebook_uses_is_there(path):
+    cells = json.loads(path.read_text())["cells"]
+    modules = {"tclab": tclab} | {name: getattr(tclab, name, None) or importlib.import_module(f"tclab.{name}")
+                                  for name in ("lab", "sweeps", "timing", "trace", "case_study")}  # fmt: skip
+    for cell in (cell for cell in cells if cell["cell_type"] == "code"):
+        for first, *names in chains("".join(cell["source"])):
+            found = modules.get(first)
+            for name in names if found is not None else ():
+                assert hasattr(found, name), f"{cell['id']}: {first}.{'.'.join(names)}"
+                found = getattr(found, name)
+                if not isinstance(found, ModuleType):
+                    break
+
+
 def papermill(notebook, out, *parameters, **options):
     pairs = [word for name, value in parameters for word in ("-p", name, str(value))]
     return subprocess.run(
@@ -61,13 +93,15 @@ def outputs(path):
     return {cell["id"]: cell["outputs"] for cell in cells if cell["cell_type"] == "code"}
 
 
+@pytest.mark.slow
 def test_sweep_runs_headlessly_with_lists_and_keeps_its_rows(tmp_path):
     wanted = (("batch_sizes", "1,2"), ("networks", "1,2"), ("strategies", "edge_mask,node_mask,indices"),
-              ("results", tmp_path / "rows"))  # fmt: skip
-    done = papermill(ROOT / "notebooks" / "sweep.ipynb", tmp_path / "out.ipynb", *SMALL, *wanted)
+              ("results", tmp_path / "rows"), ("hidden", 16), ("retry", True))  # fmt: skip
+    done = papermill(FOLDER / "sweep.ipynb", tmp_path / "out.ipynb", *SMALL, *wanted)
     assert done.returncode == 0, done.stderr[-3000:]
     rows = Results(tmp_path / "rows").frame()
     steps = rows[rows["stage"] == "step"]
+    assert set(steps["hidden"]) == {16}  # which the cell of parameters does not name
     assert (steps["status"] == "ok").sum() == 2 * 2 * 2 + 2 * 2  # hetero_cell by two ways; dango by one
     assert set(steps["scale"]) == {0.02}
     shown = outputs(tmp_path / "out.ipynb")
@@ -82,15 +116,16 @@ def test_sweep_runs_headlessly_with_lists_and_keeps_its_rows(tmp_path):
     assert "widgets" not in json.loads((tmp_path / "out.ipynb").read_text())["metadata"]
 
 
+@pytest.mark.slow
 def test_explore_runs_headlessly_and_shows_a_picture_for_its_live_chart(tmp_path):
     wanted = (("scale", 0.02), ("gpus", 0), ("strategies", "edge_mask,node_mask"), ("batch_sizes", "1,3"),
-              ("networks", 2), ("hidden", 16), ("layers", 1), ("deleted", 1),
+              ("networks", 2), ("hidden", 16), ("layers", 1), ("num_deletions", 1),
               ("dtype", "float64"), ("results", tmp_path / "rows"))  # fmt: skip
-    done = papermill(ROOT / "notebooks" / "explore.ipynb", tmp_path / "out.ipynb", *wanted)
+    done = papermill(FOLDER / "explore.ipynb", tmp_path / "out.ipynb", *wanted)
     assert done.returncode == 0, done.stderr[-3000:]
     steps = Results(tmp_path / "rows").frame().query("stage == 'step' and status == 'ok'")
     assert len(steps) == 4
-    assert set(zip(steps["hidden"], steps["layers"], steps["deleted"], steps["dtype"], strict=True)) == {
+    assert set(zip(steps["hidden"], steps["layers"], steps["num_deletions"], steps["dtype"], strict=True)) == {
         (16, 1, 1, "float64")
     }
     shown = outputs(tmp_path / "out.ipynb")
@@ -102,23 +137,10 @@ def test_explore_runs_headlessly_and_shows_a_picture_for_its_live_chart(tmp_path
     assert "steps were timed, at least" not in said
 
 
-def test_epoch_runs_headlessly_and_keeps_predictions_beside_what_was_measured(tmp_path):
-    wanted = (("models", "dango"), ("strategies", "indices"), ("modes", "step,data"), ("workers", "0,2"),
-              ("batch_sizes", 4), ("steps", 2), ("epoch_steps", 3), ("results", tmp_path / "record"))  # fmt: skip
-    done = papermill(ROOT / "notebooks" / "epoch.ipynb", tmp_path / "out.ipynb", *wanted)
-    assert done.returncode == 0, done.stderr[-3000:]
-    epochs = [read_epoch(path) for path in (tmp_path / "record").glob("*.measured.json")]
-    assert {(e.point.mode, e.predicted.workers) for e in epochs} == {
-        ("step", 0), ("step", 2), ("data", 0), ("data", 2)
-    }  # fmt: skip
-    assert all(e.written_at < e.began_at and e.predicted.steps == 3 for e in epochs)
-    shown = outputs(tmp_path / "out.ipynb")
-    assert any("image/png" in output.get("data", {}) for output in shown["chart"])
-
-
+@pytest.mark.slow
 def test_a_bad_parameter_stops_the_notebook_with_one_clear_line(tmp_path):
     wrong = ("strategies", "nodemask")
-    done = papermill(ROOT / "notebooks" / "sweep.ipynb", tmp_path / "out.ipynb", *SMALL, wrong)
+    done = papermill(FOLDER / "sweep.ipynb", tmp_path / "out.ipynb", *SMALL, wrong)
     assert done.returncode == 1
     assert "unknown strategy 'nodemask'; did you mean 'node_mask'" in done.stderr
 
@@ -133,7 +155,7 @@ def test_a_bad_parameter_stops_the_notebook_with_one_clear_line(tmp_path):
 )
 def test_no_cell_runs_anything_with_a_bad_parameter(name, value, words):
     """The notebook's own cells, in this process: a kernel for each bad value would take most of a minute."""
-    cells = json.loads((ROOT / "notebooks" / "sweep.ipynb").read_text())["cells"]
+    cells = json.loads((FOLDER / "sweep.ipynb").read_text())["cells"]
     here, through = {}, []
     with alt.renderers.enable(alt.renderers.active), pytest.raises(InputError, match=words):  # noqa: PT012
         for cell in cells:
@@ -144,10 +166,11 @@ def test_no_cell_runs_anything_with_a_bad_parameter(name, value, words):
     assert through == ["parameters", "imports"]
 
 
+@pytest.mark.slow
 def test_sweep_runs_on_the_real_yeast_networks(tmp_path, shared_data):
     wanted = (("graph", shared_data), ("batch_sizes", "2"), ("networks", "2"), ("steps", 1),
               ("strategies", "subgraph,node_mask,indices"), ("results", tmp_path / "rows"))  # fmt: skip
-    done = papermill(ROOT / "notebooks" / "sweep.ipynb", tmp_path / "out.ipynb", *SMALL, *wanted)
+    done = papermill(FOLDER / "sweep.ipynb", tmp_path / "out.ipynb", *SMALL, *wanted)
     assert done.returncode == 0, done.stderr[-3000:]
     steps = Results(tmp_path / "rows").frame().query("stage == 'step' and status == 'ok'")
     assert set(steps["strategy"]) == {"subgraph", "node_mask", "indices"}
@@ -155,39 +178,79 @@ def test_sweep_runs_on_the_real_yeast_networks(tmp_path, shared_data):
     assert (steps["edges"] > 100_000).any()
 
 
+@pytest.mark.slow
+def test_sweep_runs_on_a_file_of_perturbations(tmp_path):
+    samples = ROOT / "data_samples" / "cell"
+    wanted = (("graph", samples), ("perturbations", samples / "aao1729_data_s1.tsv"), ("models", "hetero_cell"),
+              ("strategies", "node_mask"), ("batch_sizes", 2), ("networks", 1), ("steps", 2), ("gpus", 0),
+              ("results", tmp_path / "rows"))  # fmt: skip
+    done = papermill(FOLDER / "sweep.ipynb", tmp_path / "out.ipynb", *wanted)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (step,) = Results(tmp_path / "rows").frame().query("stage == 'step'").to_dict("records")
+    assert (step["status"], step["num_deletions"]) == ("ok", None)  # the file says which genes are deleted
+    run = "".join("".join(output.get("text", "")) for output in outputs(tmp_path / "out.ipynb")["run"])
+    assert "samples of aao1729_data_s1.tsv" in run
+    assert "unknown genes" in run
+
+
+@pytest.mark.slow
 def test_where_time_goes_runs_headlessly_and_every_part_has_its_figures(tmp_path):
-    wanted = (("networks", 2), ("habits", "zero_params_loss"), ("batch_size", 2), ("batch_sizes", "1,2,4"),
-              ("strategies", "edge_mask,node_mask"), ("results", tmp_path / "rows"))  # fmt: skip
-    done = papermill(ROOT / "notebooks" / "where_time_goes.ipynb", tmp_path / "out.ipynb", *SMALL, *wanted)
+    wanted = (("networks", 2), ("batch_size", 2), ("batch_sizes", "1,2,4"), ("strategies", "edge_mask,node_mask"),
+              ("results", tmp_path / "rows"))  # fmt: skip
+    done = papermill(FOLDER / "where_time_goes.ipynb", tmp_path / "out.ipynb", *SMALL, *wanted)
     assert done.returncode == 0, done.stderr[-3000:]
     rows = Results(tmp_path / "rows").frame()
     assert set(rows["status"]) == {"ok"}
-    steps = rows[(rows["stage"] == "step") & (rows["habits"] == "")]
+    steps = rows[rows["stage"] == "step"]
     assert set(steps["mode"]) == {"data", "empty", "model", "step", "fixed_batch"}
-    assert steps["host_closure"].between(0.98, 1.02).all()
+    assert steps["host_accounted"].between(0.98, 1.02).all()
     shown = outputs(tmp_path / "out.ipynb")
-    for cell in ("step-stages", "stage-spread", "published-chart", "habits-chart", "bytes-chart"):
+    for cell in ("step-stages", "stage-spread", "bytes-chart"):
         assert any("image/png" in output.get("data", {}) for output in shown[cell]), cell
-    said = "".join("".join(output["text"]) for output in shown["hypotheses"])
-    for name in ("Data pipeline", "Mask generation", "DDP: not measured here"):
-        assert name in said
     assert "with edge_mask: a step takes" in "".join(shown["findings"][0]["text"])
 
 
-def test_a_bad_habit_stops_the_notebook_with_one_clear_line(tmp_path):
-    wanted = (("habits", "isnan"), ("strategies", "node_mask"), ("models", "dango"), ("networks", 1),
+@pytest.mark.slow
+def test_hypotheses_runs_headlessly_and_each_has_a_verdict(tmp_path):
+    wanted = (("networks", 2), ("batch_size", 2), ("ranks", 2), ("results", tmp_path / "rows"))
+    done = papermill(FOLDER / "case_study" / "hypotheses.ipynb", tmp_path / "out.ipynb", *SMALL, *wanted)
+    assert done.returncode == 0, done.stderr[-3000:]
+    shown = outputs(tmp_path / "out.ipynb")
+    assert any("image/png" in output.get("data", {}) for output in shown["ratios-chart"])
+    words = "".join("".join(output["text"]) for output in shown["hypotheses"])
+    for name in ("Data pipeline", "Mask generation", "DDP"):
+        assert name in words
+    assert "cpu · gloo · 2 ranks" in words
+    assert "A step of the hetero model takes, of DANGO's" in "".join(shown["findings"][0]["text"])
+
+
+@pytest.mark.slow
+def test_overheads_runs_headlessly_and_shows_what_one_costs(tmp_path):
+    wanted = (("networks", 2), ("overheads", "zero_params_loss"), ("batch_size", 2), ("results", tmp_path / "rows"))
+    done = papermill(FOLDER / "case_study" / "overheads.ipynb", tmp_path / "out.ipynb", *SMALL, *wanted)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert set(Results(tmp_path / "rows").frame()["status"]) == {"ok"}
+    shown = outputs(tmp_path / "out.ipynb")
+    assert any("image/png" in output.get("data", {}) for output in shown["costs-chart"])
+    assert "zero_params_loss" in "".join(shown["findings"][0]["text"])
+
+
+@pytest.mark.slow
+def test_a_bad_overhead_stops_the_notebook_with_one_clear_line(tmp_path):
+    wanted = (("overheads", "isnan"), ("strategies", "node_mask"), ("models", "dango"), ("networks", 1),
               ("results", tmp_path / "rows"))  # fmt: skip
-    done = papermill(ROOT / "notebooks" / "where_time_goes.ipynb", tmp_path / "out.ipynb", *SMALL, *wanted)
+    done = papermill(FOLDER / "case_study" / "overheads.ipynb", tmp_path / "out.ipynb", *SMALL, *wanted)
     assert done.returncode == 1
-    assert "unknown habit 'isnan'; did you mean 'isnan_checks'" in done.stderr
+    assert "unknown overhead 'isnan'; did you mean 'isnan_checks'" in done.stderr
 
 
+@pytest.mark.slow
 def test_your_model_runs_headlessly_with_a_graph_a_model_a_strategy_and_a_loop_of_ones_own(tmp_path):
     wanted = (("batch_sizes", "3"), ("steps", 8), ("budget_seconds", 3), ("results", tmp_path / "own"))
-    done = papermill(ROOT / "notebooks" / "your_model.ipynb", tmp_path / "out.ipynb", *wanted)
+    done = papermill(FOLDER / "your_model.ipynb", tmp_path / "out.ipynb", *wanted)
     assert done.returncode == 0, done.stderr[-3000:]
     steps = Results(tmp_path / "own" / "rows").frame().query("stage == 'step'")
-    assert set(zip(steps["strategy"], steps["status"], steps["gate"], strict=True)) == {
+    assert set(zip(steps["strategy"], steps["status"], steps["equivalence"], strict=True)) == {
         (name, "ok", "passed") for name in ("edge_mask", "node_mask", "closed_stations")
     }
     assert set(steps["batch_size"]) == {3}
@@ -200,52 +263,65 @@ def test_your_model_runs_headlessly_with_a_graph_a_model_a_strategy_and_a_loop_o
     assert "from 40 steps of this loop" in "".join(shown["loop-advice"][0]["text"])
 
 
-def test_compare_runs_headlessly_on_rows_that_are_there(tmp_path):
+@pytest.mark.slow
+def test_trust_runs_headlessly_and_compares_rows_that_are_there(tmp_path):
     for name, factor in (("old", 1.0), ("new", 0.5)):
         write_rows(made_by_hand(factor, commit=name), tmp_path / f"{name}.csv")
-    wanted = (("first", tmp_path / "old.csv"), ("second", tmp_path / "new.csv"), ("margin", 0.1))
-    done = papermill(ROOT / "notebooks" / "compare.ipynb", tmp_path / "out.ipynb", *wanted)
+    wanted = (("first", tmp_path / "old.csv"), ("second", tmp_path / "new.csv"), ("margin", 0.1),
+              ("scale", 0.01), ("strategies", "edge_mask,node_mask"), ("networks", 1), ("map_networks", "1"),
+              ("batch_sizes", "1"), ("budget_seconds", 6), ("results", tmp_path / "trust"))  # fmt: skip
+    done = papermill(FOLDER / "trust.ipynb", tmp_path / "out.ipynb", *wanted)
     assert done.returncode == 0, done.stderr[-3000:]
     shown = outputs(tmp_path / "out.ipynb")
-    said = "".join(shown["runs"][0]["text"])
-    assert "new against old, step:" in said
-    assert "they differ in commit: old → new" in said
-    assert said.count("FASTER, 0.5 × the time") == 4
-    assert any("image/png" in output.get("data", {}) for output in shown["chart"])
+    words = "".join(shown["runs"][0]["text"])
+    assert "new against old, step:" in words
+    assert "they differ in commit: old → new" in words
+    assert words.count("FASTER, 0.5 × the time") == 4
+    for cell in ("spike-chart", "race-chart", "winner-map", "comparison-chart"):
+        assert any("image/png" in output.get("data", {}) for output in shown[cell]), cell
 
 
-def test_mask_or_filter_runs_headlessly_and_shows_its_charts(tmp_path):
+@pytest.mark.slow
+def test_masks_runs_headlessly_and_shows_its_charts(tmp_path):
     wanted = (("edges", "200,2000"), ("widths", "4,16"), ("batch_sizes", 1), ("removed", "0.1,0.8"), ("rounds", 1),
-              ("held_out", "500:8:1:0.5"), ("scale", 0.02), ("batch_size", 2), ("gpus", 0))  # fmt: skip
-    done = papermill(ROOT / "notebooks" / "mask_or_filter.ipynb", tmp_path / "out.ipynb", *wanted)
+              ("held_out", "500:8:1:0.5"), ("scale", 0.02), ("batch_size", 2), ("gpus", 0),
+              ("budget_seconds", 3))  # fmt: skip
+    done = papermill(FOLDER / "masks.ipynb", tmp_path / "out.ipynb", *wanted)
     assert done.returncode == 0, done.stderr[-3000:]
     shown = outputs(tmp_path / "out.ipynb")
-    pictures = [c for c, o in shown.items() if any("image/png" in one.get("data", {}) for one in o)]
-    assert len(pictures) == 3
+    for cell in ("subgraph", "edge-mask", "gpu-mask", "gpu-filter", "node-mask", "delta", "khop", "race-chart",
+                 "break-even", "held-out", "roofline-chart"):  # fmt: skip
+        assert any("image/png" in output.get("data", {}) for output in shown[cell]), cell
     assert "winners predicted" in json.dumps(shown)
 
 
-def test_scaling_runs_headlessly_and_says_what_the_ranks_were(tmp_path):
-    wanted = (("scale", 0.01), ("models", "hetero_cell"), ("networks", "1"), ("steps", 6), ("ranks", "1,2"),
-              ("budget_seconds", 0), ("results", tmp_path / "rows"))  # fmt: skip
-    done = papermill(ROOT / "notebooks" / "scaling.ipynb", tmp_path / "out.ipynb", *wanted)
+@pytest.mark.slow
+def test_scaling_runs_headlessly_says_what_the_ranks_were_and_keeps_predictions(tmp_path):
+    wanted = (("scale", 0.01), ("models", "hetero_cell,dango"), ("strategies", "node_mask"), ("networks", "1"),
+              ("steps", 6), ("ranks", "1,2"), ("budget_seconds", 0), ("epoch_strategies", "indices"),
+              ("epoch_batch_size", 4), ("epoch_steps", 3), ("modes", "step,data"), ("workers", "0,2"),
+              ("results", tmp_path))  # fmt: skip
+    done = papermill(FOLDER / "scaling.ipynb", tmp_path / "out.ipynb", *wanted)
     assert done.returncode == 0, done.stderr[-3000:]
     steps = Results(tmp_path / "rows").frame().query("stage == 'step'")
     assert set(steps["status"]) == {"ok"}
     assert set(steps[steps["ranks"] == 2]["backend"]) == {"gloo"}
+    epochs = [read_epoch(path) for path in (tmp_path / "epochs").glob("*.measured.json")]
+    assert {(e.point.mode, e.predicted.workers) for e in epochs} == {
+        ("step", 0), ("step", 2), ("data", 0), ("data", 2)
+    }  # fmt: skip
+    assert all(e.written_at < e.began_at and e.predicted.steps == 3 for e in epochs)
     shown = outputs(tmp_path / "out.ipynb")
-    for cell in ("speed-up", "exchange", "accumulation", "epoch-steps"):
+    for cell in ("speed-up", "exchange", "accumulation", "epoch-steps", "epoch-chart"):
         assert any("image/png" in output.get("data", {}) for output in shown[cell]), cell
-    said = "".join(shown["ddp"][0]["text"])
-    assert "Exposed communication is" in said
-    assert "cpu · gloo · 2 ranks" in said
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_more_gpus_than_there_are_become_ranks_that_every_sentence_names(tmp_path):
     wanted = (("batch_sizes", "1"), ("networks", "1"), ("strategies", "node_mask,indices"), ("scale", 0.02),
               ("steps", 2), ("budget_seconds", 0), ("results", tmp_path / "rows"))  # fmt: skip
-    done = papermill(ROOT / "notebooks" / "sweep.ipynb", tmp_path / "out.ipynb", ("gpus", 2), *wanted)
+    done = papermill(FOLDER / "sweep.ipynb", tmp_path / "out.ipynb", ("gpus", 2), *wanted)
     assert done.returncode == 0, done.stderr[-3000:]
     ok = Results(tmp_path / "rows").frame().query("status == 'ok'")
     assert set(ok["ranks"]) == {2}

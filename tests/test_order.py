@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tclab
-from tclab.message_passing import order as orders
-from tclab.message_passing.order import Order
+from tclab.message_passing import _row_layout as orders
+from tclab.message_passing._row_layout import Order
 from tclab.models import HeteroCell
 
 

@@ -9,11 +9,12 @@ import pytest
 
 import tclab
 from tclab import InputError, Point, lab
-from tclab.masking import registry
-from tclab.models import registry as model_registry
-from tclab.sweeps import Results, own_code
-from tclab.sweeps.contest import _arms, step_of
-from tclab.sweeps.results import key_of
+from tclab.masking import _strategy_registry as registry
+from tclab.models import _model_registry as model_registry
+from tclab.sweeps import Results
+from tclab.sweeps.analysis._race_points import _arms, race_arm
+from tclab.sweeps.store import _code_fingerprint as own_code
+from tclab.sweeps.store._results import results_key
 
 RIGHT = """
     import tclab
@@ -24,7 +25,7 @@ RIGHT = """
     class Mine(masking.Strategy):
         name = "mine_of_a_test"
         def view(self, batch):
-            return SharedView(self.graph, self.lost(batch))
+            return SharedView(self.graph, batch.deletions)
 
     models.register(models.ModelKind(
         "model_of_a_test",
@@ -33,7 +34,7 @@ RIGHT = """
     ))
 """
 WRONG = (
-    RIGHT.replace("self.lost(batch)", "self.nothing(batch)")
+    RIGHT.replace("batch.deletions", "self.nothing(batch)")
     + """
     Mine.nothing = lambda self, batch: {
         kind: tclab.perturbation.Deletions.nothing(batch.size) for kind in self.graph.num_nodes}
@@ -44,8 +45,6 @@ WRONG = (
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """A file of the user's own, imported; what it registers is forgotten afterwards."""
-    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
-    monkeypatch.setattr(model_registry, "_MODELS", dict(model_registry._MODELS))
     monkeypatch.setattr(sys, "path", [*sys.path])
     path = tmp_path / "mine_of_a_test.py"
     path.write_text(textwrap.dedent(RIGHT))
@@ -92,7 +91,7 @@ def names_after(monkeypatch, edited=None, add=""):
         "gpu_mask": Point(scale=0.01, strategy="gpu_mask", device="cpu"),
         "dango": Point(scale=0.01, strategy="indices", model="dango", device="cpu"),
     }
-    found = {name: key_of(point) for name, point in points.items()}
+    found = {name: results_key(point) for name, point in points.items()}
     monkeypatch.setattr(own_code, "_source", real)
     own_code._said_by.cache_clear()
     return found
@@ -106,11 +105,13 @@ def test_rows_of_an_edited_module_of_tclabs_are_not_those_of_it_as_it_was(monkey
         after = names_after(monkeypatch, module, add)
         return {name for name in before if after[name] != before[name]}
 
-    assert changed("tclab.masking.node_mask") == {"node_mask"}  # nobody else's rows are lost
-    assert changed("tclab.masking.strategy") == {"node_mask", "gpu_mask", "dango"}  # what all are made of
-    assert changed("tclab.models.hetero_cell") == {"node_mask", "gpu_mask", "dango"}
-    assert changed("tclab.models.registry") == changed("tclab.masking.registry") == set()  # one was added
-    assert changed("tclab.masking.node_mask", "\n# a comment\n") == set()
+    assert changed("tclab.masking._node_mask") == {"node_mask"}  # nobody else's rows are lost
+    assert changed("tclab.masking._strategy") == {"node_mask", "gpu_mask", "dango"}  # what all are made of
+    assert changed("tclab.models._hetero_cell") == {"node_mask", "gpu_mask", "dango"}
+    assert (
+        changed("tclab.models._model_registry") == changed("tclab.masking._strategy_registry") == set()
+    )  # one was added
+    assert changed("tclab.masking._node_mask", "\n# a comment\n") == set()
 
 
 def test_a_race_in_other_processes_can_find_what_is_the_users_own(own):
@@ -121,7 +122,7 @@ def test_a_race_in_other_processes_can_find_what_is_the_users_own(own):
     sys.modules.pop("mine_of_a_test")  # as in a fresh process
     registry._STRATEGIES.pop("mine_of_a_test")
     model_registry._MODELS.pop("model_of_a_test")
-    step_of(text)()  # a race hands its own sys.path on
+    race_arm(text)()  # a race hands its own sys.path on
     assert "mine_of_a_test" in tclab.masking.names()
 
 
@@ -130,7 +131,7 @@ def test_what_cannot_be_imported_is_said(tmp_path):
         lab.import_file(tmp_path / "none.py")
     for name in ("json.py", "pytest.py"):
         (tmp_path / name).write_text("")
-        with pytest.raises(InputError, match="has the name of a module that exists already"):
+        with pytest.raises(InputError, match="the name of a module that exists already"):
             lab.import_file(tmp_path / name)
 
 

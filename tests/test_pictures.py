@@ -6,17 +6,16 @@ import json
 import re
 
 import pytest
+from notebook_pictures import MOST_BYTES, main, pictures, renew, small
 from PIL import Image
 from test_notebooks import NOTEBOOKS, ROOT
 
 from tclab import InputError, Point, lab, timing
-from tclab.lab.front_end import has_front_end
-from tclab.lab.live_chart import picture
-from tclab.lab.pictures import MOST_BYTES, main, pictures, renew, small
-from tclab.lab.timeline import nothing
+from tclab.lab._notebook import has_front_end
+from tclab.lab.charts import sweep_chart
+from tclab.lab.charts._style import empty_chart
 
 _NAMED = re.compile(r"!\[[^\]]+\]\((pictures/[^)]+\.png)\)")
-FOLDER = ROOT / "notebooks" / "pictures"
 
 
 def named(path):
@@ -42,9 +41,7 @@ def test_every_notebook_shows_a_picture_near_its_top(path):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_budget_ends_no_run_that_makes_pictures(path):
     made = json.loads(path.read_text())
-    (source,) = [
-        "".join(cell["source"]) for cell in made["cells"] if "parameters" in cell["metadata"].get("tags", [])
-    ]
+    (source,) = ["".join(cell["source"]) for cell in made["cells"] if "parameters" in cell["metadata"].get("tags", [])]
     found = {}
     exec(source, {}, found)
     budget = found.get("budget_seconds", 0)
@@ -53,10 +50,10 @@ def test_a_budget_ends_no_run_that_makes_pictures(path):
 
 
 def test_no_picture_is_left_over():
-    wanted = {name for path in NOTEBOOKS for name in named(path)}
+    wanted = {path.parent / name for path in NOTEBOOKS for name in named(path)}
     readme = (ROOT / "README.md").read_text()
-    wanted |= {name.removeprefix("notebooks/") for name in re.findall(r"\]\((notebooks/pictures/[^)]+)\)", readme)}
-    assert {f"pictures/{path.name}" for path in FOLDER.iterdir()} == wanted
+    wanted |= {ROOT / name for name in re.findall(r"\]\((notebooks/pictures/[^)]+)\)", readme)}
+    assert set((ROOT / "notebooks").rglob("pictures/*")) == wanted
 
 
 def test_the_readme_shows_pictures_that_are_there():
@@ -113,22 +110,18 @@ def test_tagged_cells_are_kept_and_what_was_kept_before_is_gone(tmp_path):
 
 def test_pictures_of_a_run_that_was_cut_short_or_without_figures_are_not_kept(tmp_path, monkeypatch, capsys):
     own, chart = tmp_path / "mine.ipynb", ("a", ["picture"], png((400, 200)))
-    sweep = lab.LiveSweep(
-        [Point(scale=0.01, batch_size=b, device="cpu") for b in (1, 2)], results=tmp_path / "rows"
-    )
+    sweep = lab.LiveSweep([Point(scale=0.01, batch_size=b, device="cpu") for b in (1, 2)], results=tmp_path / "rows")
     sweep.stop()
     assert not has_front_end()
     sweep.start().join()
     said = capsys.readouterr().out
     assert said == "2 points not run: stopped\n"
     pair = pairs_of_few_rounds()
-    for text in (said, f"• {lab.race_words(pair, 'b')[0]}\n"):
+    for text in (said, f"• {lab.reports.race_findings(pair, 'b')[0]}\n"):
         run = notebook(tmp_path / "run.ipynb", chart, outputs=[{"name": "stdout", "text": [text]}])
-        with pytest.raises(
-            InputError, match=r"mine\.ipynb was cut short.*(not run|rounds were run|no round was run)"
-        ):
+        with pytest.raises(InputError, match=r"mine\.ipynb was cut short.*(not run|rounds ran|no round ran)"):
             renew(own, run)
-    for empty in (nothing("No mode was measured."), picture(sweep.rows())):
+    for empty in (empty_chart("No mode was measured."), sweep_chart(sweep.rows())):
         told = repr(empty.properties(width=100))
         run = notebook(tmp_path / "run.ipynb", ("a", ["picture"], None),
                        outputs=[{"data": {"image/png": base64.b64encode(png((400, 200))).decode(),
@@ -140,9 +133,7 @@ def test_pictures_of_a_run_that_was_cut_short_or_without_figures_are_not_kept(tm
 
 def pairs_of_few_rounds():
     """Return a race that its budget ended after two rounds."""
-    return timing.race(
-        {"a": lambda: sum(range(99)), "b": list}, budget_seconds=0.001, processes=None, isolated=False
-    )
+    return timing.race({"a": lambda: sum(range(99)), "b": list}, budget_seconds=0.001, processes=None, isolated=False)
 
 
 def test_the_command_says_what_it_needs(tmp_path, capsys):

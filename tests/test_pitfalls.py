@@ -11,7 +11,7 @@ PITFALLS = {
         ("test_ledger_device.py", "test_eager_events_hold_launch_gaps_and_queued_ones_do_not"),
     ],
     "P2 work bleeds into the next stage": [
-        ("test_ledger_device.py", "test_the_device_has_a_timeline_of_its_own_and_both_close"),
+        ("test_ledger_device.py", "test_the_device_has_a_timeline_of_its_own_and_both_add_up"),
     ],
     "P3 cost moves to whoever waits": [
         ("test_timing.py", "test_each_stage_has_its_syncs_kernels_and_memory"),
@@ -67,7 +67,7 @@ PITFALLS = {
         ("test_warmup.py", "test_a_change_in_the_second_half_is_not_steady"),
     ],
     "P18 fast because wrong": [
-        ("test_equality.py", "test_a_strategy_that_is_nearly_right_fails_the_gate"),
+        ("test_equality.py", "test_a_strategy_that_is_nearly_right_fails_the_check"),
         ("test_contest.py", "test_a_strategy_that_is_wrong_is_not_raced"),
     ],
     "P19 the garbage collector": [

@@ -7,6 +7,7 @@ import tomllib
 
 import pytest
 import yaml
+from test_notebooks import NOTEBOOKS
 
 import tclab
 
@@ -83,7 +84,7 @@ def test_commits_are_held_to_what_make_test_runs_without_a_network(root):
 def test_the_hook_that_cleans_notebooks_leaves_clean_ones_as_they_are(root):
     config = yaml.safe_load((root / ".pre-commit-config.yaml").read_text())
     entry = next(hook["entry"] for hook in config["repos"][0]["hooks"] if hook["id"] == "nbstripout")
-    notebooks = sorted(map(str, (root / "notebooks").glob("*.ipynb")))
+    notebooks = sorted(map(str, NOTEBOOKS))
     command = [sys.executable, "-m", "nbstripout", *entry.split()[1:], "--verify", *notebooks]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -91,5 +92,5 @@ def test_the_hook_that_cleans_notebooks_leaves_clean_ones_as_they_are(root):
 
 def test_every_notebook_is_in_the_readmes_table(root):
     readme = (root / "README.md").read_text()
-    for path in (root / "notebooks").glob("*.ipynb"):
-        assert f"`notebooks/{path.name}`" in readme, path.name
+    for path in NOTEBOOKS:
+        assert f"`{path.relative_to(root)}`" in readme, path.name

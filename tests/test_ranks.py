@@ -15,12 +15,16 @@ from tclab import InputError, masking
 from tclab.graph import CellGraph
 from tclab.models import Peers
 from tclab.perturbation import synthetic_perturbations
-from tclab.sweeps.torchrun import command, threads_of
+from tclab.sweeps.execution._rank_group import command, threads_of
 from tclab.training import Batches, Exchange, Shard
-from tclab.training.ddp import check_slices
+from tclab.training._distributed import check_slices
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4], ids=lambda ranks: f"{ranks} ranks")
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)],
+    ids=lambda ranks: f"{ranks} ranks",
+)
 def trained(request, root, tmp_path_factory):
     """What ranks made of every case, in one launch."""
     folder = tmp_path_factory.mktemp(f"ranks-{request.param}")
@@ -72,9 +76,7 @@ def test_a_buffer_of_ranks_is_not_one_of_a_process(trained, tmp_path):
 
 def test_unused_parameters_are_refused_by_name_and_taken_where_ddp_looks_for_them(trained):
     _, _, found = trained
-    assert found["refused"].startswith(
-        "idle.weight, idle.bias: no gradient, and DDP waits for one of every parameter"
-    )
+    assert found["refused"].startswith("idle.weight, idle.bias: no gradient, and DDP waits for one of every parameter")
     assert "find_unused_parameters=True" in found["refused"]
     for name in ("unused, looked for", "unused, static graph"):
         assert found[name]["alike"]
@@ -98,9 +100,9 @@ def test_a_batch_is_shared_out_in_order_evenly_and_whole(number, ranks):
 def test_ranks_share_the_cores(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr(sys.modules["tclab.timing.environment"], "cpu_limit_cores", lambda: None)
+    monkeypatch.setattr(sys.modules["tclab.timing._environment"], "cpu_limit_cores", lambda: None)
     assert [threads_of(ranks) for ranks in (1, 2, 3, 4, 6, 8, 16)] == [8, 4, 2, 2, 1, 1, 1]
-    monkeypatch.setattr(sys.modules["tclab.timing.environment"], "cpu_limit_cores", lambda: 2.0)
+    monkeypatch.setattr(sys.modules["tclab.timing._environment"], "cpu_limit_cores", lambda: 2.0)
     assert [threads_of(ranks) for ranks in (1, 2, 4)] == [2, 1, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert threads_of(1) == 1

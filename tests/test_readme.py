@@ -1,4 +1,4 @@
-"""The README's Python, run as a reader would: block after block, in one namespace, in a process of its own."""
+"""The Python of the README and of `docs/`, run as a reader would: block after block, each page by itself."""
 
 import os
 import re
@@ -7,16 +7,19 @@ import sys
 import textwrap
 
 import pytest
+import yaml
+from test_notebooks import NOTEBOOKS
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# what the README takes for granted: files and folders of the reader's, and a cluster
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)[^)]*\)")
+# what the pages take for granted: files and folders of the reader's, points, and a cluster
 PREPARE = """
     import inspect, shutil, sys
     from pathlib import Path
     import torch
     from torch.profiler import ProfilerActivity, profile
     import tclab
-    from tclab.sweeps.slurm_options import minutes_of
+    from tclab.sweeps.slurm._slurm_options import minutes_of
 
     sys.path.insert(0, str(Path.cwd()))
     Path("lines.tsv").write_text("a\\tb\\nb\\tc\\n")
@@ -27,45 +30,90 @@ PREPARE = """
     point = tclab.Point(scale=0.01, networks=1, batch_size=1, steps=6, device="cpu")
     tclab.sweep([point], results="runs/before")
     shutil.copytree("runs/before", "runs/after")
-    signature = inspect.signature(tclab.sweep)
+    signature, sweep = inspect.signature(tclab.sweep), tclab.sweep
 
-    def sent(*points, **options):  # a cluster's queue: what is sent is looked at, and nothing runs
+    def submitted(*points, **options):  # to a cluster: the call is checked, and nothing runs
         signature.bind(*points, **options)
         assert options["executor"] == "slurm" and minutes_of(options["time"]) == 90
+
+    pages = {}
+
+    def run(page, code):
+        print(page, flush=True)
+        tclab.sweep = submitted if 'executor="slurm"' in code else sweep
+        exec(compile(code, page, "exec"), pages.setdefault(page, {"tclab": tclab, "points": [point]}))
 """
 
 
-def blocks(root):
-    found = BLOCK.findall((root / "README.md").read_text(encoding="utf-8"))
-    assert len(found) >= 10
-    return found
+def pages(root):
+    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
 
 
-def test_every_block_of_the_readme_runs_after_those_above_it(root, tmp_path):
+def blocks(path):
+    return BLOCK.findall(path.read_text(encoding="utf-8"))
+
+
+def test_every_block_runs_after_those_above_it_on_its_page(root, tmp_path):
     pytest.importorskip("altair")
-    script = [textwrap.dedent(PREPARE)]
-    for place, block in enumerate(blocks(root)):
-        name = re.match(r"# (\w+\.py)\n", block)
-        if name:  # a file that the README says to write
-            (tmp_path / name[1]).write_text(block)
-            continue
-        script.append(f"print('block {place}', flush=True)")
-        slurm = 'executor="slurm"' in block
-        script += ["kept, tclab.sweep, points = tclab.sweep, sent, [point]"] * slurm + [block]
-        script += ["tclab.sweep, rows = kept, None"] * slurm
-    (tmp_path / "readme.py").write_text("\n".join(script), encoding="utf-8")
+    script, number = [textwrap.dedent(PREPARE)], 0
+    for page in pages(root):
+        for block in blocks(page):
+            number += 1
+            name = re.match(r"# (\w+\.py)\n", block)
+            if name:  # a file that the page says to write
+                (tmp_path / name[1]).write_text(block)
+            else:
+                script.append(f"run({page.name!r}, {block!r})")
+    assert number >= 10
+    (tmp_path / "pages.py").write_text("\n".join(script), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "readme.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600,
+        [sys.executable, "pages.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600,
         env={**os.environ, "PYTHONPATH": str(root)},
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
-    for said in ("fits", "after against before", "host closed", "mine: passed"):
-        assert said in done.stdout
+    for words in ("fits", "after against before", "host accounted for", "mine: passed"):
+        assert words in done.stdout
     assert (tmp_path / "sweep.html").stat().st_size > 10_000
     assert (tmp_path / "rows.csv").is_file()
 
 
-def test_the_readmes_example_has_steps_enough_for_advice(root):
-    steps = [int(number) for block in blocks(root) for number in re.findall(r"\bsteps=(\d+)", block)]
+def test_the_examples_have_steps_enough_for_advice(root):
+    steps = [int(n) for page in pages(root) for block in blocks(page) for n in re.findall(r"\bsteps=(\d+)", block)]
     assert steps
-    assert min(steps) >= 8  # of fewer nothing is said
+    assert min(steps) >= 8  # with fewer there is no advice
+
+
+def test_links_and_named_files_are_there(root):
+    for page in [*pages(root), root / "CONTRIBUTING.md"]:
+        text = page.read_text(encoding="utf-8")
+        for link in LINK.findall(text):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+        named = re.findall(r"`((?:tclab|tests|tools|benchmarks|data_samples)/[\w/]+\.(?:py|csv))`", text)
+        for path in (path for path in named if "recordings" not in path):
+            assert (root / path).is_file(), f"{page.name}: {path}"
+
+
+class _Loader(yaml.SafeLoader):
+    """mkdocs.yml names Python functions, which are of no interest here."""
+
+
+_Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda loader, suffix, node: suffix)
+
+
+def _files(nav):
+    for entry in nav:
+        (value,) = entry.values()
+        yield from [value] if isinstance(value, str) else _files(value)
+
+
+def test_the_documentation_has_every_page_every_notebook_and_every_package(root):
+    config = yaml.load((root / "mkdocs.yml").read_text(encoding="utf-8"), _Loader)
+    found = set(_files(config["nav"]))
+    docs = root / "docs"
+    assert {str(path.relative_to(docs)) for path in docs.rglob("*.md") if "notebooks" not in path.parts} <= found
+    assert {str(path.relative_to(root)) for path in NOTEBOOKS} <= found
+    assert all((docs / name).is_file() for name in found)
+    for path in (root / "tclab").rglob("__init__.py"):
+        package = "_".join(path.parent.relative_to(root / "tclab").parts) or "tclab"
+        if "__all__" in path.read_text(encoding="utf-8"):
+            assert f"api/{package}.md" in found

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tclab import InputError
-from tclab.sweeps.rows import table
+from tclab.sweeps.store._rows import table
 
 lab = pytest.importorskip("tclab.lab")
 

@@ -2,13 +2,13 @@
 
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 from test_compare import rows, step
 
 from tclab import InputError, lab, masking
-from tclab.timing import SAME, UNDECIDED, Pair, environment
+from tclab.timing import SAME, UNDECIDED, Pair
+from tclab.timing._environment import fingerprint
 
 
 def test_the_conclusion_says_what_the_rows_carry_and_that_they_were_not_raced():
@@ -17,7 +17,7 @@ def test_the_conclusion_says_what_the_rows_carry_and_that_they_were_not_raced():
         step("node_mask", 0.1, seed=2, batch_size=28, networks=9, batch_bytes=1_016),
         step("dense", 0.3, seed=3, batch_size=28, networks=9, batch_bytes=1_016),
     )
-    (said,) = lab.conclusion(made)
+    (said,) = lab.reports.conclusion(made)
     found = re.fullmatch(
         r"On cpu · 2 cores · Made Up, at batch 28 with 9 networks, hetero_cell: node_mask is (.+) × \[(.+), (.+)\] "
         r"faster than edge_mask \(run one after the other, not raced\); 1.15 GB fewer bytes per batch\.",
@@ -31,39 +31,39 @@ def test_the_conclusion_says_what_the_rows_carry_and_that_they_were_not_raced():
 
 
 def test_on_this_machine_is_said_of_this_machine_alone():
-    here = {name: environment()[name] for name in ("cpu", "cores", "memory_bytes", "gpu")}
-    (said,) = lab.conclusion(rows(step("edge_mask", 0.2, **here), step("node_mask", 0.1, **here)))
+    here = fingerprint("hardware")
+    (said,) = lab.reports.conclusion(rows(step("edge_mask", 0.2, **here), step("node_mask", 0.1, **here)))
     assert said.startswith("On this machine, at batch 4 with 2 networks, hetero_cell: node_mask is")
 
 
 def test_a_race_decides_where_there_is_one():
     made = rows(step("edge_mask", 0.2, batch_bytes=1000), step("node_mask", 0.1, batch_bytes=1000))
     raced = Pair("edge_mask", "node_mask", "SLOWER", "", ratio=8.7, interval=(8.1, 9.2), margin=0.01)
-    (said,) = lab.conclusion(made, [raced])
+    (said,) = lab.reports.conclusion(made, [raced])
     assert said.endswith("node_mask is 8.7 × [8.1, 9.2] faster than edge_mask.")
     same = Pair("node_mask", "edge_mask", SAME, "", ratio=1.001, interval=(0.995, 1.005), margin=0.012)
-    assert "node_mask is as fast as edge_mask, within ±1.2%." in lab.conclusion(made, [same])[0]
+    assert "node_mask is as fast as edge_mask, within ±1.2%." in lab.reports.conclusion(made, [same])[0]
     turned = Pair("node_mask", "edge_mask", "SLOWER", "", ratio=2.0, interval=(1.9, 2.1), margin=0.01)
-    assert "edge_mask is 2 × [1.9, 2.1] faster than node_mask" in lab.conclusion(made, [turned])[0]
+    assert "edge_mask is 2 × [1.9, 2.1] faster than node_mask" in lab.reports.conclusion(made, [turned])[0]
     open_ = Pair("node_mask", "edge_mask", UNDECIDED, "too few rounds", ratio=0.9, interval=(0.7, 1.2))
-    said = lab.conclusion(made, [open_])[0]
-    assert (
-        "whether node_mask is faster than edge_mask is undecided: 1.11 × [0.833, 1.43], and too few rounds." in said
-    )
-    none = Pair("node_mask", "edge_mask", UNDECIDED, "no round was run")
-    assert "is undecided: no round was run" in lab.conclusion(made, [none])[0]
+    said = lab.reports.conclusion(made, [open_])[0]
+    assert "whether node_mask is faster than edge_mask is undecided: 1.11 × [0.833, 1.43], and too few rounds." in said
+    none = Pair("node_mask", "edge_mask", UNDECIDED, "no round ran")
+    assert "is undecided: no round ran" in lab.reports.conclusion(made, [none])[0]
 
 
 def test_few_steps_and_close_ones_are_never_called_faster():
-    few = lab.conclusion(rows(step("edge_mask", 0.9, n=3), step("node_mask", 0.1, n=3)))[0]
+    few = lab.reports.conclusion(rows(step("edge_mask", 0.9, n=3), step("node_mask", 0.1, n=3)))[0]
     assert "is undecided" in few
     assert "3 steps were timed, at least 6" in few
-    close = lab.conclusion(rows(step("edge_mask", 0.104, seed=1), step("node_mask", 0.1, seed=2) | {"seed": 1}))[0]
+    close = lab.reports.conclusion(
+        rows(step("edge_mask", 0.104, seed=1), step("node_mask", 0.1, seed=2) | {"seed": 1})
+    )[0]
     assert " faster than edge_mask is undecided" in close or "as fast as" in close
     assert not re.search(r"× \[[^]]*\] faster than", close)  # as a claim has it
-    assert lab.conclusion(rows(step("edge_mask"))) == []
-    assert lab.conclusion(rows(step("edge_mask"), step("khop_1", 0.01, exact=False))) == []
-    two = lab.conclusion(rows(*(step(s, t, cpu=cpu) for cpu in ("One", "Two") for s, t in
+    assert lab.reports.conclusion(rows(step("edge_mask"))) == []
+    assert lab.reports.conclusion(rows(step("edge_mask"), step("khop_1", 0.01, exact=False))) == []
+    two = lab.reports.conclusion(rows(*(step(s, t, cpu=cpu) for cpu in ("One", "Two") for s, t in
                                 (("edge_mask", 0.2), ("node_mask", 0.1)))))  # fmt: skip
     assert len(two) == 2  # machines are never mixed
 
@@ -131,9 +131,7 @@ def test_a_report_of_many_points_stays_small_and_of_none_is_a_page(made, tmp_pat
         step(name, 0.1 * batch * networks, n=8, batch_size=batch, networks=networks, network_names="a" * networks)
         for name in masking.names()[:12] for batch in range(1, 8) for networks in range(1, 7)
     ]  # fmt: skip
-    skipped = [
-        step(status="skipped: no such thing", seed=place) | {"samples_seconds": None} for place in range(996)
-    ]
+    skipped = [step(status="skipped: no such thing", seed=place) | {"samples_seconds": None} for place in range(996)]
     many = rows(*grid, *skipped)
     path = lab.report(many, tmp_path / "many.html")
     assert path.stat().st_size < 2_000_000
@@ -144,26 +142,18 @@ def test_a_report_of_many_points_stays_small_and_of_none_is_a_page(made, tmp_pat
 
 
 def test_a_report_is_utf_8_in_any_locale_and_whole_or_not_there(made, tmp_path, monkeypatch):
-    import tclab.lab.html_report as module
+    import tclab.lab._html_report as module
 
     path = tmp_path / "sweep.html"
-    written = []
-    write = Path.write_text
-    monkeypatch.setattr(
-        Path, "write_text", lambda to, *a, **k: written.append((to, k["encoding"])) or write(to, *a, **k)
-    )
-    monkeypatch.setattr(module, "VIEWS", {})
+    monkeypatch.setattr(module, "SWEEP_CHARTS", {})
     lab.report(made, path, title="µs × 2")
-    assert written[0][1] == "utf-8"
-    assert written[0][0] != path
     assert "µs × 2" in path.read_bytes().decode("utf-8")
     before = path.read_bytes()
 
-    def fails(to, *_, **__):
-        to.touch()
+    def full(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(Path, "write_text", fails)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="no space"):
         lab.report(made, path)
     assert path.read_bytes() == before
@@ -171,10 +161,10 @@ def test_a_report_is_utf_8_in_any_locale_and_whole_or_not_there(made, tmp_path, 
 
 
 def test_a_races_verdict_is_in_the_reports_words_and_chart(made, tmp_path, monkeypatch):
-    import tclab.lab.html_report as module
+    import tclab.lab._html_report as module
 
     raced = Pair("node_mask", "edge_mask", SAME, "", ratio=1.0, interval=(0.99, 1.01), margin=0.02)
-    monkeypatch.setattr(module, "VIEWS", {"strategies": None})
+    monkeypatch.setattr(module, "SWEEP_CHARTS", {"strategies": None})
     text = lab.report(made, tmp_path / "sweep.html", pairs=iter([raced])).read_text(encoding="utf-8")
     assert text.count("node_mask is as fast as edge_mask, within ±2.0%") == 1
     assert "times faster than" not in text

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tclab.message_passing.rows import add_rows, take_rows, without, zero_rows
+from tclab.message_passing.kernels._row_ops import add_rows, take_rows, without, zero_rows
 
 
 def indices(rows):

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from stage_rows import point_rows
 from test_lab import row
 
-from tclab import InputError, lab
-from tclab.sweeps import Link, accumulated, by_ranks, cores_slowdown, step_on_paper, strong_scaling, weak_scaling
-from tclab.sweeps.rows import columns_of, frame, table
-from tclab.sweeps.seen import Seen, cycles, rows_of_ranks
+from tclab import InputError, case_study, lab
+from tclab.sweeps.config import accumulated, by_ranks, strong_scaling, weak_scaling
+from tclab.sweeps.execution._rank_measurement import RankMeasurement, cycles, rows_of_ranks
+from tclab.sweeps.predict import Link, cores_slowdown, predict_step
+from tclab.sweeps.store._rows import columns_of, frame, table
 
 HOW = {"scale": 0.02, "networks": 2, "device": "cpu", "steps": 4}
 
@@ -72,7 +73,7 @@ def test_what_would_be_ignored_is_refused(more, words):
 def step(ranks, seconds, *, accumulate=1, **fields):
     """The row of a step of `ranks`, that takes so many seconds."""
     made = row("node_mask", seconds, ranks=ranks, backend="gloo" if ranks > 1 else None, threads=1, **fields)
-    return {**made, "accumulate": accumulate, "samples_per_second": 4 * ranks / seconds, "habits": ""}
+    return {**made, "accumulate": accumulate, "samples_per_second": 4 * ranks / seconds, "overheads": ""}
 
 
 def stages_of(ranks, seconds, parts, *, size=4e6, late=(0.2, 0.8), hidden=0.001):
@@ -89,7 +90,7 @@ def stages_of(ranks, seconds, parts, *, size=4e6, late=(0.2, 0.8), hidden=0.001)
 
 @pytest.fixture
 def rows():
-    two = stages_of(2, 0.125, {"backward": 0.05, "communication": 0.01, "waiting": 0.02, "gather": 0.005})
+    two = stages_of(2, 0.125, {"backward": 0.05, "communication": 0.01, "rank_wait": 0.02, "gather": 0.005})
     one = [
         {**step(1, 0.1), "samples_seconds": [0.1] * 8},
         {**step(1, 0.04), "stage": "backward", "samples_seconds": [0.04] * 8},
@@ -98,27 +99,27 @@ def rows():
 
 
 def test_scaling_is_against_the_fewest_ranks_the_ideal_and_the_cores(rows):
-    found = lab.scaling_table(rows).set_index("ranks")
+    found = lab.reports.scaling_table(rows).set_index("ranks")
     assert found["speedup"].tolist() == pytest.approx([1.0, 1.6])
     assert found["efficiency"].tolist() == pytest.approx([1.0, 0.8])
     assert found["ideal"].tolist() == [1, 2]
     assert found["cores_allow"].tolist() == [1, 2]  # two cores, one thread a rank
     wide = rows.assign(threads=2)
-    assert lab.scaling_table(wide)["cores_allow"].tolist() == [1, 1]
+    assert lab.reports.scaling_table(wide)["cores_allow"].tolist() == [1, 1]
     assert (found["low"] <= found["speedup"]).all()
     assert (found["speedup"] <= found["high"]).all()
 
 
 def test_the_exchange_of_a_step_is_told_apart(rows):
-    (found,) = lab.exchange_table(rows).to_dict("records")
-    assert (found["communication"], found["waiting"], found["gather"]) == (0.01, 0.02, 0.005)
+    (found,) = lab.reports.exchange_table(rows).to_dict("records")
+    assert (found["communication"], found["rank_wait"], found["gather"]) == (0.01, 0.02, 0.005)
     assert found["overlapped"] == pytest.approx(0.001)
     assert found["last"] == "rank 1 (80%)"
     assert found["gradient_bytes"] == 4e6
 
 
 def test_the_hypothesis_names_the_straggler_and_keeps_waiting_apart(rows):
-    said = str(lab.ddp_hypothesis(rows))
+    said = str(case_study.ddp_hypothesis(rows))
     assert said.startswith("DDP: does not hold here")
     assert "Exposed communication is 8.0%" in said
     assert "Waiting for the slowest rank is 16.0%" in said
@@ -126,22 +127,29 @@ def test_the_hypothesis_names_the_straggler_and_keeps_waiting_apart(rows):
     assert "The straggler is rank 1: it came last to 80% of all exchanges." in said
     assert "cpu · gloo · 2 ranks" in said
     alike = rows.assign(late_share=rows["late_share"].where(rows["late_share"].isna(), 0.5))
-    assert "No rank is the straggler" in str(lab.ddp_hypothesis(alike))
+    assert "No rank is the straggler" in str(case_study.ddp_hypothesis(alike))
 
 
 def test_charts_of_scaling_are_pictures_that_say_what_ran(rows):
-    charts = [lab.speed_up(rows, rows), lab.exchange(rows), lab.accumulation(rows), lab.epoch_steps(rows)]
+    charts = [
+        lab.charts.speed_up(rows, rows),
+        lab.charts.exchange_shares(rows),
+        lab.charts.accumulation(rows),
+        lab.charts.steps_per_epoch_chart(rows),
+    ]
     for chart in charts:
         assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
     for chart in charts[:3]:
         assert "gloo · 2 ranks" in str(chart.to_dict()["title"])
-    text = str(lab.epoch_steps(rows).to_dict())
+    text = str(lab.charts.steps_per_epoch_chart(rows).to_dict())
     assert "2.28 × the steps" in text
     assert "4 × 28: 2,374" in text
-    nothing = frame(
-        table([{**row("node_mask", 1.0), "status": "failed: rank 2 is gone", "ranks": 4, "habits": ""}])
-    )
-    for chart in (lab.speed_up(nothing, nothing), lab.exchange(nothing), lab.accumulation(nothing)):
+    nothing = frame(table([{**row("node_mask", 1.0), "status": "failed: rank 2 is gone", "ranks": 4, "overheads": ""}]))
+    for chart in (
+        lab.charts.speed_up(nothing, nothing),
+        lab.charts.exchange_shares(nothing),
+        lab.charts.accumulation(nothing),
+    ):
         assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
 
 
@@ -154,20 +162,20 @@ def test_a_rate_is_of_whole_optimizer_steps_however_many_batches_make_one():
     point = weak_scaling(ranks=1, batch_size=4, models="hetero_cell", **HOW)[0]
     point = replace(point, accumulate=3)
     timeline = {"host": {"step": [0.1, 0.1, 0.4] * 3, "forward": [0.1] * 9, "optimizer": [0.3] * 3}}
-    seen = Seen(timeline, None, None, {}, {"host": 1.0}, 1.0, 1, 1, None, [{}, {}])
+    measured = RankMeasurement(timeline, None, None, {}, {"host": 1.0}, 1.0, 1, 1, None, [{}, {}])
     every = {**columns_of(point), "device": "cpu"}
-    made = frame(table(rows_of_ranks(point, every, [seen])))
+    made = frame(table(rows_of_ranks(point, every, [measured])))
     (whole,) = made[made["stage"] == "step"].to_dict("records")
     assert whole["median_seconds"] == pytest.approx(0.1)
     assert whole["samples_per_second"] == pytest.approx(4 / 0.2)
-    ((drawn,),) = lab.accumulation(made).to_dict()["datasets"].values()
+    ((drawn,),) = lab.charts.accumulation(made).to_dict()["datasets"].values()
     assert [drawn["low"], drawn["high"]] == pytest.approx([20.0, 20.0])  # each optimizer step took as long
 
 
 def test_rows_of_points_are_those_of_the_points(rows):
     (point,) = weak_scaling(ranks=2, batch_size=4, models="hetero_cell", **{**HOW, "networks": 9})
-    assert set(lab.rows_of_points(rows, [point])["ranks"]) == {2}
-    assert len(lab.rows_of_points(rows, [])) == 0
+    assert set(lab.reports.rows_of_points(rows, [point])["ranks"]) == {2}
+    assert len(lab.reports.rows_of_points(rows, [])) == 0
 
 
 # ---- on paper
@@ -185,12 +193,12 @@ def test_a_step_whose_figures_are_known_by_hand():
     """Two buckets of 2 MiB: the second leaves at the end of the backward, so it is all exposed."""
     mebibyte = 2**20
     link = Link(bytes_per_second=mebibyte / 0.01, latency_seconds=0.0)  # 10 ms a MiB
-    made = step_on_paper([0.1], [0.05], gradient_bytes=4 * mebibyte, ranks=2, link=link, bucket_cap_mb=2.0)
+    made = predict_step([0.1], [0.05], gradient_bytes=4 * mebibyte, ranks=2, link=link, bucket_cap_mb=2.0)
     assert made.compute_seconds == pytest.approx(0.15)
     assert made.exposed_seconds == pytest.approx(0.02)  # 2 messages of 1 MiB
     assert made.overlapped_seconds == pytest.approx(0.02)
     assert made.seconds == pytest.approx(0.17)
-    twice = step_on_paper([0.1], [0.05], gradient_bytes=0, ranks=4, link=link, slowdown=cores_slowdown(4, 2))
+    twice = predict_step([0.1], [0.05], gradient_bytes=0, ranks=4, link=link, slowdown=cores_slowdown(4, 2))
     assert twice.seconds == pytest.approx(0.3)  # four ranks on two cores, and nothing to exchange
     assert [cores_slowdown(r, 2) for r in (1, 2, 4)] == [1.0, 1.0, 2.0]
     assert cores_slowdown(2, 2, threads=2) == 2.0
@@ -207,7 +215,7 @@ def test_parts_add_up_and_a_better_link_is_never_slower(steps, ranks, size, spee
     half = [0.5 * seconds for seconds in steps]
 
     def made(link):
-        return step_on_paper(half, half, gradient_bytes=size, ranks=ranks, link=link)
+        return predict_step(half, half, gradient_bytes=size, ranks=ranks, link=link)
 
     one = made(Link(speed, latency))
     assert one.seconds == pytest.approx(one.compute_seconds + one.waiting_seconds + one.exposed_seconds)
@@ -222,29 +230,29 @@ def test_parts_add_up_and_a_better_link_is_never_slower(steps, ranks, size, spee
 def test_bad_figures_on_paper_are_one_clear_line():
     link = Link(1e9, 0)
     with pytest.raises(InputError, match="backward has 1 steps and rest 2"):
-        step_on_paper([0.1], [0.1, 0.1], gradient_bytes=1, ranks=2, link=link)
+        predict_step([0.1], [0.1, 0.1], gradient_bytes=1, ranks=2, link=link)
     with pytest.raises(InputError, match="ranks is 0"):
-        step_on_paper([0.1], [0.1], gradient_bytes=1, ranks=0, link=link)
+        predict_step([0.1], [0.1], gradient_bytes=1, ranks=0, link=link)
 
 
 def test_steps_at_more_ranks_are_made_of_those_that_were_measured(rows):
-    found = lab.steps_on_paper(rows, Link(4e8, 0.0), ranks=[8, 512]).set_index("ranks")
+    found = lab.reports.predicted_steps(rows, Link(4e8, 0.0), ranks=[8, 512]).set_index("ranks")
     assert found.index.tolist() == [2, 8, 512]
     assert found["compute"].tolist() == pytest.approx([0.09] * 3)  # of two ranks, without what they exchanged
-    assert found["waiting"].tolist() == pytest.approx([0.0] * 3, abs=1e-12)
+    assert found["rank_wait"].tolist() == pytest.approx([0.0] * 3, abs=1e-12)
     assert found["measured"].isna().tolist() == [False, True, True]
     assert (found["measured"][2], found["ratio"][2]) == pytest.approx((0.125, (0.09 + 0.01) / 0.125))
     assert found["communication"][8] == pytest.approx(14 * 4e6 / 8 / 4e8)
     assert found["steps an epoch"].tolist() == [-(-265_851 // n) for n in (8, 32, 2048)]
     assert found["epoch"][8] == pytest.approx(found["step"][8] * found["steps an epoch"][8])
-    capped = lab.steps_on_paper(rows.assign(bucket_cap_mb=1.0), Link(4e8, 0.0), ranks=[8]).set_index("ranks")
+    capped = lab.reports.predicted_steps(rows.assign(bucket_cap_mb=1.0), Link(4e8, 0.0), ranks=[8]).set_index("ranks")
     assert found["overlapped"][8] == 0.0 < capped["overlapped"][8]  # in the buckets that were measured
     four = frame(table(stages_of(4, 0.25, {"backward": 0.1}, late=(0.25,) * 4)))
-    both = lab.steps_on_paper(pd.concat([rows, four]), Link(4e8, 0.0), ranks=[4, 8]).set_index("ranks")
+    both = lab.reports.predicted_steps(pd.concat([rows, four]), Link(4e8, 0.0), ranks=[4, 8]).set_index("ranks")
     assert both["compute"].tolist() == pytest.approx([0.09, 0.18, 0.09])  # four shared two cores; eight would not
     alone = rows[rows["ranks"] == 1]
-    assert lab.steps_on_paper(alone, Link(1e9, 0.0), ranks=[8]).empty  # what is exchanged is not known
+    assert lab.reports.predicted_steps(alone, Link(1e9, 0.0), ranks=[8]).empty  # what is exchanged is not known
 
 
 def test_stage_rows_of_one_rank_have_no_exchange():
-    assert lab.exchange_table(frame(table(point_rows("node_mask", ranks=1)))).empty
+    assert lab.reports.exchange_table(frame(table(point_rows("node_mask", ranks=1)))).empty

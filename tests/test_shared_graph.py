@@ -14,9 +14,10 @@ from torch.profiler import ProfilerActivity, profile
 from torch_geometric.utils import bipartite_subgraph
 
 import tclab
-from tclab.message_passing import shared_graph, sums
-from tclab.message_passing.shared import link_of
-from tclab.message_passing.spmm import Tiling, columns, multiply, tiling_for
+from tclab.message_passing import _shared_graph as shared_graph
+from tclab.message_passing._shared_view import link_of
+from tclab.message_passing.kernels import _shared_sums as sums
+from tclab.message_passing.kernels._spmm import Tiling, columns, multiply, tiling_for
 
 
 def test_the_example_of_its_docstring_runs():
@@ -29,9 +30,7 @@ def of_its_own_graph(edge_index, weight, x, sources, targets, reduce):
     """By the definition: each sample's subgraph, its edges one by one."""
     out = torch.zeros(len(targets), *x.shape[1:], dtype=x.dtype)
     for b in range(x.size(1)):
-        kept, weights = bipartite_subgraph(
-            (sources[:, b], targets[:, b]), edge_index, weight, size=(len(x), len(out))
-        )
+        kept, weights = bipartite_subgraph((sources[:, b], targets[:, b]), edge_index, weight, size=(len(x), len(out)))
         messages = x[kept[0], b] * weights.unsqueeze(-1)
         out[:, b].index_add_(0, kept[1], messages)
         if reduce == "mean":
@@ -75,14 +74,15 @@ def ring():
     return tclab.SharedGraph(edge_index, 50), torch.randn(50, 4, 8, generator=generator), keep
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
-def test_it_goes_through_compile_whole_with_its_gradient(ring, dtype, reduce):
+def test_it_goes_through_compile_whole_with_its_gradient(ring, dtype, reduce, backend):
     graph, x, keep = ring
     results = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # inductor's own imports
-        for call in (graph, torch.compile(graph, fullgraph=True)):
+        for call in (graph, torch.compile(graph, backend=backend, fullgraph=True)):
             own = x.to(dtype, copy=True).requires_grad_()
             summed = call(own, keep, reduce=reduce)
             summed.square().sum().backward()
@@ -221,9 +221,7 @@ def test_no_target_hears_nothing():
         (lambda g, x, k: tclab.SharedGraph(torch.tensor([[0], [9]]), 5), "index 9 is outside the 5 node nodes"),
         (lambda g, x, k: tclab.SharedGraph(torch.zeros(2, 0).long(), (5, 4))(x[:5], k), "for a bipartite graph"),
         (
-            lambda g, x, k: tclab.SharedGraph(
-                torch.tensor([[0], [1]]), 5, weight=torch.ones(1, requires_grad=True)
-            ),
+            lambda g, x, k: tclab.SharedGraph(torch.tensor([[0], [1]]), 5, weight=torch.ones(1, requires_grad=True)),
             "weight requires a gradient",
         ),
     ],
@@ -263,21 +261,21 @@ def test_the_operation_is_registered_as_torch_asks():
     flat = [tensor for csr in link for tensor in csr[:3]]
     x = torch.randn(network.num_sources * 2, 3, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(2, dtype=torch.float64, requires_grad=True)
-    gone = torch.tensor([3, 4])
-    torch.library.opcheck(torch.ops.tclab.shared_sums, (x, weights, flat * 2, gone, [gone, gone], 2, 1))
+    rows = torch.tensor([3, 4])
+    torch.library.opcheck(torch.ops.tclab.shared_sums, (x, weights, flat * 2, rows, [rows, rows], 2, 1))
 
     for group in (1, 2):
 
         def summed(x, weights, group=group):
             return sums.shared_sums(
-                x, [link, link], 2, group=group, self_weights=weights, source_gone=gone, target_gone=[gone, gone]
+                x, [link, link], 2, group=group, self_weights=weights, source_removed=rows, target_removed=[rows, rows]
             )
 
         assert torch.autograd.gradcheck(summed, (x, weights))
 
 
 def test_kernels_are_timed_once_for_about_each_width(monkeypatch):
-    module, timed = sys.modules["tclab.message_passing.spmm"], []
+    module, timed = sys.modules["tclab.message_passing.kernels._spmm"], []
     monkeypatch.setattr(module, "_TILINGS", {})
     monkeypatch.setattr(module, "_fastest", lambda dtype, width: timed.append(width) or Tiling("aten", 32))
     for width in (1, 64, 65, 128, 192, 512, 513, 1024):

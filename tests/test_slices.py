@@ -11,8 +11,8 @@ from tclab import masking, models
 from tclab.errors import InputError
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps import Point
-from tclab.training import Batches, Step, loader
-from tclab.training.step import compiled_forward
+from tclab.training import Batches, Loader, Step
+from tclab.training._step import compiled_forward
 
 GRAPH = tclab.CellGraph.synthetic(0.01, seed=2, metabolism=False).select(["physical", "regulatory"])
 SAMPLES = synthetic_perturbations(GRAPH, 10, seed=3)
@@ -29,7 +29,7 @@ def gradients(model, strategy, *, loss=None, micro_batch=None, **options):
         found.append([p.grad.clone() for p in step.model.parameters() if p.grad is not None])
 
     data = Batches(masking.get(strategy)(GRAPH), SAMPLES, SIZE, micro_batch=micro_batch)
-    losses = [step.run(step.transfer(item.batch), update=update) for item in loader(data, workers=0)]
+    losses = [step.run(step.transfer(item.batch), update=update) for item in Loader(data, workers=0)]
     return torch.stack(losses), found
 
 
@@ -91,7 +91,7 @@ def test_a_batch_in_slices_is_whole_again_wherever_it_goes(strategy):
 
 def test_slices_come_from_a_worker_as_they_were_made():
     data = Batches(masking.get("edge_mask")(GRAPH), SAMPLES, SIZE, micro_batch=2)
-    for loaded, number in zip(loader(data, workers=1), range(2), strict=True):
+    for loaded, number in zip(Loader(data, workers=1), range(2), strict=True):
         assert torch.equal(loaded.batch.target, data[number].batch.target)
         for ours, theirs in zip(loaded.batch.slices, data[number].batch.slices, strict=True):
             assert all(torch.equal(ours.tensors[name], theirs.tensors[name]) for name in theirs.tensors)

@@ -12,13 +12,19 @@ import pytest
 
 import tclab
 from tclab import InputError, Point, lab
-from tclab.masking import registry
-from tclab.sweeps import Results, meeting, running, slurm, slurm_queue, sweeping
-from tclab.sweeps.gpus import ranks_on_machines
-from tclab.sweeps.results import WHERE
-from tclab.sweeps.rows import not_measured, table
-from tclab.sweeps.slurm_options import checked, machine_of, minutes_of
-from tclab.sweeps.tickets import Landed, Sent, Tickets, name_of, words_of
+from tclab.sweeps import Results
+from tclab.sweeps.config._gpus import ranks_on_machines
+from tclab.sweeps.config._point import RENDEZVOUS_FILE
+from tclab.sweeps.execution import _local_executor as local_executor
+from tclab.sweeps.execution import _machines as machines
+from tclab.sweeps.execution._machines import Rendezvous
+from tclab.sweeps.execution._request import Request
+from tclab.sweeps.slurm import _slurm_executor as slurm
+from tclab.sweeps.slurm import _slurm_queue as slurm_queue
+from tclab.sweeps.slurm._slurm_options import SlurmOptions, checked, machine_of, minutes_of
+from tclab.sweeps.slurm._submissions import JobOutcome, Submission, Submissions, name_of, words_of
+from tclab.sweeps.store._results import WHERE
+from tclab.sweeps.store._rows import not_measured, table
 
 submitit = pytest.importorskip("submitit")
 _KNOWN = submitit.SlurmExecutor._valid_parameters()
@@ -143,10 +149,10 @@ def fake(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(slurm, "_LOOK_SECONDS", 0.01)
 
-    def rows_of(point, **options):
+    def point_rows(point, **options):
         return not_measured(point, "oom" if point.batch_size == 9 else "ok")
 
-    monkeypatch.setattr(sweeping, "rows_of", rows_of)
+    monkeypatch.setattr(local_executor, "point_rows", point_rows)
     return Fake(tmp_path)
 
 
@@ -190,6 +196,11 @@ def test_bad_options_are_named_before_anything_is_sent(fake, options, words):
     with pytest.raises(InputError, match=words):
         fake.sweep(points(1), **options)
     assert fake.submissions() == 0
+
+
+def test_every_option_of_sbatch_that_is_not_the_sweep_s_is_typed():
+    typed = set(SlurmOptions.__annotations__) - {"points_per_job", "poll_seconds"}
+    assert typed == _KNOWN - {"nodes", "ntasks_per_node", "job_name", "use_srun"}
 
 
 def test_an_executor_is_local_or_slurm_and_options_go_with_slurm(tmp_path):
@@ -265,12 +276,12 @@ def test_what_is_queued_is_not_sent_again_and_what_is_gone_is(fake):
 def test_a_job_whose_number_nobody_wrote_down_is_found_by_its_name(fake):
     wanted = points(2)
     fake.send(wanted)
-    tickets = Tickets(Results(fake.results))
-    for path in tickets.folder.glob("*.sent.json"):
-        name = path.name.removesuffix(".sent.json")
-        sent = tickets.sent(name)
+    submissions = Submissions(Results(fake.results))
+    for path in submissions.folder.glob("*.submission.json"):
+        name = path.name.removesuffix(".submission.json")
+        sent = submissions.submission(name)
         assert sent.job == f"1_{sent.index}"
-        tickets.note(name, Sent(sent.submission, sent.index))  # as it is while sbatch is asked
+        submissions.record_job(name, Submission(sent.submission, sent.index))  # as it is while sbatch is asked
     fake.all_are("PENDING")
     stop = threading.Event()
     stop.set()
@@ -487,11 +498,9 @@ def test_a_ticket_is_named_by_what_decides_its_rows(tmp_path, monkeypatch):
 def test_rows_of_an_earlier_version_of_the_user_s_own_code_are_not_kept(fake, tmp_path, monkeypatch):
     code = tmp_path / "own_sent.py"
     code.write_text(
-        "from tclab import masking\n\n@masking.register\n"
-        "class Own(masking.get('node_mask')):\n    name = 'own_sent'\n"
+        "from tclab import masking\n\n@masking.register\nclass Own(masking.get('node_mask')):\n    name = 'own_sent'\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._STRATEGIES))
     import own_sent  # noqa: F401
 
     try:
@@ -508,18 +517,18 @@ def test_rows_of_an_earlier_version_of_the_user_s_own_code_are_not_kept(fake, tm
 
 
 def test_tickets_are_written_whole_and_sending_again_forgets_what_landed(tmp_path):
-    tickets = Tickets(Results(tmp_path))
-    assert tickets.sent("a") is tickets.landed("a") is tickets.rows("a") is None
-    tickets.send("a", Sent("tclab-1", 0))
-    tickets.land("a", Landed("tclab-1", rows="x.parquet"))
-    tickets.note("a", Sent("tclab-1", 0, "5_0"))
-    assert tickets.sent("a") == Sent("tclab-1", 0, "5_0")
-    assert tickets.all_landed() == {"a"}
-    assert tickets.rows("a") is None  # named, and not there
-    tickets.send("a", Sent("tclab-2", 3))
-    assert tickets.all_landed() == set()
-    tickets.take_back("a")
-    assert tickets.sent("a") is None
+    submissions = Submissions(Results(tmp_path))
+    assert submissions.submission("a") is submissions.outcome("a") is submissions.rows("a") is None
+    submissions.record("a", Submission("tclab-1", 0))
+    submissions.record_outcome("a", JobOutcome("tclab-1", rows="x.parquet"))
+    submissions.record_job("a", Submission("tclab-1", 0, "5_0"))
+    assert submissions.submission("a") == Submission("tclab-1", 0, "5_0")
+    assert submissions.names_with_outcome() == {"a"}
+    assert submissions.rows("a") is None  # named, and not there
+    submissions.record("a", Submission("tclab-2", 3))
+    assert submissions.names_with_outcome() == set()
+    submissions.forget("a")
+    assert submissions.submission("a") is None
     assert not list(tmp_path.rglob(".writing-*"))
 
 
@@ -542,16 +551,16 @@ def test_ranks_that_failed_elsewhere_end_those_that_wait_for_them_and_those_that
             self.killed = threading.Event()
             self.kill = self.killed.set
 
-    monkeypatch.setenv(meeting.MEETING, str(tmp_path / "a.meeting"))
-    monkeypatch.setattr(running, "_OWN_WORDS_SECONDS", 0.1)
+    monkeypatch.setenv(RENDEZVOUS_FILE, str(tmp_path / "a.meeting"))
+    monkeypatch.setattr(machines, "_OWN_REASON_SECONDS", 0.1)
     waiting = Ranks()
-    with running._ending_with_others(waiting) as told:
-        meeting.fail("failed: rank 1 killed by SIGKILL")
+    with machines._ended_with_others(waiting, Rendezvous().failure) as told:
+        Rendezvous().publish_failure("failed: rank 1 killed by SIGKILL")
         assert waiting.killed.wait(60)
     assert told == ["failed: rank 1 killed by SIGKILL"]
-    monkeypatch.setattr(running, "_OWN_WORDS_SECONDS", 600)
+    monkeypatch.setattr(machines, "_OWN_REASON_SECONDS", 600)
     speaking = Ranks()
-    with running._ending_with_others(speaking) as told:
+    with machines._ended_with_others(speaking, Rendezvous().failure) as told:
         time.sleep(1.0)  # it has been seen by now
     assert told == []
     assert not speaking.killed.is_set()
@@ -580,39 +589,39 @@ def test_what_began_on_another_machine_is_told_as_it_was_said_there(tmp_path, mo
     (point,) = points(1, ranks=2, machines=2)
     lost = "failed: rank 0: RuntimeError: Connection closed by peer"
     killed = "failed: rank 1 killed by SIGKILL"
-    monkeypatch.setattr(running, "Launched", Ranks)
+    monkeypatch.setattr(machines, "RankGroup", Ranks)
     monkeypatch.setattr(Ranks, "says", lost)
     for own_fault, reason in ((False, killed), (True, lost)):
-        monkeypatch.setenv(meeting.MEETING, str(tmp_path / f"{own_fault}.meeting"))
+        monkeypatch.setenv(RENDEZVOUS_FILE, str(tmp_path / f"{own_fault}.meeting"))
         monkeypatch.setattr(Ranks, "own_fault", own_fault)
-        late = threading.Timer(1.0, meeting.fail, [killed])
+        late = threading.Timer(1.0, Rendezvous().publish_failure, [killed])
         late.start()
-        assert running.run_on_machines(point, 0) == reason
+        assert machines.run_on_machines(Request(point, {}, {})) == reason
         late.join()
-        assert meeting.over() == reason
+        assert Rendezvous().done() == reason
 
 
 def test_ranks_that_hang_end_when_the_first_machine_is_through(tmp_path, monkeypatch):
     (point,) = points(1, ranks=2, machines=2)
-    monkeypatch.setenv(meeting.MEETING, str(tmp_path / "a.meeting"))
-    monkeypatch.setattr(running, "Launched", Ranks)
-    monkeypatch.setattr(running, "_OWN_WORDS_SECONDS", 0.1)
-    other = threading.Thread(target=running.run_on_machines, args=(point, 1, "host:1"))
+    monkeypatch.setenv(RENDEZVOUS_FILE, str(tmp_path / "a.meeting"))
+    monkeypatch.setattr(machines, "RankGroup", Ranks)
+    monkeypatch.setattr(machines, "_OWN_REASON_SECONDS", 0.1)
+    other = threading.Thread(target=machines.lend_ranks, args=(point, 1))
     other.start()
-    assert meeting.over() is None
-    assert running.run_on_machines(point, 0) == []
+    assert Rendezvous().done() is None
+    assert machines.run_on_machines(Request(point, {}, {})) == []
     other.join(60)
     assert not other.is_alive()
-    assert meeting.over() == ""
-    assert meeting.failure() is None  # it was ended, and did not fail
+    assert Rendezvous().done() == ""
+    assert Rendezvous().failure() is None  # it was ended, and did not fail
 
 
 def test_rows_of_two_kinds_of_machine_are_warned_of(fake, monkeypatch):
-    def rows_of(point, **options):
+    def point_rows(point, **options):
         row = not_measured(point, "ok").to_pylist()[0]
         return table([{**row, "gpu": "A100" if point.batch_size == 1 else "H100"}])
 
-    monkeypatch.setattr(sweeping, "rows_of", rows_of)
+    monkeypatch.setattr(local_executor, "point_rows", point_rows)
     fake.send(points(2))
     fake.run("1_0")
     fake.run("1_1")
@@ -695,19 +704,19 @@ def test_a_point_on_several_machines_is_sent_to_as_many_and_is_not_run_on_one(fa
 
 
 def test_machines_meet_where_the_first_one_says(tmp_path, monkeypatch):
-    monkeypatch.setenv(meeting.MEETING, str(tmp_path / "a.meeting"))
+    monkeypatch.setenv(RENDEZVOUS_FILE, str(tmp_path / "a.meeting"))
     found = []
-    other = threading.Thread(target=lambda: found.append(meeting.called()))
+    other = threading.Thread(target=lambda: found.append(Rendezvous().endpoint()))
     other.start()
-    endpoint = meeting.call()
+    endpoint = Rendezvous().publish_endpoint()
     other.join(60)
     assert found == [endpoint]
     assert int(endpoint.rpartition(":")[2]) > 0
-    meeting.call_off()  # they have been called
-    assert meeting.called() == endpoint
-    assert meeting.failure() is None
-    meeting.fail("failed: rank 1 killed by SIGKILL")
-    assert meeting.failure() == "failed: rank 1 killed by SIGKILL"
-    monkeypatch.setenv(meeting.MEETING, str(tmp_path / "b.meeting"))
-    meeting.call_off()
-    assert meeting.called() is None
+    Rendezvous().publish_skip()  # they have been called
+    assert Rendezvous().endpoint() == endpoint
+    assert Rendezvous().failure() is None
+    Rendezvous().publish_failure("failed: rank 1 killed by SIGKILL")
+    assert Rendezvous().failure() == "failed: rank 1 killed by SIGKILL"
+    monkeypatch.setenv(RENDEZVOUS_FILE, str(tmp_path / "b.meeting"))
+    Rendezvous().publish_skip()
+    assert Rendezvous().endpoint() is None

@@ -71,8 +71,7 @@ def test_a_ledger_that_puts_a_delay_on_the_wrong_stage_fails_its_trials(clock):
     ]
     assert type(honest)(moved).share() == 0.0
     halved = [
-        type(trial)(trial.stage, 0.002, {"forward": 0.001}, {"forward": 0.0}, trial.pairs)
-        for trial in honest.trials
+        type(trial)(trial.stage, 0.002, {"forward": 0.001}, {"forward": 0.0}, trial.pairs) for trial in honest.trials
     ]
     assert type(honest)(halved).share() == 0.0
 

@@ -13,8 +13,8 @@ from tclab import InputError, masking
 from tclab.masking import Batch
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.timing import Ledger
-from tclab.timing.accounts import TOLERANCE
-from tclab.training import Batches, Step, lightning_module, loader, run_lightning, run_plain
+from tclab.timing._ledger_rows import TOLERANCE
+from tclab.training import Batches, Loader, Step, lightning_module, run_lightning, run_plain
 
 LOOPS = {"plain": run_plain, "lightning": run_lightning}
 SET_UPS = [("hetero_cell", "node_mask"), ("dango", "indices")]
@@ -31,7 +31,7 @@ def made(graph, model, strategy, **options):
 
 def batches(graph, strategy, number, size=3):
     data = Batches(masking.get(strategy)(graph), synthetic_perturbations(graph, number * size), size)
-    return loader(data, workers=0, pin_memory=False)
+    return Loader(data, workers=0, pin_memory=False)
 
 
 class Seen:
@@ -140,10 +140,10 @@ def test_a_mode_runs_what_it_names_and_nothing_else(monkeypatch, graph, mode, lo
 
 
 STAGES = {
-    "data": ["wait", "transfer"],
-    "empty": ["wait", "transfer", "loss", "backward", "optimizer"],
-    "model": ["wait", "transfer", "mask", "forward", "loss", "backward"],
-    "step": ["wait", "transfer", "mask", "forward", "loss", "backward", "clip", "optimizer"],
+    "data": ["data_wait", "transfer"],
+    "empty": ["data_wait", "transfer", "loss", "backward", "optimizer"],
+    "model": ["data_wait", "transfer", "mask", "forward", "loss", "backward"],
+    "step": ["data_wait", "transfer", "mask", "forward", "loss", "backward", "clip", "optimizer"],
 }
 STAGES["fixed_batch"] = STAGES["step"]
 AROUND = {"plain": [], "lightning": ["loop"]}  # what a loop itself does, around the stages from `transfer` on
@@ -160,7 +160,7 @@ class Told:
         iterator = iter(items)
         while True:
             self.stages.append([])
-            with self.stage("wait"):
+            with self.stage("data_wait"):
                 item = next(iterator, None)
             if item is None:
                 self.stages.pop()
@@ -192,7 +192,7 @@ def test_stages_are_told_in_their_order_and_one_that_does_not_run_is_not(graph, 
 
 def test_without_clipping_there_is_no_such_stage(graph):
     told = Told()
-    step = made(graph, "hetero_cell", "node_mask", clip=None, habits=("print_loss",))
+    step = made(graph, "hetero_cell", "node_mask", clip=None, overheads=("print_loss",))
     run_plain(step, batches(graph, "node_mask", 1), steps=1, ledger=told)
     assert [list(dict.fromkeys(stages)) for stages in told.stages] == [[*STAGES["step"][:-2], "optimizer", "log"]]
 
@@ -291,15 +291,15 @@ def test_too_few_batches_are_said_so(graph, loop):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_the_ledger_of_a_loop_closes(graph, loop):
+def test_the_ledger_of_a_loop_adds_up(graph, loop):
     for _ in range(3):  # a machine that stops us between two clocks is no fault of the ledger's, and rare
         with Ledger(cuda=False) as ledger:
             step = made(graph, "hetero_cell", "node_mask")
             LOOPS[loop](step, batches(graph, "node_mask", 5), steps=5, ledger=ledger)
         assert len(ledger) == 5
-        if ledger.closed():
+        if ledger.adds_up():
             break
-    assert ledger.closure["host"] == pytest.approx(1.0, abs=TOLERANCE), ledger.closure
+    assert ledger.accounted["host"] == pytest.approx(1.0, abs=TOLERANCE), ledger.accounted
     seconds = ledger.seconds()
     assert {stage: len(times) for stage, times in seconds.items()} == dict.fromkeys(
         [*STAGES["step"], *AROUND[loop], "other", "step"], 5
@@ -342,7 +342,7 @@ def test_raw_batches_cross_lightnings_transfer_in_a_trainer_of_ones_own(graph, m
         ({"clip": 0.0}, "clip is 0.0, expected a norm above 0, or None"),
         ({"accumulate": 0}, "accumulate is 0, expected 1 or more"),
         ({"loss": "dango"}, "unknown loss of hetero_cell 'dango'"),
-        ({"habits": ["item_loging"]}, "unknown habit 'item_loging'; did you mean 'item_logging'"),
+        ({"overheads": ["item_loging"]}, "unknown overhead 'item_loging'; did you mean 'item_logging'"),
     ],
 )
 def test_bad_options_of_a_step_are_one_clear_line(graph, options, words):
@@ -360,7 +360,7 @@ def test_hetero_cell_learns_a_planted_signal_from_mle_wass_supcr():
     scores = torch.stack([effect[row].sum() for row in rows]) / 3**0.5
     planted = Perturbations(Deletions.of(rows, num_nodes=nodes), scores)
     strategy = masking.get("node_mask")(graph)
-    data = [loaded.batch for loaded in loader(Batches(strategy, planted, 16), workers=0, pin_memory=False)]
+    data = [loaded.batch for loaded in Loader(Batches(strategy, planted, 16), workers=0, pin_memory=False)]
     train, unseen = data[:15], data[15:]
     step = made(graph, "hetero_cell", "node_mask", loss="mle_wass_supcr", learning_rate=3e-3)
 

@@ -10,7 +10,7 @@ import textwrap
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tclab
@@ -18,7 +18,6 @@ from tclab import masking
 from tclab.perturbation import (
     Deletions,
     Perturbations,
-    Store,
     StoredSamples,
     StoreSize,
     bar,
@@ -26,6 +25,7 @@ from tclab.perturbation import (
     planted_perturbations,
     synthetic_perturbations,
 )
+from tclab.perturbation._sample_store import Store
 
 GRAPH = tclab.CellGraph.synthetic(0.03)
 HEADER = {"encoding": "test", "graph": "a graph"}
@@ -49,7 +49,6 @@ def test_a_store_that_is_whole_is_not_written_again(tmp_path):
 
 
 @given(st.lists(st.integers(0, 9000), max_size=60))
-@settings(max_examples=40)
 def test_a_store_gives_back_what_was_put_in_and_is_no_larger_than_was_said(lengths):
     import tempfile
 
@@ -86,9 +85,9 @@ def test_whole_masks_of_the_real_dataset_are_805_gb_and_nothing_is_built_to_know
     assert str(size) == "332,313 samples, 805 GB (806 GB on disk)"
     three = synthetic_perturbations(graph, 3).deletions
     index = masking.get("stored_index")(graph)
-    lost = index.lost_by(three)
+    removed = index.removed_by(three)
     degrees = sum(network.incidence("gene").ptr.diff() for network in graph.networks.values())
-    assert index.store_size(three).value_bytes == 4 * (3 * 9 + int(degrees[lost["gene"].nodes].sum()))
+    assert index.store_size(three).value_bytes == 4 * (3 * 9 + int(degrees[removed["gene"].nodes].sum()))
 
 
 @pytest.mark.parametrize("name", ["stored_index", "stored_mask"])
@@ -222,9 +221,7 @@ def test_a_build_killed_with_9_goes_on_where_it_stopped(tmp_path):
         asked.append(sample)
         return values[sample]
 
-    store = build_store(
-        tmp_path / "s", value, size=size_of(values), header={"encoding": "test"}, progress=seen.append
-    )
+    store = build_store(tmp_path / "s", value, size=size_of(values), header={"encoding": "test"}, progress=seen.append)
     assert asked == list(range(done, 300))  # what was committed is not made again
     assert seen[0].kept == seen[0].done == done
     assert store.read(range(300), bytes) == values
@@ -307,7 +304,6 @@ def test_masks_of_another_graph_or_other_samples_are_refused(name, tmp_path):
 
 
 @given(data=st.data(), encoding=st.sampled_from(["lmdb", "json"]))
-@settings(max_examples=40)
 def test_stored_samples_are_those_in_memory(data, encoding):
     import tempfile
 

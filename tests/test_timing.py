@@ -8,7 +8,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tclab import timing
 from tclab.timing import Ledger, conditions, environment, syncs
+
+
+def test_every_public_name_is_listed_and_there():
+    assert set(timing.__all__) <= set(dir(timing))
+    for name in timing.__all__:
+        assert getattr(timing, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'rase'"):
+        timing.rase  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -86,7 +95,7 @@ def test_the_environment_says_what_is_missing_with_none():
 
 
 def test_the_commit_is_that_of_the_code_and_not_of_whoever_uses_it(root, tmp_path):
-    git = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    git = ["git", "-C", str(root), "log", "-1", "--format=%H", "--", "tclab"]  # the last that changed the package
     head = subprocess.run(git, capture_output=True, text=True)
     if head.returncode:
         pytest.skip("this is no git checkout")
@@ -122,7 +131,7 @@ def test_conditions_tell_what_the_machine_tells_and_none_for_the_rest(monkeypatc
     assert found["load"] >= 0
     if not torch.cuda.is_available():
         assert found["gpu_clock_mhz"] is None
-    monkeypatch.setattr(sys.modules["tclab.timing.conditions"], "_nvml", lambda: Nvml)
+    monkeypatch.setattr(sys.modules["tclab.timing._conditions"], "_nvml", lambda: Nvml)
     with_gpu = conditions()
     assert with_gpu.keys() == found.keys()
     assert with_gpu["gpu_clock_mhz"] == 1980
@@ -134,7 +143,7 @@ def test_conditions_tell_what_the_machine_tells_and_none_for_the_rest(monkeypatc
 
 
 def test_the_gpu_that_cuda_sees_is_the_one_that_is_looked_at(monkeypatch):
-    module = sys.modules["tclab.timing.conditions"]
+    module = sys.modules["tclab.timing._conditions"]
     asked = []
 
     class Listening(Nvml):
@@ -156,14 +165,14 @@ def test_the_gpu_that_cuda_sees_is_the_one_that_is_looked_at(monkeypatch):
 
 def groups(folder, monkeypatch, own, **files):
     """Have a process in the control group `own`; the files of each group are given by its path, / as __."""
-    module = sys.modules["tclab.timing.conditions"]
+    module = sys.modules["tclab.timing._conditions"]
     (folder / "own").write_text(f"1:cpu:/old\n0::{own}\n")
     for path, texts in files.items():
         group = folder / "groups" / path.strip("_").replace("__", "/")
         group.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (group / name).write_text(text)
-    monkeypatch.setattr(module, "_OWN_GROUP", folder / "own")
+    monkeypatch.setattr(module, "_PROCESS_GROUP", folder / "own")
     monkeypatch.setattr(module, "_GROUPS", folder / "groups")
     return module
 
@@ -187,7 +196,7 @@ def test_the_narrowest_limit_of_a_jobs_groups_holds(tmp_path, monkeypatch):
     assert module.memory_available_bytes() == conditions()["memory_available_bytes"] == 6 << 20
     assert environment()["memory_bytes"] == 8 << 20
     assert (conditions()["throttled_periods"], environment()["cpu_limit_cores"]) == (4, 1.5)
-    assert sys.modules["tclab.timing.environment"].usable_cores() == 1
+    assert sys.modules["tclab.timing._environment"].usable_cores() == 1
 
 
 def test_without_limits_the_machine_is_what_there_is(tmp_path, monkeypatch):
@@ -195,8 +204,8 @@ def test_without_limits_the_machine_is_what_there_is(tmp_path, monkeypatch):
     assert module.memory_limit_bytes() is module.cpu_limit_cores() is conditions()["throttled_periods"] is None
     if os.path.exists("/proc/meminfo"):
         assert module.memory_available_bytes() > 0
-    assert sys.modules["tclab.timing.environment"].cores_within(None, 2.0) is None
-    assert sys.modules["tclab.timing.environment"].cores_within(8, 0.5) == 1
+    assert sys.modules["tclab.timing._environment"].cores_within(None, 2.0) is None
+    assert sys.modules["tclab.timing._environment"].cores_within(8, 0.5) == 1
 
 
 def run(code):
@@ -205,13 +214,14 @@ def run(code):
     ).stdout.strip()
 
 
-@pytest.mark.parametrize("room", ["timing", "trace"])
-def test_a_room_that_stands_alone_loads_no_other(room):
+@pytest.mark.parametrize("package", ["timing", "trace"])
+def test_a_standalone_package_loads_no_other(package):
     loaded = run(f"""
-        import sys, tclab.{room}
-        heavy = ("torch_geometric", "altair", "ipywidgets", "pandas" if "{room}" == "timing" else "altair")
-        rooms = [m for m in sys.modules if m.startswith("tclab.") and not m.startswith("tclab.{room}")]
-        print([m for m in sys.modules if m.split(".")[0] in heavy] + rooms)
+        import sys, tclab.{package}
+        heavy = ("torch_geometric", "altair", "ipywidgets", "pandas" if "{package}" == "timing" else "altair")
+        parts = [m.split(".") for m in sys.modules]
+        packages = {{p[1] for p in parts if p[0] == "tclab" and len(p) > 1 and not p[1].startswith("_")}}
+        print([p for p in parts if p[0] in heavy] + sorted(packages - {{"errors", "{package}"}}))
     """)
     assert loaded == "[]"
 

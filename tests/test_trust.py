@@ -9,13 +9,13 @@ import textwrap
 
 import pandas as pd
 import pytest
+from synthetic_machine import SyntheticMachine
 
 import tclab
 from tclab import lab
-from tclab.lab.trust import pairs_against, winner_of
-from tclab.timing import Ledger, Pair, SpikeIn, race, race_cells
-from tclab.timing.spike import Trial
-from tclab.timing.synthetic import SyntheticMachine
+from tclab.lab.reports._race_tables import pairs_against, winner_of
+from tclab.timing import Ledger, Pair, race, race_cells
+from tclab.timing._spike_in import SpikeIn, Trial
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +32,12 @@ def data_of(chart):
 
 
 def test_a_race_is_told_against_one_of_its_arms(decided):
-    rows = {row["arm"]: row for row in data_of(lab.race_chart(decided.pairs, "edge_mask")) if "arm" in row}
+    rows = {row["arm"]: row for row in data_of(lab.charts.race_chart(decided.pairs, "edge_mask")) if "arm" in row}
     assert rows["node_mask"]["verdict"] == "FASTER"
     assert rows["node_mask"]["ratio"] == pytest.approx(0.5, rel=0.05)
     assert rows["gpu_filter"]["verdict"] in ("SAME", "UNDECIDED")
     assert rows["node_mask"]["low"] < rows["node_mask"]["ratio"] < rows["node_mask"]["high"]
-    words = lab.race_words(decided, "edge_mask")
+    words = lab.reports.race_findings(decided, "edge_mask")
     assert any(re.match(r"node_mask: FASTER, 0\.[45]\d* × the time of edge_mask \[", line) for line in words)
     assert "is claimed" in words[-1]
 
@@ -69,13 +69,13 @@ def test_the_winner_map_has_a_colour_for_what_is_open():
         pair("edge_mask", "node_mask", "SLOWER", "batch 2, 9 networks"),
         pair("edge_mask", "node_mask", "UNDECIDED", "batch 1, 9 networks"),
     ]
-    rows = data_of(lab.winner_map(pairs))
+    rows = data_of(lab.charts.winner_map(pairs))
     assert {(row["batch_size"], row["winner"], row["lead"]) for row in rows} == {
         (2, "node_mask", "2.0 ×"),
         (1, "undecided", ""),
     }
-    with pytest.raises(ValueError, match="cell 'mine' is named otherwise"):
-        lab.winner_map([pair("a", "b", "SAME", "mine")])
+    with pytest.raises(ValueError, match="cell is 'mine', expected a name such as"):
+        lab.charts.winner_map([pair("a", "b", "SAME", "mine")])
 
 
 def test_pairs_are_told_from_the_other_arms_side():
@@ -85,9 +85,9 @@ def test_pairs_are_told_from_the_other_arms_side():
 
 def test_the_card_has_everything_a_choice_rests_on(decided):
     rows = tclab.run(tclab.Point(scale=0.01, networks=1, steps=2, device="cpu"))
-    card = lab.race_card(pd.concat([rows, rows.assign(strategy="edge_mask")]), decided.pairs, "edge_mask")
+    card = lab.reports.race_card(pd.concat([rows, rows.assign(strategy="edge_mask")]), decided.pairs, "edge_mask")
     assert card.loc["node_mask", "verdict"] == "FASTER"
-    assert card.loc["node_mask", "gate"] == "passed"
+    assert card.loc["node_mask", "equivalence"] == "passed"
     assert card.loc["edge_mask", "time over edge_mask"] == "1 ×"
     assert {"host syncs", "kernels", "bytes of a batch", "peak memory"} <= set(card.columns)
 
@@ -100,11 +100,11 @@ def trial(stage, injected, back, found="forward"):
 def test_spikes_that_came_back_are_told_from_those_that_did_not():
     found = SpikeIn([trial("forward", 0.001, 0.00101), trial("forward", 0.002, 0.003), trial("forward", 0.0, 1e-6),
                      trial("forward", 0.0, 3e-6), trial("forward", 0.001, 0.001, found="other")])  # fmt: skip
-    shown = [row["found"] for row in data_of(lab.spike_chart(found)) if "found" in row]
+    shown = [row["found"] for row in data_of(lab.charts.spike_chart(found)) if "found" in row]
     assert shown == ["yes", "no", "no"]
-    assert "33%" in lab.spike_chart(found).to_dict()["title"]["text"]
-    table = lab.spike_table(found)
-    assert table.loc["forward", "came back"] == "33% of 3"
+    assert "33%" in lab.charts.spike_chart(found).to_dict()["title"]["text"]
+    table = lab.reports.spike_table(found)
+    assert table.loc["forward", "recovered"] == "33% of 3"
     assert table.loc["forward", "detection limit ms"] > 0
 
 
@@ -113,7 +113,7 @@ def test_a_ledgers_table_adds_up_by_timeline():
         for _ in ledger.steps(range(5)):
             with ledger.stage("forward"):
                 sum(range(10_000))
-    table = lab.ledger_table(ledger)
+    table = lab.reports.ledger_table(ledger)
     assert "transfer" not in table.loc["host"].index  # it was not seen
     assert sum(float(share.rstrip("%")) for share in table.loc["host", "share"]) == pytest.approx(100, abs=0.3)
 
@@ -121,13 +121,13 @@ def test_a_ledgers_table_adds_up_by_timeline():
 ELSEWHERE = """
     import json, sys
     from tclab import lab, sweeps, timing
-    from tclab.sweeps import results
+    from tclab.sweeps.store import _results as results
     results._machine = lambda: {"cpu": "another machine"}
     folder = sys.argv[1]
     rows = results.Results(folder + "/rows").frame()
-    pairs = lab.pairs_of(timing.samples_of(folder + "/race.jsonl"))
-    print(json.dumps([lab.stages(rows).to_dict(), lab.race_chart(pairs, "edge_mask").to_dict(),
-                      lab.findings(rows), [str(pair) for pair in pairs]]))
+    pairs = lab.reports.pairs_of(timing.read_samples(folder + "/race.jsonl"))
+    drawn = [lab.charts.stages_by_strategy(rows), lab.charts.race_chart(pairs, "edge_mask")]
+    print(json.dumps([*(chart.to_dict() for chart in drawn), lab.findings(rows), [str(pair) for pair in pairs]]))
 """
 
 
@@ -140,8 +140,8 @@ def test_every_figure_is_made_again_from_the_record_on_another_machine(tmp_path,
     machine = SyntheticMachine(5)
     arms = {name: machine.arm(name, 0.01) for name in ("edge_mask", "node_mask")}
     raced = race_cells({"one": arms}, budget_seconds=20, clock=machine.clock, record=tmp_path / "race.jsonl")
-    here = [lab.stages(rows).to_dict(), lab.race_chart(raced.pairs, "edge_mask").to_dict(), lab.findings(rows),
-            [str(pair) for pair in raced.pairs]]  # fmt: skip
+    drawn = [lab.charts.stages_by_strategy(rows), lab.charts.race_chart(raced.pairs, "edge_mask")]
+    here = [*(chart.to_dict() for chart in drawn), lab.findings(rows), [str(pair) for pair in raced.pairs]]
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "2"}
     there = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(ELSEWHERE), str(tmp_path)],

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tclab.timing import TimingError, settled
-from tclab.timing.warmup import mser, pettitt
+from tclab.errors import InputError
+from tclab.timing import steady_state
+from tclab.timing._warmup import mser, pettitt
 
 
 def series(n, seed=0, *, noise=0.03, memory=0.0, outliers=0.02):
@@ -21,14 +22,12 @@ def series(n, seed=0, *, noise=0.03, memory=0.0, outliers=0.02):
 
 
 def shares(make, number=200):
-    verdicts = [settled(make(seed)).verdict for seed in range(number)]
+    verdicts = [steady_state(make(seed)).verdict for seed in range(number)]
     return {verdict: verdicts.count(verdict) / number for verdict in ("steady", "not steady", None)}
 
 
 # of 40 steps that remember their last nine, no one can tell a drift from noise, so that pair is left out
-@pytest.mark.parametrize(
-    ("n", "memory"), [(40, 0.0), (40, 0.5), *((n, m) for n in (150, 400) for m in (0, 0.5, 0.8))]
-)
+@pytest.mark.parametrize(("n", "memory"), [(40, 0.0), (40, 0.5), *((n, m) for n in (150, 400) for m in (0, 0.5, 0.8))])
 def test_flat_noise_is_seldom_called_unsteady(n, memory):
     found = shares(lambda seed: series(n, seed, memory=memory))
     print(f"{n} steps, memory {memory}: {found}")
@@ -41,7 +40,7 @@ def test_slow_first_steps_are_left_out_and_little_more():
     for seed in range(20):
         steps = series(200, seed)
         steps[:30] *= 3
-        found = settled(steps)
+        found = steady_state(steps)
         assert found.verdict == "steady"
         begins.append(found.begin)
     assert min(begins) >= 28
@@ -56,9 +55,9 @@ def test_a_change_in_the_second_half_is_not_steady(change):
 
 def test_a_slow_decay_is_not_steady_until_it_has_ended():
     decay = 1 + np.exp(-np.arange(800) / 60)
-    early = [settled(series(100, seed) * decay[:100]).verdict for seed in range(30)]
+    early = [steady_state(series(100, seed) * decay[:100]).verdict for seed in range(30)]
     assert early.count("not steady") >= 27
-    late = [settled(series(800, seed) * decay) for seed in range(30)]
+    late = [steady_state(series(800, seed) * decay) for seed in range(30)]
     assert sum(found.verdict == "steady" for found in late) >= 20
     # the mean of what is kept is close to what the steps come down to
     for seed, found in enumerate(late):
@@ -74,12 +73,12 @@ def test_a_drift_without_end_is_not_steady():
 
 def test_what_is_real_but_below_a_percent_is_no_warm_up():
     steps = np.where(np.arange(400) < 300, 0.02, 0.0201) * (1 + 1e-5 * np.arange(400) % 7)
-    assert settled(steps).verdict == "steady"
+    assert steady_state(steps).verdict == "steady"
 
 
 @given(st.integers(0, 19))
 def test_too_few_steps_are_not_judged(n):
-    found = settled([0.02] * n)
+    found = steady_state([0.02] * n)
     assert found.verdict is None
     assert found.begin is None
     assert "at least 20" in found.why
@@ -88,7 +87,7 @@ def test_too_few_steps_are_not_judged(n):
 @given(st.integers(20, 300), st.integers(0, 1000))
 def test_the_steady_part_is_the_larger_half_and_is_steady_itself(n, seed):
     steps = series(n, seed)
-    found = settled(steps)
+    found = steady_state(steps)
     assert found.verdict in ("steady", "not steady")
     if found.verdict == "steady":
         assert 0 <= found.begin <= n / 2 + 5
@@ -99,24 +98,24 @@ def test_the_steady_part_is_the_larger_half_and_is_steady_itself(n, seed):
 @given(st.integers(0, 1000), st.floats(1e-6, 1e3))
 def test_units_do_not_matter(seed, factor):
     steps = series(120, seed)
-    assert settled(steps * factor) == settled(steps)
+    assert steady_state(steps * factor) == steady_state(steps)
 
 
 def test_counters_that_move_are_warm_up_whatever_the_clock_says():
     steps = [0.02 + 1e-6 * (i % 3) for i in range(100)]
-    assert settled(steps).verdict == "steady"
-    moving = settled(steps, segments=list(range(100)))
+    assert steady_state(steps).verdict == "steady"
+    moving = steady_state(steps, segments=list(range(100)))
     assert moving.verdict == "not steady"
     assert "allocator segments last changed only at step 99" in moving.why
-    compiled = settled(steps, compiles=[0] * 30 + [1] * 70)
+    compiled = steady_state(steps, compiles=[0] * 30 + [1] * 70)
     assert compiled.verdict == "steady"
     assert compiled.begin >= 30
-    assert settled(steps, primed=8).begin >= 8
-    assert settled(steps, primed=60).verdict == "not steady"
-    with pytest.raises(TimingError, match="compiles: 3 counts for 100 steps"):
-        settled(steps, compiles=[1, 2, 3])
-    with pytest.raises(TimingError, match="times above 0"):
-        settled([0.0] * 50)
+    assert steady_state(steps, primed=8).begin >= 8
+    assert steady_state(steps, primed=60).verdict == "not steady"
+    with pytest.raises(InputError, match="compiles: 3 counts for 100 steps"):
+        steady_state(steps, compiles=[1, 2, 3])
+    with pytest.raises(InputError, match="times above 0"):
+        steady_state([0.0] * 50)
 
 
 def test_pettitt_finds_the_place_and_its_p_is_no_smaller_than_it_should_be():

@@ -9,22 +9,33 @@ from stage_rows import every_mode, point_rows
 from test_compare import rows as framed
 from test_compare import step
 from test_cost_model import SEEN, UNSEEN, made_up
-from test_lab_habits import loads, rounds_of
+from test_lab_overheads import loads, rounds_of
 from test_scaling import stages_of
 from test_scaling import step as of_ranks
 from test_trust import pair, trial
 
 import tclab
-from tclab import lab, sweeps, timing
-from tclab.lab.colours import STAGE_COLOURS
-from tclab.lab.timeline import CATEGORY_COLOURS
-from tclab.sweeps import Ceilings, beside_measured, fit_costs
-from tclab.sweeps.measured_on import this_machine
-from tclab.timing import FASTER, UNDECIDED, Pair, SpikeIn, environment
+from tclab import case_study, lab, sweeps, timing
+from tclab.lab.charts._style import STAGE_COLOURS
+from tclab.lab.charts._trace_charts import CATEGORY_COLOURS
+from tclab.sweeps.analysis._machine_label import this_machine, where_measured
+from tclab.sweeps.predict import Ceilings, beside_measured, fit_costs
+from tclab.timing import FASTER, UNDECIDED, Pair, environment
+from tclab.timing._spike_in import SpikeIn
 from tclab.trace import CATEGORIES
 
 MADE_UP = "cpu · 2 cores · Made Up"  # the machine of rows that were made by hand
-NOT_MEASURED = {"epoch_steps": "arithmetic, nothing measured", "mask_picture": "a drawing"}
+NOT_MEASURED = {
+    "steps_per_epoch_chart": "arithmetic, nothing measured",
+    "mask_picture": "a drawing",
+    "sweep_chart": "one of the others",
+    **dict.fromkeys(("size_chart", "degree_chart", "overlap_chart", "reach_chart"), "of a graph"),
+    **{
+        name: "of a trace, whose machine a trace does not name"
+        for name in lab.charts.__all__
+        if name.startswith("trace_")
+    },
+}
 
 
 def modes():
@@ -36,9 +47,7 @@ def ranks():
 
 
 def grid():
-    return framed(
-        *[step(s, batch_size=b, networks=n) for s in ("node_mask", "dense") for b in (1, 2) for n in (1, 2)]
-    )
+    return framed(*[step(s, batch_size=b, networks=n) for s in ("node_mask", "dense") for b in (1, 2) for n in (1, 2)])
 
 
 def ledger():
@@ -63,39 +72,46 @@ def kernels():
     return pd.DataFrame({**lines, "share": [0.5, 0.1]})
 
 
+def wrong_figure():
+    parts = pd.DataFrame({"side": ["wrong", "right"], "bar": "a model", "part": "a step", "seconds": [2.0, 1.0]})
+    return case_study.Figure("2", "", "", "", 2.0, 1.0, "", parts)
+
+
 def published(root):
-    return lab.published_figures(root / "data_samples" / "published_measurements.csv")
+    return case_study.published_figures(root / "data_samples" / "published_measurements.csv")
 
 
 OF_ROWS = {
-    "accumulation": lambda _: lab.accumulation(ranks()),
-    "advice_chart": lambda _: lab.advice_chart(tclab.advise(framed(step("edge_mask", 1.0), step("node_mask")))),
-    "bytes_per_batch": lambda _: lab.bytes_per_batch(grid()),
-    "comparison_chart": lambda _: lab.comparison_chart(tclab.compare(grid(), grid())),
-    "cost_of_habits": lambda _: lab.cost_of_habits(framed(*rounds_of("isnan_checks", 1.5, 2))),
-    "exchange": lambda _: lab.exchange(ranks()),
-    "ratios_beside_published": lambda root: lab.ratios_beside_published(modes(), published(root)),
-    "speed_up": lambda _: lab.speed_up(ranks(), ranks()),
-    "stage_spread": lambda _: lab.stage_spread(modes()),
-    "stages": lambda _: lab.stages(framed(*point_rows("node_mask"))),
-    "step_stages": lambda _: lab.step_stages(modes()),
-    "throughput_by_batch_size": lambda _: lab.throughput_by_batch_size(grid()),
-    "throughput_by_networks": lambda _: lab.throughput_by_networks(grid()),
-    "throughput_by_strategy": lambda _: lab.throughput_by_strategy(grid()),
-    "time_against_bytes": lambda _: lab.time_against_bytes(framed(*loads("node_mask", lambda n: 0.1 * n, 1000))),
+    "accumulation": lambda _: lab.charts.accumulation(ranks()),
+    "advice_chart": lambda _: lab.charts.advice_chart(tclab.advise(framed(step("edge_mask", 1.0), step("node_mask")))),
+    "bytes_per_batch": lambda _: lab.charts.bytes_per_batch(grid()),
+    "comparison_chart": lambda _: lab.charts.comparison_chart(tclab.compare(grid(), grid())),
+    "overhead_costs_chart": lambda _: case_study.overhead_costs_chart(framed(*rounds_of("isnan_checks", 1.5, 2))),
+    "exchange_shares": lambda _: lab.charts.exchange_shares(ranks()),
+    "published_ratios_chart": lambda root: case_study.published_ratios_chart(modes(), published(root)),
+    "speed_up": lambda _: lab.charts.speed_up(ranks(), ranks()),
+    "stage_quartiles": lambda _: lab.charts.stage_quartiles(modes()),
+    "stages_by_strategy": lambda _: lab.charts.stages_by_strategy(framed(*point_rows("node_mask"))),
+    "stages_by_mode": lambda _: lab.charts.stages_by_mode(modes()),
+    "throughput_by_batch_size": lambda _: lab.charts.throughput_by_batch_size(grid()),
+    "throughput_by_networks": lambda _: lab.charts.throughput_by_networks(grid()),
+    "throughput_by_strategy": lambda _: lab.charts.throughput_by_strategy(grid()),
+    "time_against_bytes": lambda _: lab.charts.time_against_bytes(framed(*loads("node_mask", lambda n: 0.1 * n, 1000))),
 }  # fmt: skip
 OF_THIS_MACHINE = {
-    "break_even_chart": lambda **where: lab.break_even_chart(costs(), [16, 64], deleted_share=0.01, **where),
-    "epoch_chart": lambda **where: lab.epoch_chart(epochs(), **where),
-    "held_out_chart": lambda **where: lab.held_out_chart(
+    "break_even_chart": lambda **where: lab.charts.break_even_chart(costs(), [16, 64], deleted_share=0.01, **where),
+    "epoch_chart": lambda **where: lab.charts.epoch_chart(epochs(), **where),
+    "held_out_chart": lambda **where: lab.charts.held_out_chart(
         *beside_measured(costs().predict(UNSEEN), made_up(UNSEEN)), **where),
-    "largest_batches_chart": lambda **where: lab.largest_batches_chart(
-        [sweeps.LargestBatch(tclab.Point(device="cpu"), 12, 10, 10**9, {12: "ok"})], **where),
-    "ledger_chart": lambda **where: lab.ledger_chart(ledger(), **where),
-    "race_chart": lambda **where: lab.race_chart([pair("a", "b", "FASTER")], "b", **where),
-    "roofline_chart": lambda **where: lab.roofline_chart(kernels(), Ceilings(1e9, 1e11), **where),
-    "spike_chart": lambda **where: lab.spike_chart(SpikeIn([trial("forward", 0.001, 0.00101)]), **where),
-    "winner_map": lambda **where: lab.winner_map([pair("a", "b", "FASTER", "batch 1, 2 networks")], **where),
+    "largest_batches_chart": lambda **where: lab.charts.largest_batches_chart(
+        [sweeps.predict.LargestBatch(tclab.Point(device="cpu"), 12, 10, 10**9, {12: "ok"})], **where),
+    "ledger_chart": lambda **where: lab.charts.ledger_chart(ledger(), **where),
+    "race_chart": lambda **where: lab.charts.race_chart([pair("a", "b", "FASTER")], "b", **where),
+    "roofline_chart": lambda **where: lab.charts.roofline_chart(kernels(), Ceilings(1e9, 1e11), **where),
+    "spike_chart": lambda **where: lab.charts.spike_chart(SpikeIn([trial("forward", 0.001, 0.00101)]), **where),
+    "wrong_figure_parts": lambda **where: case_study.wrong_figure_parts(wrong_figure(), **where),
+    "wrong_figures_chart": lambda **where: case_study.wrong_figures_chart([wrong_figure()], **where),
+    "winner_map": lambda **where: lab.charts.winner_map([pair("a", "b", "FASTER", "batch 1, 2 networks")], **where),
 }  # fmt: skip
 
 
@@ -122,14 +138,12 @@ def test_a_chart_of_what_was_measured_here_names_this_machine_or_what_it_is_told
 
 
 def test_no_public_chart_is_left_out():
-    returned = {name: str(getattr(getattr(lab, name), "__annotations__", {}).get("return")) for name in lab.__all__}
-    made = {name for name, kind in returned.items() if kind == "Any" or "alt." in kind or name.endswith("_chart")}
-    assert made == {*OF_ROWS, *OF_THIS_MACHINE, *NOT_MEASURED}
+    assert set(lab.charts.__all__) == {*OF_ROWS, *OF_THIS_MACHINE, *NOT_MEASURED}
 
 
 def test_two_machines_of_a_comparison_are_both_named():
     found = tclab.compare(framed(step()), framed(step(cpu="Other", seconds=0.05)), names=("old", "new"))
-    assert titles(lab.comparison_chart(found))[1:3] == [f"old: {MADE_UP}", "new: cpu · 2 cores · Other"]
+    assert titles(lab.charts.comparison_chart(found))[1:3] == [f"old: {MADE_UP}", "new: cpu · 2 cores · Other"]
     assert found.where == (MADE_UP, "cpu · 2 cores · Other")
 
 
@@ -138,7 +152,7 @@ def test_this_machine_is_named_as_rows_name_theirs():
     here = environment()
     assert this_machine() == f"{here['cores']} cores · {here['cpu']}"
     rows = framed(step(cpu=here["cpu"], cores=here["cores"]))
-    assert this_machine("cpu") == sweeps.measured_on.where_measured(rows)
+    assert this_machine("cpu") == where_measured(rows)
 
 
 def test_advice_that_was_measured_and_is_undecided_is_hollow_and_says_so():
@@ -146,7 +160,7 @@ def test_advice_that_was_measured_and_is_undecided_is_hollow_and_says_so():
         timing.Suggestion(name, "", 0.5, None, "model", measured=Pair("changed", "now", verdict, "", ratio=0.9))
         for name, verdict in (("one", FASTER), ("two", UNDECIDED))
     ]
-    spec = lab.advice_chart(timing.Advice("of a test", tuple(made), where="there")).to_dict()
+    spec = lab.charts.advice_chart(timing.Advice("of a test", tuple(made), where="there")).to_dict()
     assert spec["title"]["subtitle"][0].startswith("there · ")
     lines = [line for data in spec["datasets"].values() for line in data if line.get("kind") == "measured"]
     assert {line["change"]: line["word"] for line in lines} == {"one": "", "two": "undecided"}
@@ -158,21 +172,21 @@ def test_advice_that_was_measured_and_is_undecided_is_hollow_and_says_so():
 @pytest.mark.parametrize("gamma", [[-3.0, -2.0, -1.0], [-1.0, 0.001, 0.2], [1.0, 1.1, 1.2]])
 def test_the_break_even_line_lies_within_its_band_whatever_its_sign(gamma):
     draws = pd.DataFrame({"alpha": [0.0] * 3, "beta": [1.0] * 3, "gamma": gamma, "delta": [0.004] * 3})
-    model = sweeps.CostModel(draws.median().to_dict(), draws)
-    chart = lab.break_even_chart(model, [1, 8, 64], deleted_share=0.005)
+    model = sweeps.predict.CostModel(draws.median().to_dict(), draws)
+    chart = lab.charts.break_even_chart(model, [1, 8, 64], deleted_share=0.005)
     drawn = [line for data in chart.to_dict()["datasets"].values() for line in data if "low" in line]
     assert len(drawn) == 3
     assert all(0 <= line["low"] <= line["p"] <= line["high"] for line in drawn)
-    words = lab.break_even_words(model, [1, 8, 64], 0.005)
+    words = lab.reports.break_even_finding(model, [1, 8, 64], 0.005)
     assert titles(chart)[-1].split("removed, ")[1] == words.split("are removed: ")[1].rstrip(".")
 
 
 def test_the_title_of_the_break_even_chart_says_what_is_undecided():
     draws = pd.DataFrame({"alpha": [0.0] * 3, "beta": [1.0] * 3, "gamma": [0.0, 0.1, 0.2], "delta": [0.004] * 3})
-    model = sweeps.CostModel(draws.median().to_dict(), draws)
-    said = titles(lab.break_even_chart(model, [1, 10], deleted_share=0.005))
+    model = sweeps.predict.CostModel(draws.median().to_dict(), draws)
+    said = titles(lab.charts.break_even_chart(model, [1, 10], deleted_share=0.005))
     assert "undecided at 10 features" in said[-1]
-    assert len(titles(lab.break_even_chart(model, [1, 10]))) == 2
+    assert len(titles(lab.charts.break_even_chart(model, [1, 10]))) == 2
 
 
 def test_a_stage_has_one_colour_in_ledgers_and_in_traces():

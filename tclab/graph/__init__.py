@@ -1,21 +1,8 @@
-"""What is perturbed: one large graph of typed nodes and named networks."""
+"""The graph: `CellGraph`, nodes by type with named networks; its variants, degrees and synthetic cells."""
 
-from tclab.graph.cell_graph import CellGraph, Metabolism, chosen
-from tclab.graph.folder import keep_graph
-from tclab.graph.merge import VARIANTS, merged, variant_of
-from tclab.graph.network import Network, Rows
-from tclab.graph.synthetic import NETWORK_SIZES, synthetic_graph
+from tclab.graph._cell_graph import CellGraph, Metabolism, keep_graph
+from tclab.graph._network import Network
+from tclab.graph._synthetic_graph import NETWORK_SIZES
+from tclab.graph._variants import merged, variant_of
 
-__all__ = [
-    "NETWORK_SIZES",
-    "VARIANTS",
-    "CellGraph",
-    "Metabolism",
-    "Network",
-    "Rows",
-    "chosen",
-    "keep_graph",
-    "merged",
-    "synthetic_graph",
-    "variant_of",
-]
+__all__ = ["NETWORK_SIZES", "CellGraph", "Metabolism", "Network", "keep_graph", "merged", "variant_of"]

@@ -1,11 +1,10 @@
-"""Which kernel is fastest here for a graph, a batch size, a dtype and a device: timed once, and kept."""
+"""The kernels that are fastest on this machine for a graph, batch size, dtype and device: timed once and stored."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -15,27 +14,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tclab import __version__
+from tclab._io import atomic_write
+from tclab._version import __version__
 from tclab.graph import CellGraph, Network
-from tclab.message_passing import SharedView, View
-from tclab.message_passing.order import Order
-from tclab.message_passing.shared import dense_sum, link_of
-from tclab.message_passing.spmm import least_seconds
-from tclab.message_passing.sums import shared_sums
+from tclab.message_passing import SharedView, View, layerwise
+from tclab.message_passing._row_layout import Order
+from tclab.message_passing._shared_view import dense_sum, link_of
+from tclab.message_passing.kernels._shared_sums import shared_sums
+from tclab.message_passing.kernels._spmm import least_seconds
 from tclab.perturbation import Deletions, synthetic_perturbations
-from tclab.timing import environment
+from tclab.timing._environment import fingerprint
 
 WIDTH = 64  # features a row, as in both models' published configurations
 _COLUMNS = 256  # at most so many are timed: the kernels' order does not change beyond
 _SAMPLES = 8  # at most so many samples are timed
-DELETED = 3  # nodes a sample, unless said
+DELETED = 3  # nodes that a sample deletes, by default
 _DEPTH = 3  # layers, as in both configurations of HeteroCell
 _SPARSEST = 200  # where a dense product does more than so many times the work, it is not timed
-# what another machine, or another version, would answer differently
-_OF_THE_MACHINE = (
-    "cpu", "cores", "cpu_limit_cores", "threads", "gpu", "cuda", "torch", "allocator_settings", "tclab", "kernels",
-)  # fmt: skip
-_KERNELS = 3  # one more where a kernel that is timed is another than before
+_KERNELS = 3  # raise it when a kernel that is timed changes: stored choices are then timed again
 
 
 @dataclass(frozen=True)
@@ -46,8 +42,8 @@ class Choice:
 
     - `dense`: the networks whose sums are dense products; the others' are sparse ones.
     - `delta`: carry what differs from the wild type through the first layers.
-    - `seconds`: what was timed: kernel → the least of a few calls, forward and backward; `None` for a
-      choice that was set by hand.
+    - `seconds`: kernel → the shortest of a few calls, forward and backward; `None` for a choice that was set by
+      hand.
     """
 
     dense: tuple[str, ...] = ()
@@ -66,16 +62,16 @@ class Choice:
 
 
 def cache_path() -> Path:
-    """Return where choices are kept: `fastest.json` in `TCLAB_CACHE`, or in the user's cache folder."""
+    """Return the file of stored choices: `fastest.json` in `TCLAB_CACHE`, or in the user's cache folder."""
     folder = os.environ.get("TCLAB_CACHE")
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return (Path(folder) if folder else home / "tclab") / "fastest.json"
 
 
-def _kept() -> dict[str, Any]:
+def _stored() -> dict[str, Any]:
     try:
         found = json.loads(cache_path().read_text())
-    except (OSError, ValueError):  # not there, or half of it: it is made again
+    except (OSError, ValueError):  # missing or damaged: it is written again
         return {}
     if not isinstance(found, dict):
         return {}
@@ -83,7 +79,7 @@ def _kept() -> dict[str, Any]:
 
 
 def _choice_of(found: Any) -> Choice | None:
-    """Return the choice that a file holds; `None` for what another version wrote."""
+    """Return the choice of a file's entry; `None` for an entry of another version."""
     try:
         return Choice.from_dict(found)
     except (TypeError, KeyError):
@@ -91,7 +87,7 @@ def _choice_of(found: Any) -> Choice | None:
 
 
 def cache_stamp() -> int | None:
-    """Return what changes whenever a choice is kept; `None` where none is."""
+    """Return the file's modification time, which changes with every stored choice; `None` where there is no file."""
     try:
         return cache_path().stat().st_mtime_ns
     except OSError:
@@ -99,10 +95,9 @@ def cache_stamp() -> int | None:
 
 
 def _keys(graph: CellGraph, batch_size: int, dtype: str, device: str, deleted: int, width: int) -> tuple[str, str]:
-    """Return the machine's key and that of what is asked; threads come from the environment, as workers have 1."""
-    here = {**environment(), "threads": os.environ.get("OMP_NUM_THREADS"), "tclab": __version__}
-    here["kernels"] = _KERNELS
-    machine = json.dumps({name: here[name] for name in _OF_THE_MACHINE}, sort_keys=True)
+    """Return the key of the machine and the key of the question."""
+    here = {**fingerprint("process"), "tclab": __version__, "kernels": _KERNELS}
+    machine = json.dumps(here, sort_keys=True)
     shape = hashlib.sha256(graph.fingerprint().encode()).hexdigest()[:12]
     sizes = f"{deleted} deleted, width {width}, batch {batch_size}, {dtype}, {device}"
     return machine, f"graph {shape}, {len(graph.networks)} networks, {sizes}"
@@ -111,9 +106,9 @@ def _keys(graph: CellGraph, batch_size: int, dtype: str, device: str, deleted: i
 def kept_choice(
     graph: CellGraph, batch_size: int, dtype: str, device: str, *, deleted: int = DELETED, width: int = WIDTH
 ) -> Choice | None:
-    """Return what was found, or set, for this machine; `None` where nothing was."""
+    """Return the stored choice for this machine, timed or set by hand; `None` where there is none."""
     machine, asked = _keys(graph, batch_size, dtype, device, deleted, width)
-    return _choice_of(_kept().get(machine, {}).get(asked))
+    return _choice_of(_stored().get(machine, {}).get(asked))
 
 
 def keep_choice(
@@ -126,25 +121,22 @@ def keep_choice(
     deleted: int = DELETED,
     width: int = WIDTH,
 ) -> None:
-    """Keep a choice in place of the one that is there, found or set by hand.
+    """Store a choice for this machine in place of the one that is there.
 
-    A folder that cannot be written is no error: it is timed again the next time.
+    A folder that cannot be written is no error: the kernels are timed again the next time.
     """
     machine, asked = _keys(graph, batch_size, dtype, device, deleted, width)
-    every = _kept()
+    every = _stored()
     every.setdefault(machine, {})[asked] = asdict(choice)
     path = cache_path()
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-        with os.fdopen(handle, "w") as file:
-            json.dump(every, file, indent=1)
-        os.replace(temporary, path)  # whole or not at all, whoever else writes
+        atomic_write(path, json.dumps(every, indent=1))
 
 
 def print_choices() -> None:
-    """Print every choice that is kept, machine by machine."""
-    for machine, asked in _kept().items():
+    """Print every stored choice, machine by machine."""
+    for machine, asked in _stored().items():
         print(", ".join(f"{name} {value}" for name, value in json.loads(machine).items() if value is not None))
         for what, found in asked.items():
             print(f"  {what}: {_choice_of(found) or 'of another version'}")
@@ -160,11 +152,11 @@ def calibrated(
     deleted: int = DELETED,
     width: int = WIDTH,
 ) -> Choice:
-    """Return the choice that is kept, or time the kernels and keep what is found.
+    """Return the stored choice, or time the kernels and store the fastest.
 
     **Arguments:**
 
-    - `dtype`: as `Point` has it. `device`: "cpu" or "cuda".
+    - `dtype`: by name, as in `Point`. `device`: "cpu" or "cuda".
     - `deleted`: nodes that a sample deletes. `width`: features a row.
     - `delta`: from the graph on the device, deletions and the dense networks to the view that carries differences.
     """
@@ -203,7 +195,7 @@ def _timed(
     x = torch.randn(graph.num_nodes[graph.deleted_type], width, device=device).to(dtype).requires_grad_()
     differences = delta(graph, deletions, dense)
     assert isinstance(differences, SharedView)
-    shared = SharedView(graph, differences.lost, dense=dense)
+    shared = SharedView(graph, differences.removed, dense=dense)
     views = {"delta": _Layers(differences, x), "shared": _Layers(shared, x)}
     calls: dict[str, Callable[[], object]] = {name: _both_ways(layers, x) for name, layers in views.items()}
     seconds |= least_seconds(calls, rounds=3)
@@ -247,10 +239,11 @@ class _Layers:
         (view,) = self.view.with_wild_type()
         names = list(view.graph.networks)
         weights = [self.x.new_ones(1)] * len(names)
-        x = view.begin(self.x)
+        rows = layerwise(view)
+        x = rows.begin(self.x)
         for _ in range(_DEPTH):
-            x = view.convolved_sum(names, x, [_row_wise] * len(names), self_weights=weights) / len(names)
-        return view.complete(x)
+            x = rows.convolved_sum(names, x, [_row_wise] * len(names), self_weights=weights) / len(names)
+        return rows.complete(x)
 
 
 def _row_wise(x: Tensor) -> Tensor:

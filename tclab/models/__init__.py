@@ -1,16 +1,14 @@
-"""The two models that the lab compares, their parts and their losses."""
+"""The models Dango and HeteroCell, their losses, and the registry of models by name."""
 
-from tclab.models.dango import Dango, DangoOutput
-from tclab.models.hetero_cell import HeteroCell, HeteroCellOutput
-from tclab.models.hyper_sagnn import HyperSAGNN
-from tclab.models.losses import DangoLoss, log_cosh
-from tclab.models.mle_wass_supcr import CircularBuffer, MleWassSupCR
-from tclab.models.peers import Peers
-from tclab.models.registry import Loss, ModelKind, get, loss_names, names, register
-from tclab.models.sup_cr import sup_cr
+from tclab.models._dango import Dango, DangoOutput
+from tclab.models._hetero_cell import HeteroCell, HeteroCellOutput
+from tclab.models._hyper_sagnn import HyperSAGNN
+from tclab.models._losses import DangoLoss, log_cosh
+from tclab.models._mle_wass_supcr import MleWassSupCR, sup_cr
+from tclab.models._model_registry import Loss, ModelKind, get, names, register
+from tclab.models._peers import Peers
 
 __all__ = [
-    "CircularBuffer",
     "Dango",
     "DangoLoss",
     "DangoOutput",
@@ -23,7 +21,6 @@ __all__ = [
     "Peers",
     "get",
     "log_cosh",
-    "loss_names",
     "names",
     "register",
     "sup_cr",

@@ -1,35 +1,29 @@
-"""Which nodes are deleted, and the score: samples, and stores of encoded samples."""
+"""Perturbations: `Deletions` with their scores, synthetic samples, and stores of encoded samples."""
 
-from tclab.perturbation.build import Building, Progress, StoreSize, bar, build_store
-from tclab.perturbation.dataset import (
+from tclab.perturbation._build_store import Progress, StoreSize, bar, build_store
+from tclab.perturbation._dataset import (
     Perturbations,
     Samples,
-    Split,
     planted_perturbations,
     split,
+    steps_per_epoch,
     synthetic_perturbations,
 )
-from tclab.perturbation.deletions import Deletions, Int64s, ranges
-from tclab.perturbation.store import Store
-from tclab.perturbation.stored import STORES, StoredSamples, stored
+from tclab.perturbation._deletions import Deletions, removed_by
+from tclab.perturbation._stored_samples import StoredSamples
 
 __all__ = [
-    "STORES",
-    "Building",
     "Deletions",
-    "Int64s",
     "Perturbations",
     "Progress",
     "Samples",
-    "Split",
-    "Store",
     "StoreSize",
     "StoredSamples",
     "bar",
     "build_store",
     "planted_perturbations",
-    "ranges",
+    "removed_by",
     "split",
-    "stored",
+    "steps_per_epoch",
     "synthetic_perturbations",
 ]

@@ -1,25 +1,26 @@
 """Public files of the yeast cell: a function for each format, and `read_folder` for a folder of them."""
 
-from tclab.readers.bigg_json import bigg_json
-from tclab.readers.biogrid import biogrid
-from tclab.readers.costanzo import costanzo
-from tclab.readers.edge_list import edge_list
-from tclab.readers.errors import ReadError
-from tclab.readers.folder import read_folder
-from tclab.readers.genes import Genes
-from tclab.readers.kuzmin import kuzmin, kuzmin_fitness
-from tclab.readers.metabolic_model import MetabolicModel, Reaction, metabolism_of
-from tclab.readers.report import FolderReport, Report
-from tclab.readers.sbml import sbml
-from tclab.readers.screen import Screen
-from tclab.readers.sga_pipeline import sga_digenic, sga_trigenic
-from tclab.readers.sgd_features import sgd_features, sgd_gene_names
-from tclab.readers.sgd_regulation import sgd_regulation
-from tclab.readers.string_dango import dango_genes, string_dango
-from tclab.readers.string_links import string_links
-from tclab.readers.tflink import tflink, tflink_targets
-from tclab.readers.yeast_gem import yeast_gem_txt, yeast_gem_yml
-from tclab.readers.yeastract import yeastract, yeastract_matrix, yeastract_names, yeastract_pairs
+from tclab.readers._bigg_json import bigg_json
+from tclab.readers._biogrid import biogrid
+from tclab.readers._costanzo import costanzo
+from tclab.readers._edge_list import edge_list
+from tclab.readers._gene_names import Genes
+from tclab.readers._kuzmin import kuzmin, kuzmin_fitness
+from tclab.readers._metabolic_model import MetabolicModel, Reaction, metabolism_of
+from tclab.readers._read_folder import read_folder
+from tclab.readers._read_perturbations import ScreenPerturbations, ScreenReport, read_perturbations
+from tclab.readers._read_report import FolderReport, Report
+from tclab.readers._sbml import sbml
+from tclab.readers._screen import Screen
+from tclab.readers._sga_pipeline import sga_digenic, sga_trigenic
+from tclab.readers._sgd_features import sgd_features, sgd_gene_names
+from tclab.readers._sgd_regulation import sgd_regulation
+from tclab.readers._source import ReadError
+from tclab.readers._string_dango import dango_genes, string_dango
+from tclab.readers._string_links import string_links
+from tclab.readers._tflink import tflink, tflink_targets
+from tclab.readers._yeast_gem import yeast_gem_txt, yeast_gem_yml
+from tclab.readers._yeastract import yeastract, yeastract_matrix, yeastract_names, yeastract_pairs
 
 __all__ = [
     "FolderReport",
@@ -29,6 +30,8 @@ __all__ = [
     "ReadError",
     "Report",
     "Screen",
+    "ScreenPerturbations",
+    "ScreenReport",
     "bigg_json",
     "biogrid",
     "costanzo",
@@ -38,6 +41,7 @@ __all__ = [
     "kuzmin_fitness",
     "metabolism_of",
     "read_folder",
+    "read_perturbations",
     "sbml",
     "sga_digenic",
     "sga_trigenic",

@@ -1,7 +1,7 @@
-"""Where a step's time goes, which of two is faster, and what to believe: clocks for any training loop.
+"""Clocks for any training loop: where a step's time goes, which of two is faster, and how far to trust the figures.
 
-The ledger, races and their verdicts, spike-in, host syncs, peak memory, the machine. It knows nothing of graphs and
-imports none of tclab's rooms, so anyone can use it around a loop of their own. What needs torch loads it late.
+It knows nothing of graphs and can be used around any loop. Modules that need torch import it when they use it; races
+and verdicts, which need numpy, are imported when one of their names is first used.
 """
 
 from __future__ import annotations
@@ -9,39 +9,43 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tclab.timing.accounts import STAGES, Making
-from tclab.timing.communication import Communication
-from tclab.timing.conditions import conditions
-from tclab.timing.environment import environment
-from tclab.timing.errors import TimingError
-from tclab.timing.ledger import Ledger
-from tclab.timing.lightning_callback import lightning_callback
-from tclab.timing.memory import PeakMemory
-from tclab.timing.no_ledger import NoLedger
-from tclab.timing.raw_clock import raw_clock_ns
-from tclab.timing.spike import SpikeIn, spike_in
-from tclab.timing.syncs import Demand, Syncs, syncs
+from tclab.timing._communication import Communication
+from tclab.timing._conditions import conditions
+from tclab.timing._environment import environment
+from tclab.timing._host_syncs import syncs
+from tclab.timing._ledger import Ledger, NullLedger
+from tclab.timing._ledger_rows import STAGES, BatchTiming
+from tclab.timing._lightning_callback import lightning_callback
+from tclab.timing._peak_memory import PeakMemory
+from tclab.timing._spike_in import spike_in
 
 if TYPE_CHECKING:
-    from tclab.timing.advice import Advice, Suggestion
-    from tclab.timing.advising import advise
-    from tclab.timing.observer import Receipt, receipt
-    from tclab.timing.race_record import samples_of
-    from tclab.timing.race_result import Race, Races
-    from tclab.timing.racing import race, race_cells
-    from tclab.timing.verdict import FASTER, SAME, SLOWER, UNDECIDED, Pair, verdict_of, verdicts_of
-    from tclab.timing.warmup import Settled, settled
+    from tclab.timing._advice import Advice, Suggestion
+    from tclab.timing._advice_rules import advise
+    from tclab.timing._receipt import receipt
+    from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, Pair, verdict_of, verdicts_of
+    from tclab.timing._warmup import steady_state
+    from tclab.timing.races._race import race, race_cells
+    from tclab.timing.races._race_record import read_samples
+    from tclab.timing.races._race_result import Race
 
-# races and verdicts need numpy, which is fetched when one of these is first asked for
-_LATE = {
-    "advice": ("Advice", "Suggestion"),
-    "advising": ("advise",),
-    "observer": ("Receipt", "receipt"),
-    "race_record": ("samples_of",),
-    "race_result": ("Race", "Races"),
-    "racing": ("race", "race_cells"),
-    "verdict": ("FASTER", "SAME", "SLOWER", "UNDECIDED", "Pair", "verdict_of", "verdicts_of"),
-    "warmup": ("Settled", "settled"),
+_LAZY = {
+    "Advice": "_advice",
+    "Suggestion": "_advice",
+    "advise": "_advice_rules",
+    "receipt": "_receipt",
+    "FASTER": "_verdict",
+    "SAME": "_verdict",
+    "SLOWER": "_verdict",
+    "UNDECIDED": "_verdict",
+    "Pair": "_verdict",
+    "verdict_of": "_verdict",
+    "verdicts_of": "_verdict",
+    "steady_state": "_warmup",
+    "race": "races._race",
+    "race_cells": "races._race",
+    "read_samples": "races._race_record",
+    "Race": "races._race_result",
 }
 
 __all__ = [
@@ -51,32 +55,24 @@ __all__ = [
     "STAGES",
     "UNDECIDED",
     "Advice",
+    "BatchTiming",
     "Communication",
-    "Demand",
     "Ledger",
-    "Making",
-    "NoLedger",
+    "NullLedger",
     "Pair",
     "PeakMemory",
     "Race",
-    "Races",
-    "Receipt",
-    "Settled",
-    "SpikeIn",
     "Suggestion",
-    "Syncs",
-    "TimingError",
     "advise",
     "conditions",
     "environment",
     "lightning_callback",
     "race",
     "race_cells",
-    "raw_clock_ns",
+    "read_samples",
     "receipt",
-    "samples_of",
-    "settled",
     "spike_in",
+    "steady_state",
     "syncs",
     "verdict_of",
     "verdicts_of",
@@ -84,7 +80,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _LATE.items():
-        if name in names:
-            return getattr(importlib.import_module(f"tclab.timing.{module}"), name)
-    raise AttributeError(f"module 'tclab.timing' has no attribute {name!r}")
+    if name not in _LAZY:
+        raise AttributeError(f"module 'tclab.timing' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"tclab.timing.{_LAZY[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -1,35 +1,33 @@
-"""Reads anybody's torch.profiler trace and gives an answer that adds up.
+"""Analysis of torch.profiler traces: where the time went, in figures that add up.
 
     report = tclab.trace.analyze("rank0.pt.trace.json.gz")     # or a folder with one file per rank
-    print(report)                                              # what is wrong, in sentences
+    print(report)                                              # the findings, in sentences
 
 `report.breakdown`, `.categories`, `.stages`, `.steps`, `.gaps`, `.syncs`, `.copies`, `.memory`,
-`.collectives` and a few more are tables behind the sentences; `compare(a, b)` lays two runs side by side;
-`record` makes a trace of the right steps of a loop; `lay_spans` adds spans of your own clock to a trace as a
-track of its own; `tclab.lab.timeline` draws it all.
+`.collectives` and a few more are the tables behind the findings; `compare(a, b)` compares two runs; `record` profiles
+chosen steps of a loop; `lay_spans` adds spans of another clock to a trace as a separate track; `tclab.lab.charts` draws
+them.
 
-How the figures are made. On a host thread every moment belongs to one event, the one begun last and
-still running, so self times sum to the thread's wall time and a closure is not charged with what runs inside
-it. On a device, times are unions of intervals: two streams at once count once.
+How the figures are made. On a host thread every moment belongs to one event, the latest that has begun and not
+ended, so self times sum to the thread's wall time and an event is not charged for what runs inside it. On a device,
+times are unions of intervals: work on two streams at once counts once.
 
-How `breakdown` differs from Holistic Trace Analysis (0.6.1, temporal breakdown by default): it rounds every
-event to whole µs, leaves out the last ProfilerStep and counts synchronisation marks as device time; ours is
-the whole trace, unrounded, of kernels, copies and sets. It fails on a trace without device events; ours gives
-null. It takes communication that overlaps compute as compute, which `compute_us` does too;
-`communication_us` and `exposed_communication_us` tell the two apart.
+How the tables relate to Holistic Trace Analysis (HTA 0.6.1): `breakdown` is its temporal breakdown, `idle_causes` its
+idle time breakdown, and `communication_us` and `exposed_communication_us` its communication-computation overlap. HTA
+rounds every event to whole µs, leaves out the last ProfilerStep, counts synchronisation marks as device time, and fails
+on a trace without device events; here the whole trace counts, unrounded, kernels, copies and sets alone, and missing
+device times are null. Both count communication that overlaps compute as compute.
 
-This package imports nothing else of tclab and loads torch only inside `record` and `example`.
+This package imports of tclab only files that know nothing of graphs, and torch only in `record` and `example`.
 """
 
-from tclab.trace.categories import CATEGORIES, RULES, Rule
-from tclab.trace.compare import Comparison, compare
-from tclab.trace.errors import ScheduleError, TraceError
-from tclab.trace.example import example
-from tclab.trace.record import Recorder, record
-from tclab.trace.report import Report, analyze
-from tclab.trace.rows import timeline_rows
-from tclab.trace.spans import lay_spans
-from tclab.trace.words import Finding
+from tclab.trace._categories import CATEGORIES, RULES, Rule
+from tclab.trace._compare_traces import Comparison, compare
+from tclab.trace._read_trace import TraceError
+from tclab.trace._record import Recorder, ScheduleError, example, lay_spans, record
+from tclab.trace._report import Report, analyze
+from tclab.trace._timeline_rows import timeline_rows
+from tclab.trace._trace_findings import Finding
 
 __all__ = [
     "CATEGORIES",

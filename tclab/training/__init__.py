@@ -1,45 +1,36 @@
-"""One step and everything around it: loading, a step's stages, the loops, the gate that goes before any clock."""
+"""One training step and what surrounds it: loading, loops, data-parallel training, the equivalence check, estimates."""
 
-from tclab.training.checking import Check, check
-from tclab.training.ddp import BUCKET_MB, COMPRESSIONS, Exchange
-from tclab.training.double_buffer import double_buffered
-from tclab.training.gate import GateResult, Reference, gate
-from tclab.training.habits import HABITS, Habit
-from tclab.training.lightning_loop import lightning_module, run_lightning
-from tclab.training.loading import START_METHODS, Batches, LoadedBatch, Loader, WorkerDiedError, loader
-from tclab.training.loops import LOOPS, run_plain
-from tclab.training.pipeline import Machinery, Simulated, Speeds, simulate
-from tclab.training.shards import Shard
-from tclab.training.step import DTYPES, MODES, OPTIMIZERS, Step
+from tclab.training._check import Check, check
+from tclab.training._distributed import Exchange, Shard
+from tclab.training._double_buffer import double_buffered
+from tclab.training._epoch_simulation import ContentionFactors, LoaderOverheads, simulate
+from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Numerics, equivalence_reference
+from tclab.training._lightning_loop import lightning_module, run_lightning
+from tclab.training._loading import Batches, LoadedBatch, Loader, WorkerDiedError
+from tclab.training._overheads import OVERHEADS
+from tclab.training._plain_loop import run_plain
+from tclab.training._step import MODES, Step
 
 __all__ = [
-    "BUCKET_MB",
-    "COMPRESSIONS",
-    "DTYPES",
-    "HABITS",
-    "LOOPS",
     "MODES",
-    "OPTIMIZERS",
-    "START_METHODS",
+    "OVERHEADS",
     "Batches",
     "Check",
+    "ContentionFactors",
+    "EquivalenceReference",
+    "EquivalenceResult",
     "Exchange",
-    "GateResult",
-    "Habit",
     "LoadedBatch",
     "Loader",
-    "Machinery",
-    "Reference",
+    "LoaderOverheads",
+    "Numerics",
     "Shard",
-    "Simulated",
-    "Speeds",
     "Step",
     "WorkerDiedError",
     "check",
     "double_buffered",
-    "gate",
+    "equivalence_reference",
     "lightning_module",
-    "loader",
     "run_lightning",
     "run_plain",
     "simulate",

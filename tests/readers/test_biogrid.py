@@ -45,7 +45,7 @@ def test_physical_interactions_of_yeast_become_a_network(write):
     assert both.edge_index.tolist() == [[0, 0], [1, 2]]
 
 
-def test_columns_and_rows_may_stand_in_any_order(write):
+def test_columns_and_rows_may_be_in_any_order(write):
     expected = biogrid(write("a.tab3.txt", table(TAB3, ROWS)), GENES).fingerprint()
     mirrored = [row[::-1] for row in [[name.lstrip("#") for name in TAB3], *ROWS[::-1]]]
     mirrored[0][0] = "#" + mirrored[0][0]
@@ -70,7 +70,7 @@ def test_columns_and_rows_may_stand_in_any_order(write):
         (table(TAB3, []), "", "holds no rows"),
     ],
 )
-def test_a_bad_table_is_told_with_file_and_line(write, text, place, why):
+def test_a_bad_table_is_an_error_with_file_and_line(write, text, place, why):
     with pytest.raises(ReadError, match=why) as caught:
         biogrid(write("x.tab3.txt", text), GENES)
     assert f"x.tab3.txt{place}" in str(caught.value)

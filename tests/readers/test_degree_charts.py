@@ -8,7 +8,7 @@ from tclab import CellGraph
 from tclab.graph import NETWORK_SIZES
 
 pytest.importorskip("altair")
-from tclab.lab import degrees
+from tclab.lab import charts, reports
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data_samples" / "cell"
 
@@ -20,14 +20,14 @@ def graphs(tmp_path_factory):
         return {"real": CellGraph.from_folder(SAMPLES), "synthetic": CellGraph.synthetic(0.05)}
 
 
-def test_sizes_stand_beside_the_published_ones(graphs):
-    frame = degrees.sizes(graphs).set_index(["graph", "network"])
+def test_sizes_are_next_to_the_published_ones(graphs):
+    frame = reports.network_table(graphs).set_index(["graph", "network"])
     assert frame.loc[("synthetic", "physical"), "published_edges"] == NETWORK_SIZES["physical"].edges
     assert frame["published_edges"].isna().loc[("real", "biogrid_physical")]
     assert len(frame) == sum(len(graph.networks) for graph in graphs.values())
 
 
-@pytest.mark.parametrize("chart", [degrees.size_chart, degrees.degree_chart])
+@pytest.mark.parametrize("chart", [charts.size_chart, charts.degree_chart])
 def test_charts_hold_every_network_of_every_graph(graphs, chart):
     made = chart(graphs).to_dict()
     (rows,) = [rows for rows in made["datasets"].values() if rows]
@@ -37,17 +37,17 @@ def test_charts_hold_every_network_of_every_graph(graphs, chart):
 
 
 def test_the_overlap_of_a_network_with_itself_is_whole(graphs):
-    made = degrees.overlap_chart(graphs["real"]).to_dict()
+    made = charts.overlap_chart(graphs["real"]).to_dict()
     (rows,) = made["datasets"].values()
     assert all(row["jaccard"] == 1 for row in rows if row["first"] == row["second"])
 
 
-def test_reach_is_drawn_and_said_from_its_rows(graphs):
-    rows = degrees.reach_rows(graphs, samples=5, deleted=2)
-    (drawn,) = degrees.reach_chart(rows).to_dict()["datasets"].values()
+def test_reach_chart_and_sentence_are_from_its_rows(graphs):
+    rows = reports.reach_rows(graphs, samples=5, deleted=2)
+    (drawn,) = charts.reach_chart(rows).to_dict()["datasets"].values()
     assert len(drawn) == 2 * 3 * 3
     assert all(0 <= row["low"] <= row["median"] <= row["high"] <= 1 for row in drawn)
-    words = degrees.reach_words(rows)
+    words = reports.reach_findings(rows)
     middle = rows[(rows["graph"] == "real") & (rows["layer"] == 1)]["rows"].median()
     assert f"real: after layer 1 a deletion has changed {middle:.0%} of the rows" in words
     assert len(words.splitlines()) == 2

@@ -27,7 +27,7 @@ def test_a_graph_of_anything_in_three_lines(write):
     assert names == ("Bern", "Chur", "Olten")
     assert graph.networks["lines"].edge_index.tolist() == [[0, 2], [2, 1]]
     assert lines.weight is None
-    assert lines.report.dropped == {"said before": 1}
+    assert lines.report.dropped == {"duplicate edge": 1}
 
 
 def test_the_header_and_the_weight_are_parameters(write):
@@ -50,7 +50,7 @@ def test_the_header_and_the_weight_are_parameters(write):
         ("Bern,Olten\nBern\tChur\n", 2, "1 column between commas"),
     ],
 )
-def test_a_bad_row_is_told_with_file_and_line(write, text, line, why):
+def test_a_bad_row_is_an_error_with_file_and_line(write, text, line, why):
     with pytest.raises(ReadError, match=why) as caught:
         edge_list(write("lines.csv", text), NAMES)
     assert f"lines.csv, line {line}:" in str(caught.value)

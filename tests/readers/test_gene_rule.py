@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tclab import InputError
-from tclab.readers.gene_rule import branches
+from tclab.readers._gene_rule import branches
 
 RULES = st.recursive(
     st.sampled_from("ABCDE"),
@@ -61,6 +61,6 @@ def test_the_branches_of_a_rule(rule, expected):
         ("(" + " or ".join(f"A{n}" for n in range(5_000)) + ")" + " and X" * 100_000, "is too large"),
     ],
 )
-def test_a_bad_rule_is_told(rule, why):
+def test_a_bad_rule_is_an_error(rule, why):
     with pytest.raises(InputError, match=why):
         branches(rule)

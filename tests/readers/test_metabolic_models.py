@@ -143,7 +143,7 @@ def test_unknown_genes_are_counted_and_a_limit_is_kept(write):
         metabolism_of(model, ["X"])
 
 
-def test_an_underscore_may_stand_for_a_hyphen(write):
+def test_an_underscore_may_replace_a_hyphen(write):
     text = json.dumps(JSON).replace("(A and B) or C", "YER060W_A")
     metabolism = metabolism_of(read_json(write, text), ["YER060W-A"])
     assert metabolism.gpr.num_edges == 2
@@ -176,7 +176,7 @@ def test_an_underscore_may_stand_for_a_hyphen(write):
         (read_yml, YML.encode().replace(b"ATP", b"AT\xff"), "line 8: byte 0xff is not UTF-8"),
         (read_yml, "[" * 5000, "is not YAML"),
         (read_yml, "- a: &a [x]\n- b: [*a, *a]\n", "has no metabolites"),
-        (read_yml, REPEATED, "reaction 'r_1' stands twice"),
+        (read_yml, REPEATED, "reaction 'r_1' appears twice"),
         (read_txt, TXT.replace("ATP[c] =>", "ATP[c]" + " " * 200_000), "reaction r_2: no => or <=>"),
         (read_txt, "(" * 300_000 + TXT, "line 1: no column"),
         (read_txt, TXT.replace("\tLB", "\tLower"), "line 1: no column 'LB'"),
@@ -197,13 +197,13 @@ def test_an_underscore_may_stand_for_a_hyphen(write):
         (read_sbml, SBML.replace("( A and B )", "( A and B"), "holds a rule that cannot be read"),
     ],
 )
-def test_a_bad_model_is_told_in_one_line(write, read, text, why):
+def test_a_bad_model_is_an_error_in_one_line(write, read, text, why):
     with pytest.raises(ReadError, match=why) as caught:
         metabolism_of(read(write, text), ["A", "B", "C"])
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_metabolite_is_told(write):
+def test_a_missing_metabolite_is_an_error(write):
     text = json.dumps(JSON).replace('{"id": "x_c"}', '{"id": "y_c"}')
     with pytest.raises(ReadError, match="reaction R1 has no known metabolite 'x_c'"):
         metabolism_of(read_json(write, text), ["A", "B", "C"])

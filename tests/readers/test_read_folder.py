@@ -25,7 +25,7 @@ def test_a_nested_folder_becomes_one_graph(write, tmp_path):
     assert graph.source == tmp_path.name
     assert list(graph.report.ignored) == ["SOURCE.md"]
     assert len(graph.report.read) == 5
-    assert "5 files read, 1 passed over" in str(graph.report)
+    assert "5 files read, 1 ignored" in str(graph.report)
     assert graph.select(2).report is graph.report
 
 
@@ -35,21 +35,21 @@ def test_a_name_that_two_lists_give_to_two_genes_is_reported(write, tmp_path):
     write("RegulationTwoColumnTable_both.tsv", "GCN4;TFC3\n")
     graph = read_folder(tmp_path)
     assert graph.report.ambiguous == {"GCN4": ("YAL001C", "YEL009C")}
-    assert "1 names mean several genes and so none, such as GCN4" in str(graph.report)
+    assert "1 names belong to several genes and are treated as unknown, such as GCN4" in str(graph.report)
     # the table came with orftogene.txt, which knows what it means by GCN4
     assert graph.networks["yeastract_both"].edge_index.tolist() == [[1], [0]]
 
 
-def test_a_network_that_stands_twice_is_read_once(write, tmp_path):
+def test_a_network_that_appears_twice_is_read_once(write, tmp_path):
     write("yeast_string_genes.txt", "YAL001C\nYEL009C\n")
     write("yeast_string_fusion_adjacency.txt", FUSION)
     write("yeast_string_fusion_adjacency.txt.gz", FUSION)
     graph = read_folder(tmp_path)
     assert graph.num_edges == 1
-    assert "again" in graph.report.ignored["yeast_string_fusion_adjacency.txt.gz"]
+    assert "already read" in graph.report.ignored["yeast_string_fusion_adjacency.txt.gz"]
 
 
-def test_a_bad_folder_is_told_in_one_line(write, tmp_path):
+def test_a_bad_folder_is_an_error_in_one_line(write, tmp_path):
     with pytest.raises(ReadError, match="no such folder"):
         read_folder(tmp_path / "nowhere")
     with pytest.raises(ReadError, match="expected a folder"):

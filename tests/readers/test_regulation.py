@@ -47,10 +47,10 @@ def test_a_factors_targets_need_its_name(write):
         tflink_targets(path, GENES, factor="GCN5")
 
 
-def test_sgds_and_yeastmines_tables_say_the_same(write):
+def test_sgds_and_yeastmines_tables_give_the_same(write):
     network = sgd_regulation(write("GCN4_regulation.txt", REGULATION), GENES)
     assert network.edge_index.tolist() == [[0], [1]]
-    assert network.report.dropped == {"said before": 1}
+    assert network.report.dropped == {"duplicate edge": 1}
     mine = REGULATION.replace("Target Systematic", "Gene Systematic").replace("\t", ",")
     assert sgd_regulation(write("x_regulation.csv", mine), GENES).fingerprint() == network.fingerprint()
 
@@ -67,7 +67,7 @@ def test_pairs_name_the_target_first_and_the_protein_second(write):
     text = "YOR202W,Gcn4p\r\nYEL009C,YPR015C\r\nYOR202W,Gcn5p\r\n"
     network = yeastract_pairs(write("yeastract_orf_tf.csv", text), GENES)
     assert network.edge_index.tolist() == [[0, 2], [1, 0]]
-    assert network.report.unknown_examples == ("GCN5",)
+    assert network.report.unknown_examples == ("Gcn5p",)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_pairs_name_the_target_first_and_the_protein_second(write):
         (yeastract_pairs, "YOR202W,Gcn4p\nYOR202W\n", "line 2: 1 column between commas, expected 2"),
     ],
 )
-def test_a_bad_table_is_told_with_file_and_line(write, read, text, why):
+def test_a_bad_table_is_an_error_with_file_and_line(write, read, text, why):
     with pytest.raises(ReadError, match=why):
         read(write("table.tsv", text), GENES)
 

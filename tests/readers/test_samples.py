@@ -3,10 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from made_up_samples import sample_files
 
 from tclab import CellGraph, readers
-from tclab.readers.metabolic_model import metabolism_of
-from tclab.readers.samples import sample_files
+from tclab.readers._metabolic_model import metabolism_of
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data_samples" / "cell"
 
@@ -23,7 +23,9 @@ def test_the_samples_become_a_graph(monkeypatch, tmp_path):
     assert len(graph.networks) == 4 + 1 + 1 + 1 + 6 + 6 + 6
     assert graph.metabolism is not None
     others = {"double_mutant_allele_compsition.csv", "edge_list.csv"}
-    unknown = {name for name, why in graph.report.ignored.items() if why.startswith("not a format")}
+    unknown = {
+        name for name, why in graph.report.ignored.items() if why.startswith("not a file name of a known format")
+    }
     assert unknown == others
 
 

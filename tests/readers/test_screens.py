@@ -14,7 +14,7 @@ from tclab.readers import (
     sga_digenic,
     sga_trigenic,
 )
-from tclab.readers.sga_pipeline import double_mutants
+from tclab.readers._sga_pipeline import double_mutants
 
 HEADER = (
     "Query strain ID\tQuery allele name\tArray strain ID\tArray allele name\tCombined mutant type\t"
@@ -61,13 +61,13 @@ def test_a_neutral_deletion_does_not_count_first_or_second_or_in_the_array(table
     pairs = screen.table[["gene_1", "gene_2"]].values.tolist()
     assert pairs == [[A, C], [B, C], [A, B]]
     assert screen.table["gene_3"].isna().all()
-    assert len(kuzmin(table, mutant_type=None)) == 5
+    assert len(kuzmin(table, mutant_type="any")) == 5
     assert len(kuzmin(table, mutant_type="trigenic", neutral=())) == 5
 
 
 def test_the_filters_are_parameters(table):
-    assert len(kuzmin(table, mutant_type=None, p_below=0.05)) == 3
-    deletions = kuzmin(table, mutant_type=None, deletions_only=True)
+    assert len(kuzmin(table, mutant_type="any", p_below=0.05)) == 3
+    deletions = kuzmin(table, mutant_type="any", deletions_only=True)
     assert deletions.report.dropped["not a deletion"] == 2
     with pytest.raises(InputError, match="unknown mutant type 'trigenc'; did you mean 'trigenic'"):
         kuzmin(table, mutant_type="trigenc")
@@ -90,11 +90,11 @@ def test_repeats_can_be_refused(table):
 
 
 def test_genes_that_are_not_in_the_list_are_dropped_and_reported(table):
-    screen = kuzmin(table, [C, A], mutant_type=None, unknown_limit=0.9)
+    screen = kuzmin(table, [C, A], mutant_type="any", unknown_limit=0.9)
     assert screen.table[["gene_1", "gene_2"]].values.tolist() == [[C, A]]
     assert screen.report.dropped["unknown gene"] == 4
     with pytest.raises(ReadError, match="4 of 5 rows name a gene that is not in the gene list"):
-        kuzmin(table, [C, A], mutant_type=None)
+        kuzmin(table, [C, A], mutant_type="any")
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,13 @@ def test_genes_that_are_not_in_the_list_are_dropped_and_reported(table):
         (HEADER + ROWS.replace("\t", ";"), 2, "1 column between tabs"),
     ],
 )
-def test_a_bad_table_is_told_with_file_and_line(write, text, line, why):
+def test_a_bad_table_is_an_error_with_file_and_line(write, text, line, why):
     with pytest.raises(ReadError, match=why) as caught:
         kuzmin(write("aao1729_data_s1.tsv", text))
     assert f"aao1729_data_s1.tsv, line {line}:" in str(caught.value)
 
 
-def test_a_workbook_says_the_same_as_the_table(table, tmp_path):
+def test_a_workbook_gives_the_same_as_the_table(table, tmp_path):
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
     book.active.append(["Table S1. Trigenic interactions"])
@@ -189,7 +189,7 @@ def test_the_public_screens_have_their_counts(public):
     folder = public("sga_trigenic_public/scored_triple_test_small_trigenic.txt.gz").parent
     path = folder / "scored_triple_test_small_trigenic.txt.gz"
     genes = dango_genes(public("string_v9.1_dango/yeast_string_genes.txt"))
-    every = sga_trigenic(path, genes, mutant_type=None)
+    every = sga_trigenic(path, genes, mutant_type="any")
     assert (every.report.rows, len(every)) == (10_432, 10_432)
     assert (every.table["score"].min(), every.table["score"].max()) == (-0.4234, 0.1773)
     screen = sga_trigenic(path, genes)
@@ -206,7 +206,7 @@ def test_the_public_screens_have_their_counts(public):
 @pytest.mark.parametrize(("name", "rows"), [("S1", 11), ("S3", 5)])
 def test_the_public_excerpts_have_their_rows(public, name, rows):
     path = public(f"kuzmin2020_excerpt/aaz5667_Table_{name}_excerpt.tsv")
-    screen = kuzmin(path, mutant_type=None)
+    screen = kuzmin(path, mutant_type="any")
     assert len(screen) == rows
     controls = sum(f"{HO}" in query for query in screen.table["query"])
     assert len(kuzmin(path, mutant_type="digenic")) == controls

@@ -50,12 +50,12 @@ def test_lists_are_joined_and_a_name_with_two_owners_becomes_ambiguous():
         (ROWS + "S0\tORF\n", "line 5: 2 columns between tabs, expected 16"),
         (ROWS.replace("\t", ";"), "line 1: 1 column between tabs"),
         (ROWS + row("ORF", ""), "ORF 'S0' has no feature name"),
-        (ROWS + row("ORF", "YAL001C"), "gene 'YAL001C' stands twice"),
+        (ROWS + row("ORF", "YAL001C"), "gene 'YAL001C' appears twice"),
         (row("CDS", ""), "none of its 1 rows is a gene"),
         (ROWS.encode() + row("ORF", "Y").encode()[:-1] + b"\xff\n", "not UTF-8"),
     ],
 )
-def test_bad_features_are_told(write, text, why):
+def test_bad_features_are_errors(write, text, why):
     if "UTF-8" in why:
         text = text.replace(b"TFC3", b"TFC\xff")
     with pytest.raises(ReadError, match=why):

@@ -64,7 +64,7 @@ def test_genes_are_matched_by_name_with_another_list(folder):
         (ROWS.encode().replace(b"2\t4\t0.9", b"2\t\xff\t0.9"), 3, "not UTF-8"),
     ],
 )
-def test_a_bad_row_is_told_with_file_and_line(folder, rows, line, why):
+def test_a_bad_row_is_an_error_with_file_and_line(folder, rows, line, why):
     with pytest.raises(ReadError, match=why) as caught:
         string_dango(folder(rows))
     assert f"{FILE}, line {line}:" in str(caught.value)
@@ -72,12 +72,12 @@ def test_a_bad_row_is_told_with_file_and_line(folder, rows, line, why):
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n"])
-def test_a_file_without_rows_is_told(folder, content):
+def test_a_file_without_rows_is_an_error(folder, content):
     with pytest.raises(ReadError, match=r"empty|no rows"):
         string_dango(folder(content))
 
 
-def test_a_gzip_cut_in_half_is_told(folder):
+def test_a_gzip_cut_in_half_is_an_error(folder):
     path = folder(ROWS * 500, FILE + ".gz")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(ReadError, match=f"{FILE}.gz: the gzip is cut short"):
@@ -90,8 +90,8 @@ def test_a_gzip_bomb_stops_at_the_limit(folder):
         string_dango(path, limit_bytes=100_000)
 
 
-def test_a_missing_gene_list_is_told(write):
-    with pytest.raises(ReadError, match=r"expected yeast_string_genes\.txt beside it"):
+def test_a_missing_gene_list_is_an_error(write):
+    with pytest.raises(ReadError, match=r"expected yeast_string_genes\.txt in the same folder"):
         string_dango(write(FILE, ROWS))
 
 
@@ -99,7 +99,7 @@ def test_a_missing_gene_list_is_told(write):
     ("genes", "why"),
     [("YAL001C\nYAL001C", "line 2: gene 'YAL001C' is already on line 1"), ("A,B", "line 1: 'A,B'")],
 )
-def test_a_bad_gene_list_is_told(folder, genes, why):
+def test_a_bad_gene_list_is_an_error(folder, genes, why):
     with pytest.raises(ReadError, match=why):
         string_dango(folder(genes=genes))
 

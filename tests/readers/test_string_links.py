@@ -10,8 +10,7 @@ from tclab.readers import ReadError, string_links
 FILE = "4932.protein.links.detailed.v12.0.txt"
 GENES = ["YAL001C", "YAL002W", "YBR001C"]
 HEADER = (
-    "protein1 protein2 neighborhood fusion cooccurence coexpression experimental database textmining "
-    "combined_score\n"
+    "protein1 protein2 neighborhood fusion cooccurence coexpression experimental database textmining combined_score\n"
 )
 ROWS = (
     "4932.YAL001C 4932.YAL002W 0 0 0 300 900 0 0 910\n"
@@ -55,10 +54,10 @@ def test_the_plain_table_has_the_combined_score(write):
     path = write("4932.protein.links.v11.5.txt", "protein1 protein2 combined_score\n4932.YAL001C 4932.YBR001C 7\n")
     networks = string_links(path, GENES)
     assert list(networks) == ["string11_5_combined"]
-    assert "1 edges stand once" in str(networks["string11_5_combined"].report)
+    assert "1 edges appear once" in str(networks["string11_5_combined"].report)
 
 
-def test_rows_and_columns_may_stand_in_any_order(write):
+def test_rows_and_columns_may_be_in_any_order(write):
     expected = {name: n.fingerprint() for name, n in string_links(write(FILE, HEADER + ROWS), GENES).items()}
     table = [line.split() for line in (HEADER + ROWS).splitlines()]
     columns = list(range(10))
@@ -87,13 +86,13 @@ def test_rows_and_columns_may_stand_in_any_order(write):
         ((HEADER + ROWS).encode().replace(b"Q0010", b"Q\xff10"), 6, "byte 0xff at column 7 is not UTF-8"),
     ],
 )
-def test_a_bad_table_is_told_with_file_and_line(write, text, line, why):
+def test_a_bad_table_is_an_error_with_file_and_line(write, text, line, why):
     with pytest.raises(ReadError, match=why) as caught:
         string_links(write(FILE, text), GENES)
     assert f"{FILE}, line {line}:" in str(caught.value)
 
 
-def test_an_empty_table_and_another_organism_are_told(write):
+def test_an_empty_table_and_another_organism_are_errors(write):
     with pytest.raises(ReadError, match="holds no rows"):
         string_links(write(FILE, HEADER), GENES)
     with pytest.raises(ReadError, match=r"5 of 5 rows name a gene that is not in the gene list of 1"):

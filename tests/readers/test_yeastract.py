@@ -28,13 +28,13 @@ def test_names_become_systematic_and_nothing_is_guessed(folder):
     assert network.edge_index.tolist() == [[0, 0, 0], [0, 3, 4]]
     report = network.report
     assert (report.rows, report.kept, report.self_loops, report.duplicates) == (6, 3, 1, 1)
-    assert report.dropped == {"unknown gene": 2, "said before": 1}
+    assert report.dropped == {"unknown gene": 2, "duplicate edge": 1}
     assert report.mapped == 2
     assert (report.unknown, report.unknown_examples) == (2, ("NIP100", "YF6W"))
     assert genes.ambiguous == {"YF6W": ("YFL006W", "YFR006W")}
 
 
-def test_the_order_of_the_rows_plays_no_part(folder):
+def test_the_order_of_the_rows_does_not_matter(folder):
     network = yeastract(folder())
     again = yeastract(folder("".join(sorted(ROWS.splitlines(keepends=True)))))
     assert again.fingerprint() == network.fingerprint()
@@ -49,20 +49,20 @@ def test_the_order_of_the_rows_plays_no_part(folder):
         (ROWS.encode() + b"GCN4;HIS\xe93\n", 7, "byte 0xe9 at column 9 is not UTF-8"),
     ],
 )
-def test_a_bad_row_is_told_with_file_and_line(folder, rows, line, why):
+def test_a_bad_row_is_an_error_with_file_and_line(folder, rows, line, why):
     with pytest.raises(ReadError, match=why) as caught:
         yeastract(folder(rows))
     assert f"{FILE}, line {line}:" in str(caught.value)
 
 
-def test_another_organism_is_told(folder):
+def test_another_organism_is_an_error(folder):
     with pytest.raises(ReadError, match=r"5 of 6 rows name a gene that is not in the gene list of 1"):
         yeastract(folder(), ["YEL009C"])
     assert yeastract(folder(), ["YEL009C"], unknown_limit=1.0).num_edges == 1
 
 
 @pytest.mark.parametrize("names", ["Name;ORF\nA;B\n", "gene\torf\nA\tB\n", "Name\tORF\nA\n", "Name\tORF\n"])
-def test_bad_names_are_told(folder, names):
+def test_bad_names_are_errors(folder, names):
     with pytest.raises(ReadError, match=r"orftogene\.txt"):
         yeastract(folder(names=names))
 

@@ -1,4 +1,4 @@
-"""Small traces written by hand, and the real ones where they are at hand."""
+"""Small traces written by hand, and the real ones where they exist."""
 
 import gzip
 import json
@@ -32,5 +32,5 @@ def write_trace(tmp_path):
 def real_traces():
     folder = Path(__file__).resolve().parents[3] / "shared" / "data" / "torch_traces"
     if not folder.is_dir():
-        pytest.skip("the collection of real traces is not beside this repository (../shared/data/torch_traces)")
+        pytest.skip("the collection of real traces is not in ../shared/data/torch_traces")
     return folder

@@ -8,7 +8,7 @@ import pytest
 import tclab.trace as trace
 
 
-def said(report, topic):
+def findings_on(report, topic):
     return [finding for finding in report.findings if finding.topic == topic]
 
 
@@ -40,8 +40,8 @@ def test_a_closure_is_not_charged_with_the_step_inside_it(write_trace, complete)
     assert share.sum() == 100
     stage = report.stages.set_index("stage")["self_us"]
     assert (stage["optimizer"], stage["model_forward"], stage["backward"]) == (20, 30, 40)
-    (finding,) = said(report, "optimizer")
-    assert "1 of 1 Optimizer.step events hold a forward or a backward" in finding
+    (finding,) = findings_on(report, "optimizer")
+    assert "1 of 1 Optimizer.step events contain a forward or backward" in finding
     assert finding.figure == 20
 
 
@@ -73,8 +73,8 @@ def test_a_closure_is_not_charged_with_the_step_inside_it(write_trace, complete)
     ],
 )
 def test_rules(write_trace, complete, name, kind, category):
-    from tclab.trace.categories import categorise
-    from tclab.trace.events import read_trace
+    from tclab.trace._categories import categorise
+    from tclab.trace._events import read_trace
 
     found = read_trace(write_trace([complete(name, 0, 1, kind)]))
     assert trace.CATEGORIES[categorise(found)[0]] == category
@@ -111,14 +111,14 @@ def test_idle_is_split_by_when_the_next_work_was_launched(write_trace, complete)
     ]
     report = trace.analyze(write_trace(events))
     assert report.breakdown["idle_us"].item() == 25
-    assert said(report, "idle")[1].startswith(
+    assert findings_on(report, "idle")[1].startswith(
         "Of the idle time 40% passed before the host launched the next work, 20% between launch and start, "
         "and 40% with work already launched"
     )
     causes = report.idle_causes.set_index("host_category")["idle_us"]
     assert causes["data_loading"] == 7
     assert report.idle_causes["idle_us"].sum() == 25
-    assert said(report, "data")[0].figure == pytest.approx(7 / 25)
+    assert findings_on(report, "data")[0].figure == pytest.approx(7 / 25)
     assert report.gaps["gap_us"].tolist() == [15, 10]
     assert report.gaps["late_us"].tolist() == [10, 0]
 
@@ -129,7 +129,7 @@ def test_graph_replays_without_kernels_give_no_verdict(write_trace, complete):
         *launch(complete, 60, 2, 65, 5, 1),
         *launch(complete, 160, 2, 165, 5, 2),
     ]
-    (finding,) = said(trace.analyze(write_trace(events)), "idle")
+    (finding,) = findings_on(trace.analyze(write_trace(events)), "idle")
     assert finding.startswith("Not enough in this trace to say whether the device was idle")
 
 
@@ -199,7 +199,7 @@ def test_a_collective_costs_its_minimum_and_the_rest_is_waiting(write_trace, com
     table = trace.analyze(path.parent).collectives.set_index(["rank", "index"])
     assert table["own_us"].groupby("index").first().tolist() == [10, 12]
     assert table["wait_us"].to_dict() == {(0, 0): 0, (0, 1): 18, (1, 0): 15, (1, 1): 0, (2, 0): 8, (2, 1): 28}
-    (finding,) = said(trace.analyze(path.parent), "stragglers")
+    (finding,) = findings_on(trace.analyze(path.parent), "stragglers")
     assert "rank 1 waited least" in finding
     assert finding.figure == pytest.approx(69 / 135)
 
@@ -224,7 +224,7 @@ def test_syncs_name_the_place(write_trace, complete):
     report = trace.analyze(write_trace(events))
     row = report.syncs.iloc[0]
     assert (row["op"], row["site"], row["wait_us"]) == ("aten::item", "train.py(12): step", 50)
-    assert "cudaStreamSynchronize in aten::item at train.py(12): step" in said(report, "syncs")[0]
+    assert "cudaStreamSynchronize in aten::item at train.py(12): step" in findings_on(report, "syncs")[0]
 
 
 def test_copies_by_direction_with_unknown_sizes_null(write_trace, complete):
@@ -248,7 +248,7 @@ def test_memory_over_time(write_trace, complete):
     ]
     report = trace.analyze(write_trace([complete("aten::mm", 0, 100), *marks]))
     assert report.memory["allocated_bytes"].tolist() == [100, 700, 300]
-    (finding,) = said(report, "memory")
+    (finding,) = findings_on(report, "memory")
     assert "peaked at 700 B allocated, 30 µs into the trace; it ended 200 B above" in finding
 
 
@@ -270,7 +270,7 @@ def test_compare_by_category_step_and_op(write_trace, complete):
     assert answer.categories.set_index("category")["ratio"].isna()["optimizer"]
     assert answer.ops.set_index("name").loc["aten::mm", "b_calls"] == 4
     assert answer.steps["ratio"].dropna().tolist() == [2, 2]
-    assert any("a holds 2 steps per rank and b 4" in w for w in answer.warnings)
+    assert any("a has 2 steps per rank and b 4" in w for w in answer.warnings)
     assert trace.compare(a, a).warnings == []
     assert "Beware" in str(answer)
 

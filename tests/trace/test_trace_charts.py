@@ -5,18 +5,18 @@ import pytest
 import tclab.trace as trace
 
 alt = pytest.importorskip("altair")
-from tclab.lab import timeline  # noqa: E402
+from tclab.lab import charts as drawn  # noqa: E402
 
 
 def charts(report):
     return {
-        "categories": timeline.where_time_went(report.categories),
-        "stages": timeline.where_time_went(report.stages),
-        "device": timeline.device_time(report.breakdown),
-        "idle": timeline.idle_causes(report.idle_causes),
-        "timeline": timeline.timeline(trace.timeline_rows(report.traces[0])),
-        "memory": timeline.memory_over_time(report.memory),
-        "compared": timeline.compared(trace.compare(report, report)),
+        "categories": drawn.trace_self_time(report.categories),
+        "stages": drawn.trace_self_time(report.stages),
+        "device": drawn.trace_device_time(report.breakdown),
+        "idle": drawn.trace_idle_causes(report.idle_causes),
+        "timeline": drawn.trace_timeline(trace.timeline_rows(report.traces[0])),
+        "memory": drawn.trace_memory(report.memory),
+        "compared": drawn.trace_comparison(trace.compare(report, report)),
     }
 
 
@@ -40,7 +40,7 @@ def test_device_bars_sum_to_the_span(write_trace, complete):
         complete("Memcpy HtoD (Pinned -> Device)", 8, 30, "gpu_memcpy", pid=0, tid=9),
         complete("gemm", 50, 10, "kernel", pid=0, tid=7),
     ]
-    chart = timeline.device_time(trace.analyze(write_trace(events)).breakdown)
+    chart = drawn.trace_device_time(trace.analyze(write_trace(events)).breakdown)
     parts = {row["kind"]: row["us"] for row in next(iter(chart.to_dict()["datasets"].values()))}
     assert parts == {"compute": 20, "exposed communication": 15, "copies and sets": 13, "idle": 12}
 

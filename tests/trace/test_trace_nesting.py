@@ -5,14 +5,12 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tclab.trace as trace
-from tclab.trace.categories import nearest
-from tclab.trace.nesting import nest
-
-QUIET = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+from tclab.trace._categories import nearest
+from tclab.trace._nesting import nest
 
 
 @st.composite
@@ -50,7 +48,6 @@ def owners_by_moment(rows):
     return owned
 
 
-@QUIET
 @given(trees())
 def test_self_times_of_a_tree_sum_to_its_root(rows):
     found = nest(*columns(rows))
@@ -63,7 +60,6 @@ def test_self_times_of_a_tree_sum_to_its_root(rows):
     assert (found.self_time == np.array(rows)[:, 1] - children).all()
 
 
-@QUIET
 @given(tangles)
 def test_any_tangle_counts_each_moment_once(rows):
     found = nest(*columns(rows))
@@ -80,13 +76,10 @@ def test_any_tangle_counts_each_moment_once(rows):
     assert (found.end[stretches][:-1] <= found.start[stretches][1:]).all()
 
 
-@QUIET
 @given(trees(), tangles, st.randoms(use_true_random=False))
 def test_tracks_do_not_touch_and_order_does_not_matter(tree, tangle, rng):
     separate = np.concatenate([nest(*columns(tree)).self_time, nest(*columns(tangle, 1)).self_time])
-    start, duration, track, tie = (
-        np.concatenate(pair) for pair in zip(columns(tree), columns(tangle, 1), strict=True)
-    )
+    start, duration, track, tie = (np.concatenate(pair) for pair in zip(columns(tree), columns(tangle, 1), strict=True))
     tie = np.arange(len(start))
     separate = nest(start, duration, track, tie).self_time
     order = np.array(rng.sample(range(len(start)), len(start)))
@@ -96,7 +89,6 @@ def test_tracks_do_not_touch_and_order_does_not_matter(tree, tangle, rng):
     assert (parents == nest(start, duration, track, tie).parent[order]).all()
 
 
-@QUIET
 @given(tangles, st.sampled_from([1e-3, 1.0, 1000.0]), st.sampled_from([0, 1_700_000_000_000_000]))
 def test_report_does_not_depend_on_order_units_or_origin(write_trace, rows, unit, origin):
     names = ["aten::mm", "loss", "autograd::engine", "Optimizer.step"]
@@ -120,7 +112,6 @@ def test_report_does_not_depend_on_order_units_or_origin(write_trace, rows, unit
     assert plain.categories["self_us"].sum() == pytest.approx(span)
 
 
-@QUIET
 @given(tangles)
 def test_device_times_are_unions(write_trace, rows):
     kinds = ["Kernel", "kernel", "gpu_memcpy", "Memset"]
@@ -154,7 +145,6 @@ def test_an_instant_belongs_to_the_event_around_it():
     assert nest(*columns(rows)).parent.tolist() == [-1, 0, 1, 0, -1]
 
 
-@QUIET
 @given(st.lists(st.booleans(), min_size=1, max_size=60), st.randoms(use_true_random=False))
 def test_nearest_climbs_to_the_first_wanted(wanted, rng):
     parent = np.array([rng.randint(-1, i - 1) if i else -1 for i in range(len(wanted))])

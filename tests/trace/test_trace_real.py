@@ -13,7 +13,7 @@ REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "reference" / "devi
 ROWS = list(csv.DictReader(REFERENCE.read_text().splitlines())) if REFERENCE.is_file() else []
 
 
-@pytest.mark.skipif(not ROWS, reason="the reference figures are not beside this repository (../shared/reference)")
+@pytest.mark.skipif(not ROWS, reason="the reference figures are not in ../shared/reference")
 def test_reference_covers_every_trace(real_traces):
     assert {row["trace"] for row in ROWS} == {p.name for p in real_traces.glob("*.json.gz")}
 
@@ -57,8 +57,8 @@ def test_no_rank_and_no_device_are_null(real_traces):
     report = trace.analyze(real_traces / "hta_cpu_only_gloo_rank34.pt.trace.json.gz")
     assert report.breakdown["rank"].item() == 34
     assert report.breakdown["idle_us"].isna().all()
-    said = [f for f in report.findings if f.startswith("Not enough in this trace to say whether a device")]
-    assert len(said) == 1
+    unanswered = [f for f in report.findings if f.startswith("Not enough in this trace to say whether a device")]
+    assert len(unanswered) == 1
     report = trace.analyze(real_traces / "hta_amd_mi250.json.gz")
     assert report.breakdown["rank"].isna().all()
     assert report.copies["bytes"].item() == 5120  # ROCm writes the size on the runtime call
@@ -73,21 +73,21 @@ def test_two_ranks_of_a_folder_are_one_run(real_traces, tmp_path):
     waits = report.collectives.groupby(["collective", "index"])["wait_us"].min()
     assert (waits == 0).all()  # the rank that comes last does not wait
     stragglers = [f for f in report.findings if f.topic == "stragglers"]
-    assert "only 2 of 128 ranks are at hand" in stragglers[0]
+    assert "only 2 of 128 ranks are in the folder" in stragglers[0]
 
 
 def test_two_files_of_one_rank_are_refused(real_traces, tmp_path):
     content = (real_traces / "hta_fsdp_ws128_rank0.json.gz").read_bytes()
     for name in ("first.json.gz", "second.json.gz"):
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(trace.TraceError, match="both claim to be rank 0"):
+    with pytest.raises(trace.TraceError, match="are both rank 0"):
         trace.analyze(tmp_path)
 
 
 def test_files_without_a_rank_are_refused_in_a_folder(write_trace, complete, tmp_path):
     for name in ("a.json", "b.json"):
         path = write_trace([complete("aten::mm", 0, 1)], f"run/{name}")
-    with pytest.raises(trace.TraceError, match=r"a\.json does not say which of the 2 ranks it is"):
+    with pytest.raises(trace.TraceError, match=r"a\.json does not give its rank, one of 2"):
         trace.analyze(path.parent)
     assert trace.analyze(path).breakdown["rank"].isna().all()
 

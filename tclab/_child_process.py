@@ -1,0 +1,157 @@
+"""A child process that is asked, and answers, in lines of JSON; and the child's side of that pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import IO, Any
+
+_LOOK_SECONDS = 0.5  # between looks whether a child that sends nothing is still alive
+
+
+class ChildProcess:
+    """A process in a session of its own: an interrupt of the parent is for the parent to handle.
+
+    It reads requests from its standard input and sends messages with `ParentPipe`, one line of JSON each. Lines on
+    its standard output that are no JSON object are left out.
+
+    **Arguments:**
+
+    - `command`: the program and its arguments.
+    - `environment`: all of its variables.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (close() ends it)
+        self._incomplete = b""
+        self._unread: deque[dict[str, Any]] = deque()
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=dict(environment),
+            start_new_session=True,
+        )
+
+    def send(self, request: Mapping[str, Any] | None) -> None:
+        """Send a request; a child that has died does not get it, and `receive` finds out.
+
+        **Arguments:**
+
+        - `request`: `None` for an empty line, which says that no request follows.
+        """
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write((b"" if request is None else json.dumps(request).encode()) + b"\n")
+            self._process.stdin.flush()
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Send a request and return the message that answers it; `None` from a child that ended before it did."""
+        self.send(request)
+        return self.receive_one()
+
+    def receive(self, seconds: float) -> list[dict[str, Any]] | None:
+        """Return the messages that arrive within some seconds, as soon as there are any; `None` once it has ended.
+
+        A process that the child started may hold the pipe open after it; that does not count as alive.
+        """
+        if self._unread:
+            messages = list(self._unread)
+            self._unread.clear()
+            return messages
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            ready = selector.select(seconds)
+        if not ready:
+            return [] if self.alive else None
+        data = os.read(self._process.stdout.fileno(), 1 << 16)
+        if not data:
+            return None
+        *lines, self._incomplete = (self._incomplete + data).split(b"\n")
+        messages = []
+        for line in lines:
+            with suppress(ValueError):
+                message = json.loads(line)
+                if isinstance(message, dict):
+                    messages.append(message)
+        return messages
+
+    def receive_one(self) -> dict[str, Any] | None:
+        """Wait for the next message and return it; `None` from a child that ended before it was whole."""
+        while not self._unread:
+            messages = self.receive(_LOOK_SECONDS)
+            if messages is None:
+                return None
+            self._unread.extend(messages)
+        return self._unread.popleft()
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Wait until the process ends, for some seconds at most, and return its exit status; `None` if it goes on."""
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(seconds)
+        return None
+
+    @property
+    def last_error_line(self) -> str:
+        """The last line of its standard error."""
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End the process, and what it started in its session, at once."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._stderr.closed
+
+    def close(self) -> None:
+        """End the process and close its pipes; a second call does nothing."""
+        if self.closed:
+            return
+        self.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._stderr):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+
+class ParentPipe:
+    """The way of a child's messages to its parent: standard output, which nothing else can write to any more.
+
+    Whatever prints, in Python or in C, here or in a process started from here, writes to standard error instead.
+    Several processes may share the pipe: a message of up to 4,096 bytes is written whole.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor = os.dup(1)
+        os.dup2(2, 1)
+
+    def send(self, **message: Any) -> None:
+        """Send a message: an object of JSON with these fields."""
+        data = json.dumps(message).encode() + b"\n"
+        while data:
+            data = data[os.write(self._descriptor, data) :]

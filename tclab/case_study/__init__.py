@@ -1,0 +1,45 @@
+"""The case study: a team's two models, whose published figures, hypotheses and mistakes tclab began with.
+
+Wrong figures reproduced (`wrong_figures`), the cost of each overhead of the training code (`overhead_costs`), published
+ratios next to measured ones (`published_figures`), three hypotheses with a verdict each (`hypotheses`) and two
+experiments as points (`experiment_083`). The notebooks are in `notebooks/case_study/`.
+"""
+
+from tclab.case_study._artefacts import (
+    Figure,
+    Run,
+    record_run,
+    wrong_figure_parts,
+    wrong_figures,
+    wrong_figures_chart,
+    wrong_figures_sentences,
+    wrong_figures_table,
+)
+from tclab.case_study._case_findings import findings
+from tclab.case_study._experiments import experiment_083, experiment_084
+from tclab.case_study._hypotheses import Hypothesis, ddp_hypothesis, hypotheses
+from tclab.case_study._overhead_costs import overhead_costs, overhead_costs_chart, overhead_findings
+from tclab.case_study._published import published_figures, published_ratios_chart, published_ratios_table
+
+__all__ = [
+    "Figure",
+    "Hypothesis",
+    "Run",
+    "ddp_hypothesis",
+    "experiment_083",
+    "experiment_084",
+    "findings",
+    "hypotheses",
+    "overhead_costs",
+    "overhead_costs_chart",
+    "overhead_findings",
+    "published_figures",
+    "published_ratios_chart",
+    "published_ratios_table",
+    "record_run",
+    "wrong_figure_parts",
+    "wrong_figures",
+    "wrong_figures_chart",
+    "wrong_figures_sentences",
+    "wrong_figures_table",
+]

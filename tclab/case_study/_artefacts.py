@@ -1,0 +1,358 @@
+"""Five wrong figures, reproduced: five mistakes in timing one run, each with the right figure.
+
+A mistake is named by the ratio that it once gave for the slow model over the fast one (or for two strategies): 12.5,
+875, 1.6, 19.3 and 51. The mistakes are made again; the ratios are those of this run.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tclab import trace
+from tclab.errors import InputError
+from tclab.lab import charts
+from tclab.sweeps import Point, run
+from tclab.sweeps.execution._setup import setup
+from tclab.timing import steady_state
+
+FEWEST_STEPS = 12
+_PROFILED = 4  # steps of a run that are profiled, its last
+_READINGS = 5  # of the progress bar
+_FORWARD = ("transfer", "mask", "forward", "loss")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a model, timed by every clock at once.
+
+    **Arguments:**
+
+    - `name`: of the model.
+    - `seconds`: of each step that was not profiled, the first one included; `begin`: the first that counts.
+    - `readings`: of the progress bar, steps a second, at five moments spread over the run.
+    - `stages`: stage → its seconds in each step that counts; also `step`, the whole, and `worker`, the seconds that
+      the loader's worker spent on the batch at the same time.
+    - `report`: of the trace of its last steps.
+    - `cuda`: the steps ran on a device.
+    """
+
+    name: str
+    seconds: list[float]
+    begin: int
+    readings: list[float]
+    stages: dict[str, list[float]]
+    report: trace.Report = field(repr=False)
+    cuda: bool
+
+    def median(self, *stages: str) -> float:
+        """Return the median over steps of the seconds of some stages together."""
+        return float(np.median(np.sum([self.stages[stage] for stage in stages], axis=0)))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A wrong figure and the right one.
+
+    **Arguments:**
+
+    - `key`: the ratio that the mistake once gave.
+    - `what`: the question.
+    - `mistake`: how `wrong` comes about.
+    - `why`: why it is wrong, in one line.
+    - `wrong`, `right`: ratios.
+    - `right_of`: what the right one is a ratio of.
+    - `parts`: what the figures are made of, a row each; columns side, bar, part, seconds.
+    """
+
+    key: str
+    what: str
+    mistake: str
+    why: str
+    wrong: float
+    right: float
+    right_of: str
+    parts: pd.DataFrame = field(repr=False)
+
+
+def record_run(point: Point) -> Run:
+    """Run a point's steps in this process, with a clock, a progress bar and, for the last steps, the profiler.
+
+    **Raises:** `InputError` for fewer than 12 steps.
+    """
+    if point.steps < FEWEST_STEPS:
+        raise InputError(f"steps is {point.steps}, expected at least {FEWEST_STEPS}: five readings and a profiled end")
+    from tqdm import tqdm
+
+    point = point.resolved()
+    seconds: list[float] = []
+    readings: list[float] = []
+    stages: dict[str, list[float]] = {}
+    wait = point.steps - _PROFILED - 1
+    moments = np.linspace(1, wait, _READINGS).astype(int).tolist()
+    with (
+        tempfile.TemporaryDirectory(prefix="tclab-") as folder,
+        setup(replace(point, workers=1), point.steps * point.batch_size) as here,
+    ):
+        batches = here.batches()
+
+        @contextmanager
+        def stage(name: str) -> Iterator[None]:
+            begin = perf_counter()
+            yield
+            _synchronize(point.device)
+            stages.setdefault(name, []).append(perf_counter() - begin)
+
+        try:
+            with (
+                tqdm(total=point.steps, file=io.StringIO(), mininterval=0) as bar,
+                trace.record(folder, wait=wait, warmup=1, active=_PROFILED, steps=point.steps) as recorder,
+            ):
+                for number in range(1, point.steps + 1):
+                    begin = perf_counter()
+                    with stage("data_wait"):
+                        loaded = next(batches)
+                    here.step(loaded.batch, stage=stage)
+                    stages.setdefault("worker", []).append((loaded.timing.end_ns - loaded.timing.begin_ns) / 1e9)
+                    seconds.append(perf_counter() - begin)
+                    recorder.step()
+                    bar.update()
+                    if number in moments:
+                        state = bar.format_dict
+                        readings.append(float(state["rate"] or state["n"] / state["elapsed"]))
+        finally:
+            del batches  # ends the worker
+        assert recorder.path is not None
+        report = trace.analyze(recorder.path)
+    stages["step"] = seconds
+    seconds = seconds[:wait]
+    found = steady_state(seconds, primed=2)
+    # without a steady part the first few are left out all the same, and the notebook says so
+    begin_at = len(seconds) // 4 if found.begin is None else max(found.begin, 1)
+    kept = {name: values[begin_at:wait] for name, values in stages.items()}
+    return Run(point.model, seconds, begin_at, readings, kept, report, point.device == "cuda")
+
+
+def _synchronize(device: str) -> None:
+    if device == "cuda":  # each figure must be wrong for its own reason alone, not for asynchronous kernels
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def _parts(rows: list[tuple[str, str, str, float]]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["side", "bar", "part", "seconds"])
+
+
+def progress_bar(slow: Run, fast: Run) -> Figure:
+    """Return the 12.5: the mean of five readings of a progress bar, the first of them taken after the first step."""
+    means = {run.name: float(np.mean(run.readings)) for run in (slow, fast)}
+    rows = [("wrong: one over the mean reading", name, "a step", 1 / mean) for name, mean in means.items()]
+    rows += [("right: the median step", run.name, "a step", run.median("step")) for run in (slow, fast)]
+    return Figure(
+        "12.5",
+        f"How many times slower is {slow.name} than {fast.name}?",
+        "mean of five progress-bar readings, with the first step in",
+        "A bar's reading is a smoothed average that still holds the first step (workers starting, memory, caches); "
+        "a mean of rates then weighs the fast moments most.",
+        means[fast.name] / means[slow.name],
+        slow.median("step") / fast.median("step"),
+        "median step after warm-up",
+        _parts(rows),
+    )
+
+
+def nested_events(slow: Run, fast: Run) -> Figure:
+    """Return the 875: all durations of a trace's host events added, each counted again in every event around it."""
+    sums, walls, rows = [], [], []
+    for run_ in (slow, fast):
+        ops, self_times = run_.report.ops, run_.report.categories
+        sums.append(float(ops["total_us"].sum()) / _PROFILED / 1e6)
+        walls.append(float(self_times["self_us"].sum()) / _PROFILED / 1e6)
+        for category, total in ops.groupby("category")["total_us"].sum().items():
+            rows.append(("wrong: durations added", run_.name, str(category), float(total) / _PROFILED / 1e6))
+        for category, self_us in zip(self_times["category"], self_times["self_us"], strict=True):
+            rows.append(("right: self time", run_.name, str(category), float(self_us) / _PROFILED / 1e6))
+    return Figure(
+        "875",
+        f"How many times slower is {slow.name} than {fast.name}?",
+        "sum of the durations of nested trace events",
+        "A step holds a forward that holds an operation that holds another: each moment is counted once for every "
+        f"event around it, here {sums[0] / walls[0]:.1f} and {sums[1] / walls[1]:.1f} times.",
+        sums[0] / sums[1],
+        walls[0] / walls[1],
+        "main thread's self time, which adds up to its wall time",
+        _parts(rows),
+    )
+
+
+def overlapping_times(slow: Run, fast: Run) -> Figure:
+    """Return the 1.6: times of two simultaneous timelines added; of host and device, or of host and worker."""
+    other = "device" if slow.cuda else "worker"
+    sums, walls, rows = [], [], []
+    for run_ in (slow, fast):
+        wall = run_.median("step")
+        if slow.cuda:
+            other_seconds = float(run_.report.breakdown["busy_us"].sum()) / _PROFILED / 1e6
+        else:
+            other_seconds = run_.median("worker")
+        sums.append(wall + other_seconds)
+        walls.append(wall)
+        rows += [
+            ("wrong: both added", run_.name, "host", wall),
+            ("wrong: both added", run_.name, other, other_seconds),
+            ("right: the wall clock", run_.name, "host", wall),
+        ]
+    stands = "" if slow.cuda else " (once it was CPU and CUDA times; there is no GPU here, so these stand in)"
+    return Figure(
+        "1.6",
+        f"How many times slower is {slow.name} than {fast.name}?",
+        f"sum of the times of host and {other}",
+        f"Host and {other} work at the same time, so their sum is no time that anyone waits for{stands}.",
+        sums[0] / sums[1],
+        walls[0] / walls[1],
+        "wall clock",
+        _parts(rows),
+    )
+
+
+def no_backward(slow: Run, fast: Run) -> Figure:
+    """Return the 19.3: data and model without a backward, taken for a training step."""
+    every = ("data_wait", *_FORWARD, "backward", "optimizer")
+    rows = []
+    for run_ in (slow, fast):
+        for name in every:
+            seconds = run_.median(name)
+            if name not in ("backward", "optimizer"):
+                rows.append(("wrong: up to the loss", run_.name, name, seconds))
+            rows.append(("right: the whole step", run_.name, name, seconds))
+    return Figure(
+        "19.3",
+        f"How many times slower is {slow.name} than {fast.name}?",
+        'mode "model", which never ran a backward',
+        "A step that stops at the loss leaves out the backward and the optimizer: "
+        f"{1 - slow.median('data_wait', *_FORWARD) / slow.median('step'):.0%} of {slow.name}'s step and "
+        f"{1 - fast.median('data_wait', *_FORWARD) / fast.median('step'):.0%} of {fast.name}'s.",
+        slow.median("data_wait", *_FORWARD) / fast.median("data_wait", *_FORWARD),
+        slow.median("step") / fast.median("step"),
+        "whole training step",
+        _parts(rows),
+    )
+
+
+def page_faults(point: Point, slow: str = "edge_mask", fast: str = "node_mask") -> Figure:
+    """Return the 51: two strategies under an allocator that gives pages back, as if that were their group speed.
+
+    Each is run under each allocator, in child processes.
+
+    **Raises:** `InputError` for a point that could not be measured, with its status.
+    """
+    seconds: dict[tuple[str, str], float] = {}
+    for allocator in ("default", "keep_pages"):
+        for name in (slow, fast):
+            rows = run(replace(point, strategy=name, allocator=allocator))
+            step = rows[rows["stage"] == "step"].iloc[0]
+            if step["status"] != "ok":
+                raise InputError(f"{name} under the allocator {allocator!r} was not measured: {step['status']}")
+            seconds[allocator, name] = float(step["median_seconds"])
+    sides = {"default": "wrong alone: pages given back", "keep_pages": "with it: pages kept"}
+    ratios = {a: seconds[a, slow] / seconds[a, fast] for a in sides}
+    return Figure(
+        "51",
+        f"How many times slower is {slow} than {fast}?",
+        "step under an allocator that gives its pages back",
+        "glibc gives the pages of large tensors back and faults them in again, which costs most where tensors are "
+        "largest; a GPU's caching allocator keeps them. Both ratios are true; give both.",
+        ratios["default"],
+        ratios["keep_pages"],
+        "same step under an allocator that keeps them",
+        _parts([(sides[a], name, "a step", took) for (a, name), took in seconds.items()]),
+    )
+
+
+def wrong_figures(
+    *,
+    scale: float = 0.03,
+    batch_size: int = 4,
+    networks: int = 3,
+    steps: int = 30,
+    seed: int = 0,
+    gpus: int | str = 0,
+) -> dict[str, Figure]:
+    """Run HeteroCell and DANGO once each and return the five wrong figures with the right ones, by their keys.
+
+    HeteroCell runs with `subgraph`, whose workers have work; the allocators are tried on two other strategies.
+
+    **Arguments:**
+
+    - `scale`, `networks`: of the synthetic graph; DANGO reads its own six networks.
+    - `batch_size`, `steps`, `seed`: of both runs, the first step included.
+    - `gpus`: 0 for the CPU, 1 or "auto" for a GPU where there is one.
+
+    **Raises:** `InputError` that names the value and what was expected.
+    """
+    device = "auto" if gpus == "auto" or int(gpus) else "cpu"
+    common = Point(scale=scale, batch_size=batch_size, steps=steps, seed=seed, device=device)
+    slow = record_run(replace(common, model="hetero_cell", strategy="subgraph", loss=None, networks=networks))
+    fast = record_run(replace(common, model="dango", strategy="indices", loss=None))
+    # a tensor must be large for its pages to be given back, so this one has more samples, and few steps
+    large = replace(
+        common, model="hetero_cell", loss=None, networks=networks, batch_size=4 * batch_size, steps=4, warmup=1
+    )
+    figures = [
+        progress_bar(slow, fast),
+        nested_events(slow, fast),
+        overlapping_times(slow, fast),
+        no_backward(slow, fast),
+        page_faults(large),
+    ]
+    return {figure.key: figure for figure in figures}
+
+
+def wrong_figures_table(figures: Iterable[Figure]) -> pd.DataFrame:
+    """Return one row a figure: the ratio that the mistake once gave, the one it gives here, and the right one."""
+    rows = [
+        {"once": f.key, "wrong": f"{f.wrong:.2f} ×", "right": f"{f.right:.2f} ×", "right is": f.right_of}
+        for f in figures
+    ]
+    return pd.DataFrame(rows).set_index("once")
+
+
+def wrong_figures_sentences(figures: Iterable[Figure]) -> list[str]:
+    """Return for each figure the question, the wrong answer and how it comes about, the right one, the reason."""
+    return [
+        f"{f.key}: {f.what} {f.wrong:.2f} × by the {f.mistake}; {f.right:.2f} × by the {f.right_of}. {f.why}"
+        for f in figures
+    ]
+
+
+def wrong_figures_chart(figures: Iterable[Figure], *, where: str | None = None) -> Any:
+    """Return the chart of each wrong figure and the right one, on one logarithmic axis.
+
+    **Arguments:**
+
+    - `figures`: from the same runs.
+    - `where`: the machine, for the title; this one unless given.
+    """
+    ratios = pd.DataFrame([{"key": one.key, "wrong": one.wrong, "right": one.right} for one in figures])
+    return charts.wrong_figures_chart(ratios, where=where)
+
+
+def wrong_figure_parts(figure: Figure, *, where: str | None = None) -> Any:
+    """Return the chart of what a wrong figure and the right one are made of, in seconds a step.
+
+    **Arguments:**
+
+    - `figure`: one of them.
+    - `where`: the machine, for the title; this one unless given.
+    """
+    title = f"The “{figure.key}”: {figure.wrong:.3g} × where {figure.right:.3g} × is right"
+    return charts.wrong_figure_parts(figure.parts, title=title, mistake=figure.mistake, where=where)

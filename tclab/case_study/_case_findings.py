@@ -1,0 +1,32 @@
+"""Sentences about the case study: the two models' ratios mode by mode, and a verdict for each hypothesis."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from tclab.case_study._hypotheses import hypotheses
+from tclab.case_study._published import measured_ratios
+from tclab.lab.reports._stage_parts import times_text
+
+
+def findings(rows: pd.DataFrame, rank_rows: pd.DataFrame | None = None) -> list[str]:
+    """Return what the rows of the modes show of the published claims, a sentence each.
+
+    **Arguments:** as for `hypotheses`.
+    """
+    verdicts = [f"Hypothesis “{found.name}”: {found.verdict}." for found in hypotheses(rows, rank_rows)]
+    return [sentence for sentence in (_ratios(rows), *verdicts) if sentence]
+
+
+def _ratios(rows: pd.DataFrame) -> str:
+    found = measured_ratios(rows)
+    parts = []
+    for strategy, group in found.groupby("strategy", sort=False):
+        named = [
+            f"{row['mode']} {times_text(row['ratio'])} [{row['low']:.2g}, {row['high']:.2g}]"
+            for _, row in group.iterrows()
+        ]
+        parts.append(f"with {strategy} {', '.join(named)}")
+    if not parts:
+        return ""
+    return f"A step of the hetero model takes, of DANGO's, [quartiles]: {'; '.join(parts)}."

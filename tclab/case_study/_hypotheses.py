@@ -1,0 +1,274 @@
+"""Three hypotheses on why the hetero model is slow, each with a verdict and its evidence from rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tclab._format import bytes_text, seconds_text
+from tclab.graph import NETWORK_SIZES
+from tclab.lab.reports._stage_parts import one_point_each, times_text
+from tclab.masking._strategy_registry import BASELINES
+from tclab.perturbation import steps_per_epoch
+from tclab.sweeps.analysis._machine_label import where_measured
+from tclab.timing._statistics import FEWEST, intervals
+
+HOLDS, FAILS = "holds here", "does not hold here"
+UNDECIDED, NOT_MEASURED = "undecided", "not measured here"
+_NOTHING = 1e-5  # seconds; less is within what the clock itself costs
+_MOST = 0.5  # "dominates": more than half of a step
+_PUBLISHED_EPOCH = 400 / 10  # epochs a day of DANGO over those of the hetero model, in real training
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A claim, its verdict by the rows, and the evidence.
+
+    **Arguments:**
+
+    - `name`, `claim`: as the team of the case study put it.
+    - `verdict`: "holds here", "does not hold here", "undecided" or "not measured here".
+    - `evidence`: a sentence each.
+    """
+
+    name: str
+    claim: str
+    verdict: str
+    evidence: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.verdict}", f"  The claim: {self.claim}", *(f"  • {e}" for e in self.evidence)]
+        return "\n".join(lines)
+
+
+def hypotheses(rows: pd.DataFrame, rank_rows: pd.DataFrame | None = None) -> list[Hypothesis]:
+    """Return the three hypotheses, judged by the rows of mode `step` and those of the other modes.
+
+    The strategy judged is the case study's, `edge_mask`, where it was run. "Most of a step" means more than half; a
+    verdict needs a 95 % interval of the share, over steps, on one side of that, and 6 steps at least. Rows of one
+    machine say nothing of another: a faster device leaves the loader less time.
+
+    **Arguments:**
+
+    - `rows`: of points in several modes.
+    - `rank_rows`: of points of several ranks, for the third hypothesis; `rows` unless given.
+    """
+    return [_data_pipeline(rows), _mask_generation(rows), ddp_hypothesis(rows if rank_rows is None else rank_rows)]
+
+
+# ---- shares of a step
+
+
+def _samples(group: pd.DataFrame, where: str, stage: str) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+    found = group[(group["where"] == where) & (group["stage"] == stage)]
+    return None if found.empty else np.asarray(found.iloc[0]["samples_seconds"], dtype=np.float64)
+
+
+def _whole(group: pd.DataFrame) -> tuple[str, np.ndarray[Any, np.dtype[np.float64]]]:
+    """Return the timeline that a step is timed on and its seconds, step by step."""
+    row = group[group["stage"] == "step"].iloc[0]
+    return str(row["where"]), np.asarray(row["samples_seconds"], dtype=np.float64)
+
+
+def _share(part: Any, whole: Any) -> tuple[float, float, float]:
+    """Return the median share of a step and its 95 % interval over steps."""
+    shares = part / whole
+    ((low, high),) = intervals([shares], [0.95])
+    return float(np.median(shares)), low, high
+
+
+def _judged(share: tuple[float, float, float], steps: int) -> str:
+    if steps < FEWEST:
+        return UNDECIDED
+    return HOLDS if share[1] > _MOST else FAILS if share[2] < _MOST else UNDECIDED
+
+
+def _points_of(rows: pd.DataFrame, mode: str) -> dict[str, pd.DataFrame]:
+    """Return strategy → rows of one mode, the strategies of the case study first; DANGO is left out."""
+    chosen = one_point_each(rows)
+    chosen = chosen[(chosen["mode"] == mode) & (chosen["strategy"] != "indices")]
+    found = {str(name): group for name, group in chosen.groupby("strategy", sort=False)}
+    return {name: found[name] for name in [*BASELINES, *found] if name in found}
+
+
+def _judged_by(points: dict[str, pd.DataFrame]) -> str:
+    """Return a sentence that names the deciding rows, and whether their graph is far smaller than the real one."""
+    strategy, group = next(iter(points.items()))
+    row = group.iloc[0]
+    words = f"Judged by {row['model']} with {strategy}, batch {row['batch_size']}, {row['networks']} networks"
+    if pd.isna(row["edges"]):
+        return f"{words}."
+    words += f" of {row['edges']:,} edges"
+    small = row["edges"] < 0.5 * sum(size.edges for size in NETWORK_SIZES.values())
+    return f"{words}{', far fewer than the real 2.4 million, of which this says nothing' if small else ''}."
+
+
+def _percent(share: tuple[float, float, float]) -> str:
+    if share[2] < 0.001:
+        return "less than 0.1%"
+    return f"{share[0]:.1%} [{max(0.0, share[1]):.1%}, {share[2]:.1%}]"
+
+
+# ---- the data pipeline
+
+
+def _data_pipeline(rows: pd.DataFrame) -> Hypothesis:
+    name, claim = "Data pipeline", "collation and transfer take most of a step"
+    points = _points_of(rows, "step")
+    if not points:
+        return Hypothesis(name, claim, NOT_MEASURED, ("Mode step was not measured.",))
+    verdict, evidence = "", [_judged_by(points)]
+    for strategy, group in points.items():
+        where, whole = _whole(group)
+        wait, transfer = (_samples(group, where, stage) for stage in ("data_wait", "transfer"))
+        if wait is None or transfer is None or not len(wait) == len(transfer) == len(whole):
+            continue
+        share = _share(wait + transfer, whole)
+        verdict = verdict or _judged(share, len(whole))
+        evidence.append(
+            f"{strategy}: waiting for the loader and the transfer are {_percent(share)} of a step of "
+            f"{seconds_text(float(np.median(whole)))} ({len(whole)} steps, {where_measured(group)})."
+        )
+        evidence += [_headroom(strategy, group, share[0], whole)] if _making(group) else []
+        evidence += [words for words in (_against_fixed(rows, strategy, group), _collation(strategy, group)) if words]
+    evidence.append(_bytes_of(points))
+    return Hypothesis(name, claim, verdict or UNDECIDED, tuple(filter(None, evidence)))
+
+
+def _making(group: pd.DataFrame) -> dict[str, float]:
+    """Return stage → median seconds of making one batch, by a worker or in the process that trains."""
+    made = group[group["where"].isin(["worker", "loading"])]
+    return {str(row["stage"]): float(row["median_seconds"]) for _, row in made.iterrows()}
+
+
+def _headroom(strategy: str, group: pd.DataFrame, share: float, whole: np.ndarray[Any, Any]) -> str:
+    """Return how much faster the rest of a step would have to be before its workers could not keep up."""
+    row, batch = group.iloc[0], _making(group)["batch"]
+    if not row["workers"]:
+        return f"{strategy}: a batch is made in {seconds_text(batch)} within the step, as there is no worker."
+    every, rest = batch / int(row["workers"]), float(np.median(whole)) * (1 - share)
+    words = f"{strategy}: its {row['workers']} worker{'s' if row['workers'] > 1 else ''} can give a batch every"
+    if every >= rest:
+        return f"{words} {seconds_text(every)}, slower than the {seconds_text(rest)} that the rest of a step takes."
+    return (
+        f"{words} {seconds_text(every)}: on a device {times_text(rest / every)} as fast as this one, with the same "
+        f"workers, loading would be the bound (arithmetic, not measured)."
+    )
+
+
+def _against_fixed(rows: pd.DataFrame, strategy: str, group: pd.DataFrame) -> str:
+    fixed = _points_of(rows, "fixed_batch").get(strategy)
+    if fixed is None:
+        return ""
+    a, b = (frame[frame["stage"] == "step"].iloc[0] for frame in (group, fixed))
+    low, high = a["q1_seconds"] / b["q3_seconds"], a["q3_seconds"] / b["q1_seconds"]
+    words = f"a step takes {a['median_seconds'] / b['median_seconds']:.2f} × [quartiles {low:.2f}, {high:.2f}]"
+    unsure = ": no difference that these steps can show" if low <= 1 <= high else ""
+    return f"{strategy}: {words} as long as one on a batch that is kept{unsure}."
+
+
+def _collation(strategy: str, group: pd.DataFrame) -> str:
+    made = _making(group)
+    if not made.get("batch"):
+        return ""
+    collate, mask, batch = (made.get(stage, 0.0) for stage in ("collate", "mask", "batch"))
+    return (
+        f"{strategy}: of the {seconds_text(batch)} that making a batch takes, collating (and replicating) is "
+        f"{seconds_text(collate)} and making masks {seconds_text(mask)}."
+    )
+
+
+def _bytes_of(points: dict[str, pd.DataFrame]) -> str:
+    carried = {
+        s: group["batch_bytes"].dropna().max() for s, group in points.items() if group["batch_bytes"].notna().any()
+    }
+    parts = [f"{bytes_text(number)} with {strategy}" for strategy, number in carried.items()]
+    batch = next(iter(points.values())).iloc[0]["batch_size"]
+    return f"A batch of {batch} carries {' and '.join(parts)}." if parts else ""
+
+
+# ---- making masks
+
+
+def _mask_generation(rows: pd.DataFrame) -> Hypothesis:
+    name, claim = "Mask generation", "making the masks takes most of a step"
+    points = _points_of(rows, "step")
+    if not points:
+        return Hypothesis(name, claim, NOT_MEASURED, ("Mode step was not measured.",))
+    verdict, evidence = "", [_judged_by(points)]
+    for strategy, group in points.items():
+        where, whole = _whole(group)
+        mask = _samples(group, where, "mask")
+        if mask is None or len(mask) != len(whole):
+            continue
+        made = _making(group)
+        hidden = float(min(made.get("mask", 0.0), np.median(_waits(group, where, whole))))
+        most = _share(mask + hidden, whole)
+        verdict = verdict or _judged(most, len(whole))
+        evidence.append(
+            f"{strategy}: masks are made for {seconds_text(made.get('mask', 0.0))} a batch where it is loaded and "
+            f"for {seconds_text(float(np.median(mask)))} in the step's own stage; of a step they can be "
+            f"{_percent(most)} at most, if every wait were for them."
+        )
+        if made.get("mask") and made.get("collate"):
+            less, more = sorted([(made["mask"], "making masks"), (made["collate"], "collating")])
+            if made["mask"] > _NOTHING:
+                evidence.append(f"{strategy}: {more[1]} takes {times_text(more[0] / less[0])} as long as {less[1]}.")
+    return Hypothesis(name, claim, verdict or UNDECIDED, tuple(evidence))
+
+
+def _waits(group: pd.DataFrame, where: str, whole: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    waits = _samples(group, where, "data_wait")
+    return np.zeros_like(whole) if waits is None else waits
+
+
+# ---- DDP
+
+
+def ddp_hypothesis(rows: pd.DataFrame) -> Hypothesis:
+    """Return the third of the hypotheses, judged by the rows with the most ranks; see `hypotheses`."""
+    name, claim = "DDP", "more steps an epoch, and more all-reduces, make the epochs of the hetero model long"
+    hetero, dango = steps_per_epoch(28, 4), steps_per_epoch(64, 4)
+    arithmetic = (
+        f"Arithmetic, not a measurement: on 4 ranks an epoch is {hetero:,} steps at batch 28 and {dango:,} at "
+        f"batch 64, {hetero / dango:.2f} × as many. Of the published {_PUBLISHED_EPOCH:.0f} × an epoch, "
+        f"{_PUBLISHED_EPOCH * dango / hetero:.1f} × are left for each step."
+    )
+    many = rows[(rows["status"] == "ok") & (rows["ranks"] > 1) & (rows["mode"] == "step")]
+    if many.empty:
+        tried = rows[(rows["ranks"] > 1) & (rows["status"] != "ok")]
+        why = f" ({tried['status'].iloc[0]})" if len(tried) else ""
+        measured = f"No row here has more than one rank{why}, so what all-reduces cost is not known."
+        return Hypothesis(name, claim, NOT_MEASURED, (measured, arithmetic))
+    many = many[many["ranks"] == many["ranks"].max()]
+    group = next(iter(_points_of(many, "step").values()), one_point_each(many))
+    where, whole = _whole(group)
+    communication = _samples(group, where, "communication")
+    if communication is None or len(communication) != len(whole):
+        return Hypothesis(name, claim, NOT_MEASURED, ("The rows have no stage for communication.", arithmetic))
+    ranks, place = group.iloc[0]["ranks"], where_measured(group)
+    share = _share(communication, whole)
+    evidence = [f"Exposed communication is {_percent(share)} of a step on {ranks} ranks ({len(whole)} steps, {place})."]
+    waiting = _samples(group, where, "rank_wait")
+    if waiting is not None and len(waiting) == len(whole):
+        evidence.append(
+            f"Waiting for the slowest rank is {_percent(_share(waiting, whole))} of it, and no communication."
+        )
+    gather = _samples(group, where, "gather")
+    if gather is not None and len(gather) == len(whole):
+        evidence.append(f"The loss's all-gathers, waits in them included, are {_percent(_share(gather, whole))} of it.")
+    return Hypothesis(name, claim, _judged(share, len(whole)), (*evidence, *_late(group), arithmetic))
+
+
+def _late(group: pd.DataFrame) -> list[str]:
+    """Return a sentence on the rank that the others wait for, where one comes last far more often than the others."""
+    late = group[group["late_share"].notna()]
+    if late.empty:
+        return []
+    worst, ranks = late.sort_values("late_share").iloc[-1], len(late)
+    if worst["late_share"] < min(0.9, 1.5 / ranks):
+        return [f"No rank is the straggler: the one that came last most often did so in {worst['late_share']:.0%}."]
+    return [f"The straggler is {worst['where']}: it came last to {worst['late_share']:.0%} of all exchanges."]

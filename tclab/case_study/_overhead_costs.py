@@ -1,0 +1,116 @@
+"""The cost of each overhead: the time of a step with it over one without, with an interval and a verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tclab.lab import charts
+from tclab.timing._statistics import intervals
+from tclab.training import OVERHEADS
+
+COSTS, SAVES, UNDECIDED = "costs", "saves", "undecided"
+_FEWEST_ROUNDS = 2  # one does not show how far two runs of the same lie apart
+_LEVEL = 0.95
+_AT = ["model", "strategy", "batch_size", "networks", "mode"]
+
+
+def overhead_costs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return how many times as long a step takes with each overhead, a line for each model, strategy and overhead.
+
+    Points of one seed are one round, on the same batches: step `i` with the overhead is compared with step `i`
+    without. The interval, 95 %, is of the median of the log ratios by bootstrap over rounds and their steps, no
+    narrower than Student's over rounds; see `tclab.timing._statistics.intervals`. One round decides nothing.
+
+    **Arguments:**
+
+    - `rows`: of the points of `tclab.sweeps.config.with_each_overhead`.
+
+    Columns: model, strategy, overhead, what, ratio, low, high, rounds, steps, verdict ("costs", "saves" or
+    "undecided").
+    """
+    steps = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
+    found: list[dict[str, Any]] = []
+    for key, group in steps.groupby(_AT, sort=False):
+        named = group["overheads"].fillna("")
+        bases = {row["seed"]: row["samples_seconds"] for _, row in group[named == ""].iterrows()}
+        for overhead in (name for name in OVERHEADS if (named == name).any()):
+            groups = [
+                _log_ratios(row["samples_seconds"], bases[row["seed"]])
+                for _, row in group[named == overhead].iterrows()
+                if row["seed"] in bases
+            ]
+            if groups:
+                found.append({"model": key[0], "strategy": key[1], "overhead": overhead, **_cost(groups)})
+    columns = ["model", "strategy", "overhead", "what", "ratio", "low", "high", "rounds", "steps", "verdict"]
+    made = pd.DataFrame(found, columns=columns)
+    return made.assign(what=made["overhead"].map({name: overhead.what for name, overhead in OVERHEADS.items()}))
+
+
+def _log_ratios(seconds: Any, base: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+    both = min(len(seconds), len(base))
+    return np.log(np.asarray(seconds, dtype=np.float64)[:both] / np.asarray(base, dtype=np.float64)[:both])
+
+
+def _cost(groups: list[Any]) -> dict[str, Any]:
+    ((low, high),) = intervals(groups, [_LEVEL])
+    verdict = UNDECIDED
+    if len(groups) >= _FEWEST_ROUNDS:
+        verdict = COSTS if low > 0 else SAVES if high < 0 else UNDECIDED
+    return {
+        "ratio": float(np.exp(np.median(np.concatenate(groups)))),
+        "low": float(np.exp(low)),
+        "high": float(np.exp(high)),
+        "rounds": len(groups),
+        "steps": sum(map(len, groups)),
+        "verdict": verdict,
+    }
+
+
+def overhead_costs_chart(rows: pd.DataFrame) -> Any:
+    """Return the chart of each overhead's cost with its interval, a panel a model; hollow where it is undecided.
+
+    **Arguments:** as for `overhead_costs`.
+    """
+    costs = overhead_costs(rows)
+    note = "" if costs.empty else _rounds_words(costs)
+    return charts.overhead_costs_chart(costs, rows, order=list(OVERHEADS), note=note)
+
+
+def _rounds_words(costs: pd.DataFrame) -> str:
+    least, most = int(costs["rounds"].min()), int(costs["rounds"].max())
+    if most < _FEWEST_ROUNDS:
+        return "one round: the lines show how steps scatter, not how runs do"
+    return f"{least if least == most else f'{least} to {most}'} rounds side by side, 95 % intervals; hollow: undecided"
+
+
+def overhead_findings(rows: pd.DataFrame) -> list[str]:
+    """Return a sentence for each model: which overheads cost time, which save it, which are undecided.
+
+    **Arguments:** as for `overhead_costs`.
+    """
+    costs = overhead_costs(rows)
+    sentences = []
+    for (model, strategy), group in costs.groupby(["model", "strategy"], sort=False):
+        place = f"{model} ({strategy})"
+        if group["rounds"].max() < _FEWEST_ROUNDS:
+            sentences.append(f"{place}: one round of each overhead was run, which decides nothing; give rounds.")
+            continue
+        parts = []
+        for verdict, words in ((COSTS, "cost time"), (SAVES, "save time")):
+            sure = group[group["verdict"] == verdict].sort_values("ratio", ascending=verdict == SAVES)
+            named = [f"{row['overhead']} {row['ratio']:.2f} × [{row['low']:.2f}, {row['high']:.2f}]" for _, row in
+                     sure.iterrows()]  # fmt: skip
+            if named:
+                parts.append(f"{', '.join(named)} {words}")
+        unsure = group[group["verdict"] == UNDECIDED]["overhead"].tolist()
+        if unsure:
+            parts.append(f"undecided: {', '.join(unsure)}")
+        sentences.append(f"{place}: {'; '.join(parts)}.")
+    missing = rows[(rows["stage"] == "step") & (rows["status"] != "ok")]
+    if len(missing):
+        points = "1 point of overheads has" if len(missing) == 1 else f"{len(missing)} points of overheads have"
+        sentences.append(f"{points} no time: {missing['status'].mode().iloc[0]}.")
+    return sentences or ["No overhead was measured together with a step without it."]

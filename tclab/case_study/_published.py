@@ -1,0 +1,150 @@
+"""Published figures of the case study, each with its standing, and the same ratios as measured here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tclab.errors import InputError
+from tclab.lab import charts
+from tclab.lab.reports._stage_parts import one_point_each, times_text
+from tclab.perturbation import steps_per_epoch
+from tclab.sweeps.analysis._machine_label import where_measured
+from tclab.training._step import MODES
+
+_COLUMNS = ["key", "model", "gpus", "batch_size", "what", "value", "unit", "standing", "caveat"]
+# Pairs of figures, one of each model → the modes here that run what they named. 086a's "data pipeline only" ran
+# a dummy backward and the optimizer in Lightning's loop: `empty` is nearer to it than `data`.
+_PAIRS = {
+    "086a": ("data", "empty"),
+    "524": ("data", "empty"),
+    "086b": ("model",),
+    "epochs": ("step",),
+    "trace": ("step",),
+    "full_step": ("fixed_batch",),
+}
+
+
+def published_figures(path: str | Path) -> pd.DataFrame:
+    """Return the table of published figures, missing words as empty ones.
+
+    **Arguments:**
+
+    - `path`: a CSV file with the columns of `data_samples/published_measurements.csv`.
+
+    **Raises:** `InputError` for a file that is not there or has other columns.
+    """
+    if not Path(path).is_file():
+        raise InputError(f"published is {str(path)!r}, expected a CSV file of published figures")
+    figures = pd.read_csv(path, keep_default_na=False)
+    missing = [name for name in _COLUMNS if name not in figures.columns]
+    if missing:
+        raise InputError(f"{path} has no column {missing[0]!r}, expected {', '.join(_COLUMNS)}")
+    return figures[_COLUMNS]
+
+
+def published_ratios(figures: pd.DataFrame) -> pd.DataFrame:
+    """Return how many times longer the published hetero model took than DANGO, figure by figure.
+
+    Columns: figure, mode (here), ratio, batches, standing, caveat. Ratios are of steps, as they were run: the two
+    models' batch sizes were 28 and 64 except for `full_step`. A ratio of epochs is divided by that of their steps.
+    """
+    by_key = {row["key"]: row for _, row in figures.iterrows()}
+    ratios = []
+    for key, modes in _PAIRS.items():
+        hetero, dango = by_key.get(f"{key}_hetero"), by_key.get(f"{key}_dango")
+        if hetero is None or dango is None:
+            continue
+        longer = dango if hetero["unit"] in ("it/s", "epoch") else hetero  # a rate is high where a time is short
+        ratio = float(longer["value"]) / float((hetero if longer is dango else dango)["value"])
+        what = f"{key}: {hetero['what']}"
+        if hetero["unit"] == "epoch":
+            ratio /= _steps(hetero) / _steps(dango)
+            what = f"{key}: {hetero['what']}, a step"
+        ratios += [
+            {
+                "figure": what,
+                "mode": mode,
+                "ratio": ratio,
+                "batches": f"{hetero['batch_size']} and {dango['batch_size']}",
+                "standing": hetero["standing"],
+                "caveat": hetero["caveat"],
+            }
+            for mode in modes
+        ]
+    return pd.DataFrame(ratios, columns=["figure", "mode", "ratio", "batches", "standing", "caveat"])
+
+
+def _steps(figure: pd.Series) -> int:
+    return steps_per_epoch(int(figure["batch_size"]), int(figure["gpus"]))
+
+
+def measured_ratios(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return how many times longer each hetero strategy's step takes than DANGO's, in each mode that was measured.
+
+    Columns: mode, model, strategy, ratio, and `low` and `high`: quartile over opposite quartile, and batches.
+    """
+    steps = one_point_each(rows)
+    steps = steps[steps["stage"] == "step"]
+    ratios = []
+    for mode in _modes(steps):
+        group = steps[steps["mode"] == mode]
+        dango = group[group["model"] == "dango"]
+        if dango.empty:
+            continue
+        base = dango.iloc[0]
+        for _, row in group[group["model"] != "dango"].iterrows():
+            ratios.append(
+                {
+                    "mode": mode,
+                    "model": row["model"],
+                    "strategy": row["strategy"],
+                    "ratio": float(row["median_seconds"] / base["median_seconds"]),
+                    "low": float(row["q1_seconds"] / base["q3_seconds"]),
+                    "high": float(row["q3_seconds"] / base["q1_seconds"]),
+                    "batches": f"{row['batch_size']} and {base['batch_size']}",
+                }
+            )
+    return pd.DataFrame(ratios, columns=["mode", "model", "strategy", "ratio", "low", "high", "batches"])
+
+
+def published_ratios_table(rows: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
+    """Return hetero : DANGO by mode, published and measured, a line a figure.
+
+    **Arguments:**
+
+    - `rows`: of points in several modes.
+    - `figures`: as `published_figures` returns them.
+    """
+    measured = measured_ratios(rows)
+    here = pd.DataFrame(
+        {
+            "mode": measured["mode"],
+            "hetero : dango": measured["ratio"],
+            "figure": "here: " + measured["model"] + " · " + measured["strategy"],
+            "standing": [f"measured, quartiles {a:.3g} to {b:.3g}" for a, b in measured[["low", "high"]].to_numpy()],
+            "batches": measured["batches"],
+            "caveat": where_measured(rows),
+        }
+    )
+    old = published_ratios(figures).rename(columns={"ratio": "hetero : dango"})
+    both = pd.concat([here, old[here.columns]])
+    order = {mode: place for place, mode in enumerate(_modes(both))}
+    table = both.sort_values("mode", key=lambda modes: modes.map(order), kind="stable").reset_index(drop=True)
+    return table.assign(**{"hetero : dango": table["hetero : dango"].map(times_text)})
+
+
+def _modes(frame: pd.DataFrame) -> list[str]:
+    return [mode for mode in MODES if mode in set(frame["mode"])]
+
+
+def published_ratios_chart(rows: pd.DataFrame, figures: pd.DataFrame) -> Any:
+    """Return the chart of hetero : DANGO in each mode, measured in colour, published in black and grey.
+
+    **Arguments:** as for `published_ratios_table`.
+    """
+    measured, published = measured_ratios(rows), published_ratios(figures)
+    modes = _modes(pd.concat([measured[["mode"]], published[["mode"]]]))
+    return charts.published_ratios_chart(measured, published, rows, modes=modes)

@@ -1,0 +1,83 @@
+"""Small calls of notebooks: front end, paths, importing a user's file."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from importlib.util import cache_from_source
+from pathlib import Path
+from types import ModuleType
+
+from tclab.errors import InputError
+
+_SESSION = "JPY_SESSION_NAME"  # Jupyter Server gives it to each kernel that it starts; papermill and nbval do not
+_VS_CODE = "__vsc_ipynb_file__"  # VS Code's extension puts it among the names of a notebook that it runs
+
+
+def has_front_end() -> bool:
+    """Return whether this kernel has an interactive front end: a Jupyter Server or VS Code started it.
+
+    A process that a cell starts inherits the server's variable: where the parent has the same value, there is none.
+    """
+    return _VS_CODE in _names() or (_SESSION in os.environ and _of_parent(_SESSION) != os.environ[_SESSION])
+
+
+def _names() -> dict[str, object]:
+    """Return the variables of the notebook; none without a shell."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return {} if shell is None else shell.user_ns
+
+
+def _of_parent(name: str) -> str | None:
+    """Return a variable that this process's parent was started with; `None` without it, or where it cannot be read."""
+    import psutil
+
+    try:
+        return psutil.Process(os.getppid()).environ().get(name)
+    except (psutil.Error, OSError):
+        return None
+
+
+def project_path(path: str) -> Path:
+    """Return a path relative to the folder that holds `notebooks/`, wherever the kernel was started.
+
+    JupyterLab starts a kernel in the notebook's folder, `notebooks/` or one in it, papermill where it was called.
+    `TCLAB_RUNS`, where it is set, takes the place of a leading `runs`.
+    """
+    given = Path(path).expanduser()
+    runs = os.environ.get("TCLAB_RUNS")
+    if given.is_absolute():
+        return given
+    if runs and given.parts[:1] == ("runs",):
+        return Path(runs, *given.parts[1:])
+    here = Path.cwd()
+    root = next((folder.parent for folder in (here, here.parent) if folder.name == "notebooks"), here)
+    return root / given
+
+
+def import_file(path: str | Path) -> ModuleType:
+    """Import a Python file as a module, again after each edit, and return the module.
+
+    Strategies and models that it registers exist from then on, also for the worker processes that run points; its
+    folder is put on the import path.
+
+    **Arguments:**
+
+    - `path`: of a `.py` file; no other module may have its name.
+
+    **Raises:** `InputError` where there is no such file, or another module has its name.
+    """
+    file = Path(path).resolve()
+    if file.suffix != ".py" or not file.is_file():
+        raise InputError(f"path is {str(path)!r}, expected a Python file that exists (%%writefile makes one)")
+    name = file.stem
+    taken = sys.modules.get(name)
+    if name in sys.stdlib_module_names or (taken and Path(getattr(taken, "__file__", None) or "").resolve() != file):
+        raise InputError(f"path is {file.name!r}, the name of a module that exists already; expected another name")
+    # within the same second an edited file is mistaken for the one that was compiled before
+    Path(cache_from_source(str(file))).unlink(missing_ok=True)
+    importlib.invalidate_caches()
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    return importlib.reload(taken) if taken else importlib.import_module(name)

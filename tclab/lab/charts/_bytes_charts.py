@@ -1,0 +1,98 @@
+"""Charts of bytes: what a batch carries, and whether loading takes time in proportion to it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from tclab._format import bytes_text
+from tclab.lab.charts._style import chart_title, empty_chart, log_ticks, plain_frame, rows_title, strategy_colour
+from tclab.lab.reports._bytes_fit import bytes_fit, loading_points
+from tclab.lab.reports._comparable_rows import fullest_cells, one_run_each, step_throughput, values_text, with_ways
+from tclab.lab.reports._stage_parts import ordered_ways
+
+_WIDTH = 520
+_WAYS = alt.Axis(labelLimit=380)
+
+_PANEL = 260
+
+
+def bytes_per_batch(rows: pd.DataFrame) -> alt.LayerChart:
+    """Return the bytes of a batch of each strategy, counted from its tensors, on a logarithmic axis."""
+    chosen = fullest_cells(with_ways(rows))
+    steps = step_throughput(one_run_each(chosen))
+    ok = plain_frame(steps[steps["status"] == "ok"], ["strategy", "way", "batch_bytes"])
+    ok["label"] = ok["batch_bytes"].map(bytes_text)
+    y = alt.Y("way:N", sort=ok.sort_values("batch_bytes", ascending=False)["way"].tolist(), title=None, axis=_WAYS)
+    x = alt.X(
+        "batch_bytes:Q",
+        title="bytes a batch",
+        scale=alt.Scale(type="log"),
+        axis=alt.Axis(format="~s", values=log_ticks([1.0, *ok["batch_bytes"]])),
+    )
+    bars = alt.Chart(ok).mark_bar().encode(y=y, x=x, x2=alt.datum(1), color=strategy_colour(ok).legend(None))
+    text = alt.Chart(ok).mark_text(align="left", dx=4).encode(y=y, x=x, text="label:N")
+    more = f"{values_text(chosen, 'batch_size')}, {values_text(chosen, 'networks')}"
+    return (bars + text).properties(width=_WIDTH, title=rows_title("Bytes of a batch", chosen, more))
+
+
+def time_against_bytes(rows: pd.DataFrame) -> Any:
+    """Return seconds a batch in mode `data` against its bytes, a panel for each way, with the fitted line.
+
+    The panels share their time axis; each has its own axis of bytes.
+    """
+    points = loading_points(rows)
+    if points.empty:
+        return empty_chart("Mode data was not measured.")
+    fits = {fit["way"]: fit for fit in bytes_fit(rows).to_dict("records")}
+    longest = 1.15 * max(points["q3_seconds"].max(), points["median_seconds"].max())
+    second, factor = ("s", 1.0) if longest >= 1 else ("ms", 1e3)
+    points[["took", "q1", "q3"]] = factor * points[["median_seconds", "q1_seconds", "q3_seconds"]]
+    panels = []
+    for place, way in enumerate(ordered_ways(points)):
+        group = points[points["way"] == way].copy()
+        widest = group["batch_bytes"].max()
+        unit, size = next((u, s) for u, s in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)) if widest >= s)
+        group["sent"], end = group["batch_bytes"] / size, 1.12 * widest / size
+        x = alt.X(
+            "sent:Q",
+            title=f"bytes of a batch [{unit}]",
+            scale=alt.Scale(domain=[0, end], nice=False),
+            axis=alt.Axis(tickCount=5, gridOpacity=0.4),
+        )
+        y = alt.Y(
+            "took:Q",
+            title=f"mode data [{second} a batch]" if place == 0 else None,
+            scale=alt.Scale(domain=[0, factor * longest], nice=False),
+            axis=alt.Axis(gridOpacity=0.4),
+        )
+        base = alt.Chart(group).encode(x=x, color=strategy_colour(points).legend(None))
+        layers = [
+            base.mark_rule(strokeWidth=2).encode(y=alt.Y("q1:Q"), y2="q3:Q"),
+            base.mark_point(filled=True, size=60, opacity=1).encode(y=y),
+            base.mark_text(align="left", dx=7, dy=-7, fontSize=10, color="#555555").encode(
+                y=y, text=alt.Text("batch_size:Q", format="d"), color=alt.value("#555555")
+            ),
+        ]
+        fit = fits[way]
+        if pd.notna(fit["r_squared"]):
+            ends = pd.DataFrame({"sent": [0.0, end]})
+            ends["took"] = factor * (fit["seconds_at_none"] + fit["seconds_per_byte"] * size * ends["sent"])
+            line = alt.Chart(ends).mark_line(strokeDash=[5, 3], color="#333333", clip=True)
+            layers.insert(0, line.encode(x=x, y=y))
+        title = chart_title(way, _fit_text(fit), size=12)
+        panels.append(alt.layer(*layers).properties(width=_PANEL, height=220, title=title))
+    chart = alt.hconcat(*panels, spacing=16)
+    more = "numbers: batch size; line: quartiles; dashed: least squares"
+    return chart.properties(title=rows_title("Is loading bound by bytes?", rows, more))
+
+
+def _fit_text(fit: Mapping[Hashable, Any]) -> str:
+    if pd.isna(fit["r_squared"]):
+        return f"{fit['batch_sizes']} batch sizes: too few for a line"
+    if not fit["low"] > 0:  # missing where all times are equal
+        return f"R² = {fit['r_squared']:.2f}: no slope that differs from 0"
+    return f"R² = {fit['r_squared']:.3f}, {bytes_text(1 / fit['seconds_per_byte'])}/s"

@@ -1,0 +1,163 @@
+"""Charts of kernels' costs: break-even of masking and filtering, held-out predictions, roofline, largest batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from tclab.lab.charts._style import chart_title, log_ticks, strategy_colours
+from tclab.lab.reports._cost_tables import break_even_verdict
+from tclab.sweeps.analysis._machine_label import this_machine
+from tclab.sweeps.predict import Ceilings, CostModel, HitRate, LargestBatch
+
+_WIDTH, _HEIGHT = 520, 280
+
+
+def break_even_chart(
+    model: CostModel, widths: Sequence[int], *, deleted_share: float | None = None, where: str | None = None
+) -> Any:
+    """Return the share of removed edges above which filtering is faster, over the number of features.
+
+    A share below 0 means that filtering is always faster; line and band then lie on the axis.
+
+    **Arguments:**
+
+    - `model`: the fitted costs. `widths`: numbers of features.
+    - `deleted_share`: the share that the given deletions remove, drawn as a dashed line.
+    - `where`: the machine, for the title; this machine unless given.
+    """
+    rows = []
+    for width in widths:
+        best, low, high = model.break_even(width)
+        rows.append({"features": width} | {n: max(v, 0.0) for n, v in (("p", best), ("low", low), ("high", high))})
+    base = alt.Chart(pd.DataFrame(rows)).encode(
+        x=alt.X("features:Q", scale=alt.Scale(type="log", base=2), title="features H")
+    )
+    band = base.mark_area(opacity=0.25, color="#0072b2").encode(
+        y=alt.Y("low:Q", title="share of edges removed, p"), y2="high:Q"
+    )
+    line = base.mark_line(point=True, color="#0072b2").encode(y="p:Q")
+    layers = [band, line]
+    if deleted_share is not None:
+        rule = pd.DataFrame({"p": [deleted_share]})
+        layers.append(alt.Chart(rule).mark_rule(color="#d55e00", strokeDash=[5, 3]).encode(y="p:Q"))
+    subtitle = [f"{where or this_machine()} · band: 95 % interval"]
+    if deleted_share is not None:
+        subtitle.append(f"dashed: {deleted_share:.2%} removed, {break_even_verdict(model, widths, deleted_share)}")
+    title = chart_title("Filtering is faster above the line", *subtitle)
+    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=title)
+
+
+def held_out_chart(both: pd.DataFrame, rate: HitRate, *, where: str | None = None) -> Any:
+    """Return predicted against measured times of the held-out cells, masking and filtering of each.
+
+    **Arguments:**
+
+    - `both`, `rate`: of `tclab.sweeps.predict.beside_measured`.
+    - `where`: the machine, for the title; this machine unless given.
+    """
+    parts = []
+    for way in ("mask", "filter"):
+        times = both[[f"predicted_{way}_seconds", f"{way}_seconds"]]
+        parts.append(times.set_axis(["predicted", "measured"], axis=1).assign(way=way))
+    points = pd.concat(parts)
+    limits = [points[["predicted", "measured"]].min().min(), points[["predicted", "measured"]].max().max()]
+    scale = alt.Scale(type="log", domain=[limits[0] / 1.3, limits[1] * 1.3], nice=False)
+    axis = alt.Axis(values=log_ticks(limits), format="~g")
+    dots = (
+        alt.Chart(points)
+        .mark_point(filled=True, size=60)
+        .encode(
+            x=alt.X("measured:Q", scale=scale, axis=axis, title="measured seconds"),
+            y=alt.Y("predicted:Q", scale=scale, axis=axis, title="predicted seconds"),
+            color=alt.Color("way:N", scale=alt.Scale(domain=["mask", "filter"], range=["#d55e00", "#56b4e9"])),
+            shape=alt.Shape("way:N", scale=alt.Scale(domain=["mask", "filter"])),
+        )
+    )
+    ends = pd.DataFrame({"measured": limits, "predicted": limits})
+    line = alt.Chart(ends).mark_line(color="#999999").encode(x="measured:Q", y="predicted:Q")
+    title = chart_title("Held-out cells, predicted before they ran", where or this_machine(), str(rate))
+    return (line + dots).properties(width=_WIDTH, height=_HEIGHT, title=title)
+
+
+def roofline_chart(found: pd.DataFrame, limits: Ceilings, *, where: str | None = None) -> Any:
+    """Return each kernel's operations a second over its operations a byte, under the two ceilings.
+
+    **Arguments:**
+
+    - `found`: of `tclab.sweeps.predict.roofline`. `limits`: the machine's bandwidth and operations a second.
+    - `where`: the machine, for the title; this machine unless given.
+    """
+    rows = found.assign(intensity=found["flop"] / found["bytes"], gflops=found["flops"] / 1e9)
+    ridge = limits.flops / limits.bytes_per_second
+    ends = [rows["intensity"].min() / 2, ridge, max(rows["intensity"].max(), ridge) * 2]
+    roof = pd.DataFrame(
+        {"intensity": ends, "gflops": [min(x * limits.bytes_per_second, limits.flops) / 1e9 for x in ends]}
+    )
+    log = alt.Scale(type="log", nice=False, padding=25)
+    axes = [alt.Axis(values=log_ticks([*roof[name], *rows[name]]), format="~g") for name in ("intensity", "gflops")]
+    line = (
+        alt.Chart(roof)
+        .mark_line(color="#000000")
+        .encode(
+            x=alt.X("intensity:Q", scale=log, axis=axes[0], title="operations a byte (of the least traffic)"),
+            y=alt.Y("gflops:Q", scale=log, axis=axes[1], title="billion operations a second"),
+        )
+    )
+    colours = strategy_colours(rows["kernel"])
+    names = list(rows["kernel"])
+    dots = (
+        alt.Chart(rows)
+        .mark_point(filled=True, size=120)
+        .encode(
+            x="intensity:Q",
+            y="gflops:Q",
+            color=alt.Color("kernel:N", scale=alt.Scale(domain=names, range=[colours[name] for name in names])),
+            shape=alt.Shape("kernel:N", scale=alt.Scale(domain=names)),
+        )
+    )
+    words = dots.mark_text(align="left", dx=9).encode(text=alt.Text("share:Q", format=".0%"))
+    measured = f"{limits.bytes_per_second / 1e9:.3g} GB/s in a copy, {limits.flops / 1e9:.4g} GFLOP/s in a product"
+    title = chart_title(
+        "Each kernel under this machine's ceilings",
+        where or this_machine(),
+        measured,
+        "number: the least time that the ceilings allow over the measured time",
+    )
+    return (line + dots + words).properties(width=_WIDTH, height=_HEIGHT, title=title)
+
+
+def largest_batches_chart(found: Sequence[LargestBatch], *, where: str | None = None) -> Any:
+    """Return the largest batch of each strategy that ran within a memory limit, and the expected one.
+
+    **Arguments:**
+
+    - `found`: by `tclab.sweeps.largest_batch`, a strategy each.
+    - `where`: the machine, for the title; this machine, and their device, unless given.
+    """
+    rows = pd.DataFrame(
+        [
+            {"strategy": one.point.strategy, "samples": number, "what": what}
+            for one in found
+            for what, number in (("ran", one.size), ("expected", one.expected))
+        ]
+    )
+    title = chart_title(
+        "The largest batch that fits",
+        where or this_machine(found[0].point.device),
+        f"{found[0].memory_bytes / 1e9:.3g} GB a process; found by bisection, each trial in a process",
+    )
+    return (
+        alt.Chart(rows)
+        .mark_bar()
+        .encode(
+            y=alt.Y("strategy:N", sort="-x", title=None),
+            x=alt.X("samples:Q", title="samples in a batch"),
+            yOffset=alt.YOffset("what:N", sort=["ran", "expected"]),
+            color=alt.Color("what:N", scale=alt.Scale(domain=["ran", "expected"], range=["#009e73", "#999999"])),
+        )
+        .properties(width=_WIDTH, height=alt.Step(16), title=title)
+    )

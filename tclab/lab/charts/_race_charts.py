@@ -1,0 +1,164 @@
+"""Charts of ratios of two times with intervals and verdicts: races, two runs compared, the fastest of each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from tclab.lab.charts._style import STRATEGY_COLOURS, chart_title, empty_chart, log_ticks, strategy_colours
+from tclab.lab.reports._race_tables import pairs_against, winner_table
+from tclab.sweeps.analysis import Comparison
+from tclab.sweeps.analysis._machine_label import this_machine
+from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED, Pair
+
+# Okabe and Ito's colours for decided verdicts, grey for the undecided one
+VERDICT_COLOURS = {FASTER: "#009e73", SAME: "#0072b2", SLOWER: "#d55e00", UNDECIDED: "#999999"}
+UNDECIDED_COLOUR = "#dddddd"
+
+
+def ratio_rows(pairs: Iterable[tuple[str | None, Pair]], *, by: str) -> pd.DataFrame:
+    """Return the pairs that have a ratio as rows, with their names in column `by`."""
+    return pd.DataFrame(
+        [
+            {
+                by: name,
+                "ratio": pair.ratio,
+                "low": pair.interval[0] if pair.interval else None,
+                "high": pair.interval[1] if pair.interval else None,
+                "verdict": pair.verdict,
+            }
+            for name, pair in pairs
+        ],
+        columns=[by, "ratio", "low", "high", "verdict"],
+    ).dropna(subset=["ratio"])
+
+
+def ratio_layers(rows: pd.DataFrame, *, by: str, title: str, of: str, margin: float) -> Any:
+    """Return a layer of the ratios of `ratio_rows`, in their order, with 95 % intervals; hollow where undecided.
+
+    **Arguments:**
+
+    - `title`: of the axis. `of`: of the colours. `margin`: half the width of the grey band around 1.
+    """
+    ends = [1 / (1 + margin), 1 + margin]
+    y = alt.Y(f"{by}:N", title=None, sort=None, axis=alt.Axis(labelLimit=330))
+    x = alt.X(
+        "ratio:Q",
+        title=f"{title} (logarithmic; left is faster)",
+        scale=alt.Scale(type="log", nice=False, padding=16),
+        axis=alt.Axis(format="~g", values=log_ticks([*ends, *rows["ratio"], *rows["low"], *rows["high"]])),
+    )
+    shown = [verdict for verdict in VERDICT_COLOURS if verdict in set(rows["verdict"])]
+    colours = alt.Scale(domain=shown, range=[VERDICT_COLOURS[verdict] for verdict in shown])
+    band = pd.DataFrame({"from": ends[:1], "to": ends[1:]})
+    base = alt.Chart(rows).encode(y=y, color=alt.Color("verdict:N", title=of, scale=colours))
+    return alt.layer(
+        alt.Chart(band).mark_rect(color="#bbbbbb", opacity=0.4).encode(x="from:Q", x2="to:Q"),
+        base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q"), x2="high:Q"),
+        base.transform_filter(alt.datum.verdict != UNDECIDED).mark_point(filled=True, size=80).encode(x=x),
+        base.transform_filter(alt.datum.verdict == UNDECIDED).mark_point(filled=False, size=80).encode(x=x),
+    )
+
+
+def comparison_chart(found: Comparison) -> Any:
+    """Return the second runs' time over the first's for each point, with 95 % intervals and the margin as a band.
+
+    A point is hollow where it is undecided. Points that are in one side alone, or have no time on one side, are
+    counted below the title.
+    """
+    first, second = found.names
+    rows = ratio_rows(((pair.cell, pair) for pair in found.pairs), by="point")
+    if rows.empty:
+        return empty_chart(f"No point of {first} and {second} has a time in both.")
+    margin = max(pair.margin for pair in found.pairs)
+    chart = ratio_layers(
+        rows, by="point", title=f"{found.stage}: time of {second} over {first}", of=second, margin=margin
+    ).properties(
+        width=420,
+        height=alt.Step(24),
+        title=chart_title(f"{second} against {first}", *_subtitle(found, margin)),
+    )
+    return chart
+
+
+def _subtitle(found: Comparison, margin: float) -> list[str]:
+    first, second = found.names
+    one = len(set(found.where)) == 1
+    lines = (
+        [found.where[0]] if one else [f"{name}: {where}" for name, where in zip(found.names, found.where, strict=True)]
+    )
+    lines += [f"{name}: {was} → {now}" for name, (was, now) in found.differs.items()]
+    lines = [line if len(line) <= 100 else f"{line[:97]}…" for line in lines]
+    lines.append(f"95 % intervals, the sides ran at different times; grey band: the margin of ±{margin:.0%}")
+    alone = [(first, len(found.only_first)), (second, len(found.only_second))]
+    lines += [f"{count} more in {name} alone" for name, count in alone if count]
+    timeless = sum(pair.ratio is None for pair in found.pairs)
+    lines += [f"{timeless} in both without a time in one of them"] if timeless else []
+    return lines
+
+
+def race_chart(pairs: Iterable[Pair], against: str, *, where: str | None = None) -> alt.LayerChart:
+    """Return each arm's time over that of one of them, with its 95 % interval, and the margin as a band.
+
+    **Arguments:**
+
+    - `pairs`: `Race.pairs`, or `tclab.lab.reports.pairs_of` raw blocks.
+    - `against`: the arm that is 1.
+    - `where`: the machine, for the title; this machine unless given.
+    """
+    chosen = pairs_against(pairs, against)
+    rows = ratio_rows(((pair.a, pair) for pair in chosen), by="arm").sort_values("ratio")
+    margin = max((pair.margin for pair in chosen), default=0.0)
+    chart: alt.LayerChart = ratio_layers(
+        rows, by="arm", title=f"time over that of {against}", of=f"against {against}", margin=margin
+    ).properties(
+        width=520,
+        height=alt.Step(26),
+        title=chart_title(
+            f"Each arm against {against}",
+            f"{where or this_machine()} · 95 % intervals; grey band: the margin of ±{margin:.1%}",
+        ),
+    )
+    return chart
+
+
+def winner_map(pairs: Iterable[Pair], *, where: str | None = None) -> alt.LayerChart:
+    """Return the fastest strategy of each batch size and number of networks; a tie and the undecided have colours.
+
+    **Arguments:**
+
+    - `pairs`: `Races.pairs` of a race over `tclab.sweeps.analysis.cells_of(points)`.
+    - `where`: the machine, for the title; this machine unless given.
+    """
+    table = winner_table(pairs)
+    colours = {
+        **strategy_colours([name for name in table["winner"] if name not in ("tie", "undecided")]),
+        "tie": "#f0e442",
+        "undecided": UNDECIDED_COLOUR,
+    }
+    shown = [name for name in [*STRATEGY_COLOURS, *colours] if name in set(table["winner"])]
+    shown = list(dict.fromkeys([*shown, "undecided"]))
+    base = alt.Chart(table).encode(
+        x=alt.X("batch_size:O", title="batch size", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("networks:O", title="edge types", sort="descending"),
+    )
+    chart: Any = alt.layer(
+        base.mark_rect(stroke="white", strokeWidth=2).encode(
+            color=alt.Color(
+                "winner:N",
+                title="fastest",
+                scale=alt.Scale(domain=shown, range=[colours[name] for name in shown]),
+            )
+        ),
+        base.mark_text(fontWeight="bold").encode(text="lead:N"),
+    ).properties(
+        width=alt.Step(90),
+        height=alt.Step(50),
+        title=chart_title(
+            "The fastest strategy of each cell", where or this_machine(), "number: how much longer the slowest takes"
+        ),
+    )
+    return chart

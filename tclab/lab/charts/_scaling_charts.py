@@ -1,0 +1,143 @@
+"""Charts of several ranks: throughput against the ideal, what a step exchanges, the steps of an epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from tclab.lab.charts._style import (
+    STAGE_COLOURS,
+    chart_title,
+    empty_chart,
+    plain_frame,
+    rows_title,
+    strategy_colour,
+    strategy_shape,
+)
+from tclab.lab.reports._comparable_rows import step_throughput
+from tclab.lab.reports._scaling_tables import EXCHANGE, KEY, exchange_table, records, scaling_table
+from tclab.perturbation import steps_per_epoch
+from tclab.perturbation._dataset import TRAINING_SAMPLES
+
+_WIDTH, _HEIGHT = 300, 240
+
+
+def speed_up(strong: pd.DataFrame, weak: pd.DataFrame) -> Any:
+    """Return speed-up over ranks, strong and weak scaling side by side, with the ideal and the limit of the cores."""
+    panels = []
+    for name, rows in (("strong: one batch shared", strong), ("weak: a batch for each rank", weak)):
+        table = scaling_table(rows)
+        if table.empty:
+            continue
+        panels.append(_speedup(table, name))
+    if not panels:
+        return empty_chart("No number of ranks was measured.")
+    both = pd.concat([strong, weak])
+    more = "line: quartiles of steps; dashed: ideal; dotted: limit of the cores"
+    chart = alt.hconcat(*panels, spacing=30).resolve_scale(color="shared", shape="shared")
+    return chart.properties(title=rows_title("Samples a second, over those of one rank", both, more))
+
+
+def _speedup(table: pd.DataFrame, name: str) -> Any:
+    frame = plain_frame(table, [*KEY, "speedup", "low", "high", "ideal", "cores_allow", "efficiency"])
+    frame["text"] = frame["efficiency"].map(lambda share: f"{share:.0%}")
+    x = alt.X(
+        "ranks:Q",
+        scale=alt.Scale(domain=[0.5, frame["ranks"].max() + 0.5]),
+        axis=alt.Axis(values=sorted(frame["ranks"].unique()), format="d", grid=False),
+        title="ranks",
+    )
+    y = alt.Y("speedup:Q", title="times as many samples a second", scale=alt.Scale(zero=True))
+    base = alt.Chart(frame)
+    references = [
+        base.mark_line(strokeDash=dash, color="#888888").encode(x=x, y=alt.Y(f"{column}:Q", title=None))
+        for column, dash in (("ideal", [6, 4]), ("cores_allow", [2, 3]))
+    ]
+    coloured = base.encode(x=x, color=strategy_colour(table), detail="model:N")
+    layers = [
+        *references,
+        coloured.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q"), y2="high:Q"),
+        coloured.mark_line().encode(y=y),
+        coloured.mark_point(filled=True, size=70, opacity=1).encode(y=y, shape=strategy_shape(table)),
+        coloured.mark_text(align="left", dx=8, dy=-8, fontSize=10).encode(y=y, text="text:N"),
+    ]
+    title = chart_title(f"{name} (number: efficiency)", size=12)
+    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=title)
+
+
+def exchange_shares(rows: pd.DataFrame) -> Any:
+    """Return the share of a step that several ranks cost: the loss's gather, rank_wait, exposed communication."""
+    table = exchange_table(rows)
+    if table.empty:
+        return empty_chart("No point of several ranks was measured.")
+    table["way"] = [
+        f"{row['model']} · {row['ranks']} ranks × batch {row['batch_size']}"
+        + (f" × {row['accumulate']} accumulated" if row["accumulate"] > 1 else "")
+        for row in records(table)
+    ]
+    parts = table.melt(["way", "step"], list(EXCHANGE), "stage", "seconds").dropna(subset=["seconds"])
+    flat = plain_frame(parts, ["way", "stage", "seconds", "step"])
+    flat["share"] = flat["seconds"] / flat["step"]
+    shown = [name for name in EXCHANGE if name in set(flat["stage"])]
+    colours = alt.Scale(domain=shown, range=[STAGE_COLOURS[name] for name in shown])
+    bars = alt.Chart(flat).mark_bar().encode(
+        y=alt.Y("way:N", sort=list(dict.fromkeys(table["way"])), title=None, axis=alt.Axis(labelLimit=320)),
+        x=alt.X("share:Q", title="share of a step (mean over ranks)", axis=alt.Axis(format="%")),
+        color=alt.Color("stage:N", scale=colours, title="stage"),
+    )  # fmt: skip
+    more = "rank_wait: for the slowest rank; communication: exposed"
+    return bars.properties(
+        width=420, height=alt.Step(28), title=rows_title("What several ranks cost a step", rows, more)
+    )
+
+
+def accumulation(rows: pd.DataFrame) -> Any:
+    """Return samples a second at one effective batch size, by more ranks or by more accumulated batches."""
+    ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
+    if ok.empty:
+        return empty_chart("No accumulation was measured.")
+    frame = plain_frame(step_throughput(ok), [*KEY, "samples_per_second", "low", "high"])
+    frame["way"] = [
+        f"{row['ranks']:.0f} rank{'s' if row['ranks'] > 1 else ''} × {row['accumulate']:.0f} batches of "
+        f"{row['batch_size']:.0f}"
+        for row in records(frame)
+    ]
+    effective = sorted({int(row["ranks"] * row["batch_size"] * row["accumulate"]) for row in records(frame)})
+    y = alt.Y("way:N", sort=list(dict.fromkeys(frame.sort_values("ranks")["way"])), title=None)
+    base = alt.Chart(frame).encode(y=y, yOffset="model:N", color=strategy_colour(ok))
+    layers = [
+        base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title="samples a second"), x2="high:Q"),
+        base.mark_point(filled=True, size=70, opacity=1).encode(x="samples_per_second:Q", shape=strategy_shape(ok)),
+    ]
+    more = f"effective batch {' and '.join(map(str, effective))}; line: quartiles of optimizer steps"
+    title = rows_title("More ranks, or more batches per optimizer step", rows, more)
+    return alt.layer(*layers).properties(width=420, height=alt.Step(24), title=title)
+
+
+def steps_per_epoch_chart(rows: pd.DataFrame, *, samples: int = TRAINING_SAMPLES) -> Any:
+    """Return the steps of an epoch over ranks × batch size, by arithmetic, with the published runs marked."""
+    ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
+    pairs = {(int(row["ranks"]), int(row["batch_size"])): "here" for row in records(ok)}
+    pairs |= {(4, 28): "published: hetero", (4, 64): "published: DANGO"}
+    frame = pd.DataFrame(
+        [
+            {"samples": r * b, "steps": steps_per_epoch(b, r, samples), "what": what,
+             "text": f"{r} × {b}: {steps_per_epoch(b, r, samples):,}"}
+            for (r, b), what in pairs.items()
+        ]
+    )  # fmt: skip
+    hetero, dango = steps_per_epoch(28, 4, samples), steps_per_epoch(64, 4, samples)
+    x = alt.X("samples:Q", scale=alt.Scale(type="log"), title="ranks × batch", axis=alt.Axis(format="~g"))
+    y = alt.Y("steps:Q", scale=alt.Scale(type="log"), title="steps an epoch", axis=alt.Axis(format="~s"))
+    base = alt.Chart(frame).encode(x=x, y=y)
+    layers = [
+        base.mark_line(color="#bbbbbb"),
+        base.mark_point(filled=True, size=70, opacity=1).encode(color=alt.Color("what:N", title=None)),
+        base.mark_text(align="left", dx=8, dy=-6, fontSize=10).encode(text="text:N"),
+    ]
+    more = f"hetero at 4 × 28 takes {hetero / dango:.2f} × the steps of DANGO at 4 × 64"
+    subtitle = f"{samples:,} samples; arithmetic, nothing measured: {more}"
+    title = chart_title("Steps of an epoch", subtitle)
+    return alt.layer(*layers).properties(width=520, height=_HEIGHT, title=title)

@@ -1,0 +1,288 @@
+"""Charts of where a step's time goes: by strategy, by mode and timeline, stage by stage, and of any loop's ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from tclab._format import bytes_text, seconds_text
+from tclab.lab.charts._style import (
+    STAGE_COLOURS,
+    chart_title,
+    empty_chart,
+    plain_frame,
+    rows_title,
+    stage_colours,
+    strategy_colour,
+    strategy_shape,
+)
+from tclab.lab.reports._comparable_rows import fullest_cells, one_run_each, values_text, with_ways
+from tclab.lab.reports._stage_parts import (
+    SUMS,
+    TIMELINES,
+    accounted_text,
+    adds_up,
+    one_point_each,
+    ordered_ways,
+    stage_parts,
+)
+from tclab.sweeps.analysis._machine_label import this_machine
+from tclab.timing import Ledger
+
+_WIDTH = 520
+_WAYS = alt.Axis(labelLimit=380)
+
+# what each mode runs, for a title
+_MODE_TEXTS = {
+    "data": "load, collate and transfer; no model",
+    "empty": "the same inside Lightning's loop, around a model of one number",
+    "model": "load, forward and backward; no optimizer",
+    "step": "the whole step",
+    "fixed_batch": "the whole step on one fixed batch: nothing is loaded",
+}
+_WIDTHS = {"worker": 250, "loading": 250, "host": 330, "device": 330}
+_BYTES_WIDTH = 110
+_ROW = 30
+
+
+def stages_by_strategy(rows: pd.DataFrame) -> alt.LayerChart:
+    """Return a bar of stages, the median of each, for each strategy at the largest batch.
+
+    A line over each bar goes from quartile to quartile of whole steps.
+    """
+    chosen = one_run_each(fullest_cells(with_ways(rows)))
+    # the timeline that the step is timed on; workers make other batches meanwhile
+    main = chosen["where"].eq(chosen["device"].map({"cuda": "device"}).fillna("host"))
+    chosen = chosen[(chosen["status"] == "ok") & main].copy()
+    chosen["order"] = chosen["stage"].map({name: i for i, name in enumerate(STAGE_COLOURS)}).astype("float64")
+    parts = chosen[chosen["stage"].isin(list(STAGE_COLOURS))]
+    flat = plain_frame(parts, ["way", "stage", "median_seconds", "order"])
+    flat["median_seconds"] = flat["median_seconds"].clip(lower=0)
+    wholes = plain_frame(chosen[chosen["stage"] == "step"], ["way", "q1_seconds", "q3_seconds"])
+    wholes = wholes[wholes["way"].isin(flat["way"])]
+    shown = [name for name in STAGE_COLOURS if name in set(flat["stage"])]
+    order = flat.groupby("way")["median_seconds"].sum().sort_values().index.tolist()
+    y = alt.Y("way:N", sort=order, title=None, axis=_WAYS)
+    bars = (
+        alt.Chart(flat)
+        .mark_bar()
+        .encode(
+            y=y,
+            x=alt.X("median_seconds:Q", title="seconds a step (median of each stage)"),
+            color=alt.Color("stage:N", scale=alt.Scale(domain=shown, range=[STAGE_COLOURS[name] for name in shown])),
+            order="order:Q",
+        )
+    )
+    spread = (
+        alt.Chart(wholes).mark_rule(strokeWidth=1.5, color="#000000").encode(y=y, x="q1_seconds:Q", x2="q3_seconds:Q")
+    )
+    more = f"{values_text(chosen, 'batch_size')}, {values_text(chosen, 'networks')} · line: quartiles of whole steps"
+    return (bars + spread).properties(width=_WIDTH, title=rows_title("Where a step's time goes", chosen, more))
+
+
+def stages_by_mode(rows: pd.DataFrame) -> Any:
+    """Return a bar of stages for each mode, model and timeline, the quartiles of the whole, and the batch's bytes.
+
+    The timelines of a mode share one axis. A timeline whose stages do not account for its clock has a text in place
+    of its bar.
+    """
+    parts = stage_parts(rows)
+    if parts.empty:
+        return empty_chart("No mode was measured.")
+    parts["way"] = parts["model"] + " · " + parts["strategy"]
+    ways = ordered_ways(parts)
+    timelines = [name for name in TIMELINES if name in set(parts["where"])]
+    shown = [name for name in STAGE_COLOURS if name in set(parts["stage"])]
+    panels = []
+    for mode, group in parts.groupby("mode", sort=False):
+        with_idle = group.groupby(["way", "where"])["seconds"].sum()
+        longest = max(with_idle.max(), group["whole_q3_seconds"].max())
+        unit, factor = ("s", 1.0) if longest >= 1 else ("ms", 1e3)
+        row = [
+            _timeline(group, where, ways, shown, (unit, factor, longest), place == 0)
+            for place, where in enumerate(timelines)
+        ]
+        row.append(_bytes(one_point_each(rows).query("mode == @mode"), ways))
+        title = chart_title(f"{mode}: {_MODE_TEXTS[str(mode)]}", size=12)
+        panels.append(alt.hconcat(*row, spacing=12).properties(title=title))
+    more = "a typical step; line: quartiles of whole steps"
+    chart = alt.vconcat(*panels, spacing=18).resolve_scale(color="shared")
+    return chart.properties(title=rows_title("Where a step's time goes, in each mode", rows, f"{_size(rows)} · {more}"))
+
+
+def _size(rows: pd.DataFrame) -> str:
+    chosen = one_point_each(rows)
+    sizes = {
+        f"{m} batch {b}, {n} networks"
+        for m, b, n in chosen[["model", "batch_size", "networks"]].itertuples(index=False)
+    }
+    return "; ".join(sorted(sizes))
+
+
+def _timeline(
+    parts: pd.DataFrame,
+    where: str,
+    ways: list[str],
+    shown: list[str],
+    axis: tuple[str, float, float],
+    first: bool,
+) -> Any:
+    """Return one panel: the bars of one timeline in one mode, a text where there is no bar."""
+    unit, factor, longest = axis
+    ran = set(parts["way"])
+    parts = parts[parts["where"] == where]
+    parts = parts.assign(
+        order=parts["stage"].map({name: place for place, name in enumerate(STAGE_COLOURS)}).astype(float)
+    )
+    for name in ("seconds", "whole_q1_seconds", "whole_q3_seconds"):
+        parts[name.replace("seconds", "value")] = parts[name].clip(lower=0) * factor
+    y = alt.Y(
+        "way:N",
+        scale=alt.Scale(domain=ways),
+        title=None,
+        axis=alt.Axis(labels=first, ticks=first, labelLimit=260),
+    )
+    x = alt.X(
+        "value:Q",
+        title=f"{TIMELINES[where]} [{unit} a {'batch' if where in ('worker', 'loading') else 'step'}]",
+        scale=alt.Scale(domain=[0, 1.45 * longest * factor], nice=False),
+        axis=alt.Axis(tickCount=5, gridOpacity=0.4),
+    )
+    drawn = parts[parts["accounted"].map(adds_up).astype(bool)]
+    wholes = drawn.groupby("way", as_index=False).agg(
+        q1_value=("whole_q1_value", "first"), q3_value=("whole_q3_value", "first")
+    )
+    colours = alt.Scale(domain=shown, range=[STAGE_COLOURS[name] for name in shown])
+    layers = [
+        alt.Chart(drawn[["way", "stage", "value", "order"]])
+        .mark_bar(size=17)
+        .encode(y=y, x=x, color=alt.Color("stage:N", scale=colours, title="stage"), order="order:Q"),
+        alt.Chart(wholes)
+        .mark_rule(strokeWidth=1.5, color="#000000")
+        .encode(y=y, x=alt.X("q1_value:Q"), x2="q3_value:Q"),
+        alt.Chart(_bar_texts(parts, ways, ran))
+        .mark_text(align="left", dx=5, fontSize=10, color="#444444")
+        .encode(y=y, x=alt.X("end:Q"), text="text:N"),
+    ]
+    return alt.layer(*layers).properties(width=_WIDTHS[where], height=_ROW * len(ways))
+
+
+def _bar_texts(parts: pd.DataFrame, ways: list[str], ran: set[str]) -> pd.DataFrame:
+    """Return the text after each bar, its share accounted for, or in place of a bar, why there is none."""
+    texts = []
+    for way in ways:
+        group = parts[parts["way"] == way]
+        if group.empty:
+            text, end = ("none: nothing is made" if way in ran else "not run"), 0.0
+        else:
+            accounted = group["accounted"].iloc[0]
+            text = accounted_text(accounted)
+            end = max(group["value"].sum(), group["whole_q3_value"].iloc[0]) if adds_up(accounted) else 0.0
+        texts.append({"way": way, "text": text, "end": end})
+    return pd.DataFrame(texts)
+
+
+def _bytes(rows: pd.DataFrame, ways: list[str]) -> Any:
+    steps = rows[rows["stage"] == "step"]
+    frame = plain_frame(
+        steps.assign(way=steps["model"] + " · " + steps["strategy"]), ["way", "strategy", "batch_bytes"]
+    )
+    frame["text"] = frame["batch_bytes"].map(bytes_text)
+    y = alt.Y("way:N", scale=alt.Scale(domain=ways), title=None, axis=alt.Axis(labels=False, ticks=False))
+    text = alt.Chart(frame).mark_text(align="right").encode(y=y, x=alt.value(_BYTES_WIDTH - 8), text="text:N")
+    title = alt.TitleParams("bytes of a batch", fontSize=10, fontWeight="normal", orient="bottom")
+    return text.properties(width=_BYTES_WIDTH, height=_ROW * len(ways), title=title)
+
+
+def stage_quartiles(rows: pd.DataFrame, mode: str = "step") -> Any:
+    """Return every stage of one mode with its quartiles, on a logarithmic axis, so that small ones are visible."""
+    chosen = one_point_each(rows)
+    chosen = chosen[(chosen["mode"] == mode) & chosen["stage"].isin(list(STAGE_COLOURS))].copy()
+    if chosen.empty:
+        return empty_chart(f"Mode {mode} was not measured.")
+    chosen["way"] = chosen["model"] + " · " + chosen["strategy"]
+    frame = plain_frame(
+        chosen, ["where", "stage", "way", "model", "strategy", "median_seconds", "q1_seconds", "q3_seconds"]
+    )
+    frame[["median", "q1", "q3"]] = 1e3 * frame[["median_seconds", "q1_seconds", "q3_seconds"]]
+    panels = []
+    timelines = [name for name in TIMELINES if name in set(frame["where"])]
+    low, high = 1e-3, float(frame["q3"].max()) * 1.5
+    for where in timelines:
+        # a clock in Python does not resolve less than a microsecond
+        seen = frame[(frame["where"] == where) & (frame["q1"] >= low)]
+        stages = [name for name in STAGE_COLOURS if name in set(seen["stage"])]
+        x = alt.X(
+            "median:Q",
+            title=f"{TIMELINES[where]} [ms]" if where == timelines[-1] else None,
+            scale=alt.Scale(type="log", domain=[low, high], nice=False),
+            axis=alt.Axis(values=[10.0**power for power in range(-3, 6)], format="~g", gridOpacity=0.4),
+        )
+        base = alt.Chart(seen).encode(
+            y=alt.Y(
+                "stage:N",
+                scale=alt.Scale(domain=stages, paddingInner=0.4, paddingOuter=0.2),
+                title=TIMELINES[where].split(",")[0],
+                axis=alt.Axis(grid=True, bandPosition=-0.33, gridOpacity=0.5, ticks=False),
+            ),
+            yOffset=alt.YOffset("way:N", scale=alt.Scale(domain=ordered_ways(frame))),
+            color=strategy_colour(frame),
+        )
+        panels.append(
+            (
+                base.mark_rule(strokeWidth=2).encode(x=alt.X("q1:Q"), x2="q3:Q")
+                + base.mark_point(filled=True, size=45, opacity=1).encode(x=x, shape=strategy_shape(frame))
+            ).properties(width=520, height=12 * max(2, len(ordered_ways(frame))) * max(1, len(stages)))
+        )
+    chart = alt.vconcat(*panels, spacing=10).resolve_scale(color="shared", shape="shared")
+    return chart.properties(
+        title=rows_title(f"Each stage of mode {mode}", rows, f"{_size(rows)} · point: median, line: quartiles")
+    )
+
+
+def ledger_chart(ledger: Ledger, *, where: str | None = None) -> Any:
+    """Return a bar of stages for each timeline of a ledger, the mean of each, which add up to the mean step.
+
+    Timelines overlap, so they are never added: a worker makes a batch while the host trains.
+
+    **Arguments:**
+
+    - `ledger`: of any loop.
+    - `where`: the machine, for the title; this machine unless given.
+    """
+    frame = ledger.frame().dropna(subset=["seconds"])
+    parts = frame[~frame["stage"].isin([*SUMS, "idle"])]
+    if parts.empty:
+        return empty_chart("The ledger has no step.")
+    steps = parts.groupby("timeline")["step"].nunique()
+    means = parts.groupby(["timeline", "stage"], sort=False)["seconds"].sum().reset_index()
+    means["seconds"] = means["seconds"].astype(float) / means["timeline"].map(steps)
+    colours = stage_colours(means["stage"])
+    shown = [name for name in colours if name in set(means["stage"])]
+    means["order"] = means["stage"].map({name: place for place, name in enumerate(shown)})
+    sums = means.groupby("timeline")["seconds"].sum()
+    means["line"] = means["timeline"] + means["timeline"].map(lambda name: f" · {seconds_text(sums[name])}")
+    accounted = ", ".join(f"{line} {share:.1%}" for line, share in ledger.accounted.items() if share is not None)
+    chart: Any = (
+        alt.Chart(pd.DataFrame(means))
+        .mark_bar()
+        .encode(
+            y=alt.Y("line:N", title=None, sort=None, axis=alt.Axis(labelLimit=260)),
+            x=alt.X("seconds:Q", title="seconds a step (mean of each stage)"),
+            color=alt.Color(
+                "stage:N", scale=alt.Scale(domain=shown, range=[colours[name] for name in shown]), title="stage"
+            ),
+            order="order:Q",
+        )
+        .properties(
+            width=520,
+            height=alt.Step(30),
+            title=chart_title(
+                "Where a step's time goes",
+                f"{where or this_machine()} · {len(ledger)} steps · accounted for: {accounted}",
+            ),
+        )
+    )
+    return chart

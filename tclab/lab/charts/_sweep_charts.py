@@ -1,0 +1,43 @@
+"""The charts of a sweep that the panel and the report show, each by the name of its view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from tclab.lab.charts._bytes_charts import bytes_per_batch
+from tclab.lab.charts._stage_charts import stages_by_strategy
+from tclab.lab.charts._style import EMPTY, empty_chart
+from tclab.lab.charts._throughput_charts import throughput_by_batch_size, throughput_by_networks, throughput_by_strategy
+
+SWEEP_CHARTS: dict[str, Callable[[pd.DataFrame], Any]] = {
+    "strategies": throughput_by_strategy,
+    "over batch size": throughput_by_batch_size,
+    "over edge types": throughput_by_networks,
+    "stages of a step": stages_by_strategy,
+    "bytes of a batch": bytes_per_batch,
+}
+_WIDTH, _HEIGHT = 420, 280  # pixels, within the axes
+
+
+def sweep_chart(rows: pd.DataFrame, view: str = "strategies") -> Any:
+    """Return one of a sweep's charts at a fixed size; without any time, a chart that says why.
+
+    **Arguments:**
+
+    - `rows`: of a sweep, as `tclab.sweep` returns them.
+    - `view`: "strategies", "over batch size", "over edge types", "stages of a step" or "bytes of a batch".
+    """
+    if rows.empty or not (rows["status"] == "ok").any():
+        return _without_figures(rows)
+    return SWEEP_CHARTS[view](rows).properties(width=_WIDTH, height=_HEIGHT)
+
+
+def _without_figures(rows: pd.DataFrame) -> Any:
+    statuses = rows["status"].value_counts().to_dict() if len(rows) else {}
+    text = [f"{number} × {status}" for status, number in statuses.items()] or ["No point has been measured yet."]
+    chart = empty_chart("\n".join(text[:8])).encode(y=alt.value(20))
+    return chart.properties(width=_WIDTH, height=_HEIGHT, title=f"{EMPTY} yet")

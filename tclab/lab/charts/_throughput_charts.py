@@ -1,0 +1,196 @@
+"""Charts of throughput: over batch size, over the number of edge types, and by strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from tclab.lab.charts._style import log_ticks, plain_frame, rows_title, strategy_colour, strategy_shape
+from tclab.lab.reports._comparable_rows import (
+    against_the_fastest,
+    by_arms,
+    fullest_cells,
+    one_run_each,
+    step_throughput,
+    values_text,
+    with_ways,
+)
+from tclab.timing import SAME, UNDECIDED, Pair
+
+# one for each model, or setting of a model
+_DASHES = [[1, 0], [5, 3], [2, 2], [8, 2, 2, 2], [10, 4], [1, 3], [8, 2, 2, 2, 2, 2], [4, 1]]
+_NAMES = 2  # of points without a time at one place of an axis; more are counted
+_WIDTH, _HEIGHT = 520, 300
+_WAYS = alt.Axis(labelLimit=380)
+_VERDICTS = {UNDECIDED: "undecided", SAME: "the same"}  # those that bars alone do not show
+
+
+def _largest(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return, for each model, the rows at the largest value of a column that was measured most fully."""
+    ok = rows[rows["status"] == "ok"]
+    counts = ok.groupby(["model", column])["way"].nunique().reset_index()
+    best = counts.sort_values(["way", column]).groupby("model").tail(1)
+    return rows.merge(best[["model", column]], on=["model", column])
+
+
+def _lines(rows: pd.DataFrame, column: str, axis: str, title: str, more: str) -> Any:
+    steps = step_throughput(one_run_each(rows))
+    ok = plain_frame(
+        steps[steps["status"] == "ok"],
+        ["strategy", "model", "setting", "way", column, "samples_per_second", "low", "high"],
+    )
+    ok["line"] = [" · ".join(filter(None, pair)) for pair in zip(ok["model"], ok["setting"], strict=True)]
+    lines = list(dict.fromkeys(ok.sort_values(["model", "setting"])["line"]))
+    missing = _without_time(steps, column)
+    places = sorted({*ok[column], *missing[column]})
+    single = len(places) == 1  # then strategies lie side by side, or they would hide one another
+    ticks = alt.Axis(values=places, format="d", grid=False, labelAngle=0)
+    over = alt.Scale(type="log", base=2, nice=False, padding=16)
+    x = (
+        alt.X(f"{column}:O", title=axis, axis=ticks)
+        if single
+        else alt.X(f"{column}:Q", title=axis, scale=over, axis=ticks)
+    )
+    y = alt.Y(
+        "samples_per_second:Q",
+        title="samples a second",
+        scale=alt.Scale(type="log", nice=False, padding=16),
+        axis=alt.Axis(values=log_ticks([*ok["low"], *ok["high"]]), format="~g", gridOpacity=0.5),
+    )
+    dash = alt.StrokeDash(
+        "line:N",
+        scale=alt.Scale(domain=lines, range=_DASHES),
+        legend=alt.Legend(title=None, orient="bottom", columns=1, labelLimit=_WIDTH) if len(lines) > 1 else None,
+    )
+    base = alt.Chart(ok).encode(x=x, color=strategy_colour(ok), detail="way:N", tooltip=["way:N"])
+    if single:
+        base = base.encode(xOffset=alt.XOffset("way:N", sort=ok.sort_values(["line", "strategy"])["way"].tolist()))
+    layers = [
+        base.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high:Q"),
+        base.mark_line().encode(y=y, strokeDash=dash),
+        base.mark_point(filled=True, size=60).encode(y=y, shape=strategy_shape(ok)),
+    ]
+    if len(missing):
+        text = alt.Chart(missing)
+        if single:
+            text = text.mark_text(align="center", dy=-6, fontSize=10, color="#555555")
+        else:
+            text = text.mark_text(angle=270, align="left", dx=4, dy=9, fontSize=10, color="#555555")
+        layers.append(text.encode(x=x, y=alt.value("height"), text="text:N"))
+    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=rows_title(title, rows, more))
+
+
+def _without_time(steps: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return a line for each place of an axis with points that have no time: "oom: edge_mask; wrong × 3"."""
+    kinds = steps["status"].str.split(":").str[0]
+    lost = steps[kinds.isin(["oom", "wrong", "failed"])].assign(kind=kinds)
+    if lost["model"].nunique() == 1:  # which need not be named
+        lost = lost.assign(way=[way.split(" · ", 1)[1] for way in lost["way"]])
+    lines = []
+    for place, at_place in lost.groupby(lost[column].astype(float)):
+        words = []
+        for kind, of_kind in at_place.groupby("kind"):
+            names = list(dict.fromkeys(of_kind["way"]))
+            words.append(f"{kind}: {', '.join(names)}" if len(names) <= _NAMES else f"{kind} × {len(names)}")
+        lines.append({column: place, "text": "; ".join(words)})
+    return pd.DataFrame(lines, columns=[column, "text"])
+
+
+def throughput_by_batch_size(rows: pd.DataFrame) -> alt.LayerChart:
+    """Return samples a second over batch size, a line a strategy, bars from quartile to quartile."""
+    chosen = _largest(with_ways(rows), "networks")
+    return _lines(chosen, "batch_size", "batch size", "Throughput over batch size", values_text(chosen, "networks"))
+
+
+def throughput_by_networks(rows: pd.DataFrame) -> alt.LayerChart:
+    """Return samples a second over the number of edge types, a line a strategy, bars from quartile to quartile."""
+    rows = with_ways(rows)
+    masked = rows[rows["exact"].notna()]
+    varied = masked.groupby("model")["networks"].nunique()
+    masked = masked[masked["model"].isin(varied[varied > 1].index)] if (varied > 1).any() else masked
+    chosen = _middle_batch(masked)
+    return _lines(
+        chosen,
+        "networks",
+        "networks (edge types)",
+        "Throughput over edge types",
+        values_text(chosen, "batch_size"),
+    )
+
+
+def _middle_batch(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows at the batch size that has the most numbers of networks."""
+    ok = rows[(rows["status"] == "ok") & (rows["stage"] == "step")]
+    counts = ok.groupby("batch_size")["networks"].count()
+    if counts.empty:
+        return rows
+    return rows[rows["batch_size"] == counts.sort_index().idxmax()]
+
+
+def throughput_by_strategy(rows: pd.DataFrame, pairs: Iterable[Pair] = ()) -> alt.LayerChart:
+    """Return samples a second of each strategy, at the largest batch and networks that the most strategies ran at.
+
+    A word at a bar marks what bars do not show: a strategy without a time, one that is inexact, and one whose
+    verdict against the fastest exact strategy of its model and setting is UNDECIDED or SAME, as in `conclusion`.
+
+    **Arguments:**
+
+    - `rows`: of a sweep.
+    - `pairs`: of a race of these points, as for `conclusion`.
+    """
+    chosen = fullest_cells(with_ways(rows))
+    steps = step_throughput(one_run_each(chosen))
+    ok = plain_frame(steps[steps["status"] == "ok"], ["strategy", "way", "samples_per_second", "low", "high"])
+    scale = alt.Scale(domain=[0, 1.2 * ok["high"].max()]) if len(ok) else alt.Scale()  # leaves space for words
+    order = ok.sort_values("samples_per_second", ascending=False)["way"].tolist()
+    y = alt.Y("way:N", sort=order, title=None, axis=_WAYS)
+    bars = (
+        alt.Chart(ok)
+        .mark_bar()
+        .encode(
+            y=y,
+            x=alt.X(
+                "samples_per_second:Q",
+                title="samples a second",
+                scale=scale,
+                stack=None,
+                axis=alt.Axis(tickCount=6),
+            ),
+            color=strategy_colour(ok).legend(None),
+        )
+    )
+    spread = alt.Chart(ok).mark_rule(strokeWidth=2).encode(y=y, x="low:Q", x2="high:Q", color=alt.value("#333333"))
+    marks = _bar_words(chosen, ok, pairs)
+    text = (
+        alt.Chart(marks)
+        .mark_text(align="left", dx=6, color="#333333", fontStyle="italic")
+        .encode(y=y, x="place:Q", text="word:N")
+    )
+    more = f"{values_text(chosen, 'batch_size')}, {values_text(chosen, 'networks')}"
+    more += " · words: against the fastest" * bool(marks["word"].isin(list(_VERDICTS.values())).any())
+    return (bars + spread + text).properties(
+        width=_WIDTH, title=rows_title("Throughput of each strategy", chosen, more)
+    )
+
+
+def _bar_words(chosen: pd.DataFrame, ok: pd.DataFrame, pairs: Iterable[Pair]) -> pd.DataFrame:
+    """Return the words at the bars, and their places."""
+    steps = chosen[chosen["stage"] == "step"]
+    lost = steps[(steps["status"] != "ok") & ~steps["status"].str.startswith("not run")]
+    lost = lost[~lost["way"].isin(ok["way"])].drop_duplicates("way")
+    words = [(way, status.split(":")[0], 0.0) for way, status in zip(lost["way"], lost["status"], strict=True)]
+    ends = dict(zip(ok["way"], ok["high"], strict=True))
+    timed = steps[steps["status"] == "ok"]
+    exact = timed["exact"].fillna(True).astype(bool)
+    words += [(way, "inexact", ends[way]) for way in timed[~exact]["way"].unique()]
+    groups = [group for _, group in timed[exact].groupby(["model", "setting"], sort=False)]
+    known = by_arms(pairs, len(groups))
+    for group in groups:
+        ways = dict(zip(group["strategy"], group["way"], strict=True))
+        for strategy, pair in (against_the_fastest(group, known) if len(ways) > 1 else {}).items():
+            if pair.verdict in _VERDICTS:
+                words.append((ways[strategy], _VERDICTS[pair.verdict], ends[ways[strategy]]))
+    return pd.DataFrame(words, columns=["way", "word", "place"])

@@ -1,0 +1,220 @@
+"""Charts of traces: self time, the device's time, idle time, a timeline, memory, two runs compared."""
+
+from __future__ import annotations
+
+import altair as alt
+import pandas as pd
+
+from tclab.lab.charts._style import STAGE_COLOURS, empty_chart
+from tclab.trace import CATEGORIES, Comparison
+
+# A category that is a stage of the step has that stage's colour, as in every chart of a ledger.
+CATEGORY_COLOURS = {
+    "data_loading": STAGE_COLOURS["transfer"],
+    "graph_processing": STAGE_COLOURS["mask"],
+    "model_forward": STAGE_COLOURS["forward"],
+    "loss_computation": STAGE_COLOURS["loss"],
+    "backward": STAGE_COLOURS["backward"],
+    "optimizer": STAGE_COLOURS["optimizer"],
+    "ddp_communication": STAGE_COLOURS["communication"],
+    "tensor_ops": "#ddcc77",  # kinds of work, of no stage: Paul Tol's sand and olive
+    "cuda_kernels": "#999933",
+    "other": "#bbbbbb",
+}
+_WIDTH = 620
+_REST = "#dddddd"
+_DEVICE_COLOURS = {
+    "compute": STAGE_COLOURS["forward"],
+    "exposed communication": STAGE_COLOURS["communication"],
+    "copies and sets": STAGE_COLOURS["transfer"],
+    "idle": STAGE_COLOURS["idle"],
+}
+
+
+def _category_scale(shown: list[str]) -> alt.Scale:
+    return alt.Scale(domain=shown, range=[CATEGORY_COLOURS.get(name, _REST) for name in shown])
+
+
+def trace_self_time(table: pd.DataFrame, title: str = "Main thread, self time") -> alt.Chart | alt.LayerChart:
+    """Return bars of `report.categories` or `report.stages`: first column, self_us, share."""
+    of = table.columns[0]
+    rows = table[table["self_us"] > 0].assign(
+        ms=lambda t: t["self_us"] / 1e3, label=lambda t: t["share"].map("{:.1%}".format)
+    )
+    if rows.empty:
+        return empty_chart("No host event in this trace.")
+    bars = alt.Chart(rows).encode(
+        # with space on the right for the labels
+        x=alt.X("ms:Q", title="self time [ms]", scale=alt.Scale(domain=[0, 1.1 * rows["ms"].max()])),
+        y=alt.Y(f"{of}:N", sort=None, title=None, axis=alt.Axis(labelLimit=200)),
+    )
+    shown = rows[of].tolist()
+    coloured = bars.mark_bar().encode(color=alt.Color(f"{of}:N", scale=_category_scale(shown), legend=None))
+    words = bars.mark_text(align="left", dx=4).encode(text="label:N")
+    chart: alt.LayerChart = (coloured + words).properties(width=_WIDTH, height=alt.Step(24), title=title)
+    return chart
+
+
+def trace_device_time(breakdown: pd.DataFrame) -> alt.Chart:
+    """Return stacked bars of `report.breakdown`: each rank's device span, split into kinds that sum to it."""
+    rows = breakdown[breakdown["span_us"].notna()]
+    if rows.empty:
+        return empty_chart("No device event in this trace.")
+    # Copies that run during compute are hidden by it: this is what remains of the union.
+    parts = pd.DataFrame(
+        {
+            "rank": rows["rank"].astype("string").fillna("not known"),
+            "compute": rows["compute_us"],
+            "exposed communication": rows["exposed_communication_us"],
+            "copies and sets": rows["non_compute_us"] - rows["exposed_communication_us"],
+            "idle": rows["idle_us"],
+        }
+    )
+    long = parts.melt("rank", var_name="kind", value_name="us")
+    long["ms"] = long["us"].clip(lower=0) / 1e3
+    long["order"] = long["kind"].map({kind: place for place, kind in enumerate(_DEVICE_COLOURS)})
+    scale = alt.Scale(domain=list(_DEVICE_COLOURS), range=list(_DEVICE_COLOURS.values()))
+    chart: alt.Chart = (
+        alt.Chart(long)
+        .mark_bar()
+        .encode(
+            x=alt.X("ms:Q", title="device time [ms]"),
+            y=alt.Y("rank:N", title="rank"),
+            color=alt.Color("kind:N", scale=scale, title=None, legend=alt.Legend(orient="top")),
+            order="order:Q",
+            tooltip=["rank", "kind", alt.Tooltip("ms:Q", format=".3f")],
+        )
+        .properties(width=_WIDTH, height=alt.Step(26), title="Device, from its first event to its last")
+    )
+    return chart
+
+
+def trace_idle_causes(causes: pd.DataFrame) -> alt.Chart:
+    """Return bars of `report.idle_causes`: what the host did while the device was idle."""
+    if causes.empty:
+        return empty_chart("No idle time of a device in this trace.")
+    rows = causes.groupby(["stage", "host_category"], as_index=False)["idle_us"].sum()
+    rows = rows.assign(ms=rows["idle_us"] / 1e3)
+    shown = [c for c in (*CATEGORIES, "no event recorded") if c in set(rows["host_category"])]
+    chart: alt.Chart = (
+        alt.Chart(rows)
+        .mark_bar()
+        .encode(
+            x=alt.X("ms:Q", title="device idle [ms]"),
+            y=alt.Y("stage:N", title="stage of the host", sort="-x", axis=alt.Axis(labelLimit=200)),
+            color=alt.Color("host_category:N", scale=_category_scale(shown), title="host in"),
+            tooltip=["stage", "host_category", alt.Tooltip("ms:Q", format=".3f")],
+        )
+        .properties(width=_WIDTH - 130, height=alt.Step(24), title="What the host did while the device was idle")
+    )
+    return chart
+
+
+def trace_timeline(rows: pd.DataFrame, lanes: int = 24) -> alt.Chart | alt.VConcatChart:
+    """Return a timeline of `timeline_rows`: a panel for each track, lanes by depth; it zooms in a front end.
+
+    Outer lanes that a single event fills from end to end are left out but for the innermost, and so are events
+    more than `lanes` deep.
+    """
+    if rows.empty:
+        return empty_chart("No event in this window.")
+    first, last = rows["start_us"].min(), rows["end_us"].max()
+    rows = rows.assign(
+        start_ms=rows["start_us"] / 1e3,
+        end_ms=rows["end_us"] / 1e3,
+        us=rows["end_us"] - rows["start_us"],
+        edge=(rows["end_us"] - rows["start_us"]) > 0.004 * (last - first),
+    )
+    shown = [c for c in CATEGORIES if c in set(rows["category"])]
+    window = alt.Scale(domain=[first / 1e3, last / 1e3], nice=False)
+    zoom = alt.selection_interval(bind="scales", encodings=["x"])
+    panels = []
+    tracks = rows.groupby("track", sort=False)["us"].sum().sort_values(ascending=False).index[:8].tolist()
+    for track in tracks:
+        part = rows[rows["track"] == track]
+        full = part[part["us"] >= 0.999 * (last - first)]["lane"]
+        top = int(full.max()) if len(full) else 0
+        part = part.assign(lane=part["lane"] - top)
+        part = part[(part["lane"] >= 0) & (part["lane"] < lanes)].assign(bottom=lambda t: t["lane"] + 0.92)
+        named = track == tracks[-1]
+        axis = alt.Axis(title="time since the first event [ms]" if named else None, labels=named, ticks=named)
+        panels.append(
+            alt.Chart(part)
+            .mark_rect(stroke="white")
+            .encode(
+                x=alt.X("start_ms:Q", scale=window, axis=axis),
+                x2="end_ms:Q",
+                y=alt.Y("lane:Q", scale=alt.Scale(reverse=True, nice=False, zero=True), axis=None),
+                y2="bottom:Q",
+                color=alt.Color("category:N", scale=_category_scale(shown), title=None),
+                strokeWidth=alt.condition("datum.edge", alt.value(0.5), alt.value(0)),
+                tooltip=["name", "category", alt.Tooltip("us:Q", format=".3f", title="µs")],
+            )
+            .add_params(zoom)
+            .properties(
+                width=_WIDTH,
+                height=16 * (int(part["lane"].max()) + 1) + 4,
+                title=alt.TitleParams(track, anchor="start", fontSize=11, fontWeight="normal"),
+            )
+        )
+    chart: alt.VConcatChart = alt.vconcat(*panels, spacing=6).resolve_scale(color="shared", x="shared")
+    return chart
+
+
+def trace_memory(memory: pd.DataFrame, most: int = 4000) -> alt.Chart:
+    """Return lines of `report.memory`: bytes allocated and reserved, per device and rank."""
+    if memory.empty:
+        return empty_chart("Memory was not recorded: record with profile_memory=True.")
+    kinds = {"allocated_bytes": "allocated", "reserved_bytes": "reserved"}
+    long = memory.rename(columns=kinds).melt(
+        ["rank", "device", "time_us"], list(kinds.values()), var_name="kind", value_name="bytes"
+    )
+    # The host's allocator reserves nothing, which a trace writes as 0.
+    long = long[long["bytes"].notna() & ~((long["device"] == "cpu") & (long["kind"] == "reserved"))]
+    step = -(-len(long) // most)
+    long = long.iloc[::step].assign(
+        MB=lambda t: t["bytes"] / 1e6,
+        ms=lambda t: t["time_us"] / 1e3,
+        place=lambda t: t["device"] + ", rank " + t["rank"].astype("string").fillna("not known"),
+    )
+    seen = [kind for kind in kinds.values() if kind in set(long["kind"])]
+    scale = alt.Scale(domain=seen, range=["#0072B2", "#E69F00"][: len(seen)])
+    chart: alt.Chart = (
+        alt.Chart(long)
+        .mark_line(interpolate="step-after")
+        .encode(
+            x=alt.X("ms:Q", title="time since the first event [ms]"),
+            y=alt.Y("MB:Q", title="memory [MB]"),
+            color=alt.Color("kind:N", scale=scale, title=None),
+            strokeDash=alt.StrokeDash("place:N", title=None),
+        )
+        .properties(width=_WIDTH - 60, height=200, title="Memory held by tensors")
+    )
+    return chart
+
+
+def trace_comparison(comparison: Comparison) -> alt.Chart:
+    """Return bars of two runs by category: per step where both have steps, else in total."""
+    table = comparison.categories
+    per_step = table[["a_us_per_step", "b_us_per_step"]].notna().all(axis=None)
+    names = ["a_us_per_step", "b_us_per_step"] if per_step else ["a_us", "b_us"]
+    long = table.melt("category", names, var_name="run", value_name="us")
+    long["run"] = long["run"].str[0]
+    long["ms"] = long["us"] / 1e3
+    seen = long.groupby("category")["us"].transform("sum") > 0
+    if not seen.any():
+        return empty_chart("No host event in either trace.")
+    scale = alt.Scale(domain=["a", "b"], range=["#0072B2", "#E69F00"])
+    chart: alt.Chart = (
+        alt.Chart(long[seen])
+        .mark_bar()
+        .encode(
+            x=alt.X("ms:Q", title=f"self time {'per step' if per_step else 'in total'} [ms]"),
+            y=alt.Y("category:N", sort=None, title=None, axis=alt.Axis(labelLimit=200)),
+            yOffset="run:N",
+            color=alt.Color("run:N", scale=scale, title="run"),
+            tooltip=["category", "run", alt.Tooltip("ms:Q", format=".3f")],
+        )
+        .properties(width=_WIDTH, height=alt.Step(14), title="Main threads of two runs")
+    )
+    return chart

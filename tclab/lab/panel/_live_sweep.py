@@ -1,0 +1,219 @@
+"""A sweep in a background thread of a notebook's kernel: one pattern for JupyterLab, papermill and nbval."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from tclab.lab._notebook import has_front_end
+from tclab.sweeps import Point, Progress, sweep
+from tclab.sweeps.execution import abort
+from tclab.sweeps.store._rows import SCHEMA, frame
+
+
+class LiveSweep:
+    """A sweep in a background thread: `rows = await LiveSweep(points, results=…).start()`.
+
+    Its panel shows a bar and a button that stops it where there is an interactive front end; elsewhere it prints a
+    line a point. No `Output` widget is used, which can hang papermill.
+
+    **Arguments:** as for `tclab.sweep`; `budget_seconds` counts where `executor` is "local", since on a cluster
+    `time` limits each job.
+    """
+
+    def __init__(
+        self,
+        points: Iterable[Point],
+        *,
+        results: str | Path,
+        retry: bool = False,
+        budget_seconds: float | None = None,
+        executor: str = "local",
+        **cluster: Any,
+    ) -> None:
+        self.points = list(dict.fromkeys(points))
+        self.results = Path(results)
+        self.budget_seconds = None if executor == "slurm" else budget_seconds
+        self._executor = {"executor": executor, **cluster}
+        self.done = 0  # points that have rows, of this run or an earlier one
+        self.last: Progress | None = None
+        self.error: BaseException | None = None
+        self._retry = retry
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._rows: pd.DataFrame | None = None
+        self._tables: list[pa.Table] = [SCHEMA.empty_table()]
+        self._point_seconds: list[float] = []  # of each point that was run now
+        self._start_time = self._last_progress = 0.0
+        self._end_time: float | None = None
+        self._listeners: list[Callable[[LiveSweep], None]] = []
+
+    def listen(self, listener: Callable[[LiveSweep], None]) -> LiveSweep:
+        """Call a listener after each point and at the end, in the sweep's thread; it must not raise.
+
+        With a listener nothing is printed.
+        """
+        self._listeners.append(listener)
+        return self
+
+    def panel(self, live: bool | None = None) -> Any:
+        """Return a bar, the last point's line and a button that stops the sweep; `None` without a front end.
+
+        **Arguments:**
+
+        - `live`: whether there is an interactive front end; detected unless given.
+        """
+        if not (has_front_end() if live is None else live):
+            return None
+        import ipywidgets
+
+        bar = ipywidgets.IntProgress(max=len(self.points), description="sweep")
+        label = ipywidgets.Label(f"{len(self.points)} points")
+        button = ipywidgets.Button(description="Stop")
+        button.on_click(lambda _: self.stop())
+
+        def show(sweep: LiveSweep) -> None:
+            bar.value = sweep.done
+            button.disabled = not sweep.running
+            if sweep.last is not None:
+                label.value = str(sweep.last)
+
+        self.listen(show)
+        return ipywidgets.VBox([ipywidgets.HBox([bar, button]), label])
+
+    def start(self) -> LiveSweep:
+        """Start the thread, and return at once."""
+        self._start_time = self._last_progress = monotonic()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        _running_sweeps[self.results.absolute()] = self
+        self._thread.start()
+        return self
+
+    @property
+    def running(self) -> bool:
+        """Whether the sweep has been started and is not over."""
+        return self._thread is not None and self._rows is None and self.error is None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """End the point under way, start no other and cancel jobs; what has been measured is kept.
+
+        Points of other sweeps go on.
+        """
+        self._stop.set()
+        if self.running and self._executor["executor"] == "local":
+            self._abandon_point()
+            threading.Thread(target=self._abandon_until_over, daemon=True).start()
+
+    def _abandon_point(self) -> None:
+        if self._thread is not None and self._thread.ident is not None:  # None: it has no point yet
+            abort(self._thread.ident)
+
+    def _abandon_until_over(self) -> None:
+        """Repeat it until the thread ends: a point may have been on its way to its worker at the stop."""
+        assert self._thread is not None
+        while self._thread.is_alive():
+            self._abandon_point()
+            self._thread.join(0.05)
+
+    @property
+    def seconds(self) -> float:
+        """How long the sweep has been running, or ran."""
+        return (monotonic() if self._end_time is None else self._end_time) - self._start_time
+
+    def seconds_left(self) -> float | None:
+        """Estimate the seconds left from the points so far; `None` before the first is measured."""
+        if not self._point_seconds or not self.running:
+            return None
+        left = (len(self.points) - self.done) * sum(self._point_seconds) / len(self._point_seconds)
+        left = max(0.0, left - (monotonic() - self._last_progress))
+        if self.budget_seconds is None:
+            return left
+        return min(left, max(0.0, self._start_time + self.budget_seconds - monotonic()))
+
+    def rows(self) -> pd.DataFrame:
+        """Return the rows there are so far."""
+        return frame(pa.concat_tables(self._tables[: self.done + 1]))
+
+    def join(self) -> pd.DataFrame:
+        """Wait for the end of the sweep and return its rows.
+
+        **Raises:** what the sweep raised.
+        """
+        assert self._thread is not None, "call start() first"
+        self._thread.join()
+        if self.error is not None:
+            raise self.error
+        assert self._rows is not None  # set by a run that raised nothing
+        return self._rows
+
+    def __await__(self) -> Generator[Any, None, pd.DataFrame]:
+        try:
+            return (yield from asyncio.to_thread(self.join).__await__())
+        except asyncio.CancelledError:  # the kernel was interrupted: the thread would go on without its cell
+            self.stop()
+            raise
+
+    def _run(self) -> None:
+        try:
+            self._rows = sweep(
+                self.points,
+                results=self.results,
+                retry=self._retry,
+                budget_seconds=self.budget_seconds,
+                progress=self._on_progress,
+                stop=self._stop,
+                **self._executor,
+            )
+        except BaseException as error:
+            self.error = error
+        else:
+            if not self._listeners:
+                _print_points_not_run(self._rows)
+        finally:
+            self._end_time = monotonic()
+            if _running_sweeps.get(self.results.absolute()) is self:
+                del _running_sweeps[self.results.absolute()]
+            self._notify()
+
+    def _on_progress(self, progress: Progress) -> None:
+        now = monotonic()
+        if not progress.kept:
+            self._point_seconds.append(now - self._last_progress)
+        self._last_progress = now
+        self._tables.append(progress.rows)
+        self.last = progress
+        self.done += 1
+        if not self._listeners:
+            print(progress, flush=True)
+        self._notify()
+
+    def _notify(self) -> None:
+        for listener in self._listeners:
+            listener(self)
+
+
+def _print_points_not_run(rows: pd.DataFrame) -> None:
+    """Print how many points were not run and why: only points that were run have a line."""
+    left = rows[rows["status"].str.startswith("not run")]["status"].value_counts()
+    for status, number in left.items():
+        print(f"{number} point{'' if number == 1 else 's'} {status}", flush=True)
+
+
+_running_sweeps: dict[Path, LiveSweep] = {}
+
+
+def running_sweep(results: str | Path) -> LiveSweep | None:
+    """Return the sweep that this process is running into a results folder; `None` without one."""
+    return _running_sweeps.get(Path(results).absolute())

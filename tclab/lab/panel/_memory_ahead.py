@@ -1,0 +1,65 @@
+"""The memory that points will need, estimated in the background and never while anything is measured."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from tclab.lab.panel._background_calls import BackgroundCalls
+from tclab.lab.panel._panel_text import memory_text
+from tclab.sweeps import Point
+
+_SECONDS = 6.0  # the page answers slowly meanwhile: an estimate keeps the interpreter busy
+
+
+class MemoryAhead:
+    """Estimates the memory of the points that were requested last, in a thread of its own: it takes seconds.
+
+    **Arguments:**
+
+    - `show`: called with the text, in that thread; with an empty one as soon as the points are others.
+    - `after_seconds`: how long the points have to stay the same before an estimate begins.
+    """
+
+    def __init__(self, show: Callable[[str], None], after_seconds: float) -> None:
+        self._show = show
+        self._after = after_seconds
+        self._calls = BackgroundCalls()
+        self._showing = threading.Lock()
+        self._points: Sequence[Point] = ()
+        self._stop = threading.Event()
+
+    def request(self, points: Sequence[Point]) -> None:
+        """Request the estimate for some points, in place of those of an earlier request."""
+        self.cancel()
+        self._points, self._stop = points, threading.Event()
+        self._calls.request(self._estimate, after_seconds=self._after)
+
+    def cancel(self) -> None:
+        """Withdraw the request and show nothing."""
+        self._end()
+        self._show("")
+
+    def finish(self, at_most_seconds: float = 1.0) -> None:
+        """Withdraw the request, and wait until the cores are free.
+
+        It waits at most `at_most_seconds`, since a user is waiting. The estimate of one point may still run then, but
+        ends during the equivalence check and warm-up of the next point, before any step is timed.
+        """
+        self._end()
+        self._calls.wait(at_most_seconds)
+
+    def _end(self) -> None:
+        self._calls.cancel(self._estimate)
+        with self._showing:
+            self._stop.set()
+
+    def _estimate(self) -> None:
+        points, stop = self._points, self._stop
+        try:
+            text = memory_text(points, stop.is_set, seconds=_SECONDS)
+        except Exception as error:  # what cannot be estimated may still run
+            text = f"memory is not known: {error}"
+        with self._showing:
+            if not stop.is_set():
+                self._show(text)

@@ -1,0 +1,193 @@
+"""The texts of a panel: a table of the last points, failures, what the points need, the machine; HTML or a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from time import monotonic
+from typing import Any
+
+import pandas as pd
+
+from tclab._format import bytes_text
+from tclab.lab.reports._findings import findings
+from tclab.masking import get as strategy_of
+from tclab.sweeps import Point, fits
+from tclab.sweeps.predict import Fits, expected_batch_bytes
+from tclab.timing import conditions
+
+_SHOWN = 12  # points in the table
+ERROR_COLOUR = "var(--jp-error-color1, #d55e00)"
+_CELL = "padding:2px 8px 2px 0;text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap"
+
+
+def _whole_steps(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows["stage"] == "step"]
+
+
+def points_table(rows: pd.DataFrame) -> str:
+    """Return the last points as an HTML table, the newest first; the rest are counted, not shown."""
+    steps = _whole_steps(rows)
+    if steps.empty:
+        return ""
+    head = "".join(
+        f'<th style="{_CELL};font-weight:600">{name}</th>'
+        for name in ("strategy", "batch", "networks", "step [ms]<br>[quartiles]", "samples/s", "bytes<br>a batch")
+    )
+    lines = [_table_row(row) for row in steps.iloc[: -_SHOWN - 1 : -1].itertuples()]
+    more = len(steps) - len(lines)
+    note = f"<div>and {more} more, in <code>panel.rows()</code></div>" if more > 0 else ""
+    style = "border-collapse:collapse;line-height:1.5;font-size:11px"
+    return f'<table style="{style}"><tr>{head}</tr>{"".join(lines)}</table>{note}'
+
+
+def _table_row(row: Any) -> str:
+    if row.status == "ok":
+        milliseconds = [1e3 * seconds for seconds in (row.median_seconds, row.q1_seconds, row.q3_seconds)]
+        figures = [
+            "{:.4g} [{:.4g}, {:.4g}]".format(*milliseconds),
+            f"{row.samples_per_second:.4g}",
+            bytes_text(row.batch_bytes),
+        ]
+        cells = "".join(f'<td style="{_CELL}">{figure}</td>' for figure in figures)
+    else:
+        cells = f'<td colspan="3" style="{_CELL};text-align:left;color:{ERROR_COLOUR}">{escape(row.status)}</td>'
+    networks = "" if pd.isna(row.networks) else row.networks
+    return (
+        f'<tr><td style="{_CELL}">{escape(row.strategy)}</td><td style="{_CELL}">{row.batch_size}</td>'
+        f'<td style="{_CELL}">{networks}</td>{cells}</tr>'
+    )
+
+
+def failure_lines(rows: pd.DataFrame) -> list[str]:
+    """Return a line for each model, strategy and status of points without figures, with their batch sizes."""
+    failed = _whole_steps(rows)
+    failed = failed[failed["status"] != "ok"]
+    lines = []
+    for (model, strategy, status), group in failed.groupby(["model", "strategy", "status"], sort=False):
+        batches = ", ".join(str(b) for b in sorted(set(group["batch_size"])))
+        lines.append(f"{model} · {strategy} · batch {batches}: {status}")
+    return lines
+
+
+def list_html(lines: Sequence[str], most: int = 20) -> str:
+    """Return lines as an HTML list."""
+    shown = "".join(f"<li>{escape(line)}</li>" for line in lines[:most])
+    more = f"<li>and {len(lines) - most} more</li>" if len(lines) > most else ""
+    return f'<ul style="margin:0;padding-left:1.2em;line-height:1.4">{shown}{more}</ul>' if lines else ""
+
+
+def findings_html(rows: pd.DataFrame) -> str:
+    """Return the findings of rows as HTML; empty where there are no rows."""
+    return "" if rows.empty else f"<b>What was found</b>{list_html(findings(rows), 8)}"
+
+
+def points_text(points: Iterable[Point]) -> str:
+    """Return in a line how many points there are, how many cannot be run and why, and the largest batch's bytes.
+
+    **Raises:** `InputError` for a graph that cannot be read.
+    """
+    every = list(points)
+    runnable = [point for point in every if point.skipped() is None]
+    words = [f"{len(every)} point" + ("s" if len(every) != 1 else "")]
+    if len(runnable) < len(every):
+        words.append(f"{len(every) - len(runnable)} of them cannot run: {_first_reason(every)}")
+    needs = {}
+    for point in _largest(runnable):
+        found = expected_batch_bytes(point)
+        if found is not None:
+            needs[point.strategy, point.batch_size] = found
+    if needs:
+        (strategy, batch), most = max(needs.items(), key=lambda item: item[1])
+        words.append(f"heaviest batch about {bytes_text(most)} ({strategy}, batch {batch})")
+    inexact = sorted({p.strategy for p in runnable if not strategy_of(p.strategy).exact})
+    if inexact:
+        words.append(f"not exact: {', '.join(inexact)}")
+    return " · ".join(words)
+
+
+def memory_text(
+    points: Iterable[Point], stop: Callable[[], bool] = lambda: False, *, seconds: float = float("inf")
+) -> str:
+    """Return the memory of the point that needs the most, what there is, and each point that will not fit.
+
+    Each strategy's largest point is estimated, which takes some seconds the first time: its step is run on meta
+    tensors. Empty where no point can run.
+
+    **Arguments:**
+
+    - `stop`: asked before each; once it is true the result is empty.
+    - `seconds`: once they have passed no other estimate begins, and the result says how many were left out.
+    """
+    needs: dict[Point, Fits] = {}
+    unknown: list[str] = []
+    left = 0
+    end = monotonic() + seconds
+    for point in _largest([point for point in points if point.skipped() is None]):
+        if stop():
+            return ""
+        if monotonic() > end:
+            left += 1
+            continue
+        try:
+            needs[point] = fits(point)
+        except Exception as error:  # of a user's strategy or model; the others are estimated nevertheless
+            unknown.append(f"{_named(point)} is not known: {error}")
+    refused = [f"{_named(point)} {need.refusal}" for point, need in needs.items() if need.refusal]
+    heaviest = [_heaviest(needs)] if needs else []
+    more = [f"{left} more strategies were not estimated"] if left else []
+    return " · ".join([*heaviest, *refused, *unknown, *more])
+
+
+def _named(point: Point) -> str:
+    return f"{point.strategy}, batch {point.batch_size},"
+
+
+def _heaviest(needs: dict[Point, Fits]) -> str:
+    point = max(needs, key=lambda point: _held(needs[point]))
+    need = needs[point]
+    words = [f"host memory {_of(need.host, need.host_limit)}"]
+    if need.ranks > 1:
+        words[0] += f" for each of {need.ranks} ranks"
+    if need.device is not None:
+        words.append(f"device memory {_of(need.device, need.device_limit)}")
+    if need.shared:
+        words.append(f"shared memory {_of(need.shared, need.shared_limit)}")
+    return f"memory of the heaviest ({point.strategy}, batch {point.batch_size}): about {', '.join(words)}"
+
+
+def _held(need: Fits) -> int:
+    """Return the bytes that a rank needs where its steps are run."""
+    return need.host if need.device is None else need.device
+
+
+def _of(needed: int, there: int | None) -> str:
+    return bytes_text(needed) if there is None else f"{bytes_text(needed)} of {bytes_text(there)}"
+
+
+def _first_reason(points: list[Point]) -> str:
+    return next(reason for point in points if (reason := point.skipped())).removeprefix("skipped: ")
+
+
+def _largest(points: list[Point]) -> list[Point]:
+    """Return each strategy's point with the largest batch and the most networks."""
+    found: dict[str, Point] = {}
+    for point in sorted(points, key=lambda point: (point.batch_size, point.network_count)):
+        found[point.strategy] = point
+    return list(found.values())
+
+
+def machine_text() -> str:
+    """Return the load and the memory of this machine now, and of its GPU where there is one."""
+    now = conditions()
+    words = []
+    if now["load"] is not None:
+        words.append(f"load {now['load']:.1f}")
+    if now["memory_available_bytes"] is not None:
+        words.append(f"{bytes_text(float(now['memory_available_bytes']))} of memory free")
+    if now["gpu_memory_used_bytes"] is not None and now["gpu_memory_total_bytes"] is not None:
+        used, total = float(now["gpu_memory_used_bytes"]), float(now["gpu_memory_total_bytes"])
+        words.append(f"GPU memory {bytes_text(used)} of {bytes_text(total)}")
+    if now["gpu_busy_percent"] is not None:
+        words.append(f"GPU busy {now['gpu_busy_percent']} %")
+    return " · ".join(words)

@@ -1,0 +1,327 @@
+"""The widgets of a panel: the form, the buttons, a bar, a chart, a table, texts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from tclab._format import duration_text
+from tclab.errors import InputError
+from tclab.lab._notebook import project_path
+from tclab.lab.charts._sweep_charts import SWEEP_CHARTS
+from tclab.lab.panel._background_calls import BackgroundCalls
+from tclab.lab.panel._live_chart import LiveChart
+from tclab.lab.panel._live_sweep import LiveSweep
+from tclab.lab.panel._memory_ahead import MemoryAhead
+from tclab.lab.panel._panel_form import PanelForm
+from tclab.lab.panel._panel_model import PanelModel
+from tclab.lab.panel._panel_text import (
+    ERROR_COLOUR,
+    failure_lines,
+    findings_html,
+    list_html,
+    machine_text,
+    points_table,
+    points_text,
+)
+from tclab.sweeps import Point
+from tclab.sweeps.config._gpus import listed
+from tclab.sweeps.execution import warm_up
+
+_DRAW_REST_SECONDS = 0.34  # a chart is embedded anew each time: three times a second is bearable
+_CHECK_REST_SECONDS = 0.1
+_CLOCK_SECONDS = 1.0  # between two looks at the clock and the machine while a sweep runs
+_MEMORY_SECONDS = 3.0  # without a change, before memory is estimated: that takes seconds itself
+_REDRAW_SECONDS = (2.0, 10.0)  # after the last drawing: by then even a busy browser has embedded what came before
+
+
+class PanelView:
+    """The widgets of a panel; an `Output` widget, which can hang papermill, is not among them.
+
+    All calls of the view run in one background thread, one after another, so that the kernel stays responsive and no
+    call sees another's half-done work. Only a stop and the memory estimate run elsewhere.
+
+    **Arguments:**
+
+    - `model`: the settings, the sweep and the rows that are shown.
+    """
+
+    def __init__(self, model: PanelModel) -> None:
+        self.model = model
+        self.form = PanelForm(model.state, len(listed()))
+        self.run_button = _button(
+            "Run", "play", "primary", "run what the fields say; points that are there are not run again"
+        )
+        self.stop_button = _button("Stop", "stop", "danger", "end the point under way; what has been measured is kept")
+        self.resume_button = _button("Resume", "forward", "", "go on with the last sweep of this results folder")
+        self.load_button = _button("Load", "upload", "", "set the fields to those of this folder's last sweep")
+        self.bar = widgets.IntProgress(layout=widgets.Layout(width="200px"))
+        self.status = widgets.Label()
+        self.ahead = widgets.HTML()
+        self.memory = widgets.HTML()
+        self.message = widgets.HTML()
+        self.machine = widgets.Label(machine_text())
+        self.chart = LiveChart()
+        self.choice = widgets.ToggleButtons(options=list(SWEEP_CHARTS), style={"button_width": "auto"})
+        self.table = widgets.HTML(layout=widgets.Layout(flex="1 1 400px", overflow="auto"))  # to the chart's right
+        self.found = widgets.HTML()
+        self.failed = widgets.HTML()
+        self.line, self.code = _text_to_copy(3), _text_to_copy(14)
+        for name in ("status", "ahead", "memory", "message", "table", "found", "failed"):
+            getattr(self, name).add_class(f"tclab-{name}")
+        to_copy = widgets.Accordion(
+            [widgets.VBox([self.line, self.code])],
+            titles=("The same as one line of papermill, and as Python",),
+            selected_index=None,
+        )
+        self.box = widgets.VBox(
+            [
+                self.form.box,
+                _row(self.run_button, self.stop_button, self.resume_button, self.load_button, self.bar, self.status),
+                self.message,
+                _row(self.ahead, self.machine, space="space-between"),
+                self.memory,
+                self.choice,
+                widgets.HBox([self.chart.box, self.table], layout=widgets.Layout(flex_flow="row wrap")),
+                self.found,
+                self.failed,
+                to_copy,
+            ]
+        )
+        self._problems = {"fields": "", "folder": "", "run": ""}
+        self._opened = ""  # the results folder that is shown
+        self._points: list[Point] = []  # of the fields, when they were last valid
+        self._findings_of: object = None  # the rows or the sweep that `found` is about
+        self._memory_ahead = MemoryAhead(self._show_memory, _MEMORY_SECONDS)
+        self._calls = BackgroundCalls()
+        self._check_call = self._reporting("fields", self._check)
+        self._open_call = self._reporting("folder", self._open)
+        self._draw_call = self._reporting("run", self._draw)
+        self._start_call = self._reporting("run", self._start_sweep)
+        self._resume_call = self._reporting("run", self._resume)
+        self._load_call = self._reporting("run", self._load)
+        self._clock_call = self._reporting("run", self._look_at_clock)
+        self._redraw_calls = [self._reporting("run", self._draw_same) for _ in _REDRAW_SECONDS]
+        self.form.on_change(self._check_soon)
+        self.run_button.on_click(self._on_run_click)
+        self.stop_button.on_click(lambda _: self._stop())
+        self.resume_button.on_click(lambda _: self._calls.request(self._resume_call))
+        self.load_button.on_click(lambda _: self._calls.request(self._load_call))
+        self.choice.observe(lambda _: self._draw_soon(), names="value")
+        threading.Thread(target=warm_up, daemon=True).start()
+        self._take_over()
+        self._show_buttons()
+        self._check_soon()
+
+    def wait(self) -> None:
+        """Wait until all that was requested is done and shown."""
+        self._calls.wait()
+
+    def _check_soon(self) -> None:
+        self._calls.request(self._check_call, rest_seconds=_CHECK_REST_SECONDS)
+
+    def _draw_soon(self) -> None:
+        self._calls.request(self._draw_call, rest_seconds=_DRAW_REST_SECONDS)
+
+    def _reporting(self, place: str, call: Callable[[], str | None]) -> Callable[[], None]:
+        """Return a call that shows its problem, returned or raised: the error of a thread is shown nowhere else.
+
+        A call that returns `None` leaves the message of that place as it is.
+        """
+
+        def reporting() -> None:
+            try:
+                problem = call()
+            except InputError as error:
+                problem = str(error)
+            except Exception as error:
+                problem = f"{type(error).__name__}: {error}"
+            if problem is not None:
+                self._show_problem(place, problem)
+
+        return reporting
+
+    def _show_problem(self, place: str, problem: str) -> None:
+        """Show the errors of the fields, the folder and the run, if any."""
+        self._problems[place] = problem
+        lines = [f"<div>{escape(text)}</div>" for text in self._problems.values() if text]
+        style = f"color:{ERROR_COLOUR};line-height:1.4"
+        self.message.value = f'<div style="{style}">{"".join(lines)}</div>' if lines else ""
+        self._show_buttons()
+
+    def _show_memory(self, text: str) -> None:
+        self.memory.value = escape(text)
+
+    # ---- the sweep that the fields describe
+
+    def _check(self) -> str:
+        """Show the points that the fields describe, or the error in a field."""
+        try:
+            state = self.form.read()
+            points = state.points()
+            _ = state.options()
+        except InputError:
+            self.ahead.value = self.line.value = self.code.value = ""
+            self._points = []
+            self._memory_ahead.cancel()
+            raise
+        if str(state.folder) != self._opened:
+            self._calls.request(self._open_call, rest_seconds=_CHECK_REST_SECONDS)
+        self.line.value, self.code.value = state.papermill(), state.python()
+        self.ahead.value = escape(points_text(points))
+        if points != self._points:
+            self._points = points
+            if self.model.running:  # it has the cores to itself; at its end there is time
+                self._memory_ahead.cancel()
+            else:
+                self._memory_ahead.request(points)
+        return ""
+
+    def _open(self) -> str:
+        """Show the last sweep of the results folder, as far as it came."""
+        results = str(self.form.results.value).strip()
+        self._opened = str(project_path(results))
+        if self.model.running:
+            return ""
+        try:
+            self.model.open(results)
+        finally:  # the rows of another folder are gone, whatever is wrong with this one
+            saved = self.model.saved
+            self.bar.max, self.bar.value = saved.wanted or 1, saved.done
+            self.status.value = saved.text
+            self._show_problem("run", "")
+            self._draw_soon()
+        return ""
+
+    # ---- running
+
+    def _take_over(self) -> None:
+        """Show the sweep that runs into this folder already, after a cell was run again; else the folder's last one."""
+        sweep = self.model.take_over(self._on_progress)
+        if sweep is None:
+            self._calls.request(self._open_call, rest_seconds=_CHECK_REST_SECONDS)
+            return
+        self.form.write(self.model.state)
+        self._opened = str(self.model.state.folder)
+        self._watch(sweep)
+
+    def _on_run_click(self, button: Any) -> None:
+        self._calls.request(self._start_call)
+
+    def _start_sweep(self) -> str | None:
+        """Start the sweep that the fields describe; called in the background thread after a click on Run."""
+        if self.model.running:
+            return None
+        self._memory_ahead.finish()
+        self.model.state = self.form.read()
+        self._watch(self.model.start(self._on_progress))
+        return ""
+
+    def _stop(self) -> None:
+        if self.model.sweep is not None:
+            self.model.sweep.stop()
+
+    def _resume(self) -> str | None:
+        """Run the folder's last sweep again; rows of finished points are read."""
+        if self.model.running:
+            return None
+        self._load()
+        return self._start_sweep()
+
+    def _load(self) -> None:
+        """Set the fields to the settings of the folder's last sweep."""
+        if self.model.last is not None:
+            self.form.write(self.model.last)
+            self._check_soon()
+
+    def _watch(self, sweep: LiveSweep) -> None:
+        self.bar.max, self.bar.value = len(sweep.points), sweep.done
+        self._show_buttons()
+        self._draw_soon()
+        self._calls.request(self._clock_call, after_seconds=_CLOCK_SECONDS)
+
+    def _on_progress(self, sweep: LiveSweep) -> None:
+        self._draw_soon()
+
+    def _look_at_clock(self) -> None:
+        """Keep the time that is left and the machine's figures up to date while a sweep runs."""
+        sweep = self.model.sweep
+        if sweep is not None and sweep.running:
+            self._show_progress(sweep)
+            self.machine.value = machine_text()
+            self._calls.request(self._clock_call, after_seconds=_CLOCK_SECONDS)
+            return
+        threading.Thread(target=warm_up, daemon=True).start()  # a stop has killed the worker: have the next one ready
+        if self._points:
+            self._memory_ahead.request(self._points)
+
+    # ---- drawing
+
+    def _show_progress(self, sweep: LiveSweep) -> None:
+        running = sweep.running  # asked once: buttons and text agree
+        self._show_buttons(running)
+        self.bar.value, self.status.value = sweep.done, _progress_text(sweep, running)
+
+    def _draw(self) -> str:
+        """Show the rows so far: the chart, the table, what failed and, at the end, the findings."""
+        sweep = self.model.sweep
+        over = sweep is None or not sweep.running  # asked before the rows are: what comes after is drawn again
+        rows = self.model.rows()
+        if sweep is not None:
+            self._show_progress(sweep)
+        self.table.value = points_table(rows)
+        failures = failure_lines(rows)
+        self.failed.value = f"<b>Without figures</b>{list_html(failures)}" if failures else ""
+        self.chart.show(rows, self.choice.value)
+        shown = self.model.saved if sweep is None else sweep
+        if not over:
+            self.found.value, self._findings_of = "", None
+        elif self._findings_of is not shown:  # not for each view of the same rows
+            self.found.value, self._findings_of = findings_html(rows), shown
+        if over:
+            for call, seconds in zip(self._redraw_calls, _REDRAW_SECONDS, strict=True):
+                self._calls.request(call, after_seconds=seconds)
+        return "" if sweep is None or sweep.error is None else str(sweep.error)
+
+    def _draw_same(self) -> None:
+        self.chart.again()
+
+    def _show_buttons(self, running: bool | None = None) -> None:
+        running = self.model.running if running is None else running
+        self.run_button.disabled = running or bool(self._problems["fields"] or self._problems["folder"])
+        self.stop_button.disabled = not running
+        self.resume_button.disabled = running or not self.model.unfinished
+        self.load_button.disabled = running or self.model.last is None
+
+
+def _progress_text(sweep: LiveSweep, running: bool) -> str:
+    done = f"{sweep.done} of {len(sweep.points)} points"
+    if running:
+        left = sweep.seconds_left()
+        return f"{done} · " + ("begun" if left is None else f"about {duration_text(left)} left")
+    if sweep.error is not None:
+        return f"{done} · it ended with an error"
+    if sweep.done == len(sweep.points):  # also where a stop came after the last point
+        return f"Through: {done} in {duration_text(sweep.seconds)}"
+    return f"{'Stopped' if sweep.stopped else 'The budget is spent'}: {done} · Resume goes on"
+
+
+def _button(text: str, icon: str, style: str, tip: str) -> Any:
+    made = widgets.Button(
+        description=text, icon=icon, button_style=style, tooltip=tip, layout=widgets.Layout(width="100px")
+    )
+    made.add_class(f"tclab-{text.lower()}")
+    return made
+
+
+def _row(*children: Any, space: str = "flex-start") -> Any:
+    layout = widgets.Layout(align_items="center", justify_content=space, flex_flow="row wrap", margin="4px 0")
+    return widgets.HBox(list(children), layout=layout)
+
+
+def _text_to_copy(rows: int) -> Any:
+    return widgets.Textarea(rows=rows, layout=widgets.Layout(width="100%"))

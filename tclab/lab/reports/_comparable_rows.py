@@ -1,0 +1,190 @@
+"""Rows that may be compared with one another, the settings that distinguish the others, and verdicts within a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pandas as pd
+
+from tclab.masking._strategy_registry import BASELINES
+from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
+from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
+from tclab.sweeps.config._fields import declarations
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.execution._rank_measurement import cycles
+from tclab.sweeps.store._rows import plain
+from tclab.timing import Pair
+from tclab.timing._environment import HARDWARE
+
+MARGIN = 0.05  # of runs that were not interleaved
+# columns that distinguish the runs of one point; with them, columns that may differ among rows that are alike
+_RUN = [name for name, declared in declarations(Point).items() if declared.role != "setting"]
+_FREE = (*(name for name, declared in declarations(Point).items() if declared.charted), "network_names", *_RUN)
+_NAMED = ("cpu", "cores", "gpu")  # columns by which a reader knows a machine
+_BARE = ("cpu", "gpu", "network_names")  # columns whose values need no name before them
+
+
+def alike(ok: pd.DataFrame, free: tuple[str, ...] = ()) -> list[tuple[str, pd.DataFrame]]:
+    """Return each group of rows that may be compared, after the text of the settings that distinguish it.
+
+    **Arguments:**
+
+    - `free`: settings that may differ within a group, as strategy, batch size and networks may.
+    """
+    if ok.empty:
+        return []
+    names = _varying(ok, free)
+    if not names:
+        return [("", ok)]
+    keys = _keys(ok, names)
+    named = [name for name in names if name not in ("model", "memory_bytes", *_NAMED)]  # which `place_text` has
+    groups = []
+    for key in dict.fromkeys(keys):
+        group = ok[[other == key for other in keys]]
+        groups.append((_settings_text(dict(zip(names, key, strict=True)), named), group))
+    return groups
+
+
+def with_ways(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with `setting`, which distinguishes points of one model and strategy, and with `way`.
+
+    A way is the label of a bar or a line: "hetero_cell · node_mask · hidden 64". It names no setting, machine or
+    commit that all measured rows share.
+    """
+    made = rows.assign(setting="", way=rows["model"] + " · " + rows["strategy"])
+    steps = rows[(rows["status"] == "ok") & (rows["stage"] == "step")]
+    for model, group in steps.groupby("model", sort=False):
+        names = _varying(group, ("model",))
+        if (group.groupby("networks")["network_names"].nunique() > 1).any():
+            names.append("network_names")
+        if not names:
+            continue
+        mine = rows["model"] == model
+        keys = _keys(rows[mine], names)
+        texts = {key: _settings_text(dict(zip(names, key, strict=True)), names) for key in dict.fromkeys(keys)}
+        made.loc[mine, "setting"] = [texts[key] for key in keys]
+    with_setting = made["setting"] != ""
+    made.loc[with_setting, "way"] += " · " + made.loc[with_setting, "setting"]
+    return made
+
+
+def one_run_each(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of one run of each point, the median one of several, and the rows without a time.
+
+    **Arguments:**
+
+    - `rows`: as `with_ways` returns them.
+    """
+    cell = ["way", "batch_size", "networks"]
+    steps = rows[(rows["stage"] == "step") & (rows["status"] == "ok")].sort_values("median_seconds")
+    if not steps.duplicated(cell).any():
+        return rows
+    of_a_cell = steps.groupby(cell)["way"]
+    middle = steps[of_a_cell.cumcount() == of_a_cell.transform("size") // 2]
+    chosen = rows.merge(middle[[*cell, *_RUN]], on=[*cell, *_RUN]).drop_duplicates([*cell, "stage", "where"])
+    return pd.concat([chosen, rows[rows["status"] != "ok"]], ignore_index=True)
+
+
+def _varying(ok: pd.DataFrame, free: tuple[str, ...]) -> list[str]:
+    names = [name for name in (*SETTINGS, *OF_THE_PLACE) if name not in (*_FREE, *free)]
+    return [name for name in names if ok[name].nunique(dropna=False) > 1]
+
+
+def _keys(rows: pd.DataFrame, names: list[str]) -> list[tuple[object, ...]]:
+    return [tuple(map(plain, values)) for values in zip(*(rows[name] for name in names), strict=True)]
+
+
+def _settings_text(values: Mapping[str, object], names: list[str]) -> str:
+    """Return settings as text, without those that a point does not have; a machine by its name."""
+    place = [name for name in names if name in HARDWARE]
+    known = [name for name in place if name in _NAMED] or place
+    texts = []
+    for name in names:
+        value = values[name]
+        if value is None or value == "" or (name in place and name not in known):
+            continue
+        if name == "commit":
+            value = str(value)[:8] + "+" * str(value)[8:].endswith("+")
+        texts.append(str(value) if name in _BARE else f"{name.replace('_', ' ')} {value}")
+    return ", ".join(texts)
+
+
+def fullest(ok: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the cell that the most exact strategies were run in, the largest of them."""
+    ok = ok[ok["exact"].fillna(True).astype(bool)]
+    if ok.empty:
+        return ok
+    cells = [ok["networks"], ok["network_names"].fillna(""), ok["batch_size"]]
+    counts = ok.groupby(cells)["strategy"].nunique()
+    networks, names, batch = sorted(counts[counts == counts.max()].index)[-1]
+    return ok[(cells[0] == networks) & (cells[1] == names) & (cells[2] == batch)]
+
+
+def fastest_and_reference(cell: pd.DataFrame) -> tuple[str, str]:
+    """Return the strategies that are compared: the fastest, and `edge_mask` or else the slowest."""
+    order = _by_time(cell)
+    reference = BASELINES[0]
+    return order[0], reference if reference in order[1:] else order[-1]
+
+
+def against_the_fastest(cell: pd.DataFrame, known: Mapping[frozenset[str], Pair]) -> dict[str, Pair]:
+    """Return the verdict on the fastest strategy against each other one of a cell, by the other's name.
+
+    All pairs are decided together, so that the rate of false discoveries holds over a chart of all of them.
+
+    **Arguments:**
+
+    - `cell`: its steps, all runs of each strategy.
+    - `known`: pairs of a race, by their arms, which decide where they are given.
+    """
+    fast, *others = _by_time(cell)
+    sides = {name: cell[cell["strategy"] == name] for name in (fast, *others)}
+    points = [("", sides[other], sides[fast]) for other in others]
+    pairs = dict(zip(others, pairs_of_runs(points, [(other, fast) for other in others], margin=MARGIN), strict=True))
+    for other in others:
+        raced = known.get(frozenset((fast, other)))
+        if raced is not None:
+            pairs[other] = raced if raced.a == fast else raced.flipped()
+    return pairs
+
+
+def by_arms(pairs: Iterable[Pair], groups: int) -> dict[frozenset[str], Pair]:
+    """Return the pairs of a race by their arms; none where there are several groups: the race may be of any."""
+    return {frozenset((pair.a, pair.b)): pair for pair in pairs} if groups == 1 else {}
+
+
+def _by_time(cell: pd.DataFrame) -> list[str]:
+    medians = cell.groupby("strategy", sort=False)["median_seconds"].median().sort_values()
+    return [str(name) for name in medians.index]
+
+
+def step_throughput(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the steps, one row a point, with `low` and `high`: samples a second at the quartiles of its time."""
+    steps = rows[(rows["stage"] == "step")].copy()
+    steps["low"] = steps["batch_size"] * steps["ranks"] / steps["q3_seconds"]
+    steps["high"] = steps["batch_size"] * steps["ranks"] / steps["q1_seconds"]
+    accumulating = (steps["accumulate"] > 1).fillna(False) & (steps["status"] == "ok")
+    some = steps[accumulating]
+    for at, row in zip(some.index, some.to_dict("records"), strict=True):
+        # as samples_per_second: over whole steps of the optimizer
+        q1, q3 = np.quantile(cycles(row["samples_seconds"], int(row["accumulate"])), [0.25, 0.75])
+        samples = row["batch_size"] * row["ranks"]
+        steps.loc[at, ["low", "high"]] = (samples / q3, samples / q1)
+    return steps
+
+
+def fullest_cells(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return, for each model, the rows of the cell that the most exact ways were run in, the largest such cell."""
+    ok = rows[(rows["status"] == "ok") & (rows["stage"] == "step")]
+    exact = ok["exact"].fillna(True).astype(bool)
+    ok = ok[exact] if exact.any() else ok
+    counts = ok.groupby(["model", "networks", "batch_size"])["way"].nunique().reset_index()
+    best = counts.sort_values(["way", "networks", "batch_size"]).groupby("model").tail(1)
+    return rows.merge(best[["model", "networks", "batch_size"]], on=["model", "networks", "batch_size"])
+
+
+def values_text(rows: pd.DataFrame, column: str) -> str:
+    values = sorted({int(v) for v in rows[rows["status"] == "ok"][column].dropna()})
+    name = {"networks": "networks", "batch_size": "batch" if (rows["ranks"] == 1).all() else "batch a rank"}[column]
+    return f"{name} {' and '.join(map(str, values))}" if values else ""

@@ -1,0 +1,137 @@
+"""The tensors that each strategy copies or shares on a small graph, read from its batch and its view."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+import torch
+
+from tclab.errors import InputError
+from tclab.graph import CellGraph
+from tclab.masking import Batch, Strategy, get, view
+from tclab.masking._gpu_filter import GpuFilter
+from tclab.message_passing import DeltaView, EdgeListView, SharedView, View
+from tclab.perturbation import Deletions, Perturbations
+
+_MOST = 30  # nodes that can still be distinguished
+
+
+@dataclass
+class MaskDrawing:
+    """What a strategy holds for a few samples of a small graph.
+
+    **Arguments:**
+
+    - `strategy`: its name. `words`: the first line of its docstring.
+    - `entries`: how many entries of edge lists and matrices are in memory for all samples together: an edge of an
+      edge list is one, a sparse matrix has one for each edge and its transpose as many, a dense one has N², and
+      the small matrices of differences have theirs.
+    - `bytes`: of the batch.
+    - `drawings`: title → the edges (source, target, state) and the state of each node.
+    """
+
+    strategy: str
+    words: str
+    entries: int
+    bytes: int
+    drawings: dict[str, tuple[list[tuple[int, int, str]], list[str]]] = field(default_factory=dict)
+
+
+def mask_drawing(graph: CellGraph, deletions: Sequence[Sequence[int]], strategy: str) -> MaskDrawing:
+    """Return the drawing of a strategy's view of some samples of a small graph with one network.
+
+    **Raises:** `InputError` for a graph with too many nodes to draw, or a strategy that makes no masked graph.
+    """
+    kind = get(strategy)
+    nodes = graph.num_nodes[graph.deleted_type]
+    if nodes > _MOST or len(graph.relations) != 1:
+        raise InputError(f"{graph!r} is too much to draw, expected at most {_MOST} nodes and one network")
+    if not kind.masks_graph:
+        raise InputError(f"strategy is {strategy!r}, which makes no masked graph, expected one that does")
+    words = (inspect.getdoc(kind) or strategy).splitlines()[0]
+    with view(graph, deletions, strategy) as copies:
+        # a stored strategy's batch is `edge_mask`'s: only where masks are read differs
+        packing = get("edge_mask")(graph) if kind.stores else kind(graph)
+        wanted = Perturbations(Deletions.of(deletions, num_nodes=nodes), torch.zeros(len(deletions)))
+        batch = packing.batch(wanted)
+        entries = _entries(graph, copies, batch) + _filtered_from(graph, kind, batch)
+        drawings = _shared(graph, copies) if isinstance(copies, SharedView) else _copied(graph, copies)
+    return MaskDrawing(strategy, words, entries, batch.bytes, drawings)
+
+
+def _entries(graph: CellGraph, copies: View, batch: Batch) -> int:
+    """Return the number of entries of edge lists and matrices that a view sums over, forward and backward."""
+    ((name, network),) = graph.relations.items()
+    if isinstance(copies, EdgeListView):
+        return copies.edges(name)[0].size(1)
+    assert isinstance(copies, SharedView)
+    differences = sum(t.numel() for key, t in batch.tensors.items() if key.endswith("/col"))
+    if name in copies.dense:
+        return differences + network.dense(dtype=torch.float32).numel()
+    return differences + 2 * network.csr_parts(dtype=torch.float32)[1].numel()
+
+
+def _filtered_from(graph: CellGraph, kind: type[Strategy], batch: Batch) -> int:
+    """Return the number of edges that stay in memory to be filtered for the next batch."""
+    return batch.size * graph.num_edges if issubclass(kind, GpuFilter) else 0
+
+
+def _copied(graph: CellGraph, copies: View) -> dict[str, tuple[list[tuple[int, int, str]], list[str]]]:
+    """Return a drawing for each sample: its edges, and which of them are multiplied by zero."""
+    assert isinstance(copies, EdgeListView)
+    number = graph.num_nodes[graph.deleted_type]
+    (name,) = graph.relations
+    edge_index, mask = copies.edges(name)
+    keep = copies.keep[graph.deleted_type].tolist()
+    rows = copies.rows()
+    found: dict[str, tuple[list[tuple[int, int, str]], list[str]]] = {}
+    for sample in range(copies.size):
+        states = ["deleted, no row"] * number
+        for (sample_of_row, node), kept in zip(rows, keep, strict=True):
+            if sample_of_row == sample:
+                states[node] = "kept" if kept else "deleted, a row of zeros"
+        found[f"sample {sample}"] = ([], states)
+    for place, (a, b) in enumerate(edge_index.t().tolist()):
+        summed = mask is None or bool(mask[place])
+        edge = (rows[a][1], rows[b][1], "summed" if summed else "copied, times zero")
+        found[f"sample {rows[a][0]}"][0].append(edge)
+    return found
+
+
+def _shared(graph: CellGraph, copies: SharedView) -> dict[str, tuple[list[tuple[int, int, str]], list[str]]]:
+    """Return a drawing of the shared matrix, and one of each sample's nodes."""
+    number = graph.num_nodes[graph.deleted_type]
+    (network,) = graph.relations.values()
+    edges = [(a, b, "summed") for a, b in network.edge_index.t().tolist()]
+    found = {"all samples": (edges, ["kept"] * number)}
+    keep = torch.cat(copies.order.grids(copies.keep[graph.deleted_type]), dim=1)
+    differs = copies.differing() if isinstance(copies, DeltaView) else {}
+    for sample in range(copies.size):
+        states = ["kept" if kept else "deleted, a row of zeros" for kept in keep[:, sample].tolist()]
+        for node in differs.get(sample, ()):
+            states[node] = "differs from the wild type"
+        found[f"sample {sample}"] = ([], states)
+    return found
+
+
+def sharing_table(graph: CellGraph, deletions: Sequence[Sequence[int]], strategies: Sequence[str]) -> pd.DataFrame:
+    """Return for each strategy its entries in memory and the bytes of its batch; see `MaskDrawing`."""
+    found = [mask_drawing(graph, deletions, name) for name in strategies]
+    rows = {one.strategy: {"entries in memory": one.entries, "bytes that travel": one.bytes} for one in found}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def small_graph(nodes: int = 10) -> CellGraph:
+    """Return a ring with a few chords, small enough to draw.
+
+    **Raises:** `InputError` for fewer than 4 nodes, or more than 30.
+    """
+    if not 4 <= nodes <= _MOST:
+        raise InputError(f"nodes is {nodes!r}, expected 4 to {_MOST}")
+    ring = [(node, (node + 1) % nodes) for node in range(nodes)]
+    chords = [(node, (node + nodes // 2) % nodes) for node in range(0, nodes // 2, 3)]
+    edges = torch.tensor(ring + chords).t().contiguous()
+    return CellGraph.from_edges({"interacts": edges}, num_nodes=nodes, source="drawn")

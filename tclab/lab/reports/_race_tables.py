@@ -1,0 +1,172 @@
+"""Tables and sentences about races, ledgers and spike-ins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from tclab._format import bytes_text
+from tclab.lab.reports._stage_parts import SUMS
+from tclab.timing import FASTER, SAME, SLOWER, Ledger, Pair, Race, verdicts_of
+from tclab.timing._spike_in import SpikeIn
+
+_CELL = re.compile(r"batch (\d+), (\d+) networks")
+
+
+def ledger_table(ledger: Ledger) -> pd.DataFrame:
+    """Return the median milliseconds of each stage of each timeline, and the stage's share of the timeline.
+
+    Stages that were not measured are left out.
+    """
+    frame = ledger.frame().dropna(subset=["seconds"])
+    wholes = frame["stage"].isin(SUMS)
+    parts = frame[~wholes].groupby(["timeline", "stage"], sort=False)["seconds"]
+    table = pd.DataFrame({"median ms": parts.median() * 1e3, "steps": parts.count()})
+    sums = parts.sum()
+    table["share"] = (sums / sums.groupby("timeline").transform("sum")).map("{:.1%}".format)
+    return table
+
+
+def pairs_against(pairs: Iterable[Pair], arm: str) -> list[Pair]:
+    """Return the pairs that an arm is in, each as the other arm against it."""
+    return [pair if pair.b == arm else pair.flipped() for pair in pairs if arm in (pair.a, pair.b)]
+
+
+def race_findings(race: Race, against: str) -> list[str]:
+    """Return the verdict on each arm of a race against one of them, a sentence each, and the race's margin."""
+    sentences = []
+    for pair in pairs_against(race.pairs, against):
+        if pair.ratio is None or pair.interval is None:
+            sentences.append(f"{pair.a}: {pair.verdict}, {pair.why}")
+            continue
+        low, high = pair.interval
+        ratio = f"{pair.ratio:.3g} × the time of {against} [{low:.3g}, {high:.3g}]"
+        sentences.append(f"{pair.a}: {pair.verdict}, {ratio}, {pair.kept} rounds")
+    floor = "was not measured" if race.floor is None else f"is {race.floor:.1%}"
+    sentences.append(f"an arm's difference from itself {floor}, so no difference within ±{race.margin:.1%} is claimed")
+    return sentences
+
+
+def race_card(rows: pd.DataFrame, pairs: Iterable[Pair], against: str) -> pd.DataFrame:
+    """Return what decides between strategies: equivalence, time with interval and verdict, syncs, bytes, peak memory.
+
+    **Arguments:**
+
+    - `rows`: of a sweep, for all but the times; the arms have the names of its strategies.
+    - `pairs`: of a race of these strategies. `against`: the arm that is 1.
+    """
+    steps = rows[rows["stage"] == "step"].drop_duplicates("strategy").set_index("strategy")
+    lines = {}
+    for pair in pairs_against(pairs, against):
+        ends = "" if pair.interval is None else f" [{pair.interval[0]:.3g}, {pair.interval[1]:.3g}]"
+        ratio = "not run" if pair.ratio is None else f"{pair.ratio:.3g} ×{ends}"
+        lines[pair.a] = {f"time over {against}": ratio, "verdict": pair.verdict}
+    table = pd.DataFrame(
+        {
+            strategy: {
+                "equivalence": step["equivalence"],
+                **lines.get(strategy, {f"time over {against}": "1 ×", "verdict": ""}),
+                "host syncs": step["host_syncs"],
+                "kernels": step["kernels"],
+                "bytes of a batch": _bytes(step["batch_bytes"]),
+                "peak memory": _bytes(step["peak_bytes"]),
+            }
+            for strategy, step in steps.to_dict("index").items()
+            if strategy in lines or strategy == against
+        }
+    ).T
+    return table.rename_axis("strategy")
+
+
+def _bytes(number: object) -> str | None:
+    return None if pd.isna(number) else bytes_text(float(number))  # type: ignore[arg-type, call-overload]
+
+
+def winner_of(pairs: Sequence[Pair]) -> str:
+    """Return the arm of one cell that is faster than every other, "tie" for the same at the top, or "undecided"."""
+    arms = list(dict.fromkeys(arm for pair in pairs for arm in (pair.a, pair.b)))
+
+    def verdicts(arm: str) -> set[str]:
+        return {pair.verdict for pair in pairs_against(pairs, arm)}  # on the others against this arm
+
+    beaten_by_none = [arm for arm in arms if FASTER not in verdicts(arm)]
+    for arm in arms:
+        if verdicts(arm) == {SLOWER}:
+            return arm
+    if len(beaten_by_none) > 1 and all(verdicts(arm) <= {SLOWER, SAME} for arm in beaten_by_none):
+        return "tie"
+    return "undecided"
+
+
+def winner_table(pairs: Iterable[Pair]) -> pd.DataFrame:
+    """Return the winner of each cell, a row a cell: batch_size, networks, winner, and its lead over the slowest.
+
+    **Arguments:**
+
+    - `pairs`: `Races.pairs` of a race over `tclab.sweeps.analysis.cells_of(points)`.
+
+    **Raises:** `ValueError` for a cell with another kind of name.
+    """
+    cells: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        cells.setdefault(pair.cell or "", []).append(pair)
+    rows = []
+    for cell, cell_pairs in cells.items():
+        found = _CELL.fullmatch(cell)
+        if found is None:
+            raise ValueError(
+                f"cell is {cell!r}, expected a name such as 'batch 4, 3 networks', as sweeps.analysis.cells_of gives"
+            )
+        winner = winner_of(cell_pairs)
+        # over the slowest
+        lead = max((pair.ratio for pair in pairs_against(cell_pairs, winner) if pair.ratio), default=None)
+        rows.append(
+            {
+                "batch_size": int(found[1]),
+                "networks": int(found[2]),
+                "winner": winner,
+                "lead": "" if lead is None else f"{lead:.1f} ×",
+            }
+        )
+    return pd.DataFrame(rows, columns=["batch_size", "networks", "winner", "lead"])
+
+
+def spike_table(found: SpikeIn) -> pd.DataFrame:
+    """Return slope, its interval, detection limit in milliseconds and the share of recovered delays, by stage."""
+    return pd.DataFrame(
+        [
+            {
+                "stage": response.stage,
+                "slope": response.slope,
+                "slope interval": None
+                if response.slope_interval is None
+                else "[{:.3f}, {:.3f}]".format(*response.slope_interval),
+                "detection limit ms": None
+                if response.detection_limit_seconds is None
+                else response.detection_limit_seconds * 1e3,
+                "recovered": f"{response.share:.0%} of {response.trials}",
+            }
+            for response in found.responses()
+        ]
+    ).set_index("stage")
+
+
+def carry_over_table(race: Race) -> pd.DataFrame:
+    """Return each arm's time among the others over its time alone; missing where it ran alone too seldom."""
+    return pd.DataFrame(
+        {
+            arm: {
+                "time among the others over alone": found.ratio,
+                "95 % interval": None if found.interval is None else "[{:.3f}, {:.3f}]".format(*found.interval),
+                "times alone": found.controls,
+            }
+            for arm, found in race.carry_over.items()
+        }
+    ).T.rename_axis("arm")
+
+
+def pairs_of(samples: Iterable[dict[str, object]]) -> list[Pair]:
+    """Return the verdict on every pair of arms from raw blocks, as `timing.read_samples` reads them on any machine."""
+    return list(verdicts_of(samples).values())

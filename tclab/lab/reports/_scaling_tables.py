@@ -1,0 +1,157 @@
+"""Tables of runs over several ranks: speed-up, what a step exchanges, predicted steps at more ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tclab.perturbation import steps_per_epoch
+from tclab.perturbation._dataset import TRAINING_SAMPLES
+from tclab.sweeps import Point
+from tclab.sweeps.predict import Link, cores_slowdown, predict_step
+
+KEY = ["model", "strategy", "ranks", "batch_size", "accumulate"]
+_Row = dict[str, Any]
+EXCHANGE = ("gather", "rank_wait", "communication")
+
+
+def rows_of_points(rows: pd.DataFrame, points: Iterable[Point]) -> pd.DataFrame:
+    """Return the rows of some points of a sweep."""
+    wanted = {tuple(getattr(point, name) for name in KEY) for point in points}
+    keys = pd.Series(list(zip(*(rows[name] for name in KEY), strict=True)), index=rows.index)
+    return rows[keys.isin(wanted)]
+
+
+def scaling_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each number of ranks, of each model and strategy.
+
+    `speedup` is samples a second over those of the fewest ranks; `ideal` as many times as there are more ranks;
+    `cores_allow` the same, but no more than there are cores for; `efficiency` is speedup over ideal.
+    """
+    ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
+    found = []
+    for _, group in ok.groupby(["model", "strategy"], sort=False):
+        each = records(group.sort_values("ranks"))
+        first = each[0]
+        for row in each:
+            ratio = row["samples_per_second"] / first["samples_per_second"]
+            more = row["ranks"] / first["ranks"]
+            cores = row["cores"] / first["threads"] / first["ranks"] if row["device"] == "cpu" else more
+            found.append(
+                {name: row[name] for name in (*KEY, "samples_per_second")}
+                | {
+                    "speedup": ratio,
+                    "low": ratio * (first["q1_seconds"] / first["median_seconds"]) * _share(row, "q3_seconds"),
+                    "high": ratio * (first["q3_seconds"] / first["median_seconds"]) * _share(row, "q1_seconds"),
+                    "ideal": more,
+                    "cores_allow": min(more, max(1.0, cores)),
+                    "efficiency": ratio / more,
+                }
+            )
+    columns = [*KEY, "samples_per_second", "speedup", "low", "high", "ideal", "cores_allow", "efficiency"]
+    return pd.DataFrame(found, columns=columns)
+
+
+def _share(row: _Row, name: str) -> float:
+    return float(row["median_seconds"] / row[name])
+
+
+def records(frame: pd.DataFrame) -> list[_Row]:
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def exchange_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the seconds of a step that each point spends on its ranks: mean over ranks, median over steps.
+
+    `communication` and `rank_wait` are exposed; `overlapped` is hidden by the backward; `gather` is the loss's.
+    `last` names the rank that came last most often, with its share of all exchanges.
+    """
+    ok = rows[(rows["status"] == "ok") & (rows["ranks"] > 1)]
+    found = []
+    for key, group in ok.groupby(KEY, sort=False):
+        step = records(group[group["stage"] == "step"])[0]
+        stages = group[group["where"] == step["where"]].set_index("stage")["median_seconds"]
+        hidden = group[group["stage"] == "overlapped"]["median_seconds"]
+        late = group[group["late_share"].notna()].sort_values("late_share")
+        last = "".join(f"{row['where']} ({row['late_share']:.0%})" for row in records(late.tail(1)))
+        found.append(
+            dict(zip(KEY, key, strict=True))
+            | {"step": step["median_seconds"]}
+            | {name: stages.get(name) for name in EXCHANGE}
+            | {
+                "overlapped": hidden.mean() if len(hidden) else None,
+                "gradient_bytes": step["gradient_bytes"],
+                "last": last,
+            }
+        )
+    columns = [*KEY, "step", *EXCHANGE, "overlapped", "gradient_bytes", "last"]
+    return pd.DataFrame(found, columns=columns)
+
+
+def predicted_steps(
+    rows: pd.DataFrame, link: Link, *, ranks: Iterable[int], samples: int = TRAINING_SAMPLES
+) -> pd.DataFrame:
+    """Predict the seconds of a step and an epoch at other numbers of ranks, for each model and strategy.
+
+    The prediction starts from the steps at the fewest ranks above one that were measured, each rank with the same
+    batch: they contain DDP's own cost, while waiting and exchange are subtracted. `predict_step` has the
+    assumptions.
+
+    Each number of ranks above one that was measured has a row too, with ranks that share this machine's cores,
+    `measured`, and `ratio`, predicted over measured; both are missing in all other rows.
+
+    **Arguments:**
+
+    - `rows`: of a sweep over ranks.
+    - `link`: of each rank. `ranks`: how many. `samples`: of an epoch.
+    """
+    ok = rows[(rows["status"] == "ok") & (rows["accumulate"] == 1)]
+    found: list[_Row] = []
+    for (model, strategy), group in ok.groupby(["model", "strategy"], sort=False):
+        group = group[group["ranks"] > 1]  # one rank exchanges nothing and has none of DDP's cost
+        size = group["gradient_bytes"].dropna()
+        if size.empty:
+            continue
+        fewest = group[group["ranks"] == group["ranks"].min()]
+        step = records(fewest[fewest["stage"] == "step"])[0]
+        stages = fewest[fewest["where"] == step["where"]].set_index("stage")["samples_seconds"]
+        if "backward" not in stages:
+            continue
+        backward = np.asarray(stages["backward"], dtype=np.float64)
+        rest = np.asarray(stages["step"], dtype=np.float64) - backward
+        for name in (n for n in EXCHANGE if n in stages and len(stages[n]) == len(rest)):
+            rest = rest - np.asarray(stages[name], dtype=np.float64)
+        batch = int(step["batch_size"])
+        cap: dict[str, float] = {}
+        if pd.notna(step["bucket_cap_mb"]):
+            cap["bucket_cap_mb"] = float(step["bucket_cap_mb"])
+        same = group[(group["stage"] == "step") & (group["batch_size"] == batch)]
+        measured = {int(row["ranks"]): row for row in records(same)}
+        for number in sorted({*ranks, *measured}):
+            there = measured.get(number)
+            made = predict_step(
+                backward.tolist(), rest.tolist(), gradient_bytes=float(size.max()), ranks=number, link=link,
+                slowdown=1.0 if there is None else _slowdown(there) / _slowdown(step), **cap,
+            )  # fmt: skip
+            took = None if there is None else float(there["median_seconds"])
+            steps = steps_per_epoch(batch, number, samples)
+            found.append(
+                {"model": model, "strategy": strategy, "ranks": number, "batch_size": batch, "step": made.seconds,
+                 "compute": made.compute_seconds, "rank_wait": made.waiting_seconds,
+                 "communication": made.exposed_seconds, "overlapped": made.overlapped_seconds,
+                 "measured": took, "ratio": None if took is None else made.seconds / took,
+                 "steps an epoch": steps, "epoch": steps * made.seconds}
+            )  # fmt: skip
+    columns = ["model", "strategy", "ranks", "batch_size", "step", "compute", "rank_wait", "communication"]
+    return pd.DataFrame(found, columns=[*columns, "overlapped", "measured", "ratio", "steps an epoch", "epoch"])
+
+
+def _slowdown(row: _Row) -> float:
+    """Return how many times slower a point's ranks computed because they shared the cores of their machine."""
+    if row["device"] != "cpu":
+        return 1.0
+    machines: int = 1 if pd.isna(row["machines"]) else int(row["machines"])
+    return cores_slowdown(int(row["ranks"]) // machines, float(row["cores"]), int(row["threads"]))

@@ -1,0 +1,151 @@
+"""A point's timelines as parts that add up: worker, host and device, each by itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tclab.masking import names
+from tclab.sweeps.analysis._cpu_pressure import busy_text
+from tclab.timing._ledger_rows import TOLERANCE
+from tclab.training._step import MODES
+
+# Timelines in the order in which a batch passes them, with their labels. They overlap, so they are never added.
+TIMELINES = {"worker": "worker", "loading": "loading, within the host's data_wait", "host": "host", "device": "device"}
+SUMS = ("step", "batch")  # stages that are the sum of a timeline's others
+_POINT = ["mode", "model", "strategy"]
+
+
+def one_point_each(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows without overheads of one point for each mode, model and strategy.
+
+    Among several batch sizes or numbers of networks it is the one with the most modes, the largest such.
+    """
+    plain = rows["overheads"].isna() | (rows["overheads"] == "")
+    ok = rows[(rows["status"] == "ok") & plain]
+    if ok.empty:
+        return ok
+    cells = ok.groupby(["model", "strategy", "batch_size", "networks"])["mode"].nunique().reset_index()
+    best = cells.sort_values(["mode", "batch_size", "networks"]).groupby(["model", "strategy"]).tail(1)
+    ok = ok.merge(best[["model", "strategy", "batch_size", "networks"]])
+    first = ok.groupby(_POINT)["seed"].transform(lambda seeds: seeds.fillna(0).min())
+    return ok[ok["seed"].fillna(0) == first]
+
+
+def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the seconds of each stage in a typical step, a row for each timeline and stage of each point.
+
+    Steps whose whole time lies between the quartiles are averaged, so that the stages add up to the whole and one
+    slow step changes nothing; all steps are, where some stage is not in every step. `idle` is a worker's time until
+    the next batch is requested, and is in no whole.
+
+    Columns: mode, model, strategy, where, stage, seconds; `q1_seconds` and `q3_seconds` of that stage by itself,
+    `whole_seconds`, `whole_q1_seconds` and `whole_q3_seconds` of its timeline, and `accounted`, the share of the
+    timeline's clock that its stages account for, missing where it has no clock.
+    """
+    found: list[dict[str, Any]] = []
+    chosen = one_point_each(rows)
+    steps = chosen[chosen["stage"] == "step"].to_dict("records")
+    step_of = {tuple(step[name] for name in _POINT): step for step in steps}
+    for key, group in chosen.groupby([*_POINT, "where"], sort=False):
+        *point, where = key
+        parts = group[~group["stage"].isin(SUMS)]
+        samples = {
+            stage: np.asarray(values, dtype=float)
+            for stage, values in zip(parts["stage"], parts["samples_seconds"], strict=True)
+        }
+        idle = samples.pop("idle", None)
+        seconds, whole = _typical_step(samples)
+        if idle is not None and len(idle):
+            seconds["idle"] = float(np.median(idle))
+        accounted = step_of.get(tuple(point), {}).get(f"{where}_accounted")
+        found += [
+            dict(zip(_POINT, point, strict=True))
+            | {
+                "where": where,
+                "stage": row["stage"],
+                "seconds": seconds[row["stage"]],
+                "q1_seconds": float(row["q1_seconds"]),
+                "q3_seconds": float(row["q3_seconds"]),
+                "whole_seconds": whole[1],
+                "whole_q1_seconds": whole[0],
+                "whole_q3_seconds": whole[2],
+                "accounted": None if pd.isna(accounted) else float(accounted),
+            }
+            for row in parts[parts["stage"].isin(list(seconds))].to_dict("records")
+        ]
+    columns = [*_POINT, "where", "stage", "seconds", "q1_seconds", "q3_seconds", "whole_seconds"]
+    made = pd.DataFrame(found, columns=[*columns, "whole_q1_seconds", "whole_q3_seconds", "accounted"])
+    order = {mode: place for place, mode in enumerate(MODES)}
+    return made.sort_values("mode", key=lambda modes: modes.map(order), kind="stable").reset_index(drop=True)
+
+
+def _typical_step(
+    samples: dict[str, np.ndarray[Any, Any]],
+) -> tuple[dict[str, float], tuple[float, float, float]]:
+    """Return stage → seconds in a typical step, and first quartile, sum of the stages and third quartile."""
+    steps = max(map(len, samples.values()), default=0)
+    if not steps:
+        return {}, (0.0, 0.0, 0.0)
+    if any(len(values) < steps for values in samples.values()):
+        mean = {stage: float(values.sum()) / steps for stage, values in samples.items()}
+        total = sum(mean.values())
+        return mean, (total, total, total)  # which step a sample is of is not known: no spread of wholes
+    whole = np.sum(list(samples.values()), axis=0)
+    q1, q3 = np.quantile(whole, [0.25, 0.75])
+    inside = (whole >= q1) & (whole <= q3)
+    if not inside.any():  # of two steps none lies between the quartiles
+        inside[:] = True
+    typical = {stage: float(values[inside].mean()) for stage, values in samples.items()}
+    return typical, (float(q1), sum(typical.values()), float(q3))
+
+
+def adds_up(accounted: float | None) -> bool:
+    """Return whether a timeline may be drawn: its stages account for its clock, or there is no clock."""
+    return accounted is None or bool(pd.isna(accounted)) or abs(accounted - 1.0) <= TOLERANCE
+
+
+def accounted_text(accounted: float | None) -> str:
+    """Return the share of a timeline that its stages account for as text: "accounted for: 99.9 %"."""
+    if accounted is None or pd.isna(accounted):
+        return "no clock of its own"
+    if adds_up(accounted):
+        return f"accounted for: {100 * accounted:.1f} %"
+    return f"does not add up: stages add up to {100 * accounted:.1f} % of its clock"
+
+
+def times_text(ratio: float) -> str:
+    """Return a ratio as text: "2.41 ×", "243 ×"."""
+    return f"{ratio:.3g} ×" if ratio < 100 else f"{ratio:,.0f} ×"
+
+
+def load_text(rows: pd.DataFrame) -> str:
+    """Return how busy the machine was while rows were measured; empty where nothing is known."""
+    if text := busy_text(rows):
+        return text
+    loads, pressures = [], []
+    for text in rows["conditions"].dropna():
+        for moment in json.loads(text):
+            loads += [moment["load"]] if moment.get("load") is not None else []
+            pressures += [moment["cpu_pressure_percent"]] if moment.get("cpu_pressure_percent") is not None else []
+    if not loads:
+        return ""
+    cores = rows["cores"].dropna().max()
+    waiting = f"; for {max(pressures):.0f} % of the time at worst, something waited for a core" if pressures else ""
+    crowded = (
+        "more than the cores, of these or other processes: believe ratios, not seconds"
+        if max(loads) > cores
+        else "a quiet machine"
+    )
+    return f"Load {min(loads):.1f} to {max(loads):.1f} on {cores} cores{waiting}: {crowded}."
+
+
+def ordered_ways(frame: pd.DataFrame) -> list[str]:
+    """Return "model · strategy" of some rows, the models together, strategies in the order of their registry."""
+    strategies = list(dict.fromkeys([*names(), *frame["strategy"]]))
+    pairs = set(zip(frame["model"], frame["strategy"], strict=True))
+    models = sorted(frame["model"].unique(), key=lambda name: (not name.startswith("hetero"), name))
+    return [f"{model} · {s}" for model in models for s in strategies if (model, s) in pairs]

@@ -1,0 +1,95 @@
+"""Sentences about a whole training step: its largest stages, its workers, what its timelines account for."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from tclab._format import seconds_text
+from tclab.lab.reports._stage_parts import (
+    accounted_text,
+    adds_up,
+    load_text,
+    one_point_each,
+    stage_parts,
+)
+from tclab.timing._ledger_rows import TOLERANCE
+from tclab.timing._warmup import NOT_STEADY
+
+
+def step_findings(rows: pd.DataFrame) -> list[str]:
+    """Return what rows of several modes show, a sentence each; a sentence that no row supports is left out.
+
+    **Arguments:**
+
+    - `rows`: of points in the modes of `tclab.training.MODES`, as `tclab.sweep` returns them.
+    """
+    steps = rows[rows["stage"] == "step"]
+    parts = stage_parts(rows)
+    sentences = [*_largest(parts), *_workers(parts), _accounted(parts), _steady(rows)]
+    sentences += [load_text(one_point_each(rows)), _missing(steps)]
+    return [sentence for sentence in sentences if sentence]
+
+
+def _largest(parts: pd.DataFrame) -> list[str]:
+    """Name the largest three stages of a step, for each model and strategy in mode `step`."""
+    sentences = []
+    host = parts[(parts["mode"] == "step") & parts["where"].isin(["host", "device"])]
+    for (model, strategy, where), group in host.groupby(["model", "strategy", "where"], sort=False):
+        whole = group["whole_seconds"].iloc[0]
+        if not adds_up(group["accounted"].iloc[0]) or not whole:
+            continue
+        first = group.sort_values("seconds", ascending=False).head(3)
+        named = [
+            f"{stage} {seconds / whole:.0%}" for stage, seconds in zip(first["stage"], first["seconds"], strict=True)
+        ]
+        sentences.append(
+            f"{model} with {strategy}: a step takes {seconds_text(whole)} of the {where}'s time, {', '.join(named)}."
+        )
+    return sentences
+
+
+def _workers(parts: pd.DataFrame) -> list[str]:
+    sentences = []
+    made = parts[(parts["mode"] == "step") & (parts["where"] == "worker")]
+    for (model, strategy), group in made.groupby(["model", "strategy"], sort=False):
+        idle = group[group["stage"] == "idle"]["seconds"].sum()
+        whole = group["whole_seconds"].iloc[0]
+        if idle + whole > 0:
+            sentences.append(
+                f"Meanwhile a worker of {model} with {strategy} makes a batch in {seconds_text(whole)} and is idle "
+                f"{idle / (idle + whole):.0%} of its time."
+            )
+    return sentences
+
+
+def _accounted(parts: pd.DataFrame) -> str:
+    lines = parts.drop_duplicates(["mode", "model", "strategy", "where"])
+    known = lines[lines["accounted"].notna()]
+    if known.empty:
+        return ""
+    bad = known[~known["accounted"].map(adds_up).astype(bool)]
+    worst = known.iloc[int((known["accounted"].astype(float) - 1).abs().to_numpy().argmax())]
+    place = f"{worst['where']}, {worst['model']} with {worst['strategy']}, mode {worst['mode']}"
+    words = f"the worst is {accounted_text(worst['accounted'])} ({place})"
+    if bad.empty:
+        return f"All {len(known)} timelines with a clock of their own add up within {TOLERANCE:.0%}; {words}."
+    return f"{len(bad)} of {len(known)} timelines do not add up and are not drawn; {words}."
+
+
+def _steady(rows: pd.DataFrame) -> str:
+    steps = one_point_each(rows)
+    steps = steps[steps["stage"] == "step"]
+    if steps.empty:
+        return ""
+    not_yet, unknown = (steps["steady"] == NOT_STEADY).sum(), steps["steady"].isna().sum()
+    parts = [f"{not_yet} of {len(steps)} points were still changing"] if not_yet else []
+    parts += [f"{unknown} of {len(steps)} had too few steps to tell whether warm-up was over"] if unknown else []
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+def _missing(steps: pd.DataFrame) -> str:
+    lost = steps[steps["status"] != "ok"]
+    if lost.empty:
+        return ""
+    named = [f"{count} × {status}" for status, count in lost["status"].value_counts().items()]
+    return f"Without a time: {'; '.join(named)}."

@@ -1,0 +1,79 @@
+"""Tables of a sweep: the machine, the equivalence check, the steps, what inexact strategies cost in error."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from tclab.sweeps.store._rows import ENVIRONMENT_COLUMNS
+from tclab.timing import environment
+
+# Columns of the environment that a point decides, on one machine.
+_POINT_COLUMNS = ("allocator_settings", "threads")
+
+
+def machine(rows: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Return the machine and the versions of its software, one row each; missing ones are left out.
+
+    **Arguments:**
+
+    - `rows`: show the machines that measured these rows, a column each; this machine unless given.
+    """
+    if rows is not None:
+        columns = ["tclab", *(name for name in ENVIRONMENT_COLUMNS if name not in _POINT_COLUMNS)]
+        measured = rows.loc[rows["torch"].notna(), columns].drop_duplicates().dropna(axis="columns", how="all")
+        heads = [""] if len(measured) == 1 else [f"machine {i + 1}" for i in range(len(measured))]
+        return measured.astype("string").T.set_axis(heads, axis=1)
+    here = {name: value for name, value in environment().items() if value is not None}
+    return pd.DataFrame({"": list(map(str, here.values()))}, index=list(here))
+
+
+def equivalence(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the result of the equivalence check for each model and strategy, the worst over its points."""
+    tried = rows[(rows["stage"] == "step") & rows["equivalence"].notna()]
+    return tried.groupby(["model", "strategy"], sort=False).agg(
+        equivalence=("equivalence", "last"),
+        fp64_error=("equivalence_fp64_error", "max"),
+        fp32_ratio=("equivalence_fp32_ratio", "max"),
+        nodes=("equivalence_nodes", "max"),
+        edges=("equivalence_edges", "max"),
+    )
+
+
+def steps(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return one line a point: time of a step, bytes of a batch, host syncs, peak memory, status.
+
+    Device, backend and number of ranks are columns where any point has several ranks.
+    """
+    whole = rows[rows["stage"] == "step"]
+    columns = [
+        "model",
+        "strategy",
+        "batch_size",
+        "networks",
+        *(["device", "backend", "ranks"] if (whole["ranks"] > 1).any() else []),
+        "median_seconds",
+        "q1_seconds",
+        "q3_seconds",
+        "samples_per_second",
+        "batch_bytes",
+        "host_syncs",
+        "peak_bytes",
+        "status",
+    ]
+    return whole[columns].reset_index(drop=True)
+
+
+def errors_and_times(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return each strategy's median step and its equivalence check, the largest error first.
+
+    `error` is the largest relative difference from `subgraph`, in fp64, of predictions or a parameter's gradient,
+    on the part of the graph that the equivalence check uses. Missing where a strategy was not measured.
+
+    **Arguments:**
+
+    - `rows`: of points that differ in strategy alone.
+    """
+    steps = rows[(rows["stage"] == "step") & (rows["where"].isna() | (rows["where"] == "host"))]
+    table = steps.set_index("strategy")[["equivalence", "equivalence_fp64_error", "median_seconds", "status"]]
+    names = {"equivalence_fp64_error": "error", "median_seconds": "seconds a step"}
+    return table.rename(columns=names).sort_values("error", ascending=False)

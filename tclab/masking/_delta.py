@@ -1,0 +1,308 @@
+"""The strategy `delta`: compute the wild type once and, for each sample, the rows that differ from it, layer by layer.
+
+After the first layer only the neighbours of deleted nodes differ from the wild type, after the second layer also their
+neighbours. The loader worker finds the rows that differ after each layer and makes the small sparse matrices that
+compute them from the layer before. From the layer at which more than half of the edges would carry a difference, the
+strategy uses the product of `node_mask`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from tclab.graph import CellGraph
+from tclab.masking._batch import Batch
+from tclab.masking._packing import Piece, unfilled
+from tclab.masking._strategy import Strategy
+from tclab.message_passing import DeltaView, View
+from tclab.message_passing._delta_view import DeltaLayer
+from tclab.message_passing.kernels._delta_sums import Carried
+from tclab.message_passing.kernels._shared_sums import Link
+from tclab.message_passing.kernels._spmm import Csr
+from tclab.perturbation import Deletions
+
+DEPTH = 2  # layers; after a third every row differed on every graph that was tried
+LIMIT = 0.5  # of all edges: a correction costs about what the shared product's edge does
+
+
+class _Change(NamedTuple):
+    """What one sample changes at one layer.
+
+    `before`: the nodes whose rows differ before it, [d] sorted. `reached`: relation → [t] sorted, those whose
+    sums differ, and `edges`: relation → [d + deleted, t], the edges that carry the changes, from those nodes
+    and the deleted ones.
+    """
+
+    before: np.ndarray
+    reached: dict[str, np.ndarray]
+    edges: dict[str, sparse.csr_array]
+
+
+@dataclass(frozen=True)
+class _Count:
+    """How much is changed at one layer: lengths of what `_Change` has, and whether an edge counts other than 1."""
+
+    before: int
+    reached: dict[str, int]
+    edges: dict[str, int]
+    valued: dict[str, bool]
+
+    @staticmethod
+    def total(counts: Sequence[_Count]) -> _Count:
+        """Return that of several samples together."""
+        names = list(counts[0].reached)
+        return _Count(
+            sum(count.before for count in counts),
+            {name: sum(count.reached[name] for count in counts) for name in names},
+            {name: sum(count.edges[name] for count in counts) for name in names},
+            {name: any(count.valued[name] for count in counts) for name in names},
+        )
+
+
+def _counted(changes: Sequence[_Change]) -> list[_Count]:
+    return [
+        _Count(
+            len(change.before),
+            {name: len(nodes) for name, nodes in change.reached.items()},
+            {name: matrix.nnz for name, matrix in change.edges.items()},
+            {name: not (matrix.data == 1.0).all() for name, matrix in change.edges.items()},
+        )
+        for change in changes
+    ]
+
+
+class Delta(Strategy):
+    """Differences from the wild type; the edges that carry them travel.
+
+    **Arguments:**
+
+    - `depth`: for how many layers at most. `limit`: up to which share of all edges, at each layer.
+    """
+
+    name = "delta"
+
+    def __init__(
+        self,
+        graph: CellGraph,
+        *,
+        ship_edges: bool = False,
+        collation: str = "lean",
+        depth: int = DEPTH,
+        limit: float = LIMIT,
+    ) -> None:
+        super().__init__(graph, ship_edges=ship_edges, collation=collation)
+        self.depth = depth
+        self.limit = limit
+        self._outgoing: dict[str, sparse.csr_array] = {}
+
+    def _edges_out_of(self, name: str) -> sparse.csr_array:
+        """Return a relation's transpose on the host, a row a source."""
+        if name not in self._outgoing:
+            crow, col, values, columns = self.graph.relations[name].csr_parts(dtype=torch.float64, transpose=True)
+            parts = (values.numpy(), col.numpy(), crow.numpy())
+            self._outgoing[name] = sparse.csr_array(parts, shape=(len(crow) - 1, columns))
+        return self._outgoing[name]
+
+    def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> list[list[_Change]]:
+        """Return what each sample changes at each layer, up to the first layer at which that is too much."""
+        deleted = removed[self.graph.deleted_type]
+        return [self._changes(deleted[sample].numpy()) for sample in range(len(indices))]
+
+    def _changes(self, deleted: np.ndarray) -> list[_Change]:
+        networks = self.graph.networks
+        total = sum(network.num_edges for network in networks.values())
+        before = np.empty(0, dtype=np.int64)
+        changes: list[_Change] = []
+        while len(changes) < self.depth:
+            sources = np.concatenate([before, deleted])
+            carried = sum(int(np.diff(self._edges_out_of(name).indptr)[sources].sum()) for name in networks)
+            if carried > self.limit * total:
+                break
+            reached, edges = {}, {}
+            differs = np.zeros(self.graph.num_nodes[self.graph.deleted_type], dtype=bool)
+            for name in networks:
+                rows = self._edges_out_of(name)[sources]
+                receives = np.zeros_like(differs)
+                receives[rows.indices] = True
+                receives[before] = True  # a node's own row enters its next one
+                reached[name] = np.flatnonzero(receives)
+                place = np.cumsum(receives, dtype=np.int32) - 1
+                shape = (len(sources), len(reached[name]))
+                edges[name] = sparse.csr_array((rows.data, place[rows.indices], rows.indptr), shape=shape)
+                differs |= receives
+            changes.append(_Change(before, reached, edges))
+            differs[deleted] = False
+            before = np.flatnonzero(differs)
+        return changes
+
+    def pack(
+        self, removed: dict[str, Deletions], encoded: list[list[_Change]]
+    ) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
+        """Return the matrices of all samples' changes, layer by layer, as deep as every sample has them."""
+        depth = min(map(len, encoded))
+        deleted = [removed[self.graph.deleted_type][sample].numpy() for sample in range(len(encoded))]
+        tensors: dict[str, Tensor | Piece] = {}
+        for layer in range(depth):
+            changes = [sample[layer] for sample in encoded]
+            after = [sample[layer + 1].before for sample in encoded] if layer + 1 < depth else None
+            tensors.update(self._layer(f"edge_delta/{layer}", changes, deleted, after))
+        return tensors, {"layers": depth}
+
+    def shapes(
+        self, indices: Sequence[int], removed: dict[str, Deletions]
+    ) -> tuple[Mapping[str, Tensor | Piece], dict[str, Any]]:
+        """Return what `pack` returns, from the sizes of the samples' changes: it holds one sample's edges at a time."""
+        deleted = removed[self.graph.deleted_type]
+        counts = [_counted(self._changes(deleted[sample].numpy())) for sample in range(len(indices))]
+        depth = min(map(len, counts))
+        number, removals = self.graph.num_nodes[self.graph.deleted_type], len(deleted.nodes)
+        totals = [_Count.total([sample[layer] for sample in counts]) for layer in range(depth)]
+        tensors: dict[str, Tensor | Piece] = {}
+        for layer, total in enumerate(totals):
+            key, differ = f"edge_delta/{layer}", total.before
+            for name in ("nodes", "samples"):
+                tensors[f"{key}/{name}"] = Piece((differ,), torch.int64, unfilled)
+            changes = differ + removals
+            tensors |= _meta_matrix(f"{key}/changes", (changes, number + differ), changes + differ, valued=changes > 0)
+            rows = number * (len(indices) + 1) if layer + 1 == depth else number + totals[layer + 1].before
+            for name in self.graph.networks:
+                reached, edges = total.reached[name], total.edges[name]
+                tensors |= _meta_matrix(f"{key}/start/{name}", (reached, number), reached, valued=False)
+                shape, entries = (reached, changes + differ), edges + differ
+                tensors |= _meta_matrix(f"{key}/edges/{name}", shape, entries, valued=total.valued[name])
+                tensors |= _meta_matrix(f"{key}/spread/{name}", (rows, number + reached), rows, valued=False)
+        return tensors, {"layers": depth}
+
+    def _layer(
+        self, key: str, changes: list[_Change], deleted: list[np.ndarray], after: list[np.ndarray] | None
+    ) -> dict[str, Tensor]:
+        number = self.graph.num_nodes[self.graph.deleted_type]
+        before = [change.before for change in changes]
+        nodes, removed_nodes = np.concatenate(before), np.concatenate(deleted)
+        minus = _selection(np.concatenate([nodes, removed_nodes]), number)
+        plus = sparse.eye_array(len(nodes) + len(removed_nodes), len(nodes), format="csr")
+        tensors = {
+            f"{key}/nodes": torch.from_numpy(nodes),
+            f"{key}/samples": torch.from_numpy(np.repeat(np.arange(len(before)), [len(d) for d in before])),
+            **_tensors(f"{key}/changes", sparse.hstack([-minus, plus], format="csr")),
+        }
+        for name in self.graph.networks:
+            edges = [change.edges[name] for change in changes]
+            reached = [change.reached[name] for change in changes]
+            start = _selection(np.concatenate(reached), number)
+            tensors |= _tensors(f"{key}/start/{name}", start)
+            tensors |= _tensors(f"{key}/edges/{name}", _carried(edges, before, reached))
+            rows = _spread(reached, after, number)
+            matrix = _selection(rows, number + sum(map(len, reached)))
+            tensors |= _tensors(f"{key}/spread/{name}", matrix)
+        return tensors
+
+    def view(self, batch: Batch) -> View:
+        """Return the view that carries what differs."""
+        return DeltaView(self.graph, batch.deletions, self.layers(batch))
+
+    def layers(self, batch: Batch) -> list[DeltaLayer]:
+        """Return how what differs goes from layer to layer."""
+        ones = _ones(batch)
+        layers = []
+        for layer in range(batch.known["layers"]):
+            key = f"edge_delta/{layer}"
+            start, edges, spread = (
+                {name: _link(batch, f"{key}/{kind}/{name}", ones) for name in self.graph.networks}
+                for kind in ("start", "edges", "spread")
+            )
+            layers.append(
+                DeltaLayer(
+                    batch.tensors[f"{key}/nodes"],
+                    batch.tensors[f"{key}/samples"],
+                    _link(batch, f"{key}/changes", ones),
+                    {name: Carried(start[name], edges[name]) for name in self.graph.networks},
+                    spread,
+                )
+            )
+        return layers
+
+
+def _selection(columns: np.ndarray, number: int) -> sparse.csr_array:
+    """Return the [len(columns), number] matrix that picks one row for each of its rows."""
+    rows = np.arange(len(columns) + 1)
+    return sparse.csr_array((np.ones(len(columns)), columns, rows), shape=(len(columns), number))
+
+
+def _carried(edges: list[sparse.csr_array], before: list[np.ndarray], reached: list[np.ndarray]) -> sparse.csr_array:
+    """Return a relation's [T, C + D]; see `tclab.message_passing.kernels._delta_sums.Carried`."""
+    kept = [len(d) for d in before]
+    offsets = np.cumsum([0, *map(len, reached)])
+    moved = [
+        sparse.csr_array((e.data, e.indices + offset, e.indptr), shape=(e.shape[0], offsets[-1]))
+        for e, offset in zip(edges, offsets[:-1], strict=True)
+    ]
+    # the changes are ordered with the rows that differ first, then the deleted ones
+    first = [e[:d] for e, d in zip(moved, kept, strict=True)]
+    then = [e[d:] for e, d in zip(moved, kept, strict=True)]
+    carried = sparse.vstack([*first, *then], format="csr").T.tocsr()  # [T, C]
+    themselves = [offset + np.searchsorted(t, d) for t, d, offset in zip(reached, before, offsets[:-1], strict=True)]
+    again = _selection(np.concatenate(themselves), offsets[-1]).T.tocsr()  # [T, D]
+    return sparse.hstack([carried, again], format="csr")
+
+
+def _spread(reached: list[np.ndarray], after: list[np.ndarray] | None, number: int) -> np.ndarray:
+    """Return for each row after the layer which of a relation's rows it is.
+
+    Rows after: the wild type's and, sample by sample, those of `after`; or all (node, sample), where it is `None`.
+    """
+    columns = [np.arange(number)]
+    begin = number
+    for place, nodes in enumerate(reached):
+        of_node = np.arange(number)
+        of_node[nodes] = np.arange(begin, begin + len(nodes))
+        begin += len(nodes)
+        columns.append(of_node if after is None else of_node[after[place]])
+    return np.stack(columns, axis=1).ravel() if after is None else np.concatenate(columns)
+
+
+def _meta_matrix(key: str, shape: tuple[int, int], entries: int, *, valued: bool) -> dict[str, Piece]:
+    """Return the shapes of what `_tensors` makes of a matrix of so many rows and columns, and entries."""
+    pieces = {}
+    for side, rows in (("there", shape[0]), ("back", shape[1])):
+        pieces[f"{key}/{side}/crow"] = Piece((rows + 1,), torch.int32, unfilled)
+        pieces[f"{key}/{side}/col"] = Piece((entries,), torch.int32, unfilled)
+        if valued:
+            pieces[f"{key}/{side}/values"] = Piece((entries,), torch.float64, unfilled)
+    return pieces
+
+
+def _tensors(key: str, matrix: sparse.csr_array) -> dict[str, Tensor]:
+    """Return a matrix and its transpose under batch names; values only where they are not all 1."""
+    tensors = {}
+    for side, csr in (("there", matrix), ("back", matrix.T.tocsr())):
+        tensors[f"{key}/{side}/crow"] = torch.from_numpy(csr.indptr.astype(np.int32))
+        tensors[f"{key}/{side}/col"] = torch.from_numpy(csr.indices.astype(np.int32))
+        if not (csr.data == 1.0).all():
+            tensors[f"{key}/{side}/values"] = torch.from_numpy(csr.data)
+    return tensors
+
+
+def _ones(batch: Batch) -> Tensor:
+    """Return as many ones as the largest matrix has entries, from which all take theirs."""
+    longest = max(
+        (tensor for name, tensor in batch.tensors.items() if name.endswith("/col")), key=len, default=torch.empty(0)
+    )
+    return torch.ones(longest.shape, device=longest.device)
+
+
+def _link(batch: Batch, key: str, ones: Tensor) -> Link:
+    parts = []
+    for side in ("there", "back"):
+        crow, col = batch.tensors[f"{key}/{side}/crow"], batch.tensors[f"{key}/{side}/col"]
+        values = batch.tensors.get(f"{key}/{side}/values")
+        parts.append((crow, col, ones[: len(col)] if values is None else values))
+    there, back = parts
+    return Link(Csr(*there, len(back[0]) - 1), Csr(*back, len(there[0]) - 1))

@@ -1,0 +1,62 @@
+"""The base of strategies whose workers read the masks from LMDB instead of making them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from tclab.masking._edge_mask import EdgeMask, Masks
+from tclab.perturbation import Deletions, Perturbations, Progress, StoreSize, build_store
+from tclab.perturbation._deletions import Int64s
+
+
+class MaskStore(EdgeMask):
+    """Every sample's masks on disk, as a subclass encodes them; `prepare` writes, `encode` reads a batch at once."""
+
+    stores = True
+
+    def prepare(self, perturbations: Perturbations, folder: Path, *, progress: Progress | None = None) -> None:
+        """Write the encodings of every sample, or go on where a build of them stopped; see `build_store`."""
+        deletions = perturbations.deletions
+        self._store = build_store(
+            folder,
+            lambda sample: self.value(self.removed_by(deletions.take([sample]))),
+            size=self.store_size(deletions),
+            header={
+                "encoding": self.name,
+                "graph": self.graph.fingerprint(),
+                "deletions": deletions.fingerprint(),
+            },
+            progress=progress,
+        )
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
+
+    def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> Masks:
+        """Return for each sample: relation → [E] bool, from what lies on disk."""
+        return self._store.read(indices, self.decoded)
+
+    def look_up(self, indices: Sequence[int], removed: dict[str, Deletions]) -> None:
+        """Make the incidence that the store is built from: the process that prepares it keeps that."""
+        self.masks(removed, 0)
+
+    def store_size(self, deletions: Deletions) -> StoreSize:
+        """Return what a store of some samples would take, without building it."""
+        return StoreSize.of(self.value_bytes(deletions))
+
+    @abstractmethod
+    def value_bytes(self, deletions: Deletions) -> Int64s:
+        """Return how many bytes each sample's encoding has, [S] int64."""
+
+    @abstractmethod
+    def value(self, removed: dict[str, Deletions]) -> bytes:
+        """Return the encoding of one sample's masks."""
+
+    @abstractmethod
+    def decoded(self, value: memoryview) -> dict[str, Tensor]:
+        """Return relation → [E] bool from an encoding, which must be copied: it lies on disk."""

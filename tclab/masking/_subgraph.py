@@ -1,0 +1,107 @@
+"""`subgraph`: each worker cuts the deleted nodes out of every network with PyG's `subgraph()`, relabelled.
+
+The reference: rows of deleted nodes do not exist. Every other exact strategy must give what this one gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tclab.masking._batch import Batch
+from tclab.masking._packing import Piece, unfilled
+from tclab.masking._replicated_edges import edge_lists, moved_edges
+from tclab.masking._strategy import Strategy
+from tclab.message_passing import EdgeListView, View
+from tclab.perturbation import Deletions
+
+
+class Subgraph(Strategy):
+    """PyG `subgraph()` for each network and sample in the workers; what is left of every edge list travels."""
+
+    name = "subgraph"
+    edges_vary = True
+
+    def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> list[dict[str, Tensor]]:
+        """Return for each sample the nodes that are left and each relation's relabelled edges."""
+        samples = range(len(indices))
+        return [self._cut({kind: deletions[sample] for kind, deletions in removed.items()}) for sample in samples]
+
+    def _cut(self, removed: dict[str, Tensor]) -> dict[str, Tensor]:
+        from torch_geometric.utils import bipartite_subgraph, subgraph
+
+        encoded, keep = {}, {}
+        for kind, number in self.graph.num_nodes.items():
+            keep[kind] = torch.ones(number, dtype=torch.bool).index_fill_(0, removed[kind], False)
+            encoded[f"node/{kind}"] = torch.nonzero(keep[kind]).flatten()
+        for name, network in self.graph.relations.items():
+            weight = network.weight
+            if network.source == network.target:
+                edge_index, weight = subgraph(
+                    keep[network.source],
+                    network.edge_index,
+                    weight,
+                    relabel_nodes=True,
+                    num_nodes=network.num_sources,
+                )
+            else:
+                edge_index, weight = bipartite_subgraph(
+                    (keep[network.source], keep[network.target]),
+                    network.edge_index,
+                    weight,
+                    relabel_nodes=True,
+                    size=(network.num_sources, network.num_targets),
+                )
+            encoded[f"edge_index/{name}"] = edge_index
+            if weight is not None:
+                encoded[f"edge_weight/{name}"] = weight
+        return encoded
+
+    def pack(
+        self, removed: dict[str, Deletions], encoded: list[dict[str, Tensor]]
+    ) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
+        """Return the nodes and edges of all samples, edges moved on to their sample's rows."""
+        tensors: dict[str, Tensor | Piece] = {}
+        first: dict[str, Tensor] = {}
+        for kind in self.graph.num_nodes:
+            nodes = [sample[f"node/{kind}"] for sample in encoded]
+            lengths = torch.tensor([len(ids) for ids in nodes])
+            first[kind] = lengths.cumsum(0) - lengths
+            tensors[f"node/{kind}"] = torch.cat(nodes)
+            tensors[f"sample/{kind}"] = torch.arange(len(encoded)).repeat_interleave(lengths)
+        for name, network in self.graph.relations.items():
+            step = torch.stack([first[network.source], first[network.target]])  # [2, B]
+            tensors[f"edge_index/{name}"] = torch.cat(
+                [s[f"edge_index/{name}"] + step[:, b : b + 1] for b, s in enumerate(encoded)], dim=1
+            )
+            if network.weight is not None:
+                tensors[f"edge_weight/{name}"] = torch.cat([sample[f"edge_weight/{name}"] for sample in encoded])
+        return tensors, {}
+
+    def shapes(
+        self, indices: Sequence[int], removed: dict[str, Deletions]
+    ) -> tuple[Mapping[str, Tensor | Piece], dict[str, Any]]:
+        """Return what `pack` returns, from one sample at a time: their nodes and edges lie end to end."""
+        total: dict[str, Tensor | Piece] = {}
+        for place, index in enumerate(indices):
+            own = {kind: deletions.take([place]) for kind, deletions in removed.items()}
+            for name, piece in self.pack(own, self.encode([index], own))[0].items():
+                *first, last = piece.shape
+                last += total[name].shape[-1] if name in total else 0
+                total[name] = Piece((*first, last), piece.dtype, unfilled)
+        return total, {}
+
+    def view(self, batch: Batch) -> View:
+        """Return the view over the rows that are left."""
+        nodes = {kind: batch.tensors[f"node/{kind}"] for kind in self.graph.num_nodes}
+        return EdgeListView(
+            self.graph,
+            batch.deletions[self.graph.deleted_type],
+            edge_lists(self.graph, moved_edges(batch)),
+            keep={kind: torch.ones_like(ids, dtype=torch.bool) for kind, ids in nodes.items()},
+            nodes=nodes,
+            samples={kind: batch.tensors[f"sample/{kind}"] for kind in self.graph.num_nodes},
+        )

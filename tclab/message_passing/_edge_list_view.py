@@ -1,0 +1,141 @@
+"""The view that holds every sample's edges one by one: gather, mask, scatter, as PyG's convolutions do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tclab.graph import CellGraph
+from tclab.message_passing._softmax_pool import pool_grid, pool_ragged
+from tclab.message_passing._view import View
+from tclab.message_passing.kernels._row_ops import add_rows, compiled_for_cpu, take_rows
+from tclab.perturbation import Deletions
+
+
+@dataclass(frozen=True)
+class EdgeList:
+    """One relation's edges in every sample.
+
+    **Arguments:**
+
+    - `edge_index`: [2, E] int64 of rows.
+    - `mask`: [E] bool, which of them count; `None` where all do.
+    - `weight`: [E] float64; `None` where all are 1.
+    """
+
+    edge_index: Tensor
+    mask: Tensor | None = None
+    weight: Tensor | None = None
+
+
+class EdgeListView(View):
+    """Samples one after the other, each with its own rows and its own list of edges.
+
+    **Arguments:**
+
+    - `graph`, `deletions`, `on_close`: of every `View`.
+    - `edges`: relation → its edges, by rows.
+    - `keep`: node type → [B * N] bool, where every node of every sample has a row, in order.
+    - `nodes`: node type → [R] int64, the node of each row, where only nodes that are left have rows;
+      and `samples`: node type → [R] int64, the sample of each row. Both or neither.
+    """
+
+    def __init__(
+        self,
+        graph: CellGraph,
+        deletions: Deletions,
+        edges: Mapping[str, EdgeList],
+        *,
+        keep: dict[str, Tensor],
+        nodes: Mapping[str, Tensor] | None = None,
+        samples: Mapping[str, Tensor] | None = None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(graph, deletions, on_close)
+        self._edges = edges
+        self._keep = keep
+        self._nodes = nodes
+        self._samples = samples
+
+    @property
+    def keep(self) -> dict[str, Tensor]:
+        """Which rows are left: node type → [R] bool."""
+        return self._keep
+
+    def rows(self) -> list[tuple[int, int]]:
+        """Return the sample and the node of each row of the deleted type."""
+        kind = self.graph.deleted_type
+        if self._nodes is not None and self._samples is not None:
+            return list(zip(self._samples[kind].tolist(), self._nodes[kind].tolist(), strict=True))
+        return [(sample, node) for sample in range(self.size) for node in range(self.graph.num_nodes[kind])]
+
+    def lift(self, x: Tensor, node_type: str | None = None) -> Tensor:
+        """Return one row for each (sample, node) pair; see `View.lift`."""
+        if self._nodes is not None:
+            return take_rows(x, self._nodes[node_type or self.graph.deleted_type])
+        return x.repeat(self.size, 1)
+
+    def neighbour_sum(
+        self, relation: str, x: Tensor, *, transpose: bool = False, self_weight: Tensor | None = None
+    ) -> Tensor:
+        """Return the sum over kept edges into each row, by gather, mask and scatter."""
+        network = self._relation(relation)
+        edges = self._edges[relation]
+        source, target = edges.edge_index.flip(0) if transpose else edges.edge_index
+        message = take_rows(x, source)
+        if edges.weight is not None:
+            message = message * edges.weight.unsqueeze(-1).to(x.dtype)
+        if edges.mask is not None:
+            message = message * edges.mask.unsqueeze(-1).to(x.dtype)
+        rows = self._keep[network.source if transpose else network.target].numel()
+        if compiled_for_cpu(x):
+            summed = add_rows(message, target, rows)
+        else:  # scatter_add_ over an expanded index is what PyG's `scatter` runs
+            index = target.unsqueeze(-1).expand_as(message)
+            summed = message.new_zeros(rows, x.size(1)).scatter_add_(0, index, message)
+        return summed if self_weight is None else summed + self_weight.to(x.dtype) * x
+
+    def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
+        """Return how many kept edges go into each row, [R_target] float32."""
+        network = self._relation(relation)
+        edges = self._edges[relation]
+        ends = edges.edge_index[0 if transpose else 1]
+        rows = self._keep[network.source if transpose else network.target].numel()
+        one = torch.ones_like(ends, dtype=torch.float32) if edges.mask is None else edges.mask.float()
+        return add_rows(one, ends, rows)
+
+    def pool(self, scores: Tensor, values: Tensor) -> Tensor:
+        """Return the softmax-weighted sum over what is left of each sample, [B, H]."""
+        kind = self.graph.deleted_type
+        if self._samples is not None:
+            return pool_ragged(scores, values, self._samples[kind], self.size)
+        grid = (self.size, self.graph.num_nodes[kind])
+        return pool_grid(scores.view(grid), values.view(*grid, -1), self._keep[kind].view(grid), node_dim=1)
+
+    @property
+    def wild_type(self) -> View:
+        """One copy of the graph with nothing deleted."""
+        return wild_type_by_edges(self.graph)
+
+    def first(self, x: Tensor) -> Tensor:
+        """Return the first sample's rows, [N, H]; that sample must delete nothing."""
+        return x[: self.graph.num_nodes[self.graph.deleted_type]]
+
+    def edges(self, relation: str) -> tuple[Tensor, Tensor | None]:
+        """Return a relation's edges of rows, and which of them count."""
+        self._relation(relation)
+        return self._edges[relation].edge_index, self._edges[relation].mask
+
+
+def wild_type_by_edges(graph: CellGraph) -> EdgeListView:
+    """Return the view of the whole graph that gathers and scatters along its edges; nothing is masked."""
+    device = graph.device
+    return EdgeListView(
+        graph,
+        Deletions.nothing(1, device=device),
+        {name: EdgeList(n.edge_index, weight=n.weight) for name, n in graph.relations.items()},
+        keep={kind: torch.ones(number, dtype=torch.bool, device=device) for kind, number in graph.num_nodes.items()},
+    )

@@ -1,0 +1,50 @@
+"""Softmax-weighted sums over what is left of each sample."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tclab.message_passing.kernels._row_ops import add_rows, take_rows
+
+
+def pool_grid(scores: Tensor, values: Tensor, keep: Tensor, *, node_dim: int) -> Tensor:
+    """Return the softmax-weighted sum over the nodes of a full grid of (sample, node) rows.
+
+    **Arguments:**
+
+    - `scores`: [N, B] or [B, N]; `node_dim` says which dimension the nodes are.
+    - `values`: [N, B, H] or [B, N, H]
+    - `keep`: bool, as `scores`.
+
+    **Returns:** [B, H]; 0 for a sample with nothing left.
+    """
+    scores = scores.masked_fill(~keep, float("-inf"))
+    highest = scores.detach().amax(node_dim, keepdim=True)
+    highest = highest.masked_fill(highest == float("-inf"), 0.0)
+    weights = (scores - highest).exp()
+    # the highest score adds exactly 1, so the clamp is for samples with nothing left alone
+    weights = weights / weights.sum(node_dim, keepdim=True).clamp_min(0.5)
+    if node_dim == 0:
+        return torch.einsum("nb,nbh->bh", weights, values)
+    return torch.einsum("bn,bnh->bh", weights, values)
+
+
+def pool_ragged(scores: Tensor, values: Tensor, sample: Tensor, size: int) -> Tensor:
+    """Return the softmax-weighted sum over rows that each belong to a sample, by scatter.
+
+    **Arguments:**
+
+    - `scores`: [R, 1]
+    - `values`: [R, H]
+    - `sample`: [R] int64, 0 … `size` - 1.
+
+    **Returns:** [size, H]; 0 for a sample with no row.
+    """
+    scores = scores.flatten()
+    highest = scores.new_full((size,), float("-inf"))
+    highest = highest.scatter_reduce(0, sample, scores.detach(), "amax")
+    weights = (scores - take_rows(highest, sample)).exp()
+    total = add_rows(weights, sample, size)
+    weights = weights / take_rows(total, sample)
+    return add_rows(weights.unsqueeze(-1) * values, sample, size)

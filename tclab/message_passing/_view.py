@@ -1,0 +1,163 @@
+"""The view that a model reads: B node-deleted copies of one graph, however a strategy made them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from torch import Tensor
+
+from tclab.errors import InputError, unknown
+from tclab.graph import CellGraph, Network
+from tclab.perturbation import Deletions
+
+
+class View(ABC):
+    """B node-deleted copies of one graph.
+
+    Rows of a feature tensor `x: [R, H]` are (sample, node) pairs of one node type, in whatever order suits
+    the view, so everything row-wise (Linear, norm, activation) needs no view at all. A view may keep rows of
+    deleted nodes: what they hold has no meaning, it is finite, and neither `neighbour_sum` nor `pool` lets it
+    reach another row.
+
+    It is a context manager, to be closed after the backward: a strategy may then use its buffers again.
+
+    **Arguments:**
+
+    - `graph`: the whole graph, on the device of the features.
+    - `deletions`: the deleted nodes of each sample, on that device.
+    - `on_close`: called once when the view is closed.
+    """
+
+    def __init__(self, graph: CellGraph, deletions: Deletions, on_close: Callable[[], None] | None = None) -> None:
+        self.graph = graph
+        self.deleted = deletions
+        self._on_close = on_close
+        self._closed = False
+
+    @property
+    def size(self) -> int:
+        """How many copies there are, B."""
+        return len(self.deleted)
+
+    @property
+    @abstractmethod
+    def keep(self) -> dict[str, Tensor]:
+        """Which rows are left: node type → [R] bool."""
+
+    @abstractmethod
+    def lift(self, x: Tensor, node_type: str | None = None) -> Tensor:
+        """Return one row for each (sample, node) pair.
+
+        **Arguments:**
+
+        - `x`: [N, H], one row a node of the whole graph.
+        - `node_type`: the deleted type unless given.
+
+        **Returns:** [R, H]
+        """
+
+    @abstractmethod
+    def neighbour_sum(
+        self, relation: str, x: Tensor, *, transpose: bool = False, self_weight: Tensor | None = None
+    ) -> Tensor:
+        """Return for each target row the sum of its kept neighbours' rows, weighted where the relation is.
+
+        An edge is kept where both its ends are.
+
+        **Arguments:**
+
+        - `relation`: the name of one of the graph's relations.
+        - `x`: [R_source, H]
+        - `transpose`: against the edges, from targets to sources.
+        - `self_weight`: [1], how much of itself a row adds (GIN's 1 + ε), where both ends are of one type;
+          given here rather than added outside, as a view may do both in one pass.
+
+        **Returns:** [R_target, H]
+        """
+
+    def neighbour_sums(
+        self, relations: Sequence[str], x: Tensor, *, self_weights: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
+        """Return `neighbour_sum` for several relations within the deleted type, each with its own self-weight.
+
+        One after the other, unless a view overrides it.
+
+        **Arguments:**
+
+        - `relations`: their names.
+        - `x`: [R, H]
+        - `self_weights`: [1] for each relation.
+
+        **Returns:** [R, H] for each relation.
+        """
+        pairs = zip(relations, self_weights, strict=True)
+        return [self.neighbour_sum(name, x, self_weight=weight) for name, weight in pairs]
+
+    @abstractmethod
+    def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
+        """Return how many kept edges go into each target row, [R_target] float32, weights not counted."""
+
+    @abstractmethod
+    def pool(self, scores: Tensor, values: Tensor) -> Tensor:
+        """Return the softmax-weighted sum over what is left of the deleted type in each sample.
+
+        **Arguments:**
+
+        - `scores`: [R, 1]
+        - `values`: [R, H]
+
+        **Returns:** [B, H]; 0 for a sample with nothing left.
+        """
+
+    @property
+    @abstractmethod
+    def wild_type(self) -> View:
+        """One copy of the graph with nothing deleted; its rows are the nodes in order."""
+
+    def with_wild_type(self) -> Sequence[View]:
+        """Return views whose samples, one view after the other, are the wild type and then this view's own.
+
+        One view where they can be encoded together, otherwise two. `first` gives the wild type's rows.
+        """
+        return [self.wild_type, self]
+
+    @abstractmethod
+    def first(self, x: Tensor) -> Tensor:
+        """Return the first sample's rows of the deleted type, [N, H]; that sample must delete nothing."""
+
+    def edges(self, relation: str) -> tuple[Tensor, Tensor | None]:
+        """Return single edges, for convolutions that need them (attention): rows and which of them count.
+
+        **Returns:** `edge_index: [2, E]` of rows, and `mask: [E] bool`, or `None` where every edge counts.
+
+        **Raises:** `NeedsEdgesError` where the view has no edges to give.
+        """
+        raise NeedsEdgesError(f"{type(self).__name__} has no single edges to give")
+
+    def _relation(self, name: str) -> Network:
+        if self._closed:
+            raise RuntimeError("this view is closed: keep it open until the backward is through")
+        if name not in self.graph.relations:
+            raise unknown("relation", name, self.graph.relations)
+        return self.graph.relations[name]
+
+    def close(self) -> None:
+        """Close the view; its strategy may use again what it lent to it."""
+        if not self._closed:
+            self._closed = True
+            if self._on_close is not None:
+                self._on_close()
+
+    def __enter__(self) -> View:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class NeedsEdgesError(InputError):
+    """The model needs single edges, which this strategy does not make."""

@@ -1,0 +1,102 @@
+"""Rows taken by index, and values added up by row, in operations that compiled code on a CPU gets right.
+
+Inductor makes an `index_put` in place of `index_add`, `index_copy` and `index_fill`, of the gradient of
+`index_select`, and, where there is one thread, of `scatter_add`, which is the gradient of `gather`. On a CPU it may
+then run what reads the sums before they are made: a node of its scheduler that is fitted to another's loops forgets
+which buffers were renamed (torch 2.13, its `SchedulerNode.recompute_size_and_body`; pytorch/pytorch#177631 is near
+it). It does not trace into `tclab::take_rows` and `tclab::add_rows`, each the other's gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def take_rows(x: Tensor, index: Tensor) -> Tensor:
+    """Return `x.index_select(0, index)`, [n, …], of `x: [R, …]`.
+
+    **Arguments:**
+
+    - `index`: [n] int64
+    """
+    if compiled_for_cpu(x):
+        return torch.ops.tclab.take_rows(x, index)
+    return x.index_select(0, index)
+
+
+def add_rows(values: Tensor, index: Tensor, rows: int) -> Tensor:
+    """Return the sum of the `values: [n, …]` that go to each row, [rows, …].
+
+    **Arguments:**
+
+    - `index`: [n] int64, 0 … `rows` - 1.
+    """
+    if compiled_for_cpu(values):
+        return torch.ops.tclab.add_rows(values, index, rows)
+    return values.new_zeros(rows, *values.shape[1:]).index_add(0, index, values)
+
+
+def without(removed: Tensor, rows: int) -> Tensor:
+    """Return [rows] bool, False for those in `removed: [n]` int64, on its device."""
+    if compiled_for_cpu(removed):
+        return torch.ops.tclab.add_rows(torch.ones_like(removed), removed, rows) == 0
+    return torch.ones(rows, dtype=torch.bool, device=removed.device).index_fill_(0, removed, False)
+
+
+def zero_rows(x: Tensor, removed: Tensor, *, in_place: bool = False) -> Tensor:
+    """Return `x: [R, H]` with the rows `removed: [n]` int64 zero; `in_place` if it may be changed."""
+    if compiled_for_cpu(x):
+        return x.masked_fill(~without(removed, x.size(0)).unsqueeze(-1), 0.0)
+    return x.index_fill_(0, removed, 0.0) if in_place else x.index_fill(0, removed, 0.0)
+
+
+def compiled_for_cpu(x: Tensor) -> bool:
+    """Return whether this is traced by a compiler, for a CPU."""
+    return x.device.type == "cpu" and torch.compiler.is_compiling()
+
+
+@torch.library.custom_op("tclab::take_rows", mutates_args=(), schema="(Tensor x, Tensor index) -> Tensor")
+def _take_rows(x: Tensor, index: Tensor) -> Tensor:
+    return x.index_select(0, index)
+
+
+@_take_rows.register_fake
+def _(x: Tensor, index: Tensor) -> Tensor:
+    return x.new_empty(index.size(0), *x.shape[1:])
+
+
+@torch.library.custom_op(
+    "tclab::add_rows", mutates_args=(), schema="(Tensor values, Tensor index, SymInt rows) -> Tensor"
+)
+def _add_rows(values: Tensor, index: Tensor, rows: int) -> Tensor:
+    return values.new_zeros(rows, *values.shape[1:]).index_add_(0, index, values)
+
+
+@_add_rows.register_fake
+def _(values: Tensor, index: Tensor, rows: int) -> Tensor:
+    return values.new_empty(rows, *values.shape[1:])
+
+
+def _setup_take(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, index = inputs
+    ctx.rows = x.size(0)
+    ctx.save_for_backward(index)
+
+
+def _differentiate_take(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+    return torch.ops.tclab.add_rows(gradient, *ctx.saved_tensors, ctx.rows), None
+
+
+def _setup_add(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.save_for_backward(inputs[1])
+
+
+def _differentiate_add(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+    return torch.ops.tclab.take_rows(gradient, *ctx.saved_tensors), None, None
+
+
+_take_rows.register_autograd(_differentiate_take, setup_context=_setup_take)
+_add_rows.register_autograd(_differentiate_add, setup_context=_setup_add)

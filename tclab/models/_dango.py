@@ -1,0 +1,114 @@
+"""DANGO, which encodes the wild type once a step and looks up the deleted genes in it.
+
+Zhang et al., "DANGO: predicting higher-order genetic interactions".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from tclab.errors import InputError
+from tclab.graph import CellGraph
+from tclab.message_passing import View
+from tclab.message_passing.kernels._row_ops import take_rows
+from tclab.models._hyper_sagnn import HyperSAGNN
+
+
+class DangoOutput(NamedTuple):
+    """The outputs of one pass: a prediction a sample, [B], and for each network its reconstruction, [N, N]."""
+
+    predictions: Tensor
+    reconstructions: dict[str, Tensor]
+
+
+class _SAGE(nn.Module):
+    """GraphSAGE with mean aggregation, as PyG's `SAGEConv`: `W₁·mean + b + W₂·x`."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.neighbours = nn.Linear(width, width)
+        self.root = nn.Linear(width, width, bias=False)
+
+    def forward(self, view: View, network: str, x: Tensor) -> Tensor:
+        degree = view.degree(network).clamp_min(1).to(x.dtype).unsqueeze(-1)
+        mean = view.neighbour_sum(network, x) / degree
+        out: Tensor = self.neighbours(mean) + self.root(x)
+        return out
+
+
+class Dango(nn.Module):
+    """DANGO: two SAGE layers a network over the wild type, meta-embedding, HyperSAGNN over the deleted genes.
+
+    It never reads a node-deleted graph.
+
+    **Arguments:**
+
+    - `num_nodes`: N, the nodes of the deleted type.
+    - `networks`: the names of the networks that are read; each has a head that reconstructs it, [N, N].
+    - `width`: H.
+    - `heads`: attention heads of the HyperSAGNN.
+    """
+
+    reads_masked_graph = False
+
+    def __init__(self, num_nodes: int, networks: list[str], *, width: int = 64, heads: int = 4) -> None:
+        super().__init__()
+        if not networks:
+            raise InputError("networks is empty, expected the name of at least one network")
+        self.networks = list(networks)
+        self.embedding = nn.Embedding(num_nodes, width)
+        nn.init.normal_(self.embedding.weight, std=0.1)
+        self.convolutions = nn.ModuleList(nn.ModuleList(_SAGE(width) for _ in range(2)) for _ in self.networks)
+        self.heads = nn.ModuleList(nn.Linear(width, num_nodes) for _ in self.networks)
+        for head in self.heads:
+            assert isinstance(head, nn.Linear)
+            nn.init.normal_(head.weight, std=0.1)
+            nn.init.zeros_(head.bias)
+        self.scorer = nn.ModuleList([nn.Linear(width, width // 2), nn.Linear(width // 2, 1)])
+        self.hyper_sagnn = HyperSAGNN(width, heads=heads)
+
+    @classmethod
+    def string12(cls, graph: CellGraph) -> Dango:
+        """Return the published configuration: 3,138,270 parameters on the real sizes and six networks.
+
+        It reads the graph's STRING networks, those whose name begins with `string`; a graph without any is
+        read whole.
+        """
+        return cls(graph.num_nodes[graph.deleted_type], string_networks(graph.networks))
+
+    def encode(self, view: View) -> list[Tensor]:
+        """Return each network's embeddings of the wild type, [N, H]."""
+        encoded = []
+        for name, (first, second) in zip(
+            self.networks, (layers.children() for layers in self.convolutions), strict=True
+        ):
+            x = first(view, name, view.lift(self.embedding.weight)).relu()
+            encoded.append(second(view, name, x).relu())
+        return encoded
+
+    def forward(self, view: View) -> Tensor:
+        """Return one prediction for each sample of the view, [B]."""
+        return self._score(view, self.encode(view.wild_type))
+
+    def output(self, view: View) -> DangoOutput:
+        """Return the predictions and every network's reconstruction, from one pass."""
+        encoded = self.encode(view.wild_type)
+        heads = zip(self.networks, self.heads, encoded, strict=True)
+        return DangoOutput(self._score(view, encoded), {name: head(x) for name, head, x in heads})
+
+    def _score(self, view: View, encoded: list[Tensor]) -> Tensor:
+        stacked = torch.stack(encoded, dim=1)  # [N, networks, H]
+        scores = self.scorer[1](self.scorer[0](stacked).relu())
+        mixed = (scores.softmax(dim=1) * stacked).sum(dim=1)  # [N, H]
+        score: Tensor = self.hyper_sagnn(take_rows(mixed, view.deleted.nodes), view.deleted)
+        return score
+
+
+def string_networks(names: Iterable[str]) -> list[str]:
+    """Return the names that begin with `string`, or all where none does."""
+    every = list(names)
+    return [name for name in every if name.startswith("string")] or every

@@ -1,0 +1,205 @@
+"""HeteroCell: encodes the wild type and a node-deleted copy of the graph for every sample ("Lazy Hetero")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from tclab.errors import InputError, unknown
+from tclab.graph import CellGraph
+from tclab.message_passing import LayerwiseView, View, layerwise
+from tclab.message_passing.kernels._row_ops import take_rows
+from tclab.models._aggregation import Mean, Sum, aggregation_of
+from tclab.models._hyper_sagnn import HyperSAGNN
+from tclab.models._layers import GINUpdate, MetabolicConv, Preprocessor, activation_of
+
+COMBINATIONS = ("global", "fixed", "gate")
+METABOLISMS = ("off", "carried", "used")
+
+
+class HeteroCellOutput(NamedTuple):
+    """The outputs of one pass: a prediction a sample, [B], and how far its deletion moves the pooled cell, [B, H]."""
+
+    predictions: Tensor
+    z_p: Tensor
+
+
+class HeteroCell(nn.Module):
+    """A heterogeneous GIN over every network, of the wild type and of each sample's node-deleted copy.
+
+    z_p = z_wildtype - z_perturbed, both pooled by attention over what is left, feeds a global head. A local
+    head (`HyperSAGNN` on the wild type's embeddings of the deleted nodes) may be added to it.
+
+    **Arguments:**
+
+    - `num_nodes`: N, how many nodes of the deleted type there are.
+    - `networks`: the names of the networks that are read.
+    - `width`: H. `layers`: L. `mlp_layers`: Linear layers in each GIN's MLP.
+    - `aggregation`: over networks, "sum", "mean", "cross_attention" or "pairwise" (with `bottleneck`).
+    - `combine`: "global" (no local head), "fixed" (half each) or "gate" (a softmax of both decides).
+    - `local_heads`: attention heads of the local head.
+    - `checkpoint`: keep of each layer only its rows for the backward, which computes the rest again, one network
+      at a time: batches can be several times as large, for the time of a second forward.
+    - `metabolism`: "off"; "carried", it travels with the batch and the model does not read it, as in the case study;
+      or "used", convolutions along it in every layer.
+    - `activation`: by name. `dropout`: the share that is dropped in training.
+
+    Norms are over each row's features (`torch.nn.LayerNorm`); see `Preprocessor`.
+    """
+
+    reads_masked_graph = True
+
+    def __init__(
+        self,
+        num_nodes: int,
+        networks: list[str],
+        *,
+        width: int = 64,
+        layers: int = 3,
+        mlp_layers: int = 2,
+        aggregation: str = "sum",
+        bottleneck: int = 32,
+        combine: str = "global",
+        local_heads: int = 8,
+        metabolism: str = "off",
+        activation: str = "relu",
+        dropout: float = 0.0,
+        checkpoint: bool = False,
+    ) -> None:
+        super().__init__()
+        if not networks:
+            raise InputError("networks is empty, expected the name of at least one network")
+        if combine not in COMBINATIONS:
+            raise unknown("combination", combine, COMBINATIONS)
+        if metabolism not in METABOLISMS:
+            raise unknown("metabolism", metabolism, METABOLISMS)
+        self.networks = list(networks)
+        self.combine = combine
+        self.dropout = dropout
+        self.checkpoint = checkpoint
+        self.embedding = nn.Embedding(num_nodes, width)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        self.preprocessor = Preprocessor(width, activation=activation, dropout=dropout)
+        self.convolutions = nn.ModuleList(
+            nn.ModuleList(
+                GINUpdate(width, mlp_layers=mlp_layers, activation=activation, dropout=dropout) for _ in networks
+            )
+            for _ in range(layers)
+        )
+        self.aggregations = nn.ModuleList(
+            aggregation_of(aggregation, width, len(networks), bottleneck=bottleneck, activation=activation)
+            for _ in range(layers)
+        )
+        self.metabolic = nn.ModuleList(MetabolicConv(width) for _ in range(layers if metabolism == "used" else 0))
+        self.gate = nn.ModuleList([nn.Linear(width, width // 2), nn.Linear(width // 2, 1)])
+        self.transform = nn.Linear(width, width)
+        self.head = nn.ModuleList([nn.Linear(width, width), nn.Linear(width, 1)])
+        self.local_head = None if combine == "global" else HyperSAGNN(width, heads=local_heads)
+        self.mixer = nn.ModuleList([nn.Linear(2, width), nn.Linear(width, 2)]) if combine == "gate" else None
+        self.activation = activation_of(activation)
+
+    @classmethod
+    def profiling(cls, graph: CellGraph, *, metabolism: str = "off", hidden: int = 64, layers: int = 3) -> HeteroCell:
+        """Return the configuration that the case study profiled: 669,917 parameters on the real sizes."""
+        nodes = graph.num_nodes[graph.deleted_type]
+        return cls(nodes, list(graph.networks), width=hidden, layers=layers, metabolism=metabolism)
+
+    @classmethod
+    def production(cls, graph: CellGraph, *, metabolism: str = "off", hidden: int = 64, layers: int = 3) -> HeteroCell:
+        """Return the configuration that the case study trained: 1,781,187 parameters on the real sizes."""
+        return cls(
+            graph.num_nodes[graph.deleted_type],
+            list(graph.networks),
+            width=hidden,
+            layers=layers,
+            mlp_layers=4,
+            aggregation="pairwise",
+            combine="fixed",
+            metabolism=metabolism,
+        )
+
+    def parts(self, view: View) -> Sequence[View]:
+        """Return the views that are encoded one after the other: the wild type's and the samples'."""
+        return view.with_wild_type()
+
+    def rows(self, view: View) -> Tensor:
+        """Return what goes into the first layer, [R, H]; every sample begins with the same features."""
+        x = self.preprocessor(self.embedding.weight)
+        # with dropout rows differ by chance: no sample may share the wild type's
+        return view.lift(x) if self.training and self.dropout > 0.0 else layerwise(view).begin(x)
+
+    def encode(self, view: View) -> Tensor:
+        """Return the rows' embeddings after the last layer, [R, H]."""
+        x = self.rows(view)
+        for place in range(len(self.convolutions)):
+            x = self._layer(view, x, place)
+        return layerwise(view).complete(x)
+
+    def _layer(self, view: View, x: Tensor, place: int) -> Tensor:
+        gins = [gin for gin in self.convolutions[place].children() if isinstance(gin, GINUpdate)]
+        aggregate = self.aggregations[place]
+        layers = layerwise(view)
+        if not (self.checkpoint and torch.is_grad_enabled()):
+            weights = [gin.self_weight for gin in gins]
+            if isinstance(aggregate, (Sum, Mean)):  # a view may add them up as they come
+                parts = iter([layers.convolved_sum(self.networks, x, gins, self_weights=weights)])
+            else:
+                parts = layers.convolved(self.networks, x, gins, self_weights=weights)
+            x = aggregate(parts)
+        elif isinstance(aggregate, (Sum, Mean)):
+            x = aggregate(self._checkpointed(layers, x, gins))
+        else:  # the aggregation keeps all networks' rows for its backward
+            x = checkpoint(lambda x: aggregate(self._checkpointed(layers, x, gins)), x, use_reentrant=False)
+        return self.metabolic[place](view, layers.complete(x)) if self.metabolic else x
+
+    def _checkpointed(self, layers: LayerwiseView, x: Tensor, gins: list[GINUpdate]) -> Iterator[Tensor]:
+        """Yield each network's rows; the backward computes them again, one network at a time."""
+
+        def one(name: str, gin: GINUpdate, x: Tensor) -> Tensor:
+            (part,) = layers.convolved([name], x, [gin], self_weights=[gin.self_weight])
+            return part
+
+        for name, gin in zip(self.networks, gins, strict=True):
+            yield checkpoint(one, name, gin, x, use_reentrant=False)
+
+    def pooled(self, view: View) -> tuple[Tensor, Tensor]:
+        """Return every sample's pooled embedding, the wild type first, and the wild type's rows.
+
+        The rows are pooled before `transform`, which is the same for a weighted mean, and B rows are fewer.
+
+        **Returns:** [1 + B, H] and [N, H]
+        """
+        pooled, left, wild = [], [], None
+        for part in self.parts(view):
+            x = self.encode(part)
+            wild = part.first(x) if wild is None else wild
+            scores = self.gate[1](self.activation(self.gate[0](x)))
+            pooled.append(part.pool(scores, x))
+            with torch.no_grad():  # about 1, or 0 where nothing is left
+                left.append(part.pool(scores, torch.ones_like(scores)))
+        assert wild is not None  # a view has a wild type
+        z = self.transform(torch.cat(pooled))
+        return z.masked_fill(torch.cat(left) < 0.5, 0.0), wild
+
+    def forward(self, view: View) -> Tensor:
+        """Return one prediction for each sample of the view, [B]."""
+        return self.output(view).predictions
+
+    def output(self, view: View) -> HeteroCellOutput:
+        """Return the predictions, and z_p that they are made from."""
+        z, wild = self.pooled(view)
+        z_p = z[:1] - z[1:]
+        score: Tensor = self.head[1](self.activation(self.head[0](z_p))).squeeze(-1)
+        if self.local_head is None:
+            return HeteroCellOutput(score, z_p)
+        deleted = view.deleted
+        local = self.local_head(take_rows(wild, deleted.nodes), deleted)
+        if self.mixer is None:
+            return HeteroCellOutput(0.5 * score + 0.5 * local, z_p)
+        both = torch.stack([score, local], dim=-1)  # [B, 2]
+        weights = self.mixer[1](self.activation(self.mixer[0](both))).softmax(dim=-1)
+        return HeteroCellOutput((weights * both).sum(dim=-1), z_p)

@@ -1,0 +1,136 @@
+"""Losses: log-cosh, and DANGO's loss with its schedules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tclab.errors import InputError, unknown
+from tclab.graph import CellGraph
+from tclab.models._dango import DangoOutput
+from tclab.models._peers import Peers
+
+Schedule = Callable[[int], float]
+
+
+def log_cosh(predictions: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean of log(cosh(prediction - target)), without overflow; both are [B]."""
+    error = (predictions - targets).abs()
+    return (error + F.softplus(-2.0 * error) - math.log(2.0)).mean()
+
+
+def pre_then_post(transition_epoch: int = 10) -> Schedule:
+    """Return α: 1 before the transition (reconstruction alone), 0 from it on (interaction alone)."""
+    _check(transition_epoch)
+    return lambda epoch: 1.0 if epoch < transition_epoch else 0.0
+
+
+def linear_until_uniform(transition_epoch: int = 20) -> Schedule:
+    """Return α: from 1 straight down to 0.5 at the transition, then 0.5."""
+    _check(transition_epoch)
+    return lambda epoch: 1.0 - 0.5 * min(epoch / transition_epoch, 1.0)
+
+
+def linear_until_flipped(transition_epoch: int = 20) -> Schedule:
+    """Return α: from 1 straight down to 0 at the transition, then 0."""
+    _check(transition_epoch)
+    return lambda epoch: 1.0 - min(epoch / transition_epoch, 1.0)
+
+
+def _check(transition_epoch: int) -> None:
+    if transition_epoch < 1:
+        raise InputError(f"transition_epoch is {transition_epoch!r}, expected 1 or more")
+
+
+SCHEDULES: dict[str, Callable[[int], Schedule]] = {
+    "PreThenPost": pre_then_post,
+    "LinearUntilUniform": linear_until_uniform,
+    "LinearUntilFlipped": linear_until_flipped,
+}
+
+
+def zero_weight(network: str) -> float:
+    """Return λ, the weight of zeros in a network's reconstruction.
+
+    0.1 for STRING v9.1's and v11.0's neighborhood, coexpression and experimental, 1.0 for every other network
+    (for all of v12.0 too, as in the case study).
+    """
+    old = network.startswith(("string9_1_", "string11_0_"))
+    return 0.1 if old and network.endswith(("neighborhood", "coexpression", "experimental")) else 1.0
+
+
+def reconstruction_loss(reconstruction: Tensor, edge_index: Tensor, weight: float) -> Tensor:
+    """Return (Σ squared error on edges + λ Σ on non-edges) / N² without making the dense target.
+
+    Σ over all of λ·r² and, on the edges alone, (r - 1)² - λ·r² more.
+
+    **Arguments:**
+
+    - `reconstruction`: [N, N]
+    - `edge_index`: [2, E] int64, each edge once.
+    - `weight`: λ.
+    """
+    on_edges = reconstruction[edge_index[0], edge_index[1]]
+    everywhere = weight * reconstruction.square().sum()
+    correction = ((on_edges - 1.0).square() - weight * on_edges.square()).sum()
+    return (everywhere + correction) / reconstruction.numel()
+
+
+def dense_reconstruction_loss(reconstruction: Tensor, edge_index: Tensor, weight: float) -> Tensor:
+    """Return the same as `reconstruction_loss`, by way of the dense target, [N, N], which is made here."""
+    ones = torch.ones_like(edge_index[0], dtype=reconstruction.dtype)
+    target = torch.sparse_coo_tensor(edge_index, ones, reconstruction.shape, check_invariants=False).to_dense()
+    squared = (reconstruction - target).square()
+    on_edges = (squared * (target != 0)).sum()
+    elsewhere = (squared * (target == 0)).sum()
+    return (on_edges + weight * elsewhere) / reconstruction.numel()
+
+
+class DangoLoss:
+    """α · reconstruction, averaged over networks, + (1 - α) · mean log-cosh of the score.
+
+    **Arguments:**
+
+    - `graph`: what the reconstructions should look like, on their device.
+    - `schedule`: "PreThenPost", "LinearUntilUniform" or "LinearUntilFlipped": how α falls from epoch to epoch.
+    - `transition_epoch`: when it has fallen.
+    - `zero_weights`: network → λ; `zero_weight` unless given.
+
+    `dense_targets` makes every network's dense 0/1 target in each pass, an overhead of the case study; see
+    `tclab.training.OVERHEADS`.
+    """
+
+    dense_targets = False
+
+    def __init__(
+        self,
+        graph: CellGraph,
+        *,
+        schedule: str = "LinearUntilUniform",
+        transition_epoch: int = 10,
+        zero_weights: Mapping[str, float] | None = None,
+    ) -> None:
+        if schedule not in SCHEDULES:
+            raise unknown("schedule", schedule, SCHEDULES)
+        self.alpha = SCHEDULES[schedule](transition_epoch)
+        self._edges = {name: n.edge_index.unique(dim=1) for name, n in graph.networks.items()}
+        self._zero_weights = {name: zero_weight(name) for name in self._edges} | dict(zero_weights or {})
+
+    def reconstruction(self, reconstructions: Mapping[str, Tensor]) -> Tensor:
+        """Return the reconstruction part: its mean over networks, each [N, N]."""
+        part = dense_reconstruction_loss if self.dense_targets else reconstruction_loss
+        parts = [part(dense, self._edges[name], self._zero_weights[name]) for name, dense in reconstructions.items()]
+        return torch.stack(parts).mean()
+
+    def __call__(self, output: DangoOutput, targets: Tensor, *, epoch: int = 0, peers: Peers | None = None) -> Tensor:
+        """Return the loss of one pass in an epoch; `targets: [B]`.
+
+        The reconstruction is no sample's, and the same on every rank, so `peers` weigh the interaction alone.
+        """
+        alpha = self.alpha(epoch)
+        interaction = log_cosh(output.predictions, targets) * (1.0 if peers is None else peers.share)
+        return alpha * self.reconstruction(output.reconstructions) + (1.0 - alpha) * interaction

@@ -1,0 +1,179 @@
+"""The models by name, each with the loss that it is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from tclab.errors import InputError, unknown
+from tclab.graph import CellGraph
+from tclab.masking import Strategy
+from tclab.message_passing import View
+from tclab.models._dango import Dango, string_networks
+from tclab.models._hetero_cell import HeteroCell
+from tclab.models._losses import DangoLoss, log_cosh
+from tclab.models._mle_wass_supcr import MleWassSupCR
+
+
+class Loss(Protocol):
+    """A loss of a model's output and the targets, [B], in an epoch.
+
+    A loss that also takes `peers: Peers` receives the ranks that train together; one that does not is a mean over
+    samples, and the step weights it by its rank's samples.
+
+    A loss that is not a mean over samples has `over_batch = True` (a part that depends on no sample may be there all
+    the same). Its outputs are then a `NamedTuple` of tensors whose first dimension is the batch.
+    """
+
+    def __call__(self, output: Any, targets: Tensor, *, epoch: int = 0) -> Tensor:
+        """Return the loss, []."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelKind:
+    """A model by name, with all that a sweep needs to train it.
+
+    **Arguments:**
+
+    - `name`: unique.
+    - `build`: graph, metabolism ("off", "carried", "used") → model; calling it with a view predicts, [B].
+    - `losses`: name → graph on the device → a new loss; the first is the default.
+    - `forward`: model, view → what the loss takes; calling the model unless given.
+    - `reads_masked_graph`: False for a model that looks up deleted nodes and reads the wild type alone.
+    - `default_networks`: a graph's networks → those it reads unless others are asked for.
+    - `checkpoints`: it has a switch `checkpoint` to compute activations again instead of keeping them.
+    - `overheads`: which slow ways of the case study it can take on, besides those of the training loop; see
+      `tclab.training.OVERHEADS`.
+    - `sizes`: which of "hidden" and "layers" `build` takes as keywords.
+    """
+
+    name: str
+    build: Callable[..., nn.Module]
+    losses: Mapping[str, Callable[[CellGraph], Loss]]
+    forward: Callable[[nn.Module, View], Any] = lambda model, view: model(view)
+    reads_masked_graph: bool = True
+    default_networks: Callable[[list[str]], list[str]] = list
+    overheads: tuple[str, ...] = ()
+    checkpoints: bool = False
+    sizes: tuple[str, ...] = ()
+
+    def sized(self, **sizes: int | None) -> ModelKind:
+        """Return this model in other sizes; a size that is `None`, or that it does not have, stays."""
+        given = {name: value for name, value in sizes.items() if value is not None and name in self.sizes}
+        return replace(self, build=partial(self.build, **given)) if given else self
+
+    def served_by(self, strategy: type[Strategy]) -> bool:
+        """Return whether the model can be trained with a strategy: one reads what the other makes."""
+        return strategy.masks_graph == self.reads_masked_graph
+
+    def loss(self, graph: CellGraph, name: str | None = None) -> Loss:
+        """Return a new loss; the model's first unless named.
+
+        **Raises:** `InputError` with the nearest name where the model has no such loss.
+        """
+        if name is not None and name not in self.losses:
+            raise unknown(f"loss of {self.name}", name, self.losses)
+        return self.losses[name or next(iter(self.losses))](graph)
+
+
+def _log_cosh_loss(output: Any, targets: Tensor, *, epoch: int = 0) -> Tensor:
+    return log_cosh(output.predictions, targets)
+
+
+def _output(model: nn.Module, view: View) -> Any:
+    return model.output(view)  # type: ignore[operator]
+
+
+_HETERO_LOSSES: dict[str, Callable[[CellGraph], Loss]] = {
+    "log_cosh": lambda graph: _log_cosh_loss,
+    "mle_wass_supcr": lambda graph: MleWassSupCR(),
+    # the buffer holds its own rank's batches alone
+    "mle_wass_supcr_no_gather": lambda graph: MleWassSupCR(gather_interval=None),
+    # no buffer: the loss of every rank's batch, so that R ranks of batch b train as one process of batch R · b
+    "mle_wass_supcr_batch": lambda graph: MleWassSupCR(capacity=None),
+}
+_DANGO_LOSSES: dict[str, Callable[[CellGraph], Loss]] = {
+    "dango": DangoLoss,  # LinearUntilUniform, as in the case study
+    "dango_pre_then_post": partial(DangoLoss, schedule="PreThenPost"),
+    "dango_linear_until_flipped": partial(DangoLoss, schedule="LinearUntilFlipped"),
+}
+_HETERO_OVERHEADS = (
+    "isnan_checks",
+    "batch_wide_layer_norm",
+    "wild_type_apart",
+    "wild_type_once",
+    "preprocessor_per_sample",
+)
+
+_MODELS = {
+    kind.name: kind
+    for kind in (
+        ModelKind(
+            "hetero_cell",
+            lambda g, m, **sizes: HeteroCell.profiling(g, metabolism=m, **sizes),
+            _HETERO_LOSSES,
+            forward=_output,
+            overheads=_HETERO_OVERHEADS,
+            checkpoints=True,
+            sizes=("hidden", "layers"),
+        ),
+        ModelKind(
+            "hetero_cell_production",
+            lambda g, m, **sizes: HeteroCell.production(g, metabolism=m, **sizes),
+            _HETERO_LOSSES,
+            forward=_output,
+            overheads=(*_HETERO_OVERHEADS, "quadratic_attention"),
+            checkpoints=True,
+            sizes=("hidden", "layers"),
+        ),
+        ModelKind(
+            "dango",
+            lambda g, m, hidden=64: Dango(g.num_nodes[g.deleted_type], list(g.networks), width=hidden),
+            _DANGO_LOSSES,
+            forward=_output,
+            reads_masked_graph=False,
+            default_networks=string_networks,
+            overheads=("second_forward", "dense_targets", "quadratic_attention"),
+            sizes=("hidden",),
+        ),
+    )
+}
+
+
+def register(kind: ModelKind) -> ModelKind:
+    """Register a model by its name, for `Point`, the equivalence check and the sweep.
+
+    **Raises:** `InputError` where a model that comes with tclab has that name.
+    """
+    if kind.name in _OWN:
+        raise InputError(f"{kind.name!r} is a model that comes with tclab; give yours another name")
+    _MODELS[kind.name] = kind
+    return kind
+
+
+_OWN = frozenset(_MODELS)
+
+
+def names() -> list[str]:
+    """Return the names of all models."""
+    return list(_MODELS)
+
+
+def get(name: str) -> ModelKind:
+    """Return the model of a name.
+
+    **Raises:** `InputError` with the nearest name where there is none.
+    """
+    if name not in _MODELS:
+        raise unknown("model", name, _MODELS)
+    return _MODELS[name]
+
+
+def loss_names() -> list[str]:
+    """Return the names of every model's losses, each once."""
+    return list(dict.fromkeys(name for kind in _MODELS.values() for name in kind.losses))

@@ -1,0 +1,140 @@
+"""Perturbations with their scores, synthetic ones, and splits of them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tclab.errors import InputError
+from tclab.graph import CellGraph
+from tclab.perturbation._deletions import Deletions
+
+
+class Samples(Protocol):
+    """A source of samples, read a batch at a time: memory, or a store."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, indices: Sequence[int]) -> Perturbations:
+        """Return some samples, in the order asked for."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Perturbations:
+    """Samples: the nodes each deletes, and one score each.
+
+    **Arguments:**
+
+    - `deletions`: of S samples.
+    - `scores`: [S] float32, the interaction scores.
+    """
+
+    deletions: Deletions
+    scores: Tensor
+
+    def __len__(self) -> int:
+        return len(self.deletions)
+
+    def read(self, indices: Sequence[int]) -> Perturbations:
+        """Return some samples, in the order asked for."""
+        return Perturbations(
+            self.deletions.take(indices), torch.from_numpy(self.scores.numpy()[np.asarray(indices, dtype=np.int64)])
+        )
+
+    def fingerprint(self) -> str:
+        """Return a hash of every sample's nodes and score."""
+        return hashlib.sha256(self.deletions.fingerprint().encode() + self.scores.cpu().numpy().tobytes()).hexdigest()
+
+
+class Split(NamedTuple):
+    """Which samples are for training, validation and test: their numbers, [n] int64 each, sorted."""
+
+    train: np.ndarray[tuple[int], np.dtype[np.int64]]
+    validation: np.ndarray[tuple[int], np.dtype[np.int64]]
+    test: np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def split(samples: int, *, seed: int = 0) -> Split:
+    """Return an 80/10/10 split drawn by a seed; a tenth is rounded down, and training has the rest."""
+    order = np.random.default_rng(seed).permutation(samples)
+    tenth = samples // 10
+    return Split(*(np.sort(part) for part in (order[2 * tenth :], order[:tenth], order[tenth : 2 * tenth])))
+
+
+def synthetic_perturbations(graph: CellGraph, number: int, *, deleted: int = 3, seed: int = 0) -> Perturbations:
+    """Return `number` samples that each delete `deleted` distinct nodes, drawn evenly, with N(0, 0.1) scores.
+
+    The same seed gives the same samples, and the first samples do not depend on `number`.
+
+    **Raises:** `InputError` where the graph has fewer nodes than a sample should delete.
+    """
+    nodes = graph.num_nodes[graph.deleted_type]
+    if isinstance(deleted, bool) or not 0 <= deleted <= nodes:
+        raise InputError(f"a sample cannot delete {deleted!r} of {nodes} {graph.deleted_type} nodes")
+    rows, scores = [], []
+    for sample in range(number):
+        rng = np.random.default_rng([seed, sample])
+        rows.append(rng.choice(nodes, deleted, replace=False).tolist())
+        scores.append(rng.normal(0.0, 0.1))
+    return Perturbations(Deletions.of(rows, num_nodes=nodes), torch.tensor(scores, dtype=torch.float32))
+
+
+def planted_perturbations(
+    graph: CellGraph, number: int, *, deleted: int = 3, seed: int = 0, noise: float = 0.2
+) -> Perturbations:
+    """Return the samples of `synthetic_perturbations` with scores that the graph explains, so that training shows.
+
+    A score falls with how connected the deleted nodes are, and rises with how far any two of them share their
+    neighbours, as nodes that do stand in for one another:
+
+        score = 0.1 · ( -Σ_v d_v / √k + 2 · mean over pairs J_uv + noise · N(0, 1) )
+
+    where d_v is node v's log(1 + degree) over all networks, standardised over the nodes; J_uv the share of u's
+    and v's neighbours that both have (Jaccard); and k how many nodes a sample deletes.
+
+    **Arguments:**
+
+    - `graph`: whose nodes are deleted, and whose networks explain the scores.
+    - `number`: of samples. `deleted`: nodes that each deletes. `seed`: of both.
+    - `noise`: its standard deviation, in those of the part that degrees explain.
+
+    **Raises:** `InputError` where the graph has fewer nodes than a sample should delete.
+    """
+    drawn = synthetic_perturbations(graph, number, deleted=deleted, seed=seed)
+    neighbours: list[set[int]] = [set() for _ in range(graph.num_nodes[graph.deleted_type])]
+    degree = np.zeros(len(neighbours))
+    for network in graph.networks.values():
+        edges = network.edge_index.cpu().numpy()
+        degree += np.bincount(edges.ravel(), minlength=len(degree))
+        for source, target in edges.T.tolist():
+            neighbours[source].add(target)
+            neighbours[target].add(source)
+    connected = np.log1p(degree)
+    connected = (connected - connected.mean()) / max(float(connected.std()), 1e-12)
+    scores = np.zeros(number)
+    for sample in range(number):
+        nodes = drawn.deletions[sample].tolist()
+        shared = [
+            len(neighbours[u] & neighbours[v]) / max(len(neighbours[u] | neighbours[v]), 1)
+            for place, u in enumerate(nodes)
+            for v in nodes[:place]
+        ]
+        explained = -connected[nodes].sum() / max(len(nodes), 1) ** 0.5 + 2 * (np.mean(shared) if shared else 0.0)
+        scores[sample] = 0.1 * (explained + noise * np.random.default_rng([seed, sample, 1]).normal())
+    return Perturbations(drawn.deletions, torch.tensor(scores, dtype=torch.float32))
+
+
+TRAINING_SAMPLES = 265_851  # the training split of the published trigenic dataset
+
+
+def steps_per_epoch(batch_size: int, ranks: int, samples: int = TRAINING_SAMPLES) -> int:
+    """Return how many steps an epoch has; the last batch may be smaller."""
+    return math.ceil(samples / (batch_size * ranks))

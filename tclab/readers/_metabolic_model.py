@@ -1,0 +1,168 @@
+"""Metabolic models: reactions, their bipartite networks, and a cache of parsed files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from tclab._io import atomic_write
+from tclab.errors import InputError
+from tclab.graph import Metabolism, Network
+from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup
+from tclab.readers._gene_rule import branches
+from tclab.readers._read_report import Report
+from tclab.readers._source import LIMIT_BYTES, bad_file, read_bytes
+
+
+@dataclass(frozen=True)
+class Reaction:
+    """One reaction: its gene rule, its flux bounds, and its metabolites' signed stoichiometric coefficients.
+
+    A coefficient is below 0 where the metabolite is consumed; bounds are in mmol / gDW / h.
+    """
+
+    name: str
+    rule: str
+    lower: float
+    upper: float
+    coefficients: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class MetabolicModel:
+    """The reactions and metabolites of a model, in the file's order."""
+
+    path: str
+    reactions: tuple[Reaction, ...]
+    metabolites: tuple[str, ...]
+
+    @property
+    def genes(self) -> tuple[str, ...]:
+        """The genes in the rules, sorted."""
+        return tuple(sorted({g for r in self.reactions for branch in branches(r.rule) for g in branch}))
+
+
+def first_repeated(names: Iterable[str]) -> str | None:
+    """Return the first name that repeats an earlier one, or None."""
+    earlier: set[str] = set()
+    for name in names:
+        if name in earlier:
+            return name
+        earlier.add(name)
+    return None
+
+
+def metabolism_of(
+    model: MetabolicModel,
+    genes: Genes | Iterable[str] | None = None,
+    *,
+    unknown_limit: float = UNKNOWN_LIMIT,
+) -> Metabolism:
+    """Return the relations `gpr` (gene → reaction, cascading) and `stoichiometry` (reaction → metabolite).
+
+    A reaction node is (reaction × branch of its rule × direction), the reverse direction where the lower
+    bound is below 0, so that deleting a gene removes just the nodes whose branch needs it; a reaction without
+    a rule has one branch that needs nothing. A gene id with an underscore (`YER060W_A`, as BiGG writes it) is
+    also looked up with a hyphen. `gpr.report.node_names` names the reaction nodes,
+    `stoichiometry.report.node_names` the metabolites.
+
+    **Arguments:**
+
+    - `model`: reactions with their rules, bounds and metabolites.
+    - `genes`: the genes of the graph; None takes those of the rules.
+    - `unknown_limit`: the share of gpr incidences that may name a gene that is not in `genes`; such a branch does not
+      need the gene.
+
+    **Raises:** `ReadError` with the reaction for an invalid rule, or a metabolite that the model does not have; for
+    too many unknown genes.
+    """
+    lookup = Lookup(Genes.of(model.genes if genes is None else genes), respell=lambda name: name.replace("_", "-"))
+    metabolite_of = {name: place for place, name in enumerate(model.metabolites)}
+    names: list[str] = []
+    gpr: list[tuple[int, int]] = []
+    turned_over: list[tuple[int, int]] = []
+    weights: list[float] = []
+    lost = 0
+    for reaction in model.reactions:
+        try:
+            rule = branches(reaction.rule) or [()]
+        except InputError as error:
+            raise bad_file(model.path, f"reaction {reaction.name}: {error}") from None
+        for number, branch in enumerate(rule):
+            places = [lookup.place(gene) for gene in branch]
+            for direction, sign in (("forward", 1), ("reverse", -1)):
+                if sign < 0 and reaction.lower >= 0:
+                    continue
+                node = len(names)
+                names.append(f"{reaction.name} {number} {direction}")
+                gpr += [(place, node) for place in places if place >= 0]
+                lost += sum(place < 0 for place in places)
+                for metabolite, coefficient in reaction.coefficients.items():
+                    if metabolite not in metabolite_of:
+                        why = f"reaction {reaction.name} has no known metabolite {metabolite!r}"
+                        raise bad_file(model.path, why)
+                    turned_over.append((node, metabolite_of[metabolite]))
+                    weights.append(sign * coefficient)
+    rows = len(gpr) + lost
+    lookup.check_lost(model.path, rows, lost, limit=unknown_limit, what="gpr incidences")
+    report = lookup.report(model.path, rows, len(gpr), {"unknown gene": lost}, node_names=tuple(names))
+    edges = torch.tensor(gpr, dtype=torch.int64).reshape(-1, 2).T.contiguous()
+    pairs = torch.tensor(turned_over, dtype=torch.int64).reshape(-1, 2).T.contiguous()
+    return Metabolism(
+        Network("gpr", edges, "gene", "reaction", len(lookup.genes), len(names), cascades=True, report=report),
+        Network(
+            "stoichiometry",
+            pairs,
+            "reaction",
+            "metabolite",
+            len(names),
+            len(model.metabolites),
+            weight=torch.tensor(weights, dtype=torch.float64),
+            report=Report(model.path, len(weights), len(weights), node_names=model.metabolites),
+        ),
+    )
+
+
+def cached(
+    path: str | Path,
+    read: Callable[[bytes], MetabolicModel],
+    *,
+    reader: str,
+    cache: bool | str | Path,
+    limit_bytes: int = LIMIT_BYTES,
+) -> MetabolicModel:
+    """Return `read` of a file's bytes, cached in a folder under the hash of those bytes.
+
+    **Arguments:**
+
+    - `path`: the file.
+    - `read`: makes the model of the file's bytes.
+    - `reader`: its name and version, part of the cache's key.
+    - `cache`: the folder; True for `tclab` in the user's cache folder (`$XDG_CACHE_HOME`, or `~/.cache`), False for
+      none. A folder that cannot be written is no error: the file is parsed again next time.
+    - `limit_bytes`: how much the file may unpack to.
+    """
+    content = read_bytes(path, limit_bytes=limit_bytes)
+    if cache is False:
+        return read(content)
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tclab")
+    if cache is not True:
+        folder = Path(cache)
+    cache_file = folder / f"{reader}-{hashlib.sha256(content).hexdigest()}.json"
+    try:
+        stored = json.loads(cache_file.read_text())
+        reactions = tuple(Reaction(**reaction) for reaction in stored["reactions"])
+        return MetabolicModel(str(path), reactions, tuple(stored["metabolites"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        model = read(content)
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(cache_file, json.dumps(asdict(model)))
+    return model

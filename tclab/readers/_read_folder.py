@@ -1,0 +1,218 @@
+"""The reader of a folder of public files as one graph."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from tclab.errors import InputError
+from tclab.graph import CellGraph, Network
+from tclab.graph._cell_graph import read_graph
+from tclab.graph._graph_folder import HEADER_FILE
+from tclab.readers._bigg_json import BIGG_FILE, bigg_json
+from tclab.readers._biogrid import BIOGRID_FILE, biogrid
+from tclab.readers._costanzo import COSTANZO_FILE
+from tclab.readers._gene_names import Genes
+from tclab.readers._kuzmin import FITNESS_FILE, KUZMIN_FILE
+from tclab.readers._metabolic_model import MetabolicModel, metabolism_of
+from tclab.readers._read_report import FolderReport, Report
+from tclab.readers._sbml import SBML_FILE, sbml
+from tclab.readers._sga_pipeline import DIGENIC_FILE, TRIGENIC_FILE
+from tclab.readers._sgd_features import FEATURES_FILE, GENE_NAMES_FILE, sgd_features, sgd_gene_names
+from tclab.readers._sgd_regulation import SGD_REGULATION_FILE, sgd_regulation
+from tclab.readers._source import ReadError, bad_file
+from tclab.readers._string_dango import ADJACENCY_FILE, GENES_FILE, dango_genes, string_dango
+from tclab.readers._string_links import CHANNELS, LINKS_FILE, string_links
+from tclab.readers._tflink import TARGETS_FILE, TFLINK_FILE, tflink
+from tclab.readers._yeast_gem import TXT_FILE, YML_FILE, yeast_gem_txt, yeast_gem_yml
+from tclab.readers._yeastract import (
+    MATRIX_FILE,
+    NAMES_FILE,
+    PAIRS_FILE,
+    TWO_COLUMN_FILE,
+    yeastract,
+    yeastract_matrix,
+    yeastract_names,
+    yeastract_pairs,
+)
+
+_T = TypeVar("_T")
+_Known: TypeAlias = tuple[str, Callable[..., _T]]
+
+_GENE_FILES: list[tuple[re.Pattern[str], Callable[[Path], Genes]]] = [
+    (re.compile(re.escape(GENES_FILE)), dango_genes),
+    (re.compile(re.escape(NAMES_FILE)), yeastract_names),
+    (FEATURES_FILE, sgd_features),
+    (re.compile(re.escape(GENE_NAMES_FILE)), sgd_gene_names),
+]
+_NETWORK_FILES: list[tuple[re.Pattern[str], Callable[[Path, Genes], Network | dict[str, Network]]]] = [
+    (ADJACENCY_FILE, string_dango),
+    (LINKS_FILE, string_links),
+    (BIOGRID_FILE, biogrid),
+    (TWO_COLUMN_FILE, yeastract),
+    (MATRIX_FILE, yeastract_matrix),
+    (PAIRS_FILE, yeastract_pairs),
+    (TFLINK_FILE, tflink),
+    (SGD_REGULATION_FILE, sgd_regulation),
+]
+# The first that exists becomes the metabolism: yeast-GEM before BiGG, all digits of the coefficients before five.
+_MODEL_FILES: list[tuple[re.Pattern[str], Callable[[Path], MetabolicModel]]] = [
+    (YML_FILE, yeast_gem_yml),
+    (TXT_FILE, yeast_gem_txt),
+    (BIGG_FILE, bigg_json),
+    (SBML_FILE, sbml),
+]
+_NOT_THE_GRAPH = [
+    (KUZMIN_FILE, "perturbations: read it with tclab.readers.read_perturbations or tclab.readers.kuzmin"),
+    (FITNESS_FILE, "perturbations: read it with tclab.readers.read_perturbations or tclab.readers.kuzmin_fitness"),
+    (COSTANZO_FILE, "perturbations: read it with tclab.readers.read_perturbations or tclab.readers.costanzo"),
+    (TRIGENIC_FILE, "perturbations: read it with tclab.readers.read_perturbations or tclab.readers.sga_trigenic"),
+    (DIGENIC_FILE, "perturbations: read it with tclab.readers.read_perturbations or tclab.readers.sga_digenic"),
+    (re.compile(r"YeastTFConsensus\.csv"), "binding motifs of factors, not edges"),
+    (TARGETS_FILE, "does not name its factor: read it with tclab.readers.tflink_targets"),
+]
+# Regulatory, physical, TFLink, STRING: the order of `tclab.graph.NETWORK_SIZES`.
+_ORDER = ("yeastract", "sgd_regulation", "biogrid", "tflink", "string")
+
+
+def read_folder(path: str | Path, *, progress: Callable[[str], None] | None = None) -> CellGraph:
+    """Return the graph of all files in a folder and its subfolders that tclab can read.
+
+    The nodes, of type "gene", are the sorted union of the folder's gene lists. The networks are in the order
+    regulatory, physical, TFLink, STRING's channels, as in `tclab.graph.NETWORK_SIZES`; one without an edge is left
+    out. Of several metabolic models the first of yeast-GEM's `.yml`, its `.txt`, BiGG's JSON and SBML is taken. Formats
+    are recognised by the files' names.
+
+    A folder that `CellGraph.to_folder` wrote gives the graph that was written.
+
+    `graph.report` lists the files that were read and ignored, `graph.networks[name].report` the rows that were kept.
+
+    **Arguments:**
+
+    - `path`: the folder.
+    - `progress`: called with each file before it is read.
+
+    **Raises:** `ReadError` for a folder that does not exist or has no gene list or network, and for a bad file.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise bad_file(path, "no such folder" if not path.exists() else "is a file, expected a folder")
+    if (path / HEADER_FILE).exists():
+        return read_graph(path)
+    return _Folder(path, progress or (lambda name: None)).graph()
+
+
+class _Folder:
+    def __init__(self, path: Path, progress: Callable[[str], None]):
+        self.path, self.progress = path, progress
+        self.read: dict[str, Report] = {}
+        self.ignored: dict[str, str] = {}
+        self.networks: dict[str, Network] = {}
+        self.files = {str(file.relative_to(path)): file for file in _files(path)}
+
+    def graph(self) -> CellGraph:
+        genes = self._genes()
+        for name, function in self._known(_NETWORK_FILES):
+            self.progress(name)
+            result = function(self.files[name], genes)
+            for network in [result] if isinstance(result, Network) else result.values():
+                self._take(name, network)
+        num_nodes = {"gene": len(genes)}
+        node_names = {"gene": genes.names}
+        relations = {name: self.networks[name] for name in sorted(self.networks, key=_place)}
+        if model := self._model():
+            metabolism = metabolism_of(model, genes)
+            relations |= {"gpr": metabolism.gpr, "stoichiometry": metabolism.stoichiometry}
+            num_nodes |= {"reaction": metabolism.num_reactions, "metabolite": metabolism.num_metabolites}
+            node_names |= {
+                "reaction": metabolism.gpr.report.node_names,
+                "metabolite": metabolism.stoichiometry.report.node_names,
+            }
+        for name in self.files:
+            if name not in self.read:
+                known = [why for pattern, why in _NOT_THE_GRAPH if pattern.fullmatch(_base(name))]
+                self.ignored.setdefault(name, [*known, "not a file name of a known format"][0])
+        if not relations:
+            raise bad_file(self.path, f"no network in it that tclab can read; {_like(_NETWORK_LIKE)}")
+        ignored = dict(sorted(self.ignored.items()))
+        report = FolderReport(str(self.path), self.read, ignored, genes.ambiguous)
+        source = self.path.resolve().name
+        return CellGraph(num_nodes, relations, "gene", node_names=node_names, source=source, report=report)
+
+    def _known(self, formats: Sequence[tuple[re.Pattern[str], Callable[..., _T]]]) -> list[_Known[_T]]:
+        return [(n, function) for n in self.files for form, function in formats if form.fullmatch(_base(n))]
+
+    def _genes(self) -> Genes:
+        lists = []
+        for name, function in self._known(_GENE_FILES):
+            self.progress(name)
+            genes = function(self.files[name])
+            lists.append(genes)
+            if genes.report:
+                self.read[name] = genes.report
+        if not lists:
+            raise bad_file(self.path, f"no gene list in it that tclab can read; {_like(_GENES_LIKE)}")
+        return Genes.union(lists)
+
+    def _take(self, name: str, network: Network) -> None:
+        if not network.num_edges:
+            self.ignored[name] = f"keeps no edge: {network.report}"
+        elif network.name in self.networks:
+            other = self.networks[network.name].report.path
+            self.ignored[name] = f"has the network {network.name}, already read from {other}"
+        else:
+            self.networks[network.name] = network
+            self.read[name] = network.report
+            self.ignored.pop(name, None)
+
+    def _model(self) -> MetabolicModel | None:
+        taken: MetabolicModel | None = None
+        for pattern, function in _MODEL_FILES:
+            for name in self.files:
+                if not pattern.fullmatch(_base(name)):
+                    continue
+                if taken:
+                    self.ignored[name] = f"a second metabolic model, after {taken.path}"
+                    continue
+                self.progress(name)
+                try:
+                    taken = function(self.files[name])
+                except ReadError:
+                    raise
+                except InputError as error:  # the package that reads it is not installed
+                    self.ignored[name] = str(error)
+                    continue
+                number = len(taken.reactions)
+                self.read[name] = Report(str(self.files[name]), number, number)
+        return taken
+
+
+_GENES_LIKE = "yeast_string_genes.txt, orftogene.txt, SGD_features.tab or SGDgeneNames.tsv"
+_NETWORK_LIKE = "yeast_string_fusion_adjacency.txt or RegulationTwoColumnTable_both.tsv"
+
+
+def _like(names: str) -> str:
+    return f"expected a file such as {names}"
+
+
+def _base(name: str) -> str:
+    return name.rpartition(os.sep)[2]
+
+
+def _files(path: Path) -> list[Path]:
+    listed = []
+    for folder, folders, files in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        listed += [Path(folder, name) for name in sorted(files) if not name.startswith(".")]
+    return listed
+
+
+def _place(name: str) -> tuple[int, list[int], int, str]:
+    """Return the sort key of a network: source, then STRING's version and channel."""
+    kind = next((place for place, start in enumerate(_ORDER) if name.startswith(start)), len(_ORDER))
+    start, _, channel = name.rpartition("_")
+    version = [int(part) for part in re.findall(r"\d+", start)] if kind == _ORDER.index("string") else []
+    return kind, version, CHANNELS.index(channel) if channel in CHANNELS else len(CHANNELS), name

@@ -1,0 +1,174 @@
+"""YEASTRACT's regulation tables: which transcription factor regulates which gene.
+
+The "Regulation Matrix" page of yeastract.com exports `RegulationTwoColumnTable_<kind>.tsv`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from tclab.graph import Network
+from tclab.readers._edge_table import load_network, network_of
+from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup
+from tclab.readers._read_report import Report
+from tclab.readers._source import LIMIT_BYTES, bad_file, quoted, text_lines
+from tclab.readers._table import Table, no_rows
+
+NAMES_FILE = "orftogene.txt"
+MATRIX_FILE = re.compile(r"RegulationMatrix_(?P<kind>\w+)\.csv(\.gz)?")
+PAIRS_FILE = re.compile(r".*yeastract_orf_tf.*\.csv(\.gz)?")
+TWO_COLUMN_FILE = re.compile(r"RegulationTwoColumnTable_(?P<kind>\w+)\.tsv(\.gz)?")
+
+
+def yeastract_names(path: str | Path) -> Genes:
+    """Return the genes of `orftogene.txt`: header `Name`, `ORF`, tab between.
+
+    A name with two ORFs is ambiguous, and so unknown in a lookup.
+
+    **Raises:** `ReadError` with the line for another header or a bad row.
+    """
+    table = Table(path)
+    if table.columns != ["Name", "ORF"]:
+        raise bad_file(path, f"the header is {quoted(table.columns)}, expected Name and ORF, tab between", line=1)
+    owners: dict[str, set[str]] = {}
+    rows = 0
+    for name, orf in table.rows("Name", "ORF"):
+        rows += 1
+        owners.setdefault(name, set()).add(orf)
+    standard = {name: tuple(sorted(orfs)) for name, orfs in owners.items()}
+    names = tuple(sorted({orf for orfs in standard.values() for orf in orfs}))
+    return Genes(names, standard, report=Report(str(path), rows, rows))
+
+
+def yeastract(
+    path: str | Path,
+    genes: Genes | Iterable[str] | None = None,
+    *,
+    names: Genes | None = None,
+    unknown_limit: float = UNKNOWN_LIMIT,
+    limit_bytes: int = LIMIT_BYTES,
+) -> Network:
+    """Return `RegulationTwoColumnTable_<kind>.tsv[.gz]` as the directed network `yeastract_<kind>`.
+
+    Two columns between semicolons, no header: transcription factor, target, by standard name. A factor that
+    regulates its own gene is a self-loop, kept and counted.
+
+    **Arguments:**
+
+    - `path`: the table.
+    - `genes`: the nodes of the network; None takes those of `names`.
+    - `names`: which gene a name means; None takes `orftogene.txt` in the same folder, if it exists. Names that are not
+      in it are looked up in `genes`.
+    - `unknown_limit`: the share of rows that may be lost to unknown names.
+    - `limit_bytes`: how much the file may unpack to.
+
+    **Raises:** `ReadError` with the line for a wrong number of columns; for too many unknown names.
+    """
+    return load_network(
+        Table(path, separator=";", columns=("TF", "target"), limit_bytes=limit_bytes),
+        _network_name(path, TWO_COLUMN_FILE),
+        ("TF", "target"),
+        _lookup(path, genes, names),
+        directed=True,
+        unknown_limit=unknown_limit,
+    )
+
+
+def yeastract_matrix(
+    path: str | Path,
+    genes: Genes | Iterable[str] | None = None,
+    *,
+    names: Genes | None = None,
+    unknown_limit: float = UNKNOWN_LIMIT,
+    limit_bytes: int = LIMIT_BYTES,
+) -> Network:
+    """Return `RegulationMatrix_<kind>.csv[.gz]` as the directed network `yeastract_<kind>`.
+
+    Between semicolons: the first line names the targets after an empty cell; each further line begins with a factor
+    (as a gene, `GCN4`, or as its protein, `Gcn4p`) and has a 1 for each target that it regulates, a 0 for each other.
+
+    **Arguments:** as `yeastract`.
+
+    **Raises:** `ReadError` with the line for a wrong number of columns or a cell that is neither 0 nor 1; for too many
+    unknown names.
+    """
+    lookup = replace(_lookup(path, genes, names), respell=_gene_of_protein)
+    lines = text_lines(path, limit_bytes=limit_bytes)
+    number, first = next(lines, (0, ""))
+    columns = [cell.strip().strip('"') for cell in first.split(";")]
+    if len(columns) < 2 or columns[0]:
+        raise bad_file(path, f"{quoted(first)}, expected an empty cell and then targets, semicolons between", line=1)
+    targets = lookup.places(columns[1:])
+    ends = []
+    for number, line in lines:
+        factor, *cells = line.split(";")
+        if len(cells) != len(targets):
+            why = f"{len(cells) + 1} columns between semicolons, expected {len(columns)}"
+            raise bad_file(path, why, line=number)
+        if odd := set(cells) - {"0", "1"}:
+            raise bad_file(path, f"a cell is {quoted(min(odd))}, expected 0 or 1", line=number)
+        regulated = targets[np.array(cells) == "1"]
+        ends.append(np.stack([np.full(len(regulated), lookup.place(factor.strip('"'))), regulated]))
+    if not ends:
+        raise no_rows(path)
+    source, target = np.concatenate(ends, axis=1)
+    name = _network_name(path, MATRIX_FILE)
+    return network_of(name, source, target, lookup, path=path, directed=True, unknown_limit=unknown_limit)
+
+
+def yeastract_pairs(
+    path: str | Path,
+    genes: Genes | Iterable[str],
+    *,
+    unknown_limit: float = UNKNOWN_LIMIT,
+    limit_bytes: int = LIMIT_BYTES,
+) -> Network:
+    """Return a table of `ORF,factor` pairs, the target first, as the directed network `yeastract_orf_tf`.
+
+    Two columns between commas, no header: the target's systematic name, and the factor as its protein (`Gcn4p`).
+
+    **Arguments:**
+
+    - `path`: the table.
+    - `genes`: the nodes of the network.
+    - `unknown_limit`: the share of rows that may be lost to unknown names.
+    - `limit_bytes`: how much the file may unpack to.
+
+    **Raises:** `ReadError` with the line for a wrong number of columns; for too many unknown names.
+    """
+    return load_network(
+        Table(path, separator=",", columns=("ORF", "TF"), limit_bytes=limit_bytes),
+        "yeastract_orf_tf",
+        ("TF", "ORF"),
+        Lookup(Genes.of(genes), respell=_gene_of_protein),
+        directed=True,
+        unknown_limit=unknown_limit,
+    )
+
+
+def _gene_of_protein(protein: str) -> str:
+    """Return the gene of a protein in SGD's nomenclature: `Gcn4p` is the product of GCN4."""
+    return protein[:-1].upper() if protein.endswith("p") else protein
+
+
+def _lookup(path: str | Path, genes: Genes | Iterable[str] | None, names: Genes | None) -> Lookup:
+    """Return the lookup in `genes` after `names`, or after the list in the file's folder."""
+    names_file = Path(path).with_name(NAMES_FILE)
+    if names is None and names_file.exists():
+        names = yeastract_names(names_file)
+    if genes is not None:
+        return Lookup(Genes.of(genes), first=names)
+    if names is None:
+        raise bad_file(path, f"has standard names; expected {NAMES_FILE} in the same folder, or genes")
+    return Lookup(names)
+
+
+def _network_name(path: str | Path, pattern: re.Pattern[str]) -> str:
+    name = Path(path).name
+    match = pattern.fullmatch(name)
+    return f"yeastract_{match['kind'] if match else name.split('.')[0]}"

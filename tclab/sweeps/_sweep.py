@@ -1,0 +1,81 @@
+"""Running many points: kept, resumable, within a budget."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Unpack
+
+import pandas as pd
+import pyarrow as pa
+
+from tclab.errors import InputError, unknown
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.execution._executor import Executor, Progress, SweepOptions, print_progress
+from tclab.sweeps.execution._local_executor import LocalExecutor
+from tclab.sweeps.execution._rank_group import HANG_SECONDS
+from tclab.sweeps.predict._fits import fits
+from tclab.sweeps.slurm._slurm_executor import SlurmExecutor
+from tclab.sweeps.slurm._slurm_options import SlurmOptions
+from tclab.sweeps.store._rows import SCHEMA, frame
+
+
+def sweep(
+    points: Iterable[Point] | Point,
+    *,
+    results: str | Path,
+    retry: bool = False,
+    fresh: bool = False,
+    budget_seconds: float | None = None,
+    memory_bytes: int | None = None,
+    hang_seconds: float = HANG_SECONDS,
+    progress: Callable[[Progress], None] | None = print_progress,
+    stop: threading.Event | None = None,
+    refuse: bool = False,
+    executor: str = "local",
+    **cluster: Unpack[SlurmOptions],
+) -> pd.DataFrame:
+    """Run points one after the other here, or as jobs of a cluster, and return their rows in the points' order.
+
+    Each point's rows are kept in the results folder as soon as it is through. Points that are there already,
+    from this machine and these versions, are read, so a sweep that was killed goes on where it stopped.
+
+    **Arguments:**
+
+    - `points`: several, or one. `results`: the folder.
+    - `retry`: run points again that ran out of memory or failed.
+    - `fresh`, `memory_bytes`, `hang_seconds`: as for `run`.
+    - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept. Of
+      several ranks it begins with the second point: the first one starts them.
+    - `progress`: called after each point; a line to stderr unless given, `None` for silence.
+    - `stop`: looked at before each point; on Slurm it cancels the jobs.
+    - `refuse`: do not run a point that `fits` says cannot run here; it has a row `not run: …` with both numbers,
+      which is not kept, as another machine, or this one at another time, may have more. Not on Slurm.
+    - `executor`: "local", or "slurm": a job array, sent from here, whose jobs run this function. They are found
+      again by a later call with the same points and results, wherever the earlier one was closed.
+    - `cluster`: for Slurm, sbatch's options by name (`partition`, `gpus_per_node`, `cpus_per_task`, `mem`,
+      `account`, `constraint`, …; `time` in minutes or as "1:30:00", 60 minutes where it is not given), and
+      `points_per_job` (1). `None` leaves one to the cluster. What is there already is judged by these, too: rows
+      of one partition do not stand in for another's.
+
+    **Raises:** `InputError` for a folder that cannot be written; rows measured so far stay. On Slurm also for
+    options that it refuses.
+    """
+    wanted = [points] if isinstance(points, Point) else list(dict.fromkeys(points))
+    chosen: Executor
+    if executor == "local":
+        if given := [name for name, value in cluster.items() if value not in (None, "", 0)]:
+            raise InputError(f"{', '.join(given)}: no option of a local sweep; executor='slurm' takes those of sbatch")
+        refusal = (lambda point: fits(point, memory_bytes=memory_bytes).refusal) if refuse else None
+        chosen = LocalExecutor(budget_seconds=budget_seconds, refusal=refusal)
+    elif executor == "slurm":
+        if budget_seconds is not None:
+            raise InputError("budget_seconds is for executor='local'; on Slurm `time` is each job's limit")
+        if refuse:
+            raise InputError("refuse is for executor='local': this machine cannot say what fits on those of a cluster")
+        chosen = SlurmExecutor(**cluster)
+    else:
+        raise unknown("executor", executor, ("local", "slurm"))
+    options = SweepOptions(Path(results), retry, fresh, memory_bytes, hang_seconds, progress, stop)
+    return frame(pa.concat_tables([SCHEMA.empty_table(), *chosen.run(wanted, options)]))

@@ -1,0 +1,254 @@
+"""What to change, from a sweep's rows: other settings that were run, and where the time of these goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tclab.errors import InputError, unknown
+from tclab.masking._strategy_registry import BASELINES
+from tclab.sweeps.analysis._change_trial import change_trial
+from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS, Runs, rows_of_runs
+from tclab.sweeps.analysis._machine_label import where_measured
+from tclab.sweeps.analysis._run_verdicts import ratio_of_runs, samples_of_runs
+from tclab.sweeps.config._fields import declarations
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.store._rows import plain, point_of
+from tclab.timing import Advice, Ledger, Suggestion
+from tclab.timing import advise as advise_loop
+from tclab.timing._advice import MEASURED, ranked
+from tclab.timing._advice_rules import WORTH, StepAccount, best_case, host_sync_text, no_advice_reason, suggestions_from
+from tclab.timing._environment import cores_within
+from tclab.timing._warmup import NOT_STEADY
+
+_FIELDS = declarations(Point)
+# Fields whose other values in the rows are changes worth trying. The rest say what is computed, or how much of it.
+_CHANGES = tuple(name for name, declared in _FIELDS.items() if declared.advised)
+_WITH_WORKERS = tuple(n for n, declared in _FIELDS.items() if declared.needs and declared.needs.name == "workers")
+_NOT_THE_POINT = tuple(name for name, declared in _FIELDS.items() if declared.role != "setting")
+_EDGES = 0.5  # share of a batch's bytes from which its edges are the problem
+_ALPHA = 0.05  # of all the settings together: each alternative's interval may miss with a k-th of it
+_APART = "what two runs of the same differ by: intervals are of these steps alone; measure() races"
+
+
+def advise(evidence: Ledger | Runs, *, now: str | None = None, **options: Any) -> Advice:
+    """Return the changes that are worth making, ranked by predicted time saved, and the questions left open.
+
+    From a sweep's rows: each point that differs from the present one in one setting and is certainly faster, with the
+    measured ratio; and changes that the stages of a step suggest. Rows of another machine or of other code than the
+    present point's are no evidence, and are counted in `missing`. With k settings each is judged by an interval of
+    level 1 - 0.05 / k (Bonferroni). From a ledger around a loop of your own: changes that its stages suggest; see
+    `tclab.timing.advise`. `advice.measure()` then runs the suggested points.
+
+    **Arguments:**
+
+    - `evidence`: rows, a folder or a file of them; or a `tclab.timing.Ledger`.
+    - `now`: the strategy that is run now; unless given, the first of `tclab.masking.BASELINES` that was run, or else
+      the slowest. Of its points the one with the most networks and the largest batch.
+    - `options`: for a ledger, `syncs` and `communication`.
+
+    **Raises:** `InputError` for a strategy that was not measured, with the nearest.
+    """
+    if isinstance(evidence, Ledger):
+        return advise_loop(evidence, **options)
+    if options:
+        raise InputError(f"{next(iter(options))} goes with a ledger, and the evidence is rows")
+    rows = rows_of_runs(evidence)
+    ok = rows[(rows["status"] == "ok") & (rows["mode"] == "step")]
+    steps = ok[ok["stage"] == "step"]
+    if steps.empty:
+        return Advice("from no point", (), ("no point in mode step was measured",))
+    base = _base(steps, now)
+    here = ok[_same(ok, base.iloc[0], OF_THE_PLACE)]
+    account = _account(here, base)
+    measured, missing = _alternatives(here[here["stage"] == "step"], base)
+    elsewhere = len(steps) - int((here["stage"] == "step").sum())
+    if elsewhere:
+        counted = "1 row" if elsewhere == 1 else f"{elsewhere} rows"
+        missing.append(f"what {counted} of another machine, or of other code, would say here")
+    found, unknowns = suggestions_from(account)
+    point = _point_or_none(base)
+    settings = {name for one in measured for name in one.setting}
+    found = [one for one in _as_settings([*found, *_bytes(account, base)], point) if not set(one.setting) & settings]
+    found = [_with_race(one, point) for one in [*measured, *found]]
+    unknowns += _waits(base)
+    return Advice(account.of, ranked(found), (*unknowns, *missing), where_measured(base))
+
+
+def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
+    """Return the rows of the point that is run now, of one machine and code, one for each seed."""
+    names = [str(name) for name in steps["strategy"].unique()]
+    if now is not None and now not in names:
+        raise unknown("strategy of these rows", now, names)
+    slowest = steps.sort_values("median_seconds").iloc[-1]["strategy"]
+    name = now or next((name for name in BASELINES if name in names), slowest)
+    own = steps[steps["strategy"] == name].sort_values(["networks", "batch_size"])
+    own = own[_same(own, own.iloc[-1], ("networks", "network_names", "batch_size", "model"))]
+    # of several ways to run it the one that most rows are of, overheads and all
+    keys = [tuple(plain(row[field]) for field in (*_DECIDES, *OF_THE_PLACE)) for _, row in own.iterrows()]
+    most = max(keys, key=keys.count)
+    return own[[key == most for key in keys]]
+
+
+_DECIDES = tuple(name for name in SETTINGS if name not in _NOT_THE_POINT)
+
+
+def _same(rows: pd.DataFrame, row: pd.Series, names: tuple[str, ...]) -> list[bool]:
+    wanted = [plain(row[name]) for name in names]
+    return [[plain(own[name]) for name in names] == wanted for _, own in rows.iterrows()]
+
+
+def _account(ok: pd.DataFrame, base: pd.DataFrame) -> StepAccount:
+    """Return where the time of a point's steps goes, of all its seeds together."""
+    first = base.iloc[0]
+    cuda = first["device"] == "cuda"
+    where = "device" if cuda else "host"
+    own = ok[_same(ok, first, _DECIDES)]
+    whole: list[Any] = []
+    stages: dict[str, list[Any]] = {}
+    for _, run in own.groupby("seed", dropna=False):
+        lists = {
+            str(row["stage"]): np.asarray(row["samples_seconds"], dtype=float)
+            for _, row in run[run["where"] == where].iterrows()
+            if row["samples_seconds"] is not None
+        }
+        steps = lists.pop("step", np.zeros(0))
+        whole.append(steps)
+        for name, seconds in lists.items():  # a stage that is not in every step cannot be compared with its step
+            stages.setdefault(name, []).append(seconds if len(seconds) == len(steps) else np.zeros(len(steps)))
+    together = {name: np.concatenate(found) for name, found in stages.items()}
+    every = np.concatenate(whole)
+    made = own[own["where"].isin(["worker", "loading"]) & (own["stage"] == "batch")]["median_seconds"].dropna()
+    return StepAccount(
+        f"from {len(every)} steps of {_words(first)}",
+        every,
+        {name: seconds for name, seconds in together.items() if len(seconds) == len(every)},
+        None if plain(first["workers"]) is None else int(first["workers"]),
+        None if made.empty else float(made.median()),
+        cores_within(plain(first["cores"]), plain(first["cpu_limit_cores"])),
+        cuda,
+    )
+
+
+def _words(row: pd.Series) -> str:
+    return f"{row['model']} with {row['strategy']}, batch {row['batch_size']}, {row['networks']} networks"
+
+
+# ---- points that were run in another way
+
+
+def _others(steps: pd.DataFrame, base: pd.Series) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield each point that differs from the base in one setting alone, with that setting."""
+    for _, rows in steps.groupby([steps[name].map(str) for name in _DECIDES], sort=False):
+        row = rows.iloc[0]
+        differ = [name for name in _DECIDES if plain(row[name]) != plain(base[name])]
+        if "workers" in differ and 0 in (plain(row["workers"]), plain(base["workers"])):
+            differ = [name for name in differ if name not in _WITH_WORKERS]
+        if len(differ) == 1 and differ[0] in _CHANGES:
+            yield differ[0], rows
+
+
+def _alternatives(steps: pd.DataFrame, base: pd.DataFrame) -> tuple[list[Suggestion], list[str]]:
+    first, samples = base.iloc[0], samples_of_runs(base)
+    found, close, moving = [], [], []
+    others = list(_others(steps, first))
+    for name, rows in others:
+        row, own = rows.iloc[0], samples_of_runs(rows)
+        was, new = plain(first[name]), plain(row[name])
+        if not own or not samples or (name == "strategy" and plain(row["equivalence"]) not in (None, "passed")):
+            continue
+        if name == "overheads" and not set((new or "").split(",")) - {""} < set((was or "").split(",")) - {""}:
+            continue  # a overhead more is no advice
+        if any((side["steady"] == NOT_STEADY).any() for side in (base, rows)):
+            moving.append(_change(name, was, new))
+            continue
+        ratio, interval = ratio_of_runs(samples, own, alpha=_ALPHA / len(others))
+        a_sample = was / new if name == "batch_size" else 1.0
+        ratio, interval = a_sample * ratio, interval and (a_sample * interval[0], a_sample * interval[1])
+        change = _change(name, was, new)
+        if interval is None or interval[1] >= 1 - WORTH:
+            close += [change] if ratio < 1 - WORTH else []
+            continue
+        why = " ".join(filter(None, [_evidence(first, row, samples, own), _FIELDS[name].caution]))
+        value = tuple(filter(None, (new or "").split(","))) if name == "overheads" else new
+        found.append(Suggestion(change, why, ratio, interval, MEASURED, {name: value}))
+    words = [_APART] if found else []
+    words += [f"whether {', or '.join(close)}, gains anything: too few steps tell"] if close else []
+    words += [f"whether {', or '.join(moving)}, gains anything: steps were still changing"] if moving else []
+    return found, words
+
+
+def _change(name: str, was: Any, new: Any) -> str:
+    if name == "strategy":
+        return f"{new} in place of {was}"
+    if name == "overheads":
+        dropped = [overhead for overhead in (was or "").split(",") if overhead not in (new or "").split(",")]
+        return f"without {' and '.join(dropped)}"
+    return f"{name.replace('_', ' ')} {new} in place of {was}"
+
+
+def _evidence(base: pd.Series, row: pd.Series, samples: list[Any], own: list[Any]) -> str:
+    said = f"The rows hold {sum(map(len, samples))} steps of the one and {sum(map(len, own))} of the other."
+    if pd.notna(base["batch_bytes"]) and pd.notna(row["batch_bytes"]) and base["batch_bytes"] != row["batch_bytes"]:
+        said += f" A batch is {row['batch_bytes']:,} bytes, and {base['batch_bytes']:,} now."
+    return said
+
+
+# ---- changes that the stages of a step suggest
+
+
+def _bytes(account: StepAccount, base: pd.DataFrame) -> list[Suggestion]:
+    """Suggest `node_mask`, which carries no edge, where edges are most of what travels and a step waits for it."""
+    row = base.iloc[0]
+    share, ends = account.share("data_wait", "transfer")
+    bytes_, edges = plain(row["batch_bytes"]), plain(row["edge_bytes"])
+    if ends[0] < WORTH or not bytes_ or not edges or edges < _EDGES * bytes_ or no_advice_reason(account) is not None:
+        return []
+    why = (
+        f"Edges are {edges:,} of a batch's {bytes_:,} bytes, and loading and transfer take {share:.0%} of a step; "
+        "what else it changes is not in this"
+    )
+    return [best_case(f"node_mask in place of {row['strategy']}", why, share, ends, strategy="node_mask")]
+
+
+def _waits(base: pd.DataFrame) -> list[str]:
+    row = base.iloc[0]
+    waits = plain(row["host_syncs"])
+    return [host_sync_text(int(waits), row["device"] == "cuda")] if waits else []
+
+
+def _point_or_none(base: pd.DataFrame) -> Point | None:
+    """Return the point that is run now; `None` where the rows cannot tell it, or this process does not know it."""
+    try:
+        return point_of({str(name): value for name, value in base.iloc[0].items()})
+    except InputError:
+        return None
+
+
+def _as_settings(found: list[Suggestion], point: Point | None) -> list[Suggestion]:
+    """Return suggestions without the settings that the point has already."""
+    if point is None:
+        return found
+    kept = []
+    for one in found:
+        has = bool(one.setting) and all(getattr(point, name) == value for name, value in one.setting.items())
+        if has and "optimizer" in one.setting:  # fused already: there is another way
+            kept.append(replace(one, change="several batches to one step of the optimizer (accumulate)", setting={}))
+        elif not has:
+            kept.append(one)
+    return kept
+
+
+def _with_race(one: Suggestion, point: Point | None) -> Suggestion:
+    """Return a suggestion that knows how it is measured, where it is a setting of a point that can be run."""
+    if point is None or not one.setting:
+        return one
+    try:
+        changed = replace(point, **one.setting)
+    except InputError:
+        return one
+    return one if changed.skipped() is not None else replace(one, race=change_trial(point, changed))

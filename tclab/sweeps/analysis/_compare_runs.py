@@ -1,0 +1,330 @@
+"""Runs against runs: the points that two sets of rows share, and a verdict on each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tclab.errors import InputError, unknown
+from tclab.sweeps.analysis._machine_label import where_measured
+from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
+from tclab.sweeps.config._fields import declarations
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.store._export import read_rows
+from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._rows import plain
+from tclab.timing import UNDECIDED, Pair
+from tclab.timing._environment import HARDWARE, SOFTWARE
+
+Runs = pd.DataFrame | str | Path
+SETTINGS = (*declarations(Point), "network_names")
+_COUNTS = tuple(name for name, declared in declarations(Point).items() if declared.role == "amount")
+_CODE = ("commit", "tclab", *SOFTWARE)
+OF_THE_PLACE = (*HARDWARE, *_CODE)  # rows that differ in one of these are of another machine, or of other code
+_CONDITIONS = ("os", "gpu_driver", "threads", "allocator_settings")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sets of runs, point by point; `print` it for the same in words.
+
+    **Arguments:**
+
+    - `names`: of the first and the second runs.
+    - `stage`: whose seconds are compared.
+    - `pairs`: a comparison for each point that is in both, about the second: FASTER means that the second is.
+      `Pair.cell` is the point in words.
+    - `differs`: what is not the same on both sides, a field of the point or of the machine → its values, first
+      and second.
+    - `only_first`, `only_second`: points in one of them alone, in words.
+    - `cautions`: what makes this weaker than it looks, a sentence each.
+    - `table`: a line a point: both medians, the ratio with its interval, the verdict, bytes and waits.
+    - `where`: what each was measured on.
+    """
+
+    names: tuple[str, str]
+    stage: str
+    pairs: tuple[Pair, ...]
+    differs: Mapping[str, tuple[str, str]]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+    cautions: tuple[str, ...]
+    table: pd.DataFrame
+    where: tuple[str, str]
+
+    def verdict(self, cell: str) -> str:
+        """Return the verdict on a point, by its words in `table`.
+
+        **Raises:** `InputError` for a point that is not in both, with the nearest.
+        """
+        for pair in self.pairs:
+            if pair.cell == cell:
+                return pair.verdict
+        raise unknown("point", cell, [pair.cell or "" for pair in self.pairs])
+
+    def __str__(self) -> str:
+        first, second = self.names
+        lines = [f"{second} against {first}, {self.stage}:"]
+        lines += [f"  they differ in {name}: {was} → {now}" for name, (was, now) in self.differs.items()]
+        lines += [f"  {_pair_words(pair)}" for pair in self.pairs]
+        for name, only in ((first, self.only_first), (second, self.only_second)):
+            if only:
+                lines.append(f"  only in {name}: {'; '.join(only)}")
+        return "\n".join([*lines, *(f"  {caution}" for caution in self.cautions)])
+
+
+def _pair_words(pair: Pair) -> str:
+    if pair.ratio is None:
+        return f"{pair.cell}: {pair.verdict}; {pair.why}"
+    ends = f" [{pair.interval[0]:.3g}, {pair.interval[1]:.3g}]" if pair.interval else ""
+    return f"{pair.cell}: {pair.verdict}, {pair.ratio:.3g} × the time{ends}; {pair.why}"
+
+
+def compare(
+    first: Runs,
+    second: Runs,
+    *,
+    between: str | Sequence[str] | None = None,
+    stage: str = "step",
+    names: tuple[str, str] | None = None,
+    margin: float = 0.05,
+) -> Comparison:
+    """Compare runs of two commits, machines or settings, with a verdict on each point that both have.
+
+    Points match that differ in nothing but what is compared. The verdicts are of the second: FASTER, SLOWER, SAME
+    or UNDECIDED. Runs at different times are weaker evidence than a race (`tclab.sweeps.race_points`), where both
+    take turns: a machine that changed in between looks like a change of the code. So they must differ by more than
+    `margin`, and runs of different machines get no verdict where anything else may differ too, the code above all.
+    Nor does a point whose runs on one side are of several machines, or of several versions of the code.
+
+    **Arguments:**
+
+    - `first`, `second`: rows, a folder of results, or a file that `tclab.sweeps.write_rows` wrote.
+    - `between`: the settings (fields of `Point`) that are compared, such as "strategy"; by default those that have
+      one value throughout the first and another throughout the second.
+    - `stage`: "step", or one stage of it.
+    - `names`: of the two; unless given those of the files or folders, of the folders that these are in where both
+      are called the same, or "first" and "second".
+    - `margin`: what two runs of the same may differ by, as a share: 5 %, a convention, unless known better.
+
+    **Raises:** `InputError` for what holds no rows, an unknown setting, or a margin that is not above 0.
+    """
+    if not margin > 0:
+        raise InputError(f"margin is {margin!r}, expected a share above 0 (0.05 is 5 %)")
+    named = names or _names(first, second)
+    both = [rows_of_runs(runs) for runs in (first, second)]
+    steps = [_of_stage(rows, stage) for rows in both]
+    compared = _between(between, steps)
+    same = [name for name in SETTINGS if name not in compared and name not in _COUNTS]
+    same = [name for name in same if name != "network_names" or _has_names(steps)]
+    sides = [_by_point(rows, same) for rows in steps]
+    shared = [key for key in sides[0] if key in sides[1]]
+    differs = {name: _sides(steps, name) for name in compared} | _environments(sides, shared)
+    labels = _labels([*sides[0].values(), *sides[1].values()], same)
+    confounded = _confounded(differs, compared, _commits(sides, shared))
+    pairs = pairs_of_runs([(labels[key], sides[0][key], sides[1][key]) for key in shared], named, margin=margin)
+    for place, (key, pair) in enumerate(zip(shared, pairs, strict=True)):
+        why = confounded or " and ".join(filter(None, map(_mixed, (side[key] for side in sides), named)))
+        if why and pair.ratio is not None:
+            pairs[place] = replace(pair, verdict=UNDECIDED, why=why)
+    return Comparison(
+        named,
+        stage,
+        tuple(pairs),
+        differs,
+        tuple(labels[key] for key in sides[0] if key not in sides[1]),
+        tuple(labels[key] for key in sides[1] if key not in sides[0]),
+        tuple(_cautions(sides, shared, differs, margin)),
+        _table(pairs, [(sides[0][key], sides[1][key]) for key in shared], named),
+        (where_measured(steps[0]), where_measured(steps[1])),
+    )
+
+
+def rows_of_runs(runs: Runs) -> pd.DataFrame:
+    """Return the rows of a frame, a results folder, or a file of rows.
+
+    **Raises:** `InputError` for what is none of them.
+    """
+    if isinstance(runs, pd.DataFrame):
+        missing = [name for name in ("stage", "status", "samples_seconds") if name not in runs]
+        if missing:
+            raise InputError(f"the rows have no column {missing[0]!r}; expected what tclab.sweep or tclab.run returns")
+        return runs
+    path = Path(runs)
+    if path.is_dir():
+        return Results(path).frame()
+    if path.is_file():
+        return read_rows(path)
+    raise InputError(f"runs is {str(runs)!r}, expected rows, a folder of results that exists, or a file of rows")
+
+
+def _names(first: Runs, second: Runs) -> tuple[str, str]:
+    if isinstance(first, pd.DataFrame) or isinstance(second, pd.DataFrame):
+        return "first", "second"
+    files = [Path(runs).absolute() for runs in (first, second)]
+    words = [[file.stem, *(folder.name for folder in file.parents)] for file in files]
+    differ = ((a, b) for a, b in zip(*words, strict=False) if a and b and a != b)
+    return next(differ, ("first", "second"))
+
+
+def _of_stage(rows: pd.DataFrame, stage: str) -> pd.DataFrame:
+    """Return the rows of one stage, of points that were tried, by the clock that the step is timed on.
+
+    On CUDA that is the device's: a stage has a row of the host's, too. A worker's stages are not the step's.
+    """
+    rows = rows[~rows["status"].str.startswith(("skipped", "not run"))]
+    stages = [str(name) for name in rows["stage"].dropna().unique()]
+    if len(rows) and stage not in stages:
+        raise unknown("stage", stage, stages)
+    own = rows[rows["stage"] == stage]
+    clock = np.where(own["device"] == "cuda", "device", "host")
+    return own[own["where"].isna() | (own["where"] == clock)]
+
+
+def _has_names(steps: Iterable[pd.DataFrame]) -> bool:
+    """Whether every row says which networks it had; one that could not be run may know only how many."""
+    return all(rows["network_names"].notna().all() for rows in steps)
+
+
+def _between(between: str | Sequence[str] | None, steps: list[pd.DataFrame]) -> list[str]:
+    if between is not None:
+        wanted = [word.strip() for word in between.split(",")] if isinstance(between, str) else list(between)
+        for name in wanted:
+            if name not in SETTINGS:
+                raise unknown("field of a point", name, SETTINGS)
+        return wanted
+    found = []
+    for name in SETTINGS:
+        first, second = (set(map(plain, rows[name])) for rows in steps)
+        if name not in _COUNTS and len(first) == len(second) == 1 and first != second:
+            found.append(name)
+    return found
+
+
+def _by_point(rows: pd.DataFrame, same: list[str]) -> dict[tuple[Any, ...], pd.DataFrame]:
+    """Return what a point must share with its like on the other side → its rows, one for each time it was run."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for place, key in enumerate(zip(*(map(plain, rows[name]) for name in same), strict=True)):
+        found.setdefault(key, []).append(place)
+    return {key: rows.iloc[places] for key, places in found.items()}
+
+
+def _values(rows: pd.DataFrame, name: str) -> list[str]:
+    return sorted({"none" if value is None else str(value) for value in map(plain, rows[name])})
+
+
+def _sides(steps: Sequence[pd.DataFrame], name: str) -> tuple[str, str]:
+    first, second = (", ".join(_values(rows, name)) for rows in steps)
+    return first, second
+
+
+def _environments(sides: list[dict[Any, pd.DataFrame]], shared: list[Any]) -> dict[str, tuple[str, str]]:
+    """Return what differs of machine, code and conditions in the points that are compared."""
+    if not shared:
+        return {}
+    rows = [pd.concat([side[key] for key in shared]) for side in sides]
+    rows = [own[own["status"] == "ok"] for own in rows]  # the others do not say where they died
+    if any(own.empty for own in rows):
+        return {}
+    named = {name: _sides(rows, name) for name in (*HARDWARE, *_CODE, *_CONDITIONS)}
+    return {name: ends for name, ends in named.items() if ends[0] != ends[1]}
+
+
+def _confounded(differs: Mapping[str, tuple[str, str]], compared: list[str], commits: list[str]) -> str:
+    """Return why no verdict is given on any point; empty where one may be."""
+    machine = [name for name in HARDWARE if name in differs]
+    if not machine:
+        return ""
+    other = [name for name in (*compared, *_CODE) if name in differs]
+    if not other and any(value == "none" or value.endswith("+") for value in commits):
+        other = ["commit, perhaps: it is not known"]
+    if not other:
+        return ""
+    return f"other machines ({', '.join(machine)}), and another {', '.join(other)}: which of them it is cannot be told"
+
+
+def _mixed(rows: pd.DataFrame, name: str) -> str:
+    """Return why one side of a point is no one thing; empty where it is."""
+    ok = rows[rows["status"] == "ok"]
+    differ = [column for column in OF_THE_PLACE if ok[column].nunique(dropna=False) > 1]
+    return f"{name} has runs of several machines or versions ({', '.join(differ)}): give those of one" if differ else ""
+
+
+def _commits(sides: list[dict[Any, pd.DataFrame]], shared: list[Any]) -> list[str]:
+    return sorted({value for side in sides for key in shared for value in _values(side[key], "commit")})
+
+
+def _labels(points: list[pd.DataFrame], same: list[str]) -> dict[tuple[Any, ...], str]:
+    """Return point → its words: model, strategy, batch and networks, and whatever else tells points apart."""
+    keys = [tuple(plain(rows.iloc[0][name]) for name in same) for rows in points]
+    vary = [name for place, name in enumerate(same) if len({key[place] for key in keys}) > 1]
+    shown = [n for n in same if n in ("model", "strategy", "batch_size", "networks") or n in vary]
+    if "network_names" in shown and "networks" in shown:
+        pairs = {(key[same.index("networks")], key[same.index("network_names")]) for key in keys}
+        if len({count for count, _ in pairs}) == len(pairs):
+            shown.remove("network_names")
+    return {key: ", ".join(_said(name, key[same.index(name)]) for name in shown) for key in keys}
+
+
+def _said(name: str, value: Any) -> str:
+    if name in ("model", "strategy"):
+        return str(value)
+    # a point that asked for all its model reads, and died before it was told which
+    networks = "all networks" if value is None else f"{value} networks"
+    words = {"batch_size": f"batch {value}", "networks": networks}
+    return words.get(name, f"{name} {'none' if value is None or value == '' else value}")
+
+
+def _cautions(
+    sides: list[dict[Any, pd.DataFrame]],
+    shared: list[Any],
+    differs: Mapping[str, tuple[str, str]],
+    margin: float,
+) -> list[str]:
+    if not shared:
+        differ = [n for n in SETTINGS if n not in _COUNTS and _apart(sides, n)]
+        hint = f" They differ in {', '.join(differ)}: give between={differ!r} to compare that." if differ else ""
+        return [f"No point is in both.{hint}"]
+    said = [
+        f"These ran at different times, not in turns as a race does: differences within ±{margin:.0%} are not "
+        "claimed, and a machine that changed in between would look like a change."
+    ]
+    if any(value.endswith("+") for value in _commits(sides, shared)):
+        said.append("A commit with + had changes that were not committed: which code ran is not known.")
+    moved = [name for name in _CONDITIONS if name in differs]
+    if moved:
+        said.append(f"Conditions differ too: {', '.join(moved)}.")
+    return said
+
+
+def _apart(sides: list[dict[Any, pd.DataFrame]], name: str) -> bool:
+    first, second = (set().union(*(_values(rows, name) for rows in side.values())) for side in sides)
+    return bool(first) and bool(second) and not first & second
+
+
+def _table(
+    pairs: Sequence[Pair], rows: Sequence[tuple[pd.DataFrame, pd.DataFrame]], names: tuple[str, str]
+) -> pd.DataFrame:
+    lines = []
+    for pair, sides in zip(pairs, rows, strict=True):
+        line: dict[str, Any] = {"point": pair.cell}
+        for name, own in zip(names, sides, strict=True):
+            line[f"{name} s"] = _median(own)
+        low, high = pair.interval or (None, None)
+        line |= {"ratio": pair.ratio, "low": low, "high": high, "verdict": pair.verdict}
+        for column in ("batch_bytes", "host_syncs", "peak_bytes"):
+            for name, own in zip(names, sides, strict=True):
+                known = own[column].dropna()
+                line[f"{name} {column}"] = None if known.empty else int(known.iloc[-1])
+        lines.append({**line, "why": pair.why})
+    return pd.DataFrame(lines).set_index("point") if lines else pd.DataFrame()
+
+
+def _median(rows: pd.DataFrame) -> float | None:
+    known = [float(v) for v in rows["median_seconds"].dropna()]
+    return float(np.median(known)) if known else None

@@ -1,0 +1,87 @@
+"""The pressure of other processes on the processors while points ran, and sentences about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from tclab.sweeps.store._rows import plain
+from tclab.timing._environment import cores_within
+
+# Of the ten seconds up to a point's end, the share in which something waited for a processor. On a quiet machine of
+# 2 cores one process with 2 threads and a worker came to 3 at most, and one that just started, or followed 4 ranks
+# on those cores, to less than 50 by its end; times that had collapsed had 60 and more.
+BUSY_PERCENT = 50.0
+
+
+def pressures(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the pressure on the machine's processors during each measured point, by the index of its row.
+
+    Linux counts whatever waits, a point's own threads too. They cannot have made the pressure where they are no
+    more than the cores, nor where the load is more than all of them; else its cause is unknown. Pressure is
+    the whole machine's: where a job has cores of its own, that of others is in it.
+
+    **Arguments:**
+
+    - `rows`: of a sweep.
+
+    **Returns:** `percent`, missing where the system does not report it; and `others`: whether others made more than
+    `BUSY_PERCENT` of it, missing where that is not known.
+    """
+    steps = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
+    found = [_of_point({str(name): value for name, value in row.items()}) for row in steps.to_dict("records")]
+    made = pd.DataFrame(found, columns=["percent", "others"], index=steps.index)
+    return made.astype({"percent": "Float64", "others": "boolean"})
+
+
+def busy_text(rows: pd.DataFrame) -> str:
+    """Return a sentence on the points that ran while others wanted the processors; empty where none is known to."""
+    rows = rows.reset_index(drop=True)  # rows that were put together may share their indices
+    found = pressures(rows)
+    known = found.dropna(subset=["percent"])
+    busy = known[known["others"].fillna(False).astype(bool)]
+    unclear = known[known["others"].isna()]
+    of = f"of {len(known)} point{'' if len(known) == 1 else 's'}"
+    of += " whose system tells" * (len(known) < len(found))
+    sentences = []
+    if len(busy):
+        one = rows.loc[busy.index, ["cpu", "gpu"]].drop_duplicates().shape[0] == 1
+        words = f"{'The machine was' if one else 'Machines were'} busy while {len(busy)} {of} ran (others wanted "
+        words += f"{'its' if one else 'their'} CPUs up to {busy['percent'].max():.0f} % of the time): such times "
+        words += "are not the strategy's alone"
+        many = (rows.loc[busy.index, "threads"] > 1).fillna(False).any()
+        sentences.append(words + ("; with OMP_NUM_THREADS=1 torch's threads suffer less." if many else "."))
+    if len(unclear):
+        sentences.append(
+            f"While {len(unclear)} {of} ran, something waited for a CPU up to {unclear['percent'].max():.0f} % of "
+            "the time: others, or those points' own threads, workers and ranks; which of them is unknown."
+        )
+    return " ".join(sentences)
+
+
+def _of_point(row: Mapping[str, Any]) -> tuple[float | None, bool | None]:
+    text = plain(row["conditions"])
+    moments = [one for one in json.loads(text or "[]") if one.get("cpu_pressure_percent") is not None]
+    if not moments:
+        return None, None
+    # the last: its ten seconds have the timed steps in them, those before have the start of the process
+    percent, load = float(moments[-1]["cpu_pressure_percent"]), moments[-1].get("load")
+    if percent <= BUSY_PERCENT:
+        return percent, False
+    own, cores = _point_threads(row), cores_within(plain(row["cores"]), plain(row["cpu_limit_cores"]))
+    if own is None or cores is None:
+        return percent, None
+    return percent, True if own <= cores or (load is not None and load > own) else None
+
+
+def _point_threads(row: Mapping[str, Any]) -> float | None:
+    """Return how many threads of a point on one machine may want a processor at once; `None` where not known."""
+    threads, ranks = plain(row["threads"]), plain(row["ranks"]) or 1
+    if threads is None:
+        return None
+    exchange = 1 if ranks > 1 else 0  # the thread that gradients are exchanged in
+    each = threads + (plain(row["workers"]) or 0) + exchange
+    return float(each * ranks / (plain(row["machines"]) or 1))

@@ -1,0 +1,164 @@
+"""Points raced against one another: whole steps, in turn, in processes of their own, with a verdict."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from itertools import chain, repeat
+from typing import Any
+
+from tclab.errors import InputError
+from tclab.masking import get as strategy_of
+from tclab.sweeps.config._point import ALLOCATORS, Point
+from tclab.sweeps.execution._measure import equivalence_of
+from tclab.sweeps.execution._setup import Setup, setup
+from tclab.sweeps.store._code_fingerprint import import_own, own_modules
+from tclab.timing import Ledger, NullLedger, Race, race, race_cells
+from tclab.timing.races._race_result import Races
+from tclab.training._step import WITHOUT_MODEL
+
+_BATCHES = 4  # that the steps of an arm go through again and again; the same samples for every arm
+_open = ExitStack()  # what the arms of this process stand on
+
+
+def _endless(here: Setup) -> Iterator[Any]:
+    return chain.from_iterable(here.batches() for _ in repeat(None))
+
+
+def race_arm(text: str) -> Callable[[], None]:
+    """Return a call that takes a point's next step; the factory that a race's processes make their arms with.
+
+    The equivalence check goes first.
+
+    **Arguments:**
+
+    - `text`: JSON of the point's `to_dict()`, and of the `modules` that must be imported to know it, where its
+      strategy or model is a user's own.
+
+    **Raises:** `InputError` for a strategy that does not give what `subgraph` gives.
+    """
+    request = json.loads(text)
+    import_own(request["modules"])
+    return _step(Point.from_dict(request["point"]), _open)
+
+
+def _step(point: Point, opened: ExitStack) -> Callable[[], None]:
+    if point.mode not in WITHOUT_MODEL and strategy_of(point.strategy).exact and not equivalence_of(point).passed:
+        raise InputError(f"strategy {point.strategy!r} does not give what 'subgraph' gives: it is not raced")
+    here = opened.enter_context(setup(point, _BATCHES * point.batch_size))
+    batches = _endless(here)
+
+    def step() -> None:
+        here.run(batches, steps=1)
+
+    return step
+
+
+def _arms(points: Mapping[str, Point], opened: ExitStack | None) -> dict[str, Any]:
+    """Return name → the factory of each point's arm, or, on what is opened, the arm itself.
+
+    **Raises:** `InputError` for a point that cannot be run, or points that no process could hold together.
+    """
+    resolved = {name: point.resolved() for name, point in points.items()}
+    for name, point in resolved.items():
+        reason = point.skipped()
+        if reason is None and point.ranks > 1:
+            reason = f"{point.ranks} ranks, and a race is of steps of one process"
+        if reason is not None:
+            raise InputError(f"{name}: {reason}")
+    for field in ("allocator", "device"):
+        values = sorted({getattr(point, field) for point in resolved.values()})
+        if len(values) > 1:
+            raise InputError(
+                f"{field} is {' and '.join(map(repr, values))}, expected one for all points of a race: "
+                "they share a process"
+            )
+    if opened is not None:
+        return {name: _step(point, opened) for name, point in resolved.items()}
+    return {
+        name: "tclab.sweeps.analysis._race_points:race_arm:"
+        + json.dumps({"modules": own_modules(point), "point": point.to_dict()})
+        for name, point in resolved.items()
+    }
+
+
+@contextmanager
+def _environment(points: Mapping[str, Point]) -> Iterator[dict[str, str]]:
+    """Yield the variables of the processes: the allocator's, and a place for their files, which outlives them."""
+    with tempfile.TemporaryDirectory(prefix="tclab-race-") as folder:
+        yield {**ALLOCATORS[next(iter(points.values())).allocator], "TMPDIR": folder}
+
+
+def race_points(
+    points: Mapping[str, Point], *, budget_seconds: float, processes: int | None = 1, **options: Any
+) -> Race:
+    """Race whole steps of some points, each after its equivalence check, and return the verdicts.
+
+    **Arguments:**
+
+    - `points`: name → point; all on one device and with one allocator. Their `steps` and `warmup` mean nothing.
+    - `budget_seconds`: for everything, the start of processes included.
+    - `processes`: how many fresh ones take turns; `None` for this very one, whose allocator is what it is.
+    - `options`: see `tclab.timing.race` (`record`, `looks`, `stop`, …).
+
+    **Raises:** `InputError` for a point that cannot be run, or with the last line of a process that died.
+    """
+    if processes is None:
+        with ExitStack() as opened:
+            return race(_arms(points, opened), budget_seconds=budget_seconds, **options)
+    arms = _arms(points, None)
+    with _environment(points) as environment:
+        return race(arms, budget_seconds=budget_seconds, processes=processes, environment=environment, **options)
+
+
+def cells_of(points: Iterable[Point]) -> dict[str, dict[str, Point]]:
+    """Return points by batch size and number of networks, and in each cell by strategy: a `race_grid`.
+
+    What cannot be run, or has nothing to be raced against, is left out.
+    """
+    cells: dict[tuple[int, int], dict[str, Point]] = {}
+    for point in points:
+        if point.skipped() is None and point.ranks == 1:
+            cells.setdefault((point.batch_size, len(point.cell_graph().networks)), {})[point.strategy] = point
+    return {f"batch {b}, {n} networks": arms for (b, n), arms in sorted(cells.items()) if len(arms) > 1}
+
+
+def race_grid(
+    cells: Mapping[str, Mapping[str, Point]],
+    *,
+    budget_seconds: float,
+    processes: int | None = 1,
+    **options: Any,
+) -> Races:
+    """Race the points of many cells; the seconds go to the cells that are still undecided.
+
+    As `race_points`, for each cell; see `tclab.timing.race_cells`.
+    """
+    if not cells:
+        raise InputError("there are no cells, expected at least one")
+    if processes is None:
+        with ExitStack() as opened:
+            made: dict[Hashable, Any] = {cell: _arms(points, opened) for cell, points in cells.items()}
+            return race_cells(made, budget_seconds=budget_seconds, **options)
+    arms: dict[Hashable, Any] = {cell: _arms(points, None) for cell, points in cells.items()}
+    with _environment(next(iter(cells.values()))) as environment:
+        return race_cells(arms, budget_seconds=budget_seconds, processes=processes, environment=environment, **options)
+
+
+@contextmanager
+def loop_of(point: Point, *, steps: int) -> Iterator[Callable[[Any], object]]:
+    """Set a point up and yield its loop: a call that takes a ledger and runs `steps` steps under it.
+
+    For `tclab.timing.spike_in` and `tclab.timing.receipt`, on the lab's own step. The equivalence check is not run.
+    """
+    point = point.resolved()
+    with setup(point, _BATCHES * point.batch_size) as here:
+        batches = _endless(here)
+
+        def loop(ledger: Ledger | NullLedger) -> object:
+            return here.run(batches, steps=steps, ledger=ledger)
+
+        loop(NullLedger())  # the cold start belongs to nobody
+        yield loop

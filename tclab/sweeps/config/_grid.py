@@ -1,0 +1,209 @@
+"""From a notebook's parameters to points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+from tclab.errors import InputError, unknown
+from tclab.masking import get as strategy_of
+from tclab.masking import names as strategy_names
+from tclab.models import ModelKind
+from tclab.models import get as model_of
+from tclab.sweeps.config._fields import declarations
+from tclab.sweeps.config._gpus import ranks_on_machines
+from tclab.sweeps.config._point import DEVICES, Point
+from tclab.training._overheads import applicable_overheads
+
+Listed = Sequence[Any] | str | int | None
+# by default; of fewer than `tclab.timing._statistics.FEWEST` no verdict and no advice can come
+_CPU_STEPS = 8
+
+
+def listed(name: str, value: Listed) -> list[Any]:
+    """Return a parameter as a list: a list as it is, one value as one, "1,2,4" as papermill's `-p` carries it.
+
+    Whole numbers are made of text that reads as one.
+
+    **Raises:** `InputError` where nothing is in it.
+    """
+    items = value.strip("[]() ").split(",") if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)):
+        items = [items]
+    found = [item.strip().strip("'\"") if isinstance(item, str) else item for item in items]
+    found = [int(item) if isinstance(item, str) and item.lstrip("-").isdigit() else item for item in found]
+    if not found or "" in found:
+        raise InputError(f"{name} is {value!r}, expected one value or several with commas between")
+    return found
+
+
+def whole(name: str, value: Any) -> int:
+    """Return a whole number as it is.
+
+    **Raises:** `InputError` for anything else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{name} is {value!r}, expected a whole number")
+    return value
+
+
+def one(name: str, value: Listed) -> Any:
+    """Return the single value of a parameter that is no axis."""
+    found = listed(name, value)
+    if len(found) != 1:
+        raise InputError(f"{name} is {value!r}, expected one value")
+    return found[0]
+
+
+def grid(
+    *,
+    graph: str = "synthetic",
+    scale: float | str = "auto",
+    models: Listed = "auto",
+    strategies: Listed = "auto",
+    batch_sizes: Listed = "auto",
+    networks: Listed = "auto",
+    gpus: int | str = "auto",
+    device: str = "auto",
+    gpus_per_node: int | str | None = None,
+    machines: int | str = 1,
+    mode: Listed = "step",
+    overheads: Listed = "none",
+    steps: int | str = "auto",
+    seed: int = 0,
+    **more: Any,
+) -> list[Point]:
+    """Return the points of a sweep, those of its charts' lines first, so that a budget cuts the other points.
+
+    Lists may be written "1,2,4". "auto" suits the machine: minutes on two CPU cores, the full size on a GPU;
+    for strategies it is all that are exact, each with the models that it serves. A pair that cannot be, because it
+    was asked for by name, is kept and gets a row that says so.
+
+    **Arguments:**
+
+    - `graph`: "synthetic", of `scale` ("auto", or a number above 0), or a folder of public files.
+    - `models`, `strategies`, `batch_sizes`: lists, as above; names are those of `tclab.models` and `tclab.masking`.
+      "auto" for models is "hetero_cell,dango", each with the strategies that serve it.
+    - `networks`: edge-type counts (n: the first n of the graph's networks); or names, which are one choice; or
+      "all", those that each model reads.
+    - `gpus`: "auto", all there are, or a number of ranks, each on a GPU; on a machine without any they share its
+      CPU, unless `device` is "cuda".
+    - `gpus_per_node`: how many the machines of a cluster have that will run the points, as Slurm takes it (4, or
+      "a100:4"); `None` counts this machine's. `machines`: how many of them share a point's ranks.
+    - `overheads`: each by itself, "none" for a point without any, "a+b" for two at once; "all" is none, and then
+      each that the model can take on. What a overhead costs is the difference to the point without.
+    - `more`: any other field of `Point`; several values of one are an axis of the sweep: `loop="plain,lightning"`.
+    - `mode`: one or several of `tclab.training.MODES`. `steps`: timed steps a point. `seed`: of graph and samples.
+
+    **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
+    """
+    if device not in DEVICES:
+        raise unknown("device", device, DEVICES)
+    machines = whole("machines", one("machines", machines))
+    device, ranks = ranks_on_machines(gpus, gpus_per_node, machines, device)
+    large = device == "cuda"
+    for name, declared in declarations(Point).items():
+        if name in more and name != declared.grid:
+            raise InputError(f"unknown parameter of a grid {name!r}; did you mean {declared.grid!r}?")
+    every = "auto" in (models, strategies)  # then no pair was asked for by name
+    exact = sorted((name for name in strategy_names() if strategy_of(name).exact), key=_may_wait)
+    wanted = exact if strategies == "auto" else [str(name) for name in listed("strategies", strategies)]
+    sizes = ([1, 4, 16, 32, 64] if large else [1, 2, 4, 8]) if batch_sizes == "auto" else None
+    sizes = [whole("batch_sizes", b) for b in listed("batch_sizes", batch_sizes)] if sizes is None else sizes
+    counts = _networks(networks)
+    common = {
+        "graph": graph,
+        "scale": (1.0 if large else 0.1) if scale == "auto" else _scale(scale),
+        "device": device,
+        "ranks": ranks,
+        "machines": machines,
+        "steps": (20 if large else _CPU_STEPS) if steps == "auto" else whole("steps", one("steps", steps)),
+        "seed": whole("seed", one("seed", seed)),
+    }
+    axes = {name: _axis(name, value) for name, value in {"mode": mode, **more}.items()}
+    points: list[Point] = []
+    Point(graph=graph).check_files()
+    for model in listed("models", "hetero_cell,dango" if models == "auto" else models):
+        kind = model_of(str(model))
+        for name in wanted:
+            if every and not kind.served_by(strategy_of(name)):
+                continue
+            for *values, taken in product(*axes.values(), _overheads(overheads, kind)):
+                chosen = {**common, **dict(zip(axes, values, strict=True)), "overheads": taken}
+                for count in counts or _auto_networks(kind.reads_masked_graph, chosen, str(model)):
+                    points += [
+                        Point(**chosen, model=str(model), strategy=name, batch_size=size, networks=count)
+                        for size in sizes
+                    ]
+    for point in {(point.networks, point.perturbations): point for point in points}.values():
+        point.check_files()
+    return _lines_first(points)
+
+
+def _may_wait(strategy: str) -> bool:
+    """Return whether a strategy is none of those that a sweep should have, should it have no more."""
+    return strategy not in ("edge_mask", "node_mask", "delta", "indices")
+
+
+def _scale(scale: float | str) -> float:
+    try:
+        return float(scale)
+    except ValueError:
+        raise InputError(f"scale is {scale!r}, expected 'auto' or a number above 0") from None
+
+
+def _axis(name: str, value: Listed) -> list[Any]:
+    """Return the values that a field of `Point` is to have; text is read as the field's declaration says."""
+    known = declarations(Point)
+    if name not in known:
+        raise unknown("field of a point", name, known)
+    return [known[name].parsed(item) for item in listed(name, value)]
+
+
+def _overheads(overheads: Listed, kind: ModelKind) -> list[tuple[str, ...]]:
+    """Return the choices of overheads that a model is to be run with."""
+    found: list[tuple[str, ...]] = []
+    for item in listed("overheads", overheads):
+        if item == "all":
+            found += [(), *((name,) for name in applicable_overheads(kind))]
+        elif item in ("none", ()):
+            found.append(())
+        else:
+            found.append(tuple(str(item).split("+")) if isinstance(item, str) else tuple(item))
+    return list(dict.fromkeys(found))
+
+
+def _networks(networks: Listed) -> list[Any] | None:
+    if networks == "auto":
+        return None
+    if networks == "all":
+        return [None]
+    found = listed("networks", networks)
+    if all(isinstance(item, int) for item in found):
+        return found
+    return [tuple(str(item) for item in found)]  # names: one choice of networks
+
+
+def _auto_networks(masked: bool, common: dict[str, Any], model: str) -> list[int | None]:
+    """Return one, a third and all of a graph's networks; for DANGO those it reads."""
+    if not masked:
+        return [None]
+    every = len(Point(**common, model=model).network_names())
+    return [*sorted({1, max(1, every // 3), every})]
+
+
+def _lines_first(points: list[Point]) -> list[Point]:
+    """Return the points where the charts' lines cross first (every strategy at the middle batch size and the most
+    networks), then the rest of the lines, then the other points; the strategies of one cell together.
+    """
+
+    sizes = sorted({point.batch_size for point in points})
+    middle = sizes[len(sizes) // 2]
+    most = max((p.network_count for p in points if p.networks is not None), default=float("inf"))
+
+    def place(point: Point) -> tuple[int, int, float]:
+        on = (point.batch_size == middle) + (point.network_count >= most)
+        return (2 - on, point.batch_size, point.network_count)
+
+    return sorted(points, key=place)

@@ -1,0 +1,689 @@
+"""One point of a sweep: all settings of a run, each field with its declaration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, wraps
+from pathlib import Path
+from textwrap import indent
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tclab.errors import InputError, unknown
+from tclab.graph import NETWORK_SIZES, CellGraph, variant_of
+from tclab.graph._cell_graph import chosen
+from tclab.graph._variants import VARIANTS
+from tclab.masking import get as strategy_of
+from tclab.models import ModelKind
+from tclab.models import get as model_of
+from tclab.models._hetero_cell import METABOLISMS
+from tclab.models._model_registry import loss_names
+from tclab.perturbation import Perturbations, synthetic_perturbations
+from tclab.perturbation._stored_samples import STORES
+from tclab.sweeps.config._fields import (
+    Condition,
+    above_zero,
+    arguments_text,
+    count_or_names,
+    declarations,
+    declare,
+    one_of,
+    path,
+    switch,
+    whole_number,
+)
+from tclab.sweeps.config._gpus import device_of
+from tclab.training import Exchange
+from tclab.training._distributed import BUCKET_MB, COMPRESSIONS
+from tclab.training._loading import START_METHODS
+from tclab.training._overheads import applicable_overheads, validate_overheads
+from tclab.training._plain_loop import LOOPS
+from tclab.training._step import CLIP, DTYPES, MODES, OPTIMIZERS, WITHOUT_MODEL
+
+if TYPE_CHECKING:
+    from tclab.readers._read_perturbations import ScreenPerturbations
+
+DEVICES = ("auto", "cpu", "cuda")
+# The variable that names the file in which ranks on several machines find one another; set within a job that has them.
+RENDEZVOUS_FILE = "TCLAB_RENDEZVOUS_FILE"
+# glibc's settings for each allocator; they must be in the environment when a process starts
+ALLOCATORS: dict[str, dict[str, str]] = {
+    "default": {},
+    "keep_pages": {
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": "1099511627776",
+        "MALLOC_TOP_PAD_": "268435456",
+    },
+    "map_each": {"MALLOC_MMAP_THRESHOLD_": "131072"},
+}
+
+_SYNTHETIC = Condition("graph", lambda point: point.graph == "synthetic")
+_DRAWN = Condition("perturbations", lambda point: point.perturbations is None)
+_WORKERS = Condition("workers", lambda point: point.workers > 0)
+_RANKS = Condition("ranks", lambda point: point.ranks > 1)
+_SUMS = Condition("ranks", lambda point: point.ranks > 1 and point.accumulate > 1)
+
+
+def _a_model(name: str, value: Any) -> Any:
+    model_of(value)
+    return value
+
+
+def _a_strategy(name: str, value: Any) -> Any:
+    strategy_of(value)
+    return value
+
+
+def _a_collation(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        raise InputError(f"{name} is {value!r}, expected the name of a collation")
+    return value
+
+
+def _some_overheads(name: str, value: Any) -> Any:
+    if not isinstance(value, (str, Sequence)):
+        raise InputError(f"{name} is {value!r}, expected names of overheads")
+    return validate_overheads(value)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a sweep, frozen and hashable.
+
+    A field that is left out has its default. Making a point checks its values and opens no file; `resolved` asks
+    whether the files and the device that it names are there.
+    """
+
+    graph: str = declare(
+        "synthetic",
+        '"synthetic", or a folder of public files; see `tclab.readers.read_folder`.',
+        path("'synthetic' or a folder"),
+        equivalence="reference",
+        panel=True,
+        reads=True,
+        synthetic=("synthetic",),
+    )
+    scale: float | None = declare(
+        1.0,
+        "the size of the synthetic graph; edges grow with its square. Null for a folder.",
+        above_zero("a number above 0 (1.0 is the real size)"),
+        unit="of the real number of nodes",
+        needs=_SYNTHETIC,
+        equivalence="reference",
+        panel=True,
+    )
+    model: str = declare(
+        "hetero_cell",
+        "a name; see `tclab.models.names()`.",
+        _a_model,
+        equivalence="reference",
+        grid="models",
+        panel=True,
+    )
+    strategy: str = declare(
+        "node_mask",
+        "a name; see `tclab.masking.names()`.",
+        _a_strategy,
+        equivalence="candidate",
+        charted=True,
+        advised=True,
+        grid="strategies",
+        panel=True,
+    )
+    batch_size: int = declare(
+        4,
+        "B, the samples in a batch of one rank.",
+        whole_number(1),
+        unit="samples",
+        charted=True,
+        advised=True,
+        caution="Told for a sample; another batch size trains otherwise.",
+        grid="batch_sizes",
+        panel=True,
+    )
+    networks: int | tuple[str, ...] | None = declare(
+        None,
+        "n for the first n of the graph's networks, or names; `None` for those that the model reads.",
+        count_or_names,
+        unit="networks",
+        optional=True,
+        column="whole",
+        equivalence="reference",
+        charted=True,
+        panel=True,
+    )
+    mode: str = declare(
+        "step",
+        '"data", "empty", "model", "step" or "fixed_batch"; see `tclab.training.Step`.',
+        one_of(MODES),
+        step=True,
+        panel=True,
+    )
+    device: str = declare(
+        "auto",
+        '"auto" (CUDA where there is one), "cpu" or "cuda".',
+        one_of(DEVICES),
+        equivalence="reference",
+        memory=False,
+        place=True,
+    )
+    ranks: int = declare(
+        1, "how many processes train together.", whole_number(1), unit="processes", memory=False, place=True
+    )
+    dtype: str = declare(
+        "float32",
+        '"float32", "float64" or "bfloat16" (autocast).',
+        one_of(DTYPES),
+        equivalence="candidate",
+        advised=True,
+        caution="It rounds otherwise: look at the loss.",
+        step=True,
+        panel=True,
+    )
+    machines: int = declare(
+        1,
+        'how many machines share the ranks evenly; more than one are for `executor="slurm"`.',
+        whole_number(1),
+        unit="machines",
+        memory=False,
+        place=True,
+    )
+    steps: int = declare(
+        5,
+        "how many batches are timed.",
+        whole_number(1),
+        unit="batches",
+        memory=False,
+        role="amount",
+        label="timed steps",
+        panel=True,
+    )
+    warmup: int = declare(
+        2, "how many batches run before those.", whole_number(0), unit="batches", memory=False, role="amount"
+    )
+    seed: int = declare(
+        0,
+        "of graph, samples and weights.",
+        whole_number(0),
+        equivalence="reference",
+        role="repetition",
+        step=True,
+        panel=True,
+    )
+    perturbations: str | None = declare(
+        None,
+        "a file of a genetic interaction screen, whose genes are deleted and whose scores are the targets; see "
+        "`tclab.readers.read_perturbations`. `None` draws synthetic samples.",
+        path("a file of a genetic interaction screen, or None"),
+        optional=True,
+        panel=True,
+        reads=True,
+    )
+    num_deletions: int | None = declare(
+        3,
+        "how many nodes each synthetic sample deletes; null for `perturbations`, where the file says so.",
+        whole_number(0),
+        unit="nodes a sample",
+        usual=3,
+        needs=_DRAWN,
+        label="nodes deleted",
+        panel=True,
+    )
+    metabolism: str = declare(
+        "off", '"off", "carried" or "used".', one_of(METABOLISMS), equivalence="reference", step=True
+    )
+    self_loops: bool = declare(False, "every node of a network has an edge to itself.", switch, equivalence="reference")
+    ship_edges: bool = declare(False, "see `tclab.masking.Strategy`.", switch, advised=True)
+    variant: str = declare(
+        "separate",
+        'what becomes of the chosen networks: "separate", "merged_string" or "homogeneous"; see '
+        "`tclab.graph.variant_of`.",
+        one_of(VARIANTS),
+        equivalence="reference",
+    )
+    hidden: int | None = declare(
+        None,
+        "H, the model's width; `None` for the model's own.",
+        whole_number(2, or_none=True),
+        unit="features",
+        optional=True,
+        equivalence="reference",
+        label="hidden size",
+        panel=True,
+    )
+    layers: int | None = declare(
+        None,
+        "how many message-passing layers the model has; `None` for the model's own.",
+        whole_number(1, or_none=True),
+        unit="layers",
+        optional=True,
+        equivalence="reference",
+        panel=True,
+    )
+    workers: int = declare(
+        1, "DataLoader processes; 0 makes batches in the training process.", whole_number(0),
+        unit="processes", advised=True,
+    )  # fmt: skip
+    prefetch_factor: int | None = declare(
+        None,
+        "batches that each worker makes ahead; 2 unless given, null without workers.",
+        whole_number(1),
+        unit="batches",
+        usual=2,
+        needs=_WORKERS,
+        memory=False,
+        advised=True,
+    )
+    start_method: str | None = declare(
+        None,
+        'how workers start, "fork", "spawn" or "forkserver"; the system\'s own unless given, null without workers.',
+        one_of(START_METHODS),
+        usual=START_METHODS[0],
+        needs=_WORKERS,
+        memory=False,
+        advised=True,
+    )
+    persistent_workers: bool | None = declare(
+        None,
+        "workers stay from epoch to epoch; False unless given, null without workers.",
+        switch,
+        usual=False,
+        needs=_WORKERS,
+        memory=False,
+        advised=True,
+    )
+    store: str = declare(
+        "memory",
+        'where samples are read: "memory", "lmdb" (as integers) or "json" (as the case study\'s records, from LMDB). '
+        "What a `stored_…` strategy stores for each sample is always in LMDB.",
+        one_of(STORES),
+        advised=True,
+    )
+    collation: str = declare(
+        "lean",
+        '"lean", or "pyg" for strategies that ship every edge; see `tclab.masking.Strategy`.',
+        _a_collation,
+        equivalence="candidate",
+        advised=True,
+    )
+    pin_memory: bool | None = declare(
+        None,
+        "copy batches to page-locked memory first; `None` does where the device is CUDA.",
+        switch,
+        optional=True,
+        memory=False,
+        advised=True,
+    )
+    double_buffer: bool = declare(
+        False,
+        "copy the next batch to the device on a side stream while this one computes.",
+        switch,
+        memory=False,
+        advised=True,
+    )
+    allocator: str = declare(
+        "default",
+        '"default"; "keep_pages", by which glibc never gives a page back; or "map_each", by which every tensor has '
+        "pages of its own that are given back at once: the least memory, and the slowest.",
+        one_of(ALLOCATORS),
+        memory=False,
+        advised=True,
+    )
+    loop: str | None = declare(
+        None,
+        '"plain" or "lightning"; `None` is plain, but Lightning\'s for mode "empty", which is its alone.',
+        one_of(LOOPS),
+        usual=lambda point: "lightning" if point.mode == "empty" else "plain",
+        advised=True,
+    )
+    loss: str | None = declare(
+        None,
+        "one of the model's losses by name; its first unless given.",
+        one_of(loss_names),
+        usual=lambda point: next(iter(model_of(point.model).losses)),
+        step=True,
+    )
+    clip: float | None = declare(
+        CLIP,
+        "the norm that gradients are clipped to; `None` for no clipping.",
+        above_zero("a norm above 0, or None for no clipping"),
+        unit="norm",
+        optional=True,
+        step=True,
+    )
+    optimizer: str = declare(
+        "fused", 'AdamW "fused", "foreach" or "plain".', one_of(OPTIMIZERS), advised=True, step=True
+    )
+    accumulate: int = declare(
+        1,
+        "batches whose gradients are added up for one step of the optimizer; `steps` counts batches.",
+        whole_number(1),
+        unit="batches",
+        step=True,
+    )
+    overheads: tuple[str, ...] = declare(
+        (),
+        "slow ways of the case study, by name; see `tclab.training.OVERHEADS`.",
+        _some_overheads,
+        equivalence="reference",
+        advised=True,
+        step=True,
+    )
+    micro_batch: int | None = declare(
+        None,
+        "go through a batch in slices of at most so many samples, whose gradients are added up; `None` for the whole "
+        "batch at once.",
+        whole_number(1, or_none=True),
+        unit="samples",
+        optional=True,
+        equivalence="candidate",
+    )
+    checkpoint: bool = declare(
+        False,
+        "compute a layer's inner activations again in the backward instead of keeping them.",
+        switch,
+        equivalence="candidate",
+        step=True,
+    )
+    compile: bool = declare(
+        False,
+        "run the model through `torch.compile`.",
+        switch,
+        equivalence="candidate",
+        memory=False,
+        step=True,
+        panel=True,
+    )
+    no_sync: bool | None = declare(
+        None,
+        "of gradients that add up over batches, ranks exchange the last sum alone. True unless given; null where "
+        "nothing is accumulated or exchanged.",
+        switch,
+        usual=True,
+        needs=_SUMS,
+        memory=False,
+    )
+    bucket_cap_mb: float | None = declare(
+        None,
+        f"the size of the buckets that gradients are exchanged in, {BUCKET_MB:g} unless given; null for one rank, as "
+        "the next four. See `tclab.training.Exchange`.",
+        above_zero("MiB above 0"),
+        unit="MiB",
+        usual=BUCKET_MB,
+        needs=_RANKS,
+        memory=False,
+    )
+    find_unused_parameters: bool | None = declare(
+        None,
+        "DDP looks after each forward for parameters that get no gradient. False unless given.",
+        switch,
+        usual=False,
+        needs=_RANKS,
+        memory=False,
+    )
+    static_graph: bool | None = declare(
+        None,
+        "DDP may assume that every step is like the first one. False unless given.",
+        switch,
+        usual=False,
+        needs=_RANKS,
+        memory=False,
+    )
+    compression: str | None = declare(
+        None,
+        'of gradients on their way: "none" unless given, "fp16", "bf16" or "powersgd".',
+        one_of(COMPRESSIONS),
+        usual="none",
+        needs=_RANKS,
+        memory=False,
+    )
+    gather_interval: int | None = declare(
+        None,
+        "passes between the all-gathers of a loss that has them; the loss's own unless given.",
+        whole_number(1, or_none=True),
+        unit="passes",
+        optional=True,
+        needs=_RANKS,
+        memory=False,
+        step=True,
+    )
+
+    def __post_init__(self) -> None:
+        for name, declared in declarations(type(self)).items():
+            object.__setattr__(self, name, declared.kept(self, getattr(self, name)))
+        self._check_pairs()
+
+    def _check_pairs(self) -> None:
+        """Check what one field makes of another.
+
+        **Raises:** `InputError` for fields that do not go together.
+        """
+        strategy = strategy_of(self.strategy)
+        if self.collation not in strategy.collations:
+            raise unknown("collation", self.collation, strategy.collations)
+        if self.ship_edges and not strategy.can_ship_edges:
+            raise InputError(f"ship_edges is a switch of the gpu_mask strategies, {self.strategy!r} has none")
+        if self.ranks % self.machines:
+            raise InputError(f"ranks is {self.ranks}, expected as many on each of {self.machines} machines")
+        if self.mode == "empty" and self.loop == "plain":
+            raise InputError("loop is 'plain', and mode 'empty' is Lightning's; expected 'lightning' or None")
+        if self.graph == "synthetic" and self.networks is not None:
+            chosen(self.networks, list(NETWORK_SIZES))
+        self.exchange()
+
+    def exchange(self) -> Exchange | None:
+        """Return how this point's ranks exchange gradients; `None` for one rank."""
+        if self.ranks == 1:
+            return None
+        assert self.bucket_cap_mb is not None
+        assert self.compression is not None
+        return Exchange(
+            self.bucket_cap_mb,
+            bool(self.find_unused_parameters),
+            bool(self.static_graph),
+            self.compression,
+            bool(self.no_sync),
+        )
+
+    @property
+    def backend(self) -> str | None:
+        """What the ranks exchange through, "nccl" or "gloo"; `None` for one rank or the device "auto"."""
+        return None if self.ranks == 1 else {"cuda": "nccl", "cpu": "gloo"}.get(self.device)
+
+    @property
+    def network_count(self) -> float:
+        """How many networks are asked for; infinity for all that the model reads."""
+        asked = self.networks
+        return float("inf") if asked is None else len(asked) if isinstance(asked, tuple) else asked
+
+    def network_names(self) -> list[str]:
+        """Return the names of all networks of this point's graph, in order; a folder is read for them."""
+        if self.graph == "synthetic":
+            return list(NETWORK_SIZES)  # known without making it
+        return list(self._whole().networks)
+
+    @property
+    def kind(self) -> ModelKind:
+        """The model, in the size that the point asks for."""
+        return model_of(self.model).sized(hidden=self.hidden, layers=self.layers)
+
+    def skipped(self) -> str | None:
+        """Return why this point cannot be run, where it cannot be."""
+        if not self.kind.served_by(strategy_of(self.strategy)):
+            if not self.kind.reads_masked_graph:
+                return f"skipped: {self.model} reads no masked graph"
+            return f"skipped: {self.strategy} makes no masked graph, and {self.model} reads one"
+        if self.checkpoint and not self.kind.checkpoints:
+            return f"skipped: {self.model} has no activation checkpointing"
+        if self.loss not in self.kind.losses:
+            return f"skipped: {self.model} is not trained on {self.loss}"
+        for size in ("hidden", "layers"):
+            if getattr(self, size) is not None and size not in self.kind.sizes:
+                return f"skipped: {self.model} has no {size} to choose"
+        for overhead in self.overheads:
+            if overhead not in applicable_overheads(self.kind):
+                return f"skipped: {self.model} cannot take on the overhead {overhead}"
+            if self.mode in WITHOUT_MODEL:
+                return f"skipped: mode {self.mode} has no model for the overhead {overhead}"
+        if self.machines > 1 and RENDEZVOUS_FILE not in os.environ:
+            return f"not run: {self.machines} machines asked for, and this is one; executor='slurm' has more"
+        if (self.double_buffer or self.pin_memory) and device_of(self.device) != "cuda":
+            return f"skipped: {'double_buffer' if self.double_buffer else 'pin_memory'} needs cuda"
+        return None
+
+    def resolved(self) -> Point:
+        """Return this point with its device, its paths and `pin_memory` made definite.
+
+        **Raises:** `InputError` for `device="cuda"` where there is none, a folder that is not there, or networks that
+        it does not have.
+        """
+        self.check_files()
+        device = device_of(self.device)
+        definite: dict[str, Any] = {name: str(Path(value).resolve()) for name, value in self.paths().items()}
+        definite["device"] = device
+        definite["pin_memory"] = device == "cuda" if self.pin_memory is None else self.pin_memory
+        changed = {name: value for name, value in definite.items() if getattr(self, name) != value}
+        return replace(self, **changed) if changed else self
+
+    def paths(self) -> dict[str, str]:
+        """Return field → path of the files that the point is measured on; empty where all is synthetic."""
+        every = {name: getattr(self, name) for name, declared in declarations(Point).items() if declared.reads}
+        synthetic = {name: declared.synthetic for name, declared in declarations(Point).items()}
+        return {name: value for name, value in every.items() if value is not None and value not in synthetic[name]}
+
+    def check_files(self) -> None:
+        """Look whether the files that the point names are there, and hold the networks that it names.
+
+        **Raises:** `InputError` for one that is not.
+        """
+        if self.perturbations is not None and not Path(self.perturbations).is_file():
+            raise InputError(
+                f"perturbations is {self.perturbations!r}, expected a file of a screen that exists, or None"
+            )
+        if self.graph == "synthetic":
+            return
+        if not Path(self.graph).is_dir():
+            raise InputError(f"graph is {self.graph!r}, expected 'synthetic' or a folder that exists")
+        if self.networks is not None:
+            chosen(self.networks, self.network_names())
+
+    def file_stamps(self) -> dict[str, Stamp]:
+        """Return path → what tells whether the files there have changed, of those that the point is measured on."""
+        return {value: stamp_of(value) for value in self.paths().values()}
+
+    def screen(self) -> ScreenPerturbations | None:
+        """Return the samples of the point's file of perturbations, with a report of its rows; `None` for no file.
+
+        The last files are kept, each as it was when it was read.
+
+        **Raises:** `InputError` for a file that is no screen, or has no sample for the point's graph.
+        """
+        if self.perturbations is None:
+            return None
+        return _screen(self.perturbations, self._whole(), stamp_of(self.perturbations))
+
+    def samples(self, number: int, graph: CellGraph | None = None) -> Perturbations:
+        """Return so many samples to train on: synthetic ones, or those of the file in an order drawn by the seed.
+
+        A file that has fewer is gone through again.
+
+        **Arguments:**
+
+        - `number`: of samples.
+        - `graph`: whose nodes they delete; the point's own, which is made for it, unless given.
+        """
+        screen = self.screen()
+        if screen is None:
+            assert self.num_deletions is not None  # null for a file alone
+            graph = self.cell_graph() if graph is None else graph
+            return synthetic_perturbations(graph, number, deleted=self.num_deletions, seed=self.seed)
+        order = np.random.default_rng(self.seed).permutation(len(screen))
+        return screen.read(np.resize(order, number).tolist())
+
+    def deletions_a_sample(self) -> int:
+        """Return how many nodes a sample deletes; of a file's samples the usual number."""
+        screen = self.screen()
+        if screen is None:
+            return self.num_deletions or 0
+        return int(np.median(screen.deletions.ptr.diff().numpy()))
+
+    def cell_graph(self) -> CellGraph:
+        """Return the graph that this point runs on, on the CPU; the last few are kept."""
+        graph = self._whole()
+        networks = self.networks
+        if networks is None:
+            networks = tuple(self.kind.default_networks(list(graph.networks)))
+        graph = _variant(graph, networks, self.variant)
+        return graph.without_metabolism() if self.metabolism == "off" else graph
+
+    def _whole(self) -> CellGraph:
+        return _whole_graph(self.graph, self.scale, self.seed, self.self_loops, self.file_stamps().get(self.graph))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return every field as JSON can hold it."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(fields: dict[str, Any]) -> Point:
+        """Return the point of `to_dict`'s fields."""
+        read: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items()}
+        return Point(**read)
+
+
+@lru_cache(maxsize=4)
+def _whole_graph(graph: str, scale: float | None, seed: int, self_loops: bool, stamp: object) -> CellGraph:
+    if graph == "synthetic":
+        assert scale is not None  # checked by Point
+        return CellGraph.synthetic(scale, seed, self_loops=self_loops)
+    whole = CellGraph.from_folder(graph)
+    return whole.with_self_loops() if self_loops else whole
+
+
+@lru_cache(maxsize=2)
+def _screen(path: str, graph: CellGraph, stamp: object) -> ScreenPerturbations:
+    from tclab.readers import read_perturbations  # only a point with a file needs the readers
+
+    return read_perturbations(path, graph)
+
+
+@lru_cache(maxsize=4)
+def _variant(graph: CellGraph, networks: int | tuple[str, ...], variant: str) -> CellGraph:
+    """Return a variant of some of a graph's networks; cached, with the lookups of a merged network."""
+    return variant_of(graph.select(networks), variant)
+
+
+Stamp = tuple[tuple[str, int, int], ...]
+
+
+def stamp_of(place: str) -> Stamp:
+    """Return name, size and time of a file, or of every file in a folder."""
+    root = Path(place)
+    files = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
+    return tuple((str(f.relative_to(root)), f.stat().st_size, f.stat().st_mtime_ns) for f in files)
+
+
+def _refusing_unknown_fields(make: Callable[..., None]) -> Callable[..., None]:
+    """Return a constructor that names the nearest field for a keyword that is none."""
+
+    @wraps(make)
+    def checked_make(self: Point, *given: Any, **named: Any) -> None:
+        for name in named:
+            if name not in declarations(Point):
+                raise unknown("field of a point", name, declarations(Point))
+        make(self, *given, **named)
+
+    return checked_make
+
+
+Point.__init__ = _refusing_unknown_fields(Point.__init__)  # type: ignore[method-assign]
+# the fields with their defaults and units, for whoever asks for help on `Point`
+Point.__doc__ = f"""{Point.__doc__}
+    **Arguments:**
+
+{indent(arguments_text(Point), "    ")}
+
+    **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
+    """

@@ -1,0 +1,74 @@
+"""The executor that runs a sweep's points one after the other on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+import pyarrow as pa
+
+from tclab.errors import InputError
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.execution._executor import Progress, SweepOptions, failed_or_oom
+from tclab.sweeps.execution._run import point_rows
+from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._rows import not_measured
+
+
+class LocalExecutor:
+    """Runs points one after the other in warm worker processes of this machine; an `Executor`.
+
+    **Arguments:**
+
+    - `budget_seconds`: start no point after so long; see `tclab.sweep`.
+    - `refusal`: returns why a point is not to be run, or `None`; asked before each that would be.
+    """
+
+    def __init__(
+        self, *, budget_seconds: float | None = None, refusal: Callable[[Point], str | None] | None = None
+    ) -> None:
+        if budget_seconds is not None and not budget_seconds > 0:
+            raise InputError(f"budget_seconds is {budget_seconds!r}, expected a number above 0, or None for no limit")
+        self._budget_seconds = budget_seconds
+        self._refusal = refusal
+
+    def run(self, points: list[Point], options: SweepOptions) -> list[pa.Table]:
+        """Return the rows of each point: those that are kept, and of the others those that they are run for."""
+        results = Results(options.results)
+        begin, any_run = monotonic(), False
+        tables: list[pa.Table] = []
+        for done, point in enumerate(points, start=1):
+            if options.stopped:
+                tables.append(not_measured(point, "not run: stopped"))
+                continue
+            rows = results.read(point)
+            kept = rows is not None and not (options.retry and failed_or_oom(rows))
+            if not kept:
+                if self._budget_seconds is not None and monotonic() - begin > self._budget_seconds:
+                    spent = f"the budget of {self._budget_seconds:g} s was spent"
+                    tables.append(not_measured(point, f"not run: {spent}"))
+                    continue
+                refusal = self._refusal(point) if self._refusal is not None and not point.skipped() else None
+                if refusal is not None:
+                    tables.append(not_measured(point, f"not run: {refusal}"))
+                    options.report(Progress(done, len(points), point, tables[-1], kept=False))
+                    continue
+                starts_ranks = not any_run and point.ranks > 1
+                any_run = True
+                rows = point_rows(
+                    point,
+                    fresh=options.fresh,
+                    memory_bytes=options.memory_bytes,
+                    hang_seconds=options.hang_seconds,
+                )
+                if options.stopped and failed_or_oom(rows):  # the stop killed its worker
+                    tables.append(not_measured(point, "not run: stopped"))
+                    continue
+                if starts_ranks:  # which is not what the budget is for
+                    begin = monotonic()
+                if not rows["status"][0].as_py().startswith("not run"):
+                    results.write(point, rows)
+            assert rows is not None
+            tables.append(rows)
+            options.report(Progress(done, len(points), point, rows, kept))
+        return tables

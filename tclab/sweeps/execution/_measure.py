@@ -1,0 +1,222 @@
+"""What a process that runs points does with one of them: the equivalence check, then the clock."""
+
+from __future__ import annotations
+
+import gc
+import json
+from functools import lru_cache
+from itertools import repeat
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from tclab.masking import get as strategy_of
+from tclab.sweeps.config._fields import declarations
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.execution._rank import RankContext
+from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks, timelines
+from tclab.sweeps.execution._setup import setup
+from tclab.sweeps.store._rows import columns_of
+from tclab.timing import Ledger, PeakMemory, conditions, syncs
+from tclab.timing._host_syncs import OperationCounts, Syncs
+from tclab.training import (
+    OVERHEADS,
+    EquivalenceReference,
+    EquivalenceResult,
+    LoadedBatch,
+    Numerics,
+    Step,
+    equivalence_reference,
+)
+from tclab.training._overheads import inexact_overheads
+from tclab.training._step import WITHOUT_MODEL
+
+
+@lru_cache(maxsize=8)
+def _reference(point: Point, stamp: object) -> EquivalenceReference:
+    return equivalence_reference(
+        point.kind,
+        point.cell_graph().to(point.device),
+        metabolism=point.metabolism,
+        seed=point.seed,
+        overheads=point.overheads,
+    )
+
+
+@lru_cache(maxsize=256)
+def _compared(point: Point, strategy: str, collation: str, numerics: Numerics, stamp: object) -> EquivalenceResult:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # its tensors are small: threads would wait for one another longer than they work
+    try:
+        return _reference(point, stamp).compare(strategy, collation, numerics=numerics)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def equivalence_of(point: Point) -> EquivalenceResult:
+    """Return how far the point's strategy is from `subgraph`; found once for points that differ in size alone.
+
+    It is tried in fp64 and fp32, and as the point runs it: in its dtype, compiled, with checkpoints, in slices.
+    """
+    of_the_loop = {name for name, overhead in OVERHEADS.items() if overhead.of_the_loop}
+    decides = {
+        name: getattr(point, name)
+        for name, declared in declarations(Point).items()
+        if declared.equivalence == "reference"
+    }
+    decides["overheads"] = tuple(name for name in point.overheads if name not in of_the_loop)
+    numerics = Numerics(point.dtype, point.compile, point.checkpoint, slices=point.micro_batch is not None)
+    numerics = Numerics() if numerics.plain else numerics
+    return _compared(Point(**decides), point.strategy, point.collation, numerics, tuple(point.file_stamps().items()))
+
+
+def _run(point: Point, context: RankContext | None) -> RankMeasurement:
+    """Warm up, count what one step asks of the device, then time `steps` steps."""
+    cuda = point.device == "cuda"
+    fixed = point.mode == "fixed_batch"
+    number = (1 if fixed else point.warmup + 1 + point.steps) * point.batch_size
+    with setup(point, number, context) as here:
+        exchanges = here.step.communication
+        batches = here.batches()
+        try:
+            begin = perf_counter()
+            first = next(batches)  # one more than `warmup`: the cold start
+            here.run([first], steps=1)
+            if cuda:
+                torch.cuda.synchronize()
+            cold = perf_counter() - begin
+            found = _audited(here.step, first)
+            batch_bytes, edge_bytes = first.batch.bytes, first.batch.edge_bytes
+            given = repeat(first) if fixed else batches
+            del first  # or it would lie beside every later batch
+            # before the warm-up: workers make batches ahead meanwhile, which the first timed steps would find ready
+            before = conditions()
+            gc.collect()
+            if point.warmup:
+                here.run(given, steps=point.warmup)
+            with PeakMemory(cuda=cuda) as memory, Ledger(cuda=cuda) as ledger:
+                if exchanges is not None:
+                    exchanges.watch(ledger)
+                if context is not None:
+                    context.barrier()  # else the first step waits for whoever comes last
+                here.run(given, steps=point.steps, ledger=ledger)
+            if exchanges is not None:
+                exchanges.finish()
+        finally:
+            del batches  # ends the workers
+    frame = None if exchanges is None else exchanges.frame()
+    exchanged = None if frame is None or frame.empty else {str(name): frame[name].tolist() for name in frame}
+    late = exchanges.late[context.rank] if exchanges is not None and context is not None else None
+    return RankMeasurement(
+        timelines=timelines(ledger, cuda, exchanged),
+        exchanged=exchanged,
+        late=late,
+        demands=_demands(found),
+        accounted=ledger.accounted,
+        first_step_seconds=cold,
+        batch_bytes=batch_bytes,
+        edge_bytes=edge_bytes,
+        peak_bytes=memory.bytes,
+        conditions=[before, conditions()],
+    )
+
+
+def _audited(step: Step, loaded: LoadedBatch) -> Syncs | None:
+    """Return what a step asks of the device, stage by stage. Missing where there is no model."""
+    if step.mode in WITHOUT_MODEL:
+        return None
+    with Ledger(cuda=False) as ledger, syncs(ledger) as found, ledger.step():
+        step(loaded.batch, stage=ledger.stage)
+    return found
+
+
+def _demands(found: Syncs | None) -> dict[str, dict[str, int]]:
+    """Return stage → its columns; the stage `step` is the sum over all of them."""
+    if found is None:
+        return {}
+    total = OperationCounts()
+    made = {}
+    for stage, demand in found.stages.items():
+        # AdamW's own counters live on the host, and are no waits
+        waits = 0 if stage == "optimizer" else demand.syncs
+        made[stage] = {
+            "host_syncs": waits,
+            "kernels": demand.kernels,
+            "allocations": demand.allocations,
+            "allocated_bytes": demand.allocated_bytes,
+        }
+        total.syncs += waits
+        total.kernels += demand.kernels
+        total.allocations += demand.allocations
+        total.allocated_bytes += demand.allocated_bytes
+    whole = {
+        "host_syncs": total.syncs,
+        "kernels": total.kernels,
+        "allocations": total.allocations,
+        "allocated_bytes": total.allocated_bytes,
+    }
+    return {**made, "step": whole}
+
+
+def _equivalence_columns(point: Point, exact: bool) -> dict[str, Any]:
+    """Return the columns of the equivalence check."""
+    found = equivalence_of(point)
+    return {
+        "equivalence": ("passed" if found.passed else "failed") if exact else "inexact",
+        "equivalence_fp64_error": found.fp64_error,
+        "equivalence_fp32_ratio": found.fp32_ratio,
+        "equivalence_nodes": found.nodes,
+        "equivalence_edges": found.edges,
+    }
+
+
+def _samples_read(point: Point) -> dict[str, Any]:
+    """Return the columns that say what was read of the point's file of perturbations; none for synthetic samples."""
+    screen = point.screen()
+    if screen is None:
+        return {}
+    report = screen.report
+    return {
+        "file_samples": len(screen),
+        "file_rows_left_out": report.rows - report.kept,
+        "unknown_genes": report.unknown,
+        "samples_report": str(report),
+    }
+
+
+def measure(point: Point, context: RankContext | None = None) -> list[dict[str, Any]]:
+    """Return the rows of a resolved point: its stages, or one row that says why there are none.
+
+    **Arguments:**
+
+    - `context`: this rank among those that run the point, all of which return the rows of all.
+    """
+    graph = point.cell_graph()
+    exact = strategy_of(point.strategy).exact and not inexact_overheads(point.overheads)
+    every: dict[str, Any] = {
+        **columns_of(point),
+        "networks": len(graph.networks),
+        "network_names": ",".join(graph.networks),
+        "edges": graph.num_edges,
+        "nodes": graph.num_nodes[graph.deleted_type],
+        "exact": exact,
+        **_samples_read(point),
+    }
+    if point.mode not in WITHOUT_MODEL:
+        if context is None:
+            every |= _equivalence_columns(point, exact)
+        else:  # once, not by ranks that would share the cores
+            every |= json.loads(context.broadcast(lambda: json.dumps(_equivalence_columns(point, exact))))
+        if every["equivalence"] == "failed":
+            return [{**every, "stage": "step", "status": "wrong"}]
+    if point.device == "cuda":
+        torch.cuda.empty_cache()
+    if point.compile:
+        torch.compiler.reset()  # what earlier points compiled counts against what this one may
+    seen = _run(point, context)
+    if point.device == "cuda":  # this process waits for its next point, and another may need the memory meanwhile
+        gc.collect()
+        torch.cuda.empty_cache()
+    ranks = [seen] if context is None else [RankMeasurement.read(text) for text in context.all_gather(seen.text())]
+    return rows_of_ranks(point, every, ranks)

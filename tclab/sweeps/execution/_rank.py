@@ -1,0 +1,218 @@
+"""One of the ranks that run a point together, which torchrun started.
+
+Rank 0 reads a request a line from standard input, as a single worker does, and hands it to the others. What ranks
+send to the parent has their `rank`: each its `pid` at once, then the number of stages that it `entered` and which one
+it is `at`, and how it `failed`; rank 0 the `rows_file` with the rows.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import select
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import distributed
+
+from tclab._child_process import ParentPipe
+from tclab.sweeps.execution._request import rows_of_request, status_of_error
+from tclab.timing import Ledger, NullLedger
+
+# Parts of the messages of errors that another rank's end causes: the failure is not this rank's.
+_ERRORS_OF_A_PEER = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "broken pipe",
+    "timed out",
+    "timeout",
+    "nccl",
+    "gloo",
+    "tcpstore",
+)
+_FOREVER = timedelta(days=30)  # the parent watches over the ranks, and ends those that wait in vain
+
+
+class RankContext:
+    """One rank among those that run a point together, and the texts that they exchange through torchrun's store.
+
+    Every method that waits must be called by all of them.
+
+    **Arguments:**
+
+    - `store`: torchrun's, which all ranks reach.
+    - `rank`, `ranks`: which one, of how many. `local_rank`: on its own node.
+    """
+
+    def __init__(self, store: Any, rank: int, ranks: int) -> None:
+        self._store = store
+        self.rank = rank
+        self.ranks = ranks
+        self.local_rank = int(os.environ.get("LOCAL_RANK", rank))
+        self.entered = 0  # stages so far, for the parent that watches over the ranks
+        self.stage = "setting up"
+        self._texts = 0
+
+    def _key(self, rank: int) -> str:
+        return f"text/{self._texts}/{rank}"
+
+    def _read(self, rank: int) -> str:
+        self._store.wait([self._key(rank)], _FOREVER)
+        text: bytes = self._store.get(self._key(rank))
+        return text.decode()
+
+    def broadcast(self, text: Callable[[], str]) -> str:
+        """Return on every rank the text that rank 0 makes; `text` is called there alone."""
+        self._texts += 1
+        if self.rank == 0:
+            self._store.set(self._key(0), text())
+        return self._read(0)
+
+    def all_gather(self, text: str) -> list[str]:
+        """Return the texts of all ranks, in their order, once all have called this."""
+        self._texts += 1
+        self._store.set(self._key(self.rank), text)
+        return [self._read(rank) for rank in range(self.ranks)]
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self.all_gather("")
+
+    def watched(self, ledger: Ledger | NullLedger | None) -> Any:
+        """Return a ledger's two methods as a loop calls them, which note every stage that this rank enters."""
+        return _WatchedLedger(self, NullLedger() if ledger is None else ledger)
+
+    def enter(self, stage: str) -> None:
+        """Note the stage that this rank is at."""
+        self.stage = stage
+        self.entered += 1
+
+
+class _WatchedLedger:
+    def __init__(self, context: RankContext, ledger: Ledger | NullLedger) -> None:
+        self._context = context
+        self._ledger = ledger
+
+    def steps(self, batches: Iterable[Any]) -> Iterator[Any]:
+        return self._ledger.steps(batches)
+
+    def stage(self, name: str) -> AbstractContextManager[Any]:
+        self._context.enter(name)
+        return self._ledger.stage(name)
+
+
+class RankReporter:
+    """The messages of this rank to the parent, which all ranks send through one pipe."""
+
+    def __init__(self, parent: ParentPipe) -> None:
+        self._parent = parent
+        self._rank = int(os.environ["RANK"])
+
+    def send(self, **fields: Any) -> None:
+        """Send a message that names this rank."""
+        self._parent.send(rank=self._rank, **fields)
+
+    def send_rows(self, rows: list[dict[str, Any]]) -> None:
+        """Send the rows, in a file: they are too long for a line that others might write into."""
+        with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
+            json.dump(rows, file)
+        self.send(rows_file=file.name)
+
+    def follow(self, context: RankContext) -> None:
+        """Send once a second which stage this rank is at, where that has changed."""
+
+        def watch() -> None:
+            before = -1
+            while True:
+                if context.entered != before:
+                    before = context.entered
+                    self.send(entered=before, at=context.stage)
+                time.sleep(1.0)
+
+        threading.Thread(target=watch, daemon=True).start()
+
+
+def serve_as_rank(parent: ParentPipe) -> None:
+    """Serve points with the other ranks until standard input ends, or an empty line comes."""
+    reporter = RankReporter(parent)
+    reporter.send(pid=os.getpid())
+    _end_with_input()
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # writes where a rank that hangs is at
+    context: RankContext | None = None
+    store, number = _connect_to_store(), 0
+    while text := _next_request(number, store):
+        number += 1
+        request = json.loads(text)
+        try:
+            if context is None:
+                context = _join(request["point"]["device"], store)
+                reporter.follow(context)
+            context.entered, context.stage = 0, "setting up"
+            rows = rows_of_request(request, context)
+        except BaseException as error:
+            traceback.print_exc()
+            reporter.send(failed=status_of_error(error)[:1000], peer=_caused_by_a_peer(error))
+            os._exit(1)  # what the others are at cannot be taken up again
+        if context.rank == 0:
+            reporter.send_rows(rows)
+    if context is not None:
+        distributed.destroy_process_group()
+
+
+def _join(device: str, store: Any) -> RankContext:
+    """Join the other ranks in a process group for a device: gloo, and NCCL on CUDA."""
+    context = RankContext(store, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    options: dict[str, Any] = {"backend": "gloo"}
+    if device == "cuda":
+        torch.cuda.set_device(context.local_rank)
+        options = {"backend": "cpu:gloo,cuda:nccl", "device_id": torch.device("cuda", context.local_rank)}
+    # the parent finds a rank that hangs; a collective's own limit would name those that wait for it
+    distributed.init_process_group(timeout=timedelta(days=1), **options)
+    return context
+
+
+def _next_request(number: int, store: Any) -> str:
+    """Return the next request on every rank; empty when no more come."""
+    if os.environ["RANK"] == "0":
+        text = sys.stdin.readline().strip()
+        store.set(f"request/{number}", text)
+        return text
+    store.wait([f"request/{number}"], _FOREVER)
+    request: bytes = store.get(f"request/{number}")
+    return request.decode()
+
+
+def _end_with_input() -> None:
+    """End this rank when the parent has ended: standard input is a pipe that all ranks have, and rank 0 reads."""
+    poll = select.poll()
+    poll.register(0, 0)  # reports that the other end is closed, and nothing else
+
+    def watch() -> None:
+        while not poll.poll(500):
+            pass
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _caused_by_a_peer(error: BaseException) -> bool:
+    words = str(error).lower()
+    known = getattr(distributed, "DistError", ())
+    return isinstance(error, known) or (isinstance(error, RuntimeError) and any(w in words for w in _ERRORS_OF_A_PEER))
+
+
+def _connect_to_store() -> Any:
+    """Return a second connection to torchrun's store: one that waits would hold up the process group."""
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return distributed.TCPStore(*where, is_master=False, timeout=timedelta(minutes=5))  # type: ignore[attr-defined]

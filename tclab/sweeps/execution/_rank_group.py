@@ -1,0 +1,326 @@
+"""A set of ranks that torchrun starts, as one worker to ask: a request in, rows or the reason of a failure out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tclab._child_process import ChildProcess
+from tclab.errors import InputError
+from tclab.sweeps.execution._request import WORKER
+from tclab.timing._environment import usable_cores
+
+HANG_SECONDS = 300.0  # without any rank entering a stage, until one is said to hang
+_OTHERS_SECONDS = 3.0  # after the first failure, for the others to report theirs
+_LOOK_SECONDS = 0.2
+_ENDED_BY_TORCHRUN = (-signal.SIGTERM, -signal.SIGABRT)  # how torchrun ends the others, and NCCL those that wait
+_LAUNCHER = Path(__file__).with_name("_rank_launcher.py")
+
+
+@dataclass
+class RankReport:
+    """What a rank has reported since it was last asked.
+
+    **Arguments:**
+
+    - `pid`: its process.
+    - `entered`, `at`: how many stages it has entered, and the last of them.
+    - `failed`: its status, where it raised an error; `peer`: because another rank had ended.
+    """
+
+    pid: int | None = None
+    entered: int = 0
+    at: str = "starting"
+    failed: str | None = None
+    peer: bool = False
+
+
+class RankGroup:
+    """Ranks under torchrun, in a session of their own, kept for as long as they are asked; a `Worker`.
+
+    **Arguments:**
+
+    - `ranks`: on this node.
+    - `environment`: of the ranks, whole.
+    - `nodes`, `node`, `endpoint`: see `command`. Only node 0 is asked; the others `wait`.
+    """
+
+    def __init__(
+        self,
+        ranks: int,
+        environment: dict[str, str],
+        *,
+        nodes: int = 1,
+        node: int = 0,
+        endpoint: str | None = None,
+    ) -> None:
+        self.ranks = ranks
+        self.nodes = nodes
+        self.has_read: dict[str, Any] = {}
+        self.own_fault = False  # the failure began with a rank here, not on another machine
+        self._reports = {node * ranks + place: RankReport() for place in range(ranks)}
+        self._exit_codes: dict[int, int] = {}  # of ranks that failed, from torchrun
+        self._killed = False
+        # for all that ranks keep on disk: one that is killed cannot clear up
+        self.folder = Path(tempfile.mkdtemp(prefix="tclab-ranks-"))
+        loopback = {"GLOO_SOCKET_IFNAME": "lo"} if nodes == 1 and Path("/sys/class/net/lo").exists() else {}
+        self._torchrun = ChildProcess(
+            command(ranks, nodes=nodes, node=node, endpoint=endpoint, logs=self.folder / "logs"),
+            {
+                **loopback,
+                **environment,
+                "OMP_NUM_THREADS": str(threads_of(ranks)),
+                "TMPDIR": str(self.folder),
+                "TORCH_CPP_LOG_LEVEL": environment.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
+            },
+        )
+
+    # ---- asking
+
+    def ask(self, request: dict[str, Any], *, hang_seconds: float = HANG_SECONDS) -> list[dict[str, Any]] | str:
+        """Return the rows of a request, or what became of the ranks; then they have ended.
+
+        A rank that is killed, or raises an error, is named within about 5 seconds; one that hangs, when no rank has
+        entered a stage for `hang_seconds`, or `HANG_SECONDS` where that is longer until all have entered their first.
+        """
+        for report in self._reports.values():
+            report.entered = 0
+        self._torchrun.send(request)
+        moved = time.monotonic()
+        failed_at: float | None = None
+        while True:
+            messages = self._torchrun.receive(_LOOK_SECONDS)
+            for message in messages or []:
+                if "rows_file" in message:
+                    file = Path(message["rows_file"])
+                    rows: list[dict[str, Any]] = json.loads(file.read_text())
+                    file.unlink()
+                    return rows
+                moved = time.monotonic()
+                self._take(message)
+            now = time.monotonic()
+            if failed_at is None and any(report.failed for report in self._reports.values()):
+                failed_at = now
+            if messages is None or (failed_at is not None and now - failed_at > _OTHERS_SECONDS):
+                self._end()
+                return self._reason()
+            started = all(report.entered for report in self._reports.values())
+            if now - moved > (hang_seconds if started else max(hang_seconds, HANG_SECONDS)):
+                reason = self._hanging(hang_seconds)
+                self._end()
+                return reason
+
+    def _take(self, message: dict[str, Any]) -> None:
+        """Take up a message of a rank, or of torchrun."""
+        if "exit_codes" in message:
+            self._exit_codes |= {int(rank): code for rank, code in message["exit_codes"].items()}
+        if "rank" in message:
+            report = self._reports.setdefault(message["rank"], RankReport())
+            for name in ("pid", "entered", "at", "failed", "peer"):
+                if name in message:
+                    setattr(report, name, message[name])
+
+    # ---- what became of them
+
+    def _reason(self) -> str:
+        """Return which rank's failure it was, and its last line: others fail because of it, and report it sooner."""
+        if self._killed:
+            self.own_fault = True
+            return "failed: killed by SIGKILL"
+        for rank, report in self._reports.items():
+            if report.failed is not None and not report.peer:
+                self.own_fault = True
+                return self._named(rank, report.failed)
+        silent = [rank for rank, report in self._reports.items() if report.failed is None]
+        # killed ones first, and those that torchrun ended last
+        for rank, code in sorted(
+            self._exit_codes.items(), key=lambda pair: (pair[1] >= 0, pair[1] in _ENDED_BY_TORCHRUN)
+        ):
+            if rank in silent:
+                self.own_fault = code not in _ENDED_BY_TORCHRUN
+                how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+                return f"failed: rank {rank} {how}{self._last_line(rank)}"
+        failed = [rank for rank, report in self._reports.items() if report.failed is not None]
+        if failed and len(silent) == 1:
+            return f"failed: rank {silent[0]} is gone{self._last_line(silent[0])}"
+        if failed:
+            return self._named(failed[0], str(self._reports[failed[0]].failed))
+        return f"failed: torchrun ended: {self._torchrun.last_error_line}"
+
+    def _named(self, rank: int, status: str) -> str:
+        if status == "oom":
+            return f"failed: rank {rank} ran out of memory{self._last_line(rank)}"
+        if status.startswith("skipped"):
+            return status
+        return f"failed: rank {rank}: {status.removeprefix('failed: ')}"
+
+    def _hanging(self, seconds: float) -> str:
+        """Return which rank hangs, the one that has entered the fewest stages, and where in its code it is."""
+        least = min(report.entered for report in self._reports.values())
+        behind = [rank for rank, report in self._reports.items() if report.entered == least]
+        words = f"no rank moved for {seconds:g} s"
+        if len(behind) == len(self._reports) and self.ranks * self.nodes > 1:
+            which = "which one is not known" if self.nodes == 1 else "one here or one on another machine"
+            here = "" if self.nodes == 1 else " here"
+            return f"failed: a rank hung, {which}: {words}, and all{here} were at {self._reports[behind[0]].at}"
+        self.own_fault = True
+        rank, report = behind[0], self._reports[behind[0]]
+        if report.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(report.pid, signal.SIGUSR1)  # it writes down where it is
+            time.sleep(0.3)
+        frames = re.findall(r'File "([^"]+)", line (\d+) in (\w+)', self._stderr(rank))
+        shown = [frame for frame in frames if "site-packages" not in frame[0]] or frames
+        where = f" ({Path(shown[0][0]).name}, line {shown[0][1]}, in {shown[0][2]})" if shown else ""
+        return f"failed: rank {rank} hung: {words}, and it was at {report.at}{where}"
+
+    def _stderr(self, rank: int) -> str:
+        place = rank % self.ranks
+        files = sorted(self.folder.glob(f"logs/*/attempt_0/{place}/stderr.log"))
+        return files[-1].read_text(errors="replace") if files else ""
+
+    def _last_line(self, rank: int) -> str:
+        lines = self._stderr(rank).strip().splitlines()
+        return f"; its last words: {lines[-1].strip()[:300]}" if lines else ""
+
+    # ---- ending
+
+    @property
+    def alive(self) -> bool:
+        """Whether torchrun runs."""
+        return self._torchrun.alive
+
+    @property
+    def pids(self) -> list[int]:
+        """The numbers of torchrun's process and of those ranks that have reported theirs."""
+        return [self._torchrun.pid, *(report.pid for report in self._reports.values() if report.pid)]
+
+    @property
+    def started(self) -> bool:
+        """Whether every rank has entered a stage of the point that was asked for last."""
+        return all(report.entered for report in self._reports.values())
+
+    def wait(self) -> str | None:
+        """Wait until the ranks of this node have ended; return what became of them where they failed."""
+        while (messages := self._torchrun.receive(_LOOK_SECONDS)) is not None:
+            for message in messages:
+                self._take(message)
+        if not self._torchrun.wait():
+            return None
+        self._end()
+        return self._reason()
+
+    def finish(self, seconds: float = 30.0) -> None:
+        """Let the ranks of all nodes end, as no request follows, and wait until those here have; then `close`."""
+        self._torchrun.send(None)
+        self._torchrun.wait(seconds)
+        self.close()
+
+    def kill(self) -> None:
+        """End torchrun, the ranks and their workers at once; who asks them learns so."""
+        self._killed = True
+        self._kill()
+
+    def _kill(self) -> None:
+        pids = {report.pid for report in self._reports.values() if report.pid}
+        if self._torchrun.alive:
+            with suppress(ProcessLookupError):
+                os.kill(self._torchrun.pid, signal.SIGSTOP)  # it starts no other rank now
+            pids |= _children(self._torchrun.pid)
+        for pid in [self._torchrun.pid, *pids]:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+
+    def _end(self) -> None:
+        """Let torchrun report which ranks it saw fail, then end what is left."""
+        self._torchrun.wait(_OTHERS_SECONDS)
+        self._take_rest()
+        self._kill()
+        self._torchrun.wait()
+
+    def _take_rest(self) -> None:
+        """Take up the messages that have arrived."""
+        while messages := self._torchrun.receive(0.0):
+            for message in messages:
+                self._take(message)
+
+    def close(self) -> None:
+        """End everything, and remove what the ranks kept."""
+        if self._torchrun.closed:
+            return
+        self._take_rest()
+        self._kill()
+        self._torchrun.wait()
+        self._torchrun.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _children(pid: int) -> set[int]:
+    """Return a process's children, where the system tells: ranks that have not yet sent their number."""
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found |= set(map(int, task.read_text().split()))
+    return found
+
+
+def command(
+    ranks: int,
+    *,
+    nodes: int = 1,
+    node: int = 0,
+    endpoint: str | None = None,
+    logs: str | Path | None = None,
+    module: str = WORKER,
+    arguments: Sequence[str] = ("rank",),
+) -> list[str]:
+    """Return the command that starts ranks on this machine, alone or as one of several.
+
+    torchrun gives each rank its number, and ends all of them when one has failed. Rank 0 is on node 0: it reads
+    requests from standard input and answers on standard output.
+
+    **Arguments:**
+
+    - `ranks`: on each node.
+    - `nodes`, `node`: how many, and which of them this one is, from 0 up.
+    - `endpoint`: "host:port" of node 0, the same on all; one node by itself finds a free port.
+    - `logs`: a folder for each rank's standard error, which is this process's own unless given.
+    - `module`, `arguments`: what each rank runs.
+
+    **Raises:** `InputError` for several nodes without an endpoint, or a node that cannot be.
+    """
+    line = [sys.executable, "-P", str(_LAUNCHER), f"--nproc-per-node={ranks}", "--max-restarts=0"]
+    if nodes == 1:
+        line.append("--standalone")
+    else:
+        host, _, port = (endpoint or "").rpartition(":")
+        if not host or not port.isdigit():
+            raise InputError(f"endpoint is {endpoint!r}, expected 'host:port' of node 0, where {nodes} nodes meet")
+        if not 0 <= node < nodes:
+            raise InputError(f"node is {node!r}, expected 0 to {nodes - 1}")
+        # rendezvous by number, not by arrival: rank 0 must be where the requests are
+        line += [f"--nnodes={nodes}", f"--node-rank={node}", f"--master-addr={host}", f"--master-port={port}"]
+    if logs is not None:
+        line += [f"--log-dir={logs}", "--redirects=2"]
+    return [*line, "-m", module, *arguments]
+
+
+def threads_of(ranks: int) -> int:
+    """Return how many threads each of some ranks on this machine gets, so that they share its cores.
+
+    `OMP_NUM_THREADS` of this process is the most that a rank gets.
+    """
+    share = max(1, (usable_cores() or 1) // ranks)
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(share, int(limit)) if limit.isdigit() and int(limit) else share

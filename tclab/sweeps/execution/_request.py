@@ -1,0 +1,111 @@
+"""The request for a point's rows that goes to another process, and its answer there."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from tclab._version import __version__
+from tclab.errors import InputError
+from tclab.message_passing import NeedsEdgesError
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.store._code_fingerprint import files_of, import_own, imports_of
+from tclab.sweeps.store._rows import columns_of
+from tclab.timing import environment
+
+WORKER = "tclab.sweeps.execution._worker"  # the module that answers requests; see there
+MEMORY_LIMIT = "TCLAB_MEMORY_BYTES"  # the variable that limits the memory of its process
+MEASURE = "tclab.sweeps.execution._measure:measure"
+# What torch says when there is no memory left on the CPU, where it raises no exception of its own.
+_OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "out of memory",
+    "bad_alloc",
+    "mdb_map_full",
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a worker is asked for.
+
+    **Arguments:**
+
+    - `point`: resolved.
+    - `message`: what is sent to the worker, as JSON can hold it.
+    - `files`: file or folder of the user that the point reads → its state now.
+    """
+
+    point: Point
+    message: dict[str, Any]
+    files: dict[str, Any]
+
+
+def request_of(point: Point, task: str = MEASURE, **arguments: Any) -> Request | str:
+    """Return the request for a point's rows, or why the point cannot be run.
+
+    **Arguments:**
+
+    - `task`: "module:function" that returns the rows of the point.
+    - `arguments`: of that function, after the point.
+
+    **Raises:** `InputError` as `Point.resolved`, and for a strategy or model that no other process could import.
+    """
+    reason = point.skipped()
+    if reason is not None:
+        return reason
+    point = point.resolved()
+    imports, files = imports_of(point), files_of(point)
+    return Request(point, {"point": point.to_dict(), **imports, "task": task, "arguments": arguments}, files)
+
+
+def rows_of_request(message: dict[str, Any], context: object = None) -> list[dict[str, Any]]:
+    """Run the task of a request in this process and return its rows, with where and when it ran.
+
+    A point of one rank that raises an error has one row, with its status.
+
+    **Arguments:**
+
+    - `message`: the request's.
+    - `context`: this process among the ranks that run the point; `None` for a point of one rank.
+
+    **Raises:** what the task raises, of a point of several ranks.
+    """
+    import_own(message["modules"], message["path"])
+    point = Point.from_dict(message["point"])
+    stamp = {
+        **environment(),
+        "tclab": __version__,
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    try:
+        module, function = message["task"].split(":")
+        arguments = message["arguments"] if context is None else {**message["arguments"], "context": context}
+        rows = getattr(import_module(module), function)(point, **arguments)
+    except Exception as error:
+        if context is not None:
+            raise
+        traceback.print_exc()
+        rows = [{**columns_of(point), "stage": "step", "status": status_of_error(error)}]
+    return [{**row, **stamp} for row in rows]
+
+
+def status_of_error(error: BaseException) -> str:
+    """Return the status of a point that raised an error: "oom", "skipped: …" or "failed: …"."""
+    text = str(error).strip().splitlines()
+    first = text[0] if text else ""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
+        words in str(error).lower() for words in _OUT_OF_MEMORY
+    ):
+        return "oom"
+    if isinstance(error, NeedsEdgesError):
+        return "skipped: needs edges"
+    if isinstance(error, InputError):  # its message is a sentence for the user
+        return f"failed: {first}"
+    return f"failed: {type(error).__name__}: {first}"

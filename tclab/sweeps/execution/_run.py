@@ -1,0 +1,59 @@
+"""Running one point on this machine."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pyarrow as pa
+
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.execution._machines import run_on_machines
+from tclab.sweeps.execution._rank_group import HANG_SECONDS
+from tclab.sweeps.execution._request import Request, request_of
+from tclab.sweeps.execution._worker_pool import Answer, pool
+from tclab.sweeps.store._rows import frame, not_measured, table
+
+
+def run(
+    point: Point, *, fresh: bool = False, memory_bytes: int | None = None, hang_seconds: float = HANG_SECONDS
+) -> pd.DataFrame:
+    """Run one point in a worker process, or its ranks in one each, and return its rows, one for each stage.
+
+    The equivalence check comes first: a strategy that does not compute what `subgraph` computes has one row,
+    `wrong`, and no time. A point that cannot be run, runs out of memory or crashes has one row that says so in
+    `status`.
+
+    **Arguments:**
+
+    - `point`: what is run; a device "auto" is resolved here.
+    - `fresh`: in a process of its own, so that nothing is carried over from earlier points; otherwise the worker is
+      kept warm for the next point.
+    - `memory_bytes`: refuse to let the worker's memory, or that of each rank, grow past this (Linux).
+    - `hang_seconds`: of several ranks, how long none may enter a stage until one is said to hang.
+
+    **Raises:** `InputError` for `device="cuda"` where there is none, or a strategy that no worker could import.
+    """
+    return frame(point_rows(point, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds))
+
+
+def point_rows(
+    point: Point, *, fresh: bool = False, memory_bytes: int | None = None, hang_seconds: float = HANG_SECONDS
+) -> pa.Table:
+    """Return the rows of one point as an arrow table; see `run`."""
+    request = request_of(point)
+    if isinstance(request, str):
+        return not_measured(point, request)
+    answer = answer_of(request, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
+    return not_measured(request.point, answer) if isinstance(answer, str) else table(answer)
+
+
+def answer_of(
+    request: Request,
+    *,
+    fresh: bool = False,
+    memory_bytes: int | None = None,
+    hang_seconds: float = HANG_SECONDS,
+) -> Answer:
+    """Return the answer of a worker to a request: rows, or why there are none; see `run`."""
+    if request.point.machines > 1:
+        return run_on_machines(request, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
+    return pool.ask(request, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)

@@ -1,0 +1,139 @@
+"""A point set up to run: its loader and its step, on samples made for it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from tclab.masking import Strategy
+from tclab.masking import get as strategy_of
+from tclab.masking.calibration import WIDTH
+from tclab.perturbation._stored_samples import stored
+from tclab.sweeps.config._fields import declarations
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.execution._rank import RankContext
+from tclab.timing import Ledger, NullLedger
+from tclab.training import Batches, LoadedBatch, Loader, Shard, Step, double_buffered, run_lightning, run_plain
+
+EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A point's own loader and step.
+
+    **Arguments:**
+
+    - `point`: resolved.
+    - `data`: its batches, each made when it is asked for.
+    - `loads`: an epoch of them by the point's workers, again and again.
+    - `step`: what is run on each.
+    - `context`: of several ranks, each of which has a setup.
+    """
+
+    point: Point
+    data: Batches
+    loads: Loader
+    step: Step
+    context: RankContext | None = None
+
+    def batches(self) -> Iterator[LoadedBatch]:
+        """Return an epoch's batches, copied ahead to the device where the point says so."""
+        return double_buffered(self.loads, self.point.device) if self.point.double_buffer else iter(self.loads)
+
+    def run(self, batches: Iterable[Any], *, steps: int, ledger: Ledger | NullLedger | None = None) -> list[Tensor]:
+        """Run some steps in the point's loop and return their losses, [] each; none in mode `data`."""
+        run = run_lightning if self.point.loop == "lightning" else run_plain
+        watched = ledger if self.context is None else self.context.watched(ledger)
+        return run(self.step, batches, steps=steps, ledger=watched)
+
+
+def tune(loading: Strategy, point: Point, device: str, *, timing: bool = True) -> None:
+    """Have a strategy's half that loads choose what is fastest for a point; see `Strategy.tune`."""
+    size = min(point.batch_size, point.micro_batch or point.batch_size)
+    loading.tune(
+        size, point.dtype, device, deleted=point.deletions_a_sample(), width=point.hidden or WIDTH, timing=timing
+    )
+
+
+def _tune_once(loading: Strategy, point: Point, context: RankContext | None) -> None:
+    """Tune for all ranks of a point on the first: others would disturb its clock, and might choose otherwise."""
+    if context is None:
+        tune(loading, point, point.device)
+        return
+
+    def chosen() -> str:
+        tune(loading, point, point.device)
+        return json.dumps(loading.chosen())
+
+    loading.use(json.loads(context.broadcast(chosen)))
+
+
+def step_of(point: Point, strategy: Strategy) -> Step:
+    """Return the training step of a point, for its run and for its memory estimate.
+
+    The fields of the point that are declared as arguments of `Step` are passed on by their names.
+
+    **Arguments:**
+
+    - `strategy`: its half that makes views; its graph says the device.
+    """
+    arguments = {name: getattr(point, name) for name, declared in declarations(Point).items() if declared.step}
+    return Step(point.kind, strategy, epoch=EPOCH, exchange=point.exchange(), **arguments)
+
+
+@contextmanager
+def setup(point: Point, samples: int, context: RankContext | None = None) -> Iterator[Setup]:
+    """Set a resolved point up on so many samples, synthetic or of its file; what it keeps on disk is gone afterwards.
+
+    **Arguments:**
+
+    - `samples`: for each rank.
+    - `context`: this rank among the point's; each trains on its own part of every batch.
+    """
+    graph = point.cell_graph()
+    perturbations = point.samples(samples * point.ranks, graph)
+    kind = strategy_of(point.strategy)
+    loading = kind(graph, ship_edges=point.ship_edges, collation=point.collation)
+    _tune_once(loading, point, context)
+    viewing = loading.on(graph.to(point.device))
+    with _place(context) as place:
+        loading.prepare(perturbations, place / "store")
+        try:
+            read = stored(graph, perturbations, place / "samples", point.store)
+            if context is not None and context.local_rank == 0:
+                context.all_gather(str(place))  # what is kept on disk is whole: the other ranks may open it
+            step = step_of(point, viewing)
+            shard = Shard() if context is None else Shard(context.rank, context.ranks)
+            data = Batches(loading, read, point.batch_size, micro_batch=point.micro_batch, shard=shard)
+            loads = Loader(
+                data,
+                workers=point.workers,
+                pin_memory=bool(point.pin_memory),
+                prefetch_factor=point.prefetch_factor,
+                start_method=point.start_method,
+                persistent_workers=point.persistent_workers,
+            )
+            yield Setup(point, data, loads, step, context)
+            if context is not None:
+                context.barrier()  # nobody reads from disk any more
+        finally:
+            loading.close()
+
+
+@contextmanager
+def _place(context: RankContext | None) -> Iterator[Path]:
+    """Yield a folder for what is kept on disk; of several ranks the first on each node makes it, for all there."""
+    if context is None or context.local_rank == 0:
+        with tempfile.TemporaryDirectory(prefix="tclab-") as place:
+            yield Path(place)
+        return
+    places = context.all_gather("")
+    yield Path(places[context.rank - context.local_rank])

@@ -1,0 +1,203 @@
+"""The pool of warm worker processes, and sets of ranks, that run this process's points."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from tclab.errors import InputError
+from tclab.sweeps.config._gpus import check_enough, device_of, gpus, listed
+from tclab.sweeps.config._point import ALLOCATORS, Point
+from tclab.sweeps.execution._rank_group import RankGroup
+from tclab.sweeps.execution._request import MEMORY_LIMIT, Request
+from tclab.sweeps.execution._worker_process import WorkerProcess
+
+# The workers must import the tclab that their parent runs, also where that one is not installed.
+SOURCE = Path(__file__).resolve().parents[3]
+Answer = list[dict[str, Any]] | str  # rows, or why there are none
+
+
+class Worker(Protocol):
+    """What runs one point at a time, kept warm for the next: one process, or a set of ranks."""
+
+    has_read: dict[str, Any]  # the user's modules and folders that it has read, with their state then
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked."""
+
+    def ask(self, request: dict[str, Any], *, hang_seconds: float) -> Answer:
+        """Return the rows of a request, or how the worker ended."""
+
+    def kill(self) -> None:
+        """End its processes at once; who asks it learns so."""
+
+    def close(self) -> None:
+        """End its processes, and remove what they kept on disk."""
+
+
+def worker_environment(point: Point, memory_bytes: int | None) -> dict[str, str]:
+    """Return the variables of a process that runs a point.
+
+    **Raises:** `InputError` where its ranks need more GPUs than answer on this machine.
+    """
+    # of a Slurm job's variables Lightning would make ranks that this point does not have
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    variables |= ALLOCATORS[point.allocator]
+    variables["PYTHONPATH"] = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])
+    if memory_bytes is not None:
+        variables[MEMORY_LIMIT] = str(memory_bytes)
+    if point.device == "cuda" and (point.ranks > 1 or len(listed()) > 1):  # the first of several may be dead
+        check_enough(point.ranks // point.machines)
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpus().good)
+    return variables
+
+
+class WorkerPool:
+    """Warm workers, one for points that have ranks, allocator, memory limit and device in common.
+
+    Points run one after the other: a second thread that asks waits.
+    """
+
+    def __init__(self) -> None:
+        self.idle: dict[tuple[Any, ...], Worker] = {}
+        self._busy: list[tuple[int, Worker]] = []  # and the thread that waits for each
+        self._lock = threading.RLock()
+        self._exiting = threading.Event()
+
+    def ask(
+        self,
+        request: Request,
+        *,
+        fresh: bool,
+        memory_bytes: int | None,
+        hang_seconds: float,
+    ) -> Answer:
+        """Return a worker's answer to a request.
+
+        A worker that has read another state of a file that the point reads is replaced.
+
+        **Arguments:**
+
+        - `fresh`: by a worker of its own, which is ended then.
+        - `memory_bytes`, `hang_seconds`: see `run`.
+        """
+        with self._lock:
+            point, files = request.point, request.files
+            key = _key(point, memory_bytes)
+            worker = None if fresh else self.idle.pop(key, None)
+            if worker is not None and (
+                not worker.alive or any(worker.has_read.get(file, state) != state for file, state in files.items())
+            ):
+                worker.close()
+                worker = None
+            if worker is None:
+                worker = self._start(point, memory_bytes)
+            worker.has_read |= files
+            with self.at_work(worker):
+                answer = worker.ask(request.message, hang_seconds=hang_seconds)
+            if isinstance(answer, str) or fresh or any(row["status"] == "oom" for row in answer):
+                worker.close()  # it is dead, or holds too much memory for the next point
+            else:
+                self.idle[key] = worker
+        return answer
+
+    @contextmanager
+    def at_work(self, worker: Worker) -> Iterator[None]:
+        """Let `abort` end a worker within this block; close it on any error, an interrupt among them.
+
+        **Raises:** `RuntimeError` when this process exits: a point that the exit ended must not be kept as failed.
+        """
+        entry = (threading.get_ident(), worker)
+        exiting = RuntimeError("this process is exiting, and runs no other point")
+        self._busy.append(entry)
+        try:
+            if self._exiting.is_set():
+                raise exiting
+            yield
+            if self._exiting.is_set():
+                raise exiting
+        except BaseException:
+            worker.close()
+            raise
+        finally:
+            self._busy.remove(entry)
+
+    def _start(self, point: Point, memory_bytes: int | None) -> Worker:
+        """Start the worker for a point, and end warm ones that would be in its way.
+
+        One set of ranks is kept, for each has all its memory and caches; on a GPU nothing else at all.
+        """
+        for key, worker in tuple(self.idle.items()):
+            if (point.ranks > 1 and isinstance(worker, RankGroup)) or point.device == key[-1] == "cuda":
+                self.idle.pop(key).close()
+        environment = worker_environment(point, memory_bytes)
+        return WorkerProcess(environment) if point.ranks == 1 else RankGroup(point.ranks, environment)
+
+    def warm_up(self, allocator: str = "default") -> None:
+        """Start the worker that the next point will be run in, so that its imports are over by then.
+
+        Nothing happens where one waits already, or is at work.
+
+        **Arguments:**
+
+        - `allocator`: the points' own; see `Point`.
+        """
+        if not self._lock.acquire(blocking=False):
+            return  # a point is being run: its worker is warm
+        try:
+            point = Point(allocator=allocator, device=device_of("auto"))
+            key = _key(point, None)
+            worker = self.idle.get(key)
+            if worker is None or not worker.alive:
+                if worker is not None:
+                    worker.close()
+                with suppress(InputError):  # no GPU answers: the point itself will say so
+                    self.idle[key] = self._start(point, None)
+        finally:
+            self._lock.release()
+
+    def abort(self, thread: int | None = None) -> None:
+        """Kill the worker that is at work, with all its ranks; its point ends with `failed: killed by SIGKILL`.
+
+        **Arguments:**
+
+        - `thread`: by its `ident`, the one whose point is ended; every thread's unless given.
+        """
+        for owner, worker in tuple(self._busy):
+            if thread in (None, owner):
+                worker.kill()
+
+    @property
+    def at_work_now(self) -> list[Worker]:
+        """The workers that run a point now."""
+        return [worker for _, worker in self._busy]
+
+    def close(self) -> None:
+        """End every warm worker; the next point starts a new one."""
+        with self._lock:
+            while self.idle:
+                self.idle.popitem()[1].close()
+
+    def exit(self) -> None:
+        """End the point that runs, let no other begin, and end the warm workers: this process exits."""
+        self._exiting.set()
+        self.abort()
+        self.close()
+
+
+def _key(point: Point, memory_bytes: int | None) -> tuple[Any, ...]:
+    """Return what points must have in common to be run by the same worker."""
+    return (point.ranks, point.allocator, memory_bytes, point.device)
+
+
+pool = WorkerPool()
+atexit.register(pool.exit)
+warm_up = pool.warm_up
+abort = pool.abort
+close_workers = pool.close

@@ -1,0 +1,82 @@
+"""A warm worker process that is asked for the rows of points, and how it ended where it did."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tclab._child_process import ChildProcess
+from tclab.sweeps.execution._request import WORKER
+
+
+class WorkerProcess:
+    """One process that runs points of one rank; a `Worker` of `_worker_pool`.
+
+    **Arguments:**
+
+    - `environment`: all of its variables.
+    """
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.has_read: dict[str, Any] = {}
+        # for all that it keeps on disk: one that is killed cannot clear up
+        self._folder = tempfile.mkdtemp(prefix="tclab-")
+        self._process = ChildProcess(
+            [sys.executable, "-m", WORKER],
+            {
+                # the compiler's cache outlives the process, as it does elsewhere
+                "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")),
+                **environment,
+                "TMPDIR": self._folder,
+            },
+        )
+
+    def ask(self, request: dict[str, Any], *, hang_seconds: float) -> list[dict[str, Any]] | str:
+        """Return the rows of a request, or how the process died; one that hangs is waited for."""
+        killed = _killed_for_memory()
+        answer = self._process.ask(request)
+        if answer is not None:
+            rows: list[dict[str, Any]] = answer["rows"]
+            return rows
+        code = self._process.wait()
+        assert code is not None
+        if code == -signal.SIGKILL and _killed_for_memory() != killed:
+            return "oom"
+        if code < 0:
+            return f"failed: killed by {signal.Signals(-code).name}"
+        return f"failed: the child ended with {code}: {self._process.last_error_line}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.alive
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End the process and its workers at once."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End everything, and remove what it kept on disk."""
+        self._process.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _killed_for_memory() -> int | None:
+    """Return how many processes the system has killed for memory so far; `None` where it does not tell."""
+    try:
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    except OSError:
+        pass
+    return None

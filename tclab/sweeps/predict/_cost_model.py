@@ -1,0 +1,279 @@
+"""Mask or filter: the time of one edge type by a model of four costs, fitted, and then asked about other sizes.
+
+With E edges in all samples together, H features and p the share of edges that deletions remove:
+
+    T_mask   = β·E·H + α·E
+    T_filter = (γ + δ)·E + β·(1 - p)·E·H
+
+β: a message's feature, gathered and added up, forward and backward. α: an edge's mask. γ: finding out whether an
+edge is kept. δ: writing the edges that are. The formulas are the case study's; a constant for each call is added
+here, which small graphs need. Filtering pays from p = (γ + δ - α) / (β·H) on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from tclab.errors import InputError
+from tclab.graph import CellGraph
+from tclab.masking._replicated_edges import removed_counts
+from tclab.message_passing import EdgeList, EdgeListView
+from tclab.message_passing.kernels._spmm import least_seconds
+from tclab.perturbation import Deletions, removed_by, synthetic_perturbations
+from tclab.sweeps.config._grid import Listed, listed
+from tclab.sweeps.predict._roofline import clock_of, waited
+
+COSTS = ("alpha", "beta", "gamma", "delta")
+_CALLS = ("mask", "sum", "find", "write")  # the timed calls; each has a constant
+_DEGREE = 40  # edges a node, about as in a mid-sized network of the graph that this lab was made for
+_DRAWS = 400  # of the bootstrap
+_CLOSE = 0.05  # times that are no farther apart call no winner
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One size of the benchmark.
+
+    **Arguments:**
+
+    - `edges`: E of one sample. `width`: H. `batch_size`: B. `removed`: p, the share of edges that is removed.
+    """
+
+    edges: int
+    width: int
+    batch_size: int
+    removed: float
+
+    def __post_init__(self) -> None:
+        if min(self.edges, self.width, self.batch_size) < 1 or not 0 <= self.removed < 1:
+            raise InputError(f"{self} is no size, expected numbers of at least 1 and a share from 0 to below 1")
+
+
+def cells(*, edges: Listed, widths: Listed, batch_sizes: Listed, removed: Listed) -> list[Cell]:
+    """Return the cell of every combination; lists may be written "1,2,4"."""
+    given = {"edges": edges, "widths": widths, "batch_sizes": batch_sizes, "removed": removed}
+    return [_cell(sizes) for sizes in product(*(listed(name, value) for name, value in given.items()))]
+
+
+def named_cells(words: str) -> list[Cell]:
+    """Return cells that are written edges:features:batch:p, with commas between.
+
+    **Raises:** `InputError` for a cell that is not written like that.
+    """
+    return [_cell(str(text).split(":")) for text in listed("cells", words)]
+
+
+def _cell(sizes: Sequence[Any]) -> Cell:
+    try:
+        edges, width, batch_size, removed = sizes
+        return Cell(int(edges), int(width), int(batch_size), float(removed))
+    except ValueError:
+        written = ":".join(map(str, sizes))
+        raise InputError(f"{written!r} is no size, expected edges:features:batch:share, as 10000:64:2:0.1") from None
+
+
+def removed_share(graph: CellGraph, *, deleted: int, samples: int = 64) -> float:
+    """Return the share of a graph's edges that the deletion of some random nodes removes, on average."""
+    removed = removed_by(graph, synthetic_perturbations(graph, samples, deleted=deleted).deletions)
+    counts = sum(removed_counts(network, removed).sum() for network in graph.networks.values())
+    return float(counts / (samples * graph.num_edges))
+
+
+def measure_cells(wanted: Sequence[Cell], *, device: str = "cpu", rounds: int = 5, seed: int = 0) -> pd.DataFrame:
+    """Measure each cell and return a row a cell, with the seconds of each call, and of both ways.
+
+    `mask` sums with a mask, `sum` without one over the edges that are left, both forward and backward; `find`
+    decides which edges are left, `write` copies them. The minimum over `rounds` counts, as another process can only
+    add to a time; one more round warms up. `removed` is the requested share of removed edges; nodes are drawn at
+    random, and `removed_found` is the share of edges that their deletion removed.
+    """
+    rows = []
+    for cell in wanted:
+        calls, removed = _calls(cell, device, seed)
+        for call in calls.values():
+            call()
+        found = least_seconds(calls, rounds=rounds, clock=clock_of(device))
+        ways = {"mask_seconds": found["mask"], "filter_seconds": found["find"] + found["write"] + found["sum"]}
+        sizes = {"edges": cell.edges, "width": cell.width, "batch_size": cell.batch_size, "removed": cell.removed}
+        rows.append({**sizes, "removed_found": removed, **found, **ways})
+    return pd.DataFrame(rows)
+
+
+def _calls(cell: Cell, device: str, seed: int) -> tuple[dict[str, Callable[[], object]], float]:
+    """Return the calls to time, by name, and the share of edges that is removed."""
+    generator = torch.Generator().manual_seed(seed)
+    nodes = max(cell.edges // _DEGREE, 2)
+    rows = nodes * cell.batch_size
+    one = torch.randint(nodes, (2, cell.edges), generator=generator)
+    edge_index = torch.cat([one + b * nodes for b in range(cell.batch_size)], dim=1)
+    # an edge goes with either of its ends: nodes are removed until the share of edges is
+    gone = torch.nonzero(torch.rand(rows, generator=generator) < 1 - (1 - cell.removed) ** 0.5).flatten()
+    graph = CellGraph.from_edges({"edges": one}, num_nodes=nodes).to(device)
+    edge_index, gone = edge_index.to(device), gone.to(device)
+    kept = _kept(edge_index, gone)
+    left = edge_index[:, kept]
+    x = torch.randn(rows, cell.width, generator=generator).to(device).requires_grad_()
+    keep = {"node": torch.ones(rows, dtype=torch.bool, device=device)}
+    nothing = Deletions.nothing(cell.batch_size, device=device)
+    masked = EdgeListView(graph, nothing, {"edges": EdgeList(edge_index, kept)}, keep=keep)
+    filtered = EdgeListView(graph, nothing, {"edges": EdgeList(left)}, keep=keep)
+    calls: dict[str, Callable[[], object]] = {
+        "mask": waited(lambda: _both_ways(masked, x), device),
+        "sum": waited(lambda: _both_ways(filtered, x), device),
+        "find": waited(lambda: _kept(edge_index, gone), device),
+        "write": waited(lambda: edge_index[:, kept], device),
+    }
+    return calls, 1 - left.size(1) / edge_index.size(1)
+
+
+def _kept(edge_index: Tensor, gone: Tensor) -> Tensor:
+    return ~(torch.isin(edge_index[0], gone) | torch.isin(edge_index[1], gone))
+
+
+def _both_ways(view: EdgeListView, x: Tensor) -> None:
+    x.grad = None
+    out = view.neighbour_sum("edges", x)
+    out.backward(torch.ones_like(out))
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """The four costs, in seconds an edge (β: an edge and feature), and each call's constant, in seconds.
+
+    **Arguments:**
+
+    - `costs`: α, β, γ, δ by name, and the constants by call.
+    - `draws`: the same of bootstrap draws over the cells, a row a draw.
+    """
+
+    costs: dict[str, float]
+    draws: pd.DataFrame
+
+    def interval(self, name: str) -> tuple[float, float]:
+        """Return a cost's 95 % interval over the draws."""
+        low, high = np.quantile(self.draws[name], [0.025, 0.975]).tolist()
+        return low, high
+
+    def break_even(self, width: int) -> tuple[float, float, float]:
+        """Return the p from which on filtering pays at H features, and its 95 % interval.
+
+        Above 1 it never does; below 0 always. Where a feature costs nothing in the fit (beta is 0), p is infinite, or
+        undefined (NaN) where both ways cost the same; no verdict follows from an interval that is undefined.
+        """
+        costs = self.draws.astype(float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            p = (costs["gamma"] + costs["delta"] - costs["alpha"]) / (costs["beta"] * width)
+            own = self.costs
+            best = np.divide(own["gamma"] + own["delta"] - own["alpha"], own["beta"] * width)
+        if np.isfinite(p).all():
+            low, high = np.quantile(p, [0.025, 0.975]).tolist()
+        else:  # quantiles of infinities are undefined: all draws, then
+            low, high = float(p.min(skipna=False)), float(p.max(skipna=False))
+        return float(best), low, high
+
+    def predict(self, wanted: Sequence[Cell]) -> pd.DataFrame:
+        """Return each cell with the seconds that both ways are predicted to take, before anything of it runs."""
+        rows = []
+        for cell in wanted:
+            edges = cell.edges * cell.batch_size
+            features = edges * cell.width
+            cost = self.costs
+            mask = cost["beta"] * features + cost["alpha"] * edges + cost["mask"]
+            find = (cost["gamma"] + cost["delta"]) * edges + cost["find"] + cost["write"]
+            rest = cost["beta"] * (1 - cell.removed) * features + cost["sum"]
+            sizes = {
+                "edges": cell.edges,
+                "width": cell.width,
+                "batch_size": cell.batch_size,
+                "removed": cell.removed,
+            }
+            rows.append({**sizes, "predicted_mask_seconds": mask, "predicted_filter_seconds": find + rest})
+        return pd.DataFrame(rows)
+
+
+def fit_costs(measured: pd.DataFrame, *, seed: int = 0) -> CostModel:
+    """Return the model of some measured cells, by least squares of relative errors with no cost below 0.
+
+    The share of edges counts that was removed, not the one that was asked for. The intervals are those of
+    a bootstrap over cells.
+
+    **Raises:** `InputError` for fewer than six cells.
+    """
+    if len(measured) < 6:
+        raise InputError(f"{len(measured)} cells were measured, expected at least 6 to fit four costs to")
+    own = _solved(measured)
+    generator = np.random.default_rng(seed)
+    drawn = [_solved(measured.iloc[generator.integers(len(measured), size=len(measured))]) for _ in range(_DRAWS)]
+    return CostModel(own, pd.DataFrame(drawn))
+
+
+def _solved(measured: pd.DataFrame) -> dict[str, float]:
+    """Return the costs that fit the four calls of each cell best."""
+    names = [*COSTS, *_CALLS]
+    edges = (measured["edges"] * measured["batch_size"]).to_numpy(float)
+    features = edges * measured["width"].to_numpy(float)
+    left = features * (1 - measured["removed_found"].to_numpy(float))
+    parts = {
+        "mask": {"alpha": edges, "beta": features},
+        "sum": {"beta": left},
+        "find": {"gamma": edges},
+        "write": {"delta": edges},
+    }
+    rows, seconds = [], []
+    for call, own in parts.items():
+        columns = np.zeros((len(measured), len(names)))
+        for name, values in {**own, call: np.ones_like(edges)}.items():
+            columns[:, names.index(name)] = values
+        rows.append(columns)
+        seconds.append(measured[call].to_numpy(float))
+    times = np.concatenate(seconds)
+    matrix = np.concatenate(rows) / times[:, None]  # relative errors: a small cell counts as much as a large one
+    scale = matrix.max(axis=0)
+    from scipy.optimize import nnls  # late, as no child that runs a point needs it
+
+    found, _ = nnls(matrix / np.where(scale > 0, scale, 1.0), np.ones(len(times)))
+    return dict(zip(names, (found / np.where(scale > 0, scale, 1.0)).tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class HitRate:
+    """How often the predicted winner won, among cells that were held out.
+
+    **Arguments:**
+
+    - `cells`: how many; `called`: those whose measured times were more than 5 % apart; `hits`: those of them whose
+      winner was predicted.
+    - `error`: the median relative error of the predicted times.
+    """
+
+    cells: int
+    called: int
+    hits: int
+    error: float
+
+    def __str__(self) -> str:
+        close = self.cells - self.called
+        hits = f"{self.hits} of {self.called} winners predicted"
+        return f"{hits}; {close} too close to call; times off by {self.error:.0%} (median)"
+
+
+def beside_measured(predicted: pd.DataFrame, measured: pd.DataFrame) -> tuple[pd.DataFrame, HitRate]:
+    """Return predictions and measurements, a row a cell, and the hit rate."""
+    both = predicted.merge(measured, on=["edges", "width", "batch_size", "removed"], validate="1:1")
+    both["predicted"] = np.where(both["predicted_mask_seconds"] <= both["predicted_filter_seconds"], "mask", "filter")
+    both["measured"] = np.where(both["mask_seconds"] <= both["filter_seconds"], "mask", "filter")
+    apart = (both["mask_seconds"] / both["filter_seconds"]).map(lambda ratio: max(ratio, 1 / ratio)) > 1 + _CLOSE
+    both["called"] = apart
+    errors = pd.concat(
+        [(both[f"predicted_{way}_seconds"] / both[f"{way}_seconds"] - 1).abs() for way in ("mask", "filter")]
+    )
+    hits = int((both["predicted"] == both["measured"])[apart].sum())
+    return both, HitRate(len(both), int(apart.sum()), hits, float(errors.median()))

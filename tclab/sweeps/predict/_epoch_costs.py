@@ -1,0 +1,198 @@
+"""The costs that an epoch is predicted from: stage times without workers, and the overheads of a DataLoader."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Any
+
+import torch
+
+from tclab.masking import Batch
+from tclab.sweeps.execution._setup import Setup
+from tclab.sweeps.predict._contention import COLD, measure_contention
+from tclab.timing import Ledger
+from tclab.timing._ledger_rows import raw_clock_ns
+from tclab.training import Batches, ContentionFactors, Loader, LoaderOverheads
+from tclab.training._plain_loop import raw_batch
+from tclab.training._step import WITHOUT_MODEL
+
+_ROUNDS = 3  # of starting a worker
+_BATCHES = (5, 12, 40)  # handed over in a round: at least however large, at least, at most
+_ROUND_SECONDS = 0.2
+_TAKEN = 3  # of a round's batches are timed as they are received, at least
+_ROUND_BYTES = 1 << 30  # in shared memory, where least allows
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The measured costs that an epoch is predicted from.
+
+    **Arguments:**
+
+    - `load_seconds`, `step_seconds`: [steps] measured without workers: making a batch, and the rest of its step.
+    - `around_seconds`: the loop's time outside its steps, once an epoch.
+    - `loader_overheads`, `contention`: of a DataLoader's processes; measured separately, and only if the point has
+      workers.
+    """
+
+    load_seconds: Sequence[float]
+    step_seconds: Sequence[float]
+    around_seconds: float = 0.0
+    loader_overheads: LoaderOverheads = field(default_factory=LoaderOverheads)
+    contention: ContentionFactors | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return every field as JSON can hold it."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(fields: dict[str, Any]) -> Costs:
+        """Return the costs of `to_dict`'s fields, as they come back from JSON."""
+        contention = fields.get("contention", fields.get("speeds"))  # an older record's names follow
+        overheads: dict[str, float] = fields.get("loader_overheads") or fields["machinery"]
+        return Costs(
+            fields["load_seconds"],
+            fields["step_seconds"],
+            fields["around_seconds"],
+            LoaderOverheads(**overheads),
+            None if contention is None else _contention_of(contention),
+        )
+
+
+def _contention_of(fields: dict[str, Any]) -> ContentionFactors:
+    named = {{"load_beside": "load_while_training"}.get(name, name): tuple(values) for name, values in fields.items()}
+    return ContentionFactors(**named)
+
+
+def costs_of(setup: Setup) -> Costs:
+    """Measure what an epoch of a setup's point is predicted from: `point.steps` steps, after `point.warmup`."""
+    point = setup.point
+    data = setup.data
+    few = _first(data, point.warmup + 1)
+    without = replace(setup, loads=Loader(few, workers=0, pin_memory=bool(point.pin_memory)))
+    setup.run(without.batches(), steps=point.warmup + 1)
+    load, step, around = stage_times(setup, point.steps)
+    if not point.workers:
+        return Costs(load, step, around)
+    mean_load, mean_step = fmean(load), fmean(step)
+    contention, start = measure_contention(
+        data,
+        _training(setup),
+        workers=point.workers,
+        start_method=point.start_method,
+        seconds=max(_ROUND_SECONDS, 5 * mean_load, 5 * mean_step),
+    )
+    return Costs(load, step, around, _loader_overheads(setup, median(load), mean_step, start), contention)
+
+
+def stage_times(setup: Setup, steps: int) -> tuple[list[float], list[float], float]:
+    """Run some steps without workers: seconds of making each batch, of the rest of its step, and around all."""
+    cuda = setup.point.device == "cuda"
+    loads = Loader(_first(setup.data, steps), workers=0, pin_memory=bool(setup.point.pin_memory))
+    begin = raw_clock_ns()
+    with Ledger(cuda=cuda) as ledger:
+        setup.run(replace(setup, loads=loads).batches(), steps=steps, ledger=ledger)
+    seconds = (raw_clock_ns() - begin) / 1e9
+    load = ledger.seconds("loading")["batch"]
+    whole = ledger.seconds("device" if cuda else "host")["step"]
+    rest = [max(step - made, 0.0) for step, made in zip(whole, load, strict=True)]
+    return load, rest, max(seconds - sum(load) - sum(rest), 0.0)
+
+
+def _first(data: Batches, steps: int) -> Batches:
+    """Return so many of the batches, the first ones again where there are fewer."""
+    numbers = [number % len(data) for number in range(steps)]
+    order = [sample for n in numbers for sample in data.order[n * data.size : (n + 1) * data.size].tolist()]
+    return Batches(data.strategy, data.samples, data.size, order, micro_batch=data.micro_batch)
+
+
+def _training(setup: Setup) -> Any:
+    """Return a function that trains on one batch, over and over, to the end of each step."""
+    batch = raw_batch(setup.data[0])
+    step = setup.step
+
+    def train() -> None:
+        if step.mode not in WITHOUT_MODEL:
+            step(batch)
+        else:
+            _touch(batch)
+        if step.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    return train
+
+
+def _touch(batch: Batch) -> None:
+    """Read a batch's memory, which maps that of another process."""
+    for tensor in batch.held:
+        tensor.reshape(-1)[:: max(1, 4096 // tensor.element_size())].sum()
+
+
+def _loader_overheads(setup: Setup, load: float, step: float, start: float) -> LoaderOverheads:
+    """Return the time that handing batches over from one worker adds to making them.
+
+    The worker makes all of them ahead while this process sleeps, so neither waits for the other. A step comes
+    before each batch that is timed, as in an epoch: receiving takes longer with caches that hold a model. It takes
+    medians: rare slow steps are in the costs of steps, which are drawn from all measured ones.
+    """
+    point = setup.point
+    first = raw_batch(setup.data[0])
+    number = min(max(_ROUND_SECONDS / max(load, 1e-6), _BATCHES[1]), _ROUND_BYTES / max(first.bytes, 1), _BATCHES[2])
+    data = _first(setup.data, max(int(number), _BATCHES[0]))
+    cold = min(COLD, len(data) // 2)
+    train = _training(setup)
+    timed = min(len(data) - 1, max(_TAKEN, int(_ROUND_SECONDS / max(step, 1e-6))))
+    own = []
+    for place in range(min(timed, 10)):
+        train()
+        own.append(_own(data, place))
+    cycles: list[float] = []
+    taking, waking, ending = [], [], []
+    for _ in range(_ROUNDS):
+        ahead = Loader(
+            data,
+            workers=1,
+            pin_memory=bool(point.pin_memory),
+            prefetch_factor=len(data),
+            start_method=point.start_method,
+        )
+        begin = time.perf_counter_ns()
+        batches = iter(ahead)
+        making = [next(batches).timing]
+        time.sleep(0.05 + 2 * load * len(data))
+        for place in range(len(data) - 1):
+            if place < timed:
+                train()
+            asked = time.perf_counter_ns()
+            loaded = next(batches)
+            _touch(loaded.batch)
+            making.append(loaded.timing)
+            del loaded
+            if place < timed and making[-1].end_ns < asked:  # it lay ready
+                taking.append((time.perf_counter_ns() - asked) / 1e9)
+        cycles += [(after.begin_ns - before.begin_ns) / 1e9 for before, after in pairwise(making[cold:])]
+        waking.append((making[cold].begin_ns - begin) / 1e9)
+        asked = time.perf_counter_ns()
+        del batches
+        ending.append((time.perf_counter_ns() - asked) / 1e9)
+    cycle = median(cycles)
+    return LoaderOverheads(
+        send=cycle - load,
+        receive=max(median(taking) - median(own), 0.0) if taking else 0.0,
+        start=start,
+        wake=max(median(waking) - start - cold * cycle, 0.0),
+        end=median(ending),
+    )
+
+
+def _own(data: Batches, number: int) -> float:
+    """Return what reading a batch's memory and letting it go takes where it was made in this process."""
+    loaded = data[number]
+    begin = time.perf_counter()
+    _touch(loaded.batch)
+    del loaded
+    return time.perf_counter() - begin

@@ -1,0 +1,279 @@
+"""What a point will hold in memory, before anything of it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from inspect import signature
+from typing import Any
+
+from torch import Tensor
+
+from tclab._format import bytes_text
+from tclab.graph import CellGraph, Network
+from tclab.masking import get as strategy_of
+from tclab.masking._packing import INLINE_BYTES, shared_memory_free
+from tclab.masking.calibration import cache_stamp
+from tclab.sweeps.config._fields import declarations
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.execution._setup import step_of, tune
+from tclab.sweeps.predict._alpha_beta import MEBIBYTE
+from tclab.sweeps.store._code_fingerprint import files_of
+from tclab.timing._conditions import conditions, memory_available_bytes
+from tclab.training._memory_estimate import MemoryEstimate, estimate_memory, meta_batch
+from tclab.training._step import WITHOUT_MODEL
+
+# What a process holds that has imported everything and run a point of no size: measured on Linux, torch 2.13,
+# CPU. One that has started CUDA holds more on the host: how much has not been measured, and is in no sum here.
+PROCESS_BYTES = 505 * 1024**2
+# How much more than what is held glibc's heap takes, where tensors of many sizes come and go: chosen by
+# benchmarks/memory.py, with all strategies, both models and batches of 2 to 8, so that the whole process is within
+# 15 % of what it was. Where the number of edges differs from batch to batch, blocks fit the next batch less well;
+# where the graph is not masked (DANGO), most are of a size that every step has, and none is kept in addition.
+# Blocks that are mapped one by one leave no holes.
+HEAP_SHARE = {"default": 1 / 3, "keep_pages": 1 / 3, "map_each": 0.0}
+VARYING_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class Fits:
+    """The memory that a point needs, in bytes, and the memory that is available.
+
+    **Arguments:**
+
+    - `batch`: what travels with a batch. `on_device`: batches there at a time, 2 with `double_buffer`.
+    - `shared`: what all ranks' workers hold ready in shared memory.
+    - `process`: the training process before it has a point, and without CUDA.
+    - `graph`: the graph's edges, and the lookups of a process that makes its own batches.
+    - `model`: the weights. `kept`: what else stays on the device from step to step, including the optimizer's
+      state. `step`: the peak of one step on top of all these, including its gradients.
+    - `heap`: what the host's allocator keeps on top of that, of blocks that were freed.
+    - `exchange`: memory of a rank for exchanging gradients: DDP's buckets, and the state of a compression.
+    - `not_covered`: what the point holds that none of these counts, in words.
+    - `samples`: how many rows of the file of perturbations were read and left out; empty for synthetic samples.
+    - `ranks`: processes; all but `shared` is one rank's.
+    - `on_host`: the model and the steps are on the CPU.
+    - `host_limit`, `shared_limit`, `device_limit`: the available memory; `None` where the system does not report it.
+    """
+
+    batch: int
+    shared: int
+    process: int
+    graph: int
+    model: int
+    kept: int
+    step: int
+    heap: int
+    ranks: int
+    on_host: bool
+    host_limit: int | None
+    shared_limit: int | None
+    device_limit: int | None
+    on_device: int = 1
+    exchange: int = 0
+    not_covered: tuple[str, ...] = ()
+    samples: str = ""
+
+    @property
+    def host(self) -> int:
+        """The resident set of a training process, bytes; a batch from a worker is among it while it is read."""
+        own = self.process + self.graph + self.batch + self.heap
+        return own + (self._training if self.on_host else 0)
+
+    @property
+    def _training(self) -> int:
+        return self.model + self.kept + self.step + self.exchange
+
+    @property
+    def device(self) -> int | None:
+        """What a CUDA device holds, bytes; `None` on the CPU."""
+        return None if self.on_host else self._training + self.on_device * self.batch
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the point cannot run, with both numbers; `None` where it can."""
+        for what, needed, there in (
+            ("shared memory", self.shared, self.shared_limit),
+            ("host memory", self.host * self.ranks + self.shared, self.host_limit),
+            ("device memory", self.device, self.device_limit),
+        ):
+            if needed is not None and there is not None and needed > there:
+                return f"needs {bytes_text(needed)} of {what}, and there are {bytes_text(there)}"
+        return None
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'a batch':<16}{bytes_text(self.batch):>12}",
+            f"{'shared memory':<16}{bytes_text(self.shared):>12}{_of(self.shared_limit)}",
+            f"{'host':<16}{bytes_text(self.host):>12}{_of(self.host_limit)}",
+        ]
+        if self.device is not None:
+            lines.append(f"{'device':<16}{bytes_text(self.device):>12}{_of(self.device_limit)}")
+        parts = ("process", "graph", "model", "kept", "step", *(["exchange"] if self.exchange else []), "heap")
+        lines.append(f"{'of which':<16}" + ", ".join(f"{name} {bytes_text(getattr(self, name))}" for name in parts))
+        lines += [f"{'samples':<16}{self.samples}"] if self.samples else []
+        lines += [f"{'not covered':<16}{'; '.join(self.not_covered)}"] if self.not_covered else []
+        return "\n".join([*lines, "fits" if self.refusal is None else f"does not fit: {self.refusal}"])
+
+
+def _samples_text(point: Point) -> str:
+    screen = point.screen()
+    return "" if screen is None else str(screen.report)
+
+
+def _of(limit: int | None) -> str:
+    return "" if limit is None else f"  of {bytes_text(limit)}"
+
+
+def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
+    """Return what a point will hold in memory, without running it.
+
+    The batch is that of the point's own first samples, to the byte. What a step holds is counted on tensors that
+    have shapes and no values: on a CPU that is what torch's allocator hands out.
+    `benchmarks/memory.py` compares it with the resident set of processes that ran. Nothing is timed: The
+    strategy `fastest` is estimated with the kernels that were calibrated on this machine, or else with the defaults.
+
+    Of several ranks, what is held to exchange gradients is counted by a formula. `not_covered` of the answer says what
+    is not counted: what `compile` changes, the rows that ranks gather for a loss, worker processes except for the
+    batches that they hold ready, the host memory that CUDA uses.
+
+    **Arguments:**
+
+    - `point`: not run, and not changed.
+    - `memory_bytes`: limit of the training process; the memory that is free now unless given.
+    """
+    point = point.resolved()
+    found = _point_bytes(_sized(point), point.device, (*files_of(point).items(), cache_stamp()))
+    on_host = point.device == "cpu"
+    share = HEAP_SHARE[point.allocator]
+    strategy = strategy_of(point.strategy)
+    if not strategy.masks_graph:
+        share = 0.0
+    elif share and strategy.edges_vary:
+        share = VARYING_SHARE
+    in_flight = point.ranks * point.workers * (point.prefetch_factor or 0)
+    return Fits(
+        batch=found.batch,
+        shared=0 if found.batch <= INLINE_BYTES else in_flight * found.batch,
+        process=PROCESS_BYTES,
+        graph=found.graph,
+        model=found.step.model,
+        kept=found.step.kept,
+        step=found.step.peak,
+        heap=int(share * (found.step.kept + found.step.peak)) if on_host else 0,
+        ranks=point.ranks,
+        on_host=on_host,
+        host_limit=memory_available_bytes() if memory_bytes is None else memory_bytes,
+        shared_limit=shared_memory_free(),
+        device_limit=None if on_host else _device_bytes(),
+        on_device=2 if point.double_buffer else 1,
+        exchange=_exchange_bytes(point, found.gradients, found.largest_gradient),
+        not_covered=_not_covered(point, found.gathers),
+        samples=_samples_text(point),
+    )
+
+
+def _exchange_bytes(point: Point, gradients: int, largest: int) -> int:
+    """Return what a rank holds to exchange gradients, in addition to the gradients.
+
+    DDP copies gradients into buckets that stay. Compression to 16 bits holds a copy of the buckets in flight, at most
+    all of them; PowerSGD keeps the error of each bucket, and a copy of the buckets in flight: with gloo one, of
+    `bucket_cap_mb` or the largest gradient.
+
+    **Arguments:**
+
+    - `gradients`, `largest`: bytes of all gradients, and of the largest one.
+    """
+    how = point.exchange()
+    if how is None or not gradients:
+        return 0
+    bucket = min(gradients, max(int(how.bucket_cap_mb * MEBIBYTE), largest))
+    size = 8 if point.dtype == "float64" else 4
+    more = {
+        "none": 0,
+        "fp16": gradients * 2 // size,
+        "bf16": gradients * 2 // size,
+        "powersgd": gradients + (bucket if point.backend == "gloo" else gradients),
+    }
+    return gradients + more[how.compression]
+
+
+def _not_covered(point: Point, gathers: bool) -> tuple[str, ...]:
+    """Return in words what a point holds that its estimate does not count."""
+    left_out = {
+        "compile: compiled code holds other activations than the eager step that was counted": point.compile,
+        f"the rows that {point.ranks} ranks gather for the loss {point.loss}": gathers and point.ranks > 1,
+        "NCCL's buffers": point.backend == "nccl",
+        "the host memory that CUDA uses": point.device == "cuda",
+        "worker processes: a forked one shares its parent's pages until it writes to them": point.workers > 0,
+        "Lightning's objects": point.loop == "lightning",
+    }
+    return tuple(words for words, applies in left_out.items() if applies)
+
+
+@dataclass(frozen=True)
+class _PointBytes:
+    """Bytes of a batch, of the graph and of a step; of its gradients; and whether the loss gathers from ranks."""
+
+    batch: int
+    graph: int
+    step: MemoryEstimate
+    gradients: int = 0
+    largest_gradient: int = 0
+    gathers: bool = False
+
+
+def _sized(point: Point) -> Point:
+    """Return a point with defaults in the fields that its memory does not depend on, so that it is estimated once."""
+    aside = {name: declared.default for name, declared in declarations(Point).items() if not declared.memory}
+    return replace(point, **{**aside, "device": "cpu"})
+
+
+@lru_cache(maxsize=256)
+def _point_bytes(
+    point: Point, device: str, files: object
+) -> _PointBytes:  # `files` is part of the cache's key: the same point with other code or another graph
+    graph = _without_lookups(point.cell_graph())
+    loading = strategy_of(point.strategy)(graph, ship_edges=point.ship_edges, collation=point.collation)
+    tune(loading, point, device, timing=False)
+    deletions = point.samples(point.batch_size, graph).deletions
+    if not point.workers or loading.stores:  # workers look up what they encode in copies of their own
+        loading.look_up([0], loading.removed_by(deletions.take([0])))
+    own = _bytes_in(graph)
+    batch = meta_batch(loading, range(point.batch_size), deletions, micro_batch=point.micro_batch)
+    found = MemoryEstimate(0, 0, 0)
+    if point.mode not in WITHOUT_MODEL:
+        step = step_of(point, loading.on(graph))
+        own += _bytes_in(step.loss)
+        gradients = [parameter.nbytes for parameter in step.model.parameters() if parameter.requires_grad]
+        largest, gathers = max(gradients, default=0), "peers" in signature(step.loss).parameters
+        found = estimate_memory(step, batch, device=device)
+        return _PointBytes(batch.bytes, own, found, sum(gradients), largest, gathers)
+    return _PointBytes(batch.bytes, own, found)
+
+
+def _without_lookups(graph: CellGraph) -> CellGraph:
+    """Return the same graph without the lookups that this process has cached."""
+    return graph.with_relations({name: copy(network) for name, network in graph.relations.items()})
+
+
+def _bytes_in(value: Any) -> int:
+    """Return the bytes of the tensors that something holds, at any depth."""
+    if isinstance(value, Tensor):
+        return value.nbytes
+    if isinstance(value, Mapping):
+        return sum(map(_bytes_in, value.values()))
+    if isinstance(value, (list, tuple)):
+        return sum(map(_bytes_in, value))
+    if isinstance(value, (CellGraph, Network)) or type(value).__module__.startswith("tclab.models"):
+        return _bytes_in(getattr(value, "__dict__", None))
+    return 0
+
+
+def _device_bytes() -> int | None:
+    """Return the free memory of the first GPU, from its driver: asking torch would start CUDA in this process."""
+    now = conditions()
+    total, used = now["gpu_memory_total_bytes"], now["gpu_memory_used_bytes"]
+    return int(total) - int(used) if total is not None and used is not None else None

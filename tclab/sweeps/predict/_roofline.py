@@ -1,0 +1,149 @@
+"""How near a neighbour sum comes to what this machine can do: two ceilings measured here, and what physics asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter, process_time
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from tclab.errors import InputError
+from tclab.graph import CellGraph
+from tclab.masking import Strategy
+from tclab.masking import get as strategy_of
+from tclab.message_passing._row_layout import Order
+from tclab.message_passing._shared_view import dense_sum, link_of
+from tclab.message_passing.kernels._shared_sums import shared_sums
+from tclab.message_passing.kernels._spmm import least_seconds
+from tclab.perturbation import synthetic_perturbations
+
+_COPIED = 256 * 1024**2  # bytes: more than any cache
+_SIDE = 2048  # of the product
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What this machine reaches: `bytes_per_second` in a copy, read and written, and `flops` in a product."""
+
+    bytes_per_second: float
+    flops: float
+
+    def seconds(self, moved: float, computed: float) -> float:
+        """Return the least time for so many bytes and operations: whichever ceiling is reached first."""
+        return max(moved / self.bytes_per_second, computed / self.flops)
+
+
+def ceilings(*, device: str = "cpu", dtype: torch.dtype = torch.float32, rounds: int = 7) -> Ceilings:
+    """Return both ceilings of a device, measured now."""
+    source = torch.ones(_COPIED // dtype.itemsize, dtype=dtype, device=device)
+    target = torch.empty_like(source)
+    square = torch.randn(_SIDE, _SIDE, device=device).to(dtype)
+    arms: dict[str, Callable[[], object]] = {
+        "copy": waited(lambda: target.copy_(source), device),
+        "product": waited(lambda: square @ square, device),
+    }
+    least = least_seconds(arms, rounds=rounds, clock=clock_of(device))
+    return Ceilings(2 * source.nbytes / least["copy"], 2 * _SIDE**3 / least["product"])
+
+
+def clock_of(device: str) -> Callable[[], float]:
+    """Return the clock to time calls by: with one thread the processor's time, which others do not add to."""
+    return process_time if device == "cpu" and torch.get_num_threads() == 1 else perf_counter
+
+
+def waited(call: Callable[[], object], device: str) -> Callable[[], None]:
+    """Return a call that is over only when the device is through with it."""
+
+    def both() -> None:
+        call()
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return both
+
+
+def roofline(
+    graph: CellGraph,
+    network: str,
+    *,
+    batch_size: int,
+    width: int = 64,
+    device: str = "cpu",
+    found: Ceilings | None = None,
+    rounds: int = 5,
+) -> pd.DataFrame:
+    """Return the measured time of each kernel's forward sum over one network, and the machine's limit.
+
+    A row a kernel: `seconds`; `bytes` and `flop`, the least that the kernel's way of summing must move and compute
+    (messages are written and read where a kernel makes them; gathers from a cache do not count as memory traffic);
+    `bytes_per_second` and `flops`, the rates reached; `floor_seconds`, the least time at the machine's rates; and
+    `share`, `floor_seconds` over `seconds`.
+
+    **Arguments:**
+
+    - `graph`: on the CPU; copied to `device`.
+    - `network`: one of the graph's; its name.
+    - `found`: the ceilings, measured now unless given.
+    - `batch_size`, `width`: of the features, [N, B, H]. `rounds`: that each kernel is timed in.
+
+    **Raises:** `InputError` for a network that the graph has not, with the nearest name.
+    """
+    found = found or ceilings(device=device)
+    if batch_size < 1:
+        raise InputError(f"batch_size is {batch_size!r}, expected at least 1")
+    own = graph.select([network]).without_metabolism()
+    perturbations = synthetic_perturbations(own, batch_size)
+    here = own.to(device)
+    edges, nodes, size = own.num_edges, own.num_nodes[own.deleted_type], 4
+    entries = here.networks[network].csr_parts(dtype=torch.float32)[1].numel()
+    x = torch.randn(nodes * batch_size, width, device=device)
+    table, messages = x.numel() * size, edges * batch_size * width * size
+    both = edges * batch_size * 16  # the two ends of each edge, int64
+    added = edges * batch_size * width  # features that messages bring
+    sparse = 2 * table + entries * (4 + size)
+    floors = {
+        # a message is written, read and written with its mask, and read to be added up
+        # multiplied by the mask, and added
+        "edge_mask": (4 * messages + both + edges * batch_size + 2 * table, 2 * added),
+        "gpu_filter": (2 * messages + both + 2 * table, added),
+        "node_mask": (sparse, 2 * entries * batch_size * width),
+        "dense": (2 * table + nodes * nodes * size, 2 * nodes * nodes * batch_size * width),
+    }
+    calls: dict[str, Callable[[], object]] = {
+        name: waited(_sum_of(strategy_of(name)(here), perturbations, network, x, device), device)
+        for name in ("edge_mask", "gpu_filter")
+    }
+    link = link_of(here.networks[network], torch.float32)
+    order = Order.on(x.device, batch_size)
+    calls["node_mask"] = waited(lambda: shared_sums(x, [link], batch_size, group=order.group), device)
+    calls["dense"] = waited(lambda: dense_sum(here.networks[network], x, order), device)
+    rows = []
+    with torch.no_grad():
+        for call in calls.values():
+            call()  # warm-up: caches are filled
+        least = least_seconds(calls, rounds=rounds, clock=clock_of(device))
+    for name, seconds in least.items():
+        moved, computed = floors[name]
+        floor = found.seconds(moved, computed)
+        rows.append(
+            {
+                "kernel": name,
+                "seconds": seconds,
+                "bytes": moved,
+                "flop": computed,
+                "bytes_per_second": moved / seconds,
+                "flops": computed / seconds,
+                "floor_seconds": floor,
+                "share": floor / seconds,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _sum_of(strategy: Strategy, perturbations: object, network: str, x: Tensor, device: str) -> Callable[[], Tensor]:
+    loading = type(strategy)(strategy.graph.to("cpu"))
+    view = strategy.view(loading.batch(perturbations).to(device))  # type: ignore[arg-type]
+    return lambda: view.neighbour_sum(network, x)

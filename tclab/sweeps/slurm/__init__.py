@@ -1,0 +1,1 @@
+"""A sweep as jobs of a Slurm cluster."""

@@ -1,0 +1,74 @@
+"""A Slurm job: the same sweep as on one machine, of its points, into the same folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from types import FrameType
+from typing import Any
+
+from tclab.errors import InputError
+from tclab.sweeps.config._point import RENDEZVOUS_FILE, Point
+from tclab.sweeps.execution._executor import Progress, SweepOptions
+from tclab.sweeps.execution._local_executor import LocalExecutor
+from tclab.sweeps.execution._machines import Rendezvous, lend_ranks
+from tclab.sweeps.execution._worker_pool import abort, close_workers
+from tclab.sweeps.slurm._submissions import JobOutcome, Submissions
+from tclab.sweeps.store._code_fingerprint import import_own
+from tclab.sweeps.store._results import WHERE, Results, results_key
+
+
+def run_job(request: str) -> None:
+    """Run the points of a request, and write the outcome of each as soon as it is through.
+
+    It runs once on each of the job's nodes: the first one sweeps, the others lend their ranks.
+
+    **Arguments:**
+
+    - `request`: JSON: `results`, a folder; `points`, name of the submission → fields; `submission`, the job array;
+      `options`, the sweep's; `where`, what decides the kind of machine; `modules` and `path`, what must be imported
+      first.
+    """
+    signal.signal(signal.SIGTERM, _end)  # submitit ignores it, and a cancelled job would linger
+    job: dict[str, Any] = json.loads(request)
+    os.environ[WHERE] = json.dumps(job["where"])
+    import_own(job["modules"], job["path"])
+    submissions = Submissions(Results(job["results"]))
+    node = int(os.environ.get("SLURM_NODEID", "0"))
+    for name, fields in job["points"].items():
+        point = Point.from_dict(fields)
+        if point.machines > 1:
+            os.environ[RENDEZVOUS_FILE] = str(submissions.folder / f"{name}.{_this_run()}.meeting")
+        if node == 0:
+            _run(submissions, name, point, job["submission"], job["options"])
+        else:
+            limits = {option: job["options"][option] for option in ("memory_bytes", "hang_seconds")}
+            lend_ranks(point.resolved(), node, **limits)
+    close_workers()
+
+
+def _this_run() -> str:
+    """Return a name for this run of the job: its number, and how often Slurm has started it again."""
+    return f"{os.environ.get('SLURM_JOB_ID', os.getpid())}-{os.environ.get('SLURM_RESTART_COUNT', 0)}"
+
+
+def _run(submissions: Submissions, name: str, point: Point, submission: str, options: dict[str, Any]) -> None:
+    def record(progress: Progress) -> None:
+        rows = f"{results_key(progress.point)}.parquet"
+        submissions.record_outcome(name, JobOutcome(submission, rows=rows))
+
+    try:
+        LocalExecutor().run([point], SweepOptions(submissions.results.folder, progress=record, **options))
+    except InputError as error:  # this machine cannot run it: device="cuda" where there is none
+        submissions.record_outcome(name, JobOutcome(submission, error=str(error)))
+    finally:
+        if point.machines > 1:  # the rows were there already, or the point cannot be run
+            Rendezvous().publish_skip()
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End at once, and the workers first."""
+    abort()
+    close_workers()
+    os._exit(128 + number)

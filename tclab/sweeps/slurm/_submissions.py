@@ -1,0 +1,167 @@
+"""Which points of a results folder were sent to a cluster, as which jobs, and what came of them."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tclab._io import atomic_write
+from tclab._version import __version__
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.store._code_fingerprint import own_code
+from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._rows import SCHEMA_VERSION
+from tclab.timing._environment import fingerprint
+
+# What srun says after whatever a job said itself.
+_REMARKS = ("Exited with exit code", "Job step aborted", "Force Terminated", "Terminating StepId")
+_SUBMISSION, _OUTCOME = ".submission.json", ".outcome.json"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A point as it was sent.
+
+    **Arguments:**
+
+    - `submission`: the name of the job array; written down before Slurm is asked, so that a job can be found
+      again whose number was never recorded.
+    - `index`: its place in the array. `job`: Slurm's number, "12_3".
+    """
+
+    submission: str
+    index: int
+    job: str | None = None
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """What a job made of a point: the file with its rows, or why there is none.
+
+    **Arguments:**
+
+    - `submission`: that of the job. `rows`: the file's name, which tells the machine that it ran on.
+    - `error`: words for the person who asked.
+    """
+
+    submission: str
+    rows: str | None = None
+    error: str | None = None
+
+
+def name_of(point: Point, where: Mapping[str, Any]) -> str:
+    """Return the name of a point's submission: a hash of the point, its code, where it is to run, and the software.
+
+    A row's own file is named by the machine that it ran on, and a node that submits is not that machine: it may
+    have no GPU where the others have four. So a submission is named by the requested kind of machine.
+
+    **Arguments:**
+
+    - `where`: what decides the kind of machine: the cluster, its partition, GPUs and the like.
+    """
+    what = {
+        "schema": SCHEMA_VERSION,
+        "tclab": __version__,
+        "point": point.to_dict(),
+        "where": dict(where),
+        "software": fingerprint("software"),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "files": point.file_stamps(),
+    }
+    if own := own_code(point):  # of a user's own, each version of its file stands for itself
+        what["own_code"] = own
+    canonical = json.dumps(what, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:24]
+
+
+class Submissions:
+    """The folder `slurm/` within a results folder: two small JSON files a point.
+
+    The side that submits writes `….submission.json`, and the job `….outcome.json`, so that no file has two writers;
+    each is written atomically.
+    """
+
+    def __init__(self, results: Results) -> None:
+        self.results = results
+        self.folder = results.folder / "slurm"
+        self.folder.mkdir(exist_ok=True)
+
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """Hold the folder against a second sweep that would submit the same points at this moment."""
+        with (self.folder / ".lock").open("w") as file:
+            with suppress(OSError):  # a file system without locks: two sweeps at one moment are its user's to avoid
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def submission(self, name: str) -> Submission | None:
+        """Return how a point was submitted; `None` where it was not."""
+        fields = self._read(name + _SUBMISSION)
+        return None if fields is None else Submission(**fields)
+
+    def record(self, name: str, submission: Submission) -> None:
+        """Record how a point is about to be submitted, in place of an earlier submission and its outcome."""
+        (self.folder / (name + _OUTCOME)).unlink(missing_ok=True)
+        self.record_job(name, submission)
+
+    def record_job(self, name: str, submission: Submission) -> None:
+        """Record a submission with the number of its job, which may be through by now."""
+        self._write(name + _SUBMISSION, asdict(submission))
+
+    def forget(self, name: str) -> None:
+        """Remove the record of a point's submission."""
+        (self.folder / (name + _SUBMISSION)).unlink(missing_ok=True)
+
+    def record_outcome(self, name: str, outcome: JobOutcome) -> None:
+        """Record the outcome of a job for a point."""
+        self._write(name + _OUTCOME, asdict(outcome))
+
+    def outcome(self, name: str) -> JobOutcome | None:
+        """Return the outcome of a point's job; `None` before a job has finished it."""
+        fields = self._read(name + _OUTCOME)
+        return None if fields is None else JobOutcome(**fields)
+
+    def rows(self, name: str) -> pa.Table | None:
+        """Return a point's rows where a job has written them and they are still there."""
+        outcome = self.outcome(name)
+        return None if outcome is None or outcome.rows is None else self.results.read_file(outcome.rows)
+
+    def names_with_outcome(self) -> set[str]:
+        """Return the names of all points that jobs are through with.
+
+        A folder that is listed is asked of the file server; a single file may be remembered as missing.
+        """
+        return {file.removesuffix(_OUTCOME) for file in os.listdir(self.folder) if file.endswith(_OUTCOME)}
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads((self.folder / name).read_text())
+        except FileNotFoundError:
+            return None
+        return found
+
+    def _write(self, name: str, what: dict[str, Any]) -> None:
+        atomic_write(self.folder / name, json.dumps(what))
+
+
+def words_of(log_folder: Path, job: str | None) -> str | None:
+    """Return the last thing that a job said that tells why it ended, or `None` where it said nothing.
+
+    srun's remarks that a step came to its end come last and tell nothing; the line before them does.
+    """
+    if job is None:
+        return None
+    lines: list[str] = []
+    for path in sorted(log_folder.glob(f"{job}_*_log.err")):
+        lines += [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    telling = [line for line in lines if not any(remark in line for remark in _REMARKS)]
+    return (telling or lines)[-1] if lines else None

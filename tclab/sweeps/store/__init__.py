@@ -1,0 +1,1 @@
+"""Rows, and the folder that keeps them."""

@@ -1,0 +1,85 @@
+"""Rows as one file that other programs read: Parquet, or CSV."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from tclab._io import atomic_write
+from tclab.errors import InputError
+from tclab.sweeps.store._rows import SCHEMA, column_types, frame, upgraded
+
+_SUFFIXES = (".parquet", ".csv")
+_LIST = "samples_seconds"
+
+
+def write_rows(rows: pd.DataFrame, path: str | Path) -> Path:
+    """Write rows to a `.parquet` or a `.csv` file, in place of an earlier one, and return its path.
+
+    In CSV each step's seconds are a JSON list; what is missing is an empty field, and an empty text is one in
+    quotes. Columns that rows do not have are left out.
+
+    **Raises:** `InputError` for another ending, or a folder that does not exist.
+    """
+    to = Path(path)
+    _suffix(to)
+    if not to.parent.is_dir():
+        raise InputError(f"path is {str(path)!r}, expected it in a folder that exists")
+    known = rows[[name for name in SCHEMA.names if name in rows]]
+    schema = pa.schema([SCHEMA.field(name) for name in known])
+    table = pa.Table.from_pandas(known, schema=schema, preserve_index=False)
+    if to.suffix == ".parquet":
+        atomic_write(to, lambda file: pa.parquet.write_table(table, file))
+        return to
+    if _LIST in known:
+        lists = [None if seconds is None else json.dumps(seconds) for seconds in table[_LIST].to_pylist()]
+        table = table.set_column(table.schema.get_field_index(_LIST), _LIST, pa.array(lists, pa.string()))
+    atomic_write(to, lambda file: pa.csv.write_csv(table, file))
+    return to
+
+
+def read_rows(path: str | Path) -> pd.DataFrame:
+    """Return the rows of a file that `write_rows` wrote, the same as they were; columns that it lacks are null.
+
+    **Raises:** `InputError` where there is no such file, or it holds something else.
+    """
+    file = Path(path)
+    _suffix(file)
+    if not file.is_file():
+        raise InputError(f"path is {str(path)!r}, expected a file of rows that exists")
+    try:
+        if file.suffix == ".parquet":
+            return frame(_whole(pa.parquet.read_table(file)))
+        types = {name: pa.string() if name == _LIST else kind for name, kind in column_types().items()}
+        options = pa.csv.ConvertOptions(
+            column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""]
+        )
+        read = pa.csv.read_csv(file, convert_options=options)
+        if _LIST in read.column_names:
+            lists = [None if text is None else json.loads(text) for text in read[_LIST].to_pylist()]
+            read = read.set_column(read.column_names.index(_LIST), _LIST, pa.array(lists, pa.list_(pa.float64())))
+        return frame(_whole(read))
+    except (pa.ArrowInvalid, ValueError, KeyError) as error:
+        why = str(error).splitlines()[0]
+        raise InputError(f"{path} is no file of rows that this version of tclab can read: {why}") from None
+
+
+def _whole(read: pa.Table) -> pa.Table:
+    """Return a file's table with every column of a row, under today's names.
+
+    **Raises:** `ValueError` for a column that rows do not have, or for none that they must have.
+    """
+    for name in ("stage", "status"):
+        if name not in read.column_names:
+            raise ValueError(f"it has no column {name!r}")
+    return upgraded(read)
+
+
+def _suffix(path: Path) -> None:
+    if path.suffix not in _SUFFIXES:
+        raise InputError(f"path is {str(path)!r}, expected it to end with {' or '.join(_SUFFIXES)}")

@@ -1,0 +1,207 @@
+"""The columns of a row: types, units, meanings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from tclab.errors import InputError
+from tclab.sweeps.config._fields import declarations
+from tclab.sweeps.config._point import Point
+
+# Raised when a column or a stage changes its name or its meaning. Rows of an earlier version are read under today's
+# names (`upgraded`); a sweep measures their points again and never mixes them in.
+SCHEMA_VERSION = 5
+
+_TEXT, _WHOLE, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+
+_TYPES = {"text": _TEXT, "whole": _WHOLE, "real": _REAL, "flag": _FLAG}
+# a column for each field of a point, by its declaration; rows begin with those down to `dtype`
+_POINT = {name: _TYPES[declared.column or "text"] for name, declared in declarations(Point).items()}
+_LAST = list(_POINT).index("dtype") + 1
+POINT_COLUMNS = dict(list(_POINT.items())[:_LAST])
+MEASURED_COLUMNS = {
+    "stage": _TEXT,
+    # host, device or worker: whose time it is; loading: batches made within the host's wait. Of several ranks the
+    # mean; each has rows of its own, too: "rank 0", …, whose step is the stage `whole`
+    "where": _TEXT,
+    "n": _WHOLE,  # steps that were timed, and had that stage
+    "median_seconds": _REAL,
+    "q1_seconds": _REAL,
+    "q3_seconds": _REAL,
+    # of that stage, or of all together where stage = "step"; on a CPU the waits are those that a GPU would have
+    "host_syncs": _WHOLE,
+    "kernels": _WHOLE,  # operations that compute something
+    "allocations": _WHOLE,  # results with memory of their own
+    "allocated_bytes": _WHOLE,
+    # of the whole step, on rows with stage = "step" only
+    "samples_per_second": _REAL,  # of all ranks together
+    "batch_bytes": _WHOLE,  # all that travels with a batch
+    "edge_bytes": _WHOLE,  # edges, weights and edge masks among it
+    "peak_bytes": _WHOLE,
+    "status": _TEXT,  # ok, oom, wrong, skipped: …, failed: …, not run: …
+}
+MORE_COLUMNS = {
+    "network_names": _TEXT,
+    "edges": _WHOLE,
+    "nodes": _WHOLE,
+    **dict(list(_POINT.items())[_LAST:]),
+    "backend": _TEXT,  # gloo or nccl; null for one rank, as the next three
+    "gradient_bytes": _WHOLE,  # of a step's gradients that ranks exchange, before compression
+    "buckets": _WHOLE,  # that they are exchanged in
+    "late_share": _REAL,  # of one rank: of all exchanges those that it came to last
+    # of `perturbations`, null for synthetic samples: samples that the file has for this graph, its rows that are none,
+    # distinct genes that the graph lacks, and all of it in words
+    "file_samples": _WHOLE,
+    "file_rows_left_out": _WHOLE,
+    "unknown_genes": _WHOLE,
+    "samples_report": _TEXT,
+    "exact": _FLAG,
+    # passed, failed or inexact, in fp64, in fp32 and as the point runs it; null where it was not run
+    "equivalence": _TEXT,
+    "equivalence_fp64_error": _REAL,  # the worst, compiled, checkpointed or sliced as the point is
+    "equivalence_fp32_ratio": _REAL,  # the error over subgraph's own in fp32, or in the dtype where that is worse
+    "equivalence_nodes": _WHOLE,
+    "equivalence_edges": _WHOLE,
+    # share of a wall clock of its own that the stages of a timeline account for; of several workers the worst
+    "host_accounted": _REAL,
+    "device_accounted": _REAL,
+    "worker_accounted": _REAL,
+    "steady": _TEXT,  # whether warm-up was over: steady, not steady, null for too few steps to say
+    "conditions": _TEXT,  # JSON, the machine's load before and after; see tclab.timing.conditions
+    "first_step_seconds": _REAL,  # the cold start: the first step of all, loader and caches included
+    "measured_at": _TEXT,  # UTC, ISO 8601
+    "tclab": _TEXT,
+    "samples_seconds": pa.list_(_REAL),  # every step's time
+}
+ENVIRONMENT_COLUMNS = {
+    "cpu": _TEXT,
+    "cores": _WHOLE,
+    "cpu_limit_cores": _REAL,
+    "memory_bytes": _WHOLE,
+    "threads": _WHOLE,
+    "gpu": _TEXT,
+    "gpu_memory_bytes": _WHOLE,
+    "gpus": _WHOLE,
+    "gpu_driver": _TEXT,
+    "cuda": _TEXT,
+    "os": _TEXT,
+    "python": _TEXT,
+    "torch": _TEXT,
+    "torch_geometric": _TEXT,
+    "numpy": _TEXT,
+    "commit": _TEXT,
+    "allocator_settings": _TEXT,
+}
+SCHEMA = pa.schema(list({**POINT_COLUMNS, **MEASURED_COLUMNS, **MORE_COLUMNS, **ENVIRONMENT_COLUMNS}.items()))
+_NULLABLE = {
+    _TEXT: pd.StringDtype(),
+    _WHOLE: pd.Int64Dtype(),
+    _REAL: pd.Float64Dtype(),
+    _FLAG: pd.BooleanDtype(),
+}
+
+
+def columns_of(point: Point) -> dict[str, Any]:
+    """Return the columns that every row of a point has, measured or not."""
+    columns = {name: declared.cell(getattr(point, name)) for name, declared in declarations(Point).items()}
+    columns["backend"] = point.backend
+    if isinstance(point.networks, tuple):
+        columns |= {"networks": len(point.networks), "network_names": columns["networks"]}
+    return columns
+
+
+def point_of(row: Mapping[str, Any]) -> Point:
+    """Return the point that a row of a measured step was made from.
+
+    **Raises:** `InputError` where the row does not say which networks it had, or no such point can be.
+    """
+    fields = {name: plain(row[name]) for name in declarations(Point)}
+    names = plain(row["network_names"])
+    if fields["variant"] != "separate" or names is None:
+        raise InputError("the row does not name the networks that its point was given, so it cannot be run again")
+    fields["networks"] = tuple(names.split(","))
+    fields["overheads"] = tuple(filter(None, (fields["overheads"] or "").split(",")))
+    return Point(**fields)
+
+
+# The names of version 4 and earlier -> those since version 5: columns, values of `stage`, fields of a point.
+_COLUMNS_UNTIL_4 = {
+    "deleted": "num_deletions",
+    "habits": "overheads",
+    "gate": "equivalence",
+    "gate_fp64_error": "equivalence_fp64_error",
+    "gate_fp32_ratio": "equivalence_fp32_ratio",
+    "gate_nodes": "equivalence_nodes",
+    "gate_edges": "equivalence_edges",
+    "host_closure": "host_accounted",
+    "device_closure": "device_accounted",
+    "worker_closure": "worker_accounted",
+}
+_STAGES_UNTIL_4 = {"wait": "data_wait", "waiting": "rank_wait"}
+
+
+def column_types() -> dict[str, pa.DataType]:
+    """Return the type of each column by its name, and by the names that it had in earlier versions."""
+    types = {field.name: field.type for field in SCHEMA}
+    return types | {old: types[new] for old, new in _COLUMNS_UNTIL_4.items()}
+
+
+def upgraded(rows: pa.Table, *, whole: bool = False) -> pa.Table:
+    """Return rows that any version of tclab wrote as today's: names of today, in the schema's order.
+
+    A column that the rows lack is null. No name of an earlier version has another meaning today, so that a file need
+    not say which version wrote it.
+
+    **Arguments:**
+
+    - `whole`: the rows have every column of their version. A field of a point that they lack came later, and what ran
+      without it ran with its default.
+
+    **Raises:** `ValueError` for a column that no version has; `pyarrow.ArrowInvalid` for one of another type.
+    """
+    names = [name if name in SCHEMA.names else _COLUMNS_UNTIL_4.get(name, name) for name in rows.column_names]
+    for name in names:
+        if name not in SCHEMA.names or names.count(name) > 1:
+            raise ValueError(f"it has a column {name!r}")
+    rows = rows.rename_columns(names)
+    defaults = columns_of(Point()) if whole else {}
+    for name in SCHEMA.names:
+        if name not in names:
+            values = pa.array([defaults.get(name)] * len(rows), SCHEMA.field(name).type)
+            rows = rows.append_column(name, values)
+    rows = rows.select(SCHEMA.names).cast(SCHEMA)
+    stages = [_STAGES_UNTIL_4.get(stage, stage) for stage in rows["stage"].to_pylist()]
+    return rows.set_column(SCHEMA.get_field_index("stage"), SCHEMA.field("stage"), pa.array(stages, _TEXT))
+
+
+def upgraded_point(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a point that any version of tclab wrote under today's names."""
+    return {_COLUMNS_UNTIL_4.get(name, name): value for name, value in fields.items()}
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a row as a Python object; `None` for any kind of missing value."""
+    if value is None or value is pd.NA or value != value:
+        return None
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Return rows as an arrow table; a column that a row lacks is null."""
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=SCHEMA)
+
+
+def not_measured(point: Point, status: str) -> pa.Table:
+    """Return the row of a point that was not measured, with why."""
+    return table([{**columns_of(point), "stage": "step", "status": status}])
+
+
+def frame(rows: pa.Table) -> pd.DataFrame:
+    """Return a table as a DataFrame whose missing values stay missing (pandas' nullable types)."""
+    made: pd.DataFrame = rows.to_pandas(types_mapper=_NULLABLE.get)
+    return made

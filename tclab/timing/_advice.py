@@ -1,0 +1,177 @@
+"""`Advice`: suggested changes with predicted gains and, once tried, the measured ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from tclab.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tclab.timing._verdict import Pair
+
+# the basis of a prediction
+MEASURED = "measured apart"  # both ran, at different times
+MODEL = "model"  # computed from measured parts
+AT_BEST = "at best"  # a part's whole time is gone, so no change of it can gain more
+
+Race = Callable[..., "Pair"]
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """One change that is worth trying.
+
+    **Arguments:**
+
+    - `change`: what to change, in words.
+    - `why`: the evidence, in words.
+    - `ratio`: predicted time of a step with the change over its time now.
+    - `interval`: 95 % interval of `ratio`; `None` if it has none.
+    - `basis`: "measured apart", "model", or "at best", which is a bound.
+    - `setting`: the field of a `tclab.Point` that changes → its new value; empty if it is no field.
+    - `measured`: the change compared with now, from a race or from runs; `None` before `measure`.
+    - `race`: runs the comparison for `measure`, given a budget in seconds; `None` if the user must give both steps.
+    """
+
+    change: str
+    why: str
+    ratio: float
+    interval: tuple[float, float] | None
+    basis: str
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    measured: Pair | None = None
+    race: Race | None = field(default=None, repr=False, compare=False)
+
+    def measure(
+        self,
+        *,
+        budget_seconds: float = 60.0,
+        now: Callable[[], Any] | None = None,
+        changed: Callable[[], Any] | None = None,
+        **options: Any,
+    ) -> Suggestion:
+        """Race the change against now and return this suggestion with the measured comparison.
+
+        **Arguments:**
+
+        - `budget_seconds`: wall time for everything.
+        - `now`, `changed`: functions that each run one step; needed for a training loop of your own, while suggestions
+          from a sweep's rows run their points.
+        - `options`: other arguments of `tclab.timing.race`, or of `tclab.sweeps.race_points`.
+
+        **Raises:** `InputError` if there is nothing to run.
+        """
+        if now is not None and changed is not None:
+            from tclab.timing.races._race import race
+
+            arms = {"changed": changed, "now": now}
+            return replace(self, measured=race(arms, budget_seconds=budget_seconds, **options).pair("changed", "now"))
+        if self.race is None:
+            raise InputError(
+                f"{self.change!r} is no setting of a point, so give both: measure(now=step, changed=other_step)"
+            )
+        return replace(self, measured=self.race(budget_seconds=budget_seconds, **options))
+
+    def __str__(self) -> str:
+        ends = "" if self.interval is None else f" [{self.interval[0]:.3g}, {self.interval[1]:.3g}]"
+        lines = f"{self.change}: predicted {self.ratio:.3g} × the time of a step{ends}, {self.basis}. {self.why}"
+        if self.measured is None:
+            return lines
+        pair = self.measured
+        if pair.ratio is None:
+            return f"{lines} Measured: {pair.verdict}, {pair.why}."
+        ends = f" [{pair.interval[0]:.3g}, {pair.interval[1]:.3g}]" if pair.interval else ""
+        return f"{lines} Measured: {pair.verdict}, {pair.ratio:.3g} × the time{ends}."
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Suggestions, the largest predicted gain first; `print` it to read them.
+
+    **Arguments:**
+
+    - `of`: the measured workload, in words.
+    - `suggestions`: each with its predicted gain and the evidence.
+    - `missing`: what the evidence leaves unknown, and what would show it, a sentence each.
+    - `where`: the machine of the measurement; `None` for this one.
+    """
+
+    of: str
+    suggestions: tuple[Suggestion, ...]
+    missing: tuple[str, ...] = ()
+    where: str | None = None
+
+    def measure(self, number: int | None = None, *, budget_seconds: float = 60.0, **options: Any) -> Advice:
+        """Measure the suggestions that can be measured, and return the advice with the results.
+
+        A suggestion whose measurement fails stays as it is, and `missing` says why.
+
+        **Arguments:**
+
+        - `number`: measure only the first `number` of them; all by default.
+        - `budget_seconds`: wall time for all of them together.
+        - `options`: as for `Suggestion.measure`.
+        """
+        able = [place for place, one in enumerate(self.suggestions) if one.race is not None][:number]
+        suggestions = list(self.suggestions)
+        failures = []
+        for place in able:
+            try:
+                suggestions[place] = suggestions[place].measure(budget_seconds=budget_seconds / len(able), **options)
+            except Exception as error:
+                why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                failures.append(f"what {suggestions[place].change!r} gives when it runs: {why}")
+        return replace(self, suggestions=tuple(suggestions), missing=(*self.missing, *failures))
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row a suggestion: predicted and measured time over the time now, and the evidence."""
+        import pandas as pd
+
+        rows = []
+        for one in self.suggestions:
+            low, high = one.interval or (None, None)
+            pair = one.measured
+            ends = pair.interval if pair is not None and pair.interval else (None, None)
+            rows.append(
+                {
+                    "change": one.change,
+                    "predicted": one.ratio,
+                    "low": low,
+                    "high": high,
+                    "basis": one.basis,
+                    "measured": None if pair is None else pair.ratio,
+                    "measured low": ends[0],
+                    "measured high": ends[1],
+                    "verdict": None if pair is None else pair.verdict,
+                    "why": one.why,
+                }
+            )
+        names = [
+            "change",
+            "predicted",
+            "low",
+            "high",
+            "basis",
+            "measured",
+            "measured low",
+            "measured high",
+            "verdict",
+        ]
+        return pd.DataFrame(rows, columns=[*names, "why"]).set_index("change")
+
+    def __str__(self) -> str:
+        lines = [f"What to change, {self.of}:"]
+        lines += [f"  {place}. {one}" for place, one in enumerate(self.suggestions, start=1)]
+        if not self.suggestions:
+            lines.append("  nothing that the evidence supports.")
+        return "\n".join([*lines, *(f"  not known: {sentence}" for sentence in self.missing)])
+
+
+def ranked(suggestions: list[Suggestion]) -> tuple[Suggestion, ...]:
+    """Return suggestions by predicted gain, the largest first; of equal gains, the surest basis first."""
+    order = (MEASURED, MODEL, AT_BEST)
+    return tuple(sorted(suggestions, key=lambda one: (one.ratio, order.index(one.basis))))

@@ -1,0 +1,266 @@
+"""The rules of `advise`: from the shares of a training loop's steps to suggestions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tclab.timing._advice import AT_BEST, MODEL, Advice, Suggestion, ranked
+from tclab.timing._environment import usable_cores
+from tclab.timing._statistics import FEWEST, Reals, intervals
+from tclab.timing._warmup import NOT_STEADY, steady_state
+
+if TYPE_CHECKING:
+    from tclab.timing._communication import Communication
+    from tclab.timing._host_syncs import Syncs
+    from tclab.timing._ledger import Ledger
+
+WORTH = 0.05  # share of a step below which nothing is suggested
+_MOST_OTHER = 0.2  # share of a step in no stage above which the stages do not explain it
+_PLACES = 3
+_OVERLAP = "let the exchange of gradients overlap: other buckets, or fewer exchanges (no_sync)"
+_BALANCE = "give every rank as much to do"
+
+
+@dataclass(frozen=True)
+class StepAccount:
+    """The times of some steps, as the evidence for advice.
+
+    **Arguments:**
+
+    - `of`: the measured workload, in words.
+    - `whole`: [steps] seconds of each step.
+    - `stages`: stage → [steps] seconds in each step, 0 where the step did not have it.
+    - `workers`: number of loader workers, 0 for none; `None` if unknown.
+    - `batch_seconds`: seconds in which a worker makes a batch; `None` if unknown.
+    - `cores`: number of cores that this process may use; `None` if unknown.
+    - `cuda`: the steps ran on a GPU.
+    """
+
+    of: str
+    whole: Reals
+    stages: dict[str, Reals]
+    workers: int | None = None
+    batch_seconds: float | None = None
+    cores: int | None = None
+    cuda: bool = False
+
+    def share(self, *names: str) -> tuple[float, tuple[float, float]]:
+        """Return the median share of a step that these stages take together, and its 95 % interval over steps."""
+        zeros = np.zeros_like(self.whole)
+        shares = np.sum([self.stages.get(name, zeros) for name in names], axis=0) / self.whole
+        return float(np.median(shares)), intervals([shares], [0.95])[0]
+
+
+def account_of(ledger: Ledger) -> StepAccount:
+    """Return the account of a ledger's steps, by the device's timeline on CUDA, with its workers where known."""
+    steps: dict[int, dict[str, float]] = {}
+    batch_seconds: dict[str, list[float]] = {}
+    timeline = "device" if ledger.cuda else "host"
+    for line, number, stage, seconds in ledger.rows():
+        if line == timeline:
+            steps.setdefault(number, {})[stage] = seconds or 0.0
+        elif stage == "batch" and seconds is not None:
+            batch_seconds.setdefault(line, []).append(seconds)
+    names = list(dict.fromkeys(stage for stages in steps.values() for stage in stages))
+    by_stage = {name: np.array([stages.get(name, 0.0) for stages in steps.values()]) for name in names}
+    whole = by_stage.pop("step", np.zeros(0))
+    workers = sum(line.startswith("worker") for line in batch_seconds)
+    batches = [seconds for values in batch_seconds.values() for seconds in values]
+    return StepAccount(
+        f"from {len(whole)} steps of this loop",
+        whole,
+        by_stage,
+        workers if batch_seconds else None,
+        float(np.median(batches)) if batches else None,
+        usable_cores(),
+        bool(ledger.cuda),
+    )
+
+
+def advise(ledger: Ledger, *, syncs: Syncs | None = None, communication: Communication | None = None) -> Advice:
+    """Return suggestions for a training loop that a ledger timed, by predicted gain.
+
+    Most predictions are bounds: removing a stage gains at most its share of the step (Amdahl's law). There are no
+    suggestions from fewer than 6 steps, from steps that were still changing, or from a ledger that does not add up.
+
+    **Arguments:**
+
+    - `ledger`: a ledger of steps after warm-up.
+    - `syncs`: the host-device synchronisations of one step, from `tclab.timing.syncs`.
+    - `communication`: that of the same steps, after `finish()`.
+    """
+    account = account_of(ledger)
+    suggestions: list[Suggestion] = []
+    if ledger.queued:
+        missing = ["a queued ledger shows the device alone, not steps as they run"]
+    elif len(account.whole) and not ledger.adds_up():
+        missing = [f"the ledger does not add up ({str(ledger).splitlines()[0]})"]
+    else:
+        suggestions, missing = suggestions_from(account)
+        if communication is not None and no_advice_reason(account) is None:
+            suggestions += exchange_suggestions(account, communication)
+    if syncs is not None and syncs.count:
+        places = ", ".join(f"{place} ({times} ×)" for place, times in syncs.places.most_common(_PLACES))
+        missing.append(host_sync_text(syncs.count, account.cuda, places))
+    return Advice(account.of, ranked(suggestions), tuple(missing))
+
+
+def host_sync_text(count: int, cuda: bool, places: str = "") -> str:
+    """Return a sentence on host-device synchronisations, whose cost a ledger does not show.
+
+    **Arguments:**
+
+    - `count`: synchronisations a step.
+    - `cuda`: the steps ran on a GPU.
+    - `places`: the lines of code, in words.
+    """
+    where = f" at {places}" if places else ""
+    if cuda:
+        return f"the host waits for the device {count} times a step{where}; a trace (tclab.trace) shows what it costs"
+    return f"on a GPU the host would wait {count} times a step{where}; only a run on one can show what it costs"
+
+
+def no_advice_reason(account: StepAccount) -> str | None:
+    """Return why there can be no advice from an account; `None` if there can."""
+    if len(account.whole) < FEWEST:
+        return f"{len(account.whole)} steps were timed, at least {FEWEST} are needed"
+    state = steady_state(account.whole.tolist())
+    if state.verdict == NOT_STEADY:
+        return f"the steps were still changing ({state.why}): warm up longer"
+    return None
+
+
+def suggestions_from(account: StepAccount) -> tuple[list[Suggestion], list[str]]:
+    """Return the suggestions from an account, and sentences on what it leaves unknown."""
+    why = no_advice_reason(account)
+    if why is not None:
+        return [], [why]
+    missing: list[str] = []
+    suggestions = _loading(account)
+    suggestions += [one for rule in _RULES if (one := rule(account)) is not None]
+    other, (low, _) = account.share("other")
+    if low > _MOST_OTHER:
+        missing.append(f"{other:.0%} of a step is in no stage: enter stages in more of the loop")
+    inside, (low, _) = account.share("forward", "backward")
+    if low > 0.5:
+        missing.append(
+            f"forward and backward are {inside:.0%} of a step; a ledger does not divide them, tclab.trace does"
+        )
+    return suggestions, missing
+
+
+# ---- one rule for each stage
+
+
+def _loading(account: StepAccount) -> list[Suggestion]:
+    """Suggest more workers if they cannot keep up and a core is free, or else cheaper batches."""
+    wait, (low, high) = account.share("data_wait")
+    if low < WORTH:
+        return []
+    whole = float(np.median(account.whole))
+    rest = float(np.median(account.whole - account.stages["data_wait"]))
+    waits = f"a step waits for its batch for {wait:.0%} [{low:.0%}, {high:.0%}] of its time"
+    make, workers = account.batch_seconds, account.workers
+    if make is None or workers is None:
+        change = "make batches ahead: more workers, a deeper prefetch, fewer bytes"
+        return [_bound(account, change, "data_wait", waits)]
+    wanted = max(1, ceil(make / rest))
+    free = None if account.cores is None else account.cores - 1
+    why = f"{waits}; a batch is made in {make:.3g} s, and the rest of a step takes {rest:.3g} s"
+    if wanted <= workers:
+        change = "prefetch further ahead, and keep the workers between epochs"
+        return [
+            _bound(account, change, "data_wait", f"{why}, so {workers} could keep up: batches come unevenly, or late")
+        ]
+    cheaper = "make a batch cheaper, or carry less in it"
+    if free is not None and free <= workers:
+        why = f"{why}: {wanted} workers could keep up, and none of {account.cores} cores is free for another"
+        return [_bound(account, cheaper, "data_wait", why)]
+    affordable = wanted if free is None else min(wanted, free)
+    # this ignores that workers share cores with the step, so it has no interval
+    ratio = max(rest, make / affordable) / whole
+    if ratio > 1 - WORTH:
+        why = f"{why}: {affordable} worker{'s' if affordable > 1 else ''} on {account.cores} cores would change nothing"
+        return [_bound(account, cheaper, "data_wait", why)]
+    change = f"load with {affordable} worker{'s' if affordable > 1 else ''} instead of {workers or 'none'}"
+    return [Suggestion(change, f"{_capital(why)}.", ratio, None, MODEL, {"workers": affordable})]
+
+
+def best_case(change: str, why: str, share: float, ends: tuple[float, float], **setting: Any) -> Suggestion:
+    """Return the suggestion of a change that removes at most a share of a step.
+
+    **Arguments:**
+
+    - `change`, `why`: in words.
+    - `share`: the share of a step that would be gone, 0 … 1.
+    - `ends`: its 95 % interval.
+    - `setting`: the field of a point → its new value.
+    """
+    low, high = ends
+    return Suggestion(change, f"{_capital(why)}.", 1 - share, (max(0.0, 1 - high), min(1.0, 1 - low)), AT_BEST, setting)
+
+
+def _bound(account: StepAccount, change: str, stage: str, why: str, **setting: Any) -> Suggestion:
+    return best_case(change, why, *account.share(stage), **setting)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _stage(stage: str, change: str, **setting: Any) -> Callable[[StepAccount], Suggestion | None]:
+    """Return the rule that suggests a change for a stage that takes at least `WORTH` of a step."""
+
+    def rule(account: StepAccount) -> Suggestion | None:
+        share, (low, high) = account.share(stage)
+        if low < WORTH:
+            return None
+        why = f"{stage} is {share:.0%} [{low:.0%}, {high:.0%}] of a step"
+        return _bound(account, change, stage, why, **setting)
+
+    return rule
+
+
+def _transfer(account: StepAccount) -> Suggestion | None:
+    if account.cuda:
+        return _stage("transfer", "copy the next batch while this one computes", double_buffer=True)(account)
+    return _stage("transfer", "send less with a batch")(account)
+
+
+_RULES = (
+    _transfer,
+    _stage("mask", "make the masks in the loader, or use a strategy without masks"),
+    _stage("clip", "clip all gradients in one call (foreach), or not at all"),
+    _stage("optimizer", "a fused optimizer, or several batches to one of its steps", optimizer="fused"),
+    _stage("communication", _OVERLAP),
+    _stage("rank_wait", _BALANCE),
+    _stage("log", "log every so many steps, and read the figures together"),
+)
+
+
+def exchange_suggestions(account: StepAccount, communication: Communication) -> list[Suggestion]:
+    """Return suggestions from a `Communication`'s exposed seconds, for the stages that the ledger does not have."""
+    frame = communication.frame()
+    if frame.empty:
+        return []
+    waiting = frame["exposed_rank_wait_seconds"].astype(float)
+    suggestions = []
+    for stage, seconds, change, text in (
+        ("communication", frame["exposed_seconds"] - waiting, _OVERLAP, "the exchange of gradients is exposed for"),
+        ("rank_wait", waiting, _BALANCE, "waiting for the slowest rank takes"),
+    ):
+        known = seconds.dropna().to_numpy(float)
+        if len(known) < FEWEST or np.any(account.stages.get(stage, 0)):
+            continue
+        shares = known[: len(account.whole)] / account.whole[: len(known)]
+        (ends,) = intervals([shares], [0.95])
+        share = float(np.median(shares))
+        if ends[0] >= WORTH:
+            why = f"{text} {share:.0%} [{ends[0]:.0%}, {ends[1]:.0%}] of a step"
+            suggestions.append(best_case(change, why, share, ends))
+    return suggestions

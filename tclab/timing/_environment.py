@@ -1,0 +1,161 @@
+"""The environment of a measurement: machine, versions and allocator settings, and what makes two machines the same."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from tclab.timing._conditions import cpu_limit_cores, gpu_driver, memory_limit_bytes
+
+# Settings of the memory allocator: glibc's, a preloaded library's, and torch's on CUDA.
+_ALLOCATOR_SETTINGS = (
+    "MALLOC_MMAP_MAX_",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
+    "MALLOC_ARENA_MAX",
+    "MALLOC_CONF",
+    "LD_PRELOAD",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _cores() -> int | None:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
+def usable_cores() -> int | None:
+    """Return how many cores affinity and the container's limit leave this process, at least 1; `None` if unknown."""
+    return cores_within(_cores(), cpu_limit_cores())
+
+
+def cores_within(cores: int | None, limit: float | None) -> int | None:
+    """Return how many of `cores` cores a CPU limit leaves, at least 1; `None` if their number is unknown."""
+    return None if cores is None else max(1, int(min(cores, limit or cores)))
+
+
+def _memory_bytes() -> int | None:
+    """Return the machine's memory in bytes, or the container's limit where that is lower; `None` if unknown."""
+    try:
+        installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+    return min(installed, memory_limit_bytes() or installed)
+
+
+@cache
+def _commit() -> str | None:
+    """Return the last commit that changed the package `tclab`, with `+` where its files differ from that commit.
+
+    Notebooks, tests and documents of the same checkout do not run in a measurement, so they do not count.
+    """
+    package = Path(__file__).parents[1]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # else the checkout is another project's
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".")
+        return git("log", "-1", "--format=%H", "--", ".") + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def environment(*, load_torch: bool = True) -> dict[str, str | int | float | None]:
+    """Return the machine, the versions and the allocator's settings that a figure was measured with.
+
+    **Arguments:**
+
+    - `load_torch`: import torch, to ask for its threads and its GPUs. With False these columns (`threads`, `gpu`,
+      `gpu_memory_bytes`, `gpus`, `gpu_driver`, `cuda`) are filled only as far as this process has loaded torch
+      and begun to use CUDA.
+
+    Missing is `None`.
+    """
+    if load_torch:
+        import torch  # noqa: F401 (found among the modules)
+    loaded: Any = sys.modules.get("torch")
+    gpus = None
+    if loaded is not None and (load_torch or loaded.cuda.is_initialized()):
+        gpus = loaded.cuda.device_count() if loaded.cuda.is_available() else 0
+    properties = loaded.cuda.get_device_properties(0) if gpus else None
+    settings = [f"{name}={os.environ[name]}" for name in _ALLOCATOR_SETTINGS if name in os.environ]
+    return {
+        "cpu": _cpu(),
+        "cores": _cores(),
+        "cpu_limit_cores": cpu_limit_cores(),
+        "memory_bytes": _memory_bytes(),
+        "threads": loaded.get_num_threads() if loaded is not None else None,
+        "gpu": properties.name if properties else None,
+        "gpu_memory_bytes": properties.total_memory if properties else None,
+        "gpus": gpus,
+        "gpu_driver": gpu_driver() if gpus else None,
+        "cuda": loaded.version.cuda if gpus is not None else None,
+        "os": platform.platform(),
+        "python": platform.python_version(),
+        "torch": _version("torch") if loaded is None else loaded.__version__,
+        "torch_geometric": _version("torch_geometric"),
+        "numpy": _version("numpy"),
+        "commit": _commit(),
+        "allocator_settings": " ".join(settings) or None,
+    }
+
+
+HARDWARE = ("cpu", "cores", "cpu_limit_cores", "memory_bytes", "gpu", "gpu_memory_bytes", "gpus")
+SOFTWARE = ("python", "torch", "torch_geometric", "numpy", "cuda")
+_FINGERPRINTS = {
+    "hardware": HARDWARE,
+    "software": SOFTWARE,
+    "machine": (*HARDWARE, *SOFTWARE, "omp_threads"),
+    "process": (*HARDWARE, *SOFTWARE, "omp_threads", "allocator_settings"),
+    "session": (*HARDWARE, *SOFTWARE, "omp_threads", "allocator_settings", "os", "gpu_driver"),
+}
+
+
+def fingerprint(level: str, *, load_torch: bool = True) -> dict[str, str | int | float | None]:
+    """Return the columns of `environment` that two measurements must share to be of the same machine.
+
+    `omp_threads` is the text of the variable `OMP_NUM_THREADS`: a process that only starts others which measure has
+    another number of threads than they, and passes the variable on.
+
+    **Arguments:**
+
+    - `level`: what must be the same, each for one use:
+      "hardware": CPU, memory, GPUs; for the comparison of rows.
+      "software": versions only; for a Slurm job before its machine is known.
+      "machine": hardware, software and threads; for the file of a point's rows.
+      "process": also the allocator settings; for kernel choices that were timed within one process.
+      "session": also operating system and driver; for a race that a later session continues.
+    - `load_torch`: as for `environment`.
+    """
+    here = {**environment(load_torch=load_torch), "omp_threads": os.environ.get("OMP_NUM_THREADS")}
+    return {name: here[name] for name in _FINGERPRINTS[level]}

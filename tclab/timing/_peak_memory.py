@@ -1,0 +1,57 @@
+"""Peak memory of a block of code, on the CPU or a CUDA device."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+
+def _resident_peak_bytes() -> int | None:
+    try:
+        with open("/proc/self/status") as status:
+            for line in status:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+class PeakMemory:
+    """Measures the peak memory of a `with` block; after it, `bytes` is the peak, or `None` where unknown.
+
+    On CUDA it is the most that torch's allocator had allocated at once (`torch.cuda.max_memory_allocated`). On the CPU
+    it is the largest resident set of the process, including what it held before the block; this needs Linux.
+
+    **Arguments:**
+
+    - `cuda`: the work runs on a CUDA device.
+    """
+
+    def __init__(self, *, cuda: bool = False) -> None:
+        self.cuda = cuda
+        self.bytes: int | None = None
+        self._reset = False
+
+    def __enter__(self) -> PeakMemory:
+        if self.cuda:
+            import torch
+
+            torch.cuda.reset_peak_memory_stats()
+        else:
+            try:
+                with open("/proc/self/clear_refs", "w") as file:
+                    file.write("5")  # resets VmHWM to what is resident now
+                self._reset = True
+            except OSError:
+                self._reset = False
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.cuda:
+            import torch
+
+            self.bytes = torch.cuda.max_memory_allocated()
+        elif self._reset:
+            self.bytes = _resident_peak_bytes()

@@ -1,0 +1,87 @@
+"""The receipt of the ledger: what timing a loop costs, from a race of the loop with a ledger and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter_ns
+from typing import Any
+
+from tclab.timing._ledger import Ledger, NullLedger
+from tclab.timing.races._blocks import Clock
+from tclab.timing.races._race import race
+from tclab.timing.races._race_result import Race
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The cost of timing a loop with a ledger.
+
+    **Arguments:**
+
+    - `ratio`: time of the loop with a ledger over its time without, from a race of the two.
+    - `interval`: 95 % interval of `ratio`.
+    - `step_seconds`: a step without a ledger.
+    - `cut_seconds`: the ledger's own work in one step, measured on steps that contain only the same stages.
+    - `race`: the race that `ratio` comes from.
+    """
+
+    ratio: float | None
+    interval: tuple[float, float] | None
+    step_seconds: float | None
+    cut_seconds: float
+    race: Race
+
+    @property
+    def share(self) -> float | None:
+        """The ledger's own work, as a share of a bare step."""
+        return self.cut_seconds / self.step_seconds if self.step_seconds else None
+
+    def __str__(self) -> str:
+        if self.ratio is None or self.interval is None or self.share is None or self.step_seconds is None:
+            return f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step; the race had too few rounds"
+        low, high = self.interval
+        return (
+            f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step, {self.share:.3%} of "
+            f"{self.step_seconds * 1e3:.3g} ms; steps with it take {self.ratio:.4f} × [{low:.4f}, {high:.4f}] the "
+            f"time of bare ones"
+        )
+
+
+def _cut_seconds(stages: list[str], steps: int = 2000) -> float:
+    """Return the median time of an empty step with these stages under a ledger, less that under a `NullLedger`."""
+
+    def took(ledger: Ledger | NullLedger) -> float:
+        outer = Ledger(cuda=False)
+        for _ in outer.steps(range(20)):
+            for _ in ledger.steps(range(steps // 20)):
+                for name in stages:
+                    with ledger.stage(name):
+                        pass
+        return median(outer.seconds()["other"]) / (steps // 20)
+
+    return max(0.0, took(Ledger(cuda=False)) - took(NullLedger()))
+
+
+def receipt(loop: Callable[[Any], object], *, budget_seconds: float = 20.0, clock: Clock = perf_counter_ns) -> Receipt:
+    """Race a loop under a ledger against the same loop without one.
+
+    **Arguments:**
+
+    - `loop`: takes a `Ledger` or a `NullLedger` and runs its steps under it; the same work each time.
+    - `budget_seconds`: wall time for the race. A ledger costs some microseconds a step: where the time of a step varies
+      by more, the interval is wide, and `cut_seconds` is the better figure.
+    - `clock`: returns nanoseconds; for tests of the race.
+    """
+    ledger = Ledger()
+    loop(ledger)
+    names = [name for name in ledger.seconds() if name not in ("data_wait", "other", "step")]
+    result = race(
+        {"instrumented": lambda: loop(Ledger()), "bare": lambda: loop(NullLedger())},
+        budget_seconds=budget_seconds,
+        clock=clock,
+    )
+    pair = result.pair("instrumented", "bare")
+    bare = None if pair.of_b is None else pair.of_b.median_seconds / max(1, len(ledger))
+    return Receipt(pair.ratio, pair.interval, bare, _cut_seconds(names), result)

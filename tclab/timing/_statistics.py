@@ -1,0 +1,144 @@
+"""Statistics of comparisons: independent units, bootstrap intervals, the sign-flip test, the alpha of each look.
+
+The functions take arrays of log ratios, and use scipy where it has the method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Reals = NDArray[np.float64]
+
+AUTOCORRELATION = 0.1  # lag-1 autocorrelation within ± this counts as independence
+FEWEST = 6  # units; with fewer, no sign-flip test can reach 5 % two-sided (2 / 2**5 = 0.0625)
+_FEWEST_JOINED = 12  # units; joining stops where it would leave fewer
+_MOST = 500  # units; more are joined, since they cost time and add nothing
+_RESAMPLES = 2000
+_SEED = 20260912  # of the bootstrap, so that the same samples give the same interval everywhere
+
+
+def alpha_of(look: int, looks: int, alpha: float = 0.05) -> float:
+    """Return the share of `alpha` for one look, a test of whether the race can end; the shares are as 1 : 2 : ….
+
+    They add up to alpha, so by the union bound the probability of a false verdict at any look is at most alpha, however
+    the looks depend on one another. Later looks, at which most races are decided, get more.
+
+    **Arguments:**
+
+    - `look`: number of the look, from 1.
+    - `looks`: number of looks.
+    - `alpha`: of all looks together.
+    """
+    return alpha * look / (looks * (looks + 1) / 2)
+
+
+def lag_one(groups: Sequence[Reals]) -> float:
+    """Return the pooled lag-1 autocorrelation of the ranks within groups; 0 where all values are equal.
+
+    Ranks keep one outlier from hiding it.
+    """
+    from scipy.stats import rankdata
+
+    above = below = 0.0
+    for values in groups:
+        ranks = rankdata(values) - (len(values) + 1) / 2
+        above += float((ranks[1:] * ranks[:-1]).sum())
+        below += float((ranks * ranks).sum())
+    return above / below if below else 0.0
+
+
+def _paired(values: Reals) -> Reals:
+    even = values[: len(values) // 2 * 2]
+    return np.asarray(even.reshape(-1, 2).mean(axis=1))
+
+
+def thicken(groups: Sequence[Reals]) -> tuple[list[Reals], int]:
+    """Return units of rounds that may count as independent, and the number of rounds in one.
+
+    Adjacent units are joined while their lag-1 autocorrelation is beyond ±0.1 and enough would be left: a
+    positive one would make intervals too narrow; a negative one is an effect of a slot in the order, which two
+    rounds of opposite order cancel. Two rounds make a unit by their mean, more by the median of such means.
+    """
+    units, size = [np.asarray(values, dtype=np.float64) for values in groups], 1
+    whole = units
+    while True:
+        number = sum(len(values) for values in units)
+        if number // 2 < _FEWEST_JOINED or (number <= _MOST and abs(lag_one(units)) <= AUTOCORRELATION):
+            return units, size
+        size *= 2
+        pairs = [_paired(values) for values in whole]
+        wide = size // 2
+        units = [np.median(p[: len(p) // wide * wide].reshape(-1, wide), axis=1) for p in pairs]
+        units = [values for values in units if len(values)]
+
+
+def _draws(groups: Sequence[Reals], generator: Any) -> Reals:
+    """Return bootstrap medians, [resamples]: processes with replacement, then units within each."""
+    if len(groups) == 1:
+        (values,) = groups
+        return np.asarray(np.median(values[generator.integers(len(values), size=(_RESAMPLES, len(values)))], axis=1))
+    longest = max(map(len, groups))
+    padded = np.full((len(groups), longest), np.nan)
+    lengths = np.array([len(values) for values in groups])
+    for row, values in zip(padded, groups, strict=True):
+        row[: len(values)] = values
+    chosen = generator.integers(len(groups), size=(_RESAMPLES, len(groups)))
+    at = (generator.random((_RESAMPLES, len(groups), longest)) * lengths[chosen][..., None]).astype(np.int64)
+    drawn = padded[chosen[..., None], at]
+    drawn[np.arange(longest) >= lengths[chosen][..., None]] = np.nan  # a short process stays short
+    return np.asarray(np.nanmedian(drawn.reshape(_RESAMPLES, -1), axis=1))
+
+
+def intervals(groups: Sequence[Reals], levels: Sequence[float]) -> list[tuple[float, float]]:
+    """Return percentile intervals of the median by hierarchical bootstrap (process, then unit), one for each level.
+
+    A bootstrap of few processes gives intervals that are too narrow: with 3 of them the interval ends near the
+    outermost process, and in one case of four all three lie on the same side of the truth. So where processes differ by
+    more than their units explain, the interval is at least Student's interval of the processes' medians.
+
+    **Arguments:**
+
+    - `groups`: for each process, [units] the log ratios of its units.
+    - `levels`: such as 0.95.
+    """
+    from scipy.stats import t
+
+    draws = _draws(groups, np.random.default_rng(_SEED))
+    medians = np.array([np.median(values) for values in groups])
+    # the variance of a median of n values is about (π/2) σ²/n, with σ from the quartiles, 1.349 σ apart
+    spread = [np.subtract(*np.quantile(values, [0.75, 0.25])) / 1.349 for values in groups]
+    within = np.mean([np.pi / 2 * s * s / len(v) for s, v in zip(spread, groups, strict=True)])
+    ends = []
+    for level in levels:
+        tail = (1 - level) / 2
+        low, high = np.quantile(draws, [tail, 1 - tail]).tolist()
+        if len(groups) > 1 and medians.var(ddof=1) > within:
+            reach = float(t.ppf(1 - tail, len(groups) - 1) * medians.std(ddof=1) / np.sqrt(len(groups)))
+            low, high = min(low, medians.mean() - reach), max(high, medians.mean() + reach)
+        ends.append((float(low), float(high)))
+    return ends
+
+
+def sign_flip(values: Reals) -> float:
+    """Return the two-sided p value of the sign-flip test that log ratios are symmetric about 0.
+
+    It is the test on ranks (Wilcoxon, Biometrics Bulletin 1, 1945, 80-83), so that an outlier counts as one rank; it is
+    exact for up to 50 units.
+    """
+    from scipy.stats import wilcoxon
+
+    changed = values[values != 0]
+    if len(changed) == 0:
+        return 1.0
+    return float(wilcoxon(changed).pvalue)
+
+
+def false_discovery(ps: Sequence[float]) -> list[float]:
+    """Return p values adjusted over a set of comparisons (Benjamini and Hochberg 1995)."""
+    from scipy.stats import false_discovery_control
+
+    return false_discovery_control(ps).tolist() if len(ps) else []

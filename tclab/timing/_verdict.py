@@ -1,0 +1,319 @@
+"""Verdicts of a race from its samples alone: FASTER, SLOWER, SAME or UNDECIDED.
+
+A sample is a dict for one block of calls; `tclab.timing.races._blocks` describes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import log
+from typing import Any
+
+import numpy as np
+
+from tclab.errors import InputError, unknown
+from tclab.timing._statistics import (
+    FEWEST,
+    Reals,
+    alpha_of,
+    false_discovery,
+    intervals,
+    sign_flip,
+    thicken,
+)
+
+FASTER, SLOWER, SAME, UNDECIDED = "FASTER", "SLOWER", "SAME", "UNDECIDED"
+_OPPOSITE = {FASTER: SLOWER, SLOWER: FASTER}
+LEAST_MARGIN = 0.01  # a difference below 1 % is never claimed
+MOST_DROPPED = 0.2  # share of rounds that `discard` may drop; with more the comparison is void
+
+Sample = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The distribution of one arm's time over its blocks in the race, in seconds a call.
+
+    `least_seconds` is the least disturbed block; arms are not ranked by it.
+    """
+
+    blocks: int
+    median_seconds: float
+    q1_seconds: float
+    q3_seconds: float
+    p5_seconds: float
+    p95_seconds: float
+    least_seconds: float
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The comparison of two arms; what could not be computed is `None`.
+
+    **Arguments:**
+
+    - `a`, `b`: names of the arms.
+    - `verdict`: of `a`: FASTER or SLOWER if the deciding interval lies wholly beyond the margin and `q` is at most
+      `alpha`; SAME if it lies wholly within the margin; otherwise UNDECIDED.
+    - `why`: the reason, in words.
+    - `ratio`: time of `a` over time of `b`, the median over rounds.
+    - `interval`: 95 % interval of `ratio`, by hierarchical bootstrap.
+    - `deciding`: the wider interval, at level `1 - alpha`, that decides the verdict.
+    - `alpha`: the allowed probability of a false verdict at this test, a share of the whole race's (0.05).
+    - `p`: p value of the sign-flip test.
+    - `q`: `p` adjusted over all comparisons of the race (Benjamini-Hochberg).
+    - `margin`: the larger of 1 % and `floor`.
+    - `floor`: the A/A floor: the ratio, less 1, that an arm shows against itself.
+    - `kept`: rounds that the comparison uses.
+    - `dropped`: rounds that were dropped or are incomplete.
+    - `rounds_a_unit`: rounds that were joined into one unit because they are correlated.
+    - `processes`: number of processes.
+    - `of_a`, `of_b`: the distribution of each arm's time.
+    - `cell`: name of the cell in a race of several.
+    """
+
+    a: str
+    b: str
+    verdict: str
+    why: str
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None
+    deciding: tuple[float, float] | None = None
+    alpha: float = 0.05
+    p: float | None = None
+    q: float | None = None
+    margin: float = LEAST_MARGIN
+    floor: float | None = None
+    kept: int = 0
+    dropped: int = 0
+    rounds_a_unit: int = 1
+    processes: int = 0
+    of_a: Spread | None = None
+    of_b: Spread | None = None
+    cell: str | None = None
+
+    def flipped(self) -> Pair:
+        """Return the same comparison with the arms exchanged."""
+        ends = [e and (1 / e[1], 1 / e[0]) for e in (self.interval, self.deciding)]
+        return replace(
+            self,
+            a=self.b,
+            b=self.a,
+            verdict=_OPPOSITE.get(self.verdict, self.verdict),
+            ratio=None if self.ratio is None else 1 / self.ratio,
+            interval=ends[0],
+            deciding=ends[1],
+            of_a=self.of_b,
+            of_b=self.of_a,
+        )
+
+    def __str__(self) -> str:
+        ratio = "no ratio" if self.ratio is None else f"{self.ratio:.4g} × the time"
+        ends = f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]" if self.interval else ""
+        return f"{self.a} against {self.b}: {self.verdict}, {ratio}{ends}; {self.why}"
+
+
+def decide(low: float, high: float, margin: float) -> str:
+    """Return the verdict of an interval [low, high] of log ratios for a margin (0.01 is 1 %)."""
+    edge = float(np.log1p(margin))
+    if high < -edge:
+        return FASTER
+    if low > edge:
+        return SLOWER
+    return SAME if -edge < low and high < edge else UNDECIDED
+
+
+def _spread(samples: Iterable[Sample], arm: str) -> Spread | None:
+    seconds = [s["seconds"] for s in samples if s["arm"] == arm and s["phase"] == "race" and not s["dropped"]]
+    if not seconds:
+        return None
+    p5, q1, median, q3, p95 = np.quantile(seconds, [0.05, 0.25, 0.5, 0.75, 0.95]).tolist()
+    return Spread(len(seconds), median, q1, q3, p5, p95, min(seconds))
+
+
+Rounds = dict[tuple[int, int], dict[str, list[Sample]]]
+
+
+def _rounds(samples: Iterable[Sample], phase: str, key: str) -> Rounds:
+    """Return (process, round) → arm or role → its blocks, in order."""
+    rounds: Rounds = {}
+    for sample in samples:
+        if sample["phase"] == phase:
+            blocks = rounds.setdefault((sample["process"], sample["round"]), {})
+            blocks.setdefault(sample[key], []).append(sample)
+    return dict(sorted(rounds.items()))
+
+
+def _by_process(rounds: Rounds) -> Iterable[tuple[int, list[dict[str, list[Sample]]]]]:
+    by_process: dict[int, list[dict[str, list[Sample]]]] = {}
+    for (process, _), blocks in rounds.items():
+        by_process.setdefault(process, []).append(blocks)
+    return by_process.items()
+
+
+def _log_median(blocks: Mapping[str, list[Sample]], arm: str) -> float:
+    first, second = (sample["seconds"] for sample in blocks[arm])
+    return log((first + second) / 2)  # the median of two
+
+
+def _log_ratio(blocks: Mapping[str, list[Sample]], a: str, b: str) -> float | None:
+    """Return the log ratio of the arms' medians over a round's blocks; `None` for an incomplete round."""
+    if len(blocks.get(a, ())) != 2 or len(blocks.get(b, ())) != 2:
+        return None
+    return _log_median(blocks, a) - _log_median(blocks, b)
+
+
+def log_ratios(samples: Sequence[Sample], a: str, b: str) -> tuple[list[Reals], int, int]:
+    """Return each process's log ratios in order, the number of incomplete rounds, and the number dropped."""
+    by_process: dict[int, list[float]] = {}
+    broken = dropped = 0
+    for (process, _), blocks in _rounds(samples, "race", "arm").items():
+        ratio = _log_ratio(blocks, a, b)
+        if ratio is None:
+            broken += 1
+        elif any(s["dropped"] for arm in (a, b) for s in blocks[arm]):
+            dropped += 1
+        else:
+            by_process.setdefault(process, []).append(ratio)
+    return [np.array(values) for values in by_process.values()], broken, dropped
+
+
+def floor_of(samples: Sequence[Sample]) -> float | None:
+    """Return the A/A floor: the ratio, less 1, that an arm shows against itself; `None` if nothing ran.
+
+    It compares only blocks in the same position of their round, so that an effect of the position is not taken for
+    noise, and takes the median over two kinds of comparison. Before the race the first arm runs against itself: two
+    adjacent rounds give one comparison. Within the race each arm gives one comparison for every four of its rounds with
+    the same order: the first and fourth against the second and third, which cancels linear drift.
+    """
+    differences: list[float] = []
+    for _, rounds in _by_process(_rounds(samples, "floor", "role")):
+        ratios = [r for r in (_log_ratio(blocks, "x", "y") for blocks in rounds) if r is not None]
+        differences += [(x + y) / 2 for x, y in zip(ratios[::2], ratios[1::2], strict=False)]
+    for _, rounds in _by_process(_rounds(samples, "race", "arm")):
+        arms = list(dict.fromkeys(arm for blocks in rounds for arm in blocks))
+        for arm in arms:
+            by_place: dict[int, list[float]] = {}
+            for blocks in rounds:
+                if len(blocks.get(arm, ())) == 2:
+                    place = min(sample["position"] for sample in blocks[arm])
+                    by_place.setdefault(place, []).append(_log_median(blocks, arm))
+            for logs in by_place.values():
+                fours = np.array(logs[: len(logs) // 4 * 4]).reshape(-1, 4)
+                differences += ((fours[:, 0] + fours[:, 3] - fours[:, 1] - fours[:, 2]) / 2).tolist()
+    return float(np.expm1(abs(np.median(differences)))) if differences else None
+
+
+def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, alpha: float) -> tuple[Pair, Reals]:
+    """Return a comparison without its verdict, and the deciding interval of its log ratio."""
+    groups, broken, dropped = log_ratios(samples, a, b)
+    kept = sum(map(len, groups))
+    floor = floor_of(samples)
+    last = max((s for s in samples if s["phase"] == "race"), key=lambda s: s["look"], default=None)
+    share = alpha_of(last["look"], last["looks"], alpha) if last else alpha
+    units, size = thicken(groups)
+    pair = Pair(
+        a,
+        b,
+        UNDECIDED,
+        "",
+        ratio=float(np.exp(np.median(np.concatenate(groups)))) if kept else None,
+        alpha=share,
+        margin=max(LEAST_MARGIN, floor or 0.0),
+        floor=floor,
+        kept=kept,
+        dropped=broken + dropped,
+        rounds_a_unit=size,
+        processes=len(groups),
+        of_a=_spread(samples, a),
+        of_b=_spread(samples, b),
+        cell=cell,
+    )
+    if dropped > MOST_DROPPED * (kept + dropped):
+        why = f"void: `discard` dropped {dropped} of {kept + dropped} rounds, {MOST_DROPPED:.0%} are allowed"
+        return replace(pair, why=why), np.full(2, np.nan)
+    if sum(map(len, units)) < FEWEST:
+        return replace(pair, why=f"{kept} rounds ran, at least {FEWEST} are needed"), np.full(2, np.nan)
+    usual, wide = intervals(units, [0.95, 1 - share])
+    return replace(
+        pair,
+        ratio=float(np.exp(np.median(np.concatenate(units)))),
+        interval=(float(np.exp(usual[0])), float(np.exp(usual[1]))),
+        deciding=(float(np.exp(wide[0])), float(np.exp(wide[1]))),
+        p=sign_flip(np.concatenate(units)),
+    ), np.array(wide)
+
+
+def _decided(pair: Pair, wide: Reals, q: float) -> Pair:
+    verdict = decide(float(wide[0]), float(wide[1]), pair.margin)
+    assert pair.deciding is not None
+    ends = f"the {1 - pair.alpha:.1%} interval [{pair.deciding[0]:.4g}, {pair.deciding[1]:.4g}]"
+    edge = f"±{pair.margin:.2%}"
+    if verdict in _OPPOSITE and q > pair.alpha:
+        return replace(pair, q=q, why=f"{ends} lies beyond {edge}, and the sign-flip test has q = {q:.2g}")
+    words = {SAME: "lies within", UNDECIDED: "reaches across"}.get(verdict, "lies beyond")
+    return replace(pair, q=q, verdict=verdict, why=f"{ends} {words} {edge}")
+
+
+def verdicts_of(samples: Iterable[Sample], *, alpha: float = 0.05) -> dict[tuple[str | None, str, str], Pair]:
+    """Return (cell, a, b) → comparison of every two arms of every cell, with p values adjusted over all of them.
+
+    **Arguments:**
+
+    - `samples`: those of a race, from `Race.samples` or `read_samples`.
+    - `alpha`: probability of a false verdict, over all looks.
+    """
+    cells: dict[str | None, list[Sample]] = {}
+    for sample in samples:
+        cells.setdefault(sample["cell"], []).append(sample)
+    open_ = [
+        _compared(of_cell, a, b, cell, alpha)
+        for cell, of_cell in cells.items()
+        for a, b in combinations(dict.fromkeys(s["arm"] for s in of_cell if s["phase"] == "race"), 2)
+    ]
+    judged = [(pair, wide) for pair, wide in open_ if pair.p is not None]
+    qs = iter(false_discovery([pair.p for pair, _ in judged if pair.p is not None]))
+    pairs = [_decided(pair, wide, next(qs)) if pair.p is not None else pair for pair, wide in open_]
+    return {(pair.cell, pair.a, pair.b): pair for pair in pairs}
+
+
+def pick(
+    pairs: Mapping[tuple[str | None, str, str], Pair], arms: Sequence[str], cell: str | None, a: str, b: str
+) -> Pair:
+    """Return the comparison of `a` with `b`, exchanged if the race has that of `b` with `a`.
+
+    **Raises:** `InputError` for an unknown arm, with the nearest name, or for an arm with itself.
+    """
+    for arm in (a, b):
+        if arm not in arms:
+            raise unknown("arm", arm, arms)
+    if a == b:
+        raise InputError(f"{a!r} with itself is no comparison; the A/A floor is `.floor`")
+    pair = pairs.get((cell, a, b))
+    if pair is None:
+        other = pairs.get((cell, b, a))
+        pair = other.flipped() if other else None
+    return pair or Pair(a, b, UNDECIDED, "no round ran", cell=cell)
+
+
+def verdict_of(
+    samples: Iterable[Sample], a: str | None = None, b: str | None = None, *, cell: str | None = None
+) -> Pair:
+    """Return the comparison of two arms from the samples of a race.
+
+    **Arguments:**
+
+    - `samples`: those of a race, from `Race.samples` or `read_samples`.
+    - `a`, `b`: names of the arms; by default the first two that ran.
+    - `cell`: name of the cell; by default the first.
+
+    **Raises:** `InputError` for an arm that is not in the samples.
+    """
+    listed = list(samples)
+    first = next((s["cell"] for s in listed), None) if cell is None else cell
+    arms = list(dict.fromkeys(s["arm"] for s in listed if s["cell"] == first and s["phase"] == "race"))
+    if len(arms) < 2 and (a is None or b is None):
+        raise InputError(f"samples of {len(arms)} arms in a race, expected at least two")
+    return pick(verdicts_of(listed), arms, first, arms[0] if a is None else a, arms[1] if b is None else b)

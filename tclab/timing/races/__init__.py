@@ -1,0 +1,1 @@
+"""Races between calls: interleaved blocks, a record on disk, and a verdict."""

@@ -1,0 +1,145 @@
+"""The fresh processes of a race: `RaceProcess` in the parent, and `main`, which each process runs.
+
+They exchange JSON lines. The parent first sends the arms and the settings, then one share of the budget at a time; the
+process answers with a line for each block, and `done` after the share.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tclab._child_process import ChildProcess, ParentPipe
+from tclab.errors import InputError
+from tclab.timing.races._blocks import BlockRunner
+
+_SOURCE = Path(__file__).resolve().parents[3]  # a child imports the same package as its parent
+
+Line = dict[str, Any]
+
+
+class RaceProcess:
+    """A fresh process that makes its arms and runs them on request; it is idle in between.
+
+    **Arguments:**
+
+    - `begin`: `arms` (name → factory), `period`, `calls` (or `None`) and `stamp`, as `BlockRunner` takes them.
+    - `environment`: variables in addition to this process's.
+    """
+
+    def __init__(self, begin: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        path = os.pathsep.join([str(_SOURCE), os.environ.get("PYTHONPATH", "")])
+        self._process = ChildProcess(
+            [sys.executable, "-m", __name__], {**os.environ, **environment, "PYTHONPATH": path}
+        )
+        try:
+            self._process.send({**begin, "path": [p for p in sys.path if p] + [os.getcwd()]})
+            self._receive_until("ready", lambda line: None)
+        except BaseException:
+            self.close()
+            raise
+
+    def _receive_until(self, last: str, take: Callable[[Line], None]) -> None:
+        """Pass lines to `take` until one of kind `last`."""
+        while (line := self._process.receive_one()) is not None:
+            if line["kind"] == "error":
+                raise InputError(line["text"])
+            if line["kind"] == last:
+                return
+            take(line)
+        code = self._process.wait()
+        raise InputError(f"a process of the race ended with {code}: {self._process.last_error_line}")
+
+    def run(self, share: Mapping[str, Any], take: Callable[[Line], None]) -> None:
+        """Run a share of the budget, passing each line to `take` as it arrives."""
+        self._process.send(share)
+        self._receive_until("done", take)
+
+    def close(self) -> None:
+        """End the process and whatever it started."""
+        self._process.close()
+
+
+# ---- in the process
+
+
+def arm_from(spec: str) -> Callable[[], Any]:
+    """Return the arm that a factory makes in this process.
+
+    **Arguments:**
+
+    - `spec`: "module:function", or "module:function:text", where the text is the factory's argument.
+
+    **Raises:** `InputError` that says which part of the name is wrong.
+    """
+    module, name, *text = [*spec.split(":", 2), ""][: 3 if spec.count(":") > 1 else 2]
+    if not module or not name:
+        raise InputError(f"arm {spec!r}, expected 'module:function', a factory that returns the function to time")
+    try:
+        factory = getattr(import_module(module), name)
+    except ImportError as error:
+        raise InputError(f"arm {spec!r}: {error}; its module must be one that a fresh process can import") from None
+    except AttributeError:
+        raise InputError(f"arm {spec!r}: module {module!r} has no {name!r}") from None
+    arm = factory(*text)
+    if not callable(arm):
+        raise InputError(f"arm {spec!r} made {arm!r}, expected a factory that returns the function to time")
+    return arm
+
+
+def run_share(runner: BlockRunner, share: Line, stop: Callable[[], bool], emit: Callable[[Line], None]) -> bool:
+    """Run one share of a race's budget: warm-up, calibration and A/A floor where they are due, then rounds.
+
+    **Arguments:**
+
+    - `runner`: runs the blocks.
+    - `share`: what is due and for how long; see `RaceSession`.
+    - `stop`: asked before each round; true ends the share.
+    - `emit`: takes the line of the calibration.
+    """
+    if share["warm"]:
+        runner.warm()
+    if not runner.calls:
+        runner.calibrate(share["calibration_seconds"], share["race_seconds"])
+        emit({"kind": "plan", "calls": runner.calls})
+    look = (share["look"], share["looks"])
+    if share["floor_seconds"] is not None:
+        runner.floor(share["floor_seconds"], look, share["floor_from"])
+    return runner.race(share["left"](), look, isolated=share["isolated"], stop=stop, least=share["least_rounds"])
+
+
+def main() -> None:
+    """Make the arms, then run shares until standard input ends."""
+    from time import perf_counter
+
+    parent = ParentPipe()
+
+    def emit(line: Line) -> None:
+        parent.send(**line)
+
+    begin = json.loads(sys.stdin.readline())
+    sys.path[:] = [*sys.path, *(folder for folder in begin["path"] if folder not in sys.path)]
+    try:
+        arms = {name: arm_from(spec) for name, spec in begin["arms"].items()}
+    except InputError as error:
+        emit({"kind": "error", "text": str(error)})
+        return
+    runner = BlockRunner(arms, emit, period=begin["period"], calls=begin["calls"], stamp=begin["stamp"])
+    emit({"kind": "ready"})
+    for text in sys.stdin:
+        share = json.loads(text)
+        end = perf_counter() + share["seconds"]
+        if share["calls"]:  # the first process calibrated them, for all processes
+            runner.calls = share["calls"]
+        share["left"] = lambda end=end: end - perf_counter()
+        run_share(runner, share, lambda: False, emit)
+        emit({"kind": "done"})
+
+
+if __name__ == "__main__":
+    main()

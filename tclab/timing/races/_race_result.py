@@ -1,0 +1,143 @@
+"""The result of a race: `Race` and `Races`, with verdicts and the samples that they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tclab.timing._verdict import LEAST_MARGIN, Pair, floor_of, pick
+from tclab.timing._warmup import SteadyState, steady_state
+from tclab.timing.races._carry_over import CarryOver, carry_over
+
+_Pairs = Mapping[tuple[str | None, str, str], Pair]
+
+
+@dataclass(frozen=True)
+class Race:
+    """The result of a race.
+
+    **Arguments:**
+
+    - `arms`: names of the arms, in order.
+    - `cell`: name of the cell; `None` for a race without cells.
+    - `settings`: how it ran.
+    - `machine`: where it ran.
+    - `stopped`: why it ended before its verdicts and its budget; `None` if it did not.
+    """
+
+    arms: tuple[str, ...]
+    cell: str | None
+    settings: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    stopped: str | None
+    _samples: tuple[Mapping[str, Any], ...]
+    _pairs: _Pairs
+
+    def pair(self, a: str, b: str) -> Pair:
+        """Return the comparison of two arms. **Raises:** `InputError` for an unknown arm, with the nearest name."""
+        return pick(self._pairs, self.arms, self.cell, a, b)
+
+    def verdict(self, a: str, b: str) -> str:
+        """Return "FASTER" if `a` is faster than `b`, "SLOWER", "SAME" or "UNDECIDED"."""
+        return self.pair(a, b).verdict
+
+    @property
+    def ratio(self) -> float | None:
+        """Time of the first arm over time of the second; `None` if unknown."""
+        return self.pair(*self.arms[:2]).ratio
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of `ratio`."""
+        return self.pair(*self.arms[:2]).interval
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """The comparisons of every two arms, in order."""
+        return [self.pair(a, b) for i, a in enumerate(self.arms) for b in self.arms[i + 1 :]]
+
+    @cached_property
+    def floor(self) -> float | None:
+        """The A/A floor: the ratio, less 1, that an arm shows against itself; `None` if it did not run."""
+        return floor_of(self._samples)
+
+    @property
+    def margin(self) -> float:
+        """The margin that a difference must exceed: the larger of 1 % and the A/A floor."""
+        return max(LEAST_MARGIN, self.floor or 0.0)
+
+    @property
+    def block_seconds(self) -> float:
+        """Total seconds inside blocks."""
+        return float(sum(s["seconds"] * s["calls"] for s in self._samples))
+
+    @cached_property
+    def carry_over(self) -> dict[str, CarryOver]:
+        """Arm → its time among the other arms over its time alone."""
+        return {arm: carry_over(self._samples, arm) for arm in self.arms}
+
+    @cached_property
+    def steady_states(self) -> dict[str, SteadyState]:
+        """Arm → whether its blocks in the race were steady, in the last process."""
+        rounds = [s for s in self._samples if s["phase"] == "race"]
+        last = max((s["process"] for s in rounds), default=0)
+        return {
+            arm: steady_state([s["seconds"] for s in rounds if s["arm"] == arm and s["process"] == last])
+            for arm in self.arms
+        }
+
+    def samples(self) -> list[dict[str, Any]]:
+        """Return the samples in the order in which their blocks ran, as `verdict_of` takes them."""
+        return [dict(sample) for sample in self._samples]
+
+    def frame(self) -> Any:
+        """Return one row a block as a pandas DataFrame."""
+        import pandas as pd
+
+        return pd.DataFrame(self.samples())
+
+    def __str__(self) -> str:
+        lines = [str(pair) for pair in self.pairs]
+        floor = "not measured" if self.floor is None else f"{self.floor:.2%}"
+        lines.append(
+            f"A/A floor {floor}, margin {self.margin:.2%}; {self.block_seconds:.1f} s in blocks; collector off"
+        )
+        for arm, effect in self.carry_over.items():
+            if effect.ratio is not None:
+                ends = " [{:.4g}, {:.4g}]".format(*effect.interval) if effect.interval else ""
+                lines.append(f"{arm}: {effect.ratio:.4g} × the time it takes alone{ends}")
+        return "\n".join([*lines, *([f"stopped: {self.stopped}"] if self.stopped else [])])
+
+
+@dataclass(frozen=True)
+class Races:
+    """The result of a race of several cells.
+
+    **Arguments:**
+
+    - `cells`: cell → its race.
+    - `stopped`: as for `Race`.
+    """
+
+    cells: Mapping[Hashable, Race]
+    stopped: str | None
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """The comparisons of every two arms of every cell."""
+        return [pair for race in self.cells.values() for pair in race.pairs]
+
+    def samples(self) -> list[dict[str, Any]]:
+        """Return the samples of all cells."""
+        return [sample for race in self.cells.values() for sample in race.samples()]
+
+    def frame(self) -> Any:
+        """Return one row a comparison as a pandas DataFrame, with a column for each field of `Pair`."""
+        import pandas as pd
+
+        return pd.DataFrame([vars(pair) for pair in self.pairs])
+
+    def __str__(self) -> str:
+        return "\n".join(f"{pair.cell}: {pair}" for pair in self.pairs)

@@ -1,0 +1,307 @@
+"""A session of a race: sharing the budget among cells and processes, testing for verdicts, stopping and resuming."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+from uuid import uuid4
+
+from tclab.errors import InputError
+from tclab.timing._environment import fingerprint
+from tclab.timing._verdict import UNDECIDED, verdicts_of
+from tclab.timing.races._blocks import BlockRunner, Clock
+from tclab.timing.races._race_process import RaceProcess, arm_from, run_share
+from tclab.timing.races._race_record import RaceRecord
+from tclab.timing.races._race_result import Race, Races
+
+FLOOR_SHARE = 0.1  # of a cell's seconds, spent on the A/A floor
+CALIBRATION_SHARE = 0.04
+_THIS_PROCESS = uuid4().hex  # a process id would come again
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceSettings:
+    """How a race runs; `race` describes each setting.
+
+    **Raises:** `InputError` for a value that no race can run with.
+    """
+
+    budget_seconds: float
+    processes: int | None = None
+    period: int = 1
+    looks: int = 4
+    isolated: bool = True
+    sync: Callable[[], None] | None = None
+    discard: Callable[[dict[str, Any]], bool] | None = None
+    stop: Callable[[], bool] | None = None
+    environment: Mapping[str, str] | None = None
+    clock: Clock = perf_counter_ns
+
+    def __post_init__(self) -> None:
+        if isinstance(self.budget_seconds, bool) or not isinstance(self.budget_seconds, (int, float)):
+            raise InputError(f"budget_seconds is {self.budget_seconds!r}, expected a number above 0")
+        if not 0 < self.budget_seconds < float("inf"):
+            raise InputError(f"budget_seconds is {self.budget_seconds!r}, expected a number above 0")
+        for name in ("processes", "period", "looks"):
+            value = getattr(self, name)
+            if value is None and name == "processes":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} is {value!r}, expected a whole number of at least 1")
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the settings that decide which blocks run, as a record holds them."""
+        names = ("budget_seconds", "processes", "period", "looks", "isolated")
+        rule = self.discard and f"{self.discard.__module__}:{self.discard.__qualname__}"
+        recorded = {name: getattr(self, name) for name in names} | {"discard": rule, "collector": "off inside blocks"}
+        # the place of temporary files changes no measurement
+        environment = {name: value for name, value in (self.environment or {}).items() if name != "TMPDIR"}
+        return recorded | ({"environment": environment} if environment else {})
+
+
+def _checked_arms(arms: Any, processes: int | None, cell: str | None) -> dict[str, Any]:
+    """Return the arms of a cell. **Raises:** `InputError` unless they are at least two that can run."""
+    where = "" if cell is None else f"cell {cell!r}: "
+    if not isinstance(arms, Mapping) or len(arms) < 2:
+        given = f"{len(arms)} ({', '.join(map(str, arms)) or 'none'})" if isinstance(arms, Mapping) else repr(arms)
+        raise InputError(f"{where}arms are {given}, expected at least two, name → function")
+    for name, arm in arms.items():
+        if not isinstance(name, str):
+            raise InputError(f"{where}an arm is named {name!r}, expected text")
+        if processes is not None and not isinstance(arm, str):
+            raise InputError(
+                f"{where}arm {name!r} is {arm!r}, which cannot be sent to another process; with processes="
+                f"{processes} expected 'module:function', a factory that returns the function to time"
+            )
+        if not isinstance(arm, str) and not callable(arm):
+            raise InputError(f"{where}arm {name!r} is {arm!r}, expected a function or 'module:function'")
+    return dict(arms)
+
+
+class _Cell:
+    """One cell: its arms, the samples of its blocks, and the runners or processes that run them."""
+
+    def __init__(self, name: str | None, arms: Any, session: RaceSession) -> None:
+        self.name, self._given, self._session = name, arms, session
+        self.arms: tuple[str, ...] = ()
+        self.samples: list[dict[str, Any]] = []
+        self.looks: set[int] = set()
+        self.calls: dict[str, int] | None = None
+        self._runners: list[tuple[BlockRunner | RaceProcess, bool]] = []
+        if not callable(arms):
+            self._arms()
+
+    def _arms(self) -> dict[str, Any]:
+        given = self._given() if callable(self._given) else self._given
+        arms = _checked_arms(given, self._session.settings.processes, self.name)
+        self.arms = tuple(arms)
+        return arms
+
+    def take(self, line: dict[str, Any]) -> None:
+        """Apply a line of the record, old or new."""
+        if line["kind"] == "plan":
+            self.calls = dict(line["calls"])
+            self.arms = tuple(self.calls)
+        elif line["kind"] == "look":
+            self.looks.add(line["look"])
+        elif line["kind"] == "block":
+            self.samples.append(line)
+
+    def _add(self, line: dict[str, Any]) -> None:
+        session = self._session
+        line = {**line, "cell": self.name}
+        if line["kind"] == "block":
+            line["spent_seconds"] = session.spent()
+            if session.settings.discard is not None:
+                line["dropped"] = bool(session.settings.discard(line))
+        self.take(line)
+        session.record.add(line)
+
+    def start(self) -> None:
+        """Make the arms, in each process, unless they are there already."""
+        if self._runners:
+            return
+        settings, arms = self._session.settings, self._arms()
+        if settings.processes is None:
+            number = self._session.process
+            runner = BlockRunner(
+                {name: arm_from(arm) if isinstance(arm, str) else arm for name, arm in arms.items()},
+                self._add,
+                clock=settings.clock,
+                sync=settings.sync,
+                period=settings.period,
+                calls=self.calls,
+                stamp={"process": number},
+                rounds=self._next("race", number),
+            )
+            self._runners = [(runner, False)]
+            return
+        first = max((s["process"] for s in self.samples), default=-1) + 1
+        for number in range(first, first + settings.processes):
+            begin = {
+                "arms": arms,
+                "period": settings.period,
+                "calls": self.calls,
+                "stamp": {"process": number},
+            }
+            self._runners.append((RaceProcess(begin, settings.environment or {}), False))
+
+    def _next(self, phase: str, process: int) -> int:
+        """Return the number of a process's next round in a phase."""
+        rounds = (s["round"] for s in self.samples if s["phase"] == phase and s["process"] == process)
+        return max(rounds, default=-1) + 1
+
+    def run(self, seconds: float, look: int) -> bool:
+        """Run for `seconds`, warm-up included; return false if the race was stopped."""
+        session = self._session
+        settings, begin = session.settings, session.spent()
+        whole = settings.budget_seconds / len(session.cells)
+        for place, (runner, warm) in enumerate(self._runners):
+            end = begin + seconds * (place + 1) / len(self._runners)
+            number = (settings.processes or 1) if isinstance(runner, RaceProcess) else 1
+            share: dict[str, Any] = {
+                "warm": not warm,
+                "look": look,
+                "looks": settings.looks,
+                "isolated": settings.isolated,
+                "seconds": end - session.spent(),
+                # every process runs some rounds, however long the others took to start
+                "least_rounds": 0 if settings.processes is None else 2,
+                "calibration_seconds": CALIBRATION_SHARE * whole,
+                "race_seconds": (1 - FLOOR_SHARE - CALIBRATION_SHARE) * whole / number,
+                "floor_seconds": None if self._has_floor(place) else FLOOR_SHARE * whole / number,
+                "floor_from": self._next("floor", session.process),
+            }
+            self._runners[place] = (runner, True)
+            if isinstance(runner, RaceProcess):
+                if session.stopped():
+                    return False
+                runner.run({**share, "calls": self.calls}, self._add)
+            else:
+                share["left"] = lambda end=end: end - session.spent()
+                if not run_share(runner, share, session.stopped, self._add):
+                    return False
+        return True
+
+    def _has_floor(self, place: int) -> bool:
+        """Return whether the runner in this place has measured its A/A floor, in this session or an earlier one."""
+        return len({s["process"] for s in self.samples if s["phase"] == "floor"}) > place
+
+    def close(self) -> None:
+        """End the processes of this cell and drop its arms."""
+        while self._runners:
+            runner, _ = self._runners.pop()
+            if isinstance(runner, RaceProcess):
+                runner.close()
+
+
+class RaceSession:
+    """One session of a race: as many stages as looks, each for the cells that are still undecided.
+
+    **Arguments:**
+
+    - `cells`: cell → its arms, or a function that makes them; one cell named `None` for a race without cells.
+    - `settings`: how the race runs.
+    - `record`: the file or folder of the record, from which the race continues; `None` for none.
+    """
+
+    def __init__(self, cells: Mapping[Any, Any], settings: RaceSettings, record: str | Path | None) -> None:
+        self.settings = settings
+        self._keys: dict[str | None, Hashable] = {None if key is None else str(key): key for key in cells}
+        if not cells or len(self._keys) != len(cells):
+            raise InputError(f"cells are {', '.join(map(str, cells)) or 'none'}, expected names that differ")
+        import scipy.stats  # noqa: F401 (loaded before the clock starts, since the looks need it)
+
+        self.cells = [_Cell(name, cells[key], self) for name, key in self._keys.items()]
+        self.machine = fingerprint("session", load_torch=False)
+        arms = [[cell.name, _arms_text(cells[self._keys[cell.name]])] for cell in self.cells]
+        header = {"cells": arms, "machine": self.machine, "settings": settings.recorded()}
+        self.record = RaceRecord(record, header)
+        self._before = 0  # nanoseconds spent in earlier sessions; whole, so that a stop does not change the sum
+        self._sessions: list[str] = []
+        self._resume()
+        self._begin = settings.clock()
+
+    def _resume(self) -> None:
+        by_name = {cell.name: cell for cell in self.cells}
+        for line in self.record.lines:
+            if line["kind"] == "session":
+                self._sessions.append(line["process"])
+            else:
+                by_name[line["cell"]].take(line)
+                self._before = max(self._before, round(line.get("spent_seconds", 0.0) * 1e9))
+        if _THIS_PROCESS not in self._sessions:
+            self._sessions.append(_THIS_PROCESS)
+            self.record.add({"kind": "session", "process": _THIS_PROCESS})
+
+    @property
+    def process(self) -> int:
+        """The number of this process among those of the race's sessions."""
+        return self._sessions.index(_THIS_PROCESS)
+
+    def spent(self) -> float:
+        """Return the seconds of the budget that are spent, including earlier sessions."""
+        return (self._before + self.settings.clock() - self._begin) / 1e9
+
+    def stopped(self) -> bool:
+        """Return whether the user's `stop` ends the race."""
+        return self.settings.stop is not None and self.settings.stop()
+
+    def run(self) -> Races:
+        """Run until the verdicts, the end of the budget, or an interrupt."""
+        stopped = None
+        try:
+            for look in range(1, self.settings.looks + 1):
+                if not self._stage(look):
+                    stopped = "stop returned true"
+                    break
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+        finally:
+            for cell in self.cells:
+                cell.close()
+            self.record.close()
+        pairs = verdicts_of(sample for cell in self.cells for sample in cell.samples)
+        races = {
+            self._keys[cell.name]: Race(
+                cell.arms,
+                cell.name,
+                self.settings.recorded(),
+                self.machine,
+                stopped,
+                tuple(cell.samples),
+                pairs,
+            )
+            for cell in self.cells
+        }
+        return Races(races, stopped)
+
+    def _stage(self, look: int) -> bool:
+        """Run each cell that was undecided before this look for its share of the seconds until it; false if stopped."""
+        before = [s for cell in self.cells for s in cell.samples if s["look"] < look]
+        undecided = {pair.cell for pair in verdicts_of(before).values() if pair.verdict == UNDECIDED}
+        started = {sample["cell"] for sample in before if sample["phase"] == "race"}
+        due = [c for c in self.cells if look not in c.looks and (c.name in undecided or c.name not in started)]
+        until = self.settings.budget_seconds * look / self.settings.looks
+        for place, cell in enumerate(due):
+            cell.start()
+            left = until - self.spent()
+            if left <= 0:
+                break
+            if not cell.run(left / (len(due) - place), look):
+                return False
+            line = {"kind": "look", "cell": cell.name, "look": look, "spent_seconds": self.spent()}
+            cell.take(line)
+            self.record.add(line)
+            if len(self.cells) > 1:
+                cell.close()  # frees the memory of its arms for the next cell
+        return True
+
+
+def _arms_text(arms: Any) -> Any:
+    if not isinstance(arms, Mapping):
+        return None  # made when the cell's turn comes
+    return {name: arm if isinstance(arm, str) else None for name, arm in arms.items()}

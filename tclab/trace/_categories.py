@@ -1,0 +1,139 @@
+"""Categories of events, the parts of training: a table of rules, of which the first that matches decides.
+
+`analyze(path, rules=...)` takes any such table, so that further names can be put in front:
+`analyze(path, rules=(Rule("graph_processing", name=r"my_mask|my_sampler"), *RULES))`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tclab.trace._events import COLLECTIVE_KERNEL, Bools, Ints, Trace, matches
+
+CATEGORIES = (
+    "data_loading",
+    "graph_processing",
+    "model_forward",
+    "loss_computation",
+    "backward",
+    "optimizer",
+    "ddp_communication",
+    "tensor_ops",
+    "cuda_kernels",
+    "other",
+)
+STAGES = CATEGORIES[:7]
+"""Categories that are parts of the step; the others are kinds of work and belong to the stage around them."""
+OUTSIDE = "outside any stage"
+
+
+class Rule(NamedTuple):
+    """A rule for the events whose name contains `name` and whose profiler category is one of `events`.
+
+    **Arguments:**
+
+    - `category`: of these events.
+    - `name`: a regular expression (RE2), ignoring case; "" matches any name.
+    - `events`: profiler categories in lower case, separated by spaces; "" matches any.
+    """
+
+    category: str
+    name: str = ""
+    events: str = ""
+
+
+_STAGES = "user_annotation ledger"
+_MARKS = f"{_STAGES} python_function"
+_OPS = "cpu_op operator"
+_CALLS = f"{_MARKS} {_OPS}"
+_DEVICE = "kernel gpu_memcpy gpu_memset memcpy memset"
+_RUNTIME = "cuda_runtime cuda_driver runtime driver xpu_runtime mtia_runtime"
+
+# fmt: off
+RULES: tuple[Rule, ...] = (
+    # stages of a ledger that marks them: tclab.timing.Ledger(marks=True)
+    Rule("data_loading",      r"^ledger: (data_wait|wait|transfer)$"),
+    Rule("graph_processing",  r"^ledger: mask$"),
+    Rule("model_forward",     r"^ledger: forward$"),
+    Rule("loss_computation",  r"^ledger: loss$"),
+    Rule("backward",          r"^ledger: backward$"),
+    Rule("optimizer",         r"^ledger: (clip|optimizer)$"),
+    Rule("ddp_communication", r"^ledger: (communication|rank_wait)$"),
+    # work of a device, and the calls that launch it or wait for it
+    Rule("ddp_communication", COLLECTIVE_KERNEL, _DEVICE),
+    Rule("cuda_kernels",      r"", f"{_DEVICE} {_RUNTIME}"),
+    # a collective is communication, whoever calls it
+    Rule("ddp_communication", r"nccl:|gloo:|mpi:|c10d::|record_param_comms|torch\.distributed\.ddp\.reducer"),
+    Rule("ddp_communication", r"torch::distributed::reducer|all_?reduce|all_?gather|reduce_?scatter"),
+    Rule("ddp_communication", r"all_?to_?all|gradient sync|grad_sync"),
+    Rule("data_loading",      r"dataloader|data_?load|dataset|collat|pin_memory|prefetch|lmdb", _CALLS),
+    Rule("data_loading",      r"next_batch|batch_to_device", _CALLS),
+    Rule("data_loading",      r"\bdata\b|transfer|h2d", _STAGES),
+    Rule("graph_processing",  r"subgraph|neighbou?r|edge_?index|edge_?mask|graph_?process|coarsen", _MARKS),
+    Rule("graph_processing",  r"torch_geometric[/.](data|sampler|transforms|utils)", _MARKS),
+    Rule("graph_processing",  r"pyg_lib|torch_sparse", _MARKS),
+    Rule("graph_processing",  r"\bmask|\bgraph\b|\bview\b", _STAGES),
+    Rule("graph_processing",  r"pyg::|torch_sparse::|torch_cluster::|dgl::", _OPS),
+    # `MseLossBackward0` is backward, `Optimizer.zero_grad` optimizer: these two before loss and forward
+    Rule("optimizer",         r"^optimizer[.# ]|\boptimi[sz]er\b|torch/optim/|zero_grad|clip_grad", _CALLS),
+    Rule("optimizer",         r"_fused_(adam|sgd)|_foreach_", _OPS),
+    Rule("backward",          r"autograd::|backward|accumulategrad|torch/autograd/(__init__|graph|function)"),
+    Rule("loss_computation",  r"loss|cross_entropy|criterion", _CALLS),
+    Rule("model_forward",     r"\bforward|torch/nn/|nn\.module:|training_step|## model", _CALLS),
+    Rule("model_forward",     r"compiledfunction|torch-compiled region", _CALLS),
+    Rule("tensor_ops",        r"^aten::|^prims?::|^triton|^torchvision::|^inductor::|^detach$", _OPS),
+    Rule("other"),
+)
+# fmt: on
+
+
+def categorise(trace: Trace, rules: tuple[Rule, ...] = RULES) -> Ints:
+    """Return the category of each event, [N], as an index into `category_names(rules)`.
+
+    An event that no rule matches is `other`.
+
+    **Raises:** `ValueError` for a rule whose expression RE2 does not accept.
+    """
+    names = category_names(rules)
+    pairs, index = np.unique(trace.category * len(trace.names) + trace.name, return_inverse=True)
+    category, name = np.divmod(pairs, max(len(trace.names), 1))
+    answer = np.full(len(pairs), names.index("other"), dtype=np.int64)
+    undecided = np.ones(len(pairs), dtype=bool)
+    for rule in rules:
+        wanted = rule.events.split()
+        fits = undecided.copy()
+        if wanted:
+            fits &= np.array([c in wanted for c in trace.categories], dtype=bool)[category]
+        if rule.name and fits.any():
+            asked, back = np.unique(name[fits], return_inverse=True)
+            fits[fits] = matches(trace.name_bytes.take(asked), rule.name)[back]
+        answer[fits] = names.index(rule.category)
+        undecided &= ~fits
+    return answer[index]
+
+
+def category_names(rules: tuple[Rule, ...]) -> list[str]:
+    """Return the ten categories, followed by those that the rules add."""
+    return list(dict.fromkeys((*CATEGORIES, *(rule.category for rule in rules))))
+
+
+def nearest(wanted: Bools, parent: Ints) -> Ints:
+    """Return the nearest wanted event around each event, itself included, [N]; -1 where there is none.
+
+    Pointers are doubled, so the work is O(n log depth).
+    """
+    above = np.where(wanted, np.arange(len(parent)), parent)
+    while True:
+        climbing = np.flatnonzero((above >= 0) & ~wanted[above])
+        if len(climbing) == 0:
+            return above
+        above[climbing] = above[above[climbing]]
+
+
+def stage_of(category: Ints, parent: Ints, is_stage: Bools) -> Ints:
+    """Return the stage around each event, [N]: the category of the nearest event, itself included, that is a stage.
+
+    -1 where there is none. `is_stage[c]` is whether category c is a part of the step.
+    """
+    found = nearest(is_stage[category], parent)
+    return np.where(found >= 0, category[found], -1)

@@ -1,0 +1,115 @@
+"""Comparison of two runs: by category, operator and step."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from tclab.trace._report import Report, analyze
+
+_SETTINGS = ("record_shapes", "with_stack", "profile_memory", "device_events", "device_names", "schema")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Times of `a` and `b` with ratios b / a; null where one side is missing or 0."""
+
+    categories: pd.DataFrame  # category, a_us, b_us, ratio, a_us_per_step, b_us_per_step, ratio_per_step
+    stages: pd.DataFrame  # as categories, by stage
+    ops: pd.DataFrame  # name, category, a_calls, b_calls, a_us, b_us, difference_us, ratio
+    device: pd.DataFrame  # quantity, a_us, b_us, ratio, …: the breakdowns, ranks added
+    steps: pd.DataFrame  # a_wall_us, b_wall_us, ratio by position in the trace, mean over ranks
+    warnings: list[str]  # why the two may not be comparable
+
+    def __str__(self) -> str:
+        shown = self.categories[(self.categories["a_us"] > 0) | (self.categories["b_us"] > 0)]
+        return "\n".join([*(f"Beware: {w}" for w in self.warnings), shown.to_string(index=False)])
+
+
+def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
+    """Return the comparison of two runs. Ratios are b / a; times in µs are self times.
+
+    `warnings` lists where the two differ in steps, ranks or profiler settings; then compare per step, or not at all.
+
+    **Arguments:**
+
+    - `a`, `b`: reports, or paths to analyze first.
+
+    **Raises:** `TraceError` for a path that is no trace.
+    """
+    a = a if isinstance(a, Report) else analyze(a)
+    b = b if isinstance(b, Report) else analyze(b)
+    counts = (len(a.steps), len(b.steps))
+    times = [c for c in a.breakdown.columns if c.endswith("_us")]
+    device = [
+        pd.DataFrame({"quantity": times, "self_us": r.breakdown[times].sum(min_count=1).to_numpy()}) for r in (a, b)
+    ]
+    return Comparison(
+        categories=_side_by_side(a.categories, b.categories, "category", counts),
+        stages=_side_by_side(a.stages, b.stages, "stage", counts),
+        ops=_ops(a.ops, b.ops),
+        device=_side_by_side(device[0], device[1], "quantity", counts),
+        steps=_steps(a.steps, b.steps),
+        warnings=_warnings(a, b),
+    )
+
+
+def _ratio(b: "pd.Series[float]", a: "pd.Series[float]") -> "pd.Series[float]":
+    return b / a.where(a > 0)
+
+
+def _side_by_side(a: pd.DataFrame, b: pd.DataFrame, key: str, steps: tuple[int, int]) -> pd.DataFrame:
+    sides = [side[[key, "self_us"]] for side in (a, b)]
+    table = sides[0].merge(sides[1], on=key, how="outer", suffixes=("_a", "_b"), sort=False)
+    order = {name: place for place, name in enumerate([*a[key], *b[key]][::-1])}
+    table = table.sort_values(key, key=lambda names: -names.map(order), ignore_index=True)
+    table = table.rename(columns={"self_us_a": "a_us", "self_us_b": "b_us"})
+    table["ratio"] = _ratio(table["b_us"], table["a_us"])
+    # Without ProfilerStep marks there is no step to divide by: null.
+    table["a_us_per_step"] = table["a_us"] / (steps[0] or np.nan)
+    table["b_us_per_step"] = table["b_us"] / (steps[1] or np.nan)
+    table["ratio_per_step"] = _ratio(table["b_us_per_step"], table["a_us_per_step"])
+    return table
+
+
+def _ops(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
+    columns = ["name", "category", "calls", "self_us"]
+    table = a[columns].merge(b[columns], on=["name", "category"], how="outer", suffixes=("_a", "_b"))
+    table = table.rename(columns={"calls_a": "a_calls", "calls_b": "b_calls", "self_us_a": "a_us", "self_us_b": "b_us"})
+    # A name that one side lacks was called 0 times there; its time stays null.
+    table[["a_calls", "b_calls"]] = table[["a_calls", "b_calls"]].fillna(0).astype("int64")
+    table["difference_us"] = table["b_us"].fillna(0) - table["a_us"].fillna(0)
+    table["ratio"] = _ratio(table["b_us"], table["a_us"])
+    order = table["difference_us"].abs().sort_values(ascending=False, kind="stable").index
+    return table.loc[order].reset_index(drop=True)
+
+
+def _steps(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
+    means = []
+    for side in (a, b):
+        place = side.groupby("file").cumcount() if len(side) else pd.Series(dtype="int64")
+        means.append(side["wall_us"].groupby(place).mean())
+    table = pd.DataFrame({"a_wall_us": means[0], "b_wall_us": means[1]})
+    table.index.name = "position"
+    table["ratio"] = _ratio(table["b_wall_us"], table["a_wall_us"])
+    return table.reset_index()
+
+
+def _warnings(a: Report, b: Report) -> list[str]:
+    warnings = []
+    if len(a.traces) != len(b.traces):
+        warnings.append(f"a has {len(a.traces)} ranks and b {len(b.traces)}")
+    worlds = [sorted(set(r.settings["world_size"].dropna().tolist())) for r in (a, b)]
+    if worlds[0] != worlds[1]:
+        warnings.append(f"a ran with world size {worlds[0] or 'unknown'} and b with {worlds[1] or 'unknown'}")
+    steps = [len(r.steps) / len(r.traces) for r in (a, b)]
+    if steps[0] != steps[1]:
+        warnings.append(f"a has {steps[0]:g} steps per rank and b {steps[1]:g}; compare per step, not totals")
+    if 0 in steps:
+        warnings.append("without ProfilerStep marks on both sides there is no figure per step")
+    for name in _SETTINGS:
+        values = [sorted({str(value) for value in r.settings[name]}) for r in (a, b)]
+        if values[0] != values[1]:
+            warnings.append(f"{name} differs: {', '.join(values[0])} in a, {', '.join(values[1])} in b")
+    return warnings

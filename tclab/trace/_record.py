@@ -1,0 +1,334 @@
+"""Recording of chosen steps of a training loop, and spans of another clock added to a trace.
+
+torch is imported in `record` and `example` and nowhere else in this package.
+"""
+
+import gzip
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from tclab._io import atomic_write
+from tclab.trace._read_trace import TraceError, event_slices, head_and_rest
+
+
+class ScheduleError(ValueError):
+    """A profiling window that the run does not reach; the message shows the arithmetic."""
+
+
+class Recorder:
+    """The recorder of a loop, from `record`: call `step()` after each batch.
+
+    Afterwards `path` is the trace file, and `overhead_ratio` the median profiled step over the median unprofiled one of
+    the same run; None where fewer than two unprofiled steps ran, the first not counted.
+    """
+
+    def __init__(self, profiler: Any, first: int, active: int, synchronize: Any) -> None:
+        self.path: Path | None = None
+        self.steps = 0
+        self._profiler, self._first, self._active = profiler, first, active
+        self._synchronize = synchronize
+        self._step_ns: list[int] = []
+        self._since = time.perf_counter_ns()
+
+    def step(self) -> None:
+        """Mark the end of a batch."""
+        # Work still queued when the window opens or closes would be charged to the other side.
+        if self.steps + 1 in (1, self._first, self._first + self._active):
+            self._synchronize()
+        self._step_ns.append(time.perf_counter_ns() - self._since)
+        self._profiler.step()
+        self.steps += 1
+        self._since = time.perf_counter_ns()
+
+    @property
+    def profiled_us(self) -> list[float]:
+        """Durations of the steps in the window, µs."""
+        return [ns / 1e3 for ns in self._step_ns[self._first : self._first + self._active]]
+
+    def unprofiled_us(self, warmup: int) -> list[float]:
+        """Durations of the steps before the warm-up, the first not counted, and after the window, µs."""
+        before = self._step_ns[1 : self._first - warmup]
+        return [ns / 1e3 for ns in before + self._step_ns[self._first + self._active :]]
+
+    overhead_ratio: float | None = None
+
+
+def planned_steps(
+    steps: int | None, samples: int | None, batch_size: int | None, world_size: int, epochs: int
+) -> tuple[int, str] | None:
+    """Return how many whole steps a run will make, and the arithmetic; None where that is not given."""
+    if steps is not None:
+        return steps, f"the run makes {steps} steps"
+    if samples is None or batch_size is None:
+        return None
+    per_epoch = samples // (batch_size * world_size)
+    sum_ = f"{samples} samples / (batch {batch_size} × {world_size} ranks) = {per_epoch} whole steps an epoch"
+    return per_epoch * epochs, f"{sum_}, × {epochs} epochs = {per_epoch * epochs} steps"
+
+
+def check_schedule(wait: int, warmup: int, active: int, plan: tuple[int, str] | None) -> None:
+    """Check the window.
+
+    **Raises:** `ScheduleError` where it is empty or ends after the run's last step.
+    """
+    if wait < 0 or warmup < 0 or active < 1:
+        raise ScheduleError(
+            f"wait {wait}, warmup {warmup}, active {active}: "
+            "expected wait and warmup of 0 or more and active of 1 or more"
+        )
+    if plan is None:
+        return
+    steps, arithmetic = plan
+    first, end = wait + warmup, wait + warmup + active
+    if end > steps:
+        outcome = "is never reached" if first >= steps else f"is cut short after {steps - first} of {active}"
+        raise ScheduleError(
+            f"the window of {active} steps begins after wait {wait} + warmup {warmup} = {first} steps and "
+            f"needs {end}, but {arithmetic}: it {outcome}; "
+            f"the largest wait that fits is {max(steps - warmup - active, 0)}"
+            + ("" if steps >= warmup + active else f" with active {max(steps - warmup, 0)}")
+        )
+
+
+@contextmanager
+def record(
+    folder: str | Path,
+    *,
+    wait: int = 3,
+    warmup: int = 1,
+    active: int = 3,
+    steps: int | None = None,
+    samples: int | None = None,
+    batch_size: int | None = None,
+    epochs: int = 1,
+    stacks: bool = False,
+    shapes: bool = False,
+    memory: bool = False,
+) -> Iterator[Recorder]:
+    """Profile `active` steps of a loop after `wait` unprofiled and `warmup` discarded ones.
+
+        with tclab.trace.record("traces", steps=len(loader)) as recorder:
+            for batch in loader:
+                train(batch)
+                recorder.step()
+
+    Writes `folder/rank<r>.pt.trace.json.gz`, under torch.distributed one file per rank. With the length of the run, by
+    `steps` or by `samples` and `batch_size`, a window that the run never reaches is refused before it starts; without
+    it, when the loop ends. A window that the end of the loop cuts short is kept, with a warning.
+
+    `overhead_ratio` needs unprofiled steps: `wait` of 3 or more, or steps after the window.
+
+    **Arguments:**
+
+    - `folder`: where the trace is written; created if it does not exist.
+    - `wait`: unprofiled steps first.
+    - `warmup`: profiled steps that are discarded, since the profiler's first ones are slow.
+    - `active`: profiled steps that are kept.
+    - `steps`: how many steps the loop makes.
+    - `samples`, `batch_size`, `epochs`: how many samples an epoch has, the batch size of one rank, and how many epochs
+      the loop runs, in place of `steps`.
+    - `stacks`: record Python stacks, which name the line of a synchronisation.
+    - `shapes`: record the shapes of operators' inputs.
+    - `memory`: record the allocator.
+
+    **Raises:** `ScheduleError` for a window that the run does not reach.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    rank, world_size = _rank_and_world()
+    check_schedule(wait, warmup, active, planned_steps(steps, samples, batch_size, world_size, epochs))
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    out = folder / f"rank{rank}.pt.trace.json.gz"
+    raw = folder / f".rank{rank}.{os.getpid()}.json"
+    on_device = torch.cuda.is_available()
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_device else [])
+    profiler = profile(
+        activities=activities,
+        schedule=schedule(wait=wait, warmup=warmup, active=active, repeat=1),
+        on_trace_ready=lambda done: done.export_chrome_trace(str(raw)),
+        record_shapes=shapes,
+        profile_memory=memory,
+        with_stack=stacks,
+        acc_events=True,
+    )
+    try:
+        with profiler:
+            recorder = Recorder(profiler, wait + warmup, active, torch.cuda.synchronize if on_device else lambda: None)
+            yield recorder
+        _finish(recorder, raw, out, wait, warmup, active)
+    finally:
+        raw.unlink(missing_ok=True)
+
+
+def _finish(recorder: Recorder, raw: Path, out: Path, wait: int, warmup: int, active: int) -> None:
+    first = wait + warmup
+    if recorder.steps < first + active:
+        if recorder.steps <= first or not raw.exists():
+            raise ScheduleError(
+                f"the loop made {recorder.steps} steps, but the window begins after wait {wait} + warmup "
+                f"{warmup} = {first} steps: nothing was recorded"
+            )
+        warnings.warn(
+            f"the loop made {recorder.steps} steps, so the window holds {recorder.steps - first} of {active}",
+            stacklevel=4,
+        )
+    profiled, unprofiled = recorder.profiled_us, recorder.unprofiled_us(warmup)
+    if len(unprofiled) >= 2 and profiled:
+        recorder.overhead_ratio = median(profiled) / median(unprofiled)
+    settings = {
+        "wait": wait,
+        "warmup": warmup,
+        "active": active,
+        "profiled_step_us": median(profiled) if profiled else None,
+        "unprofiled_step_us": median(unprofiled) if unprofiled else None,
+        "unprofiled_steps": len(unprofiled),
+        "overhead_ratio": recorder.overhead_ratio,
+        "unix_minus_perf_ns": _unix_minus_perf_ns(),
+    }
+    write_with(raw, out, [], {"tclab_record": settings})
+    recorder.path = out
+
+
+def _unix_minus_perf_ns() -> int:
+    """Return the difference of the two clocks, from the closest of several readings."""
+    readings = []
+    for _ in range(32):
+        before = time.perf_counter_ns()
+        unix = time.time_ns()
+        after = time.perf_counter_ns()
+        readings.append((after - before, unix - (before + after) // 2))
+    return min(readings)[1]
+
+
+def _rank_and_world() -> tuple[int, int]:
+    """Return rank and world size: of torch.distributed if initialised, else of the environment, else one rank."""
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def lay_spans(
+    trace: str | Path,
+    spans: Iterable[tuple[str, int, int]],
+    out: str | Path,
+    *,
+    track: str = "ledger",
+    unix_minus_clock_ns: int | None = None,
+) -> Path:
+    """Write a copy of a trace (gzip) with spans as a separate track, and return its path.
+
+    The track is in timelines and in no sum. Spans before or after the whole trace are left out.
+
+    **Arguments:**
+
+    - `trace`: the trace file.
+    - `spans`: (name, start_ns, end_ns) of `time.perf_counter_ns`, or of another clock.
+    - `out`: the file to write.
+    - `track`: its name.
+    - `unix_minus_clock_ns`: `time.time_ns()` less the spans' clock at one moment; None where the spans are of
+      `time.perf_counter_ns` and `record` made the trace on the same machine since its last boot, since `record` stores
+      the difference.
+
+    **Raises:** `TraceError` for a file that is no trace, or an unknown difference of clocks; `ValueError` for a span
+    that ends before it starts.
+    """
+    trace, out = Path(trace), Path(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    head: dict[str, Any] = {}
+    begin, finish = float("inf"), float("-inf")
+    for events in event_slices(trace, head):  # the base of the file's time follows the last event
+        for event in events:
+            if event.ph == "X" and isinstance(event.ts, (int, float)) and isinstance(event.dur, (int, float)):
+                begin, finish = min(begin, event.ts), max(finish, event.ts + event.dur)
+    distance = unix_minus_clock_ns
+    if distance is None:
+        made_by = head.get("tclab_record")
+        distance = made_by.get("unix_minus_perf_ns") if isinstance(made_by, dict) else None
+    if not isinstance(distance, int):
+        raise TraceError(
+            f"{trace}: was not made by `record`, so the difference of its clock and the spans' is not known; "
+            "give unix_minus_clock_ns = time.time_ns() - <the spans' clock>, taken at one moment"
+        )
+    base_ns = head.get("baseTimeNanoseconds") or 0
+    laid: list[dict[str, Any]] = [
+        {"ph": "M", "name": "process_name", "pid": track, "tid": track, "ts": 0, "args": {"name": track}}
+    ]
+    for name, start_ns, end_ns in spans:
+        if end_ns < start_ns:
+            raise ValueError(f"span {name!r} ends at {end_ns} ns, before its start at {start_ns} ns")
+        ts, dur = (start_ns + distance - base_ns) / 1e3, (end_ns - start_ns) / 1e3
+        if begin < ts + dur and ts < finish:
+            place = {"pid": track, "tid": track}
+            laid.append({"ph": "X", "cat": "ledger", "name": name, **place, "ts": ts, "dur": dur})
+    write_with(trace, out, laid, {})
+    return out
+
+
+def write_with(trace: Path, out: Path, events: list[dict[str, Any]], head: dict[str, Any]) -> None:
+    """Copy a trace to `out` (gzip), with events added in front and keys added next to `traceEvents`.
+
+    The text is copied unchanged, so nothing of the trace is lost.
+    """
+    pieces = head_and_rest(trace)
+    before = next(pieces)
+    added = b",".join(map(msgspec.json.encode, events))
+    if head and before.lstrip().startswith(b"{"):
+        keys = msgspec.json.encode(head).strip()[1:-1]
+        before = before.replace(b"{", b"{" + keys + b",", 1)
+
+    def write(path: Path) -> None:
+        with gzip.open(path, "wb", compresslevel=4) as file:
+            file.write(before + added)
+            for number, piece in enumerate(pieces):
+                if number == 0 and added and not piece.lstrip().startswith(b"]"):
+                    file.write(b",")
+                file.write(piece)
+
+    atomic_write(out, write)
+
+
+def example(folder: str | Path | None = None, *, width: int = 256, steps: int = 12) -> Path:
+    """Train a small perceptron under `record` and return the folder with its trace.
+
+    **Arguments:**
+
+    - `folder`: created if it does not exist; None creates a temporary folder, which stays.
+    - `width`: of the hidden layer.
+    - `steps`: of the loop; 12 or more hold the whole window.
+    """
+    import torch
+    from torch.profiler import record_function
+
+    folder = Path(folder or tempfile.mkdtemp(prefix="tclab-trace-"))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, 1)).to(device)
+    optimizer = torch.optim.Adam(model.parameters())
+    features, targets = torch.randn(2048, 64), torch.randn(2048, 1)
+    with record(folder, wait=5, warmup=2, active=4, steps=steps, memory=True, shapes=True) as recorder:
+        for _ in range(steps):
+            with record_function("## data_load ##"):
+                rows = torch.randperm(len(features))[:512]
+                batch, wanted = features[rows].to(device), targets[rows].to(device)
+            with record_function("## forward ##"):
+                predicted = model(batch)
+            with record_function("## loss ##"):
+                loss = torch.nn.functional.mse_loss(predicted, wanted)
+            with record_function("## backward ##"):
+                torch.autograd.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            recorder.step()
+    return folder

@@ -1,0 +1,150 @@
+"""Reports on a trace file, or on a folder of them: all tables and findings of a run."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tclab.trace._categories import RULES, Rule
+from tclab.trace._device_work import (
+    TIMES,
+    DeviceWork,
+    breakdown,
+    collective_table,
+    copy_table,
+    device_work,
+    idle,
+    memory_table,
+    steps,
+)
+from tclab.trace._events import Trace, read_trace, step_windows
+from tclab.trace._host_work import (
+    host_work,
+    main_threads,
+    op_table,
+    stage_table,
+    step_category_table,
+    sync_table,
+    thread_table,
+)
+from tclab.trace._read_trace import TraceError
+from tclab.trace._trace_findings import Finding, RankWork, findings
+
+
+@dataclass(frozen=True)
+class Report:
+    """The tables and findings of one run. Times in µs; what a trace lacks is null or a table without rows."""
+
+    breakdown: pd.DataFrame  # one row per rank: rank, span_us, compute_us, non_compute_us, idle_us, …
+    categories: pd.DataFrame  # category, self_us, share: the main threads' wall time, each event once
+    stages: pd.DataFrame  # stage, self_us, share: the same wall time by the part of the step
+    threads: pd.DataFrame  # as categories, for every thread of every rank
+    steps: pd.DataFrame  # one row per ProfilerStep and rank
+    step_categories: pd.DataFrame  # as categories, for every step: rank, step, category, self_us, share
+    ops: pd.DataFrame  # name, category, calls, self_us on all host threads, all ranks added
+    gaps: pd.DataFrame  # the longest times without device work
+    idle_causes: pd.DataFrame  # what the host did while the device was idle
+    syncs: pd.DataFrame
+    copies: pd.DataFrame
+    collectives: pd.DataFrame
+    memory: pd.DataFrame
+    settings: pd.DataFrame  # one row per rank: how the trace was made
+    findings: list[Finding]
+    traces: list[Trace]
+
+    def __str__(self) -> str:
+        return "\n".join(self.findings)
+
+
+def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
+    """Return the report of a torch.profiler trace, or of a folder with one trace per rank as one run.
+
+    **Arguments:**
+
+    - `path`: a `.json` file, gzipped or not, or a folder of them.
+    - `rules`: which events belong to which category.
+
+    **Raises:** `TraceError` for a path that does not exist, a file that is no trace (with the position where its JSON
+    breaks), and files whose ranks are unknown or the same.
+    """
+    traces = sorted(map(read_trace, trace_files(Path(path))), key=lambda t: (t.rank is None, t.rank or 0))
+    _refuse_unclear_ranks(traces)
+    ranks = [account(trace, rules) for trace in traces]
+    threads = _joined([thread_table(r.trace, r.host) for r in ranks])
+    stages = _joined([stage_table(r.trace, r.host) for r in ranks])
+    tables: dict[str, Any] = {
+        "breakdown": _breakdown(traces, [r.device for r in ranks]),
+        "categories": main_threads(threads, "category"),
+        "stages": main_threads(stages, "stage"),
+        "threads": threads,
+        "steps": _joined([r.steps for r in ranks]),
+        "step_categories": _joined([step_category_table(r.trace, r.host, step_windows(r.trace)) for r in ranks]),
+        "ops": _ops([op_table(r.trace, r.host) for r in ranks]),
+        "gaps": _joined([r.idle.gaps for r in ranks if r.idle]),
+        "idle_causes": _joined([r.idle.causes for r in ranks if r.idle]),
+        "syncs": _joined([sync_table(r.trace, r.host) for r in ranks]),
+        "copies": _joined([copy_table(t) for t in traces]),
+        "collectives": collective_table(traces, [r.device for r in ranks]),
+        "memory": _joined([memory_table(t) for t in traces]),
+        "settings": pd.DataFrame([{"rank": t.rank, "file": t.path.name} | t.settings for t in traces]),
+    }
+    tables["settings"] = tables["settings"].astype({"rank": "Int64", "world_size": "Int64"})
+    return Report(**tables, findings=findings(ranks, tables), traces=traces)
+
+
+def trace_files(path: Path) -> list[Path]:
+    """Return the path itself, or a folder's `.json` and `.json.gz` files, 2 before 10."""
+    if not path.exists():
+        near = sorted(p.name for p in path.parent.glob("*.json*"))[:5] if path.parent.is_dir() else []
+        raise TraceError(f"{path}: does not exist" + (f"; in its folder are {', '.join(near)}" if near else ""))
+    if not path.is_dir():
+        return [path]
+    found = [p for p in path.iterdir() if p.is_file() and p.name.endswith((".json", ".json.gz"))]
+    if not found:
+        raise TraceError(f"{path}: has no .json or .json.gz file; expected one trace per rank")
+    return sorted(found, key=lambda p: [int(s) if s.isdigit() else s for s in re.split(r"([0-9]+)", p.name)])
+
+
+def _refuse_unclear_ranks(traces: list[Trace]) -> None:
+    of_rank: dict[int, Trace] = {}
+    for trace in traces if len(traces) > 1 else []:
+        if trace.rank is None:
+            raise TraceError(
+                f"{trace.path.name} does not give its rank, one of {len(traces)}; expected "
+                "`distributedInfo` in the file or `rank<number>` in its name"
+            )
+        if (other := of_rank.setdefault(trace.rank, trace)) is not trace:
+            raise TraceError(
+                f"{trace.path.name} and {other.path.name} are both rank {trace.rank}; "
+                "expected one trace per rank of one run"
+            )
+
+
+def _breakdown(traces: list[Trace], work: list[DeviceWork]) -> pd.DataFrame:
+    table = pd.DataFrame([breakdown(t, w) for t, w in zip(traces, work, strict=True)])
+    table = table.astype({"rank": "Int64", **dict.fromkeys(TIMES, "float64")})
+    front = ["rank", *TIMES]
+    return table[[*front, *(c for c in table.columns if c not in front)]]
+
+
+def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """Return the ranks' tables concatenated; a table without rows gives its columns only."""
+    full = [table for table in tables if len(table)]
+    if full:
+        return pd.concat(full, ignore_index=True)
+    return tables[0] if tables else pd.DataFrame()
+
+
+def _ops(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    if len(tables) == 1:
+        return tables[0]
+    added = pd.concat(tables).groupby(["name", "category"], sort=False).sum().reset_index()
+    return added.sort_values(["self_us", "name"], ascending=[False, True], ignore_index=True)
+
+
+def account(trace: Trace, rules: tuple[Rule, ...]) -> RankWork:
+    """Return device, host, steps and idle time of one trace."""
+    device, host = device_work(trace), host_work(trace, rules)
+    return RankWork(trace, device, host, steps(trace, device), idle(trace, device, host))

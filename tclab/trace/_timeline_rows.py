@@ -1,0 +1,84 @@
+"""Rows of a timeline chart: the events of a window of time, with track, lane by depth, and category."""
+
+import numpy as np
+import pandas as pd
+
+from tclab.trace._categories import RULES, Rule, categorise, category_names
+from tclab.trace._events import ASIDE, DEVICE, Ints, Trace, step_windows
+from tclab.trace._nesting import nest, tie_of
+
+COLUMNS = ["track", "lane", "name", "category", "start_us", "end_us"]
+
+
+def timeline_rows(
+    trace: Trace,
+    start_us: float | None = None,
+    end_us: float | None = None,
+    *,
+    most: int = 2000,
+    rules: tuple[Rule, ...] = RULES,
+) -> pd.DataFrame:
+    """Return the longest events of a window: track, lane, name, category, start_us, end_us (since the first event).
+
+    Lane 0 has the outermost events of a track, lane 1 those within them, and so on.
+
+    **Arguments:**
+
+    - `trace`: one of `report.traces`.
+    - `start_us`, `end_us`: the window; None takes the last recorded step, or the whole trace without steps.
+    - `most`: how many events at most; the shortest are left out.
+    - `rules`: which events belong to which category.
+    """
+    if start_us is None or end_us is None:
+        first, last = _last_step(trace)
+        start_us, end_us = (
+            first if start_us is None else start_us,
+            last if end_us is None else end_us,
+        )
+    begin, finish = start_us * trace.ticks_per_us, end_us * trace.ticks_per_us
+    aside = trace.kind == ASIDE
+    spans = ~aside | trace.is_category({"ledger"})
+    stop = trace.start + trace.duration
+    rows = np.flatnonzero(spans & (trace.start < finish) & (stop > begin) & (trace.duration > 0))
+    rows = np.sort(rows[np.argsort(-trace.duration[rows], kind="stable")[:most]])
+    names = category_names(rules)
+    category = categorise(trace, rules)[rows]
+    return pd.DataFrame(
+        {
+            "track": [_track_name(trace, row) for row in rows.tolist()],
+            "lane": _lanes(trace, rows),
+            "name": [trace.names[i][:120] for i in trace.name[rows].tolist()],
+            "category": [names[i] for i in category.tolist()],
+            "start_us": np.maximum(trace.us(trace.start[rows]), start_us),
+            "end_us": np.minimum(trace.us(stop[rows]), end_us),
+        },
+        columns=COLUMNS,
+    )
+
+
+def _last_step(trace: Trace) -> tuple[float, float]:
+    steps = step_windows(trace)
+    if len(steps.names) == 0:
+        counted = trace.kind != ASIDE
+        rows = np.flatnonzero(counted) if counted.any() else np.arange(len(trace))
+        stop = trace.start[rows] + trace.duration[rows]
+        return float(trace.us(trace.start[rows].min())), float(trace.us(stop.max()))
+    return float(trace.us(steps.start[-1])), float(trace.us(steps.end[-1]))
+
+
+def _track_name(trace: Trace, row: int) -> str:
+    process, thread = trace.tracks[trace.track[row]]
+    kind = trace.kind[row]
+    if kind == DEVICE:
+        return f"device {process}, stream {thread}"
+    return f"{process}" if kind == ASIDE else f"thread {thread}"
+
+
+def _lanes(trace: Trace, rows: Ints) -> Ints:
+    parent = nest(trace.start[rows], trace.duration[rows], trace.track[rows], tie_of(trace, rows)).parent
+    lane = np.zeros(len(rows), dtype=np.int64)
+    above = parent.copy()
+    while (above >= 0).any():
+        lane += above >= 0
+        above = np.where(above >= 0, parent[np.maximum(above, 0)], -1)
+    return lane

@@ -1,0 +1,276 @@
+"""`check`: the equivalence check on a model, strategies and a graph of the user's, and its report."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tclab.errors import InputError
+from tclab.graph import CellGraph
+from tclab.masking import Strategy, get, names, view
+from tclab.message_passing import NeedsEdgesError
+from tclab.models import ModelKind
+from tclab.models import get as model_of
+from tclab.training._equivalence import (
+    FP32_RATIO,
+    FP64_TOLERANCE,
+    EquivalenceReference,
+    EquivalenceResult,
+    equivalence_deletions,
+    equivalence_graph,
+)
+
+Build = Callable[[CellGraph], nn.Module]
+_DIFFERENT = 1e-9  # of the largest prediction; fp64's rounding is far below
+_NAMED = 5  # parameters that are named before "and n more"
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of `check`; `print` it to read it.
+
+    **Arguments:**
+
+    - `model`: name of the model.
+    - `graph`: the graph that the check ran on, in words.
+    - `samples`: number of samples, each a copy of the graph with other nodes removed.
+    - `results`: strategy → how far it is from `subgraph`.
+    - `depends_on_deletions`: whether any prediction changes when nodes are removed. For a model that ignores
+      deletions, every strategy would pass.
+    - `deterministic`: whether the model predicts the same twice.
+    - `batch_error`: in fp64, the largest difference between a sample's prediction in the batch and alone, over
+      the largest prediction.
+    - `broken`: strategy → why it has no result: the model needs single edges, or the error that it raised.
+    - `without_gradient`: names of parameters that the predictions do not depend on.
+    """
+
+    model: str
+    graph: str
+    samples: int
+    results: dict[str, EquivalenceResult]
+    depends_on_deletions: bool
+    deterministic: bool
+    batch_error: float
+    broken: dict[str, str] = field(default_factory=dict)
+    without_gradient: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every exact strategy that ran is equivalent to `subgraph`, and the model allows the comparison."""
+        exact = [result for result in self.results.values() if result.exact]
+        failed = [why for why in self.broken.values() if not why.startswith("skipped")]
+        return (
+            bool(exact)
+            and all(r.passed for r in exact)
+            and not failed
+            and self.depends_on_deletions
+            and self.deterministic
+        )
+
+    def __str__(self) -> str:
+        verdict = "passed" if self.passed else "did not pass"
+        lines = [f"The equivalence check of {self.model}, {self.graph}, {self.samples} samples: {verdict}."]
+        lines += [f"  {name}: {_result_text(result)}" for name, result in self.results.items()]
+        lines += [f"  {name}: {why}" for name, why in self.broken.items()]
+        lines += [f"  {sentence}" for sentence in self._model_problems()]
+        return "\n".join(lines)
+
+    def _model_problems(self) -> list[str]:
+        problems = []
+        if not self.deterministic:
+            problems.append("The model is not deterministic in eval(): two calls differ, so nothing can be compared.")
+        if not self.depends_on_deletions:
+            problems.append(
+                "No prediction changes when nodes are removed, so any strategy would pass: does the model "
+                "call view.lift, view.neighbour_sum and view.pool?"
+            )
+        if self.batch_error > _DIFFERENT:
+            problems.append(
+                f"A prediction depends on the other samples of the batch, by {self.batch_error:.1e} of the largest "
+                "one: a norm over the whole batch does that."
+            )
+        if self.without_gradient:
+            named = ", ".join(self.without_gradient[:_NAMED])
+            more = len(self.without_gradient) - _NAMED
+            problems.append(f"Without a gradient: {named}{f' and {more} more' if more > 0 else ''}.")
+        return problems
+
+
+def _result_text(result: EquivalenceResult) -> str:
+    if not result.exact:
+        return f"inexact, as it declares: off by {result.fp64_error:.1e} at worst"
+    if result.passed:
+        return (
+            f"passed. Predictions and gradients are subgraph's to {result.fp64_error:.1e} in fp64, and in fp32 its "
+            f"error is {result.fp32_ratio:.2g} × subgraph's own"
+        )
+    if not result.fp64_error <= FP64_TOLERANCE:
+        off = "not finite" if result.fp64_error == float("inf") else f"off by {result.fp64_error:.1e}"
+        return f"FAILED. It computes something else: in fp64 {off}, at most {FP64_TOLERANCE:.0e} is allowed"
+    return (
+        f"FAILED. Equal in fp64 ({result.fp64_error:.1e}), but in fp32 its error is {result.fp32_ratio:.2g} × "
+        f"subgraph's own, at most {FP32_RATIO:g} × is allowed: the order of its sums loses digits"
+    )
+
+
+def check(
+    model: nn.Module | ModelKind | str | Build,
+    graph: CellGraph,
+    *,
+    strategies: str | type[Strategy] | Iterable[str | type[Strategy]] = "auto",
+    deletions: Sequence[Sequence[int]] | None = None,
+    seed: int = 0,
+) -> Check:
+    """Run the equivalence check on a model, a graph and strategies.
+
+    >>> import torch, tclab
+    >>> ring = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+    >>> graph = tclab.CellGraph.from_edges({"likes": ring}, num_nodes=4, node_type="person")
+    >>> tclab.check("hetero_cell", graph, strategies="node_mask").passed
+    True
+
+    **Arguments:**
+
+    - `model`: one of: a function that takes a graph and returns a model, the name of a registered model, or its
+      `ModelKind`; the model is then built on a part of the graph with at most 100 nodes of each type, hubs included,
+      or on the whole graph if `deletions` are given. Or a model: a copy of it runs on the whole graph, on the
+      model's device.
+    - `graph`: any `CellGraph`.
+    - `strategies`: "auto" for every exact strategy that serves the model, or names, or registered classes.
+    - `deletions`: for each sample the nodes of `graph` that it removes; by default those that show a strategy that is
+      nearly right: none, a hub, all of a node's neighbours, a set twice, random sets.
+    - `seed`: seed of weights and deletions.
+
+    **Raises:** `InputError` for a graph or model of the wrong type, predictions that are not one number a sample, an
+    unknown strategy, or a model that cannot run on a view.
+    """
+    if not isinstance(graph, CellGraph):
+        raise InputError(
+            f"graph is a {type(graph).__name__}, expected a tclab.CellGraph: CellGraph.from_edges, "
+            "from_hetero_data or from_folder makes one"
+        )
+    name, built, part = _built(model, graph, seed, whole=deletions is not None)
+    kind = model if isinstance(model, ModelKind) else model_of(model) if isinstance(model, str) else None
+    wanted = _strategies(strategies, kind)
+    samples = equivalence_deletions(part, seed=seed) if deletions is None else [list(nodes) for nodes in deletions]
+    properties = _probe(name, built, part, samples)
+    reference = EquivalenceReference(built, part, samples)
+    results, broken = {}, {}
+    for strategy in wanted:
+        try:
+            results[strategy] = reference.compare(strategy)
+        except NeedsEdgesError:
+            broken[strategy] = "skipped: the model needs single edges, which this strategy does not make"
+        except Exception as error:  # a user's strategy may fail in any way; the others still run
+            broken[strategy] = f"FAILED with {type(error).__name__}: {_first_line(error)}"
+    return Check(name, _graph_text(part, graph), len(samples), results, broken=broken, **properties)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "")
+
+
+def _graph_text(part: CellGraph, graph: CellGraph) -> str:
+    kind = graph.deleted_type
+    of = "" if part.num_nodes == graph.num_nodes else f" of {graph.num_nodes[kind]:,}"
+    networks = len(part.networks)
+    return (
+        f"{part.num_nodes[kind]:,}{of} {kind} nodes and {part.num_edges:,} edges of {networks} "
+        f"network{'' if networks == 1 else 's'}"
+    )
+
+
+def _built(
+    model: nn.Module | ModelKind | str | Build, graph: CellGraph, seed: int, *, whole: bool
+) -> tuple[str, nn.Module, CellGraph]:
+    """Return the model's name, a copy of it that may be changed, and the graph that the check runs on.
+
+    **Arguments:**
+
+    - `whole`: build the model on the whole graph, since the user's deletions number its nodes.
+    """
+    if isinstance(model, nn.Module):
+        return type(model).__name__, copy.deepcopy(model).float().eval(), graph
+    part = graph.to("cpu") if whole else equivalence_graph(graph.to("cpu"))
+    torch.manual_seed(seed)
+    if isinstance(model, str):
+        model = model_of(model)
+    if isinstance(model, ModelKind):
+        return model.name, model.build(part, "off").float().eval(), part
+    if not callable(model):
+        raise InputError(
+            f"model is a {type(model).__name__}, expected an nn.Module, a function that takes a graph and returns one, "
+            "or the name of a registered model"
+        )
+    built = model(part)
+    if not isinstance(built, nn.Module):
+        raise InputError(f"model made a {type(built).__name__} of the graph, expected an nn.Module")
+    return type(built).__name__, built.float().eval(), part
+
+
+def _strategies(strategies: str | type[Strategy] | Iterable[str | type[Strategy]], kind: ModelKind | None) -> list[str]:
+    if strategies == "auto":
+        every = [(name, get(name)) for name in names()]
+        # a model that is not registered is taken to read the masked graph
+        return [n for n, s in every if s.exact and (s.masks_graph if kind is None else kind.served_by(s))]
+    listed = [strategies] if isinstance(strategies, type) else strategies
+    listed = [word.strip() for word in listed.split(",")] if isinstance(listed, str) else list(listed)
+    wanted = []
+    for one in listed:
+        name = one if isinstance(one, str) else getattr(one, "name", one.__name__)
+        if not isinstance(one, str) and (name not in names() or get(name) is not one):
+            raise InputError(f"strategy {name!r} is not registered; put @tclab.masking.register above its class")
+        get(name)  # raises for an unknown name
+        wanted.append(name)
+    return wanted
+
+
+def _predicted(model: nn.Module, graph: CellGraph, deletions: Sequence[Sequence[int]]) -> Tensor:
+    with torch.no_grad(), view(graph, deletions, "subgraph", device=next(model.parameters()).device) as copies:
+        return torch.as_tensor(model(copies)).detach().cpu()
+
+
+def _probe(name: str, model: nn.Module, graph: CellGraph, deletions: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Return the properties of a model that decide whether a comparison means anything, from fp64 with `subgraph`.
+
+    **Raises:** `InputError` for a model without parameters, one that cannot run, or predictions of a wrong shape.
+    """
+    if next(model.parameters(), None) is None:
+        raise InputError(f"{name} has no parameters, so there are no gradients to compare")
+    try:
+        model.double()
+        together = _predicted(model, graph, deletions)
+        again = _predicted(model, graph, deletions)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{name} cannot run on a view of {len(deletions)} samples: {type(error).__name__}: {_first_line(error)}"
+        ) from error
+    if together.shape != (len(deletions),):
+        raise InputError(
+            f"{name} gives {list(together.shape)} for {len(deletions)} samples, expected [{len(deletions)}]: one "
+            "number a sample"
+        )
+    if not together.isfinite().all():
+        raise InputError(f"{name} predicts {together.tolist()}, expected finite numbers")
+    largest = float(together.abs().max()) or 1.0
+    alone = torch.cat([_predicted(model, graph, [nodes]).reshape(1) for nodes in deletions])
+    whole = _predicted(model, graph, [[]])
+    model.zero_grad(set_to_none=True)
+    with view(graph, deletions, "subgraph", device=next(model.parameters()).device) as copies:
+        model(copies).sum().backward()
+    unused = tuple(n for n, p in model.named_parameters() if p.requires_grad and p.grad is None)
+    model.zero_grad(set_to_none=True)
+    model.float()
+    return {
+        "depends_on_deletions": bool(((alone - whole).abs() > _DIFFERENT * largest).any()),
+        "deterministic": bool(torch.equal(together, again)),
+        "batch_error": float((together - alone).abs().max()) / largest,
+        "without_gradient": unused,
+    }

@@ -1,0 +1,160 @@
+"""Data-parallel training: `Exchange` of gradients by DistributedDataParallel, and each rank's `Shard` of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tclab.errors import InputError, unknown
+from tclab.message_passing import View
+from tclab.timing import Communication
+
+COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
+BUCKET_MB = 25.0  # DDP's default
+_PLAIN_STEPS = 2  # PowerSGD's first steps exchange whole gradients; with error feedback it needs at least 2
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The settings with which ranks exchange gradients, under the names of `DistributedDataParallel`.
+
+    **Arguments:**
+
+    - `bucket_cap_mb`: size of a gradient bucket in MiB.
+    - `find_unused_parameters`: look after each forward for parameters that get no gradient.
+    - `static_graph`: every step uses the same parameters as the first one.
+    - `compression`: torch's communication hook that compresses gradients: "none", "fp16", "bf16" or "powersgd". With
+      gloo, PowerSGD exchanges one bucket at a time, so nothing of it overlaps with the backward.
+    - `no_sync`: exchange accumulated gradients only in the last of the batches that are accumulated.
+
+    **Raises:** `InputError` for an unknown compression, a bucket size that is not above 0, or both
+    `find_unused_parameters` and `static_graph`.
+    """
+
+    bucket_cap_mb: float = BUCKET_MB
+    find_unused_parameters: bool = False
+    static_graph: bool = False
+    compression: str = "none"
+    no_sync: bool = True
+
+    def __post_init__(self) -> None:
+        if self.compression not in COMPRESSIONS:
+            raise unknown("compression", self.compression, COMPRESSIONS)
+        size = self.bucket_cap_mb
+        if isinstance(size, bool) or not isinstance(size, (int, float)) or not size > 0:
+            raise InputError(f"bucket_cap_mb is {size!r}, expected MiB above 0")
+        if self.find_unused_parameters and self.static_graph:
+            raise InputError("find_unused_parameters and static_graph are both on, expected one: static finds them too")
+
+
+class _Forward(nn.Module):
+    """A module whose `forward` is the registered model's forward, as DDP needs: it sees that call and no other."""
+
+    def __init__(self, forward: Callable[[Any, View], Any], model: nn.Module) -> None:
+        super().__init__()
+        self.call = forward
+        self.model = model
+
+    def forward(self, view: View) -> Any:
+        return self.call(self.model, view)
+
+
+def distributed_forward(
+    forward: Callable[[Any, View], Any], model: nn.Module, exchange: Exchange
+) -> tuple[nn.Module, Communication]:
+    """Return a model's forward under DDP in this process's group, and the record of its communication.
+
+    **Arguments:**
+
+    - `forward`: (model, view) → the model's output.
+    - `model`: its parameters' gradients are exchanged.
+    - `exchange`: DDP's settings.
+    """
+    ddp = DistributedDataParallel(
+        _Forward(forward, model),
+        bucket_cap_mb=exchange.bucket_cap_mb,
+        find_unused_parameters=exchange.find_unused_parameters,
+        static_graph=exchange.static_graph,
+    )
+    return ddp, Communication(ddp, hook=_hook(exchange.compression))
+
+
+def _hook(compression: str) -> Callable[[Any], Any] | None:
+    """Return torch's communication hook for a compression (bucket → future of its mean); `None` for "none"."""
+    if compression == "none":
+        return None
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    group: Any = torch.distributed.group.WORLD
+    if compression == "powersgd":
+        state = powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=_PLAIN_STEPS)
+
+        def powersgd(bucket: Any) -> Any:
+            mean = powerSGD_hook.powerSGD_hook(state, bucket)
+            if bucket.buffer().device.type == "cpu" or torch.distributed.get_backend() == "gloo":
+                # gloo's threads start its second and third exchange, in an order that differs between ranks
+                mean.wait()
+            return mean
+
+        return powersgd
+    chosen = default_hooks.fp16_compress_hook if compression == "fp16" else default_hooks.bf16_compress_hook
+    return lambda bucket: chosen(group, bucket)
+
+
+def check_slices(exchange: Exchange, slices: tuple[int, ...]) -> None:
+    """Reject a first batch whose slices would desynchronise DDP with `static_graph=True`.
+
+    DDP learns the static graph in the first batch and exchanges after each of its slices, so every rank needs the same
+    number of them.
+
+    **Arguments:**
+
+    - `exchange`: DDP's settings.
+    - `slices`: [ranks] number of slices of the first batch on each rank.
+
+    **Raises:** `InputError` if the numbers differ.
+    """
+    if exchange.static_graph and len(set(slices)) > 1:
+        raise InputError(
+            f"static_graph is True, and ranks have {', '.join(map(str, slices))} slices of their first batch; "
+            "expected as many on each, or static_graph=False"
+        )
+
+
+def without_gradient(model: nn.Module) -> list[str]:
+    """Return the names of the parameters that require a gradient and have none after a backward."""
+    return [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One rank's consecutive part of every global batch.
+
+    R ranks with batches of b samples train on what one process with batches of R · b samples trains on. The parts of a
+    smaller last batch differ by at most one sample; a rank without any repeats the batch's first sample with weight 0,
+    so that it takes part in the collectives.
+
+    **Arguments:**
+
+    - `rank`: this rank, from 0.
+    - `ranks`: number of ranks.
+    """
+
+    rank: int = 0
+    ranks: int = 1
+
+    def sizes(self, number: int) -> tuple[int, ...]:
+        """Return [ranks] how many of `number` samples each rank has."""
+        cuts = [rank * number // self.ranks for rank in range(self.ranks + 1)]
+        return tuple(end - begin for begin, end in pairwise(cuts))
+
+    def part(self, samples: Sequence[int]) -> list[int]:
+        """Return this rank's part of the samples of a global batch; the first sample where the rank has none."""
+        begin, end = (place * len(samples) // self.ranks for place in (self.rank, self.rank + 1))
+        return list(samples[begin:end]) or list(samples[:1])

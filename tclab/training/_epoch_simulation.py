@@ -1,0 +1,166 @@
+"""A simulation of an epoch: PyTorch's DataLoader workers and the process that trains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from tclab.errors import InputError
+
+_DONE = 1e-12  # seconds; less remaining work than this is rounding
+
+
+@dataclass(frozen=True)
+class ContentionFactors:
+    """The speed of each process while others run, relative to its speed alone (1.0).
+
+    For more workers than were measured, the total throughput of all of them stays that of the most measured.
+
+    **Arguments:**
+
+    - `load`: speed of one worker while 1, 2, … workers load and the training process waits.
+    - `load_while_training`: speed of one worker while 1, 2, … workers load and the training process trains.
+    - `step`: speed of the training process while 0, 1, 2, … workers load.
+    """
+
+    load: tuple[float, ...] = (1.0,)
+    load_while_training: tuple[float, ...] = (1.0,)
+    step: tuple[float, ...] = (1.0, 1.0)
+
+    @staticmethod
+    def of_cores(cores: int, workers: int) -> ContentionFactors:
+        """Return the factors of processes that share cores fairly and slow one another down in no other way.
+
+        **Arguments:**
+
+        - `cores`: number of cores that the processes share.
+        - `workers`: largest number of loader workers that the factors cover.
+        """
+        shared = [min(1.0, cores / active) for active in range(1, max(workers, 1) + 2)]
+        return ContentionFactors(tuple(shared[:-1]), tuple(shared[1:]), tuple(shared))
+
+    def of_load(self, workers: int, training: bool) -> float:
+        """Return the speed of each worker while `workers` of them load, and the training process trains or not."""
+        factors = self.load_while_training if training else self.load
+        return _factor(factors, workers, len(factors))
+
+    def of_step(self, workers: int) -> float:
+        """Return the speed of the training process while `workers` workers load."""
+        return _factor(self.step, workers + 1, len(self.step))
+
+
+def _factor(factors: tuple[float, ...], active: int, measured: int) -> float:
+    return factors[active - 1] if active <= measured else factors[-1] * measured / active
+
+
+@dataclass(frozen=True)
+class LoaderOverheads:
+    """The seconds that a DataLoader's worker processes cost in addition to making batches.
+
+    **Arguments:**
+
+    - `send`: worker, per batch: receiving the request and sending the batch. It is negative where a worker makes a
+      batch faster than the training process does.
+    - `receive`: training process, per batch: taking it from the queue, touching its memory for the first time and
+      freeing it.
+    - `start`: training process, per worker: starting it.
+    - `wake`: worker, once: from its start to its first batch, and what its first batches take longer than later ones.
+    - `end`: training process, once: shutting all workers down.
+    """
+
+    send: float = 0.0
+    receive: float = 0.0
+    start: float = 0.0
+    wake: float = 0.0
+    end: float = 0.0
+
+
+@dataclass(frozen=True)
+class SimulatedEpoch:
+    """The result of a simulated epoch.
+
+    **Arguments:**
+
+    - `seconds`: the epoch's wall time.
+    - `data_wait_seconds`: the part of it in which the training process waits for a batch.
+    """
+
+    seconds: float
+    data_wait_seconds: float
+
+
+def simulate(
+    load: Sequence[float],
+    step: Sequence[float],
+    *,
+    workers: int,
+    prefetch_factor: int = 2,
+    loader_overheads: LoaderOverheads | None = None,
+    contention: ContentionFactors | None = None,
+) -> SimulatedEpoch:
+    """Simulate an epoch's wall time from the seconds of loading and training on each batch.
+
+    The simulation follows PyTorch's `DataLoader`: worker `i % workers` makes batch `i`; the loader keeps at most
+    `prefetch_factor * workers` batches requested and not yet taken; the training process takes batches in order.
+    Every process advances at a speed that depends on which others are active at that moment. Without workers, the
+    training process makes each batch and trains on it in turn.
+
+    **Arguments:**
+
+    - `load`: [steps] seconds that one process alone takes to make each batch.
+    - `step`: [steps] seconds that one process alone takes to train on each batch.
+    - `workers`: number of worker processes; 0 loads in the training process.
+    - `prefetch_factor`: batches that each worker makes ahead.
+    - `loader_overheads`: what worker processes cost in addition; nothing by default.
+    - `contention`: how processes slow one another down; by default each has a core.
+
+    **Raises:** `InputError` if the lists differ in length, `workers` is negative, or `prefetch_factor` is below 1.
+    """
+    if len(load) != len(step):
+        raise InputError(f"load has {len(load)} batches and step {len(step)}, expected one of each a step")
+    if workers < 0:
+        raise InputError(f"workers is {workers}, expected 0 or more")
+    if not workers:
+        return SimulatedEpoch(sum(load) + sum(step), sum(load))
+    if prefetch_factor < 1:
+        raise InputError(f"prefetch_factor is {prefetch_factor}, expected 1 or more")
+    overheads = loader_overheads or LoaderOverheads()
+    factors = contention or ContentionFactors.of_cores(workers + 1, workers)
+    steps, ahead = len(load), prefetch_factor * workers
+    now, waited = workers * overheads.start, 0.0
+    batch_of = list(range(workers))  # the batch that each worker makes now or will make next
+    remaining: list[float | None] = [None] * workers  # seconds of work; None while the worker waits for a request
+    wake = [overheads.wake] * workers
+    ready = [False] * steps
+    taken = 0
+    training: float | None = None  # seconds of work left in the step that runs
+    while taken < steps or training is not None:
+        if training is None and ready[taken]:
+            training = step[taken] + overheads.receive
+            taken += 1
+        for worker, batch in enumerate(batch_of):
+            if remaining[worker] is None and batch < min(taken + ahead, steps):
+                remaining[worker] = wake[worker] + max(load[batch] + overheads.send, 0.0)
+                wake[worker] = 0.0
+        active = sum(work is not None for work in remaining)
+        load_speed = factors.of_load(active, training is not None) if active else 1.0
+        step_speed = factors.of_step(active)
+        passed = min((work / load_speed for work in remaining if work is not None), default=inf)
+        if training is None:
+            waited += passed
+        else:
+            passed = min(passed, training / step_speed)
+            training -= passed * step_speed
+            if training <= _DONE:
+                training = None
+        now += passed
+        for worker, work in enumerate(remaining):
+            if work is None:
+                continue
+            remaining[worker] = work - passed * load_speed
+            if work - passed * load_speed <= _DONE:
+                ready[batch_of[worker]] = True
+                batch_of[worker] += workers
+                remaining[worker] = None
+    return SimulatedEpoch(now + overheads.end, waited)

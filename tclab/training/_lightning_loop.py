@@ -1,0 +1,179 @@
+"""Lightning's training loop around a `Step`. Lightning is imported when the loop first runs."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tclab.errors import InputError
+from tclab.masking import Batch
+from tclab.timing import Ledger, NullLedger
+from tclab.training._plain_loop import items_for, raw_batch
+from tclab.training._step import Step
+
+
+class _SizedBatches:
+    """The iterator of batches with a length, without which Lightning fetches a batch ahead of each step.
+
+    Lightning does not ask for a batch after the last one, so the ledger would not see the last step end;
+    `batch_ended` exhausts the iterator then.
+    """
+
+    def __init__(self, batches: Iterator[Any], steps: int) -> None:
+        self._batches = batches
+        self._steps = steps
+        self._remaining = steps
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._batches
+
+    def batch_ended(self) -> None:
+        self._remaining -= 1
+        if self._remaining == 0:
+            for _ in self._batches:
+                raise AssertionError("a batch was left")
+
+
+@cache
+def _task() -> type:
+    try:
+        from lightning.pytorch import LightningModule
+    except ModuleNotFoundError:
+        raise InputError("the Lightning loop needs the package lightning: pip install 'tclab[lightning]'") from None
+
+    class StepTask(LightningModule):
+        """A `Step` as a LightningModule with manual optimization, as the case study's trainers are."""
+
+        def __init__(self, step: Step, ledger: Ledger | NullLedger) -> None:
+            super().__init__()
+            self.automatic_optimization = False
+            self.training_stages = step
+            self.model = step.model
+            self.losses: list[Tensor] = []
+            self._ledger = ledger
+
+        def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Batch:
+            return self.training_stages.transfer(raw_batch(batch), stage=self._ledger.stage)
+
+        def training_step(self, batch: Batch, batch_idx: int) -> None:
+            optimizer: Any = self.optimizers() if self.training_stages.optimizer is not None else None
+            loss = self.training_stages.run(
+                batch,
+                stage=self._ledger.stage,
+                backward=self.manual_backward,
+                update=None if optimizer is None else optimizer.step,
+            )
+            if loss is not None:
+                self.losses.append(loss)
+
+        def configure_optimizers(self) -> Any:
+            return self.training_stages.optimizer
+
+        def cpu(self) -> Any:
+            return self  # keeps the trainer from moving the model to the CPU at its end: the step goes on
+
+    return StepTask
+
+
+def lightning_module(step: Step, *, ledger: Ledger | NullLedger | None = None) -> Any:
+    """Return a `LightningModule` that runs a step, for a `Trainer` of your own.
+
+    Lightning's batch transfer moves each `Batch` or `LoadedBatch` to the device; the training step makes the view and
+    closes it after the backward.
+
+    **Arguments:**
+
+    - `step`: the training step.
+    - `ledger`: times the step's stages; nothing is timed by default.
+
+    **Raises:** `InputError` if Lightning is not installed.
+    """
+    return _task()(step, NullLedger() if ledger is None else ledger)
+
+
+def _in_stage_loop(timer: Ledger | NullLedger, batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield the batches; the time from one to the next is the stage `loop`, less the stages inside."""
+    for item in batches:
+        held, item = [item], None  # only the loop holds the batch, so that it can free it
+        with timer.stage("loop"):
+            yield held.pop()
+
+
+def run_lightning(
+    step: Step, batches: Iterable[Any], *, steps: int, ledger: Ledger | NullLedger | None = None
+) -> list[Tensor]:
+    """Run a step on each of `steps` batches inside Lightning's `Trainer.fit` and return their losses, each [].
+
+    Lightning logs nothing, writes no checkpoint and shows no progress bar. The time that Lightning itself takes,
+    between the stages of a step and between steps, is the stage `loop`.
+
+    **Arguments:**
+
+    - `step`: the training step.
+    - `batches`: a loader's items; each a `Batch` or a `LoadedBatch`.
+    - `steps`: number of batches.
+    - `ledger`: times every step and stage; nothing is timed by default.
+
+    **Raises:** `InputError` if Lightning is not installed, or if there are fewer batches than steps.
+    """
+    timer = NullLedger() if ledger is None else ledger
+    module = lightning_module(step, ledger=ledger)
+    from lightning.pytorch import Callback, Trainer
+
+    sized = _SizedBatches(_in_stage_loop(timer, timer.steps(items_for(step, batches, steps))), steps)
+
+    class LastStep(Callback):
+        def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+            sized.batch_ended()
+
+    with _quiet():
+        trainer = Trainer(
+            accelerator="gpu" if step.device.type == "cuda" else "cpu",
+            devices=[step.device.index or 0] if step.device.type == "cuda" else 1,
+            max_epochs=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            callbacks=[LastStep()],
+        )
+        try:
+            trainer.fit(module, train_dataloaders=sized)
+        finally:
+            _restore_optimizer_state(step)
+    losses: list[Tensor] = module.losses
+    return losses
+
+
+def _restore_optimizer_state(step: Step) -> None:
+    """Move the optimizer's state to its parameters' device; the trainer leaves it on the CPU."""
+    if step.optimizer is not None:
+        for parameter, state in step.optimizer.state.items():
+            for name, value in state.items():
+                if name != "step":  # AdamW chooses its device, which the trainer does not change
+                    state[name] = value.to(parameter.device)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence Lightning's messages on devices, logging and the end of training."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,294 @@
+"""Loading: a strategy's batches of a dataset, made by DataLoader workers, each with its `BatchTiming`."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+
+from tclab.errors import InputError, unknown
+from tclab.masking import Batch, SharedMemoryError, Strategy
+from tclab.perturbation import Samples
+from tclab.timing import BatchTiming
+from tclab.timing._ledger_rows import raw_clock_ns
+from tclab.training._distributed import Shard
+
+START_METHODS = tuple(multiprocessing.get_all_start_methods())  # the system's default first
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedBatch:
+    """A batch as the loader gives it, with the times of making it.
+
+    **Arguments:**
+
+    - `batch`: the strategy's batch.
+    - `timing`: which worker made it, when, and the time of each stage: `sample` (reading and decoding samples and
+      finding the nodes that they remove), `mask` (making or reading masks, or whatever the strategy encodes) and
+      `collate`.
+    - `copied`: CUDA events before and after its copy to the device, where `double_buffered` made it.
+    """
+
+    batch: Batch
+    timing: BatchTiming
+    copied: tuple[Any, Any] | None = None
+
+    def pin_memory(self) -> LoadedBatch:
+        """Return this batch in page-locked memory; `DataLoader` calls it."""
+        return replace(self, batch=self.batch.pin_memory())
+
+
+@dataclass(frozen=True)
+class _WorkerError:
+    """An error that a worker returns instead of a batch; the DataLoader would put a traceback into its message."""
+
+    error: type[Exception]
+    message: str
+
+
+class Batches(Dataset[LoadedBatch]):
+    """A dataset of batches: batch `i` holds samples `order[i * size]` to `order[(i + 1) * size - 1]`.
+
+    **Arguments:**
+
+    - `strategy`: makes the batches; it is on the CPU graph and has been prepared.
+    - `samples`: the `Perturbations` or `StoredSamples` that samples are read from.
+    - `size`: samples a batch, on each rank.
+    - `order`: [n] int64 places of the samples in `samples`; all of them in order by default.
+    - `shard`: the part of every global batch that this rank loads; all of it by default.
+    - `keep_last`: make a last, smaller batch of the samples that fill no whole one; by default they are left out.
+    - `micro_batch`: make each batch in slices of at most this many samples, which a step runs one by one.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        samples: Samples,
+        size: int,
+        order: Sequence[int] | np.ndarray | None = None,
+        *,
+        shard: Shard | None = None,
+        keep_last: bool = False,
+        micro_batch: int | None = None,
+    ) -> None:
+        self.strategy = strategy
+        self.samples = samples
+        self.size = size
+        self.micro_batch = micro_batch
+        self.order = np.arange(len(samples)) if order is None else np.asarray(order, dtype=np.int64)
+        self.shard = Shard() if shard is None else shard
+        self.keep_last = keep_last
+
+    def __len__(self) -> int:
+        whole, left = divmod(len(self.order), self.size * self.shard.ranks)
+        return whole + (self.keep_last and left > 0)
+
+    def __getitem__(self, number: int) -> LoadedBatch:
+        if not 0 <= number < len(self):
+            raise IndexError(f"batch {number} of {len(self)}")
+        return self.load(*self.part(self.order, number))
+
+    def part(self, order: np.ndarray, number: int) -> tuple[list[int], tuple[int, ...]]:
+        """Return this rank's samples in batch `number` of an order, and [ranks] how many samples each rank has."""
+        size = self.size * self.shard.ranks
+        whole = order[number * size : (number + 1) * size].tolist()
+        return self.shard.part(whole), self.shard.sizes(len(whole))
+
+    def _slices(self, size: int) -> int:
+        return 1 if self.micro_batch is None else -(-size // self.micro_batch)
+
+    def load(self, indices: Sequence[int], sizes: tuple[int, ...] = ()) -> LoadedBatch:
+        """Make the batch of some samples, in the order given.
+
+        **Arguments:**
+
+        - `indices`: places of the samples in `samples`.
+        - `sizes`: [ranks] how many samples of the global batch each rank has. With several ranks, the batch carries
+          `sizes` and the number of `slices` of each rank; a rank without samples has one slice, which repeats one.
+        """
+        raw, begin = raw_clock_ns(), perf_counter_ns()
+        stages = {"sample": 0, "mask": 0, "collate": 0}
+        parts = []
+        end = begin
+        slice_size = self.micro_batch or max(len(indices), 1)
+        ranks = {"sizes": sizes, "slices": tuple(self._slices(max(size, 1)) for size in sizes)}
+        for first in range(0, max(len(indices), 1), slice_size):  # a batch without samples is one slice
+            places, started = indices[first : first + slice_size], end
+            read = self.samples.read(places)
+            removed = self.strategy.removed_by(read.deletions)
+            sampled = perf_counter_ns()
+            encoded = self.strategy.encode(places, removed)
+            masked = perf_counter_ns()
+            part = self.strategy.collate(removed, read.scores, encoded)
+            parts.append(replace(part, known={**part.known, **ranks}) if len(sizes) > 1 else part)
+            end = perf_counter_ns()
+            stages["sample"] += sampled - started
+            stages["mask"] += masked - sampled
+            stages["collate"] += end - masked
+        raw_end = raw_clock_ns()
+        worker = get_worker_info()
+        timing = BatchTiming(None if worker is None else worker.id, begin, end, stages, (raw, raw_end))
+        return LoadedBatch(parts[0] if len(parts) == 1 else Batch.sliced(parts), timing)
+
+
+class _BatchesBySample(Dataset[Any]):
+    """Batches by the samples that the sampler chose; in a worker, errors for the user are returned, not raised."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    def __getitem__(self, part: tuple[list[int], tuple[int, ...]]) -> LoadedBatch | _WorkerError:
+        try:
+            return self._batches.load(*part)
+        except (InputError, SharedMemoryError) as error:
+            if get_worker_info() is None:
+                raise
+            return _WorkerError(type(error), str(error))
+
+
+class _Order(Sampler[tuple[list[int], tuple[int, ...]]]):
+    """Yields the samples of each batch; with a seed, in another order each epoch."""
+
+    def __init__(self, batches: Batches, seed: int | None) -> None:
+        self._batches = batches
+        self._seed = seed
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[tuple[list[int], tuple[int, ...]]]:
+        order = self._batches.order
+        if self._seed is not None:
+            order = np.random.default_rng([self._seed, self._epoch]).permutation(order)
+            self._epoch += 1
+        for number in range(len(self)):
+            yield self._batches.part(order, number)
+
+
+class WorkerDiedError(RuntimeError):
+    """Raised when a worker process ends before it has made its batches; the message says why it ended."""
+
+
+class Loader:
+    """A `torch.utils.data.DataLoader` of `Batches` that names the worker that died and why.
+
+    Each iteration is an epoch. Worker processes run one torch thread each, as `DataLoader` sets it.
+
+    **Arguments:**
+
+    - `batches`: the dataset of batches.
+    - `workers`: number of worker processes; 0 loads in this process and ignores the arguments on workers.
+    - `pin_memory`: copy each batch to page-locked memory, in a thread of this process; needs CUDA.
+    - `prefetch_factor`: batches that each worker makes ahead; 2 by default, as in `DataLoader`.
+    - `start_method`: one of `START_METHODS`; the system's default by default.
+    - `persistent_workers`: keep the workers from one epoch to the next.
+    - `shuffle_seed`: shuffle the samples, in another order each epoch; `None` keeps their order.
+
+    **Raises:** `InputError` for an unknown start method. In an epoch: `WorkerDiedError` if a worker ends early,
+    `SharedMemoryError` for a batch that does not fit into shared memory, and whatever the strategy raises.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        *,
+        workers: int,
+        pin_memory: bool = False,
+        prefetch_factor: int | None = None,
+        start_method: str | None = None,
+        persistent_workers: bool | None = None,
+        shuffle_seed: int | None = None,
+    ) -> None:
+        options: dict[str, Any] = {}
+        if workers:
+            method = START_METHODS[0] if start_method is None else start_method
+            if method not in START_METHODS:
+                raise unknown("start_method", method, START_METHODS)
+            options = {
+                "prefetch_factor": 2 if prefetch_factor is None else prefetch_factor,
+                "multiprocessing_context": method,
+                "persistent_workers": bool(persistent_workers),
+            }
+        self._loader: DataLoader[Any] = DataLoader(
+            _BatchesBySample(batches),
+            batch_size=None,
+            sampler=_Order(batches, shuffle_seed),
+            num_workers=workers,
+            pin_memory=pin_memory,
+            collate_fn=_identity,
+            **options,
+        )
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[LoadedBatch]:
+        iterator = _start_epoch(self._loader)
+        for _ in range(len(self)):
+            try:
+                item = next(iterator)
+            except RuntimeError as error:
+                raise _worker_error(error, iterator) from None
+            if isinstance(item, _WorkerError):
+                raise item.error(item.message)
+            yield item
+            item = None  # frees a batch, which may take a gigabyte, before waiting for the next
+
+
+def _identity(batch: Any) -> Any:
+    return batch
+
+
+def _start_epoch(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Start an epoch without torch's signal handler for workers that die.
+
+    The handler would raise anywhere in the training process, in a backward for example, and name no worker. Without it
+    the iterator detects a dead worker while it waits for a batch, within 5 seconds.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return iter(loader)
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        return iter(loader)
+    finally:
+        signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
+
+
+_REASONS = {
+    signal.SIGKILL: "the system does this when memory runs out (see dmesg), or a person did: use fewer workers or a "
+    "smaller prefetch_factor or batch",
+    signal.SIGBUS: "mapped memory was not there: /dev/shm is full, or a store's file was truncated while it was read",
+    signal.SIGSEGV: "a crash in compiled code: run with workers=0 to see where",
+    signal.SIGABRT: "compiled code aborted: its error output is above",
+    signal.SIGTERM: "another process ended it",
+}
+
+
+def _worker_error(error: RuntimeError, iterator: Any) -> Exception:
+    """Return the loader's error as a `WorkerDiedError` that names dead workers, their exit and its likely reason."""
+    reasons = []
+    for number, process in enumerate(getattr(iterator, "_workers", [])):
+        process.join(timeout=0.1)
+        code = process.exitcode
+        if code is None or (code == 0 and "exited unexpectedly" not in str(error)):
+            continue
+        if code < 0:
+            end = signal.Signals(-code)
+            reasons.append(
+                f"worker {number} (pid {process.pid}) was killed by {end.name}: {_REASONS.get(end, 'reason unknown')}"
+            )
+        else:
+            reasons.append(
+                f"worker {number} (pid {process.pid}) ended with exit code {code}: its error output is above"
+            )
+    if "worker" not in str(error) or not reasons:
+        return error
+    return WorkerDiedError("; ".join(reasons))

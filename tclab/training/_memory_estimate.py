@@ -1,0 +1,295 @@
+"""Memory estimate of a training step from tensors without data.
+
+The step runs twice on torch's fake tensors, which have shapes only, and a dispatch mode counts every tensor from its
+allocation until it is freed. So the estimate covers whatever the model, the loss, the strategy's view and autograd
+keep, with checkpointing and slices; where the optimizer's step takes several batches, two of them stand for all. The
+workspace that an operation allocates and frees while it runs is no tensor: the neighbour sums report theirs.
+
+`torch.distributed._tools.mem_tracker.MemTracker` tracks tensors in a similar way, but it is private and does not count
+the workspace of operations.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from tclab.graph import CellGraph, Network
+from tclab.graph._network import Rows
+from tclab.masking import Batch, Strategy
+from tclab.message_passing.kernels._delta_sums import delta_workspace_bytes
+from tclab.message_passing.kernels._shared_sums import workspace_bytes
+from tclab.perturbation import Deletions
+from tclab.training._step import Step
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """The memory of a training step, in bytes.
+
+    **Arguments:**
+
+    - `model`: parameters and buffers.
+    - `kept`: what else stays from step to step: the sparse or replicated edges that a strategy keeps and the
+      optimizer's state.
+    - `peak`: the most that a step holds in addition to `model`, `kept` and its batch.
+    """
+
+    model: int
+    kept: int
+    peak: int
+
+
+class _LiveBytes(TorchDispatchMode):
+    """Counts the bytes of every tensor that is allocated inside, until it is freed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._counted: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        inputs = {id(leaf.untyped_storage()) for leaf in tree_leaves(args) if isinstance(leaf, Tensor)}
+        result = op(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and id(leaf.untyped_storage()) not in inputs:
+                self.count(leaf)
+        self.peak = max(self.peak, self.now + _workspace_bytes(op, args))
+        return result
+
+    def count(self, tensor: Tensor) -> None:
+        """Count a tensor's storage until it is freed."""
+        storage = tensor.untyped_storage()
+        if storage not in self._counted:
+            self._counted.add(storage)
+            self.now += storage.nbytes()
+            weakref.finalize(storage, self._freed, storage.nbytes())
+
+    def _freed(self, size: int) -> None:
+        self.now -= size
+
+
+def _workspace_bytes(op: Any, args: Any) -> int:
+    """Return the bytes that an operation allocates on a CPU and frees before it returns."""
+    name = op.overloadpacket
+    if name is torch.ops.tclab.shared_sums:
+        x, _, matrices, removed, *_, size, group = args
+        return workspace_bytes(x, size, group, sparse=matrices, copies=removed.numel() > 0)
+    if name is torch.ops.tclab.shared_sums_backward:
+        gradients, _, _, matrices, _, removed, size, group, _ = args
+        first = next(gradient for gradient in gradients if gradient is not None)
+        return workspace_bytes(first, size, group, sparse=matrices, copies=any(rows.numel() for rows in removed))
+    if name is torch.ops.tclab.delta_sums:
+        return delta_workspace_bytes(*args, backward=False)
+    if name is torch.ops.tclab.delta_sums_backward:
+        return delta_workspace_bytes(*args[1:], backward=True)
+    if name is torch.ops.tclab.spread:
+        parts, matrices = args
+        return max(workspace_bytes(part, 1, 1, sparse=matrices, copies=False) for part in parts)
+    if name is torch.ops.tclab.spread_backward:
+        gradient, matrices = args
+        return workspace_bytes(gradient, 1, 1, sparse=matrices, copies=False)
+    return 0
+
+
+# Operations that CUDA's autocast runs in float32 and the CPU's does not: "CUDA Ops that can autocast to float32" in
+# torch's documentation, less those that no model is likely to call.
+_FLOAT32_ON_CUDA = frozenset(
+    [
+        "layer_norm",
+        "group_norm",
+        "softmax",
+        "log_softmax",
+        "softplus",
+        "normalize",
+        "sum",
+        "prod",
+        "cumsum",
+        "norm",
+        "exp",
+        "expm1",
+        "log",
+        "log1p",
+        "pow",
+        "rsqrt",
+        "reciprocal",
+        "cosh",
+        "sinh",
+    ]
+)
+
+
+class _CudaAutocast(TorchFunctionMode):
+    """Casts to float32 where CUDA's autocast does, so that a step under the CPU's autocast has CUDA's sizes."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.is_autocast_enabled("cpu") and getattr(func, "__name__", None) in _FLOAT32_ON_CUDA:
+            args, kwargs = tree_map_only(Tensor, _float32, (args, kwargs))
+        return func(*args, **(kwargs or {}))
+
+
+def _float32(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+
+
+class _MetaNetwork(Network):
+    """A network whose tensors, and all that are made from them, have shapes and no data.
+
+    **Arguments:**
+
+    - `entries`: number of entries of its sparse matrix, in which duplicate edges are summed.
+    """
+
+    entries: int
+
+    @staticmethod
+    def like(network: Network, entries: int) -> _MetaNetwork:
+        """Return a network with the shapes of another."""
+        copy = _MetaNetwork.__new__(_MetaNetwork)
+        copy.__dict__.update(network.__dict__, _made={}, entries=entries)
+        for name in ("edge_index", "weight", "edge_type"):
+            tensor = getattr(network, name)
+            copy.__dict__[name] = None if tensor is None else torch.empty(tensor.shape, dtype=tensor.dtype)
+        return copy
+
+    def to(self, device: torch.device | str) -> Network:
+        """Return itself, since there is no data to move."""
+        return self
+
+    def csr_parts(self, *, dtype: torch.dtype, transpose: bool = False) -> tuple[Tensor, Tensor, Tensor, int]:
+        """Return crow [rows + 1], col [entries] and values [entries] without data, and the number of columns."""
+        rows, columns = (self.num_sources, self.num_targets) if transpose else (self.num_targets, self.num_sources)
+
+        def build() -> tuple[Tensor, Tensor, Tensor, int]:
+            crow = torch.empty(rows + 1, dtype=torch.int32)
+            return (
+                crow,
+                torch.empty(self.entries, dtype=torch.int32),
+                torch.empty(self.entries, dtype=dtype),
+                columns,
+            )
+
+        return self._once(("csr", dtype, transpose), build)
+
+    def dense(self, *, dtype: torch.dtype) -> Tensor:
+        """Return the dense matrix, [targets, sources], without data."""
+        shape = (self.num_targets, self.num_sources)
+        return self._once(("dense", dtype), lambda: torch.empty(shape, dtype=dtype))
+
+    def degree(self, *, transpose: bool = False) -> Tensor:
+        """Return the degrees, [targets] or [sources], without data."""
+        number = self.num_sources if transpose else self.num_targets
+        return self._once(("degree", transpose), lambda: torch.empty(number))
+
+    def incidence(self, node_type: str) -> Rows:
+        """Return the incidence without data; self-loops, of which there are few, count twice."""
+        number = self.num_sources if node_type == self.source else self.num_targets
+        items = self.num_edges * (2 if self.source == self.target else 1)
+
+        def build() -> Rows:
+            return Rows(torch.empty(number + 1, dtype=torch.int64), torch.empty(items, dtype=torch.int64))
+
+        return self._once(("incidence", node_type), build)
+
+
+class _MetaStrategy:
+    """A strategy whose `view` is its `meta_view`."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self.view = strategy.meta_view
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._strategy, name)
+
+
+def _entries(network: Network) -> int:
+    """Return the number of distinct edges."""
+    source, target = network.edge_index
+    duplicate = (source[1:] == source[:-1]) & (target[1:] == target[:-1])  # edges are sorted
+    return network.num_edges - int(duplicate.sum())
+
+
+def meta_batch(
+    strategy: Strategy, indices: Sequence[int], deletions: Deletions, *, micro_batch: int | None = None
+) -> Batch:
+    """Return a batch of some samples on the meta device, in the slices that the loader would make.
+
+    **Arguments:**
+
+    - `strategy`: makes the batch; on the CPU graph.
+    - `indices`: places of the samples in their dataset.
+    - `deletions`: the nodes that each of them removes.
+    - `micro_batch`: samples a slice; one slice by default.
+    """
+    slice_size = micro_batch or len(indices)
+    parts = []
+    for first in range(0, len(indices), slice_size):
+        rows = range(first, min(first + slice_size, len(indices)))
+        removed = strategy.removed_by(deletions.take(rows))
+        parts.append(strategy.meta_batch([indices[row] for row in rows], removed))
+    return parts[0] if len(parts) == 1 else Batch.sliced(parts)
+
+
+@contextmanager
+def _on_meta_graph(step: Step) -> Iterator[_LiveBytes]:
+    """Replace a step's graph by one without data, and count the tensors that are allocated inside."""
+    strategy = step.strategy
+    entries = {name: _entries(network) for name, network in strategy.graph.relations.items()}
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        relations = {
+            name: _MetaNetwork.like(network, entries[name]) for name, network in strategy.graph.relations.items()
+        }
+        graph = CellGraph(strategy.graph.num_nodes, relations, strategy.graph.deleted_type)
+        step.strategy = _MetaStrategy(strategy.on(graph))  # type: ignore[assignment]
+        with _LiveBytes() as live:
+            yield live
+
+
+def estimate_memory(step: Step, batch: Batch, *, device: str = "cpu") -> MemoryEstimate:
+    """Estimate the memory of a step on a batch of given shapes; the step cannot be used afterwards.
+
+    A compiled step is estimated as an eager one, and DDP's buckets are not covered.
+
+    **Arguments:**
+
+    - `step`: a step on the CPU.
+    - `batch`: a batch without data, from `meta_batch`.
+    - `device`: "cpu" or "cuda", whose autocast decides which activations are bfloat16.
+    """
+    model = sum(tensor.nbytes for tensor in (*step.model.parameters(), *step.model.buffers()))
+    step.accumulate = min(step.accumulate, 2)  # later batches hold no more than the second
+    with _on_meta_graph(step) as live, _CudaAutocast() if device == "cuda" else nullcontext():
+        fake = Batch.sliced([_on_cpu(part) for part in batch.slices]) if batch.slices else _on_cpu(batch)
+        before = live.now
+        _optimizer_step(step, fake)
+        kept = live.now - before
+        live.peak = live.now
+        _optimizer_step(step, fake)
+        peak = live.peak - live.now
+    return MemoryEstimate(model, kept, peak)
+
+
+def _optimizer_step(step: Step, batch: Batch) -> None:
+    """Run all the batches of one optimizer step."""
+    for _ in range(step.accumulate):
+        step(batch)
+
+
+def _on_cpu(batch: Batch) -> Batch:
+    tensors = {name: torch.empty(t.shape, dtype=t.dtype) for name, t in batch.tensors.items()}
+    deletions = {
+        kind: Deletions(torch.empty_like(d.nodes, device="cpu"), torch.empty_like(d.ptr, device="cpu"), d.most)
+        for kind, d in batch.deletions.items()
+    }
+    return Batch(tensors, deletions, batch.size, batch.known)

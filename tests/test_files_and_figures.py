@@ -1,0 +1,96 @@
+"""Atomic writing of files; bytes, seconds and durations as text."""
+
+import os
+import threading
+
+import pytest
+
+from tclab._format import bytes_text, duration_text, seconds_text, us_text
+from tclab._io import atomic_write
+
+
+@pytest.mark.parametrize("content", ["a µ", b"a \xc2\xb5", lambda path: path.write_bytes(b"a \xc2\xb5")])
+def test_a_file_is_written_whole_with_the_rights_that_a_new_file_has(tmp_path, content):
+    (tmp_path / "plain").write_text("")
+    atomic_write(tmp_path / "file.json", content)
+    assert (tmp_path / "file.json").read_bytes() == b"a \xc2\xb5"
+    assert (tmp_path / "file.json").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    assert sorted(os.listdir(tmp_path)) == ["file.json", "plain"]
+
+
+def test_a_failure_leaves_the_earlier_file_and_nothing_else(tmp_path):
+    def half(path):
+        path.write_text("half of it")
+        raise KeyboardInterrupt
+
+    atomic_write(tmp_path / "file", "before")
+    with pytest.raises(KeyboardInterrupt):
+        atomic_write(tmp_path / "file", half)
+    assert os.listdir(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_text() == "before"
+    with pytest.raises(FileNotFoundError):
+        atomic_write(tmp_path / "no folder" / "file", "")
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path):
+    """Both are within their write at once; each has a file of its own until it is renamed."""
+    both = threading.Barrier(2, timeout=60)
+
+    def write(text):
+        def content(path):
+            path.write_text(text)
+            both.wait()
+            assert path.read_text() == text
+
+        atomic_write(tmp_path / "graph.json", content)
+
+    threads = [threading.Thread(target=write, args=(letter * 1000,)) for letter in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "graph.json").read_text() in ("a" * 1000, "b" * 1000)
+    assert os.listdir(tmp_path) == ["graph.json"]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 B"),
+        (1_016, "1,016 B"),
+        (9_999.6, "10,000 B"),
+        (45_000, "45 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1 MB"),
+        (2_216_616, "2.22 MB"),
+        (1_153_524_120, "1.15 GB"),
+        (805_400_000_000, "805 GB"),
+        (-45_000, "-45 kB"),
+        (12_345e12, "12,345 TB"),
+    ],
+)
+def test_bytes_have_three_digits(number, text):
+    assert bytes_text(number) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (2e-9, "2 ns"),
+        (1.27e-6, "1.27 µs"),
+        (0.0847, "84.7 ms"),
+        (0.9996, "1 s"),
+        (7.29, "7.29 s"),
+        (4321, "4,321 s"),
+        (-0.0847, "-84.7 ms"),
+    ],
+)
+def test_times_have_three_digits(seconds, text):
+    assert seconds_text(seconds) == text
+    assert us_text(seconds * 1e6) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (185, "3 min 5 s"), (7_800, "2 h 10 min")])
+def test_durations_are_whole_seconds(seconds, text):
+    assert duration_text(seconds) == text

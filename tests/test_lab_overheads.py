@@ -1,0 +1,189 @@
+"""What overheads cost and whether loading is bound by bytes: intervals, verdicts, points asked for."""
+
+import json
+
+import pytest
+import vl_convert
+from stage_rows import lost, point_rows
+
+from tclab import InputError, case_study, lab
+from tclab.models import get as model_of
+from tclab.sweeps.config import in_each_mode, over_bytes, with_each_overhead
+from tclab.sweeps.store._rows import frame, table
+from tclab.training._overheads import OVERHEADS, applicable_overheads
+
+
+def rounds_of(overhead, factor, number, drift=0.0, steps=12):
+    """Rounds of a point without a overhead and one with it, which takes `factor` times as long, give or take."""
+    made = []
+    for seed in range(number):
+        swing = 1 + drift * (-1) ** seed
+        made += point_rows("node_mask", seed=seed, steps=steps, scatter=0.01)
+        made += point_rows("node_mask", seed=seed, steps=steps, scatter=0.01, factor=factor * swing, overheads=overhead)
+    return made
+
+
+def costs(made):
+    return case_study.overhead_costs(frame(table(made))).set_index("overhead")
+
+
+def test_a_overhead_that_costs_is_found_with_its_ratio():
+    found = costs(rounds_of("isnan_checks", 1.5, 4)).loc["isnan_checks"]
+    assert found["ratio"] == pytest.approx(1.5, rel=0.01)
+    assert 1 < found["low"] <= 1.5 <= found["high"] * 1.01
+    assert (found["verdict"], found["rounds"], found["steps"]) == ("costs", 4, 48)
+    assert costs(rounds_of("isnan_checks", 0.5, 4)).loc["isnan_checks"]["verdict"] == "saves"
+
+
+def test_rounds_that_disagree_decide_nothing():
+    found = costs(rounds_of("isnan_checks", 1.1, 3, drift=0.3)).loc["isnan_checks"]
+    assert found["verdict"] == "undecided"
+    assert found["low"] < 1 < found["high"]
+
+
+def test_one_round_decides_nothing_however_far_apart():
+    rows = rounds_of("isnan_checks", 3.0, 1)
+    assert costs(rows).loc["isnan_checks"]["verdict"] == "undecided"
+    assert (
+        "one round of each overhead was run, which decides nothing"
+        in case_study.overhead_findings(frame(table(rows)))[0]
+    )
+    assert "one round" in str(case_study.overhead_costs_chart(frame(table(rows))).to_dict())
+
+
+def test_only_rounds_with_a_step_without_the_overhead_count():
+    rows = rounds_of("isnan_checks", 1.5, 2)
+    alone = point_rows("node_mask", seed=9, factor=50, overheads="isnan_checks")
+    assert costs([*rows, *alone]).loc["isnan_checks"]["rounds"] == 2
+    assert costs(alone).empty
+
+
+def test_the_chart_says_what_is_undecided():
+    rows = frame(table([*rounds_of("isnan_checks", 1.5, 3), *rounds_of("item_logging", 1.0, 3, drift=0.2)]))
+    rows = rows.drop_duplicates(["seed", "overheads", "stage", "where"])
+    chart = case_study.overhead_costs_chart(rows)
+    assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
+    text = json.dumps(chart.to_dict(), ensure_ascii=False)
+    assert "1.50 ×" in text.replace("1.49", "1.50").replace("1.51", "1.50")
+    assert "×, undecided" in text
+    assert "cpu · 2 cores · Made Up" in text
+    said = case_study.overhead_findings(rows)[0]
+    assert "isnan_checks 1.5" in said
+    assert said.endswith("undecided: item_logging.")
+
+
+def test_overheads_that_were_not_run_are_said():
+    rows = frame(table([lost("node_mask", "not run: the budget of 1 s was spent")]))
+    assert "No overhead was measured" in str(case_study.overhead_costs_chart(rows).to_dict())
+    assert case_study.overhead_findings(rows) == [
+        "1 point of overheads has no time: not run: the budget of 1 s was spent."
+    ]
+
+
+# ---- bytes
+
+
+def loads(strategy, seconds, byte, sizes=(2, 4, 8, 16)):
+    made = []
+    for size in sizes:
+        rows = point_rows(strategy, "data", batch_size=size, batch_bytes=byte * size, scatter=0.01, steps=20)
+        step = next(one for one in rows if one["stage"] == "step")
+        took = seconds(size)
+        step |= {"median_seconds": took, "q1_seconds": 0.98 * took, "q3_seconds": 1.02 * took}
+        made.append(step)
+    return made
+
+
+def test_time_that_follows_bytes_is_fitted_and_said():
+    made = [*loads("edge_mask", lambda b: 0.001 + 0.02 * b, 41_000_000), *loads("node_mask", lambda b: 3e-4, 52)]
+    rows = frame(table(made))
+    fit = lab.reports.bytes_fit(rows).set_index("strategy").loc["edge_mask"]
+    assert fit["r_squared"] == pytest.approx(1)
+    assert 1 / fit["seconds_per_byte"] == pytest.approx(41e6 / 0.02)
+    assert fit["seconds_at_none"] == pytest.approx(0.001)
+    edge, node = lab.reports.bytes_findings(rows)
+    assert "time follows bytes, 2.05 GB a second, and 100% of it at batch 16 grows with them" in edge
+    assert "The same samples with node_mask, 832 B for 656 MB, take 0.1% of that." in edge
+    assert edge.endswith("So it is bound by bytes.")
+    assert "not shown that time follows bytes" in node
+    chart = lab.charts.time_against_bytes(rows)
+    assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
+    text = json.dumps(chart.to_dict(), ensure_ascii=False)
+    assert "R² = 1.000, 2.05 GB/s" in text
+    assert "bytes of a batch [MB]" in text
+    assert "bytes of a batch [B]" in text
+
+
+def test_samples_alone_are_not_called_bytes():
+    """Time grows as straight as it can, but the same samples in few bytes take as long: it is no bytes' doing."""
+    made = [*loads("edge_mask", lambda b: 0.02 * b, 41_000), *loads("node_mask", lambda b: 0.019 * b, 52)]
+    assert not any("bound by bytes" in said for said in lab.reports.bytes_findings(frame(table(made))))
+
+
+def test_a_time_that_is_constant_for_the_most_part_is_not_bound_by_bytes():
+    made = [*loads("edge_mask", lambda b: 1 + 0.001 * b, 41_000), *loads("node_mask", lambda b: 1e-3, 52)]
+    assert "bound by bytes" not in lab.reports.bytes_findings(frame(table(made)))[0]
+
+
+def test_two_batch_sizes_are_too_few_for_a_line():
+    rows = frame(table(loads("edge_mask", lambda b: b, 41_000, sizes=(2, 4))))
+    assert lab.reports.bytes_fit(rows)["r_squared"].isna().all()
+    assert "too few" in lab.reports.bytes_findings(rows)[0]
+    assert "too few for a line" in str(lab.charts.time_against_bytes(rows).to_dict())
+
+
+# ---- the points asked for
+
+SMALL = {"scale": 0.02, "gpus": 0, "batch_sizes": 2, "networks": 2, "steps": 4}
+
+
+def test_each_mode_has_each_model_with_the_strategies_that_serve_it():
+    points = in_each_mode(models="hetero_cell,dango", strategies="edge_mask,node_mask", collation="pyg", **SMALL)
+    assert len(points) == len(set(points)) == 5 * 3
+    assert points[0].mode == "step"
+    assert not [point for point in points if point.skipped()]
+    assert {(p.strategy, p.collation) for p in points} == {
+        ("edge_mask", "pyg"), ("node_mask", "lean"), ("indices", "lean")}  # fmt: skip
+    assert {p.steps for p in points if p.mode in ("data", "empty")} == {20}
+    assert {p.steps for p in points if p.mode not in ("data", "empty")} == {4}
+
+
+def test_a_model_without_a_way_has_a_row_that_says_so():
+    points = in_each_mode(models="hetero_cell", strategies="indices", **SMALL)
+    assert all("makes no masked graph" in (point.skipped() or "") for point in points)
+
+
+def test_bytes_are_of_mode_data_smallest_first():
+    points = over_bytes(models="hetero_cell,dango", strategies="edge_mask,node_mask", **{**SMALL, "batch_sizes": "8,2"})
+    assert [point.batch_size for point in points] == [2, 2, 8, 8]
+    assert {point.mode for point in points} == {"data"}
+    assert {point.model for point in points} == {"hetero_cell"}
+
+
+def test_rounds_have_every_overhead_beside_none_and_turn_round():
+    points = with_each_overhead(models="hetero_cell,dango", strategies="node_mask", rounds=2, **SMALL)
+    assert len(points) == len(set(points))
+    first, second = (points[: len(points) // 2], points[len(points) // 2 :])
+    assert [(p.model, p.overheads) for p in first] == [(p.model, p.overheads) for p in second[::-1]]
+    assert {p.seed for p in first} == {0}
+    assert {p.seed for p in second} == {1}
+    for model in ("hetero_cell", "dango"):
+        own = [point.overheads for point in first if point.model == model]
+        assert own == [(), *((name,) for name in applicable_overheads(model_of(model)))]
+
+
+def test_named_overheads_go_to_the_models_that_can_take_them_on():
+    points = with_each_overhead(
+        models="hetero_cell,dango",
+        strategies="node_mask",
+        overheads="isnan_checks,second_forward",
+        rounds=1,
+        **SMALL,
+    )
+    assert {(p.model, *p.overheads) for p in points} == {
+        ("hetero_cell",), ("hetero_cell", "isnan_checks"), ("dango",), ("dango", "second_forward")}  # fmt: skip
+    assert "isnan_checks" in OVERHEADS
+    with pytest.raises(InputError, match="unknown overhead 'isnan'; did you mean 'isnan_checks'"):
+        with_each_overhead(models="dango", strategies="node_mask", overheads="isnan", **SMALL)
+    with pytest.raises(InputError, match="rounds is 0"):
+        with_each_overhead(models="dango", strategies="node_mask", rounds=0, **SMALL)

@@ -1,0 +1,72 @@
+"""What two measurements must share to be of the same machine and the same code."""
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tclab
+from tclab.timing import environment
+from tclab.timing._environment import fingerprint
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout of tclab with a notebook, as git knows it."""
+    shutil.copytree(Path(tclab.__file__).parent, tmp_path / "tclab", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "sweep.ipynb").write_text("{}")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", "--all")
+    git(tmp_path, "commit", "--quiet", "--message=first")
+    return tmp_path
+
+
+def git(folder, *arguments):
+    who = ["-c", "user.name=A", "-c", "user.email=a@b.c"]
+    return subprocess.run(
+        ["git", "-C", folder, *who, *arguments], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def commit_of(checkout):
+    code = "from tclab.timing import environment; print(environment(load_torch=False)['commit'])"
+    variables = {**os.environ, "PYTHONPATH": str(checkout)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=checkout, env=variables, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def test_only_what_runs_changes_the_commit_of_a_row(checkout):
+    first = git(checkout, "rev-parse", "HEAD")
+    assert commit_of(checkout) == first
+    (checkout / "sweep.ipynb").write_text('{"saved": true}')  # as JupyterLab does by itself while a sweep runs
+    assert commit_of(checkout) == first
+    git(checkout, "commit", "--quiet", "--all", "--message=a notebook")
+    assert commit_of(checkout) == first
+    with (checkout / "tclab/errors.py").open("a") as file:
+        file.write("# changed\n")
+    assert commit_of(checkout) == first + "+"
+    git(checkout, "commit", "--quiet", "--all", "--message=the package")
+    assert commit_of(checkout) == git(checkout, "rev-parse", "HEAD") != first
+
+
+def test_each_level_of_a_fingerprint_holds_the_one_below():
+    levels = [fingerprint(level) for level in ("hardware", "machine", "process", "session")]
+    for below, above in itertools.pairwise(levels):
+        assert below.items() < above.items()
+    assert fingerprint("software").items() <= levels[1].items()
+    assert fingerprint("session").keys() - {"omp_threads"} <= environment().keys()
+
+
+def test_a_machine_is_told_without_loading_torch():
+    code = (
+        "import sys; from tclab.timing._environment import fingerprint; "
+        "found = fingerprint('session', load_torch=False); assert 'torch' not in sys.modules; print(found['torch'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == environment()["torch"]

@@ -1,0 +1,85 @@
+"""A simulated machine with its own clock, for races whose right verdict is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import pi, sin
+
+import numpy as np
+
+_DRAWN = 4096  # numbers drawn at once
+
+
+class SyntheticMachine:
+    """A machine whose clock advances only when an arm is called; nothing sleeps.
+
+    A call takes its arm's seconds times the machine's slowness at that moment: a drift, a slow wave, autocorrelated
+    noise and occasional outliers, common to all arms, as on a shared machine.
+
+    **Arguments:**
+
+    - `seed`: seed of all random numbers.
+    - `noise`: standard deviation of the logarithm of a call's time.
+    - `memory`: lag-1 autocorrelation of the noise, an AR(1) process over calls.
+    - `drift`: how much slower the machine is after 60 s, as a share.
+    - `wave`, `wave_seconds`: amplitude, as a share, and period of a slow wave.
+    - `outliers`: share of calls that are interrupted; these take 1 + a Pareto variate times as long.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        noise: float = 0.05,
+        memory: float = 0.5,
+        drift: float = 0.2,
+        wave: float = 0.1,
+        wave_seconds: float = 7.0,
+        outliers: float = 0.02,
+    ) -> None:
+        self._generator = np.random.default_rng(seed)
+        self._noise, self._memory = noise, memory
+        self._drift, self._wave, self._wave_seconds = drift, wave, wave_seconds
+        self._outliers = outliers
+        self._state = 0.0
+        self._drawn: list[tuple[float, float, float]] = []
+        self.seconds = 0.0
+        self.calls: list[str] = []
+
+    @staticmethod
+    def of_any_kind(seed: int) -> SyntheticMachine:
+        """Return a machine with random drift, noise, autocorrelation and outliers, from mild to severe."""
+        draw = np.random.default_rng([seed, 1])
+        return SyntheticMachine(
+            seed,
+            noise=float(draw.uniform(0.01, 0.1)),
+            memory=float(draw.uniform(0.0, 0.95)),
+            drift=float(draw.uniform(-0.3, 0.5)),
+            wave=float(draw.uniform(0.0, 0.2)),
+            wave_seconds=float(draw.uniform(0.5, 30.0)),
+            outliers=float(draw.uniform(0.0, 0.1)),
+        )
+
+    def clock(self) -> int:
+        """Return the simulated time in nanoseconds."""
+        return round(self.seconds * 1e9)
+
+    def _factor(self) -> float:
+        if not self._drawn:
+            draws = self._generator.standard_normal(_DRAWN), self._generator.random((2, _DRAWN))
+            self._drawn = list(zip(draws[0].tolist(), *draws[1].tolist(), strict=True))
+        normal, chance, size = self._drawn.pop()
+        self._state = self._memory * self._state + (1 - self._memory**2) ** 0.5 * normal
+        slow = 1 + self._drift * self.seconds / 60 + self._wave * sin(2 * pi * self.seconds / self._wave_seconds)
+        # a Pareto number of shape 1.5: its variance is infinite, as a mean would notice
+        wild = 1 + (1 - size) ** (-1 / 1.5) if chance < self._outliers else 1.0
+        return float(max(slow, 0.2) * np.exp(self._noise * self._state) * wild)
+
+    def arm(self, name: str, seconds: float) -> Callable[[], None]:
+        """Return a function that takes about `seconds`; each call appends the arm's name to `calls`."""
+
+        def call() -> None:
+            self.calls.append(name)
+            self.seconds += seconds * self._factor()
+
+        return call
