@@ -216,4 +216,5 @@ _running_sweeps: dict[Path, LiveSweep] = {}
 
 def running_sweep(results: str | Path) -> LiveSweep | None:
     """Return the sweep that this process is running into a results folder; `None` without one."""
-    return _running_sweeps.get(Path(results).absolute())
+    sweep = _running_sweeps.get(Path(results).absolute())
+    return sweep if sweep is not None and sweep.running else None  # it ends before it leaves the table
