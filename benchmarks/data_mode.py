@@ -29,7 +29,8 @@ from scipy.stats import linregress
 import tclab
 from tclab import masking
 from tclab.graph import CellGraph
-from tclab.perturbation import Deletions, Perturbations, Samples, synthetic_perturbations
+from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
+from tclab.perturbation._dataset import Samples
 from tclab.perturbation._stored_samples import stored
 from tclab.training import Batches, LoadedBatch, Loader
 

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from tclab import CellGraph, InputError, readers
+from tclab.readers._metabolic_model import MetabolicModel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 from made_up_samples import sample_files
@@ -90,7 +91,7 @@ def formats() -> dict[str, tuple[str, Callable[[Path], object]]]:
     genes = readers.Genes(tuple(orfs), standard=names)
     limit: dict[str, Any] = {"limit_bytes": LIMIT_BYTES}
 
-    def model(read: Callable[..., readers.MetabolicModel], **more: Any) -> Callable[[Path], object]:
+    def model(read: Callable[..., MetabolicModel], **more: Any) -> Callable[[Path], object]:
         return lambda path: readers.metabolism_of(read(path, **limit, **more), genes)
 
     graph = CellGraph({"gene": len(orfs)}, {}, "gene", {"gene": orfs})

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 import tclab
 from tclab import masking, models
 from tclab.masking import _packing as packing
-from tclab.perturbation import Deletions, planted_perturbations, removed_by, split, synthetic_perturbations
+from tclab.perturbation import Deletions, planted_perturbations, split, synthetic_perturbations
+from tclab.perturbation._deletions import removed_by
 from tclab.perturbation._stored_samples import stored
 from tclab.training import Batches, Loader, Step, WorkerDiedError, double_buffered, equivalence_reference
 from tclab.training._equivalence import outcome

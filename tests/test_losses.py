@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import tclab
 from tclab import InputError
-from tclab.models import DangoLoss, HeteroCellOutput, MleWassSupCR, sup_cr
+from tclab.models import DangoLoss, MleWassSupCR, sup_cr
 from tclab.models._dango import DangoOutput
+from tclab.models._hetero_cell import HeteroCellOutput
 from tclab.models._mle_wass_supcr import CircularBuffer
 from tclab.timing import syncs
 
@@ -183,7 +184,8 @@ RANK = """
     import sys
     import torch
     from torch import distributed
-    from tclab.models import HeteroCellOutput, MleWassSupCR
+    from tclab.models._hetero_cell import HeteroCellOutput
+    from tclab.models import MleWassSupCR
 
     rank, path = int(sys.argv[1]), sys.argv[2]
     distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)

@@ -15,17 +15,10 @@ from hypothesis import strategies as st
 
 import tclab
 from tclab import masking
-from tclab.perturbation import (
-    Deletions,
-    Perturbations,
-    StoredSamples,
-    StoreSize,
-    bar,
-    build_store,
-    planted_perturbations,
-    synthetic_perturbations,
-)
+from tclab.perturbation import Deletions, Perturbations, planted_perturbations, synthetic_perturbations
+from tclab.perturbation._build_store import StoreSize, bar, build_store
 from tclab.perturbation._sample_store import Store
+from tclab.perturbation._stored_samples import StoredSamples
 
 GRAPH = tclab.CellGraph.synthetic(0.03)
 HEADER = {"encoding": "test", "graph": "a graph"}
@@ -140,7 +133,7 @@ def test_a_disk_that_is_too_small_is_refused_with_the_two_numbers(tmp_path, monk
 FULL = """
     import sys
     import numpy as np
-    from tclab.perturbation import StoreSize, build_store
+    from tclab.perturbation._build_store import StoreSize, build_store
     import shutil
 
     folder = sys.argv[1]
@@ -190,7 +183,7 @@ def test_a_file_that_may_not_grow_is_a_full_disk_too(tmp_path):
 SLOW = """
     import sys, time
     import numpy as np
-    from tclab.perturbation import StoreSize, build_store
+    from tclab.perturbation._build_store import StoreSize, build_store
 
     def value(sample):
         time.sleep(0.02)

@@ -294,7 +294,6 @@ class CellGraph:
         """Return the nodes that one deletion removes, dependants included: node type → sorted ids, [n] int64.
 
         Relations that cascade are followed in the graph's order; types of which nothing is removed are there, empty.
-        `tclab.perturbation.removed_by` does it for a whole batch.
 
         **Arguments:**
 

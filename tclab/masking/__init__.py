@@ -1,8 +1,8 @@
 """The strategies, one a file, each from a sample to a view; their registry and the batch that travels."""
 
 from tclab.masking._batch import Batch
-from tclab.masking._packing import Piece, SharedMemoryError
+from tclab.masking._packing import Piece
 from tclab.masking._strategy import Strategy
 from tclab.masking._strategy_registry import get, names, register, view
 
-__all__ = ["Batch", "Piece", "SharedMemoryError", "Strategy", "get", "names", "register", "view"]
+__all__ = ["Batch", "Piece", "Strategy", "get", "names", "register", "view"]

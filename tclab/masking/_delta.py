@@ -21,8 +21,8 @@ from tclab.graph import CellGraph
 from tclab.masking._batch import Batch
 from tclab.masking._packing import Piece, unfilled
 from tclab.masking._strategy import Strategy
-from tclab.message_passing import DeltaView, View
-from tclab.message_passing._delta_view import DeltaLayer
+from tclab.message_passing import View
+from tclab.message_passing._delta_view import DeltaLayer, DeltaView
 from tclab.message_passing.kernels._delta_sums import Carried
 from tclab.message_passing.kernels._shared_sums import Link
 from tclab.message_passing.kernels._spmm import Csr

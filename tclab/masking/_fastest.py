@@ -13,7 +13,8 @@ from tclab.masking._batch import Batch
 from tclab.masking._delta import Delta
 from tclab.masking._packing import Piece
 from tclab.masking.calibration import DELETED, WIDTH, Choice, calibrated, kept_choice
-from tclab.message_passing import DeltaView, View
+from tclab.message_passing import View
+from tclab.message_passing._delta_view import DeltaView
 from tclab.perturbation import Deletions, Perturbations
 
 

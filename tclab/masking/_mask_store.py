@@ -9,7 +9,8 @@ from pathlib import Path
 from torch import Tensor
 
 from tclab.masking._edge_mask import EdgeMask, Masks
-from tclab.perturbation import Deletions, Perturbations, Progress, StoreSize, build_store
+from tclab.perturbation import Deletions, Perturbations
+from tclab.perturbation._build_store import Progress, StoreSize, build_store
 from tclab.perturbation._deletions import Int64s
 
 

@@ -15,7 +15,9 @@ from tclab.graph import CellGraph
 from tclab.masking._batch import Batch
 from tclab.masking._packing import Piece
 from tclab.message_passing import View
-from tclab.perturbation import Deletions, Perturbations, Progress, removed_by
+from tclab.perturbation import Deletions, Perturbations
+from tclab.perturbation._build_store import Progress
+from tclab.perturbation._deletions import removed_by
 
 
 class Strategy(ABC):

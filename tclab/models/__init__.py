@@ -1,24 +1,20 @@
 """The models Dango and HeteroCell, their losses, and the registry of models by name."""
 
-from tclab.models._dango import Dango, DangoOutput
-from tclab.models._hetero_cell import HeteroCell, HeteroCellOutput
+from tclab.models._dango import Dango
+from tclab.models._hetero_cell import HeteroCell
 from tclab.models._hyper_sagnn import HyperSAGNN
 from tclab.models._losses import DangoLoss, log_cosh
 from tclab.models._mle_wass_supcr import MleWassSupCR, sup_cr
 from tclab.models._model_registry import Loss, ModelKind, get, names, register
-from tclab.models._peers import Peers
 
 __all__ = [
     "Dango",
     "DangoLoss",
-    "DangoOutput",
     "HeteroCell",
-    "HeteroCellOutput",
     "HyperSAGNN",
     "Loss",
     "MleWassSupCR",
     "ModelKind",
-    "Peers",
     "get",
     "log_cosh",
     "names",

@@ -6,10 +6,10 @@ from tclab.readers._costanzo import costanzo
 from tclab.readers._edge_list import edge_list
 from tclab.readers._gene_names import Genes
 from tclab.readers._kuzmin import kuzmin, kuzmin_fitness
-from tclab.readers._metabolic_model import MetabolicModel, Reaction, metabolism_of
+from tclab.readers._metabolic_model import metabolism_of
 from tclab.readers._read_folder import read_folder
-from tclab.readers._read_perturbations import ScreenPerturbations, ScreenReport, read_perturbations
-from tclab.readers._read_report import FolderReport, Report
+from tclab.readers._read_perturbations import read_perturbations
+from tclab.readers._read_report import Report
 from tclab.readers._sbml import sbml
 from tclab.readers._screen import Screen
 from tclab.readers._sga_pipeline import sga_digenic, sga_trigenic
@@ -23,15 +23,10 @@ from tclab.readers._yeast_gem import yeast_gem_txt, yeast_gem_yml
 from tclab.readers._yeastract import yeastract, yeastract_matrix, yeastract_names, yeastract_pairs
 
 __all__ = [
-    "FolderReport",
     "Genes",
-    "MetabolicModel",
-    "Reaction",
     "ReadError",
     "Report",
     "Screen",
-    "ScreenPerturbations",
-    "ScreenReport",
     "bigg_json",
     "biogrid",
     "costanzo",

@@ -14,7 +14,8 @@ import torch
 
 from tclab._io import atomic_write
 from tclab.errors import InputError
-from tclab.graph import Metabolism, Network
+from tclab.graph import Network
+from tclab.graph._cell_graph import Metabolism
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup
 from tclab.readers._gene_rule import branches
 from tclab.readers._read_report import Report

@@ -24,17 +24,14 @@ This package imports of tclab only files that know nothing of graphs, and torch 
 from tclab.trace._categories import CATEGORIES, RULES, Rule
 from tclab.trace._compare_traces import Comparison, compare
 from tclab.trace._read_trace import TraceError
-from tclab.trace._record import Recorder, ScheduleError, example, lay_spans, record
+from tclab.trace._record import ScheduleError, example, lay_spans, record
 from tclab.trace._report import Report, analyze
 from tclab.trace._timeline_rows import timeline_rows
-from tclab.trace._trace_findings import Finding
 
 __all__ = [
     "CATEGORIES",
     "RULES",
     "Comparison",
-    "Finding",
-    "Recorder",
     "Report",
     "Rule",
     "ScheduleError",

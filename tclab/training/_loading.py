@@ -14,8 +14,9 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from tclab.errors import InputError, unknown
-from tclab.masking import Batch, SharedMemoryError, Strategy
-from tclab.perturbation import Samples
+from tclab.masking import Batch, Strategy
+from tclab.masking._packing import SharedMemoryError
+from tclab.perturbation._dataset import Samples
 from tclab.timing import BatchTiming
 from tclab.timing._ledger_rows import raw_clock_ns
 from tclab.training._distributed import Shard

@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from tclab.errors import InputError, unknown
 from tclab.masking import Batch, Strategy
 from tclab.message_passing import View
-from tclab.models import ModelKind, Peers
+from tclab.models import ModelKind
+from tclab.models._peers import Peers
 from tclab.timing import Communication
 from tclab.training._distributed import Exchange, check_slices, distributed_forward, without_gradient
 from tclab.training._overheads import (

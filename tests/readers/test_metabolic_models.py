@@ -6,15 +6,7 @@ import pytest
 import torch
 
 from tclab import CellGraph
-from tclab.readers import (
-    ReadError,
-    bigg_json,
-    metabolism_of,
-    sbml,
-    sgd_features,
-    yeast_gem_txt,
-    yeast_gem_yml,
-)
+from tclab.readers import ReadError, bigg_json, metabolism_of, sbml, sgd_features, yeast_gem_txt, yeast_gem_yml
 
 YML = """---
 !!omap

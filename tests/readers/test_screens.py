@@ -5,15 +5,7 @@ import math
 import pytest
 
 from tclab import InputError
-from tclab.readers import (
-    ReadError,
-    costanzo,
-    dango_genes,
-    kuzmin,
-    kuzmin_fitness,
-    sga_digenic,
-    sga_trigenic,
-)
+from tclab.readers import ReadError, costanzo, dango_genes, kuzmin, kuzmin_fitness, sga_digenic, sga_trigenic
 from tclab.readers._sga_pipeline import double_mutants
 
 HEADER = (

@@ -27,7 +27,8 @@ from tclab.graph import CellGraph
 from tclab.masking._replicated_edges import removed_counts
 from tclab.message_passing import EdgeList, EdgeListView
 from tclab.message_passing.kernels._spmm import least_seconds
-from tclab.perturbation import Deletions, removed_by, synthetic_perturbations
+from tclab.perturbation import Deletions, synthetic_perturbations
+from tclab.perturbation._deletions import removed_by
 from tclab.sweeps.config._grid import Listed, listed
 from tclab.sweeps.predict._roofline import clock_of, waited
 
