@@ -14,27 +14,25 @@ import torch
 from tclab.errors import InputError
 from tclab.graph import CellGraph
 from tclab.perturbation import Deletions, Perturbations
-from tclab.readers._costanzo import COSTANZO
+from tclab.readers._costanzo import costanzo
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes
-from tclab.readers._kuzmin import KUZMIN, KUZMIN_FITNESS
+from tclab.readers._kuzmin import kuzmin, kuzmin_fitness
 from tclab.readers._read_report import Report
 from tclab.readers._screen import (
     STRAIN,
-    Filters,
     MutantType,
     Repeats,
     Screen,
-    ScreenFormat,
+    ScreenReader,
     columns_named,
     first_cells,
-    load_screen,
 )
-from tclab.readers._sga_pipeline import DIGENIC, TRIGENIC
+from tclab.readers._sga_pipeline import sga_digenic, sga_trigenic
 from tclab.readers._source import LIMIT_BYTES, bad_file, quoted
 
 # A header that has the columns of several formats belongs to the first of them.
-_WITH_HEADER = (KUZMIN, COSTANZO, KUZMIN_FITNESS, TRIGENIC)
-_FORMATS = (*_WITH_HEADER, DIGENIC)
+_WITH_HEADER = (kuzmin, costanzo, kuzmin_fitness, sga_trigenic)
+_READERS = (*_WITH_HEADER, sga_digenic)
 
 _NEAREST_FOR = 5  # unknown genes, those of the most rows, whose nearest names are searched
 
@@ -141,21 +139,23 @@ def read_perturbations(
             "no nodes; expected node_names of systematic names such as YAL001C (a folder of public files gives them), "
             "or assign_unnamed=True to give each gene a node of no meaning"
         )
-    form = _format_of(path, limit_bytes)
-    filters = Filters(mutant_type or form.mutant_types[0], p_below, deletions_only, repeats)
-    if filters.mutant_type not in form.mutant_types:
-        expected = " or ".join(map(repr, form.mutant_types))
-        raise InputError(f"{path}: mutant_type is {mutant_type!r}, expected {expected} for {form.description}")
-    if not form.has_pairs and (p_below is not None or deletions_only):
-        why = f"p_below and deletions_only are for tables of interactions, and this is {form.description}"
-        raise InputError(f"{path}: {why}")
-    gene_list = None if names is None else Genes.of(names)
-    screen = load_screen(path, form, gene_list, filters, unknown_limit=unknown_limit, limit_bytes=limit_bytes)
+    reader = _reader_of(path, limit_bytes)
+    mutant_type = mutant_type or reader.mutant_types[0]
+    screen = reader(
+        path,
+        None if names is None else Genes.of(names),
+        mutant_type=mutant_type,
+        p_below=p_below,
+        deletions_only=deletions_only,
+        repeats=repeats,
+        unknown_limit=unknown_limit,
+        limit_bytes=limit_bytes,
+    )
     report = screen.report
     if not len(screen):
         why = "; ".join(f"{number:,} {reason}" for reason, number in report.dropped.items())
-        raise bad_file(path, f"none of its {report.rows:,} rows is a {filters.mutant_type} sample: {why}")
-    facts: dict[str, Any] = {"format": form.name, "mutant_type": filters.mutant_type, "score": form.score}
+        raise bad_file(path, f"none of its {report.rows:,} rows is a {mutant_type} sample: {why}")
+    facts: dict[str, Any] = {"format": reader.name, "mutant_type": mutant_type, "score": reader.score}
     samples = screen.perturbations
     if assign:
         samples, more = _assigned(path, screen, graph.num_nodes[graph.deleted_type])
@@ -165,8 +165,8 @@ def read_perturbations(
     return ScreenPerturbations(samples.deletions, samples.scores, ScreenReport(**{**vars(report), **facts}))
 
 
-def _format_of(path: Path, limit_bytes: int) -> ScreenFormat:
-    """Return a file's format, by its columns.
+def _reader_of(path: Path, limit_bytes: int) -> ScreenReader:
+    """Return the reader of a file, by its columns.
 
     **Raises:** `ReadError` for a file that has the columns of none.
     """
@@ -174,20 +174,22 @@ def _format_of(path: Path, limit_bytes: int) -> ScreenFormat:
         near = get_close_matches(path.name, [file.name for file in path.parent.iterdir()], n=1)
         raise bad_file(path, f"no such file{f'; did you mean {near[0]!r}?' if near else ''}")
     rows = first_cells(path, limit_bytes=limit_bytes)
-    present = {form.name: max((columns_named(row, form.fields) for row in rows), key=len) for form in _WITH_HEADER}
-    for form in _WITH_HEADER:
-        if len(present[form.name]) == len(form.fields):
-            return form
+    present = {
+        reader.name: max((columns_named(row, reader.fields) for row in rows), key=len) for reader in _WITH_HEADER
+    }
+    for reader in _WITH_HEADER:
+        if len(present[reader.name]) == len(reader.fields):
+            return reader
     first = rows[0]
     if len(first) > 1 and all(STRAIN.fullmatch(cell) for cell in first[:2]):
-        return DIGENIC  # the loader checks the number of columns
-    nearest = max(_WITH_HEADER, key=lambda form: len(present[form.name]) / len(form.fields))
+        return sga_digenic  # the loader checks the number of columns
+    nearest = max(_WITH_HEADER, key=lambda each: len(present[each.name]) / len(each.fields))
     if present[nearest.name]:
         missing = [names[0] for field, (_, names) in nearest.fields.items() if field not in present[nearest.name]]
         why = f"the nearest is {nearest.name}, of whose columns it lacks {', '.join(map(repr, missing))}"
     else:
         why = f"its first line is {quoted(' | '.join(first), 120)}"
-    known = "; ".join(f"{form.name} ({form.description})" for form in _FORMATS)
+    known = "; ".join(f"{reader.name} ({reader.description})" for reader in _READERS)
     raise bad_file(path, f"is no genetic interaction screen that tclab reads; {why}; known: {known}")
 
 

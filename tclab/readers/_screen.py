@@ -55,13 +55,13 @@ _TITLE_ROWS = 5  # rows of a sheet in which the header is searched: the publishe
 
 
 @dataclass(frozen=True)
-class ScreenFormat:
-    """What is particular to a format of screens.
+class ScreenReader:
+    """The reader of one format of screens; call it with a path.
 
     **Arguments:**
 
-    - `name`: of its reader.
-    - `description`: where it is published.
+    - `name`: its name in `tclab.readers`.
+    - `description`: where the format is published, and what is particular to it.
     - `score`: what its scores are.
     - `mutant_types`: the kinds of samples that it has, the one that it is published for first.
     - `fields`: its columns. `query` and `array` are strain ids, `score` and `p` numbers; `query_allele` and
@@ -79,6 +79,128 @@ class ScreenFormat:
     columns: Sequence[str] | None = None
     complete: Callable[[dict[str, np.ndarray]], None] | None = None
     has_pairs: bool = True
+
+    def __call__(
+        self,
+        path: str | Path,
+        genes: Genes | Iterable[str] | None = None,
+        *,
+        mutant_type: MutantType | None = None,
+        p_below: float | None = None,
+        deletions_only: bool = False,
+        repeats: Repeats = "keep",
+        neutral: Sequence[str] = NEUTRAL,
+        composition: str | Path | None = None,
+        unknown_limit: float = UNKNOWN_LIMIT,
+        limit_bytes: int = LIMIT_BYTES,
+        progress: Progress | None = None,
+    ) -> Screen:
+        """Return the samples of a screen.
+
+        **Arguments:**
+
+        - `path`: text between tabs, gzipped or not, or a workbook (`.xlsx`) whose first sheet is the table; columns
+          are found by their names in the header.
+        - `genes`: the gene list; None takes the genes of the samples, sorted.
+        - `mutant_type`: `trigenic` for samples that delete three genes, `digenic` for two, `any` for any number above
+          0; None for what the format is published for.
+        - `p_below`: only rows with a p-value below this; rows without one are dropped then.
+        - `deletions_only`: only strains whose genes are deleted, not those with a temperature-sensitive, DAmP or
+          suppressor allele.
+        - `repeats`: for several rows that delete the same genes: `keep` them as separate samples, take the `mean` or
+          `median` score or the row of the `lowest p`, or `refuse` the file.
+        - `neutral`: genes whose deletion does not count, in either position of a query.
+        - `composition`: the pipeline's table of double-mutant strains and their alleles, in which `deletions_only`
+          looks up whether a `tm` strain deletes both its genes; a strain that is missing there does not. Without a
+          table, every one does.
+        - `unknown_limit`: the share of rows that may be lost to unknown genes.
+        - `limit_bytes`: how much the file may unpack to.
+        - `progress`: called as a text is read.
+
+        **Raises:** `ReadError` with the line for a missing column, a wrong number of columns, an invalid number or
+        strain id, or a p-value outside 0 to 1; for too many unknown genes. `InputError` for an option that the format
+        does not have, and for repeats where they are refused.
+        """
+        if mutant_type is None:
+            mutant_type = self.mutant_types[0]
+        if mutant_type not in get_args(MutantType):
+            raise unknown("mutant type", mutant_type, get_args(MutantType))
+        if mutant_type not in self.mutant_types:
+            expected = " or ".join(map(repr, self.mutant_types))
+            raise InputError(f"{path}: mutant_type is {mutant_type!r}, expected {expected} for {self.description}")
+        if repeats not in get_args(Repeats):
+            raise unknown("treatment of repeats", repeats, get_args(Repeats))
+        if p_below is not None and not 0 <= p_below <= 1:
+            raise InputError(f"p_below is {p_below!r}, expected 0 to 1")
+        if not self.has_pairs and (p_below is not None or deletions_only):
+            why = f"p_below and deletions_only are for tables of interactions, and this is {self.description}"
+            raise InputError(f"{path}: {why}")
+        columns, bad_row = _columns(path, self, limit_bytes, progress)
+        if self.complete:
+            self.complete(columns)
+        rows = len(columns["score"])
+        p, score = columns["p"], columns["score"]
+        outside = ~np.isnan(p) & ~((p >= 0) & (p <= 1))
+        if outside.any():
+            row = int(np.argmax(outside))
+            raise bad_row(row, f"the p-value is {p[row]:g}, expected 0 to 1")
+        large = np.isfinite(score) & (np.abs(score) > _LARGEST_SCORE)
+        if large.any():
+            row = int(np.argmax(large))
+            raise bad_row(row, f"the score is {score[row]:g}, expected at most {_LARGEST_SCORE:g} in size")
+        strains, at = _strains(columns, neutral, composition, bad_row)
+
+        dropped: Counter[str] = Counter()
+        kept = np.ones(rows, dtype=bool)
+
+        def drop(reason: str, bad: Any) -> None:
+            dropped[reason] += int((kept & bad).sum())
+            kept[bad] = False
+
+        drop("no score", ~np.isfinite(score))
+        names = np.array([strain.genes for strain in strains], dtype=object).reshape(-1, 2)
+        arrays = names[at[1]][:, :1] if self.has_pairs else np.full((rows, 1), None)
+        each = np.concatenate([names[at[0]], arrays], axis=1)  # [rows, 3], None where there is none
+        present = each != None  # noqa: E711 elementwise
+        number = present.sum(axis=1)
+        if mutant_type != "any":
+            drop(f"not {mutant_type}", number != _GENES_DELETED[mutant_type])
+        drop("deletes nothing", number == 0)
+        if p_below is not None:
+            drop(f"p not below {p_below:g}", ~(p < p_below))
+        if deletions_only:
+            deletion = np.array([strain.deletion for strain in strains])
+            drop("not a deletion", ~(deletion[at].all(axis=0) & _delta(columns, rows)))
+
+        lookup = Lookup(Genes.of(sorted(set(each[kept][present[kept]]))) if genes is None else Genes.of(genes))
+        places = np.full((rows, 3), _NO_GENE, dtype=np.int64)
+        looked_up = present & kept[:, None]
+        places[looked_up] = lookup.places(each[looked_up].tolist())
+        unknown_rows = Counter(each[places < 0].tolist())
+        before = int(kept.sum())
+        drop("unknown gene", (places < 0).any(axis=1))
+        lookup.check_lost(path, before, dropped["unknown gene"], limit=unknown_limit)
+        ordered = np.sort(places, axis=1)
+        twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] < _NO_GENE)).any(axis=1)
+        drop("names a gene twice", twice)
+
+        table = pd.DataFrame({name: values[kept] for name, values in columns.items()})
+        gene_names = np.array([*lookup.genes.names, None], dtype=object)
+        for place in range(3):
+            index = np.minimum(ordered[kept, place], len(lookup.genes))
+            table.insert(place, f"gene_{place + 1}", gene_names[index])
+        table, ordered, repeated = _with_repeats(path, table, ordered[kept], repeats)
+        if repeats != "keep":
+            dropped[f"repeats ({repeats})"] += repeated
+        report = lookup.report(
+            path,
+            rows,
+            len(table),
+            dropped,
+            duplicates=repeated,
+            unknown_rows=dict(sorted(unknown_rows.items(), key=lambda item: (-item[1], item[0]))),
+        )
+        return Screen(_perturbations(ordered, table), table, lookup.genes, report)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,129 +226,6 @@ class Screen:
 
 
 @dataclass(frozen=True)
-class Filters:
-    """Conditions on the rows of a screen that become samples.
-
-    **Arguments:**
-
-    - `mutant_type`: `trigenic` for samples that delete three genes, `digenic` for two, `any` for any number above 0.
-    - `p_below`: only rows with a p-value below this; rows without one are dropped then.
-    - `deletions_only`: only strains whose genes are deleted, not those with a temperature-sensitive, DAmP or
-      suppressor allele.
-    - `repeats`: for several rows that delete the same genes: `keep` them as separate samples, take the `mean` or
-      `median` score or the row of the `lowest p`, or `refuse` the file.
-    - `neutral`: genes whose deletion does not count, in either position of a query.
-    """
-
-    mutant_type: MutantType = "trigenic"
-    p_below: float | None = None
-    deletions_only: bool = False
-    repeats: Repeats = "keep"
-    neutral: Sequence[str] = NEUTRAL
-
-    def __post_init__(self) -> None:
-        if self.mutant_type not in get_args(MutantType):
-            raise unknown("mutant type", self.mutant_type, get_args(MutantType))
-        if self.repeats not in get_args(Repeats):
-            raise unknown("treatment of repeats", self.repeats, get_args(Repeats))
-        if self.p_below is not None and not 0 <= self.p_below <= 1:
-            raise InputError(f"p_below is {self.p_below!r}, expected 0 to 1")
-
-
-def load_screen(
-    path: str | Path,
-    form: ScreenFormat,
-    genes: Genes | Iterable[str] | None,
-    filters: Filters,
-    *,
-    composition: Mapping[str, bool] | None = None,
-    unknown_limit: float = UNKNOWN_LIMIT,
-    limit_bytes: int = LIMIT_BYTES,
-    progress: Progress | None = None,
-) -> Screen:
-    """Return the samples of a screen.
-
-    **Arguments:**
-
-    - `path`: text between tabs, gzipped or not, or a workbook (`.xlsx`) whose first sheet is the table.
-    - `form`: its format.
-    - `genes`: the gene list; None takes the genes of the samples, sorted.
-    - `filters`: which rows become samples.
-    - `composition`: double-mutant strain → whether both its genes are deleted.
-    - `unknown_limit`: the share of rows that may be lost to unknown genes.
-
-    **Raises:** `ReadError` with the line for a missing column, a wrong number of columns, an invalid number or strain
-    id, or a p-value outside 0 to 1; for too many unknown genes, and for repeats where they are refused.
-    """
-    columns, bad_row = _columns(path, form, limit_bytes, progress)
-    if form.complete:
-        form.complete(columns)
-    rows = len(columns["score"])
-    p, score = columns["p"], columns["score"]
-    outside = ~np.isnan(p) & ~((p >= 0) & (p <= 1))
-    if outside.any():
-        row = int(np.argmax(outside))
-        raise bad_row(row, f"the p-value is {p[row]:g}, expected 0 to 1")
-    large = np.isfinite(score) & (np.abs(score) > _LARGEST_SCORE)
-    if large.any():
-        row = int(np.argmax(large))
-        raise bad_row(row, f"the score is {score[row]:g}, expected at most {_LARGEST_SCORE:g} in size")
-    strains, at = _strains(columns, filters, composition, bad_row)
-
-    dropped: Counter[str] = Counter()
-    kept = np.ones(rows, dtype=bool)
-
-    def drop(reason: str, bad: Any) -> None:
-        dropped[reason] += int((kept & bad).sum())
-        kept[bad] = False
-
-    drop("no score", ~np.isfinite(score))
-    names = np.array([strain.genes for strain in strains], dtype=object).reshape(-1, 2)
-    arrays = names[at[1]][:, :1] if form.has_pairs else np.full((rows, 1), None)
-    each = np.concatenate([names[at[0]], arrays], axis=1)  # [rows, 3], None where there is none
-    present = each != None  # noqa: E711 elementwise
-    number = present.sum(axis=1)
-    if filters.mutant_type != "any":
-        drop(f"not {filters.mutant_type}", number != _GENES_DELETED[filters.mutant_type])
-    drop("deletes nothing", number == 0)
-    if filters.p_below is not None:
-        drop(f"p not below {filters.p_below:g}", ~(p < filters.p_below))
-    if filters.deletions_only:
-        deletion = np.array([strain.deletion for strain in strains])
-        drop("not a deletion", ~(deletion[at].all(axis=0) & _delta(columns, rows)))
-
-    lookup = Lookup(Genes.of(sorted(set(each[kept][present[kept]]))) if genes is None else Genes.of(genes))
-    places = np.full((rows, 3), _NO_GENE, dtype=np.int64)
-    looked_up = present & kept[:, None]
-    places[looked_up] = lookup.places(each[looked_up].tolist())
-    unknown_rows = Counter(each[places < 0].tolist())
-    before = int(kept.sum())
-    drop("unknown gene", (places < 0).any(axis=1))
-    lookup.check_lost(path, before, dropped["unknown gene"], limit=unknown_limit)
-    ordered = np.sort(places, axis=1)
-    twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] < _NO_GENE)).any(axis=1)
-    drop("names a gene twice", twice)
-
-    table = pd.DataFrame({name: values[kept] for name, values in columns.items()})
-    gene_names = np.array([*lookup.genes.names, None], dtype=object)
-    for place in range(3):
-        index = np.minimum(ordered[kept, place], len(lookup.genes))
-        table.insert(place, f"gene_{place + 1}", gene_names[index])
-    table, ordered, repeated = _with_repeats(path, table, ordered[kept], filters.repeats)
-    if filters.repeats != "keep":
-        dropped[f"repeats ({filters.repeats})"] += repeated
-    report = lookup.report(
-        path,
-        rows,
-        len(table),
-        dropped,
-        duplicates=repeated,
-        unknown_rows=dict(sorted(unknown_rows.items(), key=lambda item: (-item[1], item[0]))),
-    )
-    return Screen(_perturbations(ordered, table), table, lookup.genes, report)
-
-
-@dataclass(frozen=True)
 class _Strain:
     genes: tuple[str | None, str | None]
     deletion: bool
@@ -237,9 +236,10 @@ _BadRow: TypeAlias = Callable[[int, str], ReadError]
 
 
 def _strains(
-    columns: Mapping[str, np.ndarray], filters: Filters, composition: Mapping[str, bool] | None, bad_row: _BadRow
+    columns: Mapping[str, np.ndarray], neutral: Sequence[str], composition: str | Path | None, bad_row: _BadRow
 ) -> tuple[list[_Strain], np.ndarray]:
     """Return the distinct strains, and [2, rows] which of them is each row's query and its array; [1, rows] without."""
+    deletes_both = None if composition is None else double_mutants(composition)
     ids = np.concatenate([columns[name] for name in STRAINS if name in columns])
     codes, distinct = pd.factorize(ids)
     rows = len(columns["query"])
@@ -251,13 +251,28 @@ def _strains(
         if not match or (is_array[code] and match["second"]):
             like = "YBL007C_dma91" if is_array[code] else "YAL015C+YDL227C_tm461 or YAL001C_tsq508"
             raise bad_row(int(np.argmax(codes == code)) % rows, f"strain {quoted(strain)}, expected one like {like}")
-        genes = [gene for gene in (match["first"], match["second"]) if gene and gene not in filters.neutral]
+        genes = [gene for gene in (match["first"], match["second"]) if gene and gene not in neutral]
         one, other = [*genes, None, None][:2]
         deletion = match["kind"] in _DELETION_KINDS
-        if composition is not None and match["kind"] == "tm":
-            deletion = composition.get(match["kind"] + match["number"], False)
+        if deletes_both is not None and match["kind"] == "tm":
+            deletion = deletes_both.get(match["kind"] + match["number"], False)
         strains.append(_Strain((one, other), deletion))
     return strains, codes.reshape(-1, rows)
+
+
+def double_mutants(path: str | Path) -> dict[str, bool]:
+    """Return which double-mutant strains, and single-mutant controls, have deletion alleles only.
+
+    **Raises:** `ReadError` with the line for a missing column or a wrong number of columns.
+    """
+    strains = Table(path).rows("StrainID1", "StrainID2", "DMstrainID", "SM1strainID", "SM2strainID")
+    deletions: dict[str, bool] = {}
+    for one, other, both, first, second in strains:
+        is_deletion = [bool(re.match(r"(sn|dma)\d*", strain, re.I)) for strain in (one, other)]
+        for strain, deletion in ((both, all(is_deletion)), (first, is_deletion[0]), (second, is_deletion[1])):
+            # of a strain that appears twice, every row must have deletions only
+            deletions[strain] = deletions.get(strain, True) and deletion
+    return deletions
 
 
 def _delta(columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
@@ -310,22 +325,22 @@ def _perturbations(places: np.ndarray, table: pd.DataFrame) -> Perturbations:
 
 
 def _columns(
-    path: str | Path, form: ScreenFormat, limit_bytes: int, progress: Progress | None
+    path: str | Path, reader: ScreenReader, limit_bytes: int, progress: Progress | None
 ) -> tuple[dict[str, np.ndarray], _BadRow]:
     """Return a table's columns by field, and the error for a bad row.
 
     Text is an array of objects, numbers are float64 with NaN where they are missing.
     """
     if _is_workbook(path):
-        return _sheet_columns(path, form.fields, limit_bytes)
-    table = Table(path, columns=form.columns, limit_bytes=limit_bytes, progress=progress)
-    if form.columns is not None:
-        places = {field: list(form.columns).index(field) for field in form.fields}
+        return _sheet_columns(path, reader.fields, limit_bytes)
+    table = Table(path, columns=reader.columns, limit_bytes=limit_bytes, progress=progress)
+    if reader.columns is not None:
+        places = {field: list(reader.columns).index(field) for field in reader.fields}
     else:
-        places = _places(path, table.columns, form.fields, line=1)
+        places = _places(path, table.columns, reader.fields, line=1)
         # a header may have a name twice
         table.columns = [f"{place} ({name})" for place, name in enumerate(table.columns, 1)]
-    types = {table.columns[place]: form.fields[field][0] for field, place in places.items()}
+    types = {table.columns[place]: reader.fields[field][0] for field, place in places.items()}
     whole = pa.Table.from_batches(table.batches(types, missing=_MISSING))
     # a number that is null becomes NaN
     return {field: whole.column(at).to_numpy() for at, field in enumerate(places)}, table.bad_row

@@ -6,7 +6,7 @@ import pytest
 
 from tclab import InputError
 from tclab.readers import ReadError, costanzo, dango_genes, kuzmin, kuzmin_fitness, sga_digenic, sga_trigenic
-from tclab.readers._sga_pipeline import double_mutants
+from tclab.readers._screen import double_mutants
 
 HEADER = (
     "Query strain ID\tQuery allele name\tArray strain ID\tArray allele name\tCombined mutant type\t"
