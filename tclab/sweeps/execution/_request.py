@@ -82,7 +82,7 @@ def rows_of_request(message: dict[str, Any], context: object = None) -> list[dic
     stamp = {
         **environment(),
         "tclab": __version__,
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "measured_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
     try:
         module, function = message["task"].split(":")
