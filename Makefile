@@ -15,7 +15,7 @@ RUN := runs/sweep
 # parameters of the sweep notebook, for example: make sweep PARAMETERS="-p graph ../shared/data"
 PARAMETERS ?= -p scale 0.2 -p budget_seconds 120
 # tests run in so many processes, of one thread each; which goes to which: tests/conftest.py
-JOBS ?= 2
+JOBS ?= 3
 PYTEST = TCLAB_RUNS=$$(mktemp -d) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --durations=15
 NOTEBOOKS ?= notebooks/*.ipynb notebooks/case_study/*.ipynb
 # where torch alone is to come from: a CPU build, say

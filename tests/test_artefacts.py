@@ -124,6 +124,7 @@ def test_too_few_steps_are_refused():
         artefacts.wrong_figures(steps=5)
 
 
+@pytest.mark.slow
 def test_two_allocators_are_told_together():
     figure = artefacts.page_faults(Point(scale=0.02, networks=1, batch_size=2, steps=2, warmup=0, device="cpu"))
     assert isinstance(figure, Figure)

@@ -53,7 +53,7 @@ RANK = """
 """
 
 
-@pytest.fixture(scope="module", params=[0, 1])
+@pytest.fixture(scope="module", params=[0, pytest.param(1, marks=pytest.mark.slow)])
 def ranks(request, root, tmp_path_factory):
     late, folder = request.param, tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-c", textwrap.dedent(RANK), str(folder), str(late)]

@@ -27,6 +27,7 @@ def test_points_are_raced_in_this_process_and_the_record_gives_the_verdicts_agai
     assert list(again.values()) == race.pairs
 
 
+@pytest.mark.slow
 def test_points_are_raced_in_a_process_of_their_own_and_nothing_is_left(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     points = {name: tiny(strategy=name, allocator="keep_pages") for name in ("edge_mask", "stored_index")}

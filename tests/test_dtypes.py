@@ -60,6 +60,7 @@ def test_every_strategy_goes_through_compile_whole(graph, strategy, dtype):
     assert norm_error(found, expected) <= TOLERANCES[dtype]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["subgraph", "delta"])
 def test_what_was_compiled_serves_batches_whose_rows_and_edges_are_others(graph, strategy):
     """Sizes become symbols after a batch or two. Were it never so, a compiler would give up and run uncompiled."""

@@ -207,8 +207,8 @@ def no_child_is_left():
 
 @pytest.mark.parametrize("fields", [
     {"workers": 0},
-    {"workers": 1, "strategy": "edge_mask", "collation": "pyg", "mode": "data"},
-    {"workers": 2, "model": "dango", "strategy": "indices", "store": "json"},
+    pytest.param({"workers": 1, "strategy": "edge_mask", "collation": "pyg", "mode": "data"}, marks=pytest.mark.slow),
+    pytest.param({"workers": 2, "model": "dango", "strategy": "indices", "store": "json"}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_prediction_is_on_the_disk_before_its_epoch_begins(fields, tmp_path):
     epoch = run_epoch(tiny(**fields), 5, tmp_path, threads=1)
@@ -233,6 +233,7 @@ def test_a_prediction_is_on_the_disk_before_its_epoch_begins(fields, tmp_path):
     assert epoch.ratio > 0
 
 
+@pytest.mark.slow
 def test_each_epoch_has_a_record_of_its_own(tmp_path):
     for _ in range(2):
         run_epoch(tiny(workers=0), 2, tmp_path)
@@ -302,9 +303,10 @@ def test_a_strategy_that_is_wrong_gets_no_prediction(own, tmp_path):
     assert list((tmp_path / "record").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "words"),
-    [pytest.param(0, "killed by SIGKILL", marks=pytest.mark.slow), (1, "worker 0 .* was killed by SIGKILL")],
+    [(0, "killed by SIGKILL"), (1, "worker 0 .* was killed by SIGKILL")],
 )
 def test_an_epoch_that_dies_leaves_its_prediction_and_no_measurement(workers, words, own, tmp_path):
     with pytest.raises(EpochError, match=words):

@@ -97,7 +97,7 @@ def test_neighbour_sums_and_degrees_of_every_sample_are_those_of_its_own_graph(d
     ("name", "metabolism"),
     [
         ("hetero_cell", "used"),
-        ("hetero_cell_production", "off"),
+        pytest.param("hetero_cell_production", "off", marks=pytest.mark.slow),
         pytest.param("hetero_cell", "off", marks=pytest.mark.slow),
         pytest.param("hetero_cell_production", "used", marks=pytest.mark.slow),
     ],

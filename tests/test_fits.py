@@ -99,6 +99,7 @@ def test_a_step_holds_what_was_said(strategy, more):
     assert found.step + found.batch == pytest.approx(held, rel=0.1)
 
 
+@pytest.mark.slow
 def test_heap_is_added_where_the_graph_is_masked():
     assert fits(point_of("indices", scale=0.02)).heap == 0  # DANGO's blocks fit again
     node_mask, subgraph = (fits(point_of(name, scale=0.02)) for name in ("node_mask", "subgraph"))
@@ -118,6 +119,7 @@ def test_nothing_is_timed_to_say_what_fits_and_a_choice_that_is_kept_is_estimate
     assert fits(point_of("fastest", num_deletions=1)).batch != fits(point).batch  # nothing is kept for it
 
 
+@pytest.mark.slow
 def test_what_saves_memory_is_seen_to_save_it():
     few = {"networks": 1, "strategy": "node_mask"}
     whole = fits(point_of(**few, batch_size=8))

@@ -99,6 +99,7 @@ def rows():
     return first, second
 
 
+@pytest.mark.slow
 def test_rows_of_ranks_add_up_and_tell_the_exchange(rows):
     frame, _ = rows
     assert set(frame["status"]) == {"ok"}
@@ -159,6 +160,7 @@ def test_what_ranks_were_is_in_every_label(rows):
     assert tclab.lab.steps(frame)[["device", "backend", "ranks"]].to_numpy().tolist() == [["cpu", "gloo", 2]]
 
 
+@pytest.mark.slow
 def test_every_other_field_is_run_by_ranks(rows):
     for fields in (
         {"model": "dango", "strategy": "indices", "networks": None},
@@ -249,8 +251,9 @@ FAILURES = {
 }
 
 
+@pytest.mark.slow
 @needs_proc
-@pytest.mark.parametrize("failing", [["rank_killed"], pytest.param(list(FAILURES), marks=pytest.mark.slow)], ids=len)
+@pytest.mark.parametrize("failing", [["rank_killed"], list(FAILURES)], ids=len)
 def test_a_rank_that_fails_is_named_with_its_last_words_and_the_sweep_goes_on(own, tmp_path, monkeypatch, failing):
     launches = []
 
@@ -405,6 +408,7 @@ def test_what_is_warm_on_a_gpu_ends_before_another_kind_of_point_takes_it(monkey
     assert list(pool.idle) == [(1, "default", None, "cpu")]
 
 
+@pytest.mark.slow
 def test_gpus_are_tried_in_processes_of_their_own():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -133,6 +133,7 @@ def test_a_process_that_exits_waits_for_no_point_and_keeps_none_as_failed(tmp_pa
     assert not list(tmp_path.glob("*.parquet"))
 
 
+@pytest.mark.slow
 def test_a_stop_leaves_nothing_in_the_temporary_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     # what torch's compiler keeps outlives a child, and it makes the folder whether it compiles or not

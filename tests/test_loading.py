@@ -181,7 +181,11 @@ class Threads(masking.get("stored_mask")):
 
 @pytest.mark.parametrize(
     ("method", "collation"),
-    [*((m, "lean") for m in START_METHODS), pytest.param("spawn", "pyg", marks=pytest.mark.slow)],
+    [
+        ("fork", "lean"),
+        *(pytest.param(m, "lean", marks=pytest.mark.slow) for m in START_METHODS if m != "fork"),
+        pytest.param("spawn", "pyg", marks=pytest.mark.slow),
+    ],
 )
 def test_workers_of_every_kind_make_the_same_with_one_thread_and_say_when(method, collation, tmp_path):
     loading = Threads(GRAPH, collation=collation)
@@ -285,8 +289,13 @@ KILLED = r"worker 1 \(pid \d+\) was killed by SIGKILL: the system does this when
     [
         ("fork", "SIGKILL", KILLED),
         *(pytest.param(m, "SIGKILL", KILLED, marks=pytest.mark.slow) for m in START_METHODS if m != "fork"),
-        ("fork", "SIGSEGV", r"worker 1 \(pid \d+\) was killed by SIGSEGV: a crash in compiled code"),
-        ("fork", "exit", r"worker 1 \(pid \d+\) ended with exit code 3"),
+        pytest.param(
+            "fork",
+            "SIGSEGV",
+            r"worker 1 \(pid \d+\) was killed by SIGSEGV: a crash in compiled code",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("fork", "exit", r"worker 1 \(pid \d+\) ended with exit code 3", marks=pytest.mark.slow),
     ],
 )
 def test_a_worker_that_dies_is_named_with_its_end_and_nothing_hangs(method, how, words):
@@ -312,6 +321,7 @@ def test_what_a_worker_refuses_is_said_in_its_own_words(workers):
     assert str(error.value) == "sample 7 is no sample"
 
 
+@pytest.mark.slow
 def test_a_store_that_goes_away_under_a_worker_is_a_clear_error(tmp_path):
     samples = stored(GRAPH, SAMPLES, tmp_path / "s", "lmdb")
     batches = Batches(masking.get("node_mask")(GRAPH), samples, 2)
@@ -362,7 +372,7 @@ def can_mount():
 @pytest.mark.skipif(not can_mount(), reason="a small /dev/shm cannot be mounted here")
 @pytest.mark.parametrize(
     ("collation", "when"),
-    [("lean", "early"), ("lean", "late"), pytest.param("pyg", "late", marks=pytest.mark.slow)],
+    [("lean", "early"), *(pytest.param(c, "late", marks=pytest.mark.slow) for c in ("lean", "pyg"))],
 )
 def test_a_shared_memory_that_is_full_kills_no_worker(collation, when, root):
     mount = 'mount -t tmpfs -o size=500k tmpfs /dev/shm && exec "$0" "$@"'

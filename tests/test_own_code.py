@@ -135,6 +135,7 @@ def test_what_cannot_be_imported_is_said(tmp_path):
             lab.import_file(tmp_path / name)
 
 
+@pytest.mark.slow
 def test_a_graph_folder_that_has_changed_is_read_again_here_and_by_the_child(tmp_path):
     folder = tmp_path / "graph"
 

@@ -242,6 +242,7 @@ def test_a_sweep_that_was_cut_off_is_there_and_goes_on(front_end, tmp_path):
     assert len(Results(tmp_path).kept()) == 4
 
 
+@pytest.mark.slow
 def test_a_headless_sweeps_folder_is_shown_and_goes_on(front_end, tmp_path):
     state = lab.panel.PanelState.of(results=str(tmp_path), **SMALL)
     tclab.sweep(state.points()[:3], results=tmp_path)
@@ -273,6 +274,7 @@ def test_a_folder_that_is_opened_while_a_sweep_begins_leaves_it_alone(front_end,
     assert view.status.value.startswith("Through: 4 of 4 points")
 
 
+@pytest.mark.slow
 def test_a_cell_run_again_finds_the_sweep_that_is_running_sweep(front_end, tmp_path):
     view = view_of(tmp_path, batch_sizes=",".join(map(str, range(1, 40))))  # it is not through by then
     click(view.run_button, view)
@@ -313,6 +315,7 @@ def test_a_folder_that_cannot_be_written_is_said(front_end, tmp_path):
     assert not view.run_button.disabled
 
 
+@pytest.mark.slow
 def test_a_folder_of_a_newer_version_is_said_and_left_alone(front_end, tmp_path, monkeypatch):
     state = lab.panel.PanelState.of(results=str(tmp_path), **SMALL)
     with monkeypatch.context() as newer:
@@ -369,6 +372,7 @@ def test_failed_points_are_tried_again_where_that_is_asked_for(front_end, tmp_pa
     assert view.model.rows()["measured_at"].tolist() != [row["measured_at"]]
 
 
+@pytest.mark.slow
 def test_what_a_panel_says_of_itself_is_of_what_it_shows(front_end, tmp_path, monkeypatch):
     before = lab.panel.PanelState.of(**{**SMALL, "batch_sizes": "1", "results": str(tmp_path)})
     tclab.sweep(before.points(), results=tmp_path)
@@ -513,6 +517,7 @@ def test_words_say_how_many_points_cannot_be():
     assert points_text(points).startswith("4 points · 2 of them cannot run: dango reads no masked graph")
 
 
+@pytest.mark.slow
 def test_words_say_what_the_heaviest_point_holds_and_what_there_is():
     points = tclab.grid(models="hetero_cell", strategies="node_mask,edge_mask", batch_sizes="1,2", scale=0.02, gpus=0)
     said = memory_text(points)

@@ -190,6 +190,7 @@ assert set(old["sparkle"]) == {3}  # rows of before the field: what they ran is 
 """
 
 
+@pytest.mark.slow
 def test_a_field_is_added_in_one_file(tmp_path):
     shutil.copytree(PACKAGE, tmp_path / "tclab", ignore=shutil.ignore_patterns("__pycache__"))
     file = tmp_path / "tclab" / "sweeps" / "config" / "_point.py"

@@ -514,6 +514,7 @@ def test_a_killed_race_leaves_no_process(factories, tmp_path):
     assert not any(os.path.exists(f"/proc/{pid}") for pid in own)
 
 
+@pytest.mark.slow
 def test_seconds_go_to_the_cells_that_are_undecided():
     machine = SyntheticMachine(2, noise=0.05)
     made = []
@@ -538,6 +539,7 @@ def test_seconds_go_to_the_cells_that_are_undecided():
     assert all(pair.q >= pair.p for pair in result.pairs)
 
 
+@pytest.mark.slow
 def test_cells_are_stopped_and_go_on(tmp_path):
     machine = SyntheticMachine(2, noise=0.05)
     cells = {

@@ -210,16 +210,23 @@ def parameters(step):
     return [parameter.detach() for parameter in step.model.parameters()]
 
 
-@pytest.mark.parametrize(("model", "strategy"), [*SET_UPS, ("hetero_cell", "gpu_mask_cached")])
+LOOP_SET_UPS = [*SET_UPS, ("hetero_cell", "gpu_mask_cached")]
+LOOP_OPTIONS = [
+    {},
+    {"accumulate": 3, "clip": 0.01},
+    {"dtype": "bfloat16", "optimizer": "foreach"},
+    {"loss": "mle_wass_supcr", "clip": None},
+]
+
+
+# each option and each set-up in one quick case at least, the rest of their product among the slow ones
 @pytest.mark.parametrize(
-    "options",
+    ("model", "strategy", "options"),
     [
-        {},
-        {"accumulate": 3, "clip": 0.01},
-        {"dtype": "bfloat16", "optimizer": "foreach"},
-        {"loss": "mle_wass_supcr", "clip": None},
+        pytest.param(*set_up, options, marks=[] if (i + j) % 3 == 0 else pytest.mark.slow, id=f"{'-'.join(set_up)}-{i}")
+        for i, options in enumerate(LOOP_OPTIONS)
+        for j, set_up in enumerate(LOOP_SET_UPS)
     ],
-    ids=str,
 )
 def test_lightning_and_the_plain_loop_give_the_same_parameters_after_20_steps(graph, model, strategy, options):
     if model == "dango" and "loss" in options:
@@ -350,6 +357,7 @@ def test_bad_options_of_a_step_are_one_clear_line(graph, options, words):
         made(graph, "hetero_cell", "node_mask", **options)
 
 
+@pytest.mark.slow
 def test_hetero_cell_learns_a_planted_signal_from_mle_wass_supcr():
     """Each node moves the score by an amount of its own; the loss, and the error on sets never seen, fall."""
     graph = tclab.CellGraph.synthetic(0.01).without_metabolism().select(2)

@@ -120,7 +120,7 @@ FIELDS = [
     *({**more, "strategy": strategy} for more, strategy in itertools.zip_longest(FIELDS, STRATEGIES, fillvalue={})),
     {"metabolism": "carried", "strategy": "edge_mask"},
     {"ship_edges": True, "strategy": "gpu_mask"},
-    {"allocator": "keep_pages"},
+    pytest.param({"allocator": "keep_pages"}, marks=pytest.mark.slow),  # in a child of its own
     {"optimizer": "foreach", "loop": "lightning"},
     {"variant": "merged_string", "networks": None},
     {"loss": "dango_pre_then_post", "model": "dango", "strategy": "indices", "networks": None},
@@ -133,6 +133,7 @@ def test_every_strategy_and_every_field_of_a_point_is_run_in_a_child(fields):
             assert row[name] == value
 
 
+@pytest.mark.slow
 def test_rows_hold_the_stages_that_a_mode_runs_and_no_others():
     for loop in ("plain", "lightning"):
         check_modes(loop)
@@ -291,6 +292,7 @@ def test_a_point_that_runs_out_of_memory_is_oom_and_the_next_one_runs(tmp_path):
     assert again["status"].tolist() == ["oom"]
 
 
+@pytest.mark.slow
 def test_a_child_killed_from_outside_is_a_failure_and_replaced(tmp_path):
     from tclab.sweeps.execution._worker_pool import pool
 

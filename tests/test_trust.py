@@ -131,6 +131,7 @@ ELSEWHERE = """
 """
 
 
+@pytest.mark.slow
 def test_every_figure_is_made_again_from_the_record_on_another_machine(tmp_path, root):
     points = [
         tclab.Point(scale=0.01, networks=1, steps=3, strategy=strategy, device="cpu")

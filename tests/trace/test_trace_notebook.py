@@ -20,6 +20,7 @@ def test_is_clean_and_has_one_cell_of_parameters():
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
 
 
+@pytest.mark.slow
 def test_runs_with_two_traces(write_trace, complete, tmp_path):
     pytest.importorskip("papermill")
     events = [

@@ -114,6 +114,7 @@ distributed.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_under_ddp_each_rank_writes_its_file(tmp_path):
     script = tmp_path / "loop.py"
     script.write_text(DDP_LOOP)
