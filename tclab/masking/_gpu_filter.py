@@ -8,9 +8,9 @@ import torch
 
 from tclab.graph import CellGraph
 from tclab.masking._batch import Batch
-from tclab.masking._replicated_edges import Replicas, kept_rows
+from tclab.masking._replicated_edges import Replicas, edge_view
 from tclab.masking._strategy import Strategy
-from tclab.message_passing import EdgeList, EdgeListView, View
+from tclab.message_passing import EdgeList, View
 
 
 class GpuFilter(Strategy):
@@ -30,8 +30,7 @@ class GpuFilter(Strategy):
             name: EdgeList(torch.empty_like(tensors[f"edge_index/{name}"]), weight=tensors.get(f"edge_weight/{name}"))
             for name in self.graph.relations
         }
-        removed = batch.deletions
-        return EdgeListView(self.graph, removed[self.graph.deleted_type], edges, keep=kept_rows(self.graph, removed))
+        return edge_view(self.graph, batch, edges)
 
     def view(self, batch: Batch) -> View:
         """Return the view over the filtered edges."""
@@ -45,4 +44,4 @@ class GpuFilter(Strategy):
             kept = ~(torch.isin(edge_index[0], rows[network.source]) | torch.isin(edge_index[1], rows[network.target]))
             weight = tensors.get(f"edge_weight/{name}")
             edges[name] = EdgeList(edge_index[:, kept], weight=None if weight is None else weight[kept])
-        return EdgeListView(self.graph, removed[self.graph.deleted_type], edges, keep=kept_rows(self.graph, removed))
+        return edge_view(self.graph, batch, edges)

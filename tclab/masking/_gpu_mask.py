@@ -10,9 +10,9 @@ from torch import Tensor
 from tclab.graph import CellGraph, Network
 from tclab.masking._batch import Batch
 from tclab.masking._packing import Piece
-from tclab.masking._replicated_edges import Replicas, edge_lists, edge_pieces, kept_rows, moved_edges
+from tclab.masking._replicated_edges import Replicas, edge_lists, edge_pieces, edge_view, moved_edges
 from tclab.masking._strategy import Strategy
-from tclab.message_passing import EdgeListView, View
+from tclab.message_passing import View
 from tclab.perturbation import Deletions
 
 
@@ -65,9 +65,4 @@ class GpuMask(Strategy):
 
     def view(self, batch: Batch) -> View:
         """Return the view that multiplies every message by its mask."""
-        return EdgeListView(
-            self.graph,
-            batch.deletions[self.graph.deleted_type],
-            edge_lists(self.graph, self._edges(batch), self.masks(batch)),
-            keep=kept_rows(self.graph, batch.deletions),
-        )
+        return edge_view(self.graph, batch, edge_lists(self.graph, self._edges(batch), self.masks(batch)))

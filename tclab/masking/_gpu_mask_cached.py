@@ -10,8 +10,8 @@ from torch import Tensor
 from tclab.graph import CellGraph
 from tclab.masking._batch import Batch
 from tclab.masking._gpu_mask import GpuMask
-from tclab.masking._replicated_edges import edge_lists, kept_rows
-from tclab.message_passing import EdgeListView, View
+from tclab.masking._replicated_edges import edge_lists, edge_view
+from tclab.message_passing import View
 
 
 class GpuMaskCached(GpuMask):
@@ -51,10 +51,4 @@ class GpuMaskCached(GpuMask):
                 masks[name].index_fill_(0, ids, True)
             self._lent = False
 
-        return EdgeListView(
-            self.graph,
-            batch.deletions[self.graph.deleted_type],
-            edge_lists(self.graph, self._edges(batch), masks),
-            keep=kept_rows(self.graph, batch.deletions),
-            on_close=restore,
-        )
+        return edge_view(self.graph, batch, edge_lists(self.graph, self._edges(batch), masks), on_close=restore)

@@ -14,8 +14,8 @@ from tclab.graph import CellGraph
 from tclab.masking._batch import Batch
 from tclab.masking._gpu_mask import GpuMask
 from tclab.masking._packing import Piece
-from tclab.masking._replicated_edges import edge_lists, kept_rows
-from tclab.message_passing import EdgeListView, View
+from tclab.masking._replicated_edges import edge_lists, edge_view
+from tclab.message_passing import View
 from tclab.perturbation import Deletions
 
 
@@ -57,8 +57,7 @@ class GpuMaskLoop(GpuMask):
             name: torch.empty(batch.size * network.num_edges, dtype=torch.bool, device=batch.target.device)
             for name, network in self.graph.relations.items()
         }
-        edges, removed = edge_lists(self.graph, self._edges(batch), masks), batch.deletions
-        return EdgeListView(self.graph, removed[self.graph.deleted_type], edges, keep=kept_rows(self.graph, removed))
+        return edge_view(self.graph, batch, edge_lists(self.graph, self._edges(batch), masks))
 
     def _touching(self, name: str, kind: str) -> tuple[Tensor, ...]:
         """Return for each node the ids of its edges, a small tensor a node."""

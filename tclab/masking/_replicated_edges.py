@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from tclab.graph import CellGraph, Network
 from tclab.masking._batch import Batch
 from tclab.masking._packing import Piece
-from tclab.message_passing import EdgeList
+from tclab.message_passing import EdgeList, EdgeListView
 from tclab.perturbation import Deletions
 from tclab.perturbation._deletions import Int64s
 
@@ -90,6 +91,14 @@ def kept_rows(graph: CellGraph, removed: dict[str, Deletions]) -> dict[str, Tens
         keep[kind] = torch.ones(len(removed[kind]) * number, dtype=torch.bool, device=rows.device)
         keep[kind].index_fill_(0, rows, False)
     return keep
+
+
+def edge_view(
+    graph: CellGraph, batch: Batch, edges: dict[str, EdgeList], on_close: Callable[[], None] | None = None
+) -> EdgeListView:
+    """Return the view of a batch over the edges of B full copies."""
+    deleted = batch.deletions[graph.deleted_type]
+    return EdgeListView(graph, deleted, edges, keep=kept_rows(graph, batch.deletions), on_close=on_close)
 
 
 def removed_edges(network: Network, removed: dict[str, Deletions], sample: int) -> Tensor:

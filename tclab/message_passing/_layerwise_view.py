@@ -57,14 +57,14 @@ class LayerwiseView(Protocol):
         self_weights: Sequence[Tensor],
     ) -> Tensor:
         """Return the sum over relations of what `convolved` returns, which a view may add up as it goes."""
-        ...
+        return running_sum(self.convolved(relations, x, functions, self_weights=self_weights))
 
     def complete(self, x: Tensor) -> Tensor:
         """Return one row for each (sample, node) pair, [R, H], of rows as a layer gave them."""
         ...
 
 
-class AllRows:
+class AllRows(LayerwiseView):
     """The `LayerwiseView` of any view: every (sample, node) pair has its row in every layer."""
 
     def __init__(self, view: View) -> None:
@@ -86,17 +86,6 @@ class AllRows:
         sums = self._view.neighbour_sums(relations, x, self_weights=self_weights)
         for function, summed in zip(functions, sums, strict=True):
             yield function(summed)
-
-    def convolved_sum(
-        self,
-        relations: Sequence[str],
-        x: Tensor,
-        functions: Sequence[Callable[[Tensor], Tensor]],
-        *,
-        self_weights: Sequence[Tensor],
-    ) -> Tensor:
-        """Return the sum of what `convolved` returns, [R, H]."""
-        return running_sum(self.convolved(relations, x, functions, self_weights=self_weights))
 
     def complete(self, x: Tensor) -> Tensor:
         """Return `x: [R, H]`, which has every row."""
