@@ -59,3 +59,23 @@ def test_a_window_keeps_the_longest_and_clips(write_trace, complete):
     rows = trace.timeline_rows(made, 50, 150)
     assert rows["start_us"].min() == 50
     assert rows["end_us"].max() == 150
+
+
+def test_memory_events_without_totals_are_said_and_not_drawn(write_trace, complete):
+    events = [
+        complete("aten::mm", 0, 10),
+        {"ph": "i", "name": "[memory]", "cat": "cpu_instant_event", "pid": 1, "tid": 1, "ts": 5, "s": "t",
+         "args": {"Device Type": 0, "Device Id": -1, "Bytes": 64}},
+    ]  # fmt: skip
+    memory = trace.analyze(write_trace(events)).memory
+    assert len(memory) == 1
+    assert memory["allocated_bytes"].isna().all()
+    assert "says how much is held" in str(drawn.trace_memory(memory).to_dict())
+
+
+def test_a_track_whose_events_are_all_deep_is_drawn(write_trace, complete):
+    """A kernel with the process and thread of thirty host events around it is a track of its own, at lane 30."""
+    events = [complete(f"op {depth}", depth, 100 - 2 * depth) for depth in range(30)]
+    report = trace.analyze(write_trace([*events, complete("gemm", 40, 5, "kernel")]))
+    chart = drawn.trace_timeline(trace.timeline_rows(report.traces[0])).to_dict()
+    assert [panel["title"]["text"] for panel in chart["vconcat"]] == ["thread 1", "device 1, stream 1"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import altair as alt
 import pandas as pd
 
@@ -133,7 +135,7 @@ def trace_timeline(rows: pd.DataFrame, lanes: int = 24) -> alt.Chart | alt.VConc
     for track in tracks:
         part = rows[rows["track"] == track]
         full = part[part["us"] >= 0.999 * (last - first)]["lane"]
-        top = int(full.max()) if len(full) else 0
+        top = int(full.max() if len(full) else part["lane"].min())
         part = part.assign(lane=part["lane"] - top)
         part = part[(part["lane"] >= 0) & (part["lane"] < lanes)].assign(bottom=lambda t: t["lane"] + 0.92)
         named = track == tracks[-1]
@@ -157,7 +159,9 @@ def trace_timeline(rows: pd.DataFrame, lanes: int = 24) -> alt.Chart | alt.VConc
                 title=alt.TitleParams(track, anchor="start", fontSize=11, fontWeight="normal"),
             )
         )
-    chart: alt.VConcatChart = alt.vconcat(*panels, spacing=6).resolve_scale(color="shared", x="shared")
+    with warnings.catch_warnings():  # the panels share one zoom on purpose
+        warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter")
+        chart: alt.VConcatChart = alt.vconcat(*panels, spacing=6).resolve_scale(color="shared", x="shared")
     return chart
 
 
@@ -171,6 +175,8 @@ def trace_memory(memory: pd.DataFrame, most: int = 4000) -> alt.Chart:
     )
     # The host's allocator reserves nothing, which a trace writes as 0.
     long = long[long["bytes"].notna() & ~((long["device"] == "cpu") & (long["kind"] == "reserved"))]
+    if long.empty:
+        return empty_chart("No memory event of this trace says how much is held.")
     step = -(-len(long) // most)
     long = long.iloc[::step].assign(
         MB=lambda t: t["bytes"] / 1e6,
