@@ -240,6 +240,7 @@ def test_each_epoch_has_a_record_of_its_own(tmp_path):
     assert len(list(tmp_path.glob("*.measured.json"))) == len(list(tmp_path.glob("*.prediction.json"))) == 2
 
 
+@pytest.mark.slow
 def test_an_epoch_in_lightning(tmp_path):
     pytest.importorskip("lightning")
     epoch = run_epoch(tiny(loop="lightning", workers=1), 3, tmp_path)
@@ -297,6 +298,7 @@ def own(tmp_path, monkeypatch):
     sys.modules.pop("own_epochs")
 
 
+@pytest.mark.slow
 def test_a_strategy_that_is_wrong_gets_no_prediction(own, tmp_path):
     with pytest.raises(EpochError, match="deletes_nothing with 0 workers: wrong"):
         run_epoch(tiny(strategy="deletes_nothing", workers=0), 2, tmp_path / "record", fresh=True)

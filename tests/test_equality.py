@@ -243,7 +243,10 @@ def test_what_is_wrong_only_as_it_is_run_fails_the_check_so(wrong, numerics, qui
 
 @pytest.mark.parametrize(
     "numerics",
-    [Numerics("bfloat16", checkpoint=True, slices=True), Numerics("float64", checkpoint=True, slices=True)],
+    [
+        pytest.param(Numerics("bfloat16", checkpoint=True, slices=True), marks=pytest.mark.slow),
+        Numerics("float64", checkpoint=True, slices=True),
+    ],
 )
 def test_strategies_pass_the_check_as_they_are_run(numerics):
     graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(["physical", "tflink"])

@@ -106,6 +106,7 @@ def test_heap_is_added_where_the_graph_is_masked():
     assert 0 < node_mask.heap / node_mask.step < subgraph.heap / subgraph.step  # whose edges vary
 
 
+@pytest.mark.slow
 def test_nothing_is_timed_to_say_what_fits_and_a_choice_that_is_kept_is_estimated(tmp_path, monkeypatch):
     monkeypatch.setenv("TCLAB_CACHE", str(tmp_path))
     monkeypatch.setattr(calibration, "_timed", None)
@@ -130,6 +131,7 @@ def test_what_saves_memory_is_seen_to_save_it():
     assert three.step < 0.6 * fits(point_of("node_mask", networks=3, batch_size=8)).step
 
 
+@pytest.mark.slow
 def test_gradients_that_are_added_up_are_held_while_a_step_runs_and_the_optimizers_state_stays():
     one, two, many = (fits(point_of("node_mask", networks=1, accumulate=number)) for number in (1, 2, 7))
     assert one.kept == two.kept == many.kept > 2 * one.model  # AdamW's two averages, and what the strategy keeps
@@ -144,6 +146,7 @@ def test_what_is_stored_and_not_described_is_not_estimated(own_store):
         fits(point)
 
 
+@pytest.mark.slow
 def test_a_gpu_keeps_norms_in_float32_under_autocast():
     """CUDA's autocast runs layer_norm in float32, a CPU's as it comes; nothing else tells them apart here."""
     held = {}

@@ -132,6 +132,7 @@ def _model(point):
     return point.kind.build(point.cell_graph(), "off")
 
 
+@pytest.mark.slow
 def test_gradients_that_add_up_are_exchanged_once_and_the_loss_gathers(rows):
     _, frame = rows
     row = of_the_step(frame)

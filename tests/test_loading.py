@@ -437,7 +437,7 @@ def test_bad_points_are_one_clear_line(fields, words):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"store": "lmdb", "start_method": "spawn"},
+        pytest.param({"store": "lmdb", "start_method": "spawn"}, marks=pytest.mark.slow),
         {"store": "json", "prefetch_factor": 1},
         {"store": "lmdb", "strategy": "stored_mask", "collation": "pyg", "persistent_workers": True},
         {"store": "lmdb", "model": "dango", "strategy": "indices", "networks": None, "workers": 0},

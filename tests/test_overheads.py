@@ -251,14 +251,18 @@ def equivalence_with(graph):
 
 
 # each overhead with one of three strategies; two, of which one is not exact, with all
+OVERHEAD_CASES = sorted(
+    {
+        *zip(tclab.models.get("hetero_cell_production").overheads, itertools.cycle(GATED)),
+        *itertools.product(("batch_wide_layer_norm", "wild_type_apart"), GATED),
+    }
+)
+QUICK_CASES = {("batch_wide_layer_norm", "node_mask"), ("wild_type_apart", "edge_mask")}
+
+
 @pytest.mark.parametrize(
     ("overhead", "strategy"),
-    sorted(
-        {
-            *zip(tclab.models.get("hetero_cell_production").overheads, itertools.cycle(GATED)),
-            *itertools.product(("batch_wide_layer_norm", "wild_type_apart"), GATED),
-        }
-    ),
+    [case if case in QUICK_CASES else pytest.param(*case, marks=pytest.mark.slow) for case in OVERHEAD_CASES],
 )
 def test_the_check_tells_an_exact_overhead_from_one_that_is_not(equivalence_with, overhead, strategy):
     result = equivalence_with(overhead).compare(strategy)

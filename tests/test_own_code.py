@@ -58,6 +58,7 @@ def point(**fields):
     return Point(**base, model="model_of_a_test", strategy="mine_of_a_test", device="cpu", **fields)
 
 
+@pytest.mark.slow
 def test_rows_of_an_edited_file_are_measured_again_by_a_child_that_has_read_it(own, tmp_path):
     kept = []
     options = {"results": tmp_path / "rows", "progress": lambda progress: kept.append(progress.kept)}

@@ -265,6 +265,7 @@ def test_settings_that_cannot_be_here_are_said_and_hinder_nothing(front_end, tmp
     assert view.message.value == ""
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_opened_while_a_sweep_begins_leaves_it_alone(front_end, tmp_path):
     view = view_of(tmp_path)
     view.form.results.value = str(tmp_path / "other")
@@ -528,6 +529,7 @@ def test_words_say_what_the_heaviest_point_holds_and_what_there_is():
     assert memory_text(tclab.grid(models="dango", strategies="node_mask", batch_sizes="1", scale=0.02)) == ""
 
 
+@pytest.mark.slow
 def test_the_heaviest_is_by_memory_and_not_by_the_bytes_that_travel():
     # dense ships next to nothing, and holds a matrix of all nodes; delta's batch nobody can tell before it is made
     strategies = "edge_mask,dense,delta"
@@ -539,6 +541,7 @@ def test_the_heaviest_is_by_memory_and_not_by_the_bytes_that_travel():
     assert heaviest == "dense"
 
 
+@pytest.mark.slow
 def test_every_strategy_that_will_not_fit_is_named_and_one_that_cannot_be_estimated_hides_no_other(monkeypatch):
     names = "node_mask,edge_mask,gpu_mask"
     points = tclab.grid(models="hetero_cell", strategies=names, batch_sizes="1,2", scale=0.02, networks=1, gpus=0)

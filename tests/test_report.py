@@ -126,6 +126,7 @@ def test_a_report_is_one_page_that_needs_nothing_else(made, tmp_path):
     assert ">nan<" not in text
 
 
+@pytest.mark.slow
 def test_a_report_of_many_points_stays_small_and_of_none_is_a_page(made, tmp_path):
     grid = [
         step(name, 0.1 * batch * networks, n=8, batch_size=batch, networks=networks, network_names="a" * networks)

@@ -105,6 +105,7 @@ def test_a_point_checks_its_options(name, value):
         Point(**{name: value})
 
 
+@pytest.mark.slow
 def test_a_compiled_step_has_the_gradients_of_one_that_is_not(monkeypatch):
     compiling = torch.compile
     asked = []
