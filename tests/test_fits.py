@@ -171,6 +171,7 @@ def test_buckets_of_gradients_and_what_a_compression_keeps_are_counted():
     assert "exchange" in str(found["none"])
 
 
+@pytest.mark.slow
 def test_what_is_in_no_sum_is_said():
     assert fits(point_of("node_mask")).not_covered == ()
     for more, words in (

@@ -142,6 +142,7 @@ def test_gradients_that_add_up_are_exchanged_once_and_the_loss_gathers(rows):
     assert (host["communication"], host["optimizer"], host["gather"], host["step"]) == (2, 2, 4, 4)
 
 
+@pytest.mark.slow
 def test_what_ranks_were_is_in_every_label(rows):
     frame, _ = rows
     label = "cpu · gloo · 2 ranks"

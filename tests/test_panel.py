@@ -179,6 +179,7 @@ def test_what_is_out_of_range_is_said_at_once(parameters, words):
 # Running
 
 
+@pytest.mark.slow
 def test_headless_it_runs_the_sweep_and_shows_one_picture(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     shown = []

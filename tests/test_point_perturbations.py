@@ -66,6 +66,7 @@ def test_genes_that_the_graph_lacks_are_counted(root, screen_file):
     assert with_names.screen().report.unknown == expected.report.unknown
 
 
+@pytest.mark.slow
 def test_a_changed_file_is_another_point(point, screen_file, tmp_path):
     key, files, number = results_key(point), files_of(point), len(point.screen())
     synthetic = results_key(replace(point, perturbations=None))
