@@ -26,7 +26,7 @@ import torch
 
 from tclab.sweeps import Point, run_epoch
 from tclab.sweeps.execution import close_workers
-from tclab.sweeps.predict import Epoch
+from tclab.sweeps.predict._epoch import Epoch
 
 # Reduced so that an epoch takes seconds; the process that trains has one core, a worker the other.
 CASES: dict[str, dict[str, Any]] = {

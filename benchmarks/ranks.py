@@ -117,7 +117,8 @@ def report(ranks, folder, own):
     `own` is what DDP itself makes of a plain step; it lies beside the backward, where nothing hides behind it.
     """
     from tclab.sweeps.execution._rank_group import threads_of
-    from tclab.sweeps.predict import Link, cores_slowdown, predict_step
+    from tclab.sweeps.predict import Link, predict_step
+    from tclab.sweeps.predict._alpha_beta import cores_slowdown
 
     seen = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(ranks)]
     size = seen[0]["size"]

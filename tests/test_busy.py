@@ -8,6 +8,7 @@ from test_chart_settings import both, drawn
 from test_compare import rows, step
 
 from tclab import lab
+from tclab.lab.reports._conclusion import conclusion
 from tclab.sweeps.analysis._cpu_pressure import BUSY_PERCENT, busy_text, pressures
 from tclab.sweeps.analysis._machine_label import graph_text, where_measured
 
@@ -68,11 +69,11 @@ def test_the_findings_the_conclusion_and_the_report_say_so_once(tmp_path):
     assert lab.findings(made).count(sentence) == 1
     text = lab.report(made, tmp_path / "report.html").read_text()
     assert text.count("The machine was busy while 2 of 3 points ran") == 1
-    assert "Made Up · busy, at batch" in lab.reports.conclusion(made)[0]
+    assert "Made Up · busy, at batch" in conclusion(made)[0]
     single = rows(ran(90.0, 99.4, threads=1), ran(5.0, 4.0, strategy="edge_mask"))
     assert "OMP_NUM_THREADS" not in " ".join(lab.findings(single))
     calm = rows(ran(5.0, 5.0), ran(5.0, 4.0, strategy="edge_mask"))
-    assert "busy" not in " ".join([*lab.findings(calm), *lab.reports.conclusion(calm)])
+    assert "busy" not in " ".join([*lab.findings(calm), *conclusion(calm)])
     two = rows(ran(90.0, 99.4), ran(90.0, 99.4, cpu="Other"))
     assert "Machines were busy while 2 of 2 points ran (others wanted their CPUs" in busy_text(two)
     assert busy_text(pd.concat([made, made])).count("busy while 4 of 6 points") == 1  # rows that share an index

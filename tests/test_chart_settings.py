@@ -10,6 +10,7 @@ from tclab import lab
 from tclab.lab.charts._style import STAGE_COLOURS, STRATEGY_COLOURS, log_ticks, stage_colours, strategy_colours
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
 from tclab.lab.reports._comparable_rows import with_ways
+from tclab.lab.reports._conclusion import conclusion
 from tclab.timing import FASTER, SAME, UNDECIDED, Pair
 
 
@@ -121,12 +122,12 @@ def test_a_bar_has_the_word_of_the_verdict_and_none_that_the_conclusion_contradi
     assert said["stored_mask"] == "oom"
     assert said["khop_1"] == "inexact"
     assert "node_mask" not in said
-    (sentence,) = lab.reports.conclusion(made)
+    (sentence,) = conclusion(made)
     assert ("undecided" in sentence) == (said.get("edge_mask") == "undecided")
     clear = rows(step("node_mask", 0.1, scatter=0.3, n=400), step("edge_mask", 0.12, scatter=0.3, n=400, seed=8))
     steps = clear.set_index("strategy")
     assert steps.loc["edge_mask", "q1_seconds"] < steps.loc["node_mask", "q3_seconds"]  # quartiles overlap
-    assert "node_mask is 1." in lab.reports.conclusion(clear)[0]
+    assert "node_mask is 1." in conclusion(clear)[0]
     assert drawn(lab.charts.throughput_by_strategy(clear), "word") == []
 
 
@@ -134,7 +135,7 @@ def test_a_bar_has_the_word_of_the_verdict_and_none_that_the_conclusion_contradi
 @pytest.mark.parametrize("n", [3, 8, 40])
 def test_chart_and_conclusion_never_disagree(seconds, n):
     made = rows(step("node_mask", 0.1, n=n, seed=1), step("edge_mask", seconds, n=n, seed=2))
-    (sentence,) = lab.reports.conclusion(made)
+    (sentence,) = conclusion(made)
     word = [line["word"] for line in drawn(lab.charts.throughput_by_strategy(made), "word")]
     told = "undecided" if "undecided" in sentence else "the same" if "as fast as" in sentence else None
     assert word == ([told] if told else [])

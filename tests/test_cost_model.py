@@ -7,8 +7,11 @@ import torch
 
 import tclab
 from tclab import InputError, lab, sweeps
-from tclab.sweeps.predict import Ceilings, Cell, beside_measured, cells, fit_costs, measure_cells, named_cells, roofline
 from tclab.sweeps.predict import _cost_model as cost_model
+from tclab.sweeps.predict import beside_measured, cells, fit_costs, measure_cells, named_cells, roofline
+from tclab.sweeps.predict._cost_model import Cell, CostModel
+from tclab.sweeps.predict._largest_batch import LargestBatch
+from tclab.sweeps.predict._roofline import Ceilings
 
 TRUE = {"alpha": 2e-9, "beta": 1e-9, "gamma": 9e-9, "delta": 3e-9}
 CONSTANT = 1e-5
@@ -153,7 +156,7 @@ def test_the_charts_show_what_was_found():
     both, rate = beside_measured(model.predict(UNSEEN), made_up(UNSEEN))
     assert list(lab.reports.costs_table(model).index) == ["α", "β", "γ", "δ"]
     point = tclab.Point(strategy="node_mask")
-    largest = sweeps.predict.LargestBatch(point, 12, 10, 10**9, {12: "ok", 13: "oom"})
+    largest = LargestBatch(point, 12, 10, 10**9, {12: "ok", 13: "oom"})
     graph = tclab.CellGraph.synthetic(0.01, metabolism=False)
     limits = Ceilings(1e9, 1e11)
     charts = [
@@ -178,7 +181,7 @@ def test_the_charts_show_what_was_found():
 def test_words_say_which_way_is_faster_and_no_more_than_the_interval(gamma, said):
     draws = pd.DataFrame({"alpha": [0.0] * 3, "beta": [1.0] * 3, "gamma": gamma, "delta": [0.004] * 3})
     costs = draws.median().to_dict()
-    assert lab.reports.break_even_finding(sweeps.predict.CostModel(costs, draws), [1, 10], 0.005).endswith(f": {said}")
+    assert lab.reports.break_even_finding(CostModel(costs, draws), [1, 10], 0.005).endswith(f": {said}")
 
 
 @pytest.mark.parametrize(
@@ -191,6 +194,6 @@ def test_words_say_which_way_is_faster_and_no_more_than_the_interval(gamma, said
 )
 def test_a_fit_where_features_cost_nothing_decides_only_what_its_draws_agree_on(gamma, said):
     draws = pd.DataFrame({"alpha": [0.5] * 3, "beta": [0.0] * 3, "gamma": gamma, "delta": [0.0] * 3})
-    model = sweeps.predict.CostModel(draws.median().to_dict(), draws)
+    model = CostModel(draws.median().to_dict(), draws)
     assert lab.reports.break_even_finding(model, [1, 10], 0.005).endswith(f": {said}")
     lab.charts.break_even_chart(model, [1, 10], deleted_share=0.005).to_json()

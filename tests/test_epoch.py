@@ -15,9 +15,9 @@ from tclab import InputError, Point, lab
 from tclab.sweeps import predict_epoch, run_epoch
 from tclab.sweeps.execution import close_workers
 from tclab.sweeps.execution._setup import setup
-from tclab.sweeps.predict import Costs, EpochError
+from tclab.sweeps.predict import EpochError
 from tclab.sweeps.predict._epoch import BOTH, COMPUTE, LOADER, TRAINING_SAMPLES, full_steps, read_epoch
-from tclab.sweeps.predict._epoch_costs import _touch
+from tclab.sweeps.predict._epoch_costs import Costs, _touch
 from tclab.training import ContentionFactors, LoaderOverheads, simulate
 
 seconds = st.floats(0.001, 10.0)

@@ -5,6 +5,7 @@ import pytest
 
 from tclab import lab
 from tclab.lab.charts._style import SHAPES, STRATEGY_COLOURS, strategy_colours
+from tclab.lab.reports._conclusion import conclusion
 from tclab.masking import names
 from tclab.sweeps.store._rows import frame, table, upgraded
 from tclab.timing import SAME, Pair
@@ -150,7 +151,7 @@ def test_only_rows_that_are_alike_are_compared():
     fast = samples | {"samples_seconds": [s / 100 for s in samples["samples_seconds"]]}
 
     def said(*made, **options):
-        return " ".join(lab.reports.conclusion(frame(table(list(made))), **options))
+        return " ".join(conclusion(frame(table(list(made))), **options))
 
     slow_row = row("edge_mask", 0.1, **samples)
     for other in ({"scale": 0.02}, {"graph": "a folder"}, {"dtype": "float64"}, {"num_deletions": 1}, {"hidden": 8},

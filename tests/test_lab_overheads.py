@@ -7,6 +7,7 @@ import vl_convert
 from stage_rows import lost, point_rows
 
 from tclab import InputError, case_study, lab
+from tclab.lab.reports._bytes_fit import bytes_fit
 from tclab.models import get as model_of
 from tclab.sweeps.config import in_each_mode, over_bytes, with_each_overhead
 from tclab.sweeps.store._rows import frame, table
@@ -97,7 +98,7 @@ def loads(strategy, seconds, byte, sizes=(2, 4, 8, 16)):
 def test_time_that_follows_bytes_is_fitted_and_said():
     made = [*loads("edge_mask", lambda b: 0.001 + 0.02 * b, 41_000_000), *loads("node_mask", lambda b: 3e-4, 52)]
     rows = frame(table(made))
-    fit = lab.reports.bytes_fit(rows).set_index("strategy").loc["edge_mask"]
+    fit = bytes_fit(rows).set_index("strategy").loc["edge_mask"]
     assert fit["r_squared"] == pytest.approx(1)
     assert 1 / fit["seconds_per_byte"] == pytest.approx(41e6 / 0.02)
     assert fit["seconds_at_none"] == pytest.approx(0.001)
@@ -127,7 +128,7 @@ def test_a_time_that_is_constant_for_the_most_part_is_not_bound_by_bytes():
 
 def test_two_batch_sizes_are_too_few_for_a_line():
     rows = frame(table(loads("edge_mask", lambda b: b, 41_000, sizes=(2, 4))))
-    assert lab.reports.bytes_fit(rows)["r_squared"].isna().all()
+    assert bytes_fit(rows)["r_squared"].isna().all()
     assert "too few" in lab.reports.bytes_findings(rows)[0]
     assert "too few for a line" in str(lab.charts.time_against_bytes(rows).to_dict())
 

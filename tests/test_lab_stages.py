@@ -10,6 +10,7 @@ from stage_rows import HOST, RUN, WORKER, every_mode, lost, point_rows
 from tclab import lab
 from tclab.lab.charts._style import STAGE_COLOURS
 from tclab.lab.reports import _stage_parts as parts
+from tclab.lab.reports._stage_parts import stage_parts
 from tclab.sweeps.store._rows import frame, table
 from tclab.timing import STAGES
 
@@ -29,7 +30,7 @@ def drawn(chart):
 
 
 def test_parts_add_up_to_the_whole_on_every_timeline(rows):
-    found = lab.reports.stage_parts(rows)
+    found = stage_parts(rows)
     for (mode, strategy, where), own in found.groupby(["mode", "strategy", "where"]):
         busy = own[own["stage"] != "idle"]
         assert busy["seconds"].sum() == pytest.approx(own["whole_seconds"].iloc[0])
@@ -47,7 +48,7 @@ def test_one_slow_step_changes_no_part():
     for made in wild:
         if made["where"] == "host":
             made["samples_seconds"] = [*made["samples_seconds"][:-1], 1000 * made["samples_seconds"][-1]]
-    before, after = (lab.reports.stage_parts(framed(made)).query("where == 'host'") for made in (calm, wild))
+    before, after = (stage_parts(framed(made)).query("where == 'host'") for made in (calm, wild))
     assert np.allclose(after["seconds"].astype(float), before["seconds"].astype(float), rtol=0.05)
 
 
@@ -56,20 +57,20 @@ def test_a_stage_that_is_not_in_every_step_is_spread_over_all():
     for one in made:
         if one["stage"] == "optimizer":
             one["samples_seconds"] = one["samples_seconds"][::2]  # every other batch, as with accumulate=2
-    found = lab.reports.stage_parts(framed(made)).query("where == 'host'").set_index("stage")["seconds"]
+    found = stage_parts(framed(made)).query("where == 'host'").set_index("stage")["seconds"]
     assert found["optimizer"] == pytest.approx(0.5e-3)
     assert found["forward"] == pytest.approx(6e-3)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_few_steps_have_parts_too(steps):
-    found = lab.reports.stage_parts(framed(point_rows("edge_mask", steps=steps, scatter=0)))
+    found = stage_parts(framed(point_rows("edge_mask", steps=steps, scatter=0)))
     assert found.query("where == 'host'")["seconds"].sum() == pytest.approx(0.1)
 
 
 def test_rows_with_overheads_and_lost_points_are_left_out():
     made = [*point_rows("node_mask"), *point_rows("node_mask", factor=9, overheads="item_logging")]
-    found = lab.reports.stage_parts(framed([*made, lost("edge_mask", "oom", mode="step")]))
+    found = stage_parts(framed([*made, lost("edge_mask", "oom", mode="step")]))
     assert set(found["strategy"]) == {"node_mask"}
     assert found.query("where == 'host'")["seconds"].sum() == pytest.approx(0.02, rel=0.2)
 

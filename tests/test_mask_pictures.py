@@ -6,6 +6,7 @@ import pytest
 
 import tclab
 from tclab import InputError, masking
+from tclab.lab.reports._mask_drawings import mask_drawing
 
 lab = pytest.importorskip("tclab.lab")
 GRAPH = lab.reports.small_graph(10)
@@ -15,7 +16,7 @@ MASKED = [name for name in masking.names() if masking.get(name).masks_graph]
 
 @pytest.mark.parametrize("strategy", MASKED)
 def test_each_strategy_is_drawn_from_what_it_holds(strategy):
-    found = lab.reports.mask_drawing(GRAPH, DELETIONS, strategy)
+    found = mask_drawing(GRAPH, DELETIONS, strategy)
     drawn = lab.charts.mask_picture(GRAPH, DELETIONS, strategy).to_dict()
     assert drawn["title"]["text"] == strategy
     assert (
@@ -28,7 +29,7 @@ def test_each_strategy_is_drawn_from_what_it_holds(strategy):
 
 def test_what_copies_holds_every_sample_s_edges_and_what_shares_a_matrix_and_its_transpose():
     edges = GRAPH.num_edges
-    counts = {name: lab.reports.mask_drawing(GRAPH, DELETIONS, name).entries for name in MASKED}
+    counts = {name: mask_drawing(GRAPH, DELETIONS, name).entries for name in MASKED}
     for name in ("edge_mask", "gpu_mask", "stored_mask"):
         assert counts[name] == 3 * edges
     left = sum(
@@ -45,7 +46,7 @@ def test_what_copies_holds_every_sample_s_edges_and_what_shares_a_matrix_and_its
 
 
 def test_differences_are_held_beside_the_matrix_they_are_from():
-    shared = lab.reports.mask_drawing(GRAPH, DELETIONS, "node_mask")
+    shared = mask_drawing(GRAPH, DELETIONS, "node_mask")
     with tclab.view(GRAPH, DELETIONS, "delta") as view:
         links = [
             link
@@ -54,21 +55,19 @@ def test_differences_are_held_beside_the_matrix_they_are_from():
         ]
     own = sum(csr.col.numel() for link in links for csr in link)
     assert own > 0
-    assert lab.reports.mask_drawing(GRAPH, DELETIONS, "delta").entries == shared.entries + own
-    assert (
-        lab.reports.mask_drawing(GRAPH, DELETIONS, "fastest").entries == shared.entries + own
-    )  # untuned, it carries them
+    assert mask_drawing(GRAPH, DELETIONS, "delta").entries == shared.entries + own
+    assert mask_drawing(GRAPH, DELETIONS, "fastest").entries == shared.entries + own  # untuned, it carries them
 
 
 def test_an_edge_is_dashed_exactly_where_an_end_is_deleted():
     for sample, deleted in enumerate(DELETIONS):
-        edges, _ = lab.reports.mask_drawing(GRAPH, DELETIONS, "edge_mask").drawings[f"sample {sample}"]
+        edges, _ = mask_drawing(GRAPH, DELETIONS, "edge_mask").drawings[f"sample {sample}"]
         for a, b, state in edges:
             assert (state == "summed") == (a not in deleted and b not in deleted)
 
 
 def test_delta_colours_the_nodes_that_hear_from_a_deleted_one():
-    found = lab.reports.mask_drawing(GRAPH, DELETIONS, "delta")
+    found = mask_drawing(GRAPH, DELETIONS, "delta")
     source, target = GRAPH.networks["interacts"].edge_index
     for sample, deleted in enumerate(DELETIONS):
         _, states = found.drawings[f"sample {sample}"]
@@ -78,9 +77,9 @@ def test_delta_colours_the_nodes_that_hear_from_a_deleted_one():
 
 def test_what_cannot_be_drawn_says_so():
     with pytest.raises(InputError, match="too much to draw"):
-        lab.reports.mask_drawing(tclab.CellGraph.synthetic(0.02, metabolism=False), [[0]], "node_mask")
+        mask_drawing(tclab.CellGraph.synthetic(0.02, metabolism=False), [[0]], "node_mask")
     with pytest.raises(InputError, match="makes no masked graph"):
-        lab.reports.mask_drawing(GRAPH, DELETIONS, "indices")
+        mask_drawing(GRAPH, DELETIONS, "indices")
     with pytest.raises(InputError, match="expected 4 to 30"):
         lab.reports.small_graph(3)
 

@@ -25,7 +25,7 @@ from tclab.lab.panel._panel_view import PanelView
 from tclab.masking._delta import Delta
 from tclab.sweeps import Results, read_rows
 from tclab.sweeps.execution import close_workers
-from tclab.sweeps.predict import expected_batch_bytes
+from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
 from tclab.sweeps.store._results import SCHEMA_VERSION
 
 SMALL = {

@@ -12,8 +12,8 @@ from test_notebooks import NOTEBOOKS, ROOT
 
 from tclab import InputError, Point, lab, timing
 from tclab.lab._notebook import has_front_end
-from tclab.lab.charts import sweep_chart
 from tclab.lab.charts._style import empty_chart
+from tclab.lab.charts._sweep_charts import sweep_chart
 
 _NAMED = re.compile(r"!\[[^\]]+\]\((pictures/[^)]+\.png)\)")
 

@@ -7,6 +7,7 @@ import pytest
 from test_compare import rows, step
 
 from tclab import InputError, lab, masking
+from tclab.lab.reports._conclusion import conclusion
 from tclab.timing import SAME, UNDECIDED, Pair
 from tclab.timing._environment import fingerprint
 
@@ -17,7 +18,7 @@ def test_the_conclusion_says_what_the_rows_carry_and_that_they_were_not_raced():
         step("node_mask", 0.1, seed=2, batch_size=28, networks=9, batch_bytes=1_016),
         step("dense", 0.3, seed=3, batch_size=28, networks=9, batch_bytes=1_016),
     )
-    (said,) = lab.reports.conclusion(made)
+    (said,) = conclusion(made)
     found = re.fullmatch(
         r"On cpu · 2 cores · Made Up, at batch 28 with 9 networks, hetero_cell: node_mask is (.+) × \[(.+), (.+)\] "
         r"faster than edge_mask \(run one after the other, not raced\); 1.15 GB fewer bytes per batch\.",
@@ -32,38 +33,36 @@ def test_the_conclusion_says_what_the_rows_carry_and_that_they_were_not_raced():
 
 def test_on_this_machine_is_said_of_this_machine_alone():
     here = fingerprint("hardware")
-    (said,) = lab.reports.conclusion(rows(step("edge_mask", 0.2, **here), step("node_mask", 0.1, **here)))
+    (said,) = conclusion(rows(step("edge_mask", 0.2, **here), step("node_mask", 0.1, **here)))
     assert said.startswith("On this machine, at batch 4 with 2 networks, hetero_cell: node_mask is")
 
 
 def test_a_race_decides_where_there_is_one():
     made = rows(step("edge_mask", 0.2, batch_bytes=1000), step("node_mask", 0.1, batch_bytes=1000))
     raced = Pair("edge_mask", "node_mask", "SLOWER", "", ratio=8.7, interval=(8.1, 9.2), margin=0.01)
-    (said,) = lab.reports.conclusion(made, [raced])
+    (said,) = conclusion(made, [raced])
     assert said.endswith("node_mask is 8.7 × [8.1, 9.2] faster than edge_mask.")
     same = Pair("node_mask", "edge_mask", SAME, "", ratio=1.001, interval=(0.995, 1.005), margin=0.012)
-    assert "node_mask is as fast as edge_mask, within ±1.2%." in lab.reports.conclusion(made, [same])[0]
+    assert "node_mask is as fast as edge_mask, within ±1.2%." in conclusion(made, [same])[0]
     turned = Pair("node_mask", "edge_mask", "SLOWER", "", ratio=2.0, interval=(1.9, 2.1), margin=0.01)
-    assert "edge_mask is 2 × [1.9, 2.1] faster than node_mask" in lab.reports.conclusion(made, [turned])[0]
+    assert "edge_mask is 2 × [1.9, 2.1] faster than node_mask" in conclusion(made, [turned])[0]
     open_ = Pair("node_mask", "edge_mask", UNDECIDED, "too few rounds", ratio=0.9, interval=(0.7, 1.2))
-    said = lab.reports.conclusion(made, [open_])[0]
+    said = conclusion(made, [open_])[0]
     assert "whether node_mask is faster than edge_mask is undecided: 1.11 × [0.833, 1.43], and too few rounds." in said
     none = Pair("node_mask", "edge_mask", UNDECIDED, "no round ran")
-    assert "is undecided: no round ran" in lab.reports.conclusion(made, [none])[0]
+    assert "is undecided: no round ran" in conclusion(made, [none])[0]
 
 
 def test_few_steps_and_close_ones_are_never_called_faster():
-    few = lab.reports.conclusion(rows(step("edge_mask", 0.9, n=3), step("node_mask", 0.1, n=3)))[0]
+    few = conclusion(rows(step("edge_mask", 0.9, n=3), step("node_mask", 0.1, n=3)))[0]
     assert "is undecided" in few
     assert "3 steps were timed, at least 6" in few
-    close = lab.reports.conclusion(
-        rows(step("edge_mask", 0.104, seed=1), step("node_mask", 0.1, seed=2) | {"seed": 1})
-    )[0]
+    close = conclusion(rows(step("edge_mask", 0.104, seed=1), step("node_mask", 0.1, seed=2) | {"seed": 1}))[0]
     assert " faster than edge_mask is undecided" in close or "as fast as" in close
     assert not re.search(r"× \[[^]]*\] faster than", close)  # as a claim has it
-    assert lab.reports.conclusion(rows(step("edge_mask"))) == []
-    assert lab.reports.conclusion(rows(step("edge_mask"), step("khop_1", 0.01, exact=False))) == []
-    two = lab.reports.conclusion(rows(*(step(s, t, cpu=cpu) for cpu in ("One", "Two") for s, t in
+    assert conclusion(rows(step("edge_mask"))) == []
+    assert conclusion(rows(step("edge_mask"), step("khop_1", 0.01, exact=False))) == []
+    two = conclusion(rows(*(step(s, t, cpu=cpu) for cpu in ("One", "Two") for s, t in
                                 (("edge_mask", 0.2), ("node_mask", 0.1)))))  # fmt: skip
     assert len(two) == 2  # machines are never mixed
 

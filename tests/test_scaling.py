@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from stage_rows import point_rows
 from test_lab import row
 
-from tclab import InputError, case_study, lab
+from tclab import InputError, lab
+from tclab.case_study._hypotheses import ddp_hypothesis
 from tclab.sweeps.config import accumulated, by_ranks, strong_scaling, weak_scaling
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, cycles, rows_of_ranks
-from tclab.sweeps.predict import Link, cores_slowdown, predict_step
+from tclab.sweeps.predict import Link, predict_step
+from tclab.sweeps.predict._alpha_beta import cores_slowdown
 from tclab.sweeps.store._rows import columns_of, frame, table
 
 HOW = {"scale": 0.02, "networks": 2, "device": "cpu", "steps": 4}
@@ -119,7 +121,7 @@ def test_the_exchange_of_a_step_is_told_apart(rows):
 
 
 def test_the_hypothesis_names_the_straggler_and_keeps_waiting_apart(rows):
-    said = str(case_study.ddp_hypothesis(rows))
+    said = str(ddp_hypothesis(rows))
     assert said.startswith("DDP: does not hold here")
     assert "Exposed communication is 8.0%" in said
     assert "Waiting for the slowest rank is 16.0%" in said
@@ -127,7 +129,7 @@ def test_the_hypothesis_names_the_straggler_and_keeps_waiting_apart(rows):
     assert "The straggler is rank 1: it came last to 80% of all exchanges." in said
     assert "cpu · gloo · 2 ranks" in said
     alike = rows.assign(late_share=rows["late_share"].where(rows["late_share"].isna(), 0.5))
-    assert "No rank is the straggler" in str(case_study.ddp_hypothesis(alike))
+    assert "No rank is the straggler" in str(ddp_hypothesis(alike))
 
 
 def test_charts_of_scaling_are_pictures_that_say_what_ran(rows):

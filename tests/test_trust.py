@@ -38,7 +38,7 @@ def test_a_race_is_told_against_one_of_its_arms(decided):
     assert rows["gpu_filter"]["verdict"] in ("SAME", "UNDECIDED")
     assert rows["node_mask"]["low"] < rows["node_mask"]["ratio"] < rows["node_mask"]["high"]
     words = lab.reports.race_findings(decided, "edge_mask")
-    assert any(re.match(r"node_mask: FASTER, 0\.[45]\d* × the time of edge_mask \[", line) for line in words)
+    assert any(re.match(r"node_mask against edge_mask: FASTER, 0\.[45]\d* × the time \[", line) for line in words)
     assert "is claimed" in words[-1]
 
 
@@ -88,7 +88,7 @@ def test_the_card_has_everything_a_choice_rests_on(decided):
     card = lab.reports.race_card(pd.concat([rows, rows.assign(strategy="edge_mask")]), decided.pairs, "edge_mask")
     assert card.loc["node_mask", "verdict"] == "FASTER"
     assert card.loc["node_mask", "equivalence"] == "passed"
-    assert card.loc["edge_mask", "time over edge_mask"] == "1 ×"
+    assert card.loc["edge_mask", "time over edge_mask"] == "1 × the time"
     assert {"host syncs", "kernels", "bytes of a batch", "peak memory"} <= set(card.columns)
 
 

@@ -15,11 +15,15 @@ from test_scaling import step as of_ranks
 from test_trust import pair, trial
 
 import tclab
-from tclab import case_study, lab, sweeps, timing
+from tclab import case_study, lab, timing
+from tclab.case_study._artefacts import Figure
 from tclab.lab.charts._style import STAGE_COLOURS
 from tclab.lab.charts._trace_charts import CATEGORY_COLOURS
 from tclab.sweeps.analysis._machine_label import this_machine, where_measured
-from tclab.sweeps.predict import Ceilings, beside_measured, fit_costs
+from tclab.sweeps.predict import beside_measured, fit_costs
+from tclab.sweeps.predict._cost_model import CostModel
+from tclab.sweeps.predict._largest_batch import LargestBatch
+from tclab.sweeps.predict._roofline import Ceilings
 from tclab.timing import FASTER, UNDECIDED, Pair, environment
 from tclab.timing._spike_in import SpikeIn
 from tclab.trace import CATEGORIES
@@ -28,7 +32,6 @@ MADE_UP = "cpu · 2 cores · Made Up"  # the machine of rows that were made by h
 NOT_MEASURED = {
     "steps_per_epoch_chart": "arithmetic, nothing measured",
     "mask_picture": "a drawing",
-    "sweep_chart": "one of the others",
     **dict.fromkeys(("size_chart", "degree_chart", "overlap_chart", "reach_chart"), "of a graph"),
     **{
         name: "of a trace, whose machine a trace does not name"
@@ -74,7 +77,7 @@ def kernels():
 
 def wrong_figure():
     parts = pd.DataFrame({"side": ["wrong", "right"], "bar": "a model", "part": "a step", "seconds": [2.0, 1.0]})
-    return case_study.Figure("2", "", "", "", 2.0, 1.0, "", parts)
+    return Figure("2", "", "", "", 2.0, 1.0, "", parts)
 
 
 def published(root):
@@ -104,13 +107,11 @@ OF_THIS_MACHINE = {
     "held_out_chart": lambda **where: lab.charts.held_out_chart(
         *beside_measured(costs().predict(UNSEEN), made_up(UNSEEN)), **where),
     "largest_batches_chart": lambda **where: lab.charts.largest_batches_chart(
-        [sweeps.predict.LargestBatch(tclab.Point(device="cpu"), 12, 10, 10**9, {12: "ok"})], **where),
+        [LargestBatch(tclab.Point(device="cpu"), 12, 10, 10**9, {12: "ok"})], **where),
     "ledger_chart": lambda **where: lab.charts.ledger_chart(ledger(), **where),
     "race_chart": lambda **where: lab.charts.race_chart([pair("a", "b", "FASTER")], "b", **where),
     "roofline_chart": lambda **where: lab.charts.roofline_chart(kernels(), Ceilings(1e9, 1e11), **where),
     "spike_chart": lambda **where: lab.charts.spike_chart(SpikeIn([trial("forward", 0.001, 0.00101)]), **where),
-    "wrong_figure_parts": lambda **where: case_study.wrong_figure_parts(wrong_figure(), **where),
-    "wrong_figures_chart": lambda **where: case_study.wrong_figures_chart([wrong_figure()], **where),
     "winner_map": lambda **where: lab.charts.winner_map([pair("a", "b", "FASTER", "batch 1, 2 networks")], **where),
 }  # fmt: skip
 
@@ -138,7 +139,8 @@ def test_a_chart_of_what_was_measured_here_names_this_machine_or_what_it_is_told
 
 
 def test_no_public_chart_is_left_out():
-    assert set(lab.charts.__all__) == {*OF_ROWS, *OF_THIS_MACHINE, *NOT_MEASURED}
+    charts = {name for name in case_study.__all__ if name.endswith("_chart")}
+    assert {*lab.charts.__all__, *charts} == {*OF_ROWS, *OF_THIS_MACHINE, *NOT_MEASURED, "wrong_figures_chart"}
 
 
 def test_two_machines_of_a_comparison_are_both_named():
@@ -172,7 +174,7 @@ def test_advice_that_was_measured_and_is_undecided_is_hollow_and_says_so():
 @pytest.mark.parametrize("gamma", [[-3.0, -2.0, -1.0], [-1.0, 0.001, 0.2], [1.0, 1.1, 1.2]])
 def test_the_break_even_line_lies_within_its_band_whatever_its_sign(gamma):
     draws = pd.DataFrame({"alpha": [0.0] * 3, "beta": [1.0] * 3, "gamma": gamma, "delta": [0.004] * 3})
-    model = sweeps.predict.CostModel(draws.median().to_dict(), draws)
+    model = CostModel(draws.median().to_dict(), draws)
     chart = lab.charts.break_even_chart(model, [1, 8, 64], deleted_share=0.005)
     drawn = [line for data in chart.to_dict()["datasets"].values() for line in data if "low" in line]
     assert len(drawn) == 3
@@ -183,7 +185,7 @@ def test_the_break_even_line_lies_within_its_band_whatever_its_sign(gamma):
 
 def test_the_title_of_the_break_even_chart_says_what_is_undecided():
     draws = pd.DataFrame({"alpha": [0.0] * 3, "beta": [1.0] * 3, "gamma": [0.0, 0.1, 0.2], "delta": [0.004] * 3})
-    model = sweeps.predict.CostModel(draws.median().to_dict(), draws)
+    model = CostModel(draws.median().to_dict(), draws)
     said = titles(lab.charts.break_even_chart(model, [1, 10], deleted_share=0.005))
     assert "undecided at 10 features" in said[-1]
     assert len(titles(lab.charts.break_even_chart(model, [1, 10]))) == 2

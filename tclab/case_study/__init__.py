@@ -6,9 +6,6 @@ experiments as points (`experiment_083`). The notebooks are in `notebooks/case_s
 """
 
 from tclab.case_study._artefacts import (
-    Figure,
-    Run,
-    record_run,
     wrong_figure_parts,
     wrong_figures,
     wrong_figures_chart,
@@ -17,15 +14,11 @@ from tclab.case_study._artefacts import (
 )
 from tclab.case_study._case_findings import findings
 from tclab.case_study._experiments import experiment_083, experiment_084
-from tclab.case_study._hypotheses import Hypothesis, ddp_hypothesis, hypotheses
+from tclab.case_study._hypotheses import hypotheses
 from tclab.case_study._overhead_costs import overhead_costs, overhead_costs_chart, overhead_findings
 from tclab.case_study._published import published_figures, published_ratios_chart, published_ratios_table
 
 __all__ = [
-    "Figure",
-    "Hypothesis",
-    "Run",
-    "ddp_hypothesis",
     "experiment_083",
     "experiment_084",
     "findings",
@@ -36,7 +29,6 @@ __all__ = [
     "published_figures",
     "published_ratios_chart",
     "published_ratios_table",
-    "record_run",
     "wrong_figure_parts",
     "wrong_figures",
     "wrong_figures_chart",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,8 @@ UNDECIDED, NOT_MEASURED = "undecided", "not measured here"
 _NOTHING = 1e-5  # seconds; less is within what the clock itself costs
 _MOST = 0.5  # "dominates": more than half of a step
 _PUBLISHED_EPOCH = 400 / 10  # epochs a day of DANGO over those of the hetero model, in real training
+
+_Share = tuple[float, float, float]  # of a step: median, and 95 % interval over steps
 
 
 @dataclass(frozen=True)
@@ -73,14 +76,14 @@ def _whole(group: pd.DataFrame) -> tuple[str, np.ndarray[Any, np.dtype[np.float6
     return str(row["where"]), np.asarray(row["samples_seconds"], dtype=np.float64)
 
 
-def _share(part: Any, whole: Any) -> tuple[float, float, float]:
+def _share(part: Any, whole: Any) -> _Share:
     """Return the median share of a step and its 95 % interval over steps."""
     shares = part / whole
     ((low, high),) = intervals([shares], [0.95])
     return float(np.median(shares)), low, high
 
 
-def _judged(share: tuple[float, float, float], steps: int) -> str:
+def _judged(share: _Share, steps: int) -> str:
     if steps < FEWEST:
         return UNDECIDED
     return HOLDS if share[1] > _MOST else FAILS if share[2] < _MOST else UNDECIDED
@@ -106,7 +109,7 @@ def _judged_by(points: dict[str, pd.DataFrame]) -> str:
     return f"{words}{', far fewer than the real 2.4 million, of which this says nothing' if small else ''}."
 
 
-def _percent(share: tuple[float, float, float]) -> str:
+def _percent(share: _Share) -> str:
     if share[2] < 0.001:
         return "less than 0.1%"
     return f"{share[0]:.1%} [{max(0.0, share[1]):.1%}, {share[2]:.1%}]"
@@ -116,26 +119,42 @@ def _percent(share: tuple[float, float, float]) -> str:
 
 
 def _data_pipeline(rows: pd.DataFrame) -> Hypothesis:
-    name, claim = "Data pipeline", "collation and transfer take most of a step"
+    def evidence(strategy: str, group: pd.DataFrame) -> tuple[_Share, list[str]] | None:
+        where, whole = _whole(group)
+        wait, transfer = (_samples(group, where, stage) for stage in ("data_wait", "transfer"))
+        if wait is None or transfer is None or not len(wait) == len(transfer) == len(whole):
+            return None
+        share = _share(wait + transfer, whole)
+        sentences = [
+            f"{strategy}: waiting for the loader and the transfer are {_percent(share)} of a step of "
+            f"{seconds_text(float(np.median(whole)))} ({len(whole)} steps, {where_measured(group)}).",
+            _headroom(strategy, group, share[0], whole) if _making(group) else "",
+            _against_fixed(rows, strategy, group),
+            _collation(strategy, group),
+        ]
+        return share, sentences
+
+    return _judged_by_share(rows, "Data pipeline", "collation and transfer take most of a step", evidence, _bytes_of)
+
+
+def _judged_by_share(
+    rows: pd.DataFrame,
+    name: str,
+    claim: str,
+    evidence_of: Callable[[str, pd.DataFrame], tuple[_Share, list[str]] | None],
+    last: Callable[[dict[str, pd.DataFrame]], str] = lambda points: "",
+) -> Hypothesis:
+    """Return a hypothesis on the share of a step, with the verdict of the first strategy that has evidence."""
     points = _points_of(rows, "step")
     if not points:
         return Hypothesis(name, claim, NOT_MEASURED, ("Mode step was not measured.",))
     verdict, evidence = "", [_judged_by(points)]
     for strategy, group in points.items():
-        where, whole = _whole(group)
-        wait, transfer = (_samples(group, where, stage) for stage in ("data_wait", "transfer"))
-        if wait is None or transfer is None or not len(wait) == len(transfer) == len(whole):
-            continue
-        share = _share(wait + transfer, whole)
-        verdict = verdict or _judged(share, len(whole))
-        evidence.append(
-            f"{strategy}: waiting for the loader and the transfer are {_percent(share)} of a step of "
-            f"{seconds_text(float(np.median(whole)))} ({len(whole)} steps, {where_measured(group)})."
-        )
-        evidence += [_headroom(strategy, group, share[0], whole)] if _making(group) else []
-        evidence += [words for words in (_against_fixed(rows, strategy, group), _collation(strategy, group)) if words]
-    evidence.append(_bytes_of(points))
-    return Hypothesis(name, claim, verdict or UNDECIDED, tuple(filter(None, evidence)))
+        if (judged := evidence_of(strategy, group)) is not None:
+            share, sentences = judged
+            verdict = verdict or _judged(share, len(_whole(group)[1]))
+            evidence += sentences
+    return Hypothesis(name, claim, verdict or UNDECIDED, tuple(filter(None, [*evidence, last(points)])))
 
 
 def _making(group: pd.DataFrame) -> dict[str, float]:
@@ -194,30 +213,25 @@ def _bytes_of(points: dict[str, pd.DataFrame]) -> str:
 
 
 def _mask_generation(rows: pd.DataFrame) -> Hypothesis:
-    name, claim = "Mask generation", "making the masks takes most of a step"
-    points = _points_of(rows, "step")
-    if not points:
-        return Hypothesis(name, claim, NOT_MEASURED, ("Mode step was not measured.",))
-    verdict, evidence = "", [_judged_by(points)]
-    for strategy, group in points.items():
+    def evidence(strategy: str, group: pd.DataFrame) -> tuple[_Share, list[str]] | None:
         where, whole = _whole(group)
         mask = _samples(group, where, "mask")
         if mask is None or len(mask) != len(whole):
-            continue
+            return None
         made = _making(group)
         hidden = float(min(made.get("mask", 0.0), np.median(_waits(group, where, whole))))
         most = _share(mask + hidden, whole)
-        verdict = verdict or _judged(most, len(whole))
-        evidence.append(
+        sentences = [
             f"{strategy}: masks are made for {seconds_text(made.get('mask', 0.0))} a batch where it is loaded and "
             f"for {seconds_text(float(np.median(mask)))} in the step's own stage; of a step they can be "
             f"{_percent(most)} at most, if every wait were for them."
-        )
-        if made.get("mask") and made.get("collate"):
+        ]
+        if made.get("mask", 0.0) > _NOTHING and made.get("collate"):
             less, more = sorted([(made["mask"], "making masks"), (made["collate"], "collating")])
-            if made["mask"] > _NOTHING:
-                evidence.append(f"{strategy}: {more[1]} takes {times_text(more[0] / less[0])} as long as {less[1]}.")
-    return Hypothesis(name, claim, verdict or UNDECIDED, tuple(evidence))
+            sentences.append(f"{strategy}: {more[1]} takes {times_text(more[0] / less[0])} as long as {less[1]}.")
+        return most, sentences
+
+    return _judged_by_share(rows, "Mask generation", "making the masks takes most of a step", evidence)
 
 
 def _waits(group: pd.DataFrame, where: str, whole: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -109,10 +109,19 @@ class Pair:
             of_b=self.of_a,
         )
 
-    def __str__(self) -> str:
-        ratio = "no ratio" if self.ratio is None else f"{self.ratio:.4g} × the time"
+    @property
+    def ratio_text(self) -> str:
+        """The ratio and its 95 % interval as text: "0.523 × the time [0.51, 0.54]"; "no ratio" without one."""
         ends = f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]" if self.interval else ""
-        return f"{self.a} against {self.b}: {self.verdict}, {ratio}{ends}; {self.why}"
+        return "no ratio" if self.ratio is None else f"{self.ratio:.4g} × the time{ends}"
+
+    @property
+    def outcome(self) -> str:
+        """Verdict, ratio and reason as text: "FASTER, 0.523 × the time [0.51, 0.54]; beyond ±1 %"."""
+        return f"{self.verdict}, {self.ratio_text}; {self.why}"
+
+    def __str__(self) -> str:
+        return f"{self.a} against {self.b}: {self.outcome}"
 
 
 def decide(low: float, high: float, margin: float) -> str:

@@ -2,12 +2,6 @@
 
 from tclab.lab.charts._advice_chart import advice_chart
 from tclab.lab.charts._bytes_charts import bytes_per_batch, time_against_bytes
-from tclab.lab.charts._case_study_charts import (
-    overhead_costs_chart,
-    published_ratios_chart,
-    wrong_figure_parts,
-    wrong_figures_chart,
-)
 from tclab.lab.charts._cost_charts import break_even_chart, held_out_chart, largest_batches_chart, roofline_chart
 from tclab.lab.charts._epoch_charts import epoch_chart
 from tclab.lab.charts._graph_charts import degree_chart, overlap_chart, reach_chart, size_chart
@@ -16,7 +10,6 @@ from tclab.lab.charts._race_charts import comparison_chart, race_chart, winner_m
 from tclab.lab.charts._scaling_charts import accumulation, exchange_shares, speed_up, steps_per_epoch_chart
 from tclab.lab.charts._spike_chart import spike_chart
 from tclab.lab.charts._stage_charts import ledger_chart, stage_quartiles, stages_by_mode, stages_by_strategy
-from tclab.lab.charts._sweep_charts import sweep_chart
 from tclab.lab.charts._throughput_charts import throughput_by_batch_size, throughput_by_networks, throughput_by_strategy
 from tclab.lab.charts._trace_charts import (
     trace_comparison,
@@ -40,9 +33,7 @@ __all__ = [
     "largest_batches_chart",
     "ledger_chart",
     "mask_picture",
-    "overhead_costs_chart",
     "overlap_chart",
-    "published_ratios_chart",
     "race_chart",
     "reach_chart",
     "roofline_chart",
@@ -53,7 +44,6 @@ __all__ = [
     "stages_by_mode",
     "stages_by_strategy",
     "steps_per_epoch_chart",
-    "sweep_chart",
     "throughput_by_batch_size",
     "throughput_by_networks",
     "throughput_by_strategy",
@@ -65,6 +55,4 @@ __all__ = [
     "trace_self_time",
     "trace_timeline",
     "winner_map",
-    "wrong_figure_parts",
-    "wrong_figures_chart",
 ]

@@ -8,10 +8,12 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.lab.charts._style import chart_title, log_ticks, strategy_colours
+from tclab.lab.charts._style import chart_title, fixed_colour, log_axis, strategy_colours
 from tclab.lab.reports._cost_tables import break_even_verdict
 from tclab.sweeps.analysis._machine_label import this_machine
-from tclab.sweeps.predict import Ceilings, CostModel, HitRate, LargestBatch
+from tclab.sweeps.predict._cost_model import CostModel, HitRate
+from tclab.sweeps.predict._largest_batch import LargestBatch
+from tclab.sweeps.predict._roofline import Ceilings
 
 _WIDTH, _HEIGHT = 520, 280
 
@@ -65,16 +67,16 @@ def held_out_chart(both: pd.DataFrame, rate: HitRate, *, where: str | None = Non
         parts.append(times.set_axis(["predicted", "measured"], axis=1).assign(way=way))
     points = pd.concat(parts)
     limits = [points[["predicted", "measured"]].min().min(), points[["predicted", "measured"]].max().max()]
-    scale = alt.Scale(type="log", domain=[limits[0] / 1.3, limits[1] * 1.3], nice=False)
-    axis = alt.Axis(values=log_ticks(limits), format="~g")
+    log = log_axis(limits, domain=[limits[0] / 1.3, limits[1] * 1.3])
+    colours = {"mask": "#d55e00", "filter": "#56b4e9"}
     dots = (
         alt.Chart(points)
         .mark_point(filled=True, size=60)
         .encode(
-            x=alt.X("measured:Q", scale=scale, axis=axis, title="measured seconds"),
-            y=alt.Y("predicted:Q", scale=scale, axis=axis, title="predicted seconds"),
-            color=alt.Color("way:N", scale=alt.Scale(domain=["mask", "filter"], range=["#d55e00", "#56b4e9"])),
-            shape=alt.Shape("way:N", scale=alt.Scale(domain=["mask", "filter"])),
+            x=alt.X("measured:Q", title="measured seconds", **log),
+            y=alt.Y("predicted:Q", title="predicted seconds", **log),
+            color=fixed_colour("way", colours, colours),
+            shape=alt.Shape("way:N", scale=alt.Scale(domain=list(colours))),
         )
     )
     ends = pd.DataFrame({"measured": limits, "predicted": limits})
@@ -83,40 +85,37 @@ def held_out_chart(both: pd.DataFrame, rate: HitRate, *, where: str | None = Non
     return (line + dots).properties(width=_WIDTH, height=_HEIGHT, title=title)
 
 
-def roofline_chart(found: pd.DataFrame, limits: Ceilings, *, where: str | None = None) -> Any:
+def roofline_chart(kernels: pd.DataFrame, limits: Ceilings, *, where: str | None = None) -> Any:
     """Return each kernel's operations a second over its operations a byte, under the two ceilings.
 
     **Arguments:**
 
-    - `found`: of `tclab.sweeps.predict.roofline`. `limits`: the machine's bandwidth and operations a second.
+    - `kernels`: of `tclab.sweeps.predict.roofline`. `limits`: the machine's bandwidth and operations a second.
     - `where`: the machine, for the title; this machine unless given.
     """
-    rows = found.assign(intensity=found["flop"] / found["bytes"], gflops=found["flops"] / 1e9)
+    rows = kernels.assign(intensity=kernels["flop"] / kernels["bytes"], gflops=kernels["flops"] / 1e9)
     ridge = limits.flops / limits.bytes_per_second
     ends = [rows["intensity"].min() / 2, ridge, max(rows["intensity"].max(), ridge) * 2]
     roof = pd.DataFrame(
         {"intensity": ends, "gflops": [min(x * limits.bytes_per_second, limits.flops) / 1e9 for x in ends]}
     )
-    log = alt.Scale(type="log", nice=False, padding=25)
-    axes = [alt.Axis(values=log_ticks([*roof[name], *rows[name]]), format="~g") for name in ("intensity", "gflops")]
+    logs = [log_axis([*roof[name], *rows[name]], padding=25) for name in ("intensity", "gflops")]
     line = (
         alt.Chart(roof)
         .mark_line(color="#000000")
         .encode(
-            x=alt.X("intensity:Q", scale=log, axis=axes[0], title="operations a byte (of the least traffic)"),
-            y=alt.Y("gflops:Q", scale=log, axis=axes[1], title="billion operations a second"),
+            x=alt.X("intensity:Q", title="operations a byte (of the least traffic)", **logs[0]),
+            y=alt.Y("gflops:Q", title="billion operations a second", **logs[1]),
         )
     )
-    colours = strategy_colours(rows["kernel"])
-    names = list(rows["kernel"])
     dots = (
         alt.Chart(rows)
         .mark_point(filled=True, size=120)
         .encode(
             x="intensity:Q",
             y="gflops:Q",
-            color=alt.Color("kernel:N", scale=alt.Scale(domain=names, range=[colours[name] for name in names])),
-            shape=alt.Shape("kernel:N", scale=alt.Scale(domain=names)),
+            color=fixed_colour("kernel", strategy_colours(rows["kernel"]), rows["kernel"]),
+            shape="kernel:N",
         )
     )
     words = dots.mark_text(align="left", dx=9).encode(text=alt.Text("share:Q", format=".0%"))
@@ -130,25 +129,25 @@ def roofline_chart(found: pd.DataFrame, limits: Ceilings, *, where: str | None =
     return (line + dots + words).properties(width=_WIDTH, height=_HEIGHT, title=title)
 
 
-def largest_batches_chart(found: Sequence[LargestBatch], *, where: str | None = None) -> Any:
+def largest_batches_chart(batches: Sequence[LargestBatch], *, where: str | None = None) -> Any:
     """Return the largest batch of each strategy that ran within a memory limit, and the expected one.
 
     **Arguments:**
 
-    - `found`: by `tclab.sweeps.largest_batch`, a strategy each.
+    - `batches`: by `tclab.sweeps.largest_batch`, a strategy each.
     - `where`: the machine, for the title; this machine, and their device, unless given.
     """
     rows = pd.DataFrame(
         [
             {"strategy": one.point.strategy, "samples": number, "what": what}
-            for one in found
+            for one in batches
             for what, number in (("ran", one.size), ("expected", one.expected))
         ]
     )
     title = chart_title(
         "The largest batch that fits",
-        where or this_machine(found[0].point.device),
-        f"{found[0].memory_bytes / 1e9:.3g} GB a process; found by bisection, each trial in a process",
+        where or this_machine(batches[0].point.device),
+        f"{batches[0].memory_bytes / 1e9:.3g} GB a process; found by bisection, each trial in a process",
     )
     return (
         alt.Chart(rows)
@@ -157,7 +156,7 @@ def largest_batches_chart(found: Sequence[LargestBatch], *, where: str | None = 
             y=alt.Y("strategy:N", sort="-x", title=None),
             x=alt.X("samples:Q", title="samples in a batch"),
             yOffset=alt.YOffset("what:N", sort=["ran", "expected"]),
-            color=alt.Color("what:N", scale=alt.Scale(domain=["ran", "expected"], range=["#009e73", "#999999"])),
+            color=fixed_colour("what", {"ran": "#009e73", "expected": "#999999"}, ["ran", "expected"]),
         )
         .properties(width=_WIDTH, height=alt.Step(16), title=title)
     )

@@ -8,16 +8,16 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.lab.charts._style import chart_title
+from tclab.lab.charts._style import chart_title, fixed_colour
 from tclab.lab.reports._epoch_tables import epoch_name
 from tclab.sweeps.analysis._machine_label import this_machine
 from tclab.sweeps.predict._epoch import BOTH, COMPUTE, LOADER, Epoch
 
 # Okabe and Ito's colours; points have shapes too
-BINDING_COLOURS = {LOADER: "#e69f00", COMPUTE: "#0072b2", BOTH: "#009e73"}
-SHAPES = {LOADER: "square", COMPUTE: "circle", BOTH: "diamond"}
+_COLOURS = {LOADER: "#e69f00", COMPUTE: "#0072b2", BOTH: "#009e73"}
+_SHAPES = {LOADER: "square", COMPUTE: "circle", BOTH: "diamond"}
 _WIDTH = 460
-WITHIN = 0.10  # error that a prediction may have
+_WITHIN = 0.10  # error that a prediction may have
 
 
 def epoch_chart(epochs: Sequence[Epoch], *, where: str | None = None) -> alt.LayerChart:
@@ -41,21 +41,15 @@ def epoch_chart(epochs: Sequence[Epoch], *, where: str | None = None) -> alt.Lay
             for epoch in epochs
         ]
     )
-    ends = [float(rows["low"].min()), float(rows["high"].max()), 1 - 2 * WITHIN, 1 + 2 * WITHIN]
+    ends = [float(rows["low"].min()), float(rows["high"].max()), 1 - 2 * _WITHIN, 1 + 2 * _WITHIN]
     scale = alt.Scale(domain=[min(ends) - 0.05, max(ends) + 0.05], nice=False, zero=False)
     x = alt.X("ratio:Q", title="predicted over measured seconds of the epoch", scale=scale)
     y = alt.Y("epoch:N", title=None, sort=list(dict.fromkeys(rows["epoch"])), axis=alt.Axis(labelLimit=380))
-    shown = [name for name in BINDING_COLOURS if name in set(rows["binds"])]
-    colour = alt.Color(
-        "binds:N",
-        title="bound by",
-        scale=alt.Scale(domain=shown, range=[BINDING_COLOURS[name] for name in shown]),
-        legend=alt.Legend(orient="bottom"),
-    )
-    shape = alt.Shape(
-        "binds:N", title="bound by", scale=alt.Scale(domain=shown, range=[SHAPES[name] for name in shown])
-    )
-    band = pd.DataFrame({"low": [1 - WITHIN], "high": [1 + WITHIN]})
+    shown = [name for name in _COLOURS if name in set(rows["binds"])]
+    colour = fixed_colour("binds", _COLOURS, shown, title="bound by", legend=alt.Legend(orient="bottom"))
+    shapes = alt.Scale(domain=shown, range=[_SHAPES[name] for name in shown])
+    shape = alt.Shape("binds:N", title="bound by", scale=shapes)
+    band = pd.DataFrame({"low": [1 - _WITHIN], "high": [1 + _WITHIN]})
     base = alt.Chart(rows)
     chart: Any = alt.layer(
         alt.Chart(band).mark_rect(color="#bbbbbb", opacity=0.4).encode(x=alt.X("low:Q", scale=scale), x2="high:Q"),
@@ -68,12 +62,12 @@ def epoch_chart(epochs: Sequence[Epoch], *, where: str | None = None) -> alt.Lay
     )
     devices = {epoch.point.device for epoch in epochs}
     where = where or this_machine(devices.pop() if len(devices) == 1 else None)
-    inside = int((abs(rows["ratio"] - 1) <= WITHIN).sum())
+    inside = int((abs(rows["ratio"] - 1) <= _WITHIN).sum())
     return chart.properties(
         width=_WIDTH,
         height=alt.Step(26),
         title=chart_title(
-            f"{inside} of {len(rows)} epochs took the predicted time, within {WITHIN:.0%}",
-            f"{where} · grey band: within {WITHIN:.0%}; bars: nine in ten simulations",
+            f"{inside} of {len(rows)} epochs took the predicted time, within {_WITHIN:.0%}",
+            f"{where} · grey band: within {_WITHIN:.0%}; bars: nine in ten simulations",
         ),
     )

@@ -11,7 +11,7 @@ import pandas as pd
 
 from tclab.graph import CellGraph
 from tclab.graph._graph_statistics import degree_ranks, overlap
-from tclab.lab.charts._style import chart_title
+from tclab.lab.charts._style import chart_title, fixed_colour
 from tclab.lab.reports._graph_tables import network_table
 
 # Okabe and Ito's colour-blind safe palette, in the order of the graphs that are compared.
@@ -39,7 +39,7 @@ def size_chart(graphs: Mapping[str, CellGraph]) -> Any:
         )
         .properties(width=_WIDTH // 2, height=16 * len(order))
         .facet(column=alt.Column("what:N", sort=["nodes", "edges"], title=None))
-        .properties(title=_title("How large each network is", "nodes with an edge in it, and edges; logarithmic"))
+        .properties(title=chart_title("How large each network is", "nodes with an edge in it, and edges; logarithmic"))
     )
 
 
@@ -64,7 +64,7 @@ def degree_chart(graphs: Mapping[str, CellGraph]) -> Any:
         .properties(width=_WIDTH // 2, height=_HEIGHT // 2)
         .facet(facet=alt.Facet("kind:N", title=None), columns=2)
     )
-    return lines.properties(title=_title("How uneven degrees are", "a line a network; logarithmic"))
+    return lines.properties(title=chart_title("How uneven degrees are", "a line a network; logarithmic"))
 
 
 def overlap_chart(graph: CellGraph) -> Any:
@@ -80,7 +80,7 @@ def overlap_chart(graph: CellGraph) -> Any:
         text=alt.Text("jaccard:Q", format=".2f"),
         color=alt.condition("datum.jaccard > 0.5", alt.value("white"), alt.value("black")),
     )
-    title = _title("How many pairs two networks share", f"{graph.source}; without direction")
+    title = chart_title("How many pairs two networks share", f"{graph.source}; without direction")
     return (cells + words).properties(width=28 * len(order), height=28 * len(order), title=title)
 
 
@@ -105,7 +105,7 @@ def reach_chart(rows: pd.DataFrame) -> Any:
     return (
         layers.properties(width=_WIDTH // 3, height=_HEIGHT // 2)
         .facet(column=alt.Column("share_of:N", title=None, sort=order))
-        .properties(title=_title("What a deletion affects", "median and quartiles over samples"))
+        .properties(title=chart_title("What a deletion affects", "median and quartiles over samples"))
     )
 
 
@@ -118,9 +118,5 @@ def _kind(network: str) -> str:
 
 def _colour(graphs: Any) -> Any:
     names = list(graphs)
-    scale = alt.Scale(domain=names, range=[_COLOURS[place % len(_COLOURS)] for place in range(len(names))])
-    return alt.Color("graph:N", scale=scale, title="graph")
-
-
-def _title(text: str, more: str) -> Any:
-    return chart_title(text, more)
+    colours = {name: _COLOURS[place % len(_COLOURS)] for place, name in enumerate(names)}
+    return fixed_colour("graph", colours, names, title="graph")

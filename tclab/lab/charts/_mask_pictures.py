@@ -10,7 +10,7 @@ import altair as alt
 import pandas as pd
 
 from tclab.graph import CellGraph
-from tclab.lab.charts._style import chart_title
+from tclab.lab.charts._style import chart_title, fixed_colour
 from tclab.lab.reports._mask_drawings import mask_drawing
 
 _SIZE = 150  # pixels a side of a drawing
@@ -26,13 +26,13 @@ _COLOURS = {
 
 def mask_picture(graph: CellGraph, deletions: Sequence[Sequence[int]], strategy: str) -> Any:
     """Return a row of drawings: the tensors in memory for each sample, or once for all samples; see `mask_drawing`."""
-    found = mask_drawing(graph, deletions, strategy)
-    charts = [_drawing(title, edges, states) for title, (edges, states) in found.drawings.items()]
+    drawing = mask_drawing(graph, deletions, strategy)
+    charts = [_drawing(title, edges, states) for title, (edges, states) in drawing.drawings.items()]
     facts = (
-        f"{found.entries} entries of edge lists and matrices in memory for {len(deletions)} samples; "
-        f"{found.bytes:,} bytes in the batch"
+        f"{drawing.entries} entries of edge lists and matrices in memory for {len(deletions)} samples; "
+        f"{drawing.bytes:,} bytes in the batch"
     )
-    title = chart_title(strategy, found.words, facts)
+    title = chart_title(strategy, drawing.words, facts)
     return alt.hconcat(*charts, title=title).resolve_scale(color="shared")
 
 
@@ -40,11 +40,8 @@ def _drawing(title: str, edges: list[tuple[int, int, str]], states: list[str]) -
     number = len(states)
     at = [(sin(2 * pi * node / number), cos(2 * pi * node / number)) for node in range(number)]
     axis: dict[str, Any] = {"scale": alt.Scale(domain=[-1.2, 1.2]), "axis": None}
-    colour = alt.Color(
-        "state:N",
-        scale=alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values())),
-        legend=alt.Legend(title=None, orient="bottom", columns=3, labelLimit=300),
-    )
+    legend = alt.Legend(title=None, orient="bottom", columns=3, labelLimit=300)
+    colour = fixed_colour("state", _COLOURS, _COLOURS, legend=legend)
     lines = pd.DataFrame(
         [{"x": at[a][0], "y": at[a][1], "x2": at[b][0], "y2": at[b][1], "state": s} for a, b, s in edges],
         columns=["x", "y", "x2", "y2", "state"],

@@ -8,15 +8,14 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.lab.charts._style import STRATEGY_COLOURS, chart_title, empty_chart, log_ticks, strategy_colours
+from tclab.lab.charts._style import chart_title, empty_chart, fixed_colour, log_axis, strategy_colours
 from tclab.lab.reports._race_tables import pairs_against, winner_table
-from tclab.sweeps.analysis import Comparison
+from tclab.sweeps.analysis._compare_runs import Comparison
 from tclab.sweeps.analysis._machine_label import this_machine
 from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED, Pair
 
 # Okabe and Ito's colours for decided verdicts, grey for the undecided one
 VERDICT_COLOURS = {FASTER: "#009e73", SAME: "#0072b2", SLOWER: "#d55e00", UNDECIDED: "#999999"}
-UNDECIDED_COLOUR = "#dddddd"
 
 
 def ratio_rows(pairs: Iterable[tuple[str | None, Pair]], *, by: str) -> pd.DataFrame:
@@ -48,13 +47,10 @@ def ratio_layers(rows: pd.DataFrame, *, by: str, title: str, of: str, margin: fl
     x = alt.X(
         "ratio:Q",
         title=f"{title} (logarithmic; left is faster)",
-        scale=alt.Scale(type="log", nice=False, padding=16),
-        axis=alt.Axis(format="~g", values=log_ticks([*ends, *rows["ratio"], *rows["low"], *rows["high"]])),
+        **log_axis([*ends, *rows["ratio"], *rows["low"], *rows["high"]], padding=16),
     )
-    shown = [verdict for verdict in VERDICT_COLOURS if verdict in set(rows["verdict"])]
-    colours = alt.Scale(domain=shown, range=[VERDICT_COLOURS[verdict] for verdict in shown])
     band = pd.DataFrame({"from": ends[:1], "to": ends[1:]})
-    base = alt.Chart(rows).encode(y=y, color=alt.Color("verdict:N", title=of, scale=colours))
+    base = alt.Chart(rows).encode(y=y, color=fixed_colour("verdict", VERDICT_COLOURS, rows["verdict"], title=of))
     return alt.layer(
         alt.Chart(band).mark_rect(color="#bbbbbb", opacity=0.4).encode(x="from:Q", x2="to:Q"),
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q"), x2="high:Q"),
@@ -63,39 +59,37 @@ def ratio_layers(rows: pd.DataFrame, *, by: str, title: str, of: str, margin: fl
     )
 
 
-def comparison_chart(found: Comparison) -> Any:
+def comparison_chart(comparison: Comparison) -> Any:
     """Return the second runs' time over the first's for each point, with 95 % intervals and the margin as a band.
 
     A point is hollow where it is undecided. Points that are in one side alone, or have no time on one side, are
     counted below the title.
     """
-    first, second = found.names
-    rows = ratio_rows(((pair.cell, pair) for pair in found.pairs), by="point")
+    first, second = comparison.names
+    rows = ratio_rows(((pair.cell, pair) for pair in comparison.pairs), by="point")
     if rows.empty:
         return empty_chart(f"No point of {first} and {second} has a time in both.")
-    margin = max(pair.margin for pair in found.pairs)
+    margin = max(pair.margin for pair in comparison.pairs)
     chart = ratio_layers(
-        rows, by="point", title=f"{found.stage}: time of {second} over {first}", of=second, margin=margin
+        rows, by="point", title=f"{comparison.stage}: time of {second} over {first}", of=second, margin=margin
     ).properties(
         width=420,
         height=alt.Step(24),
-        title=chart_title(f"{second} against {first}", *_subtitle(found, margin)),
+        title=chart_title(f"{second} against {first}", *_subtitle(comparison, margin)),
     )
     return chart
 
 
-def _subtitle(found: Comparison, margin: float) -> list[str]:
-    first, second = found.names
-    one = len(set(found.where)) == 1
-    lines = (
-        [found.where[0]] if one else [f"{name}: {where}" for name, where in zip(found.names, found.where, strict=True)]
-    )
-    lines += [f"{name}: {was} → {now}" for name, (was, now) in found.differs.items()]
+def _subtitle(comparison: Comparison, margin: float) -> list[str]:
+    first, second = comparison.names
+    places = [f"{name}: {where}" for name, where in zip(comparison.names, comparison.where, strict=True)]
+    lines = [comparison.where[0]] if len(set(comparison.where)) == 1 else places
+    lines += [f"{name}: {was} → {now}" for name, (was, now) in comparison.differs.items()]
     lines = [line if len(line) <= 100 else f"{line[:97]}…" for line in lines]
     lines.append(f"95 % intervals, the sides ran at different times; grey band: the margin of ±{margin:.0%}")
-    alone = [(first, len(found.only_first)), (second, len(found.only_second))]
+    alone = [(first, len(comparison.only_first)), (second, len(comparison.only_second))]
     lines += [f"{count} more in {name} alone" for name, count in alone if count]
-    timeless = sum(pair.ratio is None for pair in found.pairs)
+    timeless = sum(pair.ratio is None for pair in comparison.pairs)
     lines += [f"{timeless} in both without a time in one of them"] if timeless else []
     return lines
 
@@ -134,24 +128,15 @@ def winner_map(pairs: Iterable[Pair], *, where: str | None = None) -> alt.LayerC
     - `where`: the machine, for the title; this machine unless given.
     """
     table = winner_table(pairs)
-    colours = {
-        **strategy_colours([name for name in table["winner"] if name not in ("tie", "undecided")]),
-        "tie": "#f0e442",
-        "undecided": UNDECIDED_COLOUR,
-    }
-    shown = [name for name in [*STRATEGY_COLOURS, *colours] if name in set(table["winner"])]
-    shown = list(dict.fromkeys([*shown, "undecided"]))
+    named = [name for name in table["winner"] if name not in ("tie", "undecided")]
+    colours = {**strategy_colours(named), "tie": "#f0e442", "undecided": "#dddddd"}
     base = alt.Chart(table).encode(
         x=alt.X("batch_size:O", title="batch size", axis=alt.Axis(labelAngle=0)),
         y=alt.Y("networks:O", title="edge types", sort="descending"),
     )
     chart: Any = alt.layer(
         base.mark_rect(stroke="white", strokeWidth=2).encode(
-            color=alt.Color(
-                "winner:N",
-                title="fastest",
-                scale=alt.Scale(domain=shown, range=[colours[name] for name in shown]),
-            )
+            color=fixed_colour("winner", colours, [*table["winner"], "undecided"], title="fastest")
         ),
         base.mark_text(fontWeight="bold").encode(text="lead:N"),
     ).properties(

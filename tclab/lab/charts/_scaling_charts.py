@@ -11,6 +11,7 @@ from tclab.lab.charts._style import (
     STAGE_COLOURS,
     chart_title,
     empty_chart,
+    fixed_colour,
     plain_frame,
     rows_title,
     strategy_colour,
@@ -80,12 +81,10 @@ def exchange_shares(rows: pd.DataFrame) -> Any:
     parts = table.melt(["way", "step"], list(EXCHANGE), "stage", "seconds").dropna(subset=["seconds"])
     flat = plain_frame(parts, ["way", "stage", "seconds", "step"])
     flat["share"] = flat["seconds"] / flat["step"]
-    shown = [name for name in EXCHANGE if name in set(flat["stage"])]
-    colours = alt.Scale(domain=shown, range=[STAGE_COLOURS[name] for name in shown])
     bars = alt.Chart(flat).mark_bar().encode(
         y=alt.Y("way:N", sort=list(dict.fromkeys(table["way"])), title=None, axis=alt.Axis(labelLimit=320)),
         x=alt.X("share:Q", title="share of a step (mean over ranks)", axis=alt.Axis(format="%")),
-        color=alt.Color("stage:N", scale=colours, title="stage"),
+        color=fixed_colour("stage", STAGE_COLOURS, flat["stage"], title="stage"),
     )  # fmt: skip
     more = "rank_wait: for the slowest rank; communication: exposed"
     return bars.properties(

@@ -12,6 +12,7 @@ from tclab.lab.charts._style import (
     STAGE_COLOURS,
     chart_title,
     empty_chart,
+    fixed_colour,
     plain_frame,
     rows_title,
     stage_colours,
@@ -62,7 +63,6 @@ def stages_by_strategy(rows: pd.DataFrame) -> alt.LayerChart:
     flat["median_seconds"] = flat["median_seconds"].clip(lower=0)
     wholes = plain_frame(chosen[chosen["stage"] == "step"], ["way", "q1_seconds", "q3_seconds"])
     wholes = wholes[wholes["way"].isin(flat["way"])]
-    shown = [name for name in STAGE_COLOURS if name in set(flat["stage"])]
     order = flat.groupby("way")["median_seconds"].sum().sort_values().index.tolist()
     y = alt.Y("way:N", sort=order, title=None, axis=_WAYS)
     bars = (
@@ -71,7 +71,7 @@ def stages_by_strategy(rows: pd.DataFrame) -> alt.LayerChart:
         .encode(
             y=y,
             x=alt.X("median_seconds:Q", title="seconds a step (median of each stage)"),
-            color=alt.Color("stage:N", scale=alt.Scale(domain=shown, range=[STAGE_COLOURS[name] for name in shown])),
+            color=fixed_colour("stage", STAGE_COLOURS, flat["stage"]),
             order="order:Q",
         )
     )
@@ -154,11 +154,11 @@ def _timeline(
     wholes = drawn.groupby("way", as_index=False).agg(
         q1_value=("whole_q1_value", "first"), q3_value=("whole_q3_value", "first")
     )
-    colours = alt.Scale(domain=shown, range=[STAGE_COLOURS[name] for name in shown])
+    colour = fixed_colour("stage", STAGE_COLOURS, shown, title="stage")
     layers = [
         alt.Chart(drawn[["way", "stage", "value", "order"]])
         .mark_bar(size=17)
-        .encode(y=y, x=x, color=alt.Color("stage:N", scale=colours, title="stage"), order="order:Q"),
+        .encode(y=y, x=x, color=colour, order="order:Q"),
         alt.Chart(wholes)
         .mark_rule(strokeWidth=1.5, color="#000000")
         .encode(y=y, x=alt.X("q1_value:Q"), x2="q3_value:Q"),
@@ -212,15 +212,15 @@ def stage_quartiles(rows: pd.DataFrame, mode: str = "step") -> Any:
     low, high = 1e-3, float(frame["q3"].max()) * 1.5
     for where in timelines:
         # a clock in Python does not resolve less than a microsecond
-        seen = frame[(frame["where"] == where) & (frame["q1"] >= low)]
-        stages = [name for name in STAGE_COLOURS if name in set(seen["stage"])]
+        measured = frame[(frame["where"] == where) & (frame["q1"] >= low)]
+        stages = [name for name in STAGE_COLOURS if name in set(measured["stage"])]
         x = alt.X(
             "median:Q",
             title=f"{TIMELINES[where]} [ms]" if where == timelines[-1] else None,
             scale=alt.Scale(type="log", domain=[low, high], nice=False),
             axis=alt.Axis(values=[10.0**power for power in range(-3, 6)], format="~g", gridOpacity=0.4),
         )
-        base = alt.Chart(seen).encode(
+        base = alt.Chart(measured).encode(
             y=alt.Y(
                 "stage:N",
                 scale=alt.Scale(domain=stages, paddingInner=0.4, paddingOuter=0.2),
@@ -271,9 +271,7 @@ def ledger_chart(ledger: Ledger, *, where: str | None = None) -> Any:
         .encode(
             y=alt.Y("line:N", title=None, sort=None, axis=alt.Axis(labelLimit=260)),
             x=alt.X("seconds:Q", title="seconds a step (mean of each stage)"),
-            color=alt.Color(
-                "stage:N", scale=alt.Scale(domain=shown, range=[colours[name] for name in shown]), title="stage"
-            ),
+            color=fixed_colour("stage", colours, shown, title="stage"),
             order="order:Q",
         )
         .properties(

@@ -128,6 +128,27 @@ def _even(low: float, high: float) -> np.ndarray[tuple[int], np.dtype[np.float64
     return step * np.arange(np.floor(low / step), np.ceil(high / step) + 1)
 
 
+def log_axis(values: Iterable[float | None], **scale: Any) -> dict[str, Any]:
+    """Return `scale` and `axis` of an encoding with a logarithmic axis: its ticks are the `log_ticks` of some values.
+
+    **Arguments:**
+
+    - `scale`: further properties of the scale, `padding` or `domain`.
+    """
+    return {
+        "scale": alt.Scale(type="log", nice=False, **scale),
+        "axis": alt.Axis(values=log_ticks(values), format="~g", gridOpacity=0.5),
+    }
+
+
+def fixed_colour(field: str, colours: Mapping[str, str], present: Iterable[str], **options: Any) -> Any:
+    """Return the colour encoding of a field whose values have fixed colours; the legend has those that are present."""
+    names = set(present)
+    domain = [name for name in colours if name in names]
+    scale = alt.Scale(domain=domain, range=[colours[name] for name in domain])
+    return alt.Color(f"{field}:N", scale=scale, **options)
+
+
 def plain_frame(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     """Return some columns with the types that altair can write: text as objects, numbers as float64."""
     made = pd.DataFrame()
@@ -139,10 +160,7 @@ def plain_frame(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
 
 def strategy_colour(frame: pd.DataFrame) -> Any:
     """Return the colour encoding of the strategies in a frame's column `strategy`."""
-    names = list(dict.fromkeys(frame["strategy"]))
-    colours = strategy_colours(names)
-    domain = [name for name in colours if name in names]
-    return alt.Color("strategy:N", scale=alt.Scale(domain=domain, range=[colours[n] for n in domain]), title="strategy")
+    return fixed_colour("strategy", strategy_colours(frame["strategy"]), frame["strategy"], title="strategy")
 
 
 def strategy_shape(frame: pd.DataFrame) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.lab.charts._style import log_ticks, plain_frame, rows_title, strategy_colour, strategy_shape
+from tclab.lab.charts._style import log_axis, plain_frame, rows_title, strategy_colour, strategy_shape
 from tclab.lab.reports._comparable_rows import (
     against_the_fastest,
     by_arms,
@@ -57,8 +57,7 @@ def _lines(rows: pd.DataFrame, column: str, axis: str, title: str, more: str) ->
     y = alt.Y(
         "samples_per_second:Q",
         title="samples a second",
-        scale=alt.Scale(type="log", nice=False, padding=16),
-        axis=alt.Axis(values=log_ticks([*ok["low"], *ok["high"]]), format="~g", gridOpacity=0.5),
+        **log_axis([*ok["low"], *ok["high"]], padding=16),
     )
     dash = alt.StrokeDash(
         "line:N",

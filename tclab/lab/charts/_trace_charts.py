@@ -7,7 +7,7 @@ import warnings
 import altair as alt
 import pandas as pd
 
-from tclab.lab.charts._style import STAGE_COLOURS, empty_chart
+from tclab.lab.charts._style import STAGE_COLOURS, empty_chart, fixed_colour
 from tclab.trace import CATEGORIES, Comparison
 
 # A category that is a stage of the step has that stage's colour, as in every chart of a ledger.
@@ -24,7 +24,6 @@ CATEGORY_COLOURS = {
     "other": "#bbbbbb",
 }
 _WIDTH = 620
-_REST = "#dddddd"
 _DEVICE_COLOURS = {
     "compute": STAGE_COLOURS["forward"],
     "exposed communication": STAGE_COLOURS["communication"],
@@ -34,7 +33,7 @@ _DEVICE_COLOURS = {
 
 
 def _category_scale(shown: list[str]) -> alt.Scale:
-    return alt.Scale(domain=shown, range=[CATEGORY_COLOURS.get(name, _REST) for name in shown])
+    return alt.Scale(domain=shown, range=[CATEGORY_COLOURS.get(name, "#dddddd") for name in shown])
 
 
 def trace_self_time(table: pd.DataFrame, title: str = "Main thread, self time") -> alt.Chart | alt.LayerChart:
@@ -75,14 +74,14 @@ def trace_device_time(breakdown: pd.DataFrame) -> alt.Chart:
     long = parts.melt("rank", var_name="kind", value_name="us")
     long["ms"] = long["us"].clip(lower=0) / 1e3
     long["order"] = long["kind"].map({kind: place for place, kind in enumerate(_DEVICE_COLOURS)})
-    scale = alt.Scale(domain=list(_DEVICE_COLOURS), range=list(_DEVICE_COLOURS.values()))
+    legend = alt.Legend(orient="top")
     chart: alt.Chart = (
         alt.Chart(long)
         .mark_bar()
         .encode(
             x=alt.X("ms:Q", title="device time [ms]"),
             y=alt.Y("rank:N", title="rank"),
-            color=alt.Color("kind:N", scale=scale, title=None, legend=alt.Legend(orient="top")),
+            color=fixed_colour("kind", _DEVICE_COLOURS, _DEVICE_COLOURS, title=None, legend=legend),
             order="order:Q",
             tooltip=["rank", "kind", alt.Tooltip("ms:Q", format=".3f")],
         )
@@ -183,15 +182,14 @@ def trace_memory(memory: pd.DataFrame, most: int = 4000) -> alt.Chart:
         ms=lambda t: t["time_us"] / 1e3,
         place=lambda t: t["device"] + ", rank " + t["rank"].astype("string").fillna("not known"),
     )
-    seen = [kind for kind in kinds.values() if kind in set(long["kind"])]
-    scale = alt.Scale(domain=seen, range=["#0072B2", "#E69F00"][: len(seen)])
+    colours = {"allocated": "#0072b2", "reserved": "#e69f00"}
     chart: alt.Chart = (
         alt.Chart(long)
         .mark_line(interpolate="step-after")
         .encode(
             x=alt.X("ms:Q", title="time since the first event [ms]"),
             y=alt.Y("MB:Q", title="memory [MB]"),
-            color=alt.Color("kind:N", scale=scale, title=None),
+            color=fixed_colour("kind", colours, long["kind"], title=None),
             strokeDash=alt.StrokeDash("place:N", title=None),
         )
         .properties(width=_WIDTH - 60, height=200, title="Memory held by tensors")
@@ -207,18 +205,17 @@ def trace_comparison(comparison: Comparison) -> alt.Chart:
     long = table.melt("category", names, var_name="run", value_name="us")
     long["run"] = long["run"].str[0]
     long["ms"] = long["us"] / 1e3
-    seen = long.groupby("category")["us"].transform("sum") > 0
-    if not seen.any():
+    long = long[long.groupby("category")["us"].transform("sum") > 0]
+    if long.empty:
         return empty_chart("No host event in either trace.")
-    scale = alt.Scale(domain=["a", "b"], range=["#0072B2", "#E69F00"])
     chart: alt.Chart = (
-        alt.Chart(long[seen])
+        alt.Chart(long)
         .mark_bar()
         .encode(
             x=alt.X("ms:Q", title=f"self time {'per step' if per_step else 'in total'} [ms]"),
             y=alt.Y("category:N", sort=None, title=None, axis=alt.Axis(labelLimit=200)),
             yOffset="run:N",
-            color=alt.Color("run:N", scale=scale, title="run"),
+            color=fixed_colour("run", {"a": "#0072b2", "b": "#e69f00"}, ["a", "b"], title="run"),
             tooltip=["category", "run", alt.Tooltip("ms:Q", format=".3f")],
         )
         .properties(width=_WIDTH, height=alt.Step(14), title="Main threads of two runs")

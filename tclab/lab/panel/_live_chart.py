@@ -6,7 +6,7 @@ import altair as alt
 import ipywidgets as widgets
 import pandas as pd
 
-from tclab.lab.charts import sweep_chart
+from tclab.lab.charts._sweep_charts import sweep_chart
 
 
 class LiveChart:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tclab.lab._html_report import report
 from tclab.lab._notebook import has_front_end
-from tclab.lab.charts import sweep_chart
+from tclab.lab.charts._sweep_charts import sweep_chart
 from tclab.lab.panel._live_sweep import LiveSweep
 from tclab.lab.panel._panel_model import PanelModel
 from tclab.lab.panel._panel_state import PanelState

@@ -13,7 +13,8 @@ from tclab._format import bytes_text
 from tclab.lab.reports._findings import findings
 from tclab.masking import get as strategy_of
 from tclab.sweeps import Point, fits
-from tclab.sweeps.predict import Fits, expected_batch_bytes
+from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
+from tclab.sweeps.predict._fits import Fits
 from tclab.timing import conditions
 
 _SHOWN = 12  # points in the table

@@ -1,12 +1,10 @@
 """Tables and sentences made from rows, races, ledgers, graphs and predictions."""
 
-from tclab.lab.reports._bytes_fit import bytes_findings, bytes_fit
-from tclab.lab.reports._conclusion import conclusion
+from tclab.lab.reports._bytes_fit import bytes_findings
 from tclab.lab.reports._cost_tables import break_even_finding, costs_table
 from tclab.lab.reports._epoch_tables import epoch_table, model_ratios
-from tclab.lab.reports._findings import findings
 from tclab.lab.reports._graph_tables import network_table, reach_findings, reach_rows
-from tclab.lab.reports._mask_drawings import MaskDrawing, mask_drawing, sharing_table, small_graph
+from tclab.lab.reports._mask_drawings import sharing_table, small_graph
 from tclab.lab.reports._race_tables import (
     carry_over_table,
     ledger_table,
@@ -14,30 +12,21 @@ from tclab.lab.reports._race_tables import (
     race_card,
     race_findings,
     spike_table,
-    winner_table,
 )
 from tclab.lab.reports._scaling_tables import exchange_table, predicted_steps, rows_of_points, scaling_table
-from tclab.lab.reports._stage_parts import stage_parts
 from tclab.lab.reports._step_findings import step_findings
-from tclab.lab.reports._tables import equivalence, errors_and_times, machine, steps
+from tclab.lab.reports._tables import errors_and_times
 from tclab.sweeps.analysis._machine_label import this_machine
 
 __all__ = [
-    "MaskDrawing",
     "break_even_finding",
     "bytes_findings",
-    "bytes_fit",
     "carry_over_table",
-    "conclusion",
     "costs_table",
     "epoch_table",
-    "equivalence",
     "errors_and_times",
     "exchange_table",
-    "findings",
     "ledger_table",
-    "machine",
-    "mask_drawing",
     "model_ratios",
     "network_table",
     "pairs_of",
@@ -51,9 +40,6 @@ __all__ = [
     "sharing_table",
     "small_graph",
     "spike_table",
-    "stage_parts",
     "step_findings",
-    "steps",
     "this_machine",
-    "winner_table",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from tclab.sweeps.predict import CostModel
+from tclab.sweeps.predict._cost_model import CostModel
 
 _SYMBOLS = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ"}
 _MEANINGS = {

@@ -36,17 +36,9 @@ def pairs_against(pairs: Iterable[Pair], arm: str) -> list[Pair]:
 
 def race_findings(race: Race, against: str) -> list[str]:
     """Return the verdict on each arm of a race against one of them, a sentence each, and the race's margin."""
-    sentences = []
-    for pair in pairs_against(race.pairs, against):
-        if pair.ratio is None or pair.interval is None:
-            sentences.append(f"{pair.a}: {pair.verdict}, {pair.why}")
-            continue
-        low, high = pair.interval
-        ratio = f"{pair.ratio:.3g} × the time of {against} [{low:.3g}, {high:.3g}]"
-        sentences.append(f"{pair.a}: {pair.verdict}, {ratio}, {pair.kept} rounds")
     floor = "was not measured" if race.floor is None else f"is {race.floor:.1%}"
-    sentences.append(f"an arm's difference from itself {floor}, so no difference within ±{race.margin:.1%} is claimed")
-    return sentences
+    margin = f"an arm's difference from itself {floor}, so no difference within ±{race.margin:.1%} is claimed"
+    return [*map(str, pairs_against(race.pairs, against)), margin]
 
 
 def race_card(rows: pd.DataFrame, pairs: Iterable[Pair], against: str) -> pd.DataFrame:
@@ -60,14 +52,12 @@ def race_card(rows: pd.DataFrame, pairs: Iterable[Pair], against: str) -> pd.Dat
     steps = rows[rows["stage"] == "step"].drop_duplicates("strategy").set_index("strategy")
     lines = {}
     for pair in pairs_against(pairs, against):
-        ends = "" if pair.interval is None else f" [{pair.interval[0]:.3g}, {pair.interval[1]:.3g}]"
-        ratio = "not run" if pair.ratio is None else f"{pair.ratio:.3g} ×{ends}"
-        lines[pair.a] = {f"time over {against}": ratio, "verdict": pair.verdict}
+        lines[pair.a] = {f"time over {against}": pair.ratio_text, "verdict": pair.verdict}
     table = pd.DataFrame(
         {
             strategy: {
                 "equivalence": step["equivalence"],
-                **lines.get(strategy, {f"time over {against}": "1 ×", "verdict": ""}),
+                **lines.get(strategy, {f"time over {against}": "1 × the time", "verdict": ""}),
                 "host syncs": step["host_syncs"],
                 "kernels": step["kernels"],
                 "bytes of a batch": _bytes(step["batch_bytes"]),
@@ -114,8 +104,8 @@ def winner_table(pairs: Iterable[Pair]) -> pd.DataFrame:
         cells.setdefault(pair.cell or "", []).append(pair)
     rows = []
     for cell, cell_pairs in cells.items():
-        found = _CELL.fullmatch(cell)
-        if found is None:
+        sizes = _CELL.fullmatch(cell)
+        if sizes is None:
             raise ValueError(
                 f"cell is {cell!r}, expected a name such as 'batch 4, 3 networks', as sweeps.analysis.cells_of gives"
             )
@@ -124,8 +114,8 @@ def winner_table(pairs: Iterable[Pair]) -> pd.DataFrame:
         lead = max((pair.ratio for pair in pairs_against(cell_pairs, winner) if pair.ratio), default=None)
         rows.append(
             {
-                "batch_size": int(found[1]),
-                "networks": int(found[2]),
+                "batch_size": int(sizes[1]),
+                "networks": int(sizes[2]),
                 "winner": winner,
                 "lead": "" if lead is None else f"{lead:.1f} ×",
             }
@@ -133,7 +123,7 @@ def winner_table(pairs: Iterable[Pair]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["batch_size", "networks", "winner", "lead"])
 
 
-def spike_table(found: SpikeIn) -> pd.DataFrame:
+def spike_table(spikes: SpikeIn) -> pd.DataFrame:
     """Return slope, its interval, detection limit in milliseconds and the share of recovered delays, by stage."""
     return pd.DataFrame(
         [
@@ -148,7 +138,7 @@ def spike_table(found: SpikeIn) -> pd.DataFrame:
                 else response.detection_limit_seconds * 1e3,
                 "recovered": f"{response.share:.0%} of {response.trials}",
             }
-            for response in found.responses()
+            for response in spikes.responses()
         ]
     ).set_index("stage")
 
@@ -158,11 +148,11 @@ def carry_over_table(race: Race) -> pd.DataFrame:
     return pd.DataFrame(
         {
             arm: {
-                "time among the others over alone": found.ratio,
-                "95 % interval": None if found.interval is None else "[{:.3f}, {:.3f}]".format(*found.interval),
-                "times alone": found.controls,
+                "time among the others over alone": effect.ratio,
+                "95 % interval": None if effect.interval is None else "[{:.3f}, {:.3f}]".format(*effect.interval),
+                "times alone": effect.controls,
             }
-            for arm, found in race.carry_over.items()
+            for arm, effect in race.carry_over.items()
         }
     ).T.rename_axis("arm")
 

@@ -11,7 +11,7 @@ import pandas as pd
 from tclab.perturbation import steps_per_epoch
 from tclab.perturbation._dataset import TRAINING_SAMPLES
 from tclab.sweeps import Point
-from tclab.sweeps.predict import Link, cores_slowdown, predict_step
+from tclab.sweeps.predict._alpha_beta import Link, cores_slowdown, predict_step
 
 KEY = ["model", "strategy", "ranks", "batch_size", "accumulate"]
 _Row = dict[str, Any]

@@ -1,10 +1,8 @@
 """Rows compared with rows, points raced against points, changes advised."""
 
-from tclab.sweeps.analysis._compare_runs import Comparison
 from tclab.sweeps.analysis._race_points import cells_of, loop_of
 
 __all__ = [
-    "Comparison",
     "cells_of",
     "loop_of",
 ]

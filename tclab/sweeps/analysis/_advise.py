@@ -124,7 +124,7 @@ def _account(ok: pd.DataFrame, base: pd.DataFrame) -> StepAccount:
     every = np.concatenate(whole)
     made = own[own["where"].isin(["worker", "loading"]) & (own["stage"] == "batch")]["median_seconds"].dropna()
     return StepAccount(
-        f"from {len(every)} steps of {_words(first)}",
+        f"from {len(every)} steps of {_point_text(first)}",
         every,
         {name: seconds for name, seconds in together.items() if len(seconds) == len(every)},
         None if plain(first["workers"]) is None else int(first["workers"]),
@@ -134,7 +134,7 @@ def _account(ok: pd.DataFrame, base: pd.DataFrame) -> StepAccount:
     )
 
 
-def _words(row: pd.Series) -> str:
+def _point_text(row: pd.Series) -> str:
     return f"{row['model']} with {row['strategy']}, batch {row['batch_size']}, {row['networks']} networks"
 
 
@@ -162,7 +162,7 @@ def _alternatives(steps: pd.DataFrame, base: pd.DataFrame) -> tuple[list[Suggest
         if not own or not samples or (name == "strategy" and plain(row["equivalence"]) not in (None, "passed")):
             continue
         if name == "overheads" and not set((new or "").split(",")) - {""} < set((was or "").split(",")) - {""}:
-            continue  # a overhead more is no advice
+            continue  # one more overhead is no advice
         if any((side["steady"] == NOT_STEADY).any() for side in (base, rows)):
             moving.append(_change(name, was, new))
             continue
@@ -192,10 +192,10 @@ def _change(name: str, was: Any, new: Any) -> str:
 
 
 def _evidence(base: pd.Series, row: pd.Series, samples: list[Any], own: list[Any]) -> str:
-    said = f"The rows hold {sum(map(len, samples))} steps of the one and {sum(map(len, own))} of the other."
+    text = f"The rows hold {sum(map(len, samples))} steps of the one and {sum(map(len, own))} of the other."
     if pd.notna(base["batch_bytes"]) and pd.notna(row["batch_bytes"]) and base["batch_bytes"] != row["batch_bytes"]:
-        said += f" A batch is {row['batch_bytes']:,} bytes, and {base['batch_bytes']:,} now."
-    return said
+        text += f" A batch is {row['batch_bytes']:,} bytes, and {base['batch_bytes']:,} now."
+    return text
 
 
 # ---- changes that the stages of a step suggest

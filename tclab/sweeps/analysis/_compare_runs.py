@@ -31,20 +31,19 @@ _CONDITIONS = ("os", "gpu_driver", "threads", "allocator_settings")
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sets of runs, point by point; `print` it for the same in words.
+    """Two sets of runs, point by point; `print` shows the verdicts.
 
     **Arguments:**
 
     - `names`: of the first and the second runs.
     - `stage`: whose seconds are compared.
     - `pairs`: a comparison for each point that is in both, about the second: FASTER means that the second is.
-      `Pair.cell` is the point in words.
-    - `differs`: what is not the same on both sides, a field of the point or of the machine → its values, first
-      and second.
-    - `only_first`, `only_second`: points in one of them alone, in words.
-    - `cautions`: what makes this weaker than it looks, a sentence each.
-    - `table`: a line a point: both medians, the ratio with its interval, the verdict, bytes and waits.
-    - `where`: what each was measured on.
+      `Pair.cell` is the label of the point.
+    - `differs`: a field of the point or of the machine that differs → its values, first and second.
+    - `only_first`, `only_second`: labels of the points that one of them alone has.
+    - `cautions`: what weakens the comparison, a sentence each.
+    - `table`: a line a point: both medians, the ratio with its interval, the verdict, bytes and host syncs.
+    - `where`: the machine that measured each.
     """
 
     names: tuple[str, str]
@@ -58,7 +57,7 @@ class Comparison:
     where: tuple[str, str]
 
     def verdict(self, cell: str) -> str:
-        """Return the verdict on a point, by its words in `table`.
+        """Return the verdict on a point, by its label in `table`.
 
         **Raises:** `InputError` for a point that is not in both, with the nearest.
         """
@@ -71,18 +70,11 @@ class Comparison:
         first, second = self.names
         lines = [f"{second} against {first}, {self.stage}:"]
         lines += [f"  they differ in {name}: {was} → {now}" for name, (was, now) in self.differs.items()]
-        lines += [f"  {_pair_words(pair)}" for pair in self.pairs]
+        lines += [f"  {pair.cell}: {pair.outcome}" for pair in self.pairs]
         for name, only in ((first, self.only_first), (second, self.only_second)):
             if only:
                 lines.append(f"  only in {name}: {'; '.join(only)}")
         return "\n".join([*lines, *(f"  {caution}" for caution in self.cautions)])
-
-
-def _pair_words(pair: Pair) -> str:
-    if pair.ratio is None:
-        return f"{pair.cell}: {pair.verdict}; {pair.why}"
-    ends = f" [{pair.interval[0]:.3g}, {pair.interval[1]:.3g}]" if pair.interval else ""
-    return f"{pair.cell}: {pair.verdict}, {pair.ratio:.3g} × the time{ends}; {pair.why}"
 
 
 def compare(
@@ -96,11 +88,11 @@ def compare(
 ) -> Comparison:
     """Compare runs of two commits, machines or settings, with a verdict on each point that both have.
 
-    Points match that differ in nothing but what is compared. The verdicts are of the second: FASTER, SLOWER, SAME
-    or UNDECIDED. Runs at different times are weaker evidence than a race (`tclab.sweeps.race_points`), where both
-    take turns: a machine that changed in between looks like a change of the code. So they must differ by more than
-    `margin`, and runs of different machines get no verdict where anything else may differ too, the code above all.
-    Nor does a point whose runs on one side are of several machines, or of several versions of the code.
+    Two points match where they differ in nothing but what is compared. A verdict is about the second: FASTER, SLOWER,
+    SAME or UNDECIDED. Runs at different times are weaker evidence than a race (`tclab.sweeps.race_points`), where both
+    take turns: a machine that changed in between looks like a change of the code. Therefore the difference must exceed
+    `margin`, and runs of different machines get no verdict where the code, or anything else, may differ too. A point
+    whose runs on one side are of several machines, or of several versions of the code, gets none either.
 
     **Arguments:**
 
@@ -108,9 +100,9 @@ def compare(
     - `between`: the settings (fields of `Point`) that are compared, such as "strategy"; by default those that have
       one value throughout the first and another throughout the second.
     - `stage`: "step", or one stage of it.
-    - `names`: of the two; unless given those of the files or folders, of the folders that these are in where both
-      are called the same, or "first" and "second".
-    - `margin`: what two runs of the same may differ by, as a share: 5 %, a convention, unless known better.
+    - `names`: of the two; unless given, those of the files or folders (of their parent folders where both have one
+      name), or "first" and "second".
+    - `margin`: the difference between two runs of the same that is expected, as a share; 5 % is a convention.
 
     **Raises:** `InputError` for what holds no rows, an unknown setting, or a margin that is not above 0.
     """
@@ -207,7 +199,7 @@ def _between(between: str | Sequence[str] | None, steps: list[pd.DataFrame]) -> 
 
 
 def _by_point(rows: pd.DataFrame, same: list[str]) -> dict[tuple[Any, ...], pd.DataFrame]:
-    """Return what a point must share with its like on the other side → its rows, one for each time it was run."""
+    """Return the values of some fields → the rows that have them, one for each time the point was run."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for place, key in enumerate(zip(*(map(plain, rows[name]) for name in same), strict=True)):
         found.setdefault(key, []).append(place)
@@ -236,7 +228,7 @@ def _environments(sides: list[dict[Any, pd.DataFrame]], shared: list[Any]) -> di
 
 
 def _confounded(differs: Mapping[str, tuple[str, str]], compared: list[str], commits: list[str]) -> str:
-    """Return why no verdict is given on any point; empty where one may be."""
+    """Return why no point can have a verdict; empty where one can."""
     machine = [name for name in HARDWARE if name in differs]
     if not machine:
         return ""
@@ -249,7 +241,7 @@ def _confounded(differs: Mapping[str, tuple[str, str]], compared: list[str], com
 
 
 def _mixed(rows: pd.DataFrame, name: str) -> str:
-    """Return why one side of a point is no one thing; empty where it is."""
+    """Return why one side of a point cannot be compared, runs of several machines or versions; else empty."""
     ok = rows[rows["status"] == "ok"]
     differ = [column for column in OF_THE_PLACE if ok[column].nunique(dropna=False) > 1]
     return f"{name} has runs of several machines or versions ({', '.join(differ)}): give those of one" if differ else ""
@@ -260,7 +252,7 @@ def _commits(sides: list[dict[Any, pd.DataFrame]], shared: list[Any]) -> list[st
 
 
 def _labels(points: list[pd.DataFrame], same: list[str]) -> dict[tuple[Any, ...], str]:
-    """Return point → its words: model, strategy, batch and networks, and whatever else tells points apart."""
+    """Return point → its label: model, strategy, batch and networks, and whatever else distinguishes points."""
     keys = [tuple(plain(rows.iloc[0][name]) for name in same) for rows in points]
     vary = [name for place, name in enumerate(same) if len({key[place] for key in keys}) > 1]
     shown = [n for n in same if n in ("model", "strategy", "batch_size", "networks") or n in vary]
@@ -268,16 +260,16 @@ def _labels(points: list[pd.DataFrame], same: list[str]) -> dict[tuple[Any, ...]
         pairs = {(key[same.index("networks")], key[same.index("network_names")]) for key in keys}
         if len({count for count, _ in pairs}) == len(pairs):
             shown.remove("network_names")
-    return {key: ", ".join(_said(name, key[same.index(name)]) for name in shown) for key in keys}
+    return {key: ", ".join(_setting_text(name, key[same.index(name)]) for name in shown) for key in keys}
 
 
-def _said(name: str, value: Any) -> str:
+def _setting_text(name: str, value: Any) -> str:
     if name in ("model", "strategy"):
         return str(value)
-    # a point that asked for all its model reads, and died before it was told which
+    # None: a point of all networks that its model reads, which died before it knew how many
     networks = "all networks" if value is None else f"{value} networks"
-    words = {"batch_size": f"batch {value}", "networks": networks}
-    return words.get(name, f"{name} {'none' if value is None or value == '' else value}")
+    texts = {"batch_size": f"batch {value}", "networks": networks}
+    return texts.get(name, f"{name} {'none' if value is None or value == '' else value}")
 
 
 def _cautions(
@@ -290,16 +282,16 @@ def _cautions(
         differ = [n for n in SETTINGS if n not in _COUNTS and _apart(sides, n)]
         hint = f" They differ in {', '.join(differ)}: give between={differ!r} to compare that." if differ else ""
         return [f"No point is in both.{hint}"]
-    said = [
+    cautions = [
         f"These ran at different times, not in turns as a race does: differences within ±{margin:.0%} are not "
         "claimed, and a machine that changed in between would look like a change."
     ]
     if any(value.endswith("+") for value in _commits(sides, shared)):
-        said.append("A commit with + had changes that were not committed: which code ran is not known.")
+        cautions.append("A commit with + had changes that were not committed: which code ran is not known.")
     moved = [name for name in _CONDITIONS if name in differs]
     if moved:
-        said.append(f"Conditions differ too: {', '.join(moved)}.")
-    return said
+        cautions.append(f"Conditions differ too: {', '.join(moved)}.")
+    return cautions
 
 
 def _apart(sides: list[dict[Any, pd.DataFrame]], name: str) -> bool:

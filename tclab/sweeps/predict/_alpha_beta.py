@@ -1,4 +1,4 @@
-"""A step at more ranks than there are, on paper: from measured stages, gradient bytes, and a link."""
+"""A step at more ranks than there are, predicted from measured stages, gradient bytes and a link (α-β model)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DRAWS = 2000
 
 @dataclass(frozen=True)
 class Link:
-    """What a rank's link to its neighbour in the ring does.
+    """The link of a rank to the next one in the ring.
 
     **Arguments:**
 
@@ -42,7 +42,7 @@ class Link:
 
 @dataclass(frozen=True)
 class PredictedStep:
-    """A step that was computed and not run.
+    """A predicted step.
 
     **Arguments:**
 

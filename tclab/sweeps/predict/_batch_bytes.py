@@ -1,4 +1,4 @@
-"""What a batch will carry, said before anything of its size is made."""
+"""The bytes of a batch, estimated before anything of its size is made."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _MOST_BEND = 2.0  # bytes an edge at the smaller scale over those at the larger,
 def expected_batch_bytes(point: Point) -> int | None:
     """Return about how many bytes will travel with each batch of a point; `None` where only running it tells.
 
-    The strategy outlines two batches on small synthetic graphs; edges grow with the graph's edges, the rest with
-    its nodes. A user's own strategy is asked in the same way. A folder is read for its sizes.
+    Two meta batches on small synthetic graphs give the bytes an edge, a node and a sample; a user's own strategy makes
+    them too. A folder is read for its sizes.
     """
     own = tuple(own_code(point).items())
     rates = _rates(point.strategy, point.model, point.deletions_a_sample(), point.ship_edges, own)

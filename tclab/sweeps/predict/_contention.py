@@ -44,7 +44,7 @@ class _BusyLoader:
         begin = time.perf_counter()
         self._process.start()
         self.start_seconds = time.perf_counter() - begin
-        theirs.close()  # so that its end is seen here
+        theirs.close()  # so that its end is noticed
 
     def made(self) -> list[tuple[int, int]]:
         """Stop it and return when each batch was begun and ended."""

@@ -1,4 +1,4 @@
-"""An epoch predicted from stage times, written down, and then run."""
+"""An epoch, predicted from stage times, whose prediction is on disk before it runs."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def predict_epoch(
     if not costs.load_seconds or len(costs.load_seconds) != len(costs.step_seconds):
         raise InputError("costs hold no steps, or not one load for each: measure some first")
     load, step = np.asarray(costs.load_seconds), np.asarray(costs.step_seconds)
-    ahead = (prefetch_factor or 2) if workers else None
+    prefetch = (prefetch_factor or 2) if workers else None
     generator = np.random.default_rng(seed)
     few = min(steps, max(_EVENTS // _RUNS, 100 * (workers + 1)))
 
@@ -134,7 +134,7 @@ def predict_epoch(
             loads,
             trains,
             workers=workers,
-            prefetch_factor=ahead or 1,
+            prefetch_factor=prefetch or 1,
             loader_overheads=costs.loader_overheads,
             contention=costs.contention,
         )
@@ -152,7 +152,7 @@ def predict_epoch(
         pace = (seconds(mean_load, mean_step) - seconds(mean_load[:half], mean_step[:half])) / (few - half)
         found = found * (1 + (steps - few) * pace / seconds(mean_load, mean_step))
     low, middle, high = np.quantile(found, [0.05, 0.5, 0.95]).tolist()
-    return Prediction(middle, low, high, _binding(load, step, min(few, 200), seconds), steps, workers, ahead)
+    return Prediction(middle, low, high, _binding(load, step, min(few, 200), seconds), steps, workers, prefetch)
 
 
 def _binding(load: np.ndarray, step: np.ndarray, steps: int, seconds: Any) -> str:

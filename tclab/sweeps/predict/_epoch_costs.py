@@ -52,20 +52,15 @@ class Costs:
     @staticmethod
     def from_dict(fields: dict[str, Any]) -> Costs:
         """Return the costs of `to_dict`'s fields, as they come back from JSON."""
-        contention = fields.get("contention", fields.get("speeds"))  # an older record's names follow
-        overheads: dict[str, float] = fields.get("loader_overheads") or fields["machinery"]
+        contention = fields["contention"]
+        factors = None if contention is None else {name: tuple(values) for name, values in contention.items()}
         return Costs(
             fields["load_seconds"],
             fields["step_seconds"],
             fields["around_seconds"],
-            LoaderOverheads(**overheads),
-            None if contention is None else _contention_of(contention),
+            LoaderOverheads(**fields["loader_overheads"]),
+            None if factors is None else ContentionFactors(**factors),
         )
-
-
-def _contention_of(fields: dict[str, Any]) -> ContentionFactors:
-    named = {{"load_beside": "load_while_training"}.get(name, name): tuple(values) for name, values in fields.items()}
-    return ContentionFactors(**named)
 
 
 def costs_of(setup: Setup) -> Costs:
