@@ -129,7 +129,7 @@ def test_words_carry_the_rows_figures(rows):
     assert "1.15 GB with edge_mask and 200 B with node_mask" in said
     assert "With gpu_mask_loop at batch 4 the host would wait on a GPU 108 times a step." in said
     assert "hetero_cell (node_mask, 9 networks) takes 2 × [quartiles 1.64, 2.44] as long as one of dango" in said
-    assert "1 point (hetero_cell stored_mask): oom." in said
+    assert "1 point (hetero_cell stored_mask, batch 4): oom." in said
 
 
 def test_words_are_no_surer_than_the_rows():
@@ -142,7 +142,7 @@ def test_words_are_no_surer_than_the_rows():
     nothing = frame(table([row("node_mask", 0.01) | {"status": "failed: x"}]))
     assert lab.findings(nothing) == [
         "No point of this sweep was measured, so there is nothing to compare.",
-        "1 point (hetero_cell node_mask): failed: x.",
+        "1 point (hetero_cell node_mask, batch 4): failed: x.",
     ]
 
 

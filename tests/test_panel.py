@@ -20,8 +20,9 @@ from tclab.lab.panel._background_calls import BackgroundCalls
 from tclab.lab.panel._live_sweep import running_sweep
 from tclab.lab.panel._memory_ahead import MemoryAhead
 from tclab.lab.panel._panel_model import PanelModel
-from tclab.lab.panel._panel_text import failure_lines, memory_text, points_table, points_text
+from tclab.lab.panel._panel_text import memory_text, points_table, points_text
 from tclab.lab.panel._panel_view import PanelView
+from tclab.lab.reports._tables import without_time
 from tclab.masking._delta import Delta
 from tclab.sweeps import Results, read_rows
 from tclab.sweeps.execution import close_workers
@@ -619,7 +620,7 @@ def test_the_table_is_short_however_many_points_there_are():
     )  # fmt: skip
     assert len(points_table(rows)) < 10_000
     assert "and 488 more" in points_table(rows)
-    assert len(failure_lines(rows)) == 1
+    assert len(without_time(rows)) == 1
 
 
 def test_paths_are_beside_the_notebooks_folder(tmp_path, monkeypatch):

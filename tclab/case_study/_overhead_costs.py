@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tclab.lab.charts._style import empty_chart, log_axis, rows_title, strategy_colour
+from tclab.lab.reports._tables import without_time
 from tclab.timing._statistics import intervals
 from tclab.training import OVERHEADS
 
@@ -152,8 +153,4 @@ def overhead_findings(rows: pd.DataFrame) -> list[str]:
         if unsure:
             parts.append(f"undecided: {', '.join(unsure)}")
         sentences.append(f"{place}: {'; '.join(parts)}.")
-    missing = rows[(rows["stage"] == "step") & (rows["status"] != "ok")]
-    if len(missing):
-        points = "1 point of overheads has" if len(missing) == 1 else f"{len(missing)} points of overheads have"
-        sentences.append(f"{points} no time: {missing['status'].mode().iloc[0]}.")
-    return sentences or ["No overhead was measured together with a step without it."]
+    return [*sentences, *without_time(rows)] or ["No overhead was measured together with a step without it."]

@@ -60,17 +60,6 @@ def _table_row(row: Any) -> str:
     )
 
 
-def failure_lines(rows: pd.DataFrame) -> list[str]:
-    """Return a line for each model, strategy and status of points without figures, with their batch sizes."""
-    failed = _whole_steps(rows)
-    failed = failed[failed["status"] != "ok"]
-    lines = []
-    for (model, strategy, status), group in failed.groupby(["model", "strategy", "status"], sort=False):
-        batches = ", ".join(str(b) for b in sorted(set(group["batch_size"])))
-        lines.append(f"{model} · {strategy} · batch {batches}: {status}")
-    return lines
-
-
 def list_html(lines: Sequence[str], most: int = 20) -> str:
     """Return lines as an HTML list."""
     shown = "".join(f"<li>{escape(line)}</li>" for line in lines[:most])

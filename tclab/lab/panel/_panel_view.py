@@ -21,13 +21,13 @@ from tclab.lab.panel._panel_form import PanelForm
 from tclab.lab.panel._panel_model import PanelModel
 from tclab.lab.panel._panel_text import (
     ERROR_COLOUR,
-    failure_lines,
     findings_html,
     list_html,
     machine_text,
     points_table,
     points_text,
 )
+from tclab.lab.reports._tables import without_time
 from tclab.sweeps import Point
 from tclab.sweeps.config._gpus import listed
 from tclab.sweeps.execution import warm_up
@@ -274,8 +274,8 @@ class PanelView:
         if sweep is not None:
             self._show_progress(sweep)
         self.table.value = points_table(rows)
-        failures = failure_lines(rows)
-        self.failed.value = f"<b>Without figures</b>{list_html(failures)}" if failures else ""
+        failures = without_time(rows)
+        self.failed.value = f"<b>Without a time</b>{list_html(failures)}" if failures else ""
         self.chart.show(rows, self.choice.value)
         shown = self.model.saved if sweep is None else sweep
         if not over:

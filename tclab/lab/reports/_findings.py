@@ -7,6 +7,7 @@ import pandas as pd
 from tclab._format import bytes_text
 from tclab.lab.reports._comparable_rows import alike, fastest_and_reference, fullest
 from tclab.lab.reports._conclusion import conclusion, place_text
+from tclab.lab.reports._tables import without_time
 from tclab.sweeps.analysis._cpu_pressure import busy_text
 from tclab.sweeps.analysis._machine_label import ranks_text
 
@@ -25,9 +26,9 @@ def findings(rows: pd.DataFrame, *, concluded: bool = False) -> list[str]:
         return ["There are no rows yet: run this again when the sweep has ended."]
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     if ok.empty:
-        return ["No point of this sweep was measured, so there is nothing to compare.", *_without_time(rows)]
+        return ["No point of this sweep was measured, so there is nothing to compare.", *without_time(rows)]
     sentences = [_equivalence(rows), *([] if concluded else conclusion(rows)), busy_text(rows), *_strategies(ok)]
-    sentences += [*_models(ok), *_bytes(ok), *_syncs(ok), *_without_time(rows)]
+    sentences += [*_models(ok), *_bytes(ok), *_syncs(ok), *without_time(rows)]
     sentences = [sentence for sentence in sentences if sentence]
     label = ranks_text(ok)
     if not label:
@@ -132,13 +133,3 @@ def _syncs(ok: pd.DataFrame) -> list[str]:
     would = "waits" if worst["device"] == "cuda" else "would wait on a GPU"
     times = f"{worst['host_syncs']} times a step"
     return [f"With {worst['strategy']} at batch {worst['batch_size']} the host {would} {times}."]
-
-
-def _without_time(rows: pd.DataFrame) -> list[str]:
-    steps = rows[(rows["stage"] == "step") & (rows["status"] != "ok")]
-    sentences = []
-    for status, group in steps.groupby("status"):
-        names = sorted(set(group["model"] + " " + group["strategy"]))
-        named = f" ({', '.join(names)})" if len(names) <= 3 else ""
-        sentences.append(f"{len(group)} point{'s' if len(group) > 1 else ''}{named}: {status}.")
-    return sentences

@@ -5,13 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from tclab._format import seconds_text
-from tclab.lab.reports._stage_parts import (
-    accounted_text,
-    adds_up,
-    load_text,
-    one_point_each,
-    stage_parts,
-)
+from tclab.lab.reports._stage_parts import accounted_text, adds_up, load_text, one_point_each, stage_parts
+from tclab.lab.reports._tables import without_time
 from tclab.timing._ledger_rows import TOLERANCE
 from tclab.timing._warmup import NOT_STEADY
 
@@ -23,10 +18,9 @@ def step_findings(rows: pd.DataFrame) -> list[str]:
 
     - `rows`: of points in the modes of `tclab.training.MODES`, as `tclab.sweep` returns them.
     """
-    steps = rows[rows["stage"] == "step"]
     parts = stage_parts(rows)
     sentences = [*_largest(parts), *_workers(parts), _accounted(parts), _steady(rows)]
-    sentences += [load_text(one_point_each(rows)), _missing(steps)]
+    sentences += [load_text(one_point_each(rows)), *without_time(rows)]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -85,11 +79,3 @@ def _steady(rows: pd.DataFrame) -> str:
     parts = [f"{not_yet} of {len(steps)} points were still changing"] if not_yet else []
     parts += [f"{unknown} of {len(steps)} had too few steps to tell whether warm-up was over"] if unknown else []
     return f"{'; '.join(parts)}." if parts else ""
-
-
-def _missing(steps: pd.DataFrame) -> str:
-    lost = steps[steps["status"] != "ok"]
-    if lost.empty:
-        return ""
-    named = [f"{count} × {status}" for status, count in lost["status"].value_counts().items()]
-    return f"Without a time: {'; '.join(named)}."

@@ -1,4 +1,4 @@
-"""What to change, from a sweep's rows: other settings that were run, and where the time of these goes."""
+"""Suggestions from a sweep's rows: settings that were run and are faster, and changes that the stages suggest."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _WITH_WORKERS = tuple(n for n, declared in _FIELDS.items() if declared.needs and
 _NOT_THE_POINT = tuple(name for name, declared in _FIELDS.items() if declared.role != "setting")
 _EDGES = 0.5  # share of a batch's bytes from which its edges are the problem
 _ALPHA = 0.05  # of all the settings together: each alternative's interval may miss with a k-th of it
-_APART = "what two runs of the same differ by: intervals are of these steps alone; measure() races"
+_APART = "how much two runs of the same differ: the intervals are of these steps alone; measure() races"
 
 
 def advise(evidence: Ledger | Runs, *, now: str | None = None, **options: Any) -> Advice:
-    """Return the changes that are worth making, ranked by predicted time saved, and the questions left open.
+    """Return the changes that are worth making, ranked by predicted saving, and the questions that stay open.
 
     From a sweep's rows: each point that differs from the present one in one setting and is certainly faster, with the
     measured ratio; and changes that the stages of a step suggest. Rows of another machine or of other code than the

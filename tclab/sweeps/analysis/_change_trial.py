@@ -40,16 +40,16 @@ def _by_race(now: Point, changed: Point, *, budget_seconds: float, processes: in
 
 
 def _by_runs(now: Point, changed: Point, *, budget_seconds: float, **_: Any) -> Pair:
-    """Run both in turn in fresh processes; other options of a race have no meaning here."""
+    """Run both in turn in fresh processes; other options of a race are ignored."""
     begin, rounds = monotonic(), 0
-    found: dict[str, list[pd.DataFrame]] = {name: [] for name in NAMES}
+    steps: dict[str, list[pd.DataFrame]] = {name: [] for name in NAMES}
     while rounds < 2 or monotonic() - begin < budget_seconds * rounds / (rounds + 1):
         order = list(zip(NAMES, (now, changed), strict=True))
         for name, point in order if rounds % 2 == 0 else order[::-1]:
             rows = run(point, fresh=True)
-            found[name].append(rows[rows["stage"] == "step"])
+            steps[name].append(rows[rows["stage"] == "step"])
         rounds += 1
-    sides = [pd.concat(found[name]) for name in NAMES]
+    sides = [pd.concat(steps[name]) for name in NAMES]
     (pair,) = pairs_of_runs([("", sides[0], sides[1])], NAMES, margin=0.05)
     return per_sample(replace(pair, cell=None), now.batch_size / changed.batch_size)
 

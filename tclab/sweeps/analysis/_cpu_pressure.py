@@ -11,25 +11,25 @@ import pandas as pd
 from tclab.sweeps.store._rows import plain
 from tclab.timing._environment import cores_within
 
-# Of the ten seconds up to a point's end, the share in which something waited for a processor. On a quiet machine of
-# 2 cores one process with 2 threads and a worker came to 3 at most, and one that just started, or followed 4 ranks
-# on those cores, to less than 50 by its end; times that had collapsed had 60 and more.
+# The share of the ten seconds before a point's end in which something waited for a processor. On a quiet machine of
+# 2 cores it is 3 at most for a process with 2 threads and a worker, and below 50 for one that has just started or that
+# follows 4 ranks on those cores; points whose times collapse have 60 and more.
 BUSY_PERCENT = 50.0
 
 
 def pressures(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the pressure on the machine's processors during each measured point, by the index of its row.
 
-    Linux counts whatever waits, a point's own threads too. They cannot have made the pressure where they are no
-    more than the cores, nor where the load is more than all of them; else its cause is unknown. Pressure is
-    the whole machine's: where a job has cores of its own, that of others is in it.
+    Linux counts whatever waits, a point's own threads too. These cannot be the cause where they are at most as many as
+    the cores, or where the load exceeds their number; otherwise the cause is unknown. The pressure is that of the whole
+    machine, also where a job has cores of its own.
 
     **Arguments:**
 
     - `rows`: of a sweep.
 
-    **Returns:** `percent`, missing where the system does not report it; and `others`: whether others made more than
-    `BUSY_PERCENT` of it, missing where that is not known.
+    **Returns:** `percent`, missing where the system does not report it; and `others`: whether it exceeds `BUSY_PERCENT`
+    because of other processes, missing where that is not known.
     """
     steps = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     found = [_of_point({str(name): value for name, value in row.items()}) for row in steps.to_dict("records")]
@@ -38,14 +38,14 @@ def pressures(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def busy_text(rows: pd.DataFrame) -> str:
-    """Return a sentence on the points that ran while others wanted the processors; empty where none is known to."""
+    """Return a sentence on the points that ran while other processes wanted the processors; empty without any."""
     rows = rows.reset_index(drop=True)  # rows that were put together may share their indices
-    found = pressures(rows)
-    known = found.dropna(subset=["percent"])
+    measured = pressures(rows)
+    known = measured.dropna(subset=["percent"])
     busy = known[known["others"].fillna(False).astype(bool)]
     unclear = known[known["others"].isna()]
     of = f"of {len(known)} point{'' if len(known) == 1 else 's'}"
-    of += " whose system tells" * (len(known) < len(found))
+    of += " whose system tells" * (len(known) < len(measured))
     sentences = []
     if len(busy):
         one = rows.loc[busy.index, ["cpu", "gpu"]].drop_duplicates().shape[0] == 1
@@ -71,14 +71,14 @@ def _of_point(row: Mapping[str, Any]) -> tuple[float | None, bool | None]:
     percent, load = float(moments[-1]["cpu_pressure_percent"]), moments[-1].get("load")
     if percent <= BUSY_PERCENT:
         return percent, False
-    own, cores = _point_threads(row), cores_within(plain(row["cores"]), plain(row["cpu_limit_cores"]))
-    if own is None or cores is None:
+    threads, cores = _point_threads(row), cores_within(plain(row["cores"]), plain(row["cpu_limit_cores"]))
+    if threads is None or cores is None:
         return percent, None
-    return percent, True if own <= cores or (load is not None and load > own) else None
+    return percent, True if threads <= cores or (load is not None and load > threads) else None
 
 
 def _point_threads(row: Mapping[str, Any]) -> float | None:
-    """Return how many threads of a point on one machine may want a processor at once; `None` where not known."""
+    """Return how many threads of a point on one machine can want a processor at once; `None` where not known."""
     threads, ranks = plain(row["threads"]), plain(row["ranks"]) or 1
     if threads is None:
         return None

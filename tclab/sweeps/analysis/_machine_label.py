@@ -13,8 +13,8 @@ from tclab.timing import environment
 def where_measured(rows: pd.DataFrame) -> str:
     """Return what rows were measured on, for a title: "cpu · 2 cores · Intel Xeon".
 
-    Of several ranks how they exchange and how many they are, before all else: "cpu · gloo · 4 ranks · 2 cores · …".
-    Of a machine that others kept busy, that last: "cpu · 2 cores · Intel Xeon · busy".
+    Several ranks come first, with their backend and number: "cpu · gloo · 4 ranks · 2 cores · …". A machine that other
+    processes kept busy ends in that word: "cpu · 2 cores · Intel Xeon · busy".
     """
     ok = rows[rows["status"] == "ok"].reset_index(drop=True)
     if ok.empty:
@@ -46,7 +46,7 @@ def this_machine(device: str | None = None) -> str:
 
     **Arguments:**
 
-    - `device`: "cpu" or "cuda", whichever it was measured on; both are named unless it is known.
+    - `device`: "cpu" or "cuda", the one that was measured; both are named unless given.
     """
     here = environment()
     host = f"{here['cores']} cores · {here['cpu']}"
@@ -58,19 +58,19 @@ def this_machine(device: str | None = None) -> str:
 
 
 def ranks_text(rows: pd.DataFrame) -> str:
-    """Return what ranks exchanged through and how many they were: "cpu · gloo · 4 ranks"; empty for one alone."""
+    """Return device, backend and number of ranks: "cpu · gloo · 4 ranks"; empty for one alone."""
     many = rows[(rows["status"] == "ok") & (rows["ranks"] > 1)]
     each = {(f"{row['device']} · {row['backend']}", int(row["ranks"])) for _, row in many.iterrows()}
     return _ranks(list(each))
 
 
 def _ranks(each: list[tuple[str, int]]) -> str:
-    """Return devices with their ranks: "cpu · gloo · 2 and 4 ranks"; one rank by itself needs no words."""
-    found: dict[str, list[int]] = {}
+    """Return devices with their ranks: "cpu · gloo · 2 and 4 ranks"; one rank by itself is left out."""
+    numbers_of: dict[str, list[int]] = {}
     for through, ranks in sorted(each, key=lambda pair: pair[1]):
-        found.setdefault(through, []).append(ranks)
+        numbers_of.setdefault(through, []).append(ranks)
     parts = []
-    for through, numbers in found.items():
+    for through, numbers in numbers_of.items():
         many = "" if numbers == [1] else f" · {' and '.join(map(str, numbers))} ranks"
         parts.append(through + many)
     return " and ".join(parts)

@@ -20,7 +20,7 @@ from tclab.timing.races._race_result import Races
 from tclab.training._step import WITHOUT_MODEL
 
 _BATCHES = 4  # that the steps of an arm go through again and again; the same samples for every arm
-_open = ExitStack()  # what the arms of this process stand on
+_open = ExitStack()  # the setups of this process's arms
 
 
 def _endless(here: Setup) -> Iterator[Any]:
@@ -28,14 +28,14 @@ def _endless(here: Setup) -> Iterator[Any]:
 
 
 def race_arm(text: str) -> Callable[[], None]:
-    """Return a call that takes a point's next step; the factory that a race's processes make their arms with.
+    """Return a function that runs a point's next step: a race's processes make their arms with it.
 
-    The equivalence check goes first.
+    The equivalence check runs first.
 
     **Arguments:**
 
-    - `text`: JSON of the point's `to_dict()`, and of the `modules` that must be imported to know it, where its
-      strategy or model is a user's own.
+    - `text`: JSON with the `point` as a dict, and the `modules` to import first where its strategy or model is a
+      user's own.
 
     **Raises:** `InputError` for a strategy that does not give what `subgraph` gives.
     """
@@ -57,9 +57,9 @@ def _step(point: Point, opened: ExitStack) -> Callable[[], None]:
 
 
 def _arms(points: Mapping[str, Point], opened: ExitStack | None) -> dict[str, Any]:
-    """Return name → the factory of each point's arm, or, on what is opened, the arm itself.
+    """Return name → the factory of each point's arm or, with a stack for the setups, the arm itself.
 
-    **Raises:** `InputError` for a point that cannot be run, or points that no process could hold together.
+    **Raises:** `InputError` for a point that cannot be run, or points that cannot share a process.
     """
     resolved = {name: point.resolved() for name, point in points.items()}
     for name, point in resolved.items():
@@ -86,7 +86,7 @@ def _arms(points: Mapping[str, Point], opened: ExitStack | None) -> dict[str, An
 
 @contextmanager
 def _environment(points: Mapping[str, Point]) -> Iterator[dict[str, str]]:
-    """Yield the variables of the processes: the allocator's, and a place for their files, which outlives them."""
+    """Yield the environment variables of the processes: the allocator's, and a temporary folder for their files."""
     with tempfile.TemporaryDirectory(prefix="tclab-race-") as folder:
         yield {**ALLOCATORS[next(iter(points.values())).allocator], "TMPDIR": folder}
 
@@ -98,9 +98,9 @@ def race_points(
 
     **Arguments:**
 
-    - `points`: name → point; all on one device and with one allocator. Their `steps` and `warmup` mean nothing.
+    - `points`: name → point; all on one device and with one allocator. Their `steps` and `warmup` are ignored.
     - `budget_seconds`: for everything, the start of processes included.
-    - `processes`: how many fresh ones take turns; `None` for this very one, whose allocator is what it is.
+    - `processes`: how many fresh ones take turns; `None` for this process, with the allocator that it has.
     - `options`: see `tclab.timing.race` (`record`, `looks`, `stop`, …).
 
     **Raises:** `InputError` for a point that cannot be run, or with the last line of a process that died.
@@ -114,9 +114,9 @@ def race_points(
 
 
 def cells_of(points: Iterable[Point]) -> dict[str, dict[str, Point]]:
-    """Return points by batch size and number of networks, and in each cell by strategy: a `race_grid`.
+    """Return points by batch size and number of networks, and in each cell by strategy, as `race_grid` takes them.
 
-    What cannot be run, or has nothing to be raced against, is left out.
+    Points that cannot be run, and cells of one point, are left out.
     """
     cells: dict[tuple[int, int], dict[str, Point]] = {}
     for point in points:
@@ -132,7 +132,7 @@ def race_grid(
     processes: int | None = 1,
     **options: Any,
 ) -> Races:
-    """Race the points of many cells; the seconds go to the cells that are still undecided.
+    """Race the points of many cells; cells that are still undecided get the seconds.
 
     As `race_points`, for each cell; see `tclab.timing.race_cells`.
     """
@@ -149,7 +149,7 @@ def race_grid(
 
 @contextmanager
 def loop_of(point: Point, *, steps: int) -> Iterator[Callable[[Any], object]]:
-    """Set a point up and yield its loop: a call that takes a ledger and runs `steps` steps under it.
+    """Set a point up and yield its loop: a function that takes a ledger and runs `steps` steps under it.
 
     For `tclab.timing.spike_in` and `tclab.timing.receipt`, on the lab's own step. The equivalence check is not run.
     """
@@ -160,5 +160,5 @@ def loop_of(point: Point, *, steps: int) -> Iterator[Callable[[Any], object]]:
         def loop(ledger: Ledger | NullLedger) -> object:
             return here.run(batches, steps=steps, ledger=ledger)
 
-        loop(NullLedger())  # the cold start belongs to nobody
+        loop(NullLedger())  # the cold start is in no figure
         yield loop

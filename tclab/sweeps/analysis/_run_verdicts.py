@@ -1,4 +1,4 @@
-"""From the seconds of steps that were run at different times to a ratio, its interval and a verdict."""
+"""Ratio, interval and verdict of steps that ran at different times."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _median(runs: tuple[tuple[float, ...], ...], alpha: float) -> tuple[float, t
 
 
 def samples_of_runs(rows: pd.DataFrame) -> list[Reals]:
-    """Return for each row that has a time its steps' seconds; those with none at all are left out."""
+    """Return the seconds of the steps of each row that has any."""
     lists = [s for s in rows[rows["status"] == "ok"]["samples_seconds"] if s is not None and np.ndim(s)]
     found = [np.asarray(seconds, dtype=np.float64) for seconds in lists]
     return [seconds[seconds > 0] for seconds in found if (seconds > 0).any()]
@@ -65,12 +65,12 @@ def pairs_of_runs(
     *,
     margin: float,
 ) -> list[Pair]:
-    """Return the comparison of each point, about the second runs; false discoveries are held down over all.
+    """Return the comparison of each point, about the second runs; the false discovery rate holds over all.
 
     **Arguments:**
 
-    - `points`: for each its words, the first runs' rows and the second runs'.
-    - `names`: of the two, or of each point's two.
+    - `points`: for each its label, the rows of the first runs and those of the second.
+    - `names`: of first and second, one pair or a pair for each point.
     - `margin`: a share that a difference must exceed.
     """
     each = names if isinstance(names, list) else [names] * len(points)
@@ -91,12 +91,12 @@ def _pair(
     first, second = names
     pair = Pair(second, first, UNDECIDED, "", margin=margin, alpha=_ALPHA, cell=words)
     samples = [samples_of_runs(rows) for rows in sides]
-    for name, rows, own in zip(names, sides, samples, strict=True):
-        if not own:
+    for name, rows, seconds in zip(names, sides, samples, strict=True):
+        if not seconds:
             status = sorted({str(value) for value in rows["status"]})
             return replace(pair, why=f"no time in {name}: {', '.join(status)}"), None
     ratio, interval = ratio_of_runs(*samples)
-    kept = min(sum(map(len, own)) for own in samples)
+    kept = min(sum(map(len, seconds)) for seconds in samples)
     pair = replace(pair, ratio=ratio, interval=interval, deciding=interval, kept=kept)
     if interval is None:
         return replace(pair, why=f"{kept} steps were timed, at least {FEWEST} that are independent are needed"), None
