@@ -1,4 +1,4 @@
-"""Atomic writing of files."""
+"""Atomic writing of files, and the check of packed ones that would fill the memory."""
 
 from __future__ import annotations
 
@@ -38,3 +38,14 @@ def atomic_write(path: str | Path, content: str | bytes | Callable[[Path], objec
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def is_bomb(unpacked: int, packed: int) -> bool:
+    """Return whether packed bytes unpack to more than text does: tables and traces shrink to a fifth or a fiftieth.
+
+    **Arguments:**
+
+    - `unpacked`: how many bytes have come out so far; below 256 MiB it is none.
+    - `packed`: how many bytes have gone in.
+    """
+    return unpacked > 256 << 20 and unpacked > 150 * packed

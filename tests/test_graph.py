@@ -144,3 +144,35 @@ def test_induced_graph_keeps_the_edges_among_its_nodes():
     graph = CellGraph.from_edges({"likes": torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])}, num_nodes=4)
     part = graph.induced({"node": torch.tensor([1, 2, 3])})
     assert part.networks["likes"].edge_index.tolist() == [[0, 1], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"num_nodes": -1}, "its node nodes are -1, expected a whole number from 0"),
+        ({"num_nodes": 2.5}, "its node nodes are 2.5"),
+        ({"num_nodes": 2**62}, "expected a whole number from 0 to 2,147,483,647"),
+        ({"num_nodes": True}, "its node nodes are True"),
+        ({"num_nodes": None}, "its node nodes are None"),
+        ({"edges": {"roads": [[0, 1], [1, 2]]}}, "edge_index is a list, expected a tensor"),
+        ({"edges": [torch.zeros(2, 1, dtype=torch.int64)]}, "edges are a list, expected a tensor"),
+        ({"edges": None}, "edges are a NoneType"),
+    ],
+)
+def test_what_is_no_graph_is_refused(change, why):
+    given = {"edges": {"roads": torch.tensor([[0, 1], [1, 2]])}, "num_nodes": 3} | change
+    with pytest.raises(InputError, match=why):
+        CellGraph.from_edges(**given)
+
+
+@pytest.mark.parametrize("number", [-1, 2.5, 2**62])
+def test_a_node_type_without_a_relation_is_counted_too(number):
+    with pytest.raises(InputError, match="the graph's b nodes are"):
+        CellGraph({"a": 3, "b": number}, {}, "a")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_weight_that_is_no_number_is_refused(value):
+    weight = torch.tensor([1.0, value], dtype=torch.float64)
+    with pytest.raises(InputError, match=r"'roads': the weight of edge 1 is (nan|inf), expected a finite number"):
+        Network("roads", torch.tensor([[0, 1], [1, 2]]), "a", "a", 3, 3, weight=weight)

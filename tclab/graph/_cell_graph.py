@@ -15,7 +15,7 @@ from torch import Tensor
 from tclab import _folder_reader
 from tclab.errors import InputError, unknown
 from tclab.graph._graph_folder import HEADER_FILE, GraphFields, read_fields, write_fields
-from tclab.graph._network import Network
+from tclab.graph._network import Network, check_count
 from tclab.graph._synthetic_graph import synthetic_relations
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class CellGraph:
     def __post_init__(self) -> None:
         if self.deleted_type not in self.num_nodes:
             raise unknown("node type", self.deleted_type, self.num_nodes)
+        for kind, number in self.num_nodes.items():
+            check_count(number, f"the graph's {kind} nodes")
         for name, network in self.relations.items():
             if name != network.name:
                 raise InputError(f"relation {name!r} holds a network called {network.name!r}")
@@ -122,7 +124,12 @@ class CellGraph:
     def from_edges(
         edges: Mapping[str, Tensor], *, num_nodes: int, node_type: str = "node", source: str = "given"
     ) -> CellGraph:
-        """Return a graph of one node type from edge lists, each [2, E] int64."""
+        """Return a graph of one node type from edge lists, each [2, E] int64.
+
+        **Raises:** `InputError` for edges that are no such tensor, or a number of nodes that they do not fit.
+        """
+        if not isinstance(edges, Mapping):
+            raise InputError(f"edges are a {type(edges).__name__}, expected a tensor [2, E] by the name of its network")
         networks = {
             name: Network(name, edge_index, node_type, node_type, num_nodes, num_nodes)
             for name, edge_index in edges.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from tclab.graph._network import Network
 
 HEADER_FILE = "graph.json"
 _FORMAT = "tclab graph 1"
+_OWN_FILE = re.compile(r"(relation|names)_\d+\.parquet|\.writing-.*")
 
 
 class GraphFields(NamedTuple):
@@ -31,18 +33,19 @@ class GraphFields(NamedTuple):
 
 
 def write_fields(graph: GraphFields, path: str | Path) -> None:
-    """Write a graph's fields into a new or empty folder, from which `read_fields` returns equal ones.
+    """Write a graph's fields into a new or empty folder, or one in which a killed process began to.
 
-    Tables have the columns `source` and `target` (int64) and, where there are any, `weight` (float64) and
-    `edge_type` (int64), or `name` (text). `graph.json` holds each table's SHA-256 and is written last, so that a
-    folder with it is complete.
+    `read_fields` returns equal ones. Tables have the columns `source` and `target` (int64) and, where there are any,
+    `weight` (float64) and `edge_type` (int64), or `name` (text). `graph.json` holds each table's SHA-256 and is written
+    last, so that a folder with it is complete.
 
-    **Raises:** `InputError` where the folder holds anything, or cannot be written.
+    **Raises:** `InputError` where the folder holds anything else, or cannot be written.
     """
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
+        there = [file.name for file in folder.iterdir()]
+        if HEADER_FILE in there or not all(map(_OWN_FILE.fullmatch, there)):
             raise InputError(f"{path} is not empty; expected a new folder for the graph")
         relations = []
         for number, (name, network) in enumerate(graph.relations.items()):
@@ -75,8 +78,10 @@ def write_fields(graph: GraphFields, path: str | Path) -> None:
             "relations": relations,
         }
         atomic_write(folder / HEADER_FILE, json.dumps(header, indent=1))
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
 
 
 def read_fields(path: str | Path) -> GraphFields:
@@ -130,12 +135,14 @@ def _network(folder: Path, entry: dict[str, Any], num_nodes: dict[str, int]) -> 
 
 
 def _write(folder: Path, name: str, columns: dict[str, Any]) -> dict[str, Any]:
-    pa.parquet.write_table(pa.table(columns), folder / name)
+    atomic_write(folder / name, lambda file: pa.parquet.write_table(pa.table(columns), file))
     return {"file": name, "columns": list(columns), "sha256": _sha256(folder / name)}
 
 
 def _read(folder: Path, entry: dict[str, Any], columns: list[str]) -> pa.Table:
     file = folder / Path(entry["file"]).name  # a header that someone sent does not reach outside its folder
+    if file.exists() and not file.is_file():
+        raise InputError(f"{file}: is no file")
     try:
         if _sha256(file) != entry["sha256"]:
             raise InputError(f"{file}: is not what was written: its SHA-256 is another")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,6 +33,18 @@ def _rows(keys: Tensor, items: Tensor, num_nodes: int) -> Rows:
     ptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
     torch.cumsum(torch.bincount(keys, minlength=num_nodes), 0, out=ptr[1:])
     return Rows(ptr, items[order])
+
+
+MOST_NODES = 2**31 - 1  # sparse matrices have int32 indices
+
+
+def check_count(number: object, what: str) -> None:
+    """Check how many nodes there are said to be.
+
+    **Raises:** `InputError` for what is no whole number from 0 to `MOST_NODES`.
+    """
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or not 0 <= number <= MOST_NODES:
+        raise InputError(f"{what} are {number!r}, expected a whole number from 0 to {MOST_NODES:,}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +80,20 @@ class Network:
 
     def __post_init__(self) -> None:
         edges = self.edge_index
+        if not isinstance(edges, Tensor):
+            raise InputError(f"network {self.name!r}: edge_index is a {type(edges).__name__}, expected a tensor [2, E]")
+        for number, end in ((self.num_sources, self.source), (self.num_targets, self.target)):
+            check_count(number, f"network {self.name!r}: its {end} nodes")
         if edges.dim() != 2 or edges.size(0) != 2:
             raise InputError(f"network {self.name!r}: edge_index is {list(edges.shape)}, expected [2, E]")
         if edges.dtype != torch.int64:
             raise InputError(f"network {self.name!r}: edge_index is {edges.dtype}, expected torch.int64")
         if self.weight is not None and list(self.weight.shape) != [edges.size(1)]:
             raise InputError(f"network {self.name!r}: weight is {list(self.weight.shape)}, expected [{edges.size(1)}]")
+        if self.weight is not None and not bool(self.weight.isfinite().all()):
+            edge = int(self.weight.isfinite().logical_not().nonzero()[0])
+            found = f"the weight of edge {edge} is {float(self.weight[edge])}"
+            raise InputError(f"network {self.name!r}: {found}, expected a finite number")
         if self.edge_type is not None and (
             list(self.edge_type.shape) != [edges.size(1)] or self.edge_type.dtype != torch.int64
         ):

@@ -50,8 +50,9 @@ class Order:
     def grids(self, x: Tensor) -> list[Tensor]:
         """Return each group's rows of `x: [N * B, ...]`, [N, samples, ...]; nothing is copied."""
         number = x.size(0) // self.size
-        parts = x.split([number * width for _, width in self.groups])
-        return [part.view(number, -1, *x.shape[1:]) for part in parts]
+        widths = [width for _, width in self.groups]
+        parts = x.split([number * width for width in widths])
+        return [part.view(number, width, *x.shape[1:]) for part, width in zip(parts, widths, strict=True)]
 
 
 def groups(size: int, group: int) -> list[tuple[int, int]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,36 @@ def ranges(begin: Int64s, length: Int64s) -> Int64s:
     """Return the numbers `begin[i]` to `begin[i] + length[i] - 1` of every range, end to end, [Σ length] int64."""
     end = np.cumsum(length)
     return np.arange(end[-1] if len(end) else 0) + np.repeat(begin - end + length, length)
+
+
+_LISTS = "expected a list of the nodes it deletes: [[3, 17], []]"
+
+
+def _short(value: object) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _node_ids(number: int, sample: object) -> list[int]:
+    """Return a sample's node ids; nothing is rounded, and a mask is not taken for ids.
+
+    **Raises:** `InputError` for what is no list of whole numbers.
+    """
+    if isinstance(sample, (Tensor, np.ndarray)) and sample.ndim == 1:
+        if "bool" in str(sample.dtype):
+            raise InputError(f"sample {number} is a mask, {_LISTS}; `mask.nonzero()` has the nodes of a mask")
+        sample = sample.tolist()
+    if isinstance(sample, (str, bytes, Mapping, Tensor, np.ndarray)) or not isinstance(sample, Iterable):
+        raise InputError(f"sample {number} is {_short(sample)}, {_LISTS}")
+    ids = []
+    for node in sample:
+        try:
+            if isinstance(node, (bool, np.bool_)) or (isinstance(node, Tensor) and node.dtype == torch.bool):
+                raise TypeError
+            ids.append(operator.index(node))
+        except TypeError:
+            raise InputError(f"sample {number} deletes {_short(node)}, expected the number of a node") from None
+    return ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,20 +72,16 @@ class Deletions:
     def of(samples: Iterable[Sequence[int] | Tensor], *, num_nodes: int) -> Deletions:
         """Return the deletions of a list of samples, each a list of node ids.
 
-        **Raises:** `InputError` for a sample that is no list, a node outside 0 … `num_nodes` - 1, or one that a
-        sample names twice.
+        **Raises:** `InputError` for a sample that is no list, a node that is no whole number (a mask is none of node
+        ids) or outside 0 … `num_nodes` - 1, or one that a sample names twice.
         """
-        rows = []
-        for number, sample in enumerate(samples):
-            if isinstance(sample, int) or (isinstance(sample, Tensor) and sample.dim() == 0):
-                raise InputError(
-                    f"sample {number} is {sample!r}, expected a list of the nodes it deletes: [[3, 17], []]"
-                )
-            rows.append([int(node) for node in sample])
+        if isinstance(samples, (str, bytes, Mapping)) or not isinstance(samples, Iterable):
+            raise InputError(f"the samples are {_short(samples)}; for each {_LISTS}")
+        rows = [_node_ids(number, sample) for number, sample in enumerate(samples)]
         for number, row in enumerate(rows):
             for node in row:
                 if not 0 <= node < num_nodes:
-                    raise InputError(f"sample {number} deletes node {node}, expected 0 to {num_nodes - 1}")
+                    raise InputError(f"sample {number} deletes node {_short(node)}, expected 0 to {num_nodes - 1}")
             if len(set(row)) < len(row):
                 raise InputError(f"sample {number} deletes a node twice: {row}")
         lengths = [len(row) for row in rows]

@@ -110,6 +110,14 @@ def load_network(
     )
 
 
+_BLANKS = "".join(filter(str.isspace, map(chr, range(0x3001)))) + "\u200b\ufeff"
+
+
+def without_blanks(name: str) -> str:
+    """Return a name without blanks around it, those included that do not break or have no width."""
+    return name.strip(_BLANKS)
+
+
 class _NewNames:
     """Numbers for the names of a table without a gene list, in the order in which they appear."""
 
@@ -118,7 +126,8 @@ class _NewNames:
 
     def places(self, column: pa.DictionaryArray) -> np.ndarray:
         """Return the number of each name of a column, [rows] int64."""
-        distinct = [self._number.setdefault(name, len(self._number)) for name in column.dictionary.to_pylist()]
+        names = map(without_blanks, column.dictionary.to_pylist())
+        distinct = [self._number.setdefault(name, len(self._number)) for name in names]
         return np.asarray(np.array(distinct, dtype=np.int64)[column.indices.to_numpy()])
 
     def sorted(self) -> tuple[np.ndarray, Genes]:

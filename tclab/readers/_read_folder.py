@@ -97,10 +97,12 @@ def read_folder(path: str | Path, *, progress: Callable[[str], None] | None = No
 
     **Raises:** `ReadError` for a folder that does not exist or has no gene list or network, and for a bad file.
     """
+    if not str(path):
+        raise bad_file("''", "is no path, expected a folder")
     path = Path(path)
     if not path.is_dir():
         raise bad_file(path, "no such folder" if not path.exists() else "is a file, expected a folder")
-    if (path / HEADER_FILE).exists():
+    if (path / HEADER_FILE).is_file():
         return read_graph(path)
     return _Folder(path, progress or (lambda name: None)).graph()
 

@@ -170,7 +170,7 @@ def _reader_of(path: Path, limit_bytes: int) -> ScreenReader:
 
     **Raises:** `ReadError` for a file that has the columns of none.
     """
-    if not path.is_file() and path.parent.is_dir():
+    if not path.exists() and path.parent.is_dir():
         near = get_close_matches(path.name, [file.name for file in path.parent.iterdir()], n=1)
         raise bad_file(path, f"no such file{f'; did you mean {near[0]!r}?' if near else ''}")
     rows = first_cells(path, limit_bytes=limit_bytes)

@@ -20,11 +20,12 @@ import pandas as pd
 import pyarrow as pa
 import torch
 
+from tclab._io import is_bomb
 from tclab.errors import InputError, unknown
 from tclab.perturbation import Deletions, Perturbations
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup
 from tclab.readers._read_report import Report
-from tclab.readers._source import LIMIT_BYTES, Progress, ReadError, bad_file, quoted
+from tclab.readers._source import LIMIT_BYTES, Progress, ReadError, bad_file, check_regular, quoted
 from tclab.readers._table import NUMBER, TEXT, Table, no_column
 
 # hoΔ, whose loss has no effect, and the URA3 marker: they take a gene's place in a query that deletes one gene fewer.
@@ -51,6 +52,7 @@ _DELETION_KINDS = ("dma", "sn", "tm")  # tm is made of dma and sn, unless its al
 _LARGEST_SCORE = 1e6  # fitness is about 1; beyond this it is no score, and float32 could not hold all of it
 _NO_GENE = np.iinfo(np.int64).max  # sorts behind every gene
 _LONGEST_NAME = 200
+_MOST_COLUMNS = 256  # of a sheet; one cell far out makes every row as long as its column number
 _TITLE_ROWS = 5  # rows of a sheet in which the header is searched: the published sheets begin with a title
 
 
@@ -391,13 +393,17 @@ def _sheet(path: str | Path, limit_bytes: int, *, rows: int | None = None) -> li
         import openpyxl
     except ImportError:
         raise InputError(f"{path}: XLSX needs openpyxl: pip install 'tclab[data]'") from None
+    check_regular(path)
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
+            packed = sum(entry.compress_size for entry in archive.infolist())
         if unpacked > limit_bytes:
             raise bad_file(path, f"unpacks to more than {limit_bytes:,} bytes, the limit; pass a larger limit_bytes")
+        if is_bomb(unpacked, packed):
+            raise bad_file(path, f"unpacks to {unpacked // max(packed, 1):,} times its size")
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-        cells = list(book.worksheets[0].iter_rows(max_row=rows, values_only=True))
+        cells = list(book.worksheets[0].iter_rows(max_row=rows, max_col=_MOST_COLUMNS, values_only=True))
         book.close()
     except OSError as error:
         raise bad_file(path, f"cannot be read: {error.strerror or error}") from None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
+from tclab._io import is_bomb
 from tclab.errors import InputError
 
 LIMIT_BYTES = 2 << 30  # of unpacked text; STRING's largest table of one organism is a tenth of this
@@ -43,6 +46,21 @@ def quoted(value: object, most: int = 60) -> str:
     return repr(text if len(text) <= most else text[: most - 1] + "…")
 
 
+def check_regular(path: str | Path) -> None:
+    """Refuse what no file is read from: a FIFO would wait for ever for its writer.
+
+    **Raises:** `ReadError` for a path that is there and is neither a file nor a folder, and for one that none can have.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return  # opening it says why
+    except ValueError as error:
+        raise bad_file(repr(str(path)), f"is no path: {error}") from None
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise bad_file(path, "is neither a file nor a folder")
+
+
 class Source:
     """A file open for reading, unpacked where its first bytes are gzip's, whatever its name.
 
@@ -55,11 +73,12 @@ class Source:
     - `progress`: called as the file is read.
 
     **Raises:** `ReadError` where the file is missing or empty, and on reading where the gzip is damaged or
-    cut short, or unpacks to more than the limit.
+    cut short, or unpacks to more than the limit, or the text has a NUL byte.
     """
 
     def __init__(self, path: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: Progress | None = None) -> None:
         self.path = Path(path)
+        check_regular(path)
         try:
             self._file = open(self.path, "rb")  # noqa: SIM115 closed by close()
             self._size = self.path.stat().st_size
@@ -85,6 +104,9 @@ class Source:
             raise bad_file(self.path, f"cannot be read: {error.strerror or error}") from None
         except zlib.error as error:
             raise bad_file(self.path, f"the gzip is damaged: {error}") from None
+        if (hole := chunk.find(b"\0")) >= 0:
+            at = self._unpacked + hole + 1
+            raise bad_file(self.path, f"byte {at:,} is NUL: the file has a hole, or is no UTF-8 text")
         self._unpacked += len(chunk)
         if self._unpacked > self._limit:
             raise bad_file(
@@ -92,6 +114,8 @@ class Source:
                 f"unpacks to more than {self._limit:,} bytes, the limit; "
                 "if it is meant to be that large, pass a larger limit_bytes",
             )
+        if self._packed and is_bomb(self._unpacked, packed := self._file.tell()):
+            raise bad_file(self.path, f"unpacks to {self._unpacked // packed:,} times its size or more")
         if self._progress and (not chunk or self._unpacked - self._reported >= _REPORT_EVERY_BYTES):
             self._reported = self._unpacked
             self._progress(self._file.tell(), self._size)

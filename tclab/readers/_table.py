@@ -47,7 +47,7 @@ class Table:
     - `columns`: the names of all columns, in order, of a file without a header; None reads them from the first line
       that is not blank, without quotes or a leading `#`.
     - `skip_header`: whether the first line is skipped although `columns` are given.
-    - `comment`: prefix of lines before the header that are skipped.
+    - `comment`: prefix, or several, of lines before the header or the first row that are skipped.
     - `limit_bytes`: how much the file may unpack to.
     - `progress`: called as the file is read.
 
@@ -61,15 +61,16 @@ class Table:
         separator: str = "\t",
         columns: Sequence[str] | None = None,
         skip_header: bool = False,
-        comment: str | None = None,
+        comment: str | tuple[str, ...] = (),
         limit_bytes: int = LIMIT_BYTES,
         progress: Progress | None = None,
     ) -> None:
         self.path, self.separator = path, separator
         self._limit_bytes, self._progress = limit_bytes, progress
         self._skipped = 0
-        if columns is None or skip_header:
-            self._skipped, line = first_line(path, comment=comment, limit_bytes=limit_bytes)
+        if columns is None or skip_header or comment:
+            number, line = first_line(path, comment=comment, limit_bytes=limit_bytes)
+            self._skipped = number if columns is None or skip_header else number - 1
             if columns is None:
                 columns = [cell.strip().strip('"') for cell in line.lstrip("#").split(separator)]
         self.columns = list(columns)
@@ -166,13 +167,15 @@ class Table:
         return bad_file(self.path, str(error))
 
 
-def first_line(path: str | Path, *, comment: str | None = None, limit_bytes: int = LIMIT_BYTES) -> tuple[int, str]:
+def first_line(
+    path: str | Path, *, comment: str | tuple[str, ...] = (), limit_bytes: int = LIMIT_BYTES
+) -> tuple[int, str]:
     """Return (number, text) of the first line that is neither blank nor a comment.
 
     **Raises:** `ReadError` where there is none.
     """
     for number, line in text_lines(path, limit_bytes=limit_bytes):
-        if comment is None or not line.startswith(comment):
+        if not line.startswith(comment):
             return number, line
     raise bad_file(path, "holds nothing but blank lines and comments")
 

@@ -292,7 +292,7 @@ def _to_ticks(
     return Trace(
         path=path,
         rank=_rank(head, path),
-        settings=_settings(head, categories, memory),
+        settings=_settings(head, path, categories, memory),
         origin_us=origin,
         ticks_per_us=ticks,
         ts=ts,
@@ -336,29 +336,40 @@ def _lower(codes: Ints, categories: _Codes) -> Ints:
 
 
 def _rank(head: dict[str, Any], path: Path) -> int | None:
-    distributed = head.get("distributedInfo")
-    rank = distributed.get("rank") if isinstance(distributed, dict) else None
-    if isinstance(rank, int):
+    if (rank := _distributed(head, path, "rank")) is not None:
         return rank
     match = re.search(r"rank[-_]?(\d{1,9})(?!\d)", path.name, re.IGNORECASE)
     return int(match[1]) if match else None
+
+
+def _distributed(head: dict[str, Any], path: Path, name: str) -> int | None:
+    """Return a whole number of the file's `distributedInfo`, None where it has none.
+
+    **Raises:** `TraceError` for one that no run has.
+    """
+    distributed = head.get("distributedInfo")
+    value = distributed.get(name) if isinstance(distributed, dict) else None
+    if not isinstance(value, int):
+        return None
+    if not -(2**31) <= value < 2**31:
+        raise TraceError(f"{path}: its distributedInfo has {name} {str(value)[:30]}, expected one below 2^31")
+    return value
 
 
 def _device_label(device_type: Any, device_id: Any) -> str:
     return "cpu" if device_type == 0 else f"device {device_id}"
 
 
-def _settings(head: dict[str, Any], categories: _Codes, memory: Memory) -> dict[str, Any]:
+def _settings(head: dict[str, Any], path: Path, categories: _Codes, memory: Memory) -> dict[str, Any]:
     """Return the profiler's settings: from the file, or inferred from its events where the file lacks them."""
     distributed = head.get("distributedInfo")
-    world = distributed.get("world_size") if isinstance(distributed, dict) else None
     backend = distributed.get("backend") if isinstance(distributed, dict) else None
     properties = head.get("deviceProperties")
     devices = properties if isinstance(properties, list) else []
     present = {str(key or "").lower() for key in categories}
     return {
         "schema": head.get("schemaVersion"),
-        "world_size": world if isinstance(world, int) else None,
+        "world_size": _distributed(head, path, "world_size"),
         "backend": backend,
         "device_names": sorted({str(d.get("name")) for d in devices if isinstance(d, dict)}),
         "record_shapes": bool(head.get("record_shapes")),

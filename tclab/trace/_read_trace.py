@@ -15,6 +15,8 @@ from typing import IO, Any
 
 import msgspec
 
+from tclab._io import is_bomb
+
 
 class TraceError(ValueError):
     """A file or folder that cannot be read as a torch.profiler trace; the message gives the place and the reason."""
@@ -22,6 +24,7 @@ class TraceError(ValueError):
 
 SLICE_BYTES = 2 << 20  # a slice's events fit a processor's cache, approximately
 TAIL_BYTES = 64 << 10  # how far before a slice's end a cut is searched
+MOST_BYTES = 128 << 20  # of text without one whole event; a real one has some hundred, and with its stack some thousand
 CUTS_TRIED = 4  # before the slice is doubled instead
 STARTS_TRIED = 32  # places where the word `traceEvents` may occur before the list itself
 
@@ -105,15 +108,23 @@ _LOOSE_TAIL = msgspec.json.Decoder(_LooseTail)
 class _Text:
     """The part of the decompressed text that has been read and not yet used, with its position in the file."""
 
-    def __init__(self, path: Path, file: IO[bytes]) -> None:
-        self.path, self.file = path, file
+    def __init__(self, path: Path, file: IO[bytes], packed: IO[bytes] | None = None) -> None:
+        self.path, self.file, self.packed = path, file, packed
         self.data = b""
         self.dropped = 0
         self.lines_dropped = 0
         self.done = False
 
     def grow(self, size: int) -> None:
-        """Read until `size` bytes are available or the file ends."""
+        """Read until `size` bytes are available or the file ends.
+
+        **Raises:** `TraceError` for more bytes than a slice may have, and for a gzip that no trace has.
+        """
+        if size > MOST_BYTES:
+            raise TraceError(
+                f"{self.path}: has {len(self.data):,} bytes of text from byte {self.dropped} on without the end of an "
+                "event; expected a torch.profiler trace"
+            )
         parts = [self.data]
         missing = size - len(self.data)
         while missing > 0 and not self.done:
@@ -127,6 +138,10 @@ class _Text:
             self.done = not part
             parts.append(part)
             missing -= len(part)
+            read = self.dropped + size - missing
+            if self.packed is not None and is_bomb(read, self.packed.tell()):
+                times = read // max(self.packed.tell(), 1)
+                raise TraceError(f"{self.path}: unpacks to {times:,} times its size or more, which no trace does")
         self.data = b"".join(parts)
 
     def drop(self, count: int) -> None:
@@ -177,13 +192,17 @@ def head_and_rest(path: Path) -> Iterator[bytes]:
 @contextmanager
 def _opened(path: Path) -> Iterator[_Text]:
     try:
+        if path.exists() and not path.is_file():
+            raise TraceError(f"{path}: is no file")
         file = path.open("rb")
     except OSError as error:
         raise TraceError(f"{path}: cannot be opened ({error.strerror})") from error
+    except ValueError as error:
+        raise TraceError(f"{str(path)!r}: is no path ({error})") from None
     with file:
         is_gzip = file.read(2) == b"\x1f\x8b"
         file.seek(0)
-        text = _Text(path, gzip.GzipFile(fileobj=file) if is_gzip else file)  # type: ignore[arg-type]
+        text = _Text(path, gzip.GzipFile(fileobj=file), file) if is_gzip else _Text(path, file)  # type: ignore[arg-type]
         text.grow(SLICE_BYTES)
         if text.data.startswith(b"\xef\xbb\xbf"):  # a byte order mark, from editors on Windows
             text.drop(3)

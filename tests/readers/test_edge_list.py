@@ -54,3 +54,77 @@ def test_a_bad_row_is_an_error_with_file_and_line(write, text, line, why):
     with pytest.raises(ReadError, match=why) as caught:
         edge_list(write("lines.csv", text), NAMES)
     assert f"lines.csv, line {line}:" in str(caught.value)
+
+
+HEADERS = [
+    "source target", "from,to", "Regulator\tTarget", "ORF1 ORF2", "item_id_a,item_id_b", "TF,TG", "bait,prey", "a b",
+    "u v", "query array", "source_node target_node", "protein1 protein2", "FromNodeId\tToNodeId", "src,dst",
+    "head;tail", "Interactor A,Interactor B", '"gene.1","gene.2"',
+    "Systematic Name Interactor A\tSystematic Name Interactor B",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("header", HEADERS)
+@pytest.mark.parametrize("weight", [False, True])
+def test_a_usual_header_is_no_edge(write, header, weight):
+    separator = next(sign for sign in "\t,; " if sign in header)
+    rows = [("YAL001C", "YBR002W"), ("YBR002W", "YCL003C"), ("YCL003C", "YAL001C")]
+    lines = [header + weight * f"{separator}score", *(separator.join((*row, *weight * ("2",))) for row in rows)]
+    network = edge_list(write("edges.txt", "\n".join(lines)))
+    assert network.report.node_names == ("YAL001C", "YBR002W", "YCL003C")
+    assert (network.num_edges, network.report.rows, network.weight is not None) == (3, 3, weight)
+
+
+@pytest.mark.parametrize("first", ["a b", "source target", "Quelle Ziel"])
+def test_a_first_line_whose_names_come_again_is_an_edge(write, first):
+    one, other = first.split()
+    network = edge_list(write("edges.txt", f"{first}\n{other} c\nc {one}\n"))
+    assert (network.num_edges, network.report.rows, network.report.notes) == (3, 3, ())
+
+
+def test_nodes_that_are_letters_are_no_header(write):
+    assert edge_list(write("letters.csv", "A,B\nC,D\n")).num_edges == 2
+    assert edge_list(write("weights.csv", "TF,TG,0.5\nBern,Olten,1\n")).num_edges == 2
+
+
+def test_a_header_in_other_words_is_found_by_the_numbers_or_said(write):
+    assert edge_list(write("numbers.txt", "Quelle Ziel\n1 2\n2 3\n")).report.node_names == ("1", "2", "3")
+    network = edge_list(write("names.txt", "Quelle Ziel\nBern Olten\nOlten Chur\n"))
+    assert network.num_edges == 3
+    assert "only the first line names Quelle and Ziel: if it is a header, pass has_header=True" in str(network.report)
+
+
+def test_blanks_around_a_name_are_not_part_of_it(write):
+    text = "A, B\nB\xa0, C\n\u200bC ,A\t\n \ufeffA,\u3000B\n"
+    for genes in (None, "ABC"):
+        network = edge_list(write("ring.csv", text), genes, separator="," if genes else None)
+        assert network.edge_index.tolist() == [[0, 0, 1], [1, 2, 2]]
+        assert (network.report.node_names, network.report.unknown) == (None if genes else ("A", "B", "C"), 0)
+
+
+def test_lines_of_comments_come_first(write):
+    snap = "# Directed graph: web.txt\n# Nodes: 3 Edges: 3\n# FromNodeId\tToNodeId\n0\t1\n1\t2\n2\t0\n"
+    for name, text in (("snap.txt", snap), ("konect.tsv", "% asym unweighted\n\n" + snap.split("ToNodeId\n")[1])):
+        for header in (None, True, False):
+            network = edge_list(write(name, text), has_header=header, directed=True)
+            assert network.report.node_names == ("0", "1", "2")
+            assert network.edge_index.tolist() == [[0, 1, 2], [1, 2, 0]]
+    both = edge_list(write("both.csv", "# two comments\n# and a header\nsource,target\nBern,Olten\n"))
+    assert both.report.node_names == ("Bern", "Olten")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("A,B\nB,C\n#C,A\n", r"line 3: column 1 begins with #: comments are expected before the first edge"),
+        ("A,B\nB,C\0\0\0\n", r"byte 8 is NUL: the file has a hole, or is no UTF-8 text"),
+        ("A,B\n\xa0,C\n", "line 2: column 1 is empty, expected a name"),
+        ("source,target\nA,B\nsource,target\nB,C\n", "line 3: the header, 'source, target', comes again"),
+        ("A,B,x\nA,C,2\n", "line 1: column 3 is 'x', expected a number"),
+        ("A,B,nan\nC,D,2\n", "line 1: column 3 is"),
+    ],
+)
+def test_what_would_make_another_graph_is_refused(write, text, why):
+    for name in ("edges.csv", "edges.csv.gz"):
+        with pytest.raises(ReadError, match=why):
+            edge_list(write(name, text))

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from tclab import CellGraph, InputError
+from tclab.graph import keep_graph
 
 
 @pytest.fixture
@@ -69,3 +71,25 @@ def test_a_spoilt_folder_is_an_error(graph, tmp_path, spoil, why):
 def change(folder, **values):
     header = json.loads((folder / "graph.json").read_text())
     (folder / "graph.json").write_text(json.dumps({**header, **values}))
+
+
+def test_a_folder_that_a_killed_process_began_is_written_anew(graph, tmp_path):
+    kept = Path(keep_graph(graph, tmp_path))
+    (kept / "graph.json").unlink()
+    (kept / "relation_1.parquet").write_bytes(b"half")
+    (kept / ".writing-0123.parquet").write_bytes(b"half")
+    assert keep_graph(graph, tmp_path) == str(kept)
+    assert CellGraph.from_folder(kept).fingerprint() == graph.fingerprint()
+
+
+def test_a_folder_with_other_files_is_left_as_it_is(graph, tmp_path):
+    (tmp_path / "relation_0.parquet").write_bytes(b"half")
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(InputError, match="is not empty"):
+        graph.to_folder(tmp_path)
+    assert (tmp_path / "relation_0.parquet").read_bytes() == b"half"
+
+
+def test_a_path_that_is_none_is_refused(graph):
+    with pytest.raises(InputError, match="cannot be written"):
+        graph.to_folder("no\0path")

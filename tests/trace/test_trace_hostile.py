@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import time
 
 import pytest
@@ -213,3 +214,39 @@ def test_a_hundred_thousand_levels(tmp_path, shift):
     rows = (row.format(i, 3 * depth if shift else 3 * depth - 2 * i) for i in range(depth))
     report = trace.analyze(put(tmp_path, '{"traceEvents":[' + ",".join(rows) + "]}"))
     assert report.categories["self_us"].sum() == (4 * depth - 1 if shift else 3 * depth)
+
+
+@pytest.mark.parametrize(
+    ("before", "inside", "why"),
+    [
+        (b"", b" " * (1 << 20), "without the end of an event"),
+        (b'{"a": "', b"x" * (1 << 20), "without the end of an event"),
+        (b'{"traceEvents": [{"name": "', b"\\\\" * (1 << 20), "without the end of an event"),
+        (b'{"traceEvents": [', (entry(x="x" * 1000) + ",").encode() * 1000, "times its size or more, which no trace"),
+    ],
+)
+def test_a_gzip_that_unpacks_to_gigabytes_is_refused_in_little_memory(tmp_path, before, inside, why):
+    import resource
+
+    path = put(tmp_path, gzip.compress(before) + gzip.compress(inside) * 1500, "bomb.json.gz")
+    with pytest.raises(trace.TraceError, match=why):
+        trace.analyze(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 3 << 20  # in kB, of the whole test run
+
+
+@pytest.mark.parametrize("value", [2**63, 2**64, -(2**70), 10**400])
+@pytest.mark.parametrize("name", ["rank", "world_size"])
+def test_a_rank_that_no_run_has_is_refused(tmp_path, name, value):
+    with pytest.raises(trace.TraceError, match=f"distributedInfo has {name}"):
+        trace.analyze(put(tmp_path, f'{{"distributedInfo": {{"{name}": {value}}}, "traceEvents": [{entry()}]}}'))
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "rank0.json")
+    with pytest.raises(trace.TraceError, match="is no file"):
+        trace.analyze(tmp_path / "rank0.json")
+    with pytest.raises(trace.TraceError, match=r"no \.json or"):
+        trace.analyze(tmp_path)
+    for path in ("no\0path", tmp_path / "no\0path.json"):
+        with pytest.raises(trace.TraceError, match="does not exist"):
+            trace.analyze(path)

@@ -1,0 +1,76 @@
+from decimal import Decimal
+
+import numpy as np
+import pytest
+import torch
+
+from tclab import InputError
+from tclab.perturbation import Deletions
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [[3, 1], []],
+        ((3, 1), ()),
+        [torch.tensor([3, 1]), torch.tensor([], dtype=torch.int64)],
+        [np.array([3, 1], dtype=np.uint8), range(0)],
+        [[np.int64(3), torch.tensor(1)], []],
+        (iter([3, 1]), iter([])),
+    ],
+)
+def test_lists_of_whole_numbers_are_samples(samples):
+    deletions = Deletions.of(samples, num_nodes=5)
+    assert [deletions[sample].tolist() for sample in range(2)] == [[3, 1], []]
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        [1.5],
+        [1.0],
+        torch.tensor([1.7]),
+        torch.tensor([1.0]),
+        np.array([1.9]),
+        [np.float32(1)],
+        [Decimal("1.9")],
+        [Decimal(1)],
+        ["1"],
+        ["YAL001C"],
+        [None],
+        [float("nan")],
+        [float("inf")],
+        [1j],
+        [[1]],
+        [torch.tensor(1.5)],
+        [True, False],
+        [np.True_],
+        [torch.tensor(True)],
+        torch.tensor([True, False]),
+        np.array([True, False]),
+        torch.tensor([[1, 2]]),
+        np.array([[1], [2]]),
+        {1: 2},
+        "12",
+        b"12",
+        None,
+        1,
+        np.int64(3),
+        torch.tensor(3),
+        2.5,
+        [-1],
+        [5],
+        [2**70],
+        [1, 1],
+    ],
+    ids=repr,
+)
+def test_nothing_else_is_one(sample):
+    with pytest.raises(InputError, match="sample 1 "):
+        Deletions.of([[0], sample], num_nodes=5)
+
+
+@pytest.mark.parametrize("samples", [None, 3, "12", {0: [1]}, 2.5])
+def test_what_is_no_list_of_samples_is_refused(samples):
+    with pytest.raises(InputError, match="for each expected a list of the nodes it deletes"):
+        Deletions.of(samples, num_nodes=5)
