@@ -1,19 +1,33 @@
-"""A child process that is asked, and answers, in lines of JSON; and the child's side of that pipe."""
+"""A child process that is asked, and answers, in lines of JSON; and the child's side of that pipe.
+
+As a program it runs `main` of another module, from the first moment in the knowledge of its parent:
+`python -m tclab._child_process MODULE ARGUMENT …`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import selectors
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import IO, Any
 
-_LOOK_SECONDS = 0.5  # between looks whether a child that sends nothing is still alive
+_LOOK_SECONDS = 0.5  # between looks whether the other end, which sends nothing, is still alive
+_PARENT = "TCLAB_PARENT_PID"  # the variable that tells a child who started it, however long it takes to look
+
+
+def child_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs `main` of a module in a process that ends with its parent."""
+    return [sys.executable, "-m", __name__, module, *arguments]
 
 
 class ChildProcess:
@@ -37,7 +51,7 @@ class ChildProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env=dict(environment),
+            env={**environment, _PARENT: str(os.getpid())},
             start_new_session=True,
         )
 
@@ -52,11 +66,6 @@ class ChildProcess:
         with suppress(BrokenPipeError):
             self._process.stdin.write((b"" if request is None else json.dumps(request).encode()) + b"\n")
             self._process.stdin.flush()
-
-    def ask(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Send a request and return the message that answers it; `None` from a child that ended before it did."""
-        self.send(request)
-        return self.receive_one()
 
     def receive(self, seconds: float) -> list[dict[str, Any]] | None:
         """Return the messages that arrive within some seconds, as soon as there are any; `None` once it has ended.
@@ -140,18 +149,62 @@ class ChildProcess:
 
 
 class ParentPipe:
-    """The way of a child's messages to its parent: standard output, which nothing else can write to any more.
+    """A child's requests from its parent and messages to it: standard input and output, which nothing else can use.
 
-    Whatever prints, in Python or in C, here or in a process started from here, writes to standard error instead.
-    Several processes may share the pipe: a message of up to 4,096 bytes is written whole.
+    Whatever prints, in Python or in C, here or in a process started from here, writes to standard error instead, and
+    whatever reads finds the end of an empty file. Several processes may share the pipe: a message of up to 4,096 bytes
+    is written whole.
     """
 
     def __init__(self) -> None:
-        self._descriptor = os.dup(1)
+        self._requests = os.fdopen(os.dup(0), encoding="utf-8")
+        self._messages = os.dup(1)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
         os.dup2(2, 1)
+
+    def receive(self) -> dict[str, Any] | None:
+        """Wait for a request and return it; `None` when none follows."""
+        line = self._requests.readline().strip()
+        request: dict[str, Any] | None = json.loads(line) if line else None
+        return request
+
+    def requests(self) -> Iterator[dict[str, Any]]:
+        """Yield requests until none follows."""
+        while (request := self.receive()) is not None:
+            yield request
 
     def send(self, **message: Any) -> None:
         """Send a message: an object of JSON with these fields."""
         data = json.dumps(message).encode() + b"\n"
         while data:
-            data = data[os.write(self._descriptor, data) :]
+            data = data[os.write(self._messages, data) :]
+
+
+def end_with_parent() -> None:
+    """End this process, and those of its process group where it leads one, when its parent has ended.
+
+    The standard input of a `ChildProcess`, and of the processes that it starts, is a pipe whose other end closes then;
+    a process that the parent has forked may hold it open, so the parent's number is looked at, too.
+    """
+    poll = select.poll()
+    parent = os.getppid()
+    if _PARENT in os.environ:  # the parent may have ended before this process could ask for its number
+        parent = int(os.environ[_PARENT])
+        os.environ[_PARENT] = str(os.getpid())  # for ranks, which torchrun starts
+        poll.register(os.dup(0), 0)  # reports that the other end is closed, and nothing else
+
+    def watch() -> None:
+        while os.getppid() == parent and not poll.poll(_LOOK_SECONDS * 1000):
+            pass
+        end = os.killpg if os.getpgrp() == os.getpid() else os.kill
+        end(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    sys.argv = sys.argv[1:]
+    import_module(sys.argv[0]).main()

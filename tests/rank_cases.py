@@ -10,10 +10,10 @@ from torch import distributed
 
 import tclab
 from tclab import InputError, masking
+from tclab._child_process import end_with_parent
 from tclab.graph import CellGraph
 from tclab.models import ModelKind
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
-from tclab.sweeps.execution._worker import end_with_parent
 from tclab.training import Batches, Exchange, Loader, Shard, Step, run_plain
 
 STEPS, BATCH = 3, 2

@@ -21,7 +21,6 @@ from tclab.sweeps.execution import _worker_pool as worker_pool
 from tclab.sweeps.execution import abort, close_workers
 from tclab.sweeps.execution._rank_group import RankGroup, RankReport
 from tclab.sweeps.execution._request import Request
-from tclab.sweeps.execution._run import point_rows
 from tclab.sweeps.execution._worker_pool import WorkerPool, pool, worker_environment
 
 
@@ -285,7 +284,7 @@ def test_a_rank_that_fails_is_named_with_its_last_words_and_the_sweep_goes_on(ow
 
 def _stop_ends_all_ranks(kept):
     found = []
-    running_point = threading.Thread(target=lambda: found.append(point_rows(tiny(steps=100_000, mode="fixed_batch"))))
+    running_point = threading.Thread(target=lambda: found.append(tclab.run(tiny(steps=100_000, mode="fixed_batch"))))
     running_point.start()
     until = time.monotonic() + 120
     while not (kept in pool.at_work_now and kept.started) and time.monotonic() < until:
@@ -294,7 +293,7 @@ def _stop_ends_all_ranks(kept):
     abort()
     running_point.join(timeout=30)
     took = time.monotonic() - begin
-    assert found[0]["status"].to_pylist() == ["failed: killed by SIGKILL"]
+    assert found[0]["status"].tolist() == ["failed: killed by SIGKILL"]
     assert nothing_is_left(kept)
     print(f"stopped in {took:.2f} s")
     assert took < 10  # 2 s on a machine that is not shared
@@ -423,8 +422,7 @@ def test_points_of_ranks_go_through_json_and_are_kept_apart(tmp_path):
     point = tiny(accumulate=2, no_sync=False, bucket_cap_mb=1, static_graph=True)
     assert Point.from_dict(point.to_dict()) == point
     keys = {
-        tclab.sweeps.store._results.results_key(p)
-        for p in (tiny(), tiny(ranks=3), tiny(ranks=1), tiny(static_graph=True))
+        tclab.sweeps.Results(tmp_path).path(p) for p in (tiny(), tiny(ranks=3), tiny(ranks=1), tiny(static_graph=True))
     }
     assert len(keys) == 4
     skipped = tclab.run(tiny(ranks=2, model="dango", strategy="edge_mask"))

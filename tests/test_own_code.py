@@ -92,7 +92,7 @@ def names_after(monkeypatch, edited=None, add=""):
         "gpu_mask": Point(scale=0.01, strategy="gpu_mask", device="cpu"),
         "dango": Point(scale=0.01, strategy="indices", model="dango", device="cpu"),
     }
-    found = {name: results_key(point) for name, point in points.items()}
+    found = {name: results_key(point.resolved()) for name, point in points.items()}
     monkeypatch.setattr(own_code, "_source", real)
     own_code._said_by.cache_clear()
     return found

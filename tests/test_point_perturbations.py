@@ -13,7 +13,7 @@ from tclab.readers import read_perturbations
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.predict._epoch import full_steps
 from tclab.sweeps.store._code_fingerprint import files_of
-from tclab.sweeps.store._results import Results, results_key
+from tclab.sweeps.store._results import Results
 
 SMALL = {"batch_size": 2, "workers": 0, "steps": 2, "warmup": 0, "device": "cpu"}
 
@@ -68,15 +68,14 @@ def test_genes_that_the_graph_lacks_are_counted(root, screen_file):
 
 @pytest.mark.slow
 def test_a_changed_file_is_another_point(point, screen_file, tmp_path):
-    key, files, number = results_key(point), files_of(point), len(point.screen())
-    synthetic = results_key(replace(point, perturbations=None))
-    assert len({key, synthetic}) == 2
     results = Results(tmp_path / "rows")
+    path, files, number = results.path(point), files_of(point), len(point.screen())
+    assert results.path(replace(point, perturbations=None)) != path
     tclab.sweep(point, results=results.folder, progress=None)
     assert results.read(point) is not None
     lines = screen_file.read_text().splitlines(keepends=True)
     screen_file.write_text("".join(lines[: len(lines) // 2]))
-    assert results_key(point) != key
+    assert results.path(point) != path
     assert files_of(point) != files  # a warm child that has read the old file is not asked
     assert results.read(point) is None
     assert len(point.screen()) < number

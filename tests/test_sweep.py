@@ -18,7 +18,6 @@ import tclab
 from tclab import InputError, Point
 from tclab.sweeps import Results
 from tclab.sweeps.execution import close_workers
-from tclab.sweeps.store._results import results_key
 from tclab.sweeps.store._rows import MEASURED_COLUMNS, POINT_COLUMNS
 
 
@@ -316,7 +315,7 @@ def test_kept_rows_are_read_and_failures_run_again_only_when_asked(own, tmp_path
     assert stamps == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.parquet")}
     tclab.sweep(points, results=tmp_path, retry=True)
     changed = {path.name for path in tmp_path.glob("*.parquet") if path.stat().st_mtime_ns != stamps[path]}
-    assert changed == {f"{results_key(points[1])}.parquet"}
+    assert changed == {Results(tmp_path).path(points[1]).name}
 
 
 SWEEP = """
@@ -361,7 +360,7 @@ def test_half_written_files_are_never_read(tmp_path):
     tclab.sweep([tiny()], results=tmp_path)
     (tmp_path / ".writing-x.parquet").write_bytes(b"half")
     assert len(Results(tmp_path).frame()) > 0
-    (tmp_path / f"{results_key(tiny(seed=1))}.parquet").write_bytes(b"not parquet")
+    Results(tmp_path).path(tiny(seed=1)).write_bytes(b"not parquet")
     with pytest.raises(InputError, match="is no file of rows"):
         tclab.sweep([tiny(seed=1)], results=tmp_path)
 
@@ -375,19 +374,21 @@ def test_a_folder_that_cannot_be_written_is_named_before_anything_runs(tmp_path)
 def test_rows_of_another_machine_never_stand_in(tmp_path, monkeypatch):
     from tclab.sweeps.store import _results as results
 
-    here = results_key(tiny())
-    assert here == results_key(tiny())
+    here = Results(tmp_path).path(tiny())
+    assert here == Results(tmp_path).path(tiny())
     monkeypatch.setattr(results, "_machine", lambda: {"cpu": "another"})
-    assert results_key(tiny()) != here
+    assert Results(tmp_path).path(tiny()) != here
 
 
 def test_a_graph_folder_that_changed_is_another_graph(tmp_path):
-    (tmp_path / "yeast_string_genes.txt").write_text("A\nB\nC\n")
-    edges = tmp_path / "yeast_string_fusion_adjacency.txt"
+    (tmp_path / "graph").mkdir()
+    (tmp_path / "graph" / "yeast_string_genes.txt").write_text("A\nB\nC\n")
+    edges = tmp_path / "graph" / "yeast_string_fusion_adjacency.txt"
     edges.write_text("1\t2\t0.5\n2\t1\t0.5\n")
-    before = results_key(tiny(graph=str(tmp_path), networks=None))
+    results, point = Results(tmp_path / "rows"), tiny(graph=str(tmp_path / "graph"), networks=None)
+    before = results.path(point)
     edges.write_text("1\t3\t0.5\n3\t1\t0.5\n")
-    assert results_key(tiny(graph=str(tmp_path), networks=None)) != before
+    assert results.path(point) != before
 
 
 def test_a_budget_leaves_points_for_the_next_time(tmp_path, capsys):

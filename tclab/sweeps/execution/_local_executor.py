@@ -41,14 +41,16 @@ class LocalExecutor:
             if options.stopped:
                 tables.append(not_measured(point, "not run: stopped"))
                 continue
-            rows = results.read(point)
+            definite = point.resolved()
+            name = results.name(definite)
+            rows = results.read_file(name)
             kept = rows is not None and not (options.retry and failed_or_oom(rows))
             if not kept:
                 if self._budget_seconds is not None and monotonic() - begin > self._budget_seconds:
                     spent = f"the budget of {self._budget_seconds:g} s was spent"
                     tables.append(not_measured(point, f"not run: {spent}"))
                     continue
-                refusal = self._refusal(point) if self._refusal is not None and not point.skipped() else None
+                refusal = self._refusal(definite) if self._refusal is not None and not definite.skipped() else None
                 if refusal is not None:
                     tables.append(not_measured(point, f"not run: {refusal}"))
                     options.report(Progress(done, len(points), point, tables[-1], kept=False))
@@ -56,7 +58,7 @@ class LocalExecutor:
                 starts_ranks = not any_run and point.ranks > 1
                 any_run = True
                 rows = point_rows(
-                    point,
+                    definite,
                     fresh=options.fresh,
                     memory_bytes=options.memory_bytes,
                     hang_seconds=options.hang_seconds,
@@ -67,7 +69,7 @@ class LocalExecutor:
                 if starts_ranks:  # which is not what the budget is for
                     begin = monotonic()
                 if not rows["status"][0].as_py().startswith("not run"):
-                    results.write(point, rows)
+                    results.write_file(name, point, rows)
             assert rows is not None
             tables.append(rows)
             options.report(Progress(done, len(points), point, rows, kept))

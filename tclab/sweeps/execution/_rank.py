@@ -1,8 +1,8 @@
 """One of the ranks that run a point together, which torchrun started.
 
-Rank 0 reads a request a line from standard input, as a single worker does, and hands it to the others. What ranks
-send to the parent has their `rank`: each its `pid` at once, then the number of stages that it `entered` and which one
-it is `at`, and how it `failed`; rank 0 the `rows_file` with the rows.
+Rank 0 receives the requests, as a single worker does, and hands them to the others. What ranks send to the parent has
+their `rank`: each its `pid` at once, then the number of stages that it `entered` and which one it is `at`, and how it
+`failed`; rank 0 the `rows_file` with the rows.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import select
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -144,16 +142,14 @@ class RankReporter:
 
 
 def serve_as_rank(parent: ParentPipe) -> None:
-    """Serve points with the other ranks until standard input ends, or an empty line comes."""
+    """Serve points with the other ranks until no request follows."""
     reporter = RankReporter(parent)
     reporter.send(pid=os.getpid())
-    _end_with_input()
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # writes where a rank that hangs is at
     context: RankContext | None = None
     store, number = _connect_to_store(), 0
-    while text := _next_request(number, store):
+    while request := _next_request(parent, number, store):
         number += 1
-        request = json.loads(text)
         try:
             if context is None:
                 context = _join(request["point"]["device"], store)
@@ -182,28 +178,13 @@ def _join(device: str, store: Any) -> RankContext:
     return context
 
 
-def _next_request(number: int, store: Any) -> str:
-    """Return the next request on every rank; empty when no more come."""
+def _next_request(parent: ParentPipe, number: int, store: Any) -> dict[str, Any] | None:
+    """Return the next request on every rank; `None` when none follows."""
     if os.environ["RANK"] == "0":
-        text = sys.stdin.readline().strip()
-        store.set(f"request/{number}", text)
-        return text
+        store.set(f"request/{number}", json.dumps(parent.receive()))
     store.wait([f"request/{number}"], _FOREVER)
-    request: bytes = store.get(f"request/{number}")
-    return request.decode()
-
-
-def _end_with_input() -> None:
-    """End this rank when the parent has ended: standard input is a pipe that all ranks have, and rank 0 reads."""
-    poll = select.poll()
-    poll.register(0, 0)  # reports that the other end is closed, and nothing else
-
-    def watch() -> None:
-        while not poll.poll(500):
-            pass
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()
+    request: dict[str, Any] | None = json.loads(store.get(f"request/{number}"))
+    return request
 
 
 def _caused_by_a_peer(error: BaseException) -> bool:

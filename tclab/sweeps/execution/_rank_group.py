@@ -282,8 +282,8 @@ def command(
     node: int = 0,
     endpoint: str | None = None,
     logs: str | Path | None = None,
-    module: str = WORKER,
-    arguments: Sequence[str] = ("rank",),
+    module: str = "tclab._child_process",
+    arguments: Sequence[str] = (WORKER, "rank"),
 ) -> list[str]:
     """Return the command that starts ranks on this machine, alone or as one of several.
 

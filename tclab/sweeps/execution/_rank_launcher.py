@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import sys
 
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.run import parse_args, run
+from tclab._child_process import end_with_parent
 
 
 def main() -> None:
     """Run torchrun with the arguments of the command line."""
+    end_with_parent()  # torch takes seconds to import
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
     try:
         run(parse_args(sys.argv[1:]))
     except ChildFailedError as error:

@@ -47,22 +47,19 @@ class Request:
     files: dict[str, Any]
 
 
-def request_of(point: Point, task: str = MEASURE, **arguments: Any) -> Request | str:
-    """Return the request for a point's rows, or why the point cannot be run.
+def request_of(point: Point, task: str = MEASURE, **arguments: Any) -> Request:
+    """Return the request for a point's rows.
 
     **Arguments:**
 
+    - `point`: resolved.
     - `task`: "module:function" that returns the rows of the point.
     - `arguments`: of that function, after the point.
 
-    **Raises:** `InputError` as `Point.resolved`, and for a strategy or model that no other process could import.
+    **Raises:** `InputError` for a strategy or model that no other process could import.
     """
-    reason = point.skipped()
-    if reason is not None:
-        return reason
-    point = point.resolved()
-    imports, files = imports_of(point), files_of(point)
-    return Request(point, {"point": point.to_dict(), **imports, "task": task, "arguments": arguments}, files)
+    message = {"point": point.to_dict(), **imports_of(point), "task": task, "arguments": arguments}
+    return Request(point, message, files_of(point))
 
 
 def rows_of_request(message: dict[str, Any], context: object = None) -> list[dict[str, Any]]:
@@ -77,13 +74,10 @@ def rows_of_request(message: dict[str, Any], context: object = None) -> list[dic
 
     **Raises:** what the task raises, of a point of several ranks.
     """
-    import_own(message["modules"], message["path"])
+    begin = datetime.now(UTC)
+    if message["modules"]:
+        import_own(message["modules"], message["path"])
     point = Point.from_dict(message["point"])
-    stamp = {
-        **environment(),
-        "tclab": __version__,
-        "measured_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-    }
     try:
         module, function = message["task"].split(":")
         arguments = message["arguments"] if context is None else {**message["arguments"], "context": context}
@@ -93,6 +87,7 @@ def rows_of_request(message: dict[str, Any], context: object = None) -> list[dic
             raise
         traceback.print_exc()
         rows = [{**columns_of(point), "stage": "step", "status": status_of_error(error)}]
+    stamp = {**environment(), "tclab": __version__, "measured_at": begin.isoformat(timespec="milliseconds")}
     return [{**row, **stamp} for row in rows]
 
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._machines import run_on_machines
 from tclab.sweeps.execution._rank_group import HANG_SECONDS
-from tclab.sweeps.execution._request import Request, request_of
-from tclab.sweeps.execution._worker_pool import Answer, pool
+from tclab.sweeps.execution._request import request_of
+from tclab.sweeps.execution._worker_pool import pool
 from tclab.sweeps.store._rows import frame, not_measured, table
 
 
@@ -32,28 +32,18 @@ def run(
 
     **Raises:** `InputError` for `device="cuda"` where there is none, or a strategy that no worker could import.
     """
-    return frame(point_rows(point, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds))
+    return frame(point_rows(point.resolved(), fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds))
 
 
 def point_rows(
     point: Point, *, fresh: bool = False, memory_bytes: int | None = None, hang_seconds: float = HANG_SECONDS
 ) -> pa.Table:
-    """Return the rows of one point as an arrow table; see `run`."""
+    """Return the rows of a resolved point as an arrow table; see `run`."""
+    if (reason := point.skipped()) is not None:
+        return not_measured(point, reason)
     request = request_of(point)
-    if isinstance(request, str):
-        return not_measured(point, request)
-    answer = answer_of(request, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
-    return not_measured(request.point, answer) if isinstance(answer, str) else table(answer)
-
-
-def answer_of(
-    request: Request,
-    *,
-    fresh: bool = False,
-    memory_bytes: int | None = None,
-    hang_seconds: float = HANG_SECONDS,
-) -> Answer:
-    """Return the answer of a worker to a request: rows, or why there are none; see `run`."""
-    if request.point.machines > 1:
-        return run_on_machines(request, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
-    return pool.ask(request, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
+    if point.machines > 1:
+        answer = run_on_machines(request, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
+    else:
+        answer = pool.ask(request, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
+    return not_measured(point, answer) if isinstance(answer, str) else table(answer)

@@ -1,34 +1,18 @@
-"""The process that runs points: `python -m tclab.sweeps.execution._worker`, or the same with `rank` under torchrun.
+"""What a process that runs points does, by itself or, with the argument `rank`, as one of those of torchrun.
 
-It reads requests from standard input and sends messages to its parent, one line of JSON each (`_child_process`). By
-itself it answers a request with `rows`; as a rank see `_rank`.
+It receives requests from its parent and sends messages there (`_child_process`). By itself it answers a request with
+`rows`; as a rank see `_rank`.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
-import signal
 import sys
-import threading
-import time
 
 from tclab._child_process import ParentPipe
 from tclab.sweeps.execution._rank import serve_as_rank
 from tclab.sweeps.execution._request import MEMORY_LIMIT, rows_of_request
-
-
-def end_with_parent() -> None:
-    """End this process and its workers when its parent has ended, be it by kill -9; it must lead a session."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def limit_memory() -> None:
@@ -47,9 +31,8 @@ def limit_memory() -> None:
 
 
 def main() -> None:
-    """Serve points until standard input ends."""
+    """Serve points until no request follows."""
     parent = ParentPipe()
-    end_with_parent()
     limit_memory()
     if sys.argv[1:] == ["rank"]:
         serve_as_rank(parent)
@@ -57,9 +40,5 @@ def main() -> None:
     # while the parent is still at other things; torch_geometric is what the equivalence check's reference needs
     for module in ("tclab.sweeps.execution._measure", "torch_geometric.utils"):
         importlib.import_module(module)
-    for line in sys.stdin:
-        parent.send(rows=rows_of_request(json.loads(line)))
-
-
-if __name__ == "__main__":
-    main()
+    for request in parent.requests():
+        parent.send(rows=rows_of_request(request))

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tclab.errors import InputError
 from tclab.sweeps.config._gpus import check_enough, device_of, gpus, listed
 from tclab.sweeps.config._point import ALLOCATORS, Point
-from tclab.sweeps.execution._rank_group import RankGroup
+from tclab.sweeps.execution._rank_group import HANG_SECONDS, RankGroup
 from tclab.sweeps.execution._request import MEMORY_LIMIT, Request
 from tclab.sweeps.execution._worker_process import WorkerProcess
 
@@ -58,14 +58,23 @@ def worker_environment(point: Point, memory_bytes: int | None) -> dict[str, str]
     return variables
 
 
+class WorkerKind(NamedTuple):
+    """What points must have in common to be run by the same worker."""
+
+    ranks: int
+    allocator: str
+    memory_bytes: int | None
+    device: str
+
+
 class WorkerPool:
-    """Warm workers, one for points that have ranks, allocator, memory limit and device in common.
+    """Warm workers, one of each kind.
 
     Points run one after the other: a second thread that asks waits.
     """
 
     def __init__(self) -> None:
-        self.idle: dict[tuple[Any, ...], Worker] = {}
+        self.idle: dict[WorkerKind, Worker] = {}
         self._busy: list[tuple[int, Worker]] = []  # and the thread that waits for each
         self._lock = threading.RLock()
         self._exiting = threading.Event()
@@ -74,9 +83,9 @@ class WorkerPool:
         self,
         request: Request,
         *,
-        fresh: bool,
-        memory_bytes: int | None,
-        hang_seconds: float,
+        fresh: bool = False,
+        memory_bytes: int | None = None,
+        hang_seconds: float = HANG_SECONDS,
     ) -> Answer:
         """Return a worker's answer to a request.
 
@@ -89,8 +98,8 @@ class WorkerPool:
         """
         with self._lock:
             point, files = request.point, request.files
-            key = _key(point, memory_bytes)
-            worker = None if fresh else self.idle.pop(key, None)
+            kind = WorkerKind(point.ranks, point.allocator, memory_bytes, point.device)
+            worker = None if fresh else self.idle.pop(kind, None)
             if worker is not None and (
                 not worker.alive or any(worker.has_read.get(file, state) != state for file, state in files.items())
             ):
@@ -104,7 +113,7 @@ class WorkerPool:
             if isinstance(answer, str) or fresh or any(row["status"] == "oom" for row in answer):
                 worker.close()  # it is dead, or holds too much memory for the next point
             else:
-                self.idle[key] = worker
+                self.idle[kind] = worker
         return answer
 
     @contextmanager
@@ -133,9 +142,9 @@ class WorkerPool:
 
         One set of ranks is kept, for each has all its memory and caches; on a GPU nothing else at all.
         """
-        for key, worker in tuple(self.idle.items()):
-            if (point.ranks > 1 and isinstance(worker, RankGroup)) or point.device == key[-1] == "cuda":
-                self.idle.pop(key).close()
+        for kind, worker in tuple(self.idle.items()):
+            if (point.ranks > 1 and isinstance(worker, RankGroup)) or point.device == kind.device == "cuda":
+                self.idle.pop(kind).close()
         environment = worker_environment(point, memory_bytes)
         return WorkerProcess(environment) if point.ranks == 1 else RankGroup(point.ranks, environment)
 
@@ -152,13 +161,13 @@ class WorkerPool:
             return  # a point is being run: its worker is warm
         try:
             point = Point(allocator=allocator, device=device_of("auto"))
-            key = _key(point, None)
-            worker = self.idle.get(key)
+            kind = WorkerKind(1, allocator, None, point.device)
+            worker = self.idle.get(kind)
             if worker is None or not worker.alive:
                 if worker is not None:
                     worker.close()
                 with suppress(InputError):  # no GPU answers: the point itself will say so
-                    self.idle[key] = self._start(point, None)
+                    self.idle[kind] = self._start(point, None)
         finally:
             self._lock.release()
 
@@ -189,11 +198,6 @@ class WorkerPool:
         self._exiting.set()
         self.abort()
         self.close()
-
-
-def _key(point: Point, memory_bytes: int | None) -> tuple[Any, ...]:
-    """Return what points must have in common to be run by the same worker."""
-    return (point.ranks, point.allocator, memory_bytes, point.device)
 
 
 pool = WorkerPool()

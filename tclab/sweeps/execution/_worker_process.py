@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from tclab._child_process import ChildProcess
+from tclab._child_process import ChildProcess, child_command
 from tclab.sweeps.execution._request import WORKER
 
 
@@ -27,7 +26,7 @@ class WorkerProcess:
         # for all that it keeps on disk: one that is killed cannot clear up
         self._folder = tempfile.mkdtemp(prefix="tclab-")
         self._process = ChildProcess(
-            [sys.executable, "-m", WORKER],
+            child_command(WORKER),
             {
                 # the compiler's cache outlives the process, as it does elsewhere
                 "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")),
@@ -39,7 +38,8 @@ class WorkerProcess:
     def ask(self, request: dict[str, Any], *, hang_seconds: float) -> list[dict[str, Any]] | str:
         """Return the rows of a request, or how the process died; one that hangs is waited for."""
         killed = _killed_for_memory()
-        answer = self._process.ask(request)
+        self._process.send(request)
+        answer = self._process.receive_one()
         if answer is not None:
             rows: list[dict[str, Any]] = answer["rows"]
             return rows

@@ -22,8 +22,8 @@ from tclab.perturbation._dataset import TRAINING_SAMPLES
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._measure import equivalence_of
 from tclab.sweeps.execution._request import request_of
-from tclab.sweeps.execution._run import answer_of
 from tclab.sweeps.execution._setup import Setup, setup
+from tclab.sweeps.execution._worker_pool import pool
 from tclab.sweeps.predict._epoch_costs import Costs, costs_of, stage_times
 from tclab.timing import conditions, environment
 from tclab.timing._ledger_rows import raw_clock_ns
@@ -212,7 +212,7 @@ def run_epoch(
         raise InputError(f"record is {str(record)!r}, expected a folder: {error.strerror or error}") from None
     task = f"{__name__}:{predicted_and_measured.__name__}"
     request = request_of(point, task, steps=steps, folder=str(folder), threads=threads)
-    answer = request if isinstance(request, str) else answer_of(request, fresh=fresh)
+    answer = pool.ask(request, fresh=fresh)
     status = answer if isinstance(answer, str) else answer[0]["status"]
     if isinstance(answer, str) or status != "ok":
         raise EpochError(f"{point.model} by {point.strategy} with {point.workers} workers: {status}")

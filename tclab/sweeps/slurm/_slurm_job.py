@@ -16,7 +16,7 @@ from tclab.sweeps.execution._machines import Rendezvous, lend_ranks
 from tclab.sweeps.execution._worker_pool import abort, close_workers
 from tclab.sweeps.slurm._submissions import JobOutcome, Submissions
 from tclab.sweeps.store._code_fingerprint import import_own
-from tclab.sweeps.store._results import WHERE, Results, results_key
+from tclab.sweeps.store._results import WHERE, Results
 
 
 def run_job(request: str) -> None:
@@ -55,7 +55,7 @@ def _this_run() -> str:
 
 def _run(submissions: Submissions, name: str, point: Point, submission: str, options: dict[str, Any]) -> None:
     def record(progress: Progress) -> None:
-        rows = f"{results_key(progress.point)}.parquet"
+        rows = submissions.results.path(progress.point).name
         submissions.record_outcome(name, JobOutcome(submission, rows=rows))
 
     try:

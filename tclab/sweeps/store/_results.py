@@ -32,8 +32,7 @@ def _machine() -> dict[str, Any]:
 
 
 def results_key(point: Point) -> str:
-    """Return the name of a point's file: a hash of the point, its code, the schema, machine and versions."""
-    point = point.resolved()
+    """Return the name of a resolved point's file: a hash of the point, its code, the schema, machine and versions."""
     what = {
         "schema": SCHEMA_VERSION,
         "tclab": __version__,
@@ -71,7 +70,12 @@ class Results:
 
     def path(self, point: Point) -> Path:
         """Return where a point's rows are, or would be."""
-        return self.folder / f"{results_key(point)}.parquet"
+        return self.folder / self.name(point.resolved())
+
+    @staticmethod
+    def name(point: Point) -> str:
+        """Return the name of a resolved point's file."""
+        return f"{results_key(point)}.parquet"
 
     def read(self, point: Point) -> pa.Table | None:
         """Return a point's rows, or `None` where it has not been run here."""
@@ -84,10 +88,13 @@ class Results:
 
     def write(self, point: Point, rows: pa.Table) -> None:
         """Keep a point's rows in place of any earlier ones."""
-        path = self.path(point)
+        self.write_file(self.path(point).name, point, rows)
+
+    def write_file(self, name: str, point: Point, rows: pa.Table) -> None:
+        """Keep a point's rows in a file by its name."""
         about = {"schema": SCHEMA_VERSION, "tclab": __version__, "point": point.to_dict()}
         described = rows.replace_schema_metadata({_ABOUT: json.dumps(about)})
-        atomic_write(path, lambda temporary: pq.write_table(described, temporary))
+        atomic_write(self.folder / name, lambda temporary: pq.write_table(described, temporary))
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("[!.]*.parquet"))

@@ -6,7 +6,6 @@ process answers with a line for each block, and `done` after the share.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tclab._child_process import ChildProcess, ParentPipe
+from tclab._child_process import ChildProcess, ParentPipe, child_command
 from tclab.errors import InputError
 from tclab.timing.races._blocks import BlockRunner
 
@@ -34,9 +33,7 @@ class RaceProcess:
 
     def __init__(self, begin: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         path = os.pathsep.join([str(_SOURCE), os.environ.get("PYTHONPATH", "")])
-        self._process = ChildProcess(
-            [sys.executable, "-m", __name__], {**os.environ, **environment, "PYTHONPATH": path}
-        )
+        self._process = ChildProcess(child_command(__name__), {**os.environ, **environment, "PYTHONPATH": path})
         try:
             self._process.send({**begin, "path": [p for p in sys.path if p] + [os.getcwd()]})
             self._receive_until("ready", lambda line: None)
@@ -114,7 +111,7 @@ def run_share(runner: BlockRunner, share: Line, stop: Callable[[], bool], emit: 
 
 
 def main() -> None:
-    """Make the arms, then run shares until standard input ends."""
+    """Make the arms, then run shares until none follows."""
     from time import perf_counter
 
     parent = ParentPipe()
@@ -122,7 +119,8 @@ def main() -> None:
     def emit(line: Line) -> None:
         parent.send(**line)
 
-    begin = json.loads(sys.stdin.readline())
+    begin = parent.receive()
+    assert begin is not None
     sys.path[:] = [*sys.path, *(folder for folder in begin["path"] if folder not in sys.path)]
     try:
         arms = {name: arm_from(spec) for name, spec in begin["arms"].items()}
@@ -131,15 +129,10 @@ def main() -> None:
         return
     runner = BlockRunner(arms, emit, period=begin["period"], calls=begin["calls"], stamp=begin["stamp"])
     emit({"kind": "ready"})
-    for text in sys.stdin:
-        share = json.loads(text)
+    for share in parent.requests():
         end = perf_counter() + share["seconds"]
         if share["calls"]:  # the first process calibrated them, for all processes
             runner.calls = share["calls"]
         share["left"] = lambda end=end: end - perf_counter()
         run_share(runner, share, lambda: False, emit)
         emit({"kind": "done"})
-
-
-if __name__ == "__main__":
-    main()
