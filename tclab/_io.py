@@ -1,14 +1,20 @@
-"""Atomic writing of files, and the check of packed ones that would fill the memory."""
+"""Atomic writing of files, temporary folders, and the check of packed files that would fill the memory."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+_PREFIX, _OWNER = "tclab-", ".owner"
 
-def atomic_write(path: str | Path, content: str | bytes | Callable[[Path], object]) -> None:
+
+def atomic_write(path: str | Path, content: str | bytes | Callable[[Path], object], *, readers: int = 0o666) -> None:
     """Write a file that is there whole or not at all, whoever else writes or reads it.
 
     The content goes into a file of its own name in the same folder, is flushed to the disk, and is renamed. On any
@@ -19,25 +25,69 @@ def atomic_write(path: str | Path, content: str | bytes | Callable[[Path], objec
     - `path`: the file; its folder must exist.
     - `content`: text (written as UTF-8), bytes, or a function that writes the file whose path it gets. That path has
       the same suffix as `path` and a name that begins with a dot; who lists the folder leaves such names out.
+    - `readers`: its permissions before the umask; 0o600 for the user alone.
 
     **Raises:** `OSError` where it cannot be written.
     """
     path = Path(path)
     temporary = path.with_name(f".writing-{uuid.uuid4().hex}{path.suffix}")
     try:
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, readers))
         if callable(content):
             content(temporary)
         else:
             temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        handle = os.open(temporary, os.O_RDWR)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _flush(temporary)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    with suppress(OSError):  # a file system that cannot flush a folder; the file is whole, under one name or the other
+        _flush(path.parent)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class TemporaryFolder:
+    """A folder for temporary files: `path`, until `close`.
+
+    A process that is killed cannot remove its own. Its lock on a file in there ends with it, and the next
+    `TemporaryFolder` of the same user removes what has no owner any more.
+    """
+
+    def __init__(self) -> None:
+        _remove_ownerless()
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._owner: int | None = os.open(self.path / "new", os.O_CREAT | os.O_RDWR, 0o600)
+        with suppress(OSError):  # a file system without locks: nobody else gets the lock either
+            fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (self.path / "new").rename(self.path / _OWNER)  # others look for it when it is locked
+
+    def close(self) -> None:
+        """Remove the folder with all that is in it; a second call does nothing."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._owner is not None:
+            os.close(self._owner)
+            self._owner = None
+
+
+def _remove_ownerless() -> None:
+    for owner in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_OWNER}"):
+        with suppress(OSError):  # locked by its owner, just removed, or another user's
+            if owner.parent.lstat().st_uid != os.getuid() or owner.parent.is_symlink():
+                continue
+            handle = os.open(owner, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(owner.parent, ignore_errors=True)
+            finally:
+                os.close(handle)
 
 
 def is_bomb(unpacked: int, packed: int) -> bool:

@@ -21,7 +21,7 @@ from tclab.sweeps.execution import _worker_pool as worker_pool
 from tclab.sweeps.execution import abort, close_workers
 from tclab.sweeps.execution._rank_group import RankGroup, RankReport
 from tclab.sweeps.execution._request import Request
-from tclab.sweeps.execution._worker_pool import WorkerPool, pool, worker_environment
+from tclab.sweeps.execution._worker_pool import WorkerKind, WorkerPool, pool, worker_environment
 
 
 def tiny(**fields):
@@ -398,7 +398,8 @@ def test_what_is_warm_on_a_gpu_ends_before_another_kind_of_point_takes_it(monkey
             self.closed = True
 
     pool = WorkerPool()
-    pool.idle = kept = {key: Kept() for key in ((1, "jemalloc", None, "cuda"), (1, "default", None, "cpu"))}
+    kinds = WorkerKind(1, "jemalloc", None, "cuda"), WorkerKind(1, "default", None, "cpu")
+    pool.idle = kept = {kind: Kept() for kind in kinds}
     first = dict(kept)
     monkeypatch.setattr(worker_pool, "WorkerProcess", Kept)
     options = {"fresh": True, "memory_bytes": None, "hang_seconds": 1.0}
@@ -406,7 +407,7 @@ def test_what_is_warm_on_a_gpu_ends_before_another_kind_of_point_takes_it(monkey
     assert not any(worker.closed for worker in first.values())
     assert pool.ask(Request(tiny(ranks=1, device="cuda"), {}, {}), **options) == []
     assert [worker.closed for worker in first.values()] == [True, False]
-    assert list(pool.idle) == [(1, "default", None, "cpu")]
+    assert list(pool.idle) == [kinds[1]]
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from tclab.sweeps.execution._rank_group import HANG_SECONDS
 from tclab.sweeps.predict._fits import fits
 from tclab.sweeps.slurm._slurm_executor import SlurmExecutor
 from tclab.sweeps.slurm._slurm_options import SlurmOptions
+from tclab.sweeps.store._results import results_folder
 from tclab.sweeps.store._rows import SCHEMA, frame
 
 
@@ -59,8 +60,10 @@ def sweep(
       `points_per_job` (1). `None` leaves one to the cluster. What is there already is judged by these, too: rows
       of one partition do not stand in for another's.
 
-    **Raises:** `InputError` for a folder that cannot be written; rows measured so far stay. On Slurm also for
-    options that it refuses.
+    A file of rows that is damaged is named in a warning, and its point is run again. Where the disk is full, a
+    warning says so: what was measured is returned, and no other point is run.
+
+    **Raises:** `InputError` for a folder that cannot be written. On Slurm also for options that it refuses.
     """
     wanted = [points] if isinstance(points, Point) else list(dict.fromkeys(points))
     chosen: Executor
@@ -77,5 +80,5 @@ def sweep(
         chosen = SlurmExecutor(**cluster)
     else:
         raise unknown("executor", executor, ("local", "slurm"))
-    options = SweepOptions(Path(results), retry, fresh, memory_bytes, hang_seconds, progress, stop)
+    options = SweepOptions(results_folder(results), retry, fresh, memory_bytes, hang_seconds, progress, stop)
     return frame(pa.concat_tables([SCHEMA.empty_table(), *chosen.run(wanted, options)]))

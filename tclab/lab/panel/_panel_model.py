@@ -110,7 +110,7 @@ class PanelModel:
         points = self.state.points()
         if not points:
             raise InputError("no points: expected at least one strategy that serves the model")
-        Results(self.state.folder)  # raises where it cannot be written
+        Results(self.state.folder).make()
         self.state.save()
         sweep = LiveSweep(points, results=self.state.folder, **self.state.options())
         if listener is not None:

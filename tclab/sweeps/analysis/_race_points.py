@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from itertools import chain, repeat
 from typing import Any
 
+from tclab._io import TemporaryFolder
 from tclab.errors import InputError
 from tclab.masking import get as strategy_of
 from tclab.sweeps.config._point import ALLOCATORS, Point
@@ -87,8 +87,8 @@ def _arms(points: Mapping[str, Point], opened: ExitStack | None) -> dict[str, An
 @contextmanager
 def _environment(points: Mapping[str, Point]) -> Iterator[dict[str, str]]:
     """Yield the environment variables of the processes: the allocator's, and a temporary folder for their files."""
-    with tempfile.TemporaryDirectory(prefix="tclab-race-") as folder:
-        yield {**ALLOCATORS[next(iter(points.values())).allocator], "TMPDIR": folder}
+    with closing(TemporaryFolder()) as folder:
+        yield {**ALLOCATORS[next(iter(points.values())).allocator], "TMPDIR": str(folder.path)}
 
 
 def race_points(

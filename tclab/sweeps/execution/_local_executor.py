@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from time import monotonic
 
@@ -34,8 +35,9 @@ class LocalExecutor:
 
     def run(self, points: list[Point], options: SweepOptions) -> list[pa.Table]:
         """Return the rows of each point: those that are kept, and of the others those that they are run for."""
-        results = Results(options.results)
+        results = Results(options.results).make()
         begin, any_run = monotonic(), False
+        not_kept: str | None = None  # why no more rows can be kept
         tables: list[pa.Table] = []
         for done, point in enumerate(points, start=1):
             if options.stopped:
@@ -46,9 +48,10 @@ class LocalExecutor:
             rows = results.read_file(name)
             kept = rows is not None and not (options.retry and failed_or_oom(rows))
             if not kept:
-                if self._budget_seconds is not None and monotonic() - begin > self._budget_seconds:
-                    spent = f"the budget of {self._budget_seconds:g} s was spent"
-                    tables.append(not_measured(point, f"not run: {spent}"))
+                spent = self._budget_seconds is not None and monotonic() - begin > self._budget_seconds
+                if spent or not_kept:
+                    why = not_kept or f"the budget of {self._budget_seconds:g} s was spent"
+                    tables.append(not_measured(point, f"not run: {why}"))
                     continue
                 refusal = self._refusal(definite) if self._refusal is not None and not definite.skipped() else None
                 if refusal is not None:
@@ -69,7 +72,11 @@ class LocalExecutor:
                 if starts_ranks:  # which is not what the budget is for
                     begin = monotonic()
                 if not rows["status"][0].as_py().startswith("not run"):
-                    results.write_file(name, point, rows)
+                    try:
+                        results.write_file(name, point, rows)
+                    except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
+                        not_kept = str(error)
+                        warnings.warn(f"{not_kept}. The sweep returns them, and runs no other point", stacklevel=3)
             assert rows is not None
             tables.append(rows)
             options.report(Progress(done, len(points), point, rows, kept))

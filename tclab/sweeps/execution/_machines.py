@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 
 from tclab._io import atomic_write
 from tclab.sweeps.config._point import RENDEZVOUS_FILE, Point
@@ -33,20 +35,21 @@ class Rendezvous:
         self._path = Path(os.environ[RENDEZVOUS_FILE] if path is None else path)
 
     def _write(self, text: str, suffix: str = "") -> None:
-        atomic_write(Path(f"{self._path}{suffix}"), text)
+        atomic_write(Path(f"{self._path}{suffix}"), text, readers=0o600)  # the first one has a secret
 
     def _read(self, suffix: str = "") -> str | None:
         path = Path(f"{self._path}{suffix}")
         # a listing is asked of the file server; a single file may be remembered as missing
         return path.read_text() if path.name in os.listdir(path.parent) else None
 
-    def publish_endpoint(self) -> str:
-        """Return a free "host:port" of this machine, the first, and publish it to the others."""
+    def publish_endpoint(self) -> dict[str, str]:
+        """Return a free "host:port" of this machine, the first, and a new secret, and publish them to the others."""
         with socket.socket() as free:
             free.bind(("", 0))
             endpoint = f"{socket.gethostname()}:{free.getsockname()[1]}"
-        self._write(endpoint)
-        return endpoint
+        published = {"endpoint": endpoint, "secret": token_hex()}
+        self._write(json.dumps(published))
+        return published
 
     def publish_skip(self) -> None:
         """Publish that this point is not run, unless an endpoint has been published."""
@@ -61,11 +64,12 @@ class Rendezvous:
         """Publish that the first machine has ended its ranks; `reason` is empty where all is well."""
         self._write(reason, _DONE)
 
-    def endpoint(self) -> str | None:
-        """Wait for the first machine and return its endpoint; `None` where the point is not run."""
+    def endpoint(self) -> dict[str, str] | None:
+        """Wait for the first machine and return its endpoint and secret; `None` where the point is not run."""
         while (text := self._read()) is None:
             time.sleep(_LOOK_SECONDS)
-        return text or None
+        published: dict[str, str] | None = json.loads(text) if text else None
+        return published
 
     def failure(self) -> str | None:
         """Return why ranks have failed on another machine; `None` where none have."""
@@ -86,8 +90,8 @@ def run_on_machines(request: Request, *, memory_bytes: int | None = None, hang_s
     """
     point, rendezvous = request.point, Rendezvous()
     environment = worker_environment(point, memory_bytes)
-    endpoint = rendezvous.publish_endpoint()
-    ranks = RankGroup(point.ranks // point.machines, environment, nodes=point.machines, node=0, endpoint=endpoint)
+    published = rendezvous.publish_endpoint()
+    ranks = RankGroup(point.ranks // point.machines, environment, nodes=point.machines, node=0, **published)
     answer: Answer = []
     try:
         with pool.at_work(ranks):
@@ -111,11 +115,11 @@ def lend_ranks(point: Point, node: int, *, memory_bytes: int | None = None, hang
     - `memory_bytes`: see `run`. `hang_seconds`: the first machine's; this one only waits.
     """
     rendezvous = Rendezvous()
-    endpoint = rendezvous.endpoint()
-    if endpoint is None:
+    published = rendezvous.endpoint()
+    if published is None:
         return
     environment = worker_environment(point, memory_bytes)
-    ranks = RankGroup(point.ranks // point.machines, environment, nodes=point.machines, node=node, endpoint=endpoint)
+    ranks = RankGroup(point.ranks // point.machines, environment, nodes=point.machines, node=node, **published)
     with pool.at_work(ranks):
         with _ended_with_others(ranks, rendezvous.done) as reasons:
             reason = ranks.wait()

@@ -8,6 +8,7 @@ their `rank`: each its `pid` at once, then the number of stages that it `entered
 from __future__ import annotations
 
 import faulthandler
+import hmac
 import json
 import os
 import signal
@@ -24,7 +25,7 @@ import torch
 from torch import distributed
 
 from tclab._child_process import ParentPipe
-from tclab.sweeps.execution._request import rows_of_request, status_of_error
+from tclab.sweeps.execution._request import RANK_SECRET, rows_of_request, status_of_error
 from tclab.timing import Ledger, NullLedger
 
 # Parts of the messages of errors that another rank's end causes: the failure is not this rank's.
@@ -42,6 +43,42 @@ _ERRORS_OF_A_PEER = (
 _FOREVER = timedelta(days=30)  # the parent watches over the ranks, and ends those that wait in vain
 
 
+class SignedStore:
+    """The texts that ranks exchange through torchrun's store, which anybody who reaches its port can write to.
+
+    Each is signed, together with its key, by a secret that the ranks have from their parent: a request names modules
+    that a rank imports, so that one from elsewhere could run code in it.
+
+    **Arguments:**
+
+    - `store`: torchrun's, which all ranks reach.
+    - `secret`: the same for all of them.
+    """
+
+    def __init__(self, store: Any, secret: str) -> None:
+        self._store = store
+        self._secret = secret.encode()
+
+    def _signature(self, key: str, text: bytes) -> bytes:
+        return hmac.digest(self._secret, key.encode() + b"\0" + text, "sha256").hex().encode()
+
+    def write(self, key: str, text: str) -> None:
+        """Write a text for the other ranks."""
+        self._store.set(key, self._signature(key, text.encode()) + text.encode())
+
+    def read(self, key: str) -> str:
+        """Wait for a text and return it.
+
+        **Raises:** `RuntimeError` for one that no rank has written.
+        """
+        self._store.wait([key], _FOREVER)
+        signed: bytes = self._store.get(key)
+        signature, text = signed[:64], signed[64:]
+        if not hmac.compare_digest(signature, self._signature(key, text)):
+            raise RuntimeError(f"the text {key!r} in the store of the ranks is not theirs: another process wrote to it")
+        return text.decode()
+
+
 class RankContext:
     """One rank among those that run a point together, and the texts that they exchange through torchrun's store.
 
@@ -49,11 +86,11 @@ class RankContext:
 
     **Arguments:**
 
-    - `store`: torchrun's, which all ranks reach.
+    - `store`: for the texts.
     - `rank`, `ranks`: which one, of how many. `local_rank`: on its own node.
     """
 
-    def __init__(self, store: Any, rank: int, ranks: int) -> None:
+    def __init__(self, store: SignedStore, rank: int, ranks: int) -> None:
         self._store = store
         self.rank = rank
         self.ranks = ranks
@@ -65,23 +102,18 @@ class RankContext:
     def _key(self, rank: int) -> str:
         return f"text/{self._texts}/{rank}"
 
-    def _read(self, rank: int) -> str:
-        self._store.wait([self._key(rank)], _FOREVER)
-        text: bytes = self._store.get(self._key(rank))
-        return text.decode()
-
     def broadcast(self, text: Callable[[], str]) -> str:
         """Return on every rank the text that rank 0 makes; `text` is called there alone."""
         self._texts += 1
         if self.rank == 0:
-            self._store.set(self._key(0), text())
-        return self._read(0)
+            self._store.write(self._key(0), text())
+        return self._store.read(self._key(0))
 
     def all_gather(self, text: str) -> list[str]:
         """Return the texts of all ranks, in their order, once all have called this."""
         self._texts += 1
-        self._store.set(self._key(self.rank), text)
-        return [self._read(rank) for rank in range(self.ranks)]
+        self._store.write(self._key(self.rank), text)
+        return [self._store.read(self._key(rank)) for rank in range(self.ranks)]
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -166,7 +198,7 @@ def serve_as_rank(parent: ParentPipe) -> None:
         distributed.destroy_process_group()
 
 
-def _join(device: str, store: Any) -> RankContext:
+def _join(device: str, store: SignedStore) -> RankContext:
     """Join the other ranks in a process group for a device: gloo, and NCCL on CUDA."""
     context = RankContext(store, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     options: dict[str, Any] = {"backend": "gloo"}
@@ -178,13 +210,14 @@ def _join(device: str, store: Any) -> RankContext:
     return context
 
 
-def _next_request(parent: ParentPipe, number: int, store: Any) -> dict[str, Any] | None:
+def _next_request(parent: ParentPipe, number: int, store: SignedStore) -> dict[str, Any] | None:
     """Return the next request on every rank; `None` when none follows."""
     if os.environ["RANK"] == "0":
-        store.set(f"request/{number}", json.dumps(parent.receive()))
-    store.wait([f"request/{number}"], _FOREVER)
-    request: dict[str, Any] | None = json.loads(store.get(f"request/{number}"))
-    return request
+        request = parent.receive()
+        store.write(f"request/{number}", json.dumps(request))
+        return request
+    read: dict[str, Any] | None = json.loads(store.read(f"request/{number}"))
+    return read
 
 
 def _caused_by_a_peer(error: BaseException) -> bool:
@@ -193,7 +226,8 @@ def _caused_by_a_peer(error: BaseException) -> bool:
     return isinstance(error, known) or (isinstance(error, RuntimeError) and any(w in words for w in _ERRORS_OF_A_PEER))
 
 
-def _connect_to_store() -> Any:
+def _connect_to_store() -> SignedStore:
     """Return a second connection to torchrun's store: one that waits would hold up the process group."""
     where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return distributed.TCPStore(*where, is_master=False, timeout=timedelta(minutes=5))  # type: ignore[attr-defined]
+    store = distributed.TCPStore(*where, is_master=False, timeout=timedelta(minutes=5))  # type: ignore[attr-defined]
+    return SignedStore(store, os.environ.pop(RANK_SECRET))

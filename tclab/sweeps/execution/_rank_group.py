@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from tclab._child_process import ChildProcess
+from tclab._io import TemporaryFolder
 from tclab.errors import InputError
-from tclab.sweeps.execution._request import WORKER
+from tclab.sweeps.execution._request import RANK_SECRET, WORKER
 from tclab.timing._environment import usable_cores
 
 HANG_SECONDS = 300.0  # without any rank entering a stage, until one is said to hang
@@ -54,6 +54,7 @@ class RankGroup:
     - `ranks`: on this node.
     - `environment`: of the ranks, whole.
     - `nodes`, `node`, `endpoint`: see `command`. Only node 0 is asked; the others `wait`.
+    - `secret`: the same on all nodes, for the ranks to sign what they exchange; a new one unless given.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class RankGroup:
         nodes: int = 1,
         node: int = 0,
         endpoint: str | None = None,
+        secret: str | None = None,
     ) -> None:
         self.ranks = ranks
         self.nodes = nodes
@@ -72,8 +74,8 @@ class RankGroup:
         self._reports = {node * ranks + place: RankReport() for place in range(ranks)}
         self._exit_codes: dict[int, int] = {}  # of ranks that failed, from torchrun
         self._killed = False
-        # for all that ranks keep on disk: one that is killed cannot clear up
-        self.folder = Path(tempfile.mkdtemp(prefix="tclab-ranks-"))
+        self._temporary = TemporaryFolder()  # for all that ranks keep on disk: one that is killed cannot clear up
+        self.folder = self._temporary.path
         loopback = {"GLOO_SOCKET_IFNAME": "lo"} if nodes == 1 and Path("/sys/class/net/lo").exists() else {}
         self._torchrun = ChildProcess(
             command(ranks, nodes=nodes, node=node, endpoint=endpoint, logs=self.folder / "logs"),
@@ -82,6 +84,7 @@ class RankGroup:
                 **environment,
                 "OMP_NUM_THREADS": str(threads_of(ranks)),
                 "TMPDIR": str(self.folder),
+                RANK_SECRET: secret or token_hex(),
                 "TORCH_CPP_LOG_LEVEL": environment.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
             },
         )
@@ -263,7 +266,7 @@ class RankGroup:
         self._kill()
         self._torchrun.wait()
         self._torchrun.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._temporary.close()
 
 
 def _children(pid: int) -> set[int]:
@@ -301,8 +304,8 @@ def command(
     **Raises:** `InputError` for several nodes without an endpoint, or a node that cannot be.
     """
     line = [sys.executable, "-P", str(_LAUNCHER), f"--nproc-per-node={ranks}", "--max-restarts=0"]
-    if nodes == 1:
-        line.append("--standalone")
+    if nodes == 1:  # the launcher chooses a free port
+        line += ["--nnodes=1", "--node-rank=0", "--master-addr=127.0.0.1"]
     else:
         host, _, port = (endpoint or "").rpartition(":")
         if not host or not port.isdigit():

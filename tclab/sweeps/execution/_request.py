@@ -20,6 +20,7 @@ from tclab.timing import environment
 
 WORKER = "tclab.sweeps.execution._worker"  # the module that answers requests; see there
 MEMORY_LIMIT = "TCLAB_MEMORY_BYTES"  # the variable that limits the memory of its process
+RANK_SECRET = "TCLAB_RANK_SECRET"  # the variable with what the ranks of a point sign their texts with
 MEASURE = "tclab.sweeps.execution._measure:measure"
 # What torch says when there is no memory left on the CPU, where it raises no exception of its own.
 _OUT_OF_MEMORY = (

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from tclab._io import TemporaryFolder
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.masking.calibration import WIDTH
@@ -132,8 +132,8 @@ def setup(point: Point, samples: int, context: RankContext | None = None) -> Ite
 def _place(context: RankContext | None) -> Iterator[Path]:
     """Yield a folder for what is kept on disk; of several ranks the first on each node makes it, for all there."""
     if context is None or context.local_rank == 0:
-        with tempfile.TemporaryDirectory(prefix="tclab-") as place:
-            yield Path(place)
+        with closing(TemporaryFolder()) as place:
+            yield place.path
         return
     places = context.all_gather("")
     yield Path(places[context.rank - context.local_rank])

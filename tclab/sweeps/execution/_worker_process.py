@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from tclab._child_process import ChildProcess, child_command
+from tclab._io import TemporaryFolder
 from tclab.sweeps.execution._request import WORKER
 
 
-class WorkerProcess:
+class WorkerProcess(ChildProcess):
     """One process that runs points of one rank; a `Worker` of `_worker_pool`.
 
     **Arguments:**
@@ -23,52 +23,31 @@ class WorkerProcess:
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.has_read: dict[str, Any] = {}
-        # for all that it keeps on disk: one that is killed cannot clear up
-        self._folder = tempfile.mkdtemp(prefix="tclab-")
-        self._process = ChildProcess(
-            child_command(WORKER),
-            {
-                # the compiler's cache outlives the process, as it does elsewhere
-                "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")),
-                **environment,
-                "TMPDIR": self._folder,
-            },
-        )
+        self._folder = TemporaryFolder()  # for all that it keeps on disk: one that is killed cannot clear up
+        # the compiler's cache outlives the process, as it does elsewhere
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}"))}
+        super().__init__(child_command(WORKER), {**cache, **environment, "TMPDIR": str(self._folder.path)})
 
     def ask(self, request: dict[str, Any], *, hang_seconds: float) -> list[dict[str, Any]] | str:
         """Return the rows of a request, or how the process died; one that hangs is waited for."""
         killed = _killed_for_memory()
-        self._process.send(request)
-        answer = self._process.receive_one()
+        self.send(request)
+        answer = self.receive_one()
         if answer is not None:
             rows: list[dict[str, Any]] = answer["rows"]
             return rows
-        code = self._process.wait()
+        code = self.wait()
         assert code is not None
         if code == -signal.SIGKILL and _killed_for_memory() != killed:
             return "oom"
         if code < 0:
             return f"failed: killed by {signal.Signals(-code).name}"
-        return f"failed: the child ended with {code}: {self._process.last_error_line}"
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self._process.alive
-
-    @property
-    def pid(self) -> int:
-        """The process's number."""
-        return self._process.pid
-
-    def kill(self) -> None:
-        """End the process and its workers at once."""
-        self._process.kill()
+        return f"failed: the child ended with {code}: {self.last_error_line}"
 
     def close(self) -> None:
         """End everything, and remove what it kept on disk."""
-        self._process.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        super().close()
+        self._folder.close()
 
 
 def _killed_for_memory() -> int | None:

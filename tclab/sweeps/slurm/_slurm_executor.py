@@ -68,7 +68,7 @@ class SlurmExecutor:
             "memory_bytes": options.memory_bytes,
             "hang_seconds": options.hang_seconds,
         }
-        submissions = Submissions(Results(options.results.expanduser().resolve()))
+        submissions = Submissions(Results(options.results.resolve()).make())
         sweep = _Sweep(submissions, job_options, self._options)
         stop = options.stop or threading.Event()
         try:

@@ -34,7 +34,7 @@ def run_job(request: str) -> None:
     job: dict[str, Any] = json.loads(request)
     os.environ[WHERE] = json.dumps(job["where"])
     import_own(job["modules"], job["path"])
-    submissions = Submissions(Results(job["results"]))
+    submissions = Submissions(Results(job["results"]).make())
     node = int(os.environ.get("SLURM_NODEID", "0"))
     for name, fields in job["points"].items():
         point = Point.from_dict(fields)

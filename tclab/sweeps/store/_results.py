@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import tempfile
+import warnings
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,22 +53,30 @@ def results_key(point: Point) -> str:
 
 
 class Results:
-    """A folder of results, made where it is missing.
+    """A folder of results, a file for each point.
 
-    Many processes may write to it at once: a file is written under another name and renamed when it is whole.
+    Many processes may write to it at once: a file is written under another name and renamed when it is whole. A file
+    that is damaged is left out with a warning that names it.
 
-    **Raises:** `InputError` where it cannot be written.
+    **Raises:** `InputError` for what is no path.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = results_folder(folder)
+
+    def make(self) -> Results:
+        """Make the folder where it is missing, look whether it can be written, and return this.
+
+        **Raises:** `InputError` where it cannot be.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.folder):
                 pass
-        except OSError as error:
-            why = error.strerror or error
-            raise InputError(f"results is {str(folder)!r}, expected a folder that can be written: {why}") from None
+        except (OSError, ValueError) as error:  # a ValueError is of a character that no path can have
+            why = getattr(error, "strerror", None) or error
+            raise InputError(f"results is {str(self.folder)!r}, expected a folder that can be written: {why}") from None
+        return self
 
     def path(self, point: Point) -> Path:
         """Return where a point's rows are, or would be."""
@@ -82,65 +92,118 @@ class Results:
         return self.read_file(self.path(point).name)
 
     def read_file(self, name: str) -> pa.Table | None:
-        """Return the rows of one file by its name, or `None` where there is none."""
+        """Return the rows of one file by its name, or `None` where there is none that can be read."""
         path = self.folder / name
-        return _read(path) if path.exists() else None
+        opened = _opened(path) if path.exists() else None
+        return None if opened is None else opened[0]
 
     def write(self, point: Point, rows: pa.Table) -> None:
         """Keep a point's rows in place of any earlier ones."""
         self.write_file(self.path(point).name, point, rows)
 
     def write_file(self, name: str, point: Point, rows: pa.Table) -> None:
-        """Keep a point's rows in a file by its name."""
-        about = {"schema": SCHEMA_VERSION, "tclab": __version__, "point": point.to_dict()}
-        described = rows.replace_schema_metadata({_ABOUT: json.dumps(about)})
-        atomic_write(self.folder / name, lambda temporary: pq.write_table(described, temporary))
+        """Keep a point's rows in a file by its name.
 
-    def _files(self) -> list[Path]:
-        return sorted(self.folder.glob("[!.]*.parquet"))
+        **Raises:** `InputError` where it cannot be written, as on a disk that is full.
+        """
+        about = {"schema": SCHEMA_VERSION, "tclab": __version__, "point": point.to_dict()}
+        about["digest"] = _digest(about, rows)
+        described = rows.replace_schema_metadata({_ABOUT: json.dumps(about)})
+        try:
+            buffer = pa.BufferOutputStream()
+            pq.write_table(described, buffer, write_page_checksum=True)
+            atomic_write(self.folder / name, buffer.getvalue().to_pybytes())
+        except OSError as error:
+            why = error.strerror or error
+            raise InputError(f"the rows of a point could not be kept in {str(self.folder)!r}: {why}") from None
+
+    def _all_opened(self) -> list[tuple[pa.Table, dict[str, Any]]]:
+        """Return rows of every file and what it says of itself, in the order in which they were measured."""
+        opened = []
+        for path in sorted(self.folder.glob("[!.]*.parquet")):
+            if (one := _opened(path)) is not None:
+                # the file's own time for rows of a point that failed, which have none; a copied file has a new one
+                written = path.stat().st_mtime
+                written_at = datetime.fromtimestamp(written, UTC).isoformat(timespec="seconds")
+                opened.append((one[0]["measured_at"][0].as_py() or written_at, written, one))
+        return [one for *_, one in sorted(opened, key=lambda pair: pair[:2])]
 
     def frame(self) -> pd.DataFrame:
-        """Return the rows of every point in the folder, whichever machine measured them."""
-        return frame(pa.concat_tables([SCHEMA.empty_table(), *map(_read, self._files())]))
+        """Return the rows of every point in the folder, whichever machine measured them.
+
+        **Raises:** `InputError` for a file that a newer version of tclab wrote.
+        """
+        return frame(pa.concat_tables([SCHEMA.empty_table(), *(rows for rows, _ in self._all_opened())]))
 
     def kept(self) -> dict[Point, pa.Table]:
         """Return the points in the folder with their rows, whichever machine measured them, the newest last.
 
-        A point whose graph is no longer where it was, or whose strategy this process does not know, is left out.
+        A point whose strategy this process does not know is left out.
 
         **Raises:** `InputError` for a file that a newer version of tclab wrote.
         """
-        found: dict[Point, pa.Table] = {}
-        for path in sorted(self._files(), key=lambda path: path.stat().st_mtime_ns):
-            rows, about = _opened(path)
+        tables: dict[Point, pa.Table] = {}
+        for rows, about in self._all_opened():
             try:
                 point = Point.from_dict(upgraded_point(about["point"]))
             except (InputError, TypeError, KeyError):
                 continue
-            found.pop(point, None)
-            found[point] = rows
-        return found
+            tables.pop(point, None)
+            tables[point] = rows
+        return tables
 
 
-_ABOUT = b"tclab"  # the key of what a file says of itself: schema, version, point
+def results_folder(folder: str | Path) -> Path:
+    """Return a results folder as a path, with `~` for the user's own.
 
-
-def _read(path: Path) -> pa.Table:
-    return _opened(path)[0]
-
-
-def _opened(path: Path) -> tuple[pa.Table, dict[str, Any]]:
-    """Return a file's rows, and what it says of itself."""
+    **Raises:** `InputError` for what is no path, or an empty one.
+    """
+    if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
+        raise InputError(f"results is {folder!r}, expected a folder")
     try:
-        rows = pq.read_table(path)
-        about = json.loads((rows.schema.metadata or {}).get(_ABOUT, b"{}"))
-        newer = about.get("schema", SCHEMA_VERSION) > SCHEMA_VERSION
-        if not newer:
-            return upgraded(rows.replace_schema_metadata(None), whole=True), about
-    except (pa.ArrowInvalid, ValueError) as error:
-        why = str(error).splitlines()[0]
-        raise InputError(f"{path} is no file of rows that this version of tclab can read: {why}") from None
-    raise InputError(
-        f"{path} was written by a newer tclab ({about.get('tclab')}, rows of version {about['schema']}; this is "
-        f"{__version__}, which reads version {SCHEMA_VERSION}): update tclab, or choose another results folder"
-    )
+        return Path(folder).expanduser()
+    except RuntimeError as error:
+        raise InputError(f"results is {str(folder)!r}, expected a folder: {error}") from None
+
+
+_ABOUT = (
+    b"tclab"  # the key of what a file says of itself: schema, version, point, and a digest of these and the columns
+)
+
+
+def _digest(about: dict[str, Any], rows: pa.Table) -> str:
+    """Return a hash of what Parquet's own checksums of the values leave out: columns, number of rows, metadata."""
+    columns = [[field.name, field.type.id] for field in rows.schema]
+    what = [{name: value for name, value in about.items() if name != "digest"}, columns, len(rows)]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+
+
+def _opened(path: Path) -> tuple[pa.Table, dict[str, Any]] | None:
+    """Return a file's rows, and what it says of itself; `None`, with a warning, where it cannot be read as written.
+
+    **Raises:** `InputError` for a file that a newer version of tclab wrote.
+    """
+    try:
+        file = pq.ParquetFile(pa.BufferReader(path.read_bytes()), page_checksum_verification=True)
+        rows = file.read(use_threads=False)
+        about = json.loads((rows.schema.metadata or {})[_ABOUT])
+        if not len(rows):
+            raise ValueError("it has no row")
+        if "digest" in about and about["digest"] != _digest(about, rows):
+            raise ValueError("it is not as it was written")
+        newer = int(about["schema"]) > SCHEMA_VERSION
+        rows = rows if newer else upgraded(rows.replace_schema_metadata(None), whole=True)
+    except Exception as error:  # pyarrow raises a dozen kinds for damaged bytes, MemoryError and OSError among them
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        warnings.warn(
+            f"{path} is left out, as it is damaged or no file of rows ({why}); delete it, or sweep its point again, "
+            "which writes it anew",
+            stacklevel=3,
+        )
+        return None
+    if newer:
+        raise InputError(
+            f"{path} was written by a newer tclab ({about.get('tclab')}, rows of version {about['schema']}; this is "
+            f"{__version__}, which reads version {SCHEMA_VERSION}): update tclab, or choose another results folder"
+        )
+    return rows, about

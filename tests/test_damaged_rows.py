@@ -1,0 +1,206 @@
+"""Files of rows that are damaged, foreign or cannot be written: nothing wrong is read, and no sweep ends."""
+
+import errno
+import os
+import random
+import shutil
+import stat
+import warnings
+
+import pyarrow.parquet as pq
+import pytest
+
+import tclab
+from tclab import InputError, Point
+from tclab.sweeps import Results
+from tclab.sweeps.execution import _local_executor as local_executor
+from tclab.sweeps.store import _results
+from tclab.sweeps.store._rows import columns_of, table
+
+POINTS = [Point(scale=0.02, batch_size=size, networks=2, device="cpu") for size in (1, 2, 3)]
+
+
+def measured(point, at="2026-11-22T10:00:00+00:00", **columns):
+    """Return rows such as a worker returns for a point."""
+    every = {**columns_of(point), "where": "host", "n": 2, "status": "ok", "measured_at": at, **columns}
+    stages = {"step": 0.5, "forward": 0.3, "backward": 0.2}
+    return table(
+        {**every, "stage": stage, "median_seconds": seconds, "samples_seconds": [seconds, seconds]}
+        for stage, seconds in stages.items()
+    )
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """The points that sweeps run, each of which is measured at once."""
+    runs = []
+
+    def point_rows(point, **options):
+        runs.append(point)
+        return measured(point)
+
+    monkeypatch.setattr(local_executor, "point_rows", point_rows)
+    return runs
+
+
+@pytest.fixture
+def results(tmp_path):
+    results = Results(tmp_path / "rows").make()
+    for point in POINTS:
+        results.write(point, measured(point))
+    return results
+
+
+def truncated(path):
+    path.write_bytes(b"")
+
+
+def without_rows(path):
+    pq.write_table(pq.read_table(path).slice(0, 0), path)
+
+
+def dangling(path):
+    path.unlink()
+    path.symlink_to("no such file")
+
+
+def a_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def described_as(about):
+    def describe(path):
+        pq.write_table(pq.read_table(path).replace_schema_metadata({b"tclab": about}), path)
+
+    return describe
+
+
+DAMAGES = [
+    truncated, without_rows, dangling, a_folder, described_as("[]"), described_as('{"schema": "x"}'),
+    described_as('{"schema": null}'), described_as("\udcff".encode(errors="surrogateescape")), described_as("{}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("retry", [False, True])
+def test_a_damaged_file_is_named_and_its_point_measured_again(results, runs, damage, retry):
+    path = results.path(POINTS[1])
+    damage(path)
+    if path.is_dir():
+        with pytest.warns(UserWarning, match=f"{path} is left out"):
+            assert len(results.kept()) == 2
+        return
+    gone = damage is dangling  # the link's file is simply not there
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert len(results.frame()) == 6
+        assert list(results.kept()) == [POINTS[0], POINTS[2]]  # in the order of their measurement
+        frame = tclab.sweep(POINTS, results=results.folder, progress=None, retry=retry)
+    assert {f"{path} is left out" in str(one.message) and "delete it" in str(one.message) for one in warned} == {True}
+    assert len(warned) == (2 if gone else 3)
+    assert runs == [POINTS[1].resolved()]
+    assert len(frame) == 9
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(results.frame()) == 9  # written anew
+
+
+def test_no_damage_reads_back_as_other_rows_or_raises(results, tmp_path):
+    """A byte changed, a stretch of noise or of nothing, a file cut short, two stretches exchanged."""
+    path = results.path(POINTS[1])
+    whole, rows = path.read_bytes(), results.read(POINTS[1])
+    draw, unread = random.Random(0), 0
+    alone = Results(tmp_path / "alone").make()
+    copy = alone.folder / path.name
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number in range(400):
+            data, at, length = bytearray(whole), draw.randrange(len(whole)), draw.randrange(1, 64)
+            if number % 5 == 0:
+                data[at] ^= 1 << draw.randrange(8)
+            elif number % 5 == 1:
+                data[at : at + length] = draw.randbytes(length)
+            elif number % 5 == 2:
+                data[at : at + length] = bytes(length)
+            elif number % 5 == 3:
+                data = data[:at]
+            else:
+                other = draw.randrange(len(whole))
+                data[at : at + length], data[other : other + length] = (
+                    data[other : other + length], data[at : at + length],
+                )  # fmt: skip
+            copy.write_bytes(data)
+            read, kept = alone.read_file(copy.name), alone.kept()
+            unread += read is None
+            assert read is None or read.equals(rows), number
+            assert not kept or (list(kept) == [POINTS[1]] and kept[POINTS[1]].equals(rows)), number
+    assert unread > 300
+
+
+def test_a_disk_that_is_full_loses_nothing_that_was_measured(results, runs, monkeypatch):
+    def full(path, content, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    results.path(POINTS[2]).unlink()
+    results.path(POINTS[0]).unlink()
+    monkeypatch.setattr(_results, "atomic_write", full)
+    with pytest.warns(UserWarning, match="could not be kept in .*: No space left on device"):
+        frame = tclab.sweep(POINTS, results=results.folder, progress=None)
+    assert runs == [POINTS[0].resolved()]
+    step = frame[frame["stage"] == "step"].set_index("batch_size")
+    assert step["status"][1] == step["status"][2] == "ok"
+    assert step["status"][3].startswith("not run: the rows of a point could not be kept")
+    with pytest.raises(InputError, match="No space left on device"):
+        results.write(POINTS[0], measured(POINTS[0]))
+
+
+def test_colleagues_can_read_rows_whatever_wrote_them(tmp_path):
+    before = os.umask(0o022)
+    try:
+        results = Results(tmp_path / "rows").make()
+        results.write(POINTS[0], measured(POINTS[0]))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(results.path(POINTS[0]).stat().st_mode) == 0o644
+
+
+def test_reading_a_folder_writes_nothing(results):
+    before = {path: path.stat().st_mtime_ns for path in [results.folder, *results.folder.iterdir()]}
+    results.folder.chmod(0o555)
+    try:
+        assert len(tclab.compare(results.folder, results.frame()).pairs) == 3
+        assert len(Results(results.folder).kept()) == 3
+    finally:
+        results.folder.chmod(0o755)
+    assert before == {path: path.stat().st_mtime_ns for path in [results.folder, *results.folder.iterdir()]}
+    assert Results(results.folder / "none").frame().empty
+    assert not (results.folder / "none").exists()
+
+
+@pytest.mark.parametrize("bad", ["", None, 3, "a\0b", "a\ud800"])
+def test_what_is_no_folder_is_refused_in_words(bad, tmp_path, monkeypatch, runs):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"results is .*expected a folder"):
+        tclab.sweep(POINTS, results=bad, progress=None)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_tilde_is_the_users_own_folder(tmp_path, monkeypatch, runs):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    tclab.sweep(POINTS, results="~/rows", progress=None)
+    assert os.listdir(tmp_path) == ["rows"]
+    assert len(Results("~/rows").kept()) == 3
+
+
+def test_the_newest_rows_of_a_point_are_those_measured_last(results, tmp_path, monkeypatch):
+    """Whatever the times of the files say, which a copy changes."""
+    monkeypatch.setattr(_results, "_machine", lambda: {"cpu": "another"})
+    results.write(POINTS[0], measured(POINTS[0], at="2026-11-21T10:00:00+00:00", cpu="another"))
+    assert len(list(results.folder.iterdir())) == 4
+    shutil.copytree(results.folder, tmp_path / "copy")  # the files keep their times; the older rows' file is newer
+    for folder in (results.folder, tmp_path / "copy"):
+        kept = Results(folder).kept()
+        assert kept[POINTS[0]]["cpu"][0].as_py() is None
+        assert len(kept) == 3
