@@ -111,10 +111,11 @@ class ChildProcess:
 
     @property
     def last_error_line(self) -> str:
-        """The last line of its standard error."""
-        self._stderr.seek(0)
+        """The last line of its standard error, or of its last 10 kB the end."""
+        self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, self._stderr.tell() - 10_000))
         lines = self._stderr.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1][-1000:] if lines else "it said nothing"
 
     @property
     def alive(self) -> bool:

@@ -85,7 +85,7 @@ def test_points_of_tclabs_own_are_named_as_before_and_keep_their_rows(own, tmp_p
 def names_after(monkeypatch, edited=None, add=""):
     """Return what files of some points are called in a process that has read some source with something added."""
     real = own_code._source
-    own_code._said_by.cache_clear()
+    own_code._digest_of.cache_clear()
     monkeypatch.setattr(own_code, "_source", lambda name: real(name) + add if name == edited else real(name))
     points = {
         "node_mask": Point(scale=0.01, device="cpu"),
@@ -94,7 +94,7 @@ def names_after(monkeypatch, edited=None, add=""):
     }
     found = {name: results_key(point.resolved()) for name, point in points.items()}
     monkeypatch.setattr(own_code, "_source", real)
-    own_code._said_by.cache_clear()
+    own_code._digest_of.cache_clear()
     return found
 
 

@@ -7,15 +7,21 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, fields, make_dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 import tclab
 from tclab import InputError, Point
 from tclab.lab.panel import PanelState
 from tclab.sweeps.config._fields import declarations, declare, switch
-from tclab.sweeps.store._rows import SCHEMA, columns_of, point_of
+from tclab.sweeps.store._rows import SCHEMA, columns_of, point_of, table
 from tclab.training import Step
 
 DECLARED = declarations(Point)
@@ -212,3 +218,28 @@ def test_a_run_makes_its_point_definite_once(monkeypatch):
     assert len(made) == 1
     definite = point.resolved()
     assert definite.resolved() is definite
+
+
+ODD = [
+    None, "", " ", "x", "x" * 5000, "a\0b", "\ud800", b"step", bytearray(b"x"), 0, -1, 1.5, -0.0, float("nan"),
+    float("inf"), 1e308, 10**30, 1 << 63, 10**5000, True, False, 1j, Decimal("1.5"), Fraction(1, 2), [], [[]], [None],
+    [1, 2], ["x", ["y"]], ("step", 3), {}, {"a": 1}, {1}, frozenset(), range(3), iter([1]), object(), int, len,
+    Path("."), np.int64(3), np.float32(0.5), np.array([1, 2]), np.array("step"), np.str_("step"), torch.tensor([1, 2]),
+    torch.tensor(1), slice(2), Ellipsis, NotImplemented, datetime.now(), pd.NA, pd.NaT,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Point)])
+def test_any_value_of_a_field_makes_a_point_or_a_sentence(name):
+    sentences = []
+    for value in ODD:
+        try:
+            point = Point(**{name: value})
+        except InputError as error:
+            sentences.append(str(error))
+            continue
+        assert Point.from_dict(json.loads(json.dumps(point.to_dict()))) == point  # a worker can be asked for it
+        assert len({point}) == 1
+        assert len(table([columns_of(point)])) == 1  # and its row be kept
+    assert len(sentences) > len(ODD) // 2
+    assert all(name.removesuffix("s") in sentence and "\n" not in sentence for sentence in sentences)

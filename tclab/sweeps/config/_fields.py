@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -93,7 +94,7 @@ class Declaration:
         **Raises:** `InputError` for a value that the field cannot have.
         """
         if value is not None:
-            value = self.check(self.name, value)
+            value = self._checked(value)
         if self.needs is not None and not self.needs.met(point):
             return None
         if value is None and self.usual is not None:
@@ -102,6 +103,15 @@ class Declaration:
             self.check(self.name, None)
             raise InputError(f"{self.name} is None, expected a value")
         return value
+
+    def _checked(self, value: Any) -> Any:
+        try:
+            return self.check(self.name, value)
+        except InputError:
+            raise
+        except Exception:  # no check can compare it, as an array, or nobody print it, as a number of 5,000 digits
+            kind = type(value).__name__
+            raise InputError(f"{self.name} is of type {kind}, or too long; see tclab.Point for its values") from None
 
     def cell(self, value: Any) -> Any:
         """Return a value as its column holds it."""
@@ -181,7 +191,7 @@ def one_of(known: Iterable[str] | Callable[[], Iterable[str]]) -> Check:
 
     def check(name: str, value: Any) -> Any:
         names = known() if callable(known) else known
-        if value not in names:
+        if not isinstance(value, str) or value not in names:
             raise unknown(name, value, names)
         return value
 
@@ -195,7 +205,9 @@ def whole_number(least: int, *, or_none: bool = False) -> Check:
     def check(name: str, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InputError(f"{name} is {value!r}, expected a whole number of at least {least}{more}")
-        return value
+        if value >= 1 << 63:  # its column has 64 bits
+            raise InputError(f"{name} is {value}, expected a number below 2**63")
+        return int(value)
 
     return check
 
@@ -204,7 +216,7 @@ def above_zero(expected: str) -> Check:
     """Return the check of a number above 0, kept as a float; `expected` is for the words of its error."""
 
     def check(name: str, value: Any) -> Any:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise InputError(f"{name} is {value!r}, expected {expected}")
         return float(value)
 
@@ -222,17 +234,19 @@ def path(expected: str) -> Check:
     """Return the check of a path, which is kept as text; whether there is such a file is not asked here."""
 
     def check(name: str, value: Any) -> Any:
-        if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+        if not isinstance(text, str) or not text or "\0" in text:
             raise InputError(f"{name} is {value!r}, expected {expected}")
-        return str(os.fspath(value))
+        return str(text)
 
     return check
 
 
 def count_or_names(name: str, value: Any) -> Any:
     """Check a number of at least 1, or names, which are kept as a tuple."""
-    if isinstance(value, str):
-        return (value,)
-    if isinstance(value, Sequence):
-        return tuple(str(one) for one in value)
-    return whole_number(1)(name, value)
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, Sequence):
+        return whole_number(1)(name, value)
+    if not names or not all(isinstance(one, str) and one for one in names):
+        raise InputError(f"{name} is {value!r}, expected a number of at least 1, or names")
+    return tuple(map(str, names))

@@ -14,6 +14,11 @@ import pyarrow as pa
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._rank_group import HANG_SECONDS
 
+_SHOWN = [
+    "stage", "status", "median_seconds", "networks", "device", "backend", "file_samples", "file_rows_left_out",
+    "unknown_genes",
+]  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -34,16 +39,16 @@ class Progress:
     kept: bool
 
     def __str__(self) -> str:
-        networks = self.rows["networks"][0].as_py()
-        what = f"{self.point.model} {self.point.strategy} batch {self.point.batch_size} networks {networks}"
-        columns = self.rows.slice(0, 1).to_pylist()[0]
+        rows = self.rows.select(_SHOWN).to_pylist()
+        first = rows[0]
+        what = f"{self.point.model} {self.point.strategy} batch {self.point.batch_size} networks {first['networks']}"
         if self.point.ranks > 1:
-            what += f", {columns['device']} · {columns['backend']} · {self.point.ranks} ranks"
-        if (number := columns["file_samples"]) is not None:
-            left_out, genes = columns["file_rows_left_out"], columns["unknown_genes"]
+            what += f", {first['device']} · {first['backend']} · {self.point.ranks} ranks"
+        if (number := first["file_samples"]) is not None:
+            left_out, genes = first["file_rows_left_out"], first["unknown_genes"]
             file = Path(str(self.point.perturbations)).name
             what += f", {number:,} samples of {file} ({left_out:,} rows left out, {genes:,} unknown genes)"
-        steps = [row for row in self.rows.to_pylist() if row["stage"] == "step"]
+        steps = [row for row in rows if row["stage"] == "step"]
         median = steps[0]["median_seconds"] if steps else None
         how = f"{median:.3g} s a step" if median is not None else steps[0]["status"]
         return f"[{self.done}/{self.total}] {what}: {how}{' (kept)' if self.kept else ''}"

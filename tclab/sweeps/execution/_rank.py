@@ -190,7 +190,7 @@ def serve_as_rank(parent: ParentPipe) -> None:
             rows = rows_of_request(request, context)
         except BaseException as error:
             traceback.print_exc()
-            reporter.send(failed=status_of_error(error)[:1000], peer=_caused_by_a_peer(error))
+            reporter.send(failed=status_of_error(error), peer=_caused_by_a_peer(error))
             os._exit(1)  # what the others are at cannot be taken up again
         if context.rank == 0:
             reporter.send_rows(rows)

@@ -20,6 +20,7 @@ from tclab.timing import environment
 
 WORKER = "tclab.sweeps.execution._worker"  # the module that answers requests; see there
 MEMORY_LIMIT = "TCLAB_MEMORY_BYTES"  # the variable that limits the memory of its process
+LONGEST_STATUS = 1000  # characters of an error's first line; a torn message may be megabytes long
 RANK_SECRET = "TCLAB_RANK_SECRET"  # the variable with what the ranks of a point sign their texts with
 MEASURE = "tclab.sweeps.execution._measure:measure"
 # What torch says when there is no memory left on the CPU, where it raises no exception of its own.
@@ -93,9 +94,8 @@ def rows_of_request(message: dict[str, Any], context: object = None) -> list[dic
 
 
 def status_of_error(error: BaseException) -> str:
-    """Return the status of a point that raised an error: "oom", "skipped: …" or "failed: …"."""
-    text = str(error).strip().splitlines()
-    first = text[0] if text else ""
+    """Return the status of a point that raised an error: "oom", "skipped: …" or "failed: …", of one short line."""
+    first = str(error).strip().partition("\n")[0][:LONGEST_STATUS]
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
         words in str(error).lower() for words in _OUT_OF_MEMORY
     ):

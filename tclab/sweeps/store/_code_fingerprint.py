@@ -19,13 +19,13 @@ from tclab.models import get as model_of
 from tclab.sweeps.config._point import Point
 
 
-def _named(point: Point) -> dict[str, str]:
+def _user_modules(point: Point) -> dict[str, str]:
     """Return what is a user's own in a point, in words → the module that it is defined in."""
-    found = {
+    modules = {
         f"strategy {point.strategy!r}": strategy_of(point.strategy).__module__,
         f"model {point.model!r}": model_of(point.model).build.__module__,
     }
-    return {what: module for what, module in found.items() if not module.startswith("tclab.")}
+    return {what: module for what, module in modules.items() if not module.startswith("tclab.")}
 
 
 def own_modules(point: Point) -> list[str]:
@@ -33,14 +33,14 @@ def own_modules(point: Point) -> list[str]:
 
     **Raises:** `InputError` for one that was defined where no other process can import it.
     """
-    named = _named(point)
-    for what, module in named.items():
+    modules = _user_modules(point)
+    for what, module in modules.items():
         if module == "__main__":
             raise InputError(
                 f"the {what} is defined in a notebook or script, where its child process cannot find it; "
                 "put it in a file of its own (%%writefile my_strategy.py) and import that"
             )
-    return list(named.values())
+    return list(modules.values())
 
 
 def imports_of(*points: Point) -> dict[str, list[str]]:
@@ -64,12 +64,12 @@ def own_code(point: Point) -> dict[str, str]:
 
     What those files import in turn is not looked at. Empty where all is tclab's.
     """
-    found = {}
-    for module in dict.fromkeys(_named(point).values()):
+    digests = {}
+    for module in dict.fromkeys(_user_modules(point).values()):
         file = getattr(sys.modules.get(module), "__file__", None)
         if file is not None and Path(file).is_file():
-            found[module] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    return found
+            digests[module] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return digests
 
 
 def tclabs_code(point: Point) -> dict[str, str]:
@@ -79,17 +79,21 @@ def tclabs_code(point: Point) -> dict[str, str]:
     so that a model that is added changes no other's. They are read once in a process, which runs what it has read.
     """
     strategy = strategy_of(point.strategy)
-    named = [one.__module__ for one in strategy.__mro__ if one.__module__.startswith("tclab.")]
-    folder = Path(str(sys.modules["tclab.models"].__file__)).parent
-    named += [f"tclab.models.{path.stem}" for path in sorted(folder.glob("*.py")) if path.stem not in _NOT_A_MODEL]
-    return {module: _said_by(module) for module in dict.fromkeys(named)}
+    modules = [one.__module__ for one in strategy.__mro__ if one.__module__.startswith("tclab.")]
+    return {module: _digest_of(module) for module in dict.fromkeys([*modules, *_model_modules()])}
 
 
 _NOT_A_MODEL = ("__init__", "_model_registry")
 
 
 @cache
-def _said_by(module: str) -> str:
+def _model_modules() -> list[str]:
+    folder = Path(str(sys.modules["tclab.models"].__file__)).parent
+    return [f"tclab.models.{path.stem}" for path in sorted(folder.glob("*.py")) if path.stem not in _NOT_A_MODEL]
+
+
+@cache
+def _digest_of(module: str) -> str:
     return hashlib.sha256(ast.dump(ast.parse(_source(module))).encode()).hexdigest()
 
 
@@ -102,5 +106,5 @@ def _source(module: str) -> str:
 
 def files_of(point: Point) -> dict[str, Any]:
     """Return what tells whether files that a point reads have changed: its own code's, its graph's, its samples'."""
-    code = own_code(point)
-    return {**code, **{str(Path(path).resolve()): stamp for path, stamp in point.file_stamps().items()}}
+    stamps = {str(Path(path).resolve()): stamp for path, stamp in point.file_stamps().items()}
+    return {**own_code(point), **stamps}

@@ -194,8 +194,17 @@ def plain(value: Any) -> Any:
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Return rows as an arrow table; a column that a row lacks is null."""
-    return pa.Table.from_pylist([dict(row) for row in rows], schema=SCHEMA)
+    """Return rows as an arrow table; a column that a row lacks is null.
+
+    What UTF-8 cannot hold, such as half a character in an error's text, is written as `\\udcff`.
+    """
+    return pa.Table.from_pylist([{name: _utf8(value) for name, value in row.items()} for row in rows], schema=SCHEMA)
+
+
+def _utf8(value: Any) -> Any:
+    if isinstance(value, str) and not value.isascii():
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value
 
 
 def not_measured(point: Point, status: str) -> pa.Table:
