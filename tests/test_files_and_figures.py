@@ -1,12 +1,14 @@
 """Atomic writing of files; bytes, seconds and durations as text."""
 
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from tclab._format import bytes_text, duration_text, seconds_text, us_text
-from tclab._io import atomic_write
+from tclab._io import TemporaryFolder, atomic_write
 
 
 @pytest.mark.parametrize("content", ["a µ", b"a \xc2\xb5", lambda path: path.write_bytes(b"a \xc2\xb5")])
@@ -30,6 +32,40 @@ def test_a_failure_leaves_the_earlier_file_and_nothing_else(tmp_path):
     assert (tmp_path / "file").read_text() == "before"
     with pytest.raises(FileNotFoundError):
         atomic_write(tmp_path / "no folder" / "file", "")
+
+
+HOLDS = """
+import os, sys
+from tclab._io import TemporaryFolder
+folder = TemporaryFolder()
+(folder.path / "store").write_text("gigabytes")
+print(folder.path, flush=True)
+sys.stdin.read()
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_temporary_folder_goes_with_its_owner_or_soon_after_one_that_was_killed(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)  # which remembers the variable
+    (tmp_path / "tclab-of-somebody-else").mkdir()
+    with subprocess.Popen([sys.executable, "-c", HOLDS], stdin=-1, stdout=-1, text=True) as holder:
+        left = holder.stdout.readline().strip()
+        mine = TemporaryFolder()
+        assert os.path.isdir(left)  # its owner is alive
+        holder.stdin.close()
+    assert os.path.isdir(left)
+    TemporaryFolder().close()
+    assert not os.path.exists(left)
+    assert mine.path.is_dir()
+    mine.close()
+    mine.close()
+    assert os.listdir(tmp_path) == ["tclab-of-somebody-else"]
+
+
+def test_a_file_for_its_writer_alone(tmp_path):
+    atomic_write(tmp_path / "secret", "text", readers=0o600)
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
 
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path):

@@ -109,7 +109,7 @@ def test_ranks_share_the_cores(monkeypatch):
 
 
 def test_the_command_for_one_machine_and_for_several():
-    assert "--standalone" in command(4)
+    assert "--master-addr=127.0.0.1" in command(4)
     assert "--nproc-per-node=4" in command(4)
     several = command(2, nodes=3, node=1, endpoint="gpu1:29400")
     for word in ("--nnodes=3", "--node-rank=1", "--master-addr=gpu1", "--master-port=29400", "--nproc-per-node=2"):

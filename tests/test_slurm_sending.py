@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import sys
 import threading
 import time
@@ -516,7 +517,26 @@ def test_rows_of_an_earlier_version_of_the_user_s_own_code_are_not_kept(fake, tm
         sys.modules.pop("own_sent")
 
 
-def test_tickets_are_written_whole_and_sending_again_forgets_what_landed(tmp_path):
+@pytest.mark.parametrize("text", [
+    b"", b"{", b"[]", b"null", b"3", b"\xff\xfe", b"[" * 100_000, b"{}", b'{"submission": 3}', b'{"unknown": 1}',
+    b'{"submission": "tclab-1", "index": "0"}', b'{"submission": "tclab-1", "index": 0, "job": 5}',
+    b'{"submission": "tclab-1", "rows": 3}', b'{"submission": "tclab-1", "rows": "../outside.parquet"}',
+    b'{"submission": "tclab-1", "rows": "/outside.parquet"}', b'{"submission": "tclab-1", "rows": ".."}',
+])  # fmt: skip
+def test_a_damaged_record_is_named_and_left_out(text, tmp_path):
+    submissions = Submissions(Results(tmp_path))
+    (tmp_path.parent / "outside.parquet").write_bytes(b"no rows")
+    (submissions.folder / "a.submission.json").write_bytes(text)
+    (submissions.folder / "a.outcome.json").write_bytes(text)
+    with pytest.warns(UserWarning, match=r"a\.outcome\.json is damaged, and left out"):
+        assert submissions.rows("a") is None
+    with pytest.warns(UserWarning, match=r"a\.submission\.json is damaged, and left out"):
+        assert submissions.submission("a") is None
+    submissions.record("a", Submission("tclab-1", 0))
+    assert submissions.submission("a") == Submission("tclab-1", 0)
+
+
+def test_records_are_written_whole_and_sending_again_forgets_what_landed(tmp_path):
     submissions = Submissions(Results(tmp_path))
     assert submissions.submission("a") is submissions.outcome("a") is submissions.rows("a") is None
     submissions.record("a", Submission("tclab-1", 0))
@@ -708,12 +728,13 @@ def test_machines_meet_where_the_first_one_says(tmp_path, monkeypatch):
     found = []
     other = threading.Thread(target=lambda: found.append(Rendezvous().endpoint()))
     other.start()
-    endpoint = Rendezvous().publish_endpoint()
+    published = Rendezvous().publish_endpoint()
     other.join(60)
-    assert found == [endpoint]
-    assert int(endpoint.rpartition(":")[2]) > 0
+    assert found == [published]
+    assert int(published["endpoint"].rpartition(":")[2]) > 0
+    assert stat.S_IMODE((tmp_path / "a.meeting").stat().st_mode) == 0o600  # it has a secret
     Rendezvous().publish_skip()  # they have been called
-    assert Rendezvous().endpoint() == endpoint
+    assert Rendezvous().endpoint() == published
     assert Rendezvous().failure() is None
     Rendezvous().publish_failure("failed: rank 1 killed by SIGKILL")
     assert Rendezvous().failure() == "failed: rank 1 killed by SIGKILL"

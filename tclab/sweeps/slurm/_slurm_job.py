@@ -55,8 +55,15 @@ def _this_run() -> str:
 
 def _run(submissions: Submissions, name: str, point: Point, submission: str, options: dict[str, Any]) -> None:
     def record(progress: Progress) -> None:
-        rows = submissions.results.path(progress.point).name
-        submissions.record_outcome(name, JobOutcome(submission, rows=rows))
+        path = submissions.results.path(progress.point)
+        status = progress.rows["status"][0].as_py()
+        if path.exists():
+            outcome = JobOutcome(submission, rows=path.name)
+        elif status.startswith("not run"):
+            outcome = JobOutcome(submission, error=status)
+        else:
+            outcome = JobOutcome(submission, error=f"its rows could not be kept in {path.parent}")
+        submissions.record_outcome(name, outcome)
 
     try:
         LocalExecutor().run([point], SweepOptions(submissions.results.folder, progress=record, **options))

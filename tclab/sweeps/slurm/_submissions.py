@@ -6,11 +6,13 @@ import fcntl
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -42,6 +44,11 @@ class Submission:
     index: int
     job: str | None = None
 
+    def __post_init__(self) -> None:
+        _check_texts(self.submission, self.job)
+        if type(self.index) is not int:
+            raise TypeError(f"index is {self.index!r}")
+
 
 @dataclass(frozen=True)
 class JobOutcome:
@@ -56,6 +63,19 @@ class JobOutcome:
     submission: str
     rows: str | None = None
     error: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_texts(self.submission, self.rows, self.error)
+        if self.rows is not None and (Path(self.rows).name != self.rows or not self.rows.endswith(".parquet")):
+            raise ValueError(f"rows is {self.rows!r}, which is no file of the results folder")
+
+
+_Record = TypeVar("_Record", Submission, JobOutcome)
+
+
+def _check_texts(first: Any, *others: Any) -> None:
+    if not isinstance(first, str) or any(not isinstance(other, (str, NoneType)) for other in others):
+        raise TypeError(f"{first!r} and {others!r}, expected texts")
 
 
 def name_of(point: Point, where: Mapping[str, Any]) -> str:
@@ -105,8 +125,7 @@ class Submissions:
 
     def submission(self, name: str) -> Submission | None:
         """Return how a point was submitted; `None` where it was not."""
-        fields = self._read(name + _SUBMISSION)
-        return None if fields is None else Submission(**fields)
+        return self._read(name + _SUBMISSION, Submission)
 
     def record(self, name: str, submission: Submission) -> None:
         """Record how a point is about to be submitted, in place of an earlier submission and its outcome."""
@@ -127,8 +146,7 @@ class Submissions:
 
     def outcome(self, name: str) -> JobOutcome | None:
         """Return the outcome of a point's job; `None` before a job has finished it."""
-        fields = self._read(name + _OUTCOME)
-        return None if fields is None else JobOutcome(**fields)
+        return self._read(name + _OUTCOME, JobOutcome)
 
     def rows(self, name: str) -> pa.Table | None:
         """Return a point's rows where a job has written them and they are still there."""
@@ -142,12 +160,15 @@ class Submissions:
         """
         return {file.removesuffix(_OUTCOME) for file in os.listdir(self.folder) if file.endswith(_OUTCOME)}
 
-    def _read(self, name: str) -> dict[str, Any] | None:
+    def _read(self, name: str, kind: type[_Record]) -> _Record | None:
+        """Return a record; `None` where there is none, and, with a warning, for one that is damaged."""
         try:
-            found: dict[str, Any] = json.loads((self.folder / name).read_text())
+            return kind(**json.loads((self.folder / name).read_text()))
         except FileNotFoundError:
             return None
-        return found
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            warnings.warn(f"{self.folder / name} is damaged, and left out: {error}", stacklevel=3)
+            return None
 
     def _write(self, name: str, what: dict[str, Any]) -> None:
         atomic_write(self.folder / name, json.dumps(what))
