@@ -10,6 +10,7 @@ import warnings
 
 import pandas as pd
 import pytest
+from torch import distributed
 
 import tclab
 from tclab import InputError, Point
@@ -19,6 +20,7 @@ from tclab.sweeps.config import _gpus as gpus
 from tclab.sweeps.config._gpus import Gpus, device_of, ranks_of
 from tclab.sweeps.execution import _worker_pool as worker_pool
 from tclab.sweeps.execution import abort, close_workers
+from tclab.sweeps.execution._rank import SignedStore
 from tclab.sweeps.execution._rank_group import RankGroup, RankReport
 from tclab.sweeps.execution._request import Request
 from tclab.sweeps.execution._worker_pool import WorkerKind, WorkerPool, pool, worker_environment
@@ -159,6 +161,33 @@ def test_what_ranks_were_is_in_every_label(rows):
         Progress(1, 1, tiny(), tclab.sweeps.store._rows.table(frame.head(12).to_dict("records")), False)
     )
     assert tclab.lab.steps(frame)[["device", "backend", "ranks"]].to_numpy().tolist() == [["cpu", "gloo", 2]]
+
+
+@pytest.mark.slow
+@needs_proc
+def test_ranks_on_one_machine_listen_to_that_machine_alone(rows):
+    (kept,) = [worker for worker in pool.idle.values() if isinstance(worker, RankGroup)]
+    listening, addresses = sockets_of(kept.pids), set()
+    for version in ("tcp", "tcp6"):
+        with open(f"/proc/net/{version}") as file:
+            addresses |= {line.split()[1].partition(":")[0] for line in file if line.split()[9] in listening}
+    assert addresses
+    assert addresses <= {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
+
+
+def test_what_another_process_writes_for_ranks_is_refused():
+    """A request names modules that a rank imports, and whoever reaches the store's port can write to it."""
+    store = distributed.HashStore()
+    ranks, stranger = SignedStore(store, "secret"), SignedStore(store, "")
+    ranks.write("request/0", "a text, µ")
+    assert ranks.read("request/0") == "a text, µ"
+    stranger.write("request/1", "import this")
+    store.set("request/2", "import this")
+    store.set("request/3", "")
+    store.set("request/4", store.get("request/0"))  # an old one, again
+    for number in (1, 2, 3, 4):
+        with pytest.raises(RuntimeError, match=f"'request/{number}' in the store of the ranks is not theirs"):
+            ranks.read(f"request/{number}")
 
 
 @pytest.mark.slow
