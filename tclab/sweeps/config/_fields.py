@@ -152,17 +152,17 @@ def declarations(of: Any) -> dict[str, Declaration]:
 @cache
 def _declarations(of: Any) -> dict[str, Declaration]:
     types_of = get_type_hints(of)
-    found = {}
+    declared_fields = {}
     for field in dataclasses.fields(of):
         declared = field.metadata.get(_KEY)
         if declared is None:
             raise TypeError(f"the field {field.name} of {of.__name__} has no declaration: give it one with declare()")
         name, column = field.name, declared.column or _column_of(field.name, types_of[field.name])
         grid, label = declared.grid or name, declared.label or name.replace("_", " ")
-        found[name] = dataclasses.replace(
+        declared_fields[name] = dataclasses.replace(
             declared, name=name, default=field.default, column=column, grid=grid, label=label
         )
-    return found
+    return declared_fields
 
 
 def _column_of(name: str, annotation: Any) -> Column:

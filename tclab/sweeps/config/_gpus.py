@@ -57,17 +57,17 @@ def _tried(names: Sequence[str]) -> dict[str, str | None]:
         )
         for name in names
     }
-    found: dict[str, str | None] = {}
+    errors: dict[str, str | None] = {}
     for name, process in tries.items():
         try:
             _, words = process.communicate(timeout=_PROBE_SECONDS)
             last = (words.strip().splitlines() or ["it said nothing"])[-1]
-            found[name] = last if process.returncode else None
+            errors[name] = last if process.returncode else None
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            found[name] = f"nothing for {_PROBE_SECONDS:g} s"
-    return found
+            errors[name] = f"nothing for {_PROBE_SECONDS:g} s"
+    return errors
 
 
 @cache
@@ -76,10 +76,10 @@ def gpus() -> Gpus:
     tried = _tried(listed())
     good = tuple(name for name, why in tried.items() if why is None)
     dead = tuple((name, why) for name, why in tried.items() if why is not None)
-    found = Gpus(good, dead)
+    answering = Gpus(good, dead)
     if dead:
-        warnings.warn(str(found), stacklevel=2)
-    return found
+        warnings.warn(str(answering), stacklevel=2)
+    return answering
 
 
 def device_of(device: str) -> str:

@@ -31,11 +31,11 @@ def listed(name: str, value: Listed) -> list[Any]:
     items = value.strip("[]() ").split(",") if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)):
         items = [items]
-    found = [item.strip().strip("'\"") if isinstance(item, str) else item for item in items]
-    found = [int(item) if isinstance(item, str) and item.lstrip("-").isdigit() else item for item in found]
-    if not found or "" in found:
+    values = [item.strip().strip("'\"") if isinstance(item, str) else item for item in items]
+    values = [int(item) if isinstance(item, str) and item.lstrip("-").isdigit() else item for item in values]
+    if not values or "" in values:
         raise InputError(f"{name} is {value!r}, expected one value or several with commas between")
-    return found
+    return values
 
 
 def whole(name: str, value: Any) -> int:
@@ -50,10 +50,10 @@ def whole(name: str, value: Any) -> int:
 
 def one(name: str, value: Listed) -> Any:
     """Return the single value of a parameter that is no axis."""
-    found = listed(name, value)
-    if len(found) != 1:
+    values = listed(name, value)
+    if len(values) != 1:
         raise InputError(f"{name} is {value!r}, expected one value")
-    return found[0]
+    return values[0]
 
 
 def grid(
@@ -163,15 +163,15 @@ def _axis(name: str, value: Listed) -> list[Any]:
 
 def _overheads(overheads: Listed, kind: ModelKind) -> list[tuple[str, ...]]:
     """Return the choices of overheads that a model is to be run with."""
-    found: list[tuple[str, ...]] = []
+    choices: list[tuple[str, ...]] = []
     for item in listed("overheads", overheads):
         if item == "all":
-            found += [(), *((name,) for name in applicable_overheads(kind))]
+            choices += [(), *((name,) for name in applicable_overheads(kind))]
         elif item in ("none", ()):
-            found.append(())
+            choices.append(())
         else:
-            found.append(tuple(str(item).split("+")) if isinstance(item, str) else tuple(item))
-    return list(dict.fromkeys(found))
+            choices.append(tuple(str(item).split("+")) if isinstance(item, str) else tuple(item))
+    return list(dict.fromkeys(choices))
 
 
 def _networks(networks: Listed) -> list[Any] | None:
@@ -179,10 +179,10 @@ def _networks(networks: Listed) -> list[Any] | None:
         return None
     if networks == "all":
         return [None]
-    found = listed("networks", networks)
-    if all(isinstance(item, int) for item in found):
-        return found
-    return [tuple(str(item) for item in found)]  # names: one choice of networks
+    asked = listed("networks", networks)
+    if all(isinstance(item, int) for item in asked):
+        return asked
+    return [tuple(str(item) for item in asked)]  # names: one choice of networks
 
 
 def _auto_networks(masked: bool, common: dict[str, Any], model: str) -> list[int | None]:

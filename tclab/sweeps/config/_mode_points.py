@@ -42,8 +42,8 @@ def over_bytes(*, models: Listed, strategies: Listed, collation: str = "lean", *
     more |= {"mode": "data", "steps": _steps("data", more)}
     named = listed("strategies", strategies)
     pairs = [pair for pair in _pairs(models, strategies) if pair[1] in named]
-    found = [point for pair in pairs for point in _points(pair, collation, **more)]
-    return sorted(found, key=lambda point: point.batch_size)
+    points = [point for pair in pairs for point in _points(pair, collation, **more)]
+    return sorted(points, key=lambda point: point.batch_size)
 
 
 def with_each_overhead(
@@ -75,14 +75,14 @@ def with_each_overhead(
     wanted = (
         list(OVERHEADS) if overheads == "all" else list(validate_overheads(map(str, listed("overheads", overheads))))
     )
-    found: list[Point] = []
+    points: list[Point] = []
     for number in range(rounds):
-        own: list[Point] = []
+        one_round: list[Point] = []
         for pair in _pairs(models, strategies):
             taken = ["none", *(name for name in wanted if name in applicable_overheads(model_of(pair[0])))]
-            own += _points(pair, collation, **{**more, "overheads": taken, "seed": seed + number})
-        found += own if number % 2 == 0 else own[::-1]
-    return found
+            one_round += _points(pair, collation, **{**more, "overheads": taken, "seed": seed + number})
+        points += one_round if number % 2 == 0 else one_round[::-1]
+    return points
 
 
 def _steps(mode: str, more: dict[str, Any]) -> Any:
@@ -95,16 +95,16 @@ def _steps(mode: str, more: dict[str, Any]) -> Any:
 def _pairs(models: Listed, strategies: Listed) -> list[tuple[str, str]]:
     """Return model and strategy wherever one serves the other; a model for which none was named has `indices`."""
     named = [str(name) for name in listed("strategies", strategies)]
-    found = []
+    pairs = []
     for model in map(str, listed("models", models)):
         kind = model_of(model)
-        own = [name for name in named if kind.served_by(strategy_of(name))]
+        served = [name for name in named if kind.served_by(strategy_of(name))]
         # a model that reads masked graphs and is given none has a row that says so
-        found += [(model, name) for name in own or (named if kind.reads_masked_graph else ["indices"])]
-    return found
+        pairs += [(model, name) for name in served or (named if kind.reads_masked_graph else ["indices"])]
+    return pairs
 
 
 def _points(pair: tuple[str, str], collation: str, **more: Any) -> list[Point]:
     model, strategy = pair
-    own = collation if collation in strategy_of(strategy).collations else "lean"
-    return grid(**{"networks": "all", **more, "models": model, "strategies": strategy, "collation": own})
+    its_collation = collation if collation in strategy_of(strategy).collations else "lean"
+    return grid(**{"networks": "all", **more, "models": model, "strategies": strategy, "collation": its_collation})

@@ -56,11 +56,11 @@ def by_ranks(*points: Iterable[Point]) -> list[Point]:
 
 
 def _numbers(ranks: Listed) -> list[int]:
-    found = listed("ranks", ranks)
-    for number in found:
+    numbers = listed("ranks", ranks)
+    for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise InputError(f"ranks is {ranks!r}, expected whole numbers from 1 up")
-    return sorted(set(found))
+    return sorted(set(numbers))
 
 
 def _points(choices: list[tuple[int, int, int]], more: dict[str, Any]) -> list[Point]:
@@ -70,18 +70,18 @@ def _points(choices: list[tuple[int, int, int]], more: dict[str, Any]) -> list[P
             raise InputError(f"{name} is {more[name]!r}, expected none: ranks and batch_size decide it")
     steps = whole("steps", one("steps", more.get("steps", 8)))
     named = [str(name) for name in listed("strategies", more.get("strategies", "node_mask,indices"))]
-    found = []
+    points = []
     for ranks, size, accumulate in choices:
         for model in map(str, listed("models", more.get("models", "hetero_cell,dango"))):
             served = [name for name in named if model_of(model).served_by(strategy_of(name))]
             if served:
-                own = {"models": model, "strategies": served, "batch_sizes": size, "gpus": ranks}
+                of_the_pair = {"models": model, "strategies": served, "batch_sizes": size, "gpus": ranks}
                 fields: dict[str, Any] = {
                     "networks": "all",
                     **more,
-                    **own,
+                    **of_the_pair,
                     "steps": steps * accumulate,
                     "accumulate": accumulate,
                 }
-                found += grid(**fields)
-    return found
+                points += grid(**fields)
+    return points

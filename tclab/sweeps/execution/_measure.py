@@ -86,7 +86,7 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
             if cuda:
                 torch.cuda.synchronize()
             cold = perf_counter() - begin
-            found = _audited(here.step, first)
+            operations = _audited(here.step, first)
             batch_bytes, edge_bytes = first.batch.bytes, first.batch.edge_bytes
             given = repeat(first) if fixed else batches
             del first  # or it would lie beside every later batch
@@ -112,7 +112,7 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
         timelines=timelines(ledger, cuda, exchanged),
         exchanged=exchanged,
         late=late,
-        demands=_demands(found),
+        demands=_demands(operations),
         accounted=ledger.accounted,
         first_step_seconds=cold,
         batch_bytes=batch_bytes,
@@ -126,21 +126,21 @@ def _audited(step: Step, loaded: LoadedBatch) -> Syncs | None:
     """Return what a step asks of the device, stage by stage. Missing where there is no model."""
     if step.mode in WITHOUT_MODEL:
         return None
-    with Ledger(cuda=False) as ledger, syncs(ledger) as found, ledger.step():
+    with Ledger(cuda=False) as ledger, syncs(ledger) as counted, ledger.step():
         step(loaded.batch, stage=ledger.stage)
-    return found
+    return counted
 
 
-def _demands(found: Syncs | None) -> dict[str, dict[str, int]]:
+def _demands(counted: Syncs | None) -> dict[str, dict[str, int]]:
     """Return stage → its columns; the stage `step` is the sum over all of them."""
-    if found is None:
+    if counted is None:
         return {}
     total = OperationCounts()
-    made = {}
-    for stage, demand in found.stages.items():
+    columns = {}
+    for stage, demand in counted.stages.items():
         # AdamW's own counters live on the host, and are no waits
         waits = 0 if stage == "optimizer" else demand.syncs
-        made[stage] = {
+        columns[stage] = {
             "host_syncs": waits,
             "kernels": demand.kernels,
             "allocations": demand.allocations,
@@ -156,18 +156,18 @@ def _demands(found: Syncs | None) -> dict[str, dict[str, int]]:
         "allocations": total.allocations,
         "allocated_bytes": total.allocated_bytes,
     }
-    return {**made, "step": whole}
+    return {**columns, "step": whole}
 
 
 def _equivalence_columns(point: Point, exact: bool) -> dict[str, Any]:
     """Return the columns of the equivalence check."""
-    found = equivalence_of(point)
+    result = equivalence_of(point)
     return {
-        "equivalence": ("passed" if found.passed else "failed") if exact else "inexact",
-        "equivalence_fp64_error": found.fp64_error,
-        "equivalence_fp32_ratio": found.fp32_ratio,
-        "equivalence_nodes": found.nodes,
-        "equivalence_edges": found.edges,
+        "equivalence": ("passed" if result.passed else "failed") if exact else "inexact",
+        "equivalence_fp64_error": result.fp64_error,
+        "equivalence_fp32_ratio": result.fp32_ratio,
+        "equivalence_nodes": result.nodes,
+        "equivalence_edges": result.edges,
     }
 
 
@@ -214,9 +214,13 @@ def measure(point: Point, context: RankContext | None = None) -> list[dict[str, 
         torch.cuda.empty_cache()
     if point.compile:
         torch.compiler.reset()  # what earlier points compiled counts against what this one may
-    seen = _run(point, context)
+    measurement = _run(point, context)
     if point.device == "cuda":  # this process waits for its next point, and another may need the memory meanwhile
         gc.collect()
         torch.cuda.empty_cache()
-    ranks = [seen] if context is None else [RankMeasurement.read(text) for text in context.all_gather(seen.text())]
+    ranks = (
+        [measurement]
+        if context is None
+        else [RankMeasurement.read(text) for text in context.all_gather(measurement.text())]
+    )
     return rows_of_ranks(point, every, ranks)

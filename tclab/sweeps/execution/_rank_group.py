@@ -271,11 +271,11 @@ class RankGroup:
 
 def _children(pid: int) -> set[int]:
     """Return a process's children, where the system tells: ranks that have not yet sent their number."""
-    found: set[int] = set()
+    pids: set[int] = set()
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
-            found |= set(map(int, task.read_text().split()))
-    return found
+            pids |= set(map(int, task.read_text().split()))
+    return pids
 
 
 def command(

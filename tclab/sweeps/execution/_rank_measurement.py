@@ -65,18 +65,18 @@ def timelines(ledger: Ledger, cuda: bool, exchanged: dict[str, list[Any]] | None
         if seconds is None or (cuda and (where, stage) == ("host", "step")):
             continue  # on CUDA the step is the device's
         steps.setdefault(where, {}).setdefault(stage, {}).setdefault(step, []).append(seconds)
-    own = steps.get("device" if cuda else "host", {})
+    of_the_step = steps.get("device" if cuda else "host", {})
     if exchanged is not None:
         pairs = zip(exchanged["exposed_seconds"], exchanged["exposed_rank_wait_seconds"], strict=True)
         for step, (exposed, waiting) in zip(exchanged["step"], pairs, strict=True):
             if cuda:
-                own["backward"][step][0] -= exposed
-                own.setdefault("communication", {})[step] = [exposed - waiting]
-                own.setdefault("rank_wait", {})[step] = [waiting]
+                of_the_step["backward"][step][0] -= exposed
+                of_the_step.setdefault("communication", {})[step] = [exposed - waiting]
+                of_the_step.setdefault("rank_wait", {})[step] = [waiting]
             else:  # the slowest rank waited for nobody, which is no stretch of time that the ledger could hold
-                own.setdefault("rank_wait", {}).setdefault(step, [0.0])
+                of_the_step.setdefault("rank_wait", {}).setdefault(step, [0.0])
     return {
-        where: {stage: [s for step in sorted(found) for s in found[step]] for stage, found in stages.items()}
+        where: {stage: [s for step in sorted(by_step) for s in by_step[step]] for stage, by_step in stages.items()}
         for where, stages in steps.items()
     }
 
@@ -142,14 +142,14 @@ def _means(ranks: Sequence[Timelines]) -> Timelines:
     """Return the mean over ranks of each step's seconds."""
     if len(ranks) == 1:
         return ranks[0]
-    found: Timelines = {}
+    means: Timelines = {}
     for where, stages in ranks[0].items():
         for stage in stages:
             each = [measured[where][stage] for measured in ranks if stage in measured.get(where, {})]
-            found.setdefault(where, {})[stage] = [
+            means.setdefault(where, {})[stage] = [
                 float(np.mean([seconds for seconds in step if seconds is not None])) for step in zip_longest(*each)
             ]
-    return found
+    return means
 
 
 def _farthest(shares: Sequence[float | None]) -> float | None:

@@ -274,24 +274,24 @@ def _submit(folder: Path, options: dict[str, Any], requests: list[str]) -> list[
     return [job.job_id for job in jobs]
 
 
-def _refused(said: str, options: dict[str, Any]) -> InputError:
-    lines = [line.split("error:", 1)[1].strip() for line in said.splitlines() if "error:" in line]
+def _refused(output: str, options: dict[str, Any]) -> InputError:
+    lines = [line.split("error:", 1)[1].strip() for line in output.splitlines() if "error:" in line]
     partition = options.get("partition")
     known = slurm_queue.partitions()
     if partition is not None and any("partition" in line for line in lines) and str(partition) not in known:
         return unknown("partition", partition, known)
-    return InputError(f"sbatch refused: {'; '.join(lines) or said.strip().splitlines()[-1]}")
+    return InputError(f"sbatch refused: {'; '.join(lines) or output.strip().splitlines()[-1]}")
 
 
 def _absolute(point: Point) -> Point:
     return point if point.graph == "synthetic" else replace(point, graph=str(Path(point.graph).resolve()))
 
 
-def _warn_of_machines(found: list[pa.Table]) -> None:
+def _warn_of_machines(tables: list[pa.Table]) -> None:
     """Warn of rows that more than one kind of machine has measured: they are not to be compared."""
     kinds = {
         row["gpu"] or row["cpu"]
-        for table in found
+        for table in tables
         for row in table.select(["gpu", "cpu", "status"]).to_pylist()
         if row["status"] == "ok"
     }

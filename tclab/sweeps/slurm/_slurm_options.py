@@ -76,15 +76,15 @@ def minutes_of(time: Any) -> int:
 
     **Raises:** `InputError` for anything else.
     """
-    found = _TIME.fullmatch(str(time).strip())
-    if not found or isinstance(time, bool):
+    match = _TIME.fullmatch(str(time).strip())
+    if not match or isinstance(time, bool):
         raise InputError(f"time is {time!r}, expected minutes, 'hours:minutes:seconds' or 'days-hours'")
-    parts = [int(part) for part in found["parts"].split(":")]
-    if found["days"] is not None:
+    parts = [int(part) for part in match["parts"].split(":")]
+    if match["days"] is not None:
         hours, minutes, seconds = [*parts, 0, 0][:3]
     else:  # sbatch's: minutes, minutes:seconds, hours:minutes:seconds
         hours, minutes, seconds = parts if len(parts) == 3 else [0, *parts, 0][:3]
-    whole = int(found["days"] or 0) * 1440 + hours * 60 + minutes + -(-seconds // 60)
+    whole = int(match["days"] or 0) * 1440 + hours * 60 + minutes + -(-seconds // 60)
     if not whole:
         raise InputError(f"time is {time!r}, expected a minute at least")
     return whole

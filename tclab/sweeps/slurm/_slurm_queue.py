@@ -69,14 +69,14 @@ def jobs() -> dict[tuple[str, int], Job]:
     **Raises:** as `ask`.
     """
     output = ask("squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%F|%K|%T|%r|%j")
-    found = {}
+    jobs_by_index = {}
     for line in output.splitlines():
         number, index, state, reason, name = line.strip().split("|", 4)
         if name.startswith(PREFIX):
             alone = not index.isdigit()  # "N/A": no array
             job = number if alone else f"{number}_{index}"
-            found[name, 0 if alone else int(index)] = Job(job, state, reason)
-    return found
+            jobs_by_index[name, 0 if alone else int(index)] = Job(job, state, reason)
+    return jobs_by_index
 
 
 def cancel(numbers: Iterable[str]) -> None:

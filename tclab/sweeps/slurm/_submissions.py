@@ -97,8 +97,8 @@ def name_of(point: Point, where: Mapping[str, Any]) -> str:
         "threads": os.environ.get("OMP_NUM_THREADS"),
         "files": point.file_stamps(),
     }
-    if own := own_code(point):  # of a user's own, each version of its file stands for itself
-        what["own_code"] = own
+    if users_code := own_code(point):  # of a user's own, each version of its file stands for itself
+        what["own_code"] = users_code
     canonical = json.dumps(what, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(canonical.encode()).hexdigest()[:24]
 

@@ -43,9 +43,9 @@ def results_key(point: Point) -> str:
         "files": point.file_stamps(),
         "code": tclabs_code(point),
     }
-    own = own_code(point)
-    if own:  # of a user's own, each version of its file stands for itself
-        what["own_code"] = own
+    users_code = own_code(point)
+    if users_code:  # of a user's own, each version of its file stands for itself
+        what["own_code"] = users_code
     if where := os.environ.get(WHERE):  # rows of one partition do not stand in for another's
         what["where"] = json.loads(where)
     canonical = json.dumps(what, sort_keys=True, separators=(",", ":"))
