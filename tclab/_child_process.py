@@ -19,8 +19,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import IO, Any
 
+SOURCE = Path(__file__).resolve().parents[1]  # a child imports the tclab that its parent runs, installed or not
 _LOOK_SECONDS = 0.5  # between looks whether the other end, which sends nothing, is still alive
 _PARENT = "TCLAB_PARENT_PID"  # the variable that tells a child who started it, however long it takes to look
 
@@ -39,10 +41,11 @@ class ChildProcess:
     **Arguments:**
 
     - `command`: the program and its arguments.
-    - `environment`: all of its variables.
+    - `environment`: all of its variables; this tclab goes before its PYTHONPATH.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        path = os.pathsep.join([str(SOURCE), environment.get("PYTHONPATH", "")])
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (close() ends it)
         self._incomplete = b""
         self._unread: deque[dict[str, Any]] = deque()
@@ -51,7 +54,7 @@ class ChildProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env={**environment, _PARENT: str(os.getpid())},
+            env={**environment, "PYTHONPATH": path, _PARENT: str(os.getpid())},
             start_new_session=True,
         )
 

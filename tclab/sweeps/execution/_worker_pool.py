@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from tclab.errors import InputError
@@ -17,8 +16,6 @@ from tclab.sweeps.execution._rank_group import HANG_SECONDS, RankGroup
 from tclab.sweeps.execution._request import MEMORY_LIMIT, Request
 from tclab.sweeps.execution._worker_process import WorkerProcess
 
-# The workers must import the tclab that their parent runs, also where that one is not installed.
-SOURCE = Path(__file__).resolve().parents[3]
 Answer = list[dict[str, Any]] | str  # rows, or why there are none
 
 
@@ -49,7 +46,6 @@ def worker_environment(point: Point, memory_bytes: int | None) -> dict[str, str]
     # of a Slurm job's variables Lightning would make ranks that this point does not have
     variables = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     variables |= ALLOCATORS[point.allocator]
-    variables["PYTHONPATH"] = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])
     if memory_bytes is not None:
         variables[MEMORY_LIMIT] = str(memory_bytes)
     if point.device == "cuda" and (point.ranks > 1 or len(listed()) > 1):  # the first of several may be dead

@@ -14,10 +14,10 @@ from typing import Any, Unpack
 
 import pyarrow as pa
 
+from tclab._child_process import SOURCE
 from tclab.errors import InputError, unknown
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._executor import Progress, SweepOptions, failed_or_oom
-from tclab.sweeps.execution._worker_pool import SOURCE
 from tclab.sweeps.slurm import _slurm_queue as slurm_queue
 from tclab.sweeps.slurm._slurm_job import run_job
 from tclab.sweeps.slurm._slurm_options import SlurmOptions, checked, machine_of

@@ -110,6 +110,7 @@ class Results:
         about["digest"] = _digest(about, rows)
         described = rows.replace_schema_metadata({_ABOUT: json.dumps(about)})
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
             buffer = pa.BufferOutputStream()
             pq.write_table(described, buffer, write_page_checksum=True)
             atomic_write(self.folder / name, buffer.getvalue().to_pybytes())

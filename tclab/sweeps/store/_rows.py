@@ -214,5 +214,6 @@ def not_measured(point: Point, status: str) -> pa.Table:
 
 def frame(rows: pa.Table) -> pd.DataFrame:
     """Return a table as a DataFrame whose missing values stay missing (pandas' nullable types)."""
-    made: pd.DataFrame = rows.to_pandas(types_mapper=_NULLABLE.get)
+    whole = rows.combine_chunks()  # else pandas converts every column of every point by itself
+    made: pd.DataFrame = whole.to_pandas(types_mapper=_NULLABLE.get)
     return made

@@ -10,14 +10,11 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from tclab._child_process import ChildProcess, ParentPipe, child_command
 from tclab.errors import InputError
 from tclab.timing.races._blocks import BlockRunner
-
-_SOURCE = Path(__file__).resolve().parents[3]  # a child imports the same package as its parent
 
 Line = dict[str, Any]
 
@@ -32,8 +29,7 @@ class RaceProcess:
     """
 
     def __init__(self, begin: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        path = os.pathsep.join([str(_SOURCE), os.environ.get("PYTHONPATH", "")])
-        self._process = ChildProcess(child_command(__name__), {**os.environ, **environment, "PYTHONPATH": path})
+        self._process = ChildProcess(child_command(__name__), {**os.environ, **environment})
         try:
             self._process.send({**begin, "path": [p for p in sys.path if p] + [os.getcwd()]})
             self._receive_until("ready", lambda line: None)
