@@ -1,6 +1,7 @@
 """What is sent to Slurm and what is made of its answers, with commands that only pretend to be Slurm's."""
 
 import os
+import shlex
 import signal
 import stat
 import sys
@@ -188,6 +189,8 @@ def test_options_that_were_left_open_are_left_to_the_cluster():
         ({"partitoin": "gpu"}, "unknown option of Slurm 'partitoin'; did you mean 'partition'"),
         ({"nodes": 2}, "nodes is not an option of the sweep's: it is a field of the point"),
         ({"time": "long"}, "time is 'long', expected minutes"),
+        ({"comment": "a\ntouch here"}, "comment is .*, expected one line"),
+        ({"additional_parameters": {"reservation": "a\ntouch here"}}, "expected one line"),
         ({"points_per_job": 0}, "points_per_job is 0, expected a whole number of at least 1"),
         ({"refuse": True}, "refuse is for executor='local'"),
         ({"budget_seconds": 5}, "budget_seconds is for executor='local'"),
@@ -254,7 +257,7 @@ def test_options_and_names_reach_sbatch(fake):
         "mem=4GB",
     ):
         assert f"#SBATCH --{flag}\n" in script
-    assert f'PYTHONPATH="{Path(tclab.__file__).parents[1]}' in script
+    assert f"PYTHONPATH={shlex.quote(str(Path(tclab.__file__).parents[1]))}" in script
 
 
 def test_what_is_queued_is_not_sent_again_and_what_is_gone_is(fake):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import threading
 import uuid
 import warnings
@@ -257,7 +258,7 @@ def _submit(folder: Path, options: dict[str, Any], requests: list[str]) -> list[
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     # the jobs must import the tclab that is running here, also where that one is not installed
-    path = f'export PYTHONPATH="{SOURCE}${{PYTHONPATH:+:$PYTHONPATH}}"'
+    path = f'export PYTHONPATH={shlex.quote(str(SOURCE))}"${{PYTHONPATH:+:$PYTHONPATH}}"'
     asked = {**options, "setup": [path, *options.get("setup", ())], "ntasks_per_node": 1}
     if options["nodes"] > 1:  # what is left of a point when a machine has failed would wait for it
         asked["srun_args"] = [*options.get("srun_args", ()), "--kill-on-bad-exit=1"]

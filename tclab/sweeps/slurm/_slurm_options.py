@@ -99,11 +99,14 @@ def checked(options: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
 
     **Raises:** `InputError` for one that is not known, or is the sweep's own.
     """
-    for name in options:
+    for name, value in options.items():
         if name in _OURS:
             raise InputError(f"{name} is not an option of the sweep's: it is {_OURS[name]}")
         if name not in known:
             raise unknown("option of Slurm", name, known - set(_OURS))
+        lines = value.values() if isinstance(value, Mapping) else [value]
+        if any(isinstance(line, str) and "\n" in line for line in lines):
+            raise InputError(f"{name} is {value!r}, expected one line: the job's shell would run the next one")
     given = {name: value for name, value in options.items() if value not in (None, "", 0)}
     given["time"] = minutes_of(given.get("time", 60))
     # Slurm warns a job before its time is up; one that is shorter than the warning would be warned as it starts
