@@ -226,7 +226,7 @@ def own(tmp_path, monkeypatch):
             class RaisesOddText(NodeMask):
                 name = "raises_odd_text"
                 def pack(self, removed, encoded):
-                    raise ValueError("half \udcff of it " + "x" * 1_000_000)
+                    raise ValueError("half \\udcff of it " + "x" * 1_000_000)
 
             @masking.register
             class Reads(NodeMask):
