@@ -125,7 +125,7 @@ class Results:
             if (one := _opened(path)) is not None:
                 # the file's own time for rows of a point that failed, which have none; a copied file has a new one
                 written = path.stat().st_mtime
-                written_at = datetime.fromtimestamp(written, UTC).isoformat(timespec="seconds")
+                written_at = datetime.fromtimestamp(written, UTC).isoformat(timespec="milliseconds")
                 opened.append((one[0]["measured_at"][0].as_py() or written_at, written, one))
         return [one for *_, one in sorted(opened, key=lambda pair: pair[:2])]
 
