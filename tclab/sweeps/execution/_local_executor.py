@@ -46,38 +46,36 @@ class LocalExecutor:
             definite = point.resolved()
             name = results.name(definite)
             rows = results.read_file(name)
-            kept = rows is not None and not (options.retry and failed_or_oom(rows))
-            if not kept:
-                spent = self._budget_seconds is not None and monotonic() - begin > self._budget_seconds
-                if spent or not_kept:
-                    why = not_kept or f"the budget of {self._budget_seconds:g} s was spent"
-                    tables.append(not_measured(point, f"not run: {why}"))
-                    continue
-                refusal = self._refusal(definite) if self._refusal is not None and not definite.skipped() else None
-                if refusal is not None:
-                    tables.append(not_measured(point, f"not run: {refusal}"))
-                    options.report(Progress(done, len(points), point, tables[-1], kept=False))
-                    continue
-                starts_ranks = not any_run and point.ranks > 1
-                any_run = True
-                rows = point_rows(
-                    definite,
-                    fresh=options.fresh,
-                    memory_bytes=options.memory_bytes,
-                    hang_seconds=options.hang_seconds,
-                )
-                if options.stopped and failed_or_oom(rows):  # the stop killed its worker
-                    tables.append(not_measured(point, "not run: stopped"))
-                    continue
-                if starts_ranks:  # which is not what the budget is for
-                    begin = monotonic()
-                if not rows["status"][0].as_py().startswith("not run"):
-                    try:
-                        results.write_file(name, point, rows)
-                    except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
-                        not_kept = str(error)
-                        warnings.warn(f"{not_kept}. The sweep returns them, and runs no other point", stacklevel=3)
-            assert rows is not None
+            if rows is not None and not (options.retry and failed_or_oom(rows)):
+                tables.append(rows)
+                options.report(Progress(done, len(points), point, rows, kept=True))
+                continue
+            if not_kept is None and self._budget_seconds is not None and monotonic() - begin > self._budget_seconds:
+                tables.append(not_measured(point, f"not run: the budget of {self._budget_seconds:g} s was spent"))
+                continue
+            refusal = not_kept
+            if refusal is None and self._refusal is not None and not definite.skipped():
+                refusal = self._refusal(definite)
+            if refusal is not None:
+                tables.append(not_measured(point, f"not run: {refusal}"))
+                options.report(Progress(done, len(points), point, tables[-1], kept=False))
+                continue
+            starts_ranks = not any_run and point.ranks > 1
+            any_run = True
+            rows = point_rows(
+                definite, fresh=options.fresh, memory_bytes=options.memory_bytes, hang_seconds=options.hang_seconds
+            )
+            if options.stopped and failed_or_oom(rows):  # the stop killed its worker
+                tables.append(not_measured(point, "not run: stopped"))
+                continue
+            if starts_ranks:  # which is not what the budget is for
+                begin = monotonic()
+            if not rows["status"][0].as_py().startswith("not run"):
+                try:
+                    results.write_file(name, point, rows)
+                except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
+                    not_kept = str(error)
+                    warnings.warn(f"{not_kept}. The sweep returns them, and runs no other point", stacklevel=3)
             tables.append(rows)
-            options.report(Progress(done, len(points), point, rows, kept))
+            options.report(Progress(done, len(points), point, rows, kept=False))
         return tables
