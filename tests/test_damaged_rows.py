@@ -6,13 +6,16 @@ import random
 import shutil
 import stat
 import warnings
+from pathlib import Path
+from types import SimpleNamespace
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
 import tclab
-from tclab import InputError, Point
-from tclab.sweeps import Results
+from tclab import InputError, Point, _io
+from tclab.sweeps import Results, read_rows, write_rows
 from tclab.sweeps.execution import _local_executor as local_executor
 from tclab.sweeps.store import _results
 from tclab.sweeps.store._rows import columns_of, table
@@ -138,6 +141,28 @@ def test_no_damage_reads_back_as_other_rows_or_raises(results, tmp_path):
     assert unread > 300
 
 
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv"])
+def test_a_damaged_file_for_other_programs_is_a_sentence(results, tmp_path, name):
+    path = write_rows(results.frame(), tmp_path / name)
+    whole, draw, refused = path.read_bytes(), random.Random(0), 0
+    assert read_rows(path).equals(results.frame())
+    for _ in range(100):
+        at, length = draw.randrange(len(whole)), draw.randrange(1, 64)
+        path.write_bytes(whole[:at] + draw.randbytes(length) + whole[at + length :])
+        try:
+            read_rows(path)
+        except InputError:
+            refused += 1
+    assert refused > 50
+    with pytest.raises(InputError, match="which cannot be written"):
+        write_rows(results.frame(), _folder_at(tmp_path / "taken" / name))
+
+
+def _folder_at(path):
+    path.mkdir(parents=True)
+    return path
+
+
 def test_a_disk_that_is_full_loses_nothing_that_was_measured(results, runs, monkeypatch):
     def full(path, content, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -153,6 +178,50 @@ def test_a_disk_that_is_full_loses_nothing_that_was_measured(results, runs, monk
     assert step["status"][3].startswith("not run: the rows of a point could not be kept")
     with pytest.raises(InputError, match="No space left on device"):
         results.write(POINTS[0], measured(POINTS[0]))
+
+
+class Faults:
+    """Lets the n-th call of those that it watches fail."""
+
+    def __init__(self, fails, error):
+        self.left, self.error = fails, error
+
+    def watch(self, real):
+        def call(*arguments, **options):
+            self.left -= 1
+            if self.left == 0:
+                raise OSError(self.error, os.strerror(self.error))
+            return real(*arguments, **options)
+
+        return call
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
+def test_whatever_call_fails_no_row_is_lost_doubled_or_wrong(tmp_path, runs, monkeypatch, error):
+    """The n-th call that writes fails, for every n until a sweep passes; then the sweep goes on without a fault."""
+    undisturbed = tclab.sweep(POINTS, results=tmp_path / "undisturbed", progress=None)
+    for fails in range(1, 100):
+        folder, faults = tmp_path / str(fails), Faults(fails, error)
+        with monkeypatch.context() as faulty, warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            faulty.setattr(_io, "os", SimpleNamespace(**{**vars(os), "open": faults.watch(os.open)}))
+            _io.os.fsync, _io.os.close = faults.watch(os.fsync), os.close
+            for name in ("write_bytes", "replace", "unlink"):
+                faulty.setattr(Path, name, faults.watch(getattr(Path, name)))
+            frame = tclab.sweep(POINTS, results=folder, progress=None)
+        passed = faults.left > 0
+        status = frame[frame["stage"] == "step"]["status"].tolist()
+        assert status == ["ok"] * status.count("ok") + [one for one in status if one.startswith("not run: the rows")]
+        assert status.count("ok") == 3 or any(os.strerror(error) in str(one.message) for one in warned)
+        assert not list(folder.glob(".writing-*"))
+        measured_again = len(runs)
+        again = tclab.sweep(POINTS, results=folder, progress=None)
+        pd.testing.assert_frame_equal(again, undisturbed)
+        assert len(runs) - measured_again <= 4 - status.count("ok")  # the one in flight, and those that never ran
+        assert len(list(folder.iterdir())) == 3
+        if passed:
+            break
+    assert 10 < fails < 99
 
 
 def test_colleagues_can_read_rows_whatever_wrote_them(tmp_path):

@@ -24,7 +24,7 @@ def write_rows(rows: pd.DataFrame, path: str | Path) -> Path:
     In CSV each step's seconds are a JSON list; what is missing is an empty field, and an empty text is one in
     quotes. Columns that rows do not have are left out.
 
-    **Raises:** `InputError` for another ending, or a folder that does not exist.
+    **Raises:** `InputError` for another ending, a folder that does not exist, or a file that cannot be written.
     """
     to = Path(path)
     _suffix(to)
@@ -33,13 +33,18 @@ def write_rows(rows: pd.DataFrame, path: str | Path) -> Path:
     known = rows[[name for name in SCHEMA.names if name in rows]]
     schema = pa.schema([SCHEMA.field(name) for name in known])
     table = pa.Table.from_pandas(known, schema=schema, preserve_index=False)
+    buffer = pa.BufferOutputStream()
     if to.suffix == ".parquet":
-        atomic_write(to, lambda file: pa.parquet.write_table(table, file))
-        return to
-    if _LIST in known:
-        lists = [None if seconds is None else json.dumps(seconds) for seconds in table[_LIST].to_pylist()]
-        table = table.set_column(table.schema.get_field_index(_LIST), _LIST, pa.array(lists, pa.string()))
-    atomic_write(to, lambda file: pa.csv.write_csv(table, file))
+        pa.parquet.write_table(table, buffer, write_page_checksum=True)
+    else:
+        if _LIST in known:
+            lists = [None if seconds is None else json.dumps(seconds) for seconds in table[_LIST].to_pylist()]
+            table = table.set_column(table.schema.get_field_index(_LIST), _LIST, pa.array(lists, pa.string()))
+        pa.csv.write_csv(table, buffer)
+    try:
+        atomic_write(to, buffer.getvalue().to_pybytes())
+    except OSError as error:
+        raise InputError(f"path is {str(path)!r}, which cannot be written: {error.strerror or error}") from None
     return to
 
 
@@ -54,7 +59,7 @@ def read_rows(path: str | Path) -> pd.DataFrame:
         raise InputError(f"path is {str(path)!r}, expected a file of rows that exists")
     try:
         if file.suffix == ".parquet":
-            return frame(_whole(pa.parquet.read_table(file)))
+            return frame(_whole(pa.parquet.ParquetFile(file, page_checksum_verification=True).read()))
         types = {name: pa.string() if name == _LIST else kind for name, kind in column_types().items()}
         options = pa.csv.ConvertOptions(
             column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""]
@@ -64,8 +69,8 @@ def read_rows(path: str | Path) -> pd.DataFrame:
             lists = [None if text is None else json.loads(text) for text in read[_LIST].to_pylist()]
             read = read.set_column(read.column_names.index(_LIST), _LIST, pa.array(lists, pa.list_(pa.float64())))
         return frame(_whole(read))
-    except (pa.ArrowInvalid, ValueError, KeyError) as error:
-        why = str(error).splitlines()[0]
+    except Exception as error:  # pyarrow raises a dozen kinds for damaged bytes, MemoryError and OSError among them
+        why = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{path} is no file of rows that this version of tclab can read: {why}") from None
 
 
