@@ -180,6 +180,33 @@ def test_a_file_that_may_not_grow_is_a_full_disk_too(tmp_path):
     assert found.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_full_disk_costs_no_file_but_the_stores_own(tmp_path):
+    """In a folder with other files, in which a build goes on and the disk fills up."""
+    (tmp_path / "s").mkdir()
+    begun = """
+        import sys
+        import numpy as np
+        from tclab.perturbation._build_store import StoreSize, build_store
+        def value(sample):
+            if sample == 2:
+                raise KeyboardInterrupt
+            return bytes(1 << 20)
+        try:
+            build_store(
+                sys.argv[1] + "/s", value, size=StoreSize.of(np.full(200, 1 << 20)), header={"encoding": "test"}
+            )
+        except KeyboardInterrupt:
+            pass
+    """
+    assert run(begun, tmp_path).returncode == 0
+    assert (tmp_path / "s" / "data.mdb").is_file()
+    (tmp_path / "s" / "thesis.tex").write_text("mine")
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (5 << 20, 5 << 20))\n"
+    found = run(limited + textwrap.dedent(FULL), tmp_path)
+    assert "InputError the disk of" in found.stdout, found.stderr
+    assert [file.name for file in (tmp_path / "s").iterdir()] == ["thesis.tex"]
+
+
 SLOW = """
     import sys, time
     import numpy as np
@@ -343,3 +370,46 @@ def test_an_integer_record_is_16_bytes_for_three_genes_and_a_json_one_hundreds(t
     assert len(records._store[0]) > 500
     words.close()
     records.close()
+
+
+DAMAGED = """
+    import sys
+    from pathlib import Path
+    import tclab
+    from tclab import masking
+    from tclab.perturbation import synthetic_perturbations
+    from tclab.perturbation._stored_samples import StoredSamples
+
+    encoding, folder = sys.argv[1], Path(sys.argv[2])
+    graph = tclab.CellGraph.synthetic(0.02, metabolism=False)
+    samples = synthetic_perturbations(graph, 300 if encoding in ("lmdb", "json") else 12)
+
+    def read():
+        if encoding in ("lmdb", "json"):
+            return StoredSamples(graph, samples, folder, encoding).read(range(len(samples))).fingerprint()
+        strategy = masking.get(encoding)(graph)
+        strategy.prepare(samples, folder)
+        return str(strategy.encode(range(len(samples)), {}))
+
+    right = read()
+    whole = (folder / "data.mdb").read_bytes()
+    pages = [whole[at:at + 4096] for at in range(0, len(whole), 4096)]
+    for place in range(2, len(pages)):  # the first two say how large it is
+        for lost in (bytes(4096), pages[place - 1], pages[2], pages[-1], b"{" * 4096):
+            if lost != pages[place]:
+                spoilt = b"".join([*pages[:place], lost, *pages[place + 1:]])
+                (folder / "data.mdb").write_bytes(spoilt)
+                try:
+                    print("right" if read() == right else "wrong")
+                except tclab.InputError as error:
+                    print("refused", error)
+"""
+
+
+@pytest.mark.parametrize("encoding", ["lmdb", "json", "stored_mask", "stored_index"])
+def test_a_store_of_which_a_page_was_lost_is_refused_with_a_sentence(encoding, tmp_path):
+    found = run(DAMAGED, encoding, tmp_path / "s")
+    assert found.returncode == 0, found.stderr[-2000:]
+    lines = found.stdout.splitlines()
+    assert len(lines) > 20
+    assert [line for line in lines if "is damaged" not in line and "is not a store" not in line] == []

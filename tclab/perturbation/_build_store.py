@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -18,6 +19,7 @@ from tclab._format import bytes_text
 from tclab.errors import InputError
 from tclab.perturbation._sample_store import (
     HEADER,
+    SUM_FILE,
     WHOLE,
     Store,
     check_header,
@@ -25,6 +27,7 @@ from tclab.perturbation._sample_store import (
     lmdb_module,
     pages_bytes,
     sample_key,
+    write_checksum,
 )
 
 _PAGE = 4096  # LMDB's pages here; a node has a header of 8 bytes, a pointer of 2 and a key of 8
@@ -106,8 +109,8 @@ def build_store(
     """Write `size.samples` encoded samples into an LMDB folder, and return it opened for reading.
 
     A build that was stopped or killed resumes after its last committed sample; a complete store with the same
-    header is returned as it is. Where the disk fills up, the folder is removed: what is left of it would keep the
-    disk full.
+    header is returned as it is. Where the disk fills up, the store's files are removed, which would keep it full, and
+    the folder if this call made it.
 
     **Arguments:**
 
@@ -118,11 +121,12 @@ def build_store(
     - `progress`: called before the first sample, then after every commit.
 
     **Raises:** `InputError` where the disk has too little space, before anything is written or once it is full;
-    or where the folder holds something else.
+    where the folder holds something else, or a store that is damaged.
     """
     folder = Path(path)
     wanted = {**header, "samples": str(size.samples)}
-    there = folder.is_dir() and any(folder.iterdir())
+    is_new = not folder.exists()
+    there = not is_new and folder.is_dir() and any(folder.iterdir())
     if there and not (folder / "data.mdb").is_file():
         raise InputError(f"{folder} is a folder with other files in it; a store needs an empty one")
     _check_space(folder, size)
@@ -133,7 +137,7 @@ def build_store(
         environment = lmdb.open(str(folder), map_size=2 * size.disk_bytes + (64 << 20), metasync=False)
     except (lmdb.Error, OSError) as error:
         if not there:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder, is_new)
         if _is_full(error, folder / "data.mdb"):
             raise _full(folder, size, 0) from None
         raise InputError(f"a store cannot be made in {folder}: {error}") from None
@@ -145,7 +149,7 @@ def build_store(
             while True:
                 if progress is not None:
                     progress(Building(str(folder), size, done, kept))
-                if done == size.samples:
+                if done >= size.samples:
                     break
                 done = _commit(environment, value, size.samples)
                 _extend_file(environment)
@@ -156,12 +160,23 @@ def build_store(
                     transaction.put(WHOLE, b"")
                 environment.sync(True)
                 _extend_file(environment)
+        if not whole:
+            write_checksum(folder)
     except (lmdb.Error, OSError) as error:
         if _is_full(error, folder / "data.mdb"):
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder, is_new)
             raise _full(folder, size, done) from None
-        raise
+        raise InputError(f"the store {folder} cannot be written: {error}; if it is damaged, remove it") from error
     return Store(folder, header=wanted)
+
+
+def _remove(folder: Path, is_new: bool) -> None:
+    """Remove a store's own files, and its folder if a build made it and nothing else is in it."""
+    with suppress(OSError):
+        for name in ("data.mdb", "lock.mdb", SUM_FILE):
+            (folder / name).unlink(missing_ok=True)
+        if is_new:
+            folder.rmdir()
 
 
 def _begin(environment: Any, path: str, header: Mapping[str, str]) -> int:
@@ -185,7 +200,10 @@ def _commit(environment: Any, value: Callable[[int], bytes], samples: int) -> in
         number = transaction.stat()["entries"] - 1 - (transaction.get(WHOLE) is not None)
         while number < samples and written < _COMMIT_BYTES and monotonic() - begin < _COMMIT_SECONDS:
             encoded = value(number)
-            transaction.put(sample_key(number), encoded, append=True)  # fills its pages
+            if not transaction.put(sample_key(number), encoded, append=True):  # fills its pages
+                raise InputError(
+                    f"the store {environment.path()} is damaged: sample {number:,} is there out of its order"
+                )
             written += len(encoded)
             number += 1
     return int(number)

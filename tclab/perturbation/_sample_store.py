@@ -6,14 +6,19 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from tclab._io import atomic_write
 from tclab.errors import InputError
 
 T = TypeVar("T")
+SUM_FILE = "data.crc32"
+_MOST_SUMMED = 64 << 20
 HEADER, WHOLE = b"\0", b"\0\0"  # they sort before every sample, so that samples are appended and fill their pages
 # What the error says of each part of a header that differs from the expected one.
 _OTHERS = {
@@ -43,6 +48,21 @@ def sample_key(index: int) -> bytes:
     return index.to_bytes(8, "big")
 
 
+@contextmanager
+def damage_named(path: str) -> Iterator[None]:
+    """Turn what the values of a damaged store raise into an error that names the store.
+
+    **Raises:** `InputError` that says to remove it.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except (lmdb_module().Error, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise InputError(f"the store {path} is damaged ({why}); remove it, and it is built anew") from error
+
+
 def check_header(path: str, found: bytes | None, expected: Mapping[str, str]) -> None:
     """Compare the header of a store with the expected one.
 
@@ -50,7 +70,8 @@ def check_header(path: str, found: bytes | None, expected: Mapping[str, str]) ->
     """
     if found is None:
         raise InputError(f"{path} is an LMDB folder, and no store of samples: it has no header")
-    stored = json.loads(found)
+    with damage_named(path):
+        stored = dict(json.loads(found))
     for name, value in expected.items():
         if stored.get(name) != value:
             raise InputError(
@@ -65,9 +86,11 @@ def pages_bytes(environment: Any) -> int:
 
 
 def check_size(path: str | Path) -> None:
-    """Refuse a truncated file: LMDB maps it, and a read past its end would kill the process (SIGBUS).
+    """Refuse a truncated or damaged file: LMDB maps it, and a read past its end would kill the process (SIGBUS).
 
-    **Raises:** `InputError` where there is no file, or too short a one.
+    Damage is found where the store is whole and small enough for a checksum, see `write_checksum`.
+
+    **Raises:** `InputError` where there is no file, or too short a one, or one with another checksum.
     """
     file = Path(path) / "data.mdb"
     if not file.is_file():
@@ -79,6 +102,19 @@ def check_size(path: str | Path) -> None:
             least = pages_bytes(environment)
     if size < least:
         raise InputError(f"the store {path} was cut short: data.mdb has {size:,} of {least:,} bytes; build it anew")
+    with suppress(FileNotFoundError):  # of a store that is not whole, or is large, there is none
+        if (Path(path) / SUM_FILE).read_bytes() != _checksum(file):
+            raise InputError(f"the store {path} is damaged: its checksum is another; remove it, and it is built anew")
+
+
+def write_checksum(path: str | Path) -> None:
+    """Write the checksum of a whole store of up to 64 MiB, which takes a twentieth of a second to compare."""
+    if (Path(path) / "data.mdb").stat().st_size <= _MOST_SUMMED:
+        atomic_write(Path(path) / SUM_FILE, _checksum(Path(path) / "data.mdb"))
+
+
+def _checksum(file: Path) -> bytes:
+    return b"%08x" % zlib.crc32(file.read_bytes())
 
 
 def _opened(path: str | Path) -> Any:
@@ -104,13 +140,15 @@ class Store:
     def __init__(self, path: str | Path, *, header: Mapping[str, str]):
         self.path = str(path)
         self._opened: Any = None
-        check_size(path)
-        with self._environment().begin() as transaction:
-            found, whole = transaction.get(HEADER), transaction.get(WHOLE)
-            entries = transaction.stat()["entries"]
-        self.close()
-        check_header(self.path, found, header)
-        samples = int(json.loads(found)["samples"])
+        with damage_named(self.path):
+            check_size(path)
+            self._bytes = (Path(path) / "data.mdb").stat().st_size
+            with self._environment().begin() as transaction:
+                found, whole = transaction.get(HEADER), transaction.get(WHOLE)
+                entries = transaction.stat()["entries"]
+            self.close()
+            check_header(self.path, found, header)
+            samples = int(json.loads(found)["samples"])
         if whole is None or entries != samples + 2:
             written = entries - 1 - (whole is not None)
             raise InputError(
@@ -142,14 +180,23 @@ class Store:
         - `indices`: positions of the samples in their dataset.
         - `take`: given the value where it lies on disk; it must copy what it keeps.
 
-        **Raises:** `IndexError` for a sample that the store does not have.
+        **Raises:** `IndexError` for a sample that the store does not have; `InputError` for a value that is damaged.
         """
         for index in indices:
             if not 0 <= index < self._length:
                 raise IndexError(f"sample {index} of {self._length} in {self.path}")
-        with _reading, self._environment().begin(buffers=True) as transaction:
+        with damage_named(self.path), _reading, self._environment().begin(buffers=True) as transaction:
             get = transaction.get
-            return [take(get(sample_key(index))) for index in indices]
+            return [take(self._checked(index, get(sample_key(index)))) for index in indices]
+
+    def _checked(self, index: int, value: memoryview | None) -> memoryview:
+        """Return a value that is there and no longer than the whole file; reading past its end would kill the process.
+
+        **Raises:** `ValueError` for any other.
+        """
+        if value is None or len(value) > self._bytes:
+            raise ValueError(f"sample {index} is {'missing' if value is None else 'longer than the file'}")
+        return value
 
     def close(self) -> None:
         """Close the files; the next read opens them again."""

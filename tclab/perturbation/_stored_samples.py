@@ -15,6 +15,7 @@ from tclab.graph import CellGraph
 from tclab.perturbation._build_store import Progress, StoreSize, build_store
 from tclab.perturbation._dataset import Perturbations, Samples
 from tclab.perturbation._deletions import Deletions
+from tclab.perturbation._sample_store import damage_named
 
 STORES = ("memory", "lmdb", "json")
 _WORD = np.dtype("<i4")
@@ -47,6 +48,7 @@ class StoredSamples:
         if encoding not in STORES[1:]:
             raise unknown("encoding", encoding, STORES[1:])
         self.encoding = encoding
+        self._num_nodes = graph.num_nodes[graph.deleted_type]
         names = names_of(graph)
         self._places = {name: place for place, name in enumerate(names)} if encoding == "json" else {}
         number, most = len(perturbations), perturbations.deletions.most
@@ -84,17 +86,24 @@ class StoredSamples:
     def read(self, indices: Sequence[int]) -> Perturbations:
         """Return some samples, in the order asked for.
 
-        **Raises:** `IndexError` for a sample that is not there.
+        **Raises:** `IndexError` for a sample that is not there; `InputError` for one that is damaged.
         """
         if self.encoding == "json":
-            return _of_records(self._store.read(indices, _decoded), self._places)
+            records = self._store.read(indices, _decoded)
+            with damage_named(self._store.path):
+                return _of_records(records, self._places)
         values = self._store.read(indices, bytes)
-        words = np.frombuffer(b"".join(values), dtype=_WORD)
-        length = np.fromiter(map(len, values), np.int64, len(values)) // _WORD.itemsize
-        scores = np.cumsum(length) - length  # where each sample begins
-        is_node = np.ones(len(words), dtype=np.bool_)
-        is_node[scores] = False
-        nodes = words[is_node].astype(np.int64)
+        length, rest = np.divmod(np.fromiter(map(len, values), np.int64, len(values)), _WORD.itemsize)
+        with damage_named(self._store.path):
+            if rest.any() or not length.all():
+                raise ValueError("a sample is no score and nodes")
+            words = np.frombuffer(b"".join(values), dtype=_WORD)
+            scores = np.cumsum(length) - length  # where each sample begins
+            is_node = np.ones(len(words), dtype=np.bool_)
+            is_node[scores] = False
+            nodes = words[is_node].astype(np.int64)
+            if len(nodes) and not 0 <= nodes.min() <= nodes.max() < self._num_nodes:
+                raise ValueError(f"a sample deletes node {nodes.max()} of {self._num_nodes}")
         return Perturbations(Deletions.joined(nodes, length - 1), torch.from_numpy(words.view("<f4")[scores]))
 
     def close(self) -> None:
