@@ -15,7 +15,7 @@ from tclab.training._overheads import OVERHEADS, applicable_overheads
 
 
 def rounds_of(overhead, factor, number, drift=0.0, steps=12):
-    """Rounds of a point without a overhead and one with it, which takes `factor` times as long, give or take."""
+    """Rounds of a point without an overhead and one with it, which takes `factor` times as long, give or take."""
     made = []
     for seed in range(number):
         swing = 1 + drift * (-1) ** seed

@@ -102,7 +102,7 @@ def edge_view(
 
 
 def removed_edges(network: Network, removed: dict[str, Deletions], sample: int) -> Tensor:
-    """Return the ids of the edges that one sample removes, [n] int64; an edge may come twice, once an end."""
+    """Return the ids of the edges that one sample removes, [n] int64; twice if both ends are deleted."""
     parts = []
     for kind in dict.fromkeys((network.source, network.target)):
         incidence = network.incidence(kind)

@@ -20,8 +20,8 @@ BIGG_FILE = re.compile(r"i[A-Z]{2,}\w*\.json(\.gz)?")
 def bigg_json(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> MetabolicModel:
     """Return the model of a BiGG JSON file.
 
-    **Raises:** `ReadError` with the line for a file that is not JSON; with the reaction for one that is not such a
-    model.
+    **Raises:** `ReadError` with the line for a file that is not JSON; naming the metabolite or reaction if the JSON is
+    no BiGG model.
     """
     content = read_bytes(path, limit_bytes=limit_bytes)
     try:
@@ -55,10 +55,13 @@ def _reaction(path: str | Path, reaction: Any) -> Reaction:
     )
 
 
+_EXPECTED = {str: "a text", dict: "an object", (int, float): "a number"}
+
+
 def _field(path: str | Path, entry: Any, name: str, kind: Any, what: str) -> Any:
     value = entry.get(name) if isinstance(entry, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise bad_file(path, f"{what} has {name} {quoted(value)}, expected one as in a BiGG model")
+        raise bad_file(path, f"{what} has {name} {quoted(value)}, expected {_EXPECTED[kind]}")
     return value
 
 

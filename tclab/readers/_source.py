@@ -49,7 +49,7 @@ def quoted(value: object, most: int = 60) -> str:
 def check_regular(path: str | Path) -> None:
     """Refuse what no file is read from: a FIFO would wait for ever for its writer.
 
-    **Raises:** `ReadError` for a path that is there and is neither a file nor a folder, and for one that none can have.
+    **Raises:** `ReadError` for a path that is neither a file nor a folder (a pipe, say), or contains a NUL.
     """
     try:
         mode = os.stat(path).st_mode

@@ -1,10 +1,10 @@
 """Rows taken by index, and values added up by row, in operations that compiled code on a CPU gets right.
 
 Inductor makes an `index_put` in place of `index_add`, `index_copy` and `index_fill`, of the gradient of
-`index_select`, and, where there is one thread, of `scatter_add`, which is the gradient of `gather`. On a CPU it may
-then run what reads the sums before they are made: a node of its scheduler that is fitted to another's loops forgets
-which buffers were renamed (torch 2.13, its `SchedulerNode.recompute_size_and_body`; pytorch/pytorch#177631 is near
-it). It does not trace into `tclab::take_rows` and `tclab::add_rows`, each the other's gradient.
+`index_select`, and, where there is one thread, of `scatter_add`, which is the gradient of `gather`. On a CPU its
+scheduler may then run a read of the sums before the write: a node whose loops are fitted to another's forgets which
+buffers were renamed (torch 2.13, `SchedulerNode.recompute_size_and_body`; pytorch/pytorch#177631 is related). It does
+not trace into `tclab::take_rows` and `tclab::add_rows`, each the other's gradient.
 """
 
 from __future__ import annotations

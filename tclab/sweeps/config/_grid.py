@@ -48,7 +48,7 @@ def whole(name: str, value: Any) -> int:
     return value
 
 
-def one(name: str, value: Listed) -> Any:
+def single_value(name: str, value: Listed) -> Any:
     """Return the single value of a parameter that is no axis."""
     values = listed(name, value)
     if len(values) != 1:
@@ -77,8 +77,8 @@ def grid(
     """Return the points of a sweep, those of its charts' lines first, so that a budget cuts the other points.
 
     Lists may be written "1,2,4". "auto" suits the machine: minutes on two CPU cores, the full size on a GPU;
-    for strategies it is all that are exact, each with the models that it serves. A pair that cannot be, because it
-    was asked for by name, is kept and gets a row that says so.
+    for strategies it is all that are exact, each with the models that it serves. If models and strategies are both
+    named, an impossible pair is kept as a row `skipped`, with the reason.
 
     **Arguments:**
 
@@ -92,7 +92,7 @@ def grid(
     - `gpus_per_node`: how many the machines of a cluster have that will run the points, as Slurm takes it (4, or
       "a100:4"); `None` counts this machine's. `machines`: how many of them share a point's ranks.
     - `overheads`: each by itself, "none" for a point without any, "a+b" for two at once; "all" is none, and then
-      each that the model can take on. What a overhead costs is the difference to the point without.
+      each that the model can take on. An overhead's cost is the difference from the point without it.
     - `more`: any other field of `Point`; several values of one are an axis of the sweep: `loop="plain,lightning"`.
     - `mode`: one or several of `tclab.training.MODES`. `steps`: timed steps a point. `seed`: of graph and samples.
 
@@ -100,14 +100,14 @@ def grid(
     """
     if device not in DEVICES:
         raise unknown("device", device, DEVICES)
-    machines = whole("machines", one("machines", machines))
+    machines = whole("machines", single_value("machines", machines))
     device, ranks = ranks_on_machines(gpus, gpus_per_node, machines, device)
     large = device == "cuda"
     for name, declared in declarations(Point).items():
         if name in more and name != declared.grid:
             raise InputError(f"unknown parameter of a grid {name!r}; did you mean {declared.grid!r}?")
-    every = "auto" in (models, strategies)  # then no pair was asked for by name
-    exact = sorted((name for name in strategy_names() if strategy_of(name).exact), key=_may_wait)
+    any_auto = "auto" in (models, strategies)  # then no pair was asked for by name
+    exact = sorted((name for name in strategy_names() if strategy_of(name).exact), key=_runs_last)
     wanted = exact if strategies == "auto" else [str(name) for name in listed("strategies", strategies)]
     sizes = ([1, 4, 16, 32, 64] if large else [1, 2, 4, 8]) if batch_sizes == "auto" else None
     sizes = [whole("batch_sizes", b) for b in listed("batch_sizes", batch_sizes)] if sizes is None else sizes
@@ -118,8 +118,8 @@ def grid(
         "device": device,
         "ranks": ranks,
         "machines": machines,
-        "steps": (20 if large else _CPU_STEPS) if steps == "auto" else whole("steps", one("steps", steps)),
-        "seed": whole("seed", one("seed", seed)),
+        "steps": (20 if large else _CPU_STEPS) if steps == "auto" else whole("steps", single_value("steps", steps)),
+        "seed": whole("seed", single_value("seed", seed)),
     }
     axes = {name: _axis(name, value) for name, value in {"mode": mode, **more}.items()}
     points: list[Point] = []
@@ -127,7 +127,7 @@ def grid(
     for model in listed("models", "hetero_cell,dango" if models == "auto" else models):
         kind = model_of(str(model))
         for name in wanted:
-            if every and not kind.served_by(strategy_of(name)):
+            if any_auto and not kind.served_by(strategy_of(name)):
                 continue
             for *values, taken in product(*axes.values(), _overheads(overheads, kind)):
                 chosen = {**common, **dict(zip(axes, values, strict=True)), "overheads": taken}
@@ -141,8 +141,8 @@ def grid(
     return _lines_first(points)
 
 
-def _may_wait(strategy: str) -> bool:
-    """Return whether a strategy is none of those that a sweep should have, should it have no more."""
+def _runs_last(strategy: str) -> bool:
+    """Return false for the four strategies that run first, so that a short budget covers them."""
     return strategy not in ("edge_mask", "node_mask", "delta", "indices")
 
 
@@ -189,8 +189,8 @@ def _auto_networks(masked: bool, common: dict[str, Any], model: str) -> list[int
     """Return one, a third and all of a graph's networks; for DANGO those it reads."""
     if not masked:
         return [None]
-    every = len(Point(**common, model=model).network_names())
-    return [*sorted({1, max(1, every // 3), every})]
+    count = len(Point(**common, model=model).network_names())
+    return [*sorted({1, max(1, count // 3), count})]
 
 
 def _lines_first(points: list[Point]) -> list[Point]:

@@ -56,7 +56,7 @@ def with_each_overhead(
     collation: str = "lean",
     **more: Any,
 ) -> list[Point]:
-    """Return each model's points without a overhead and with each that it can take on, round after round.
+    """Return each model's points without an overhead and with each that it can take on, round after round.
 
     A round has a seed of its own, so the same point is run again, and not read; every other round runs in the
     opposite order, so that a machine that grows slower favours no strategy.

@@ -8,7 +8,7 @@ from typing import Any
 from tclab.errors import InputError
 from tclab.masking import get as strategy_of
 from tclab.models import get as model_of
-from tclab.sweeps.config._grid import Listed, grid, listed, one, whole
+from tclab.sweeps.config._grid import Listed, grid, listed, single_value, whole
 from tclab.sweeps.config._point import Point
 
 
@@ -68,7 +68,7 @@ def _points(choices: list[tuple[int, int, int]], more: dict[str, Any]) -> list[P
     for name in ("accumulate", "gpus", "batch_sizes"):
         if name in more:
             raise InputError(f"{name} is {more[name]!r}, expected none: ranks and batch_size decide it")
-    steps = whole("steps", one("steps", more.get("steps", 8)))
+    steps = whole("steps", single_value("steps", more.get("steps", 8)))
     named = [str(name) for name in listed("strategies", more.get("strategies", "node_mask,indices"))]
     points = []
     for ranks, size, accumulate in choices:
