@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tclab.graph import CellGraph
     from tclab.masking import view
     from tclab.message_passing import SharedGraph
-    from tclab.sweeps import Point, advise, compare, fits, grid, run, sweep
+    from tclab.sweeps import Point, advise, compare, fits, grid, rows, run, sweep
     from tclab.training import check
 
 
@@ -43,6 +43,7 @@ _NAMES = {
     "check": "tclab.training",
     "compare": "tclab.sweeps",
     "grid": "tclab.sweeps",
+    "rows": "tclab.sweeps",
     "run": "tclab.sweeps",
     "sweep": "tclab.sweeps",
     "view": "tclab.masking",
@@ -65,6 +66,7 @@ __all__ = [
     "models",
     "perturbation",
     "readers",
+    "rows",
     "run",
     "sweep",
     "sweeps",
@@ -73,6 +75,7 @@ __all__ = [
     "training",
     "view",
 ]
+__dir__ = __all__.copy  # completion offers these
 
 
 def __getattr__(name: str) -> Any:
@@ -88,7 +91,3 @@ def _read_folder(path: str | Path) -> CellGraph:
 
 
 _folder_reader.read_folder = _read_folder
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_MEANT = {"gpu": "cuda"}  # what is typed often → its name here, which is not the nearest by letters
+
 
 class InputError(ValueError):
     """A value that was typed is not one that tclab can use; the message is one line that says why."""
@@ -20,6 +22,24 @@ def unknown(kind: str, value: object, known: Iterable[str]) -> InputError:
     - `known`: every name that would have been right.
     """
     names = sorted(known)
-    near = get_close_matches(str(value), names, n=1, cutoff=0.5)
+    meant = [name for name in names if name == _MEANT.get(str(value))]
+    near = meant or get_close_matches(str(value), names, n=1, cutoff=0.5)
     guess = f"; did you mean {near[0]!r}?" if near else ";"
     return InputError(f"unknown {kind} {value!r}{guess} known: {', '.join(names) or 'none'}")
+
+
+def require(name: str, value: object, kind: type | tuple[type, ...], expected: str) -> None:
+    """Raise an error for a value of another type.
+
+    **Arguments:**
+
+    - `name`: of the argument, as the user calls it.
+    - `value`: what was given. `kind`: the type or types that it may have.
+    - `expected`: the same in words: "a tclab.Point".
+
+    **Raises:** `InputError`: "point is 'x', expected a tclab.Point".
+    """
+    if not isinstance(value, kind):
+        text = repr(value)
+        shown = text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
+        raise InputError(f"{name} is {shown}, expected {expected}")

@@ -12,7 +12,8 @@ import pytest
 
 import tclab
 from tclab import InputError, Point
-from tclab.sweeps import Results, read_rows, write_rows
+from tclab.sweeps import Results, write_rows
+from tclab.sweeps.store._export import read_rows
 from tclab.sweeps.store._rows import SCHEMA, SCHEMA_VERSION, column_types, point_of, upgraded
 
 FOLDER = Path(__file__).parent / "data" / "rows_schema_4"

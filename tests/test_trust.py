@@ -103,19 +103,19 @@ def test_spikes_that_came_back_are_told_from_those_that_did_not():
     shown = [row["found"] for row in data_of(lab.charts.spike_chart(found)) if "found" in row]
     assert shown == ["yes", "no", "no"]
     assert "33%" in lab.charts.spike_chart(found).to_dict()["title"]["text"]
-    table = lab.reports.spike_table(found)
-    assert table.loc["forward", "recovered"] == "33% of 3"
-    assert table.loc["forward", "detection limit ms"] > 0
+    assert re.search(r"forward .*µs +33% of 3", str(found))
 
 
-def test_a_ledgers_table_adds_up_by_timeline():
+def test_the_shares_of_a_ledgers_table_add_up_by_timeline():
     with Ledger() as ledger:
         for _ in ledger.steps(range(5)):
             with ledger.stage("forward"):
                 sum(range(10_000))
-    table = lab.reports.ledger_table(ledger)
-    assert "transfer" not in table.loc["host"].index  # it was not seen
-    assert sum(float(share.rstrip("%")) for share in table.loc["host", "share"]) == pytest.approx(100, abs=0.3)
+    lines = [line for line in str(ledger).splitlines() if line.startswith("host  ")]
+    assert not any("transfer" in line for line in lines)  # it did not occur
+    shares = [float(share) for line in lines for share in re.findall(r"([\d.]+)%", line)]
+    assert len(shares) == len(lines) >= 2
+    assert sum(shares) == pytest.approx(100, abs=0.3)
 
 
 ELSEWHERE = """

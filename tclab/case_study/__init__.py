@@ -35,3 +35,4 @@ __all__ = [
     "wrong_figures_sentences",
     "wrong_figures_table",
 ]
+__dir__ = __all__.copy  # completion offers these

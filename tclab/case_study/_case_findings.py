@@ -7,13 +7,16 @@ import pandas as pd
 from tclab.case_study._hypotheses import hypotheses
 from tclab.case_study._published import measured_ratios
 from tclab.lab.reports._stage_parts import times_text
+from tclab.sweeps.store._rows_of import Runs, rows_of
 
 
-def findings(rows: pd.DataFrame, rank_rows: pd.DataFrame | None = None) -> list[str]:
+def findings(rows: Runs, rank_rows: Runs | None = None) -> list[str]:
     """Return what the rows of the modes show of the published claims, a sentence each.
 
     **Arguments:** as for `hypotheses`.
     """
+    rows = rows_of(rows)
+    rank_rows = rank_rows if rank_rows is None else rows_of(rank_rows)
     verdicts = [f"Hypothesis “{found.name}”: {found.verdict}." for found in hypotheses(rows, rank_rows)]
     return [sentence for sentence in (_ratios(rows), *verdicts) if sentence]
 

@@ -15,6 +15,7 @@ from tclab.lab.reports._stage_parts import one_point_each, times_text
 from tclab.masking._strategy_registry import BASELINES
 from tclab.perturbation import steps_per_epoch
 from tclab.sweeps.analysis._machine_label import where_measured
+from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.timing._statistics import FEWEST, intervals
 
 HOLDS, FAILS = "holds here", "does not hold here"
@@ -47,7 +48,7 @@ class Hypothesis:
         return "\n".join(lines)
 
 
-def hypotheses(rows: pd.DataFrame, rank_rows: pd.DataFrame | None = None) -> list[Hypothesis]:
+def hypotheses(rows: Runs, rank_rows: Runs | None = None) -> list[Hypothesis]:
     """Return the three hypotheses, judged by the rows of mode `step` and those of the other modes.
 
     The strategy judged is the case study's, `edge_mask`, where it was run. "Most of a step" means more than half; a
@@ -59,6 +60,8 @@ def hypotheses(rows: pd.DataFrame, rank_rows: pd.DataFrame | None = None) -> lis
     - `rows`: of points in several modes.
     - `rank_rows`: of points of several ranks, for the third hypothesis; `rows` unless given.
     """
+    rows = rows_of(rows)
+    rank_rows = rank_rows if rank_rows is None else rows_of(rank_rows)
     return [_data_pipeline(rows), _mask_generation(rows), ddp_hypothesis(rows if rank_rows is None else rank_rows)]
 
 

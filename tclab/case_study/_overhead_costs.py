@@ -10,6 +10,7 @@ import pandas as pd
 
 from tclab.lab.charts._style import empty_chart, log_axis, rows_title, strategy_colour
 from tclab.lab.reports._tables import without_time
+from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.timing._statistics import intervals
 from tclab.training import OVERHEADS
 
@@ -20,7 +21,7 @@ _LEVEL = 0.95
 _AT = ["model", "strategy", "batch_size", "networks", "mode"]
 
 
-def overhead_costs(rows: pd.DataFrame) -> pd.DataFrame:
+def overhead_costs(rows: Runs) -> pd.DataFrame:
     """Return how many times as long a step takes with each overhead, a line for each model, strategy and overhead.
 
     Points of one seed are one round, on the same batches: step `i` with the overhead is compared with step `i`
@@ -34,6 +35,7 @@ def overhead_costs(rows: pd.DataFrame) -> pd.DataFrame:
     Columns: model, strategy, overhead, what, ratio, low, high, rounds, steps, verdict ("costs", "saves" or
     "undecided").
     """
+    rows = rows_of(rows)
     steps = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     found: list[dict[str, Any]] = []
     for key, group in steps.groupby(_AT, sort=False):
@@ -72,11 +74,12 @@ def _cost(groups: list[Any]) -> dict[str, Any]:
     }
 
 
-def overhead_costs_chart(rows: pd.DataFrame) -> Any:
+def overhead_costs_chart(rows: Runs) -> Any:
     """Return the chart of each overhead's cost with its interval, a panel a model; hollow where it is undecided.
 
     **Arguments:** as for `overhead_costs`.
     """
+    rows = rows_of(rows)
     costs = overhead_costs(rows)
     if costs.empty:
         return empty_chart("No overhead was measured together with a step without it.")
@@ -130,11 +133,12 @@ def _rounds_text(costs: pd.DataFrame) -> str:
     return f"{least if least == most else f'{least} to {most}'} rounds side by side, 95 % intervals; hollow: undecided"
 
 
-def overhead_findings(rows: pd.DataFrame) -> list[str]:
+def overhead_findings(rows: Runs) -> list[str]:
     """Return a sentence for each model: which overheads cost time, which save it, which are undecided.
 
     **Arguments:** as for `overhead_costs`.
     """
+    rows = rows_of(rows)
     costs = overhead_costs(rows)
     sentences = []
     for (model, strategy), group in costs.groupby(["model", "strategy"], sort=False):

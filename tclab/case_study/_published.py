@@ -13,6 +13,7 @@ from tclab.lab.charts._style import chart_title, log_axis, strategy_colour, stra
 from tclab.lab.reports._stage_parts import one_point_each, times_text
 from tclab.perturbation import steps_per_epoch
 from tclab.sweeps.analysis._machine_label import graph_text, where_measured
+from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.training._step import MODES
 
 _COLUMNS = ["key", "model", "gpus", "batch_size", "what", "value", "unit", "standing", "caveat"]
@@ -119,7 +120,7 @@ def measured_ratios(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(ratios, columns=["mode", "model", "strategy", "ratio", "low", "high", "batches"])
 
 
-def published_ratios_table(rows: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
+def published_ratios_table(rows: Runs, figures: pd.DataFrame) -> pd.DataFrame:
     """Return hetero : DANGO by mode, published and measured, a line a figure.
 
     **Arguments:**
@@ -127,6 +128,7 @@ def published_ratios_table(rows: pd.DataFrame, figures: pd.DataFrame) -> pd.Data
     - `rows`: of points in several modes.
     - `figures`: as `published_figures` returns them.
     """
+    rows = rows_of(rows)
     measured = measured_ratios(rows)
     here = pd.DataFrame(
         {
@@ -149,11 +151,12 @@ def _modes(frame: pd.DataFrame) -> list[str]:
     return [mode for mode in MODES if mode in set(frame["mode"])]
 
 
-def published_ratios_chart(rows: pd.DataFrame, figures: pd.DataFrame) -> Any:
+def published_ratios_chart(rows: Runs, figures: pd.DataFrame) -> Any:
     """Return the chart of hetero : DANGO in each mode, measured in colour with quartiles, published in black and grey.
 
     **Arguments:** as for `published_ratios_table`.
     """
+    rows = rows_of(rows)
     measured, published = measured_ratios(rows), published_ratios(figures)
     modes = _modes(pd.concat([measured[["mode"]], published[["mode"]]]))
     published["text"] = published["figure"].str.split(":").str[0] + ", " + published["standing"]

@@ -6,3 +6,4 @@ from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.graph._variants import merged, variant_of
 
 __all__ = ["NETWORK_SIZES", "CellGraph", "Network", "keep_graph", "merged", "variant_of"]
+__dir__ = __all__.copy  # completion offers these

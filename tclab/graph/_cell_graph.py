@@ -15,7 +15,7 @@ from torch import Tensor
 from tclab import _folder_reader
 from tclab.errors import InputError, unknown
 from tclab.graph._graph_folder import HEADER_FILE, GraphFields, read_fields, write_fields
-from tclab.graph._network import Network, check_count
+from tclab.graph._network import Network, Networks, check_count
 from tclab.graph._synthetic_graph import synthetic_relations
 
 if TYPE_CHECKING:
@@ -198,10 +198,10 @@ class CellGraph:
         return data
 
     @property
-    def networks(self) -> dict[str, Network]:
+    def networks(self) -> Networks:
         """The relations within the deleted type, in order: the edge types that a sweep counts."""
         kind = self.deleted_type
-        return {name: n for name, n in self.relations.items() if n.source == kind == n.target}
+        return Networks({name: n for name, n in self.relations.items() if n.source == kind == n.target})
 
     @property
     def metabolism(self) -> Metabolism | None:

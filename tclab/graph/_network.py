@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tclab._display import Display, Shown
 from tclab.errors import InputError
 
 T = TypeVar("T")
@@ -47,8 +48,8 @@ def check_count(number: object, what: str) -> None:
         raise InputError(f"{what} are {number!r}, expected a whole number from 0 to {MOST_NODES:,}")
 
 
-@dataclass(frozen=True, eq=False)
-class Network:
+@dataclass(frozen=True, eq=False, repr=False)
+class Network(Shown):
     """One relation from nodes of a source type to nodes of a target type.
 
     **Arguments:**
@@ -77,6 +78,9 @@ class Network:
     report: Any = None
     edge_type: Tensor | None = None
     _made: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def _display(self) -> Display:
+        return Display(f"Network({self.name}: {self.source} → {self.target}, {self.num_edges:,} edges)")
 
     def __post_init__(self) -> None:
         edges = self.edge_index
@@ -243,3 +247,11 @@ class Network:
             return digest.hexdigest()
 
         return self._once("fingerprint", made)
+
+
+class Networks(Shown, dict[str, Network]):
+    """Networks by name, in order."""
+
+    def _display(self) -> Display:
+        lines = [(name, f"{n.source} → {n.target}", f"{n.num_edges:,}") for name, n in self.items()]
+        return Display(columns=("network", "nodes", "edges"), lines=lines)

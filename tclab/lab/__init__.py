@@ -29,3 +29,4 @@ __all__ = [
     "reports",
     "steps",
 ]
+__dir__ = __all__.copy  # completion offers these

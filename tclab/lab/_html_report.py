@@ -21,6 +21,7 @@ from tclab.lab.reports._findings import findings
 from tclab.lab.reports._tables import equivalence, machine, steps
 from tclab.sweeps import advise
 from tclab.sweeps.store._rows import plain
+from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.timing import Pair
 
 _MOST_ROWS = 1000  # of a table
@@ -51,7 +52,7 @@ th {{ background: var(--soft); }}
 """
 
 
-def report(rows: pd.DataFrame, path: str | Path, *, title: str = "A sweep", pairs: Iterable[Pair] = ()) -> Path:
+def report(rows: Runs, path: str | Path, *, title: str = "A sweep", pairs: Iterable[Pair] = ()) -> Path:
     """Write the charts and findings of a sweep's rows into one HTML file, replacing an earlier one; return its path.
 
     The page needs no network and no script, and has a light and a dark style. A table of more than 1,000 points is
@@ -66,6 +67,7 @@ def report(rows: pd.DataFrame, path: str | Path, *, title: str = "A sweep", pair
 
     **Raises:** `InputError` for another ending, or a folder that does not exist.
     """
+    rows = rows_of(rows)
     to = Path(path)
     if to.suffix not in (".html", ".htm") or not to.parent.is_dir():
         raise InputError(f"path is {str(path)!r}, expected a file that ends with .html in a folder that exists")

@@ -6,3 +6,4 @@ from tclab.masking._strategy import Strategy
 from tclab.masking._strategy_registry import get, names, register, view
 
 __all__ = ["Batch", "Piece", "Strategy", "get", "names", "register", "view"]
+__dir__ = __all__.copy  # completion offers these

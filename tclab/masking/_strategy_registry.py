@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, require, unknown
 from tclab.graph import CellGraph
 from tclab.masking._delta import Delta
 from tclab.masking._dense import Dense
@@ -125,6 +125,7 @@ def view(
     **Raises:** `InputError` for an unknown strategy, a node out of range, or no sample at all.
     """
     kind = get(strategy)
+    require("graph", graph, CellGraph, "a tclab.CellGraph")
     wanted = Deletions.of(deletions, num_nodes=graph.num_nodes[graph.deleted_type])
     if len(wanted) == 0:
         raise InputError("deletions is empty, expected at least one sample ([[]] deletes nothing)")

@@ -15,3 +15,4 @@ __all__ = [
     "View",
     "layerwise",
 ]
+__dir__ = __all__.copy  # completion offers these

@@ -8,12 +8,13 @@ from types import TracebackType
 
 from torch import Tensor
 
+from tclab._display import Display, Shown
 from tclab.errors import InputError, unknown
 from tclab.graph import CellGraph, Network
 from tclab.perturbation import Deletions
 
 
-class View(ABC):
+class View(Shown, ABC):
     """B node-deleted copies of one graph.
 
     Rows of a feature tensor `x: [R, H]` are (sample, node) pairs of one node type, in whatever order suits
@@ -135,6 +136,10 @@ class View(ABC):
         **Raises:** `NeedsEdgesError` where the view has no edges to give.
         """
         raise NeedsEdgesError(f"{type(self).__name__} has no single edges to give")
+
+    def _display(self) -> Display:
+        state = ", closed" if self._closed else ""
+        return Display(f"{type(self).__name__}: {self.size} copies of {self.graph!r}{state}")
 
     def _relation(self, name: str) -> Network:
         if self._closed:

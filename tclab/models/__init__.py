@@ -21,3 +21,4 @@ __all__ = [
     "register",
     "sup_cr",
 ]
+__dir__ = __all__.copy  # completion offers these

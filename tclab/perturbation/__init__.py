@@ -17,3 +17,4 @@ __all__ = [
     "steps_per_epoch",
     "synthetic_perturbations",
 ]
+__dir__ = __all__.copy  # completion offers these

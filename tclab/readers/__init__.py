@@ -54,3 +54,4 @@ __all__ = [
     "yeastract_names",
     "yeastract_pairs",
 ]
+__dir__ = __all__.copy  # completion offers these

@@ -16,8 +16,9 @@ from tclab.sweeps.execution._run import run
 from tclab.sweeps.predict._epoch import predict_epoch, run_epoch
 from tclab.sweeps.predict._fits import fits
 from tclab.sweeps.predict._largest_batch import largest_batch
-from tclab.sweeps.store._export import read_rows, write_rows
+from tclab.sweeps.store._export import write_rows
 from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._rows_of import rows_of as rows
 
 __all__ = [
     "Point",
@@ -35,9 +36,10 @@ __all__ = [
     "predict_epoch",
     "race_grid",
     "race_points",
-    "read_rows",
+    "rows",
     "run",
     "run_epoch",
     "sweep",
     "write_rows",
 ]
+__dir__ = __all__.copy  # completion offers these

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tclab.errors import InputError, unknown
-from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point import Point, points_of
 from tclab.sweeps.execution._executor import Executor, Progress, SweepOptions, print_progress
 from tclab.sweeps.execution._local_executor import LocalExecutor
 from tclab.sweeps.execution._rank_group import HANG_SECONDS
@@ -65,7 +65,7 @@ def sweep(
 
     **Raises:** `InputError` for a folder that cannot be written. On Slurm also for options that it refuses.
     """
-    wanted = [points] if isinstance(points, Point) else list(dict.fromkeys(points))
+    wanted = points_of(points)
     chosen: Executor
     if executor == "local":
         if given := [name for name, value in cluster.items() if value not in (None, "", 0)]:

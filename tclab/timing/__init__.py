@@ -77,13 +77,10 @@ __all__ = [
     "verdict_of",
     "verdicts_of",
 ]
+__dir__ = __all__.copy  # completion offers these
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'tclab.timing' has no attribute {name!r}")
     return getattr(importlib.import_module(f"tclab.timing.{_LAZY[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})

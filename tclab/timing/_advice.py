@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from tclab._display import Display, Shown
 from tclab.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ AT_BEST = "at best"  # a part's whole time is gone, so no change of it can gain 
 Race = Callable[..., "Pair"]
 
 
-@dataclass(frozen=True)
-class Suggestion:
+@dataclass(frozen=True, repr=False)
+class Suggestion(Shown):
     """One change that is worth trying.
 
     **Arguments:**
@@ -76,20 +77,26 @@ class Suggestion:
             )
         return replace(self, measured=self.race(budget_seconds=budget_seconds, **options))
 
-    def __str__(self) -> str:
+    @property
+    def sentence(self) -> str:
+        """The change, its predicted time, the evidence and, once tried, the measured time, in one line."""
+        text = f"{self.change}: predicted {self._predicted}, {self.basis}. {self.why}"
+        return text if self.measured is None else f"{text} Measured: {self.measured.outcome}."
+
+    @property
+    def _predicted(self) -> str:
         ends = "" if self.interval is None else f" [{self.interval[0]:.3g}, {self.interval[1]:.3g}]"
-        lines = f"{self.change}: predicted {self.ratio:.3g} × the time of a step{ends}, {self.basis}. {self.why}"
-        if self.measured is None:
-            return lines
-        pair = self.measured
-        if pair.ratio is None:
-            return f"{lines} Measured: {pair.verdict}, {pair.why}."
-        ends = f" [{pair.interval[0]:.3g}, {pair.interval[1]:.3g}]" if pair.interval else ""
-        return f"{lines} Measured: {pair.verdict}, {pair.ratio:.3g} × the time{ends}."
+        return f"{self.ratio:.3g} × the time of a step{ends}"
+
+    def __str__(self) -> str:
+        return Display(notes=[self.sentence]).text()
+
+    def _display(self) -> Display:
+        return Advice("", (self,))._display()
 
 
-@dataclass(frozen=True)
-class Advice:
+@dataclass(frozen=True, repr=False)
+class Advice(Shown):
     """Suggestions, the largest predicted gain first; `print` it to read them.
 
     **Arguments:**
@@ -164,11 +171,19 @@ class Advice:
         return pd.DataFrame(rows, columns=[*names, "why"]).set_index("change")
 
     def __str__(self) -> str:
-        lines = [f"What to change, {self.of}:"]
-        lines += [f"  {place}. {one}" for place, one in enumerate(self.suggestions, start=1)]
-        if not self.suggestions:
-            lines.append("  nothing that the evidence supports.")
-        return "\n".join([*lines, *(f"  not known: {sentence}" for sentence in self.missing)])
+        suggestions = [f"{place}. {one.sentence}" for place, one in enumerate(self.suggestions, start=1)]
+        display = self._display()
+        return Display(display.title, notes=[*suggestions, *display.notes]).text()
+
+    def _display(self) -> Display:
+        lines = [
+            (one.change, f"{one._predicted}, {one.basis}", one.measured.outcome if one.measured else "", one.why)
+            for one in self.suggestions
+        ]
+        nothing = "" if lines else "nothing that the evidence supports"
+        title = f"What to change, {self.of}: {nothing}".rstrip() if self.of else ""
+        missing = [f"not known: {sentence}" for sentence in self.missing]
+        return Display(title, ("change", "predicted", "measured", "why") if lines else (), lines, missing)
 
 
 def ranked(suggestions: list[Suggestion]) -> tuple[Suggestion, ...]:

@@ -7,13 +7,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from itertools import pairwise
+from statistics import median
 from threading import get_ident
 from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tclab._display import Display, Shown
+from tclab._format import seconds_text
 from tclab.timing._ledger_rows import (
     QUEUE,
+    SUMS,
     TOLERANCE,
     BatchTiming,
     Block,
@@ -59,7 +63,7 @@ class _Stage:
             self.ledger._marks.pop().__exit__(None, None, None)
 
 
-class Ledger:
+class Ledger(Shown):
     """Times every moment of a loop's steps: its stages, and `other` between them.
 
     `with Ledger() as ledger: for batch in ledger.steps(loader): ...` and, inside the loop,
@@ -370,9 +374,18 @@ class Ledger:
         """Whether the stages of each timeline that has a wall clock add up to it, within `tolerance` of it."""
         return all(share is None or abs(share - 1.0) <= tolerance for share in self.accounted.values())
 
-    def __str__(self) -> str:
-        """The accounted share, in one line a timeline."""
-        return "\n".join(accounted_text(timeline, share) for timeline, share in self.accounted.items())
+    def _display(self) -> Display:
+        """Return the median of each stage and its share of its timeline, and what the timelines account for."""
+        lines = []
+        for timeline in dict.fromkeys(row[0] for row in self.rows()):
+            stages = self.seconds(timeline)
+            parts = {name: seconds for name, seconds in stages.items() if name not in SUMS}
+            whole = sum(map(sum, parts.values()))
+            for name, seconds in parts.items():
+                share = f"{sum(seconds) / whole:.1%}" if whole else ""
+                lines.append((timeline, name, seconds_text(median(seconds)), share, str(len(seconds))))
+        accounted = [accounted_text(timeline, share) for timeline, share in self.accounted.items()]
+        return Display(f"{len(self)} steps", ("timeline", "stage", "median", "share", "steps"), lines, accounted)
 
 
 _PROBE_CYCLES = 10_000_000  # some milliseconds

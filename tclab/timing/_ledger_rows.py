@@ -26,6 +26,7 @@ STAGES = (
     "loop",  # what the framework that runs the loop does between the stages
     "other",  # time in no stage
 )
+SUMS = ("step", "batch")  # stages that are the sum of a timeline's others
 TOLERANCE = 0.02  # by which an accounted share may differ from 1
 QUEUE = "queue"  # owns the time in which the device is delayed behind the host; not in `frame`
 

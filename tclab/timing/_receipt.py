@@ -8,14 +8,15 @@ from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
+from tclab._display import Display, Shown
 from tclab.timing._ledger import Ledger, NullLedger
 from tclab.timing.races._blocks import Clock
 from tclab.timing.races._race import race
 from tclab.timing.races._race_result import Race
 
 
-@dataclass(frozen=True)
-class Receipt:
+@dataclass(frozen=True, repr=False)
+class Receipt(Shown):
     """The cost of timing a loop with a ledger.
 
     **Arguments:**
@@ -38,7 +39,10 @@ class Receipt:
         """The ledger's own work, as a share of a bare step."""
         return self.cut_seconds / self.step_seconds if self.step_seconds else None
 
-    def __str__(self) -> str:
+    def _display(self) -> Display:
+        return Display(notes=[self._sentence()])
+
+    def _sentence(self) -> str:
         if self.ratio is None or self.interval is None or self.share is None or self.step_seconds is None:
             return f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step; the race had too few rounds"
         low, high = self.interval

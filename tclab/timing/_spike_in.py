@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
+from tclab._display import Display, Shown
+from tclab._format import seconds_text
 from tclab.timing._ledger import Ledger
 
 if TYPE_CHECKING:
@@ -72,8 +74,8 @@ class Response:
     trials: int
 
 
-@dataclass(frozen=True)
-class SpikeIn:
+@dataclass(frozen=True, repr=False)
+class SpikeIn(Shown):
     """The trials of a spike-in; `responses` summarises them by stage."""
 
     trials: list[Trial]
@@ -104,6 +106,15 @@ class SpikeIn:
             share = sum(trial.recovered() for trial in spiked) / len(spiked)
             responses.append(Response(stage, slope, interval, limit, share, len(spiked)))
         return responses
+
+    def _display(self) -> Display:
+        lines = []
+        for one in self.responses():
+            slope = "" if one.slope is None else f"{one.slope:.3f}"
+            ends = "" if one.slope_interval is None else " [{:.3f}, {:.3f}]".format(*one.slope_interval)
+            limit = "" if one.detection_limit_seconds is None else seconds_text(one.detection_limit_seconds)
+            lines.append((one.stage, slope + ends, limit, f"{one.share:.0%} of {one.trials}"))
+        return Display(columns=("stage", "slope [95 % interval]", "detection limit", "recovered"), lines=lines)
 
     def frame(self) -> pd.DataFrame:
         """Return one row per trial and stage: the delayed stage, the delay, and the seconds recovered in each stage."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tclab._display import Display, Shown
 from tclab.errors import InputError, unknown
 from tclab.timing._statistics import (
     FEWEST,
@@ -48,8 +49,8 @@ class Spread:
     least_seconds: float
 
 
-@dataclass(frozen=True)
-class Pair:
+@dataclass(frozen=True, repr=False)
+class Pair(Shown):
     """The comparison of two arms; what could not be computed is `None`.
 
     **Arguments:**
@@ -110,6 +111,11 @@ class Pair:
         )
 
     @property
+    def sentence(self) -> str:
+        """The comparison in one line: "a against b: FASTER, 0.523 × the time [0.51, 0.54]; beyond ±1 %"."""
+        return f"{self.a} against {self.b}: {self.outcome}"
+
+    @property
     def ratio_text(self) -> str:
         """The ratio and its 95 % interval as text: "0.523 × the time [0.51, 0.54]"; "no ratio" without one."""
         ends = f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]" if self.interval else ""
@@ -120,8 +126,17 @@ class Pair:
         """Verdict, ratio and reason as text: "FASTER, 0.523 × the time [0.51, 0.54]; beyond ±1 %"."""
         return f"{self.verdict}, {self.ratio_text}; {self.why}"
 
-    def __str__(self) -> str:
-        return f"{self.a} against {self.b}: {self.outcome}"
+    def _display(self) -> Display:
+        return pairs_display([self])
+
+
+def pairs_display(pairs: Iterable[Pair], *, title: str = "", notes: Iterable[str] = ()) -> Display:
+    """Return the table of some comparisons, with their cells where they have any."""
+    lines = [
+        (" · ".join(filter(None, (pair.cell, f"{pair.a} against {pair.b}"))), pair.verdict, pair.ratio_text, pair.why)
+        for pair in pairs
+    ]
+    return Display(title, ("comparison", "verdict", "ratio [95 % interval]", "why"), lines, tuple(notes))
 
 
 def decide(low: float, high: float, margin: float) -> str:

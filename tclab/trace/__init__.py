@@ -43,3 +43,4 @@ __all__ = [
     "record",
     "timeline_rows",
 ]
+__dir__ = __all__.copy  # completion offers these

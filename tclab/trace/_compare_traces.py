@@ -6,13 +6,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from tclab._display import Display, Shown
+from tclab._format import us_text
 from tclab.trace._report import Report, analyze
 
 _SETTINGS = ("record_shapes", "with_stack", "profile_memory", "device_events", "device_names", "schema")
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown):
     """Times of `a` and `b` with ratios b / a; null where one side is missing or 0."""
 
     categories: pd.DataFrame  # category, a_us, b_us, ratio, a_us_per_step, b_us_per_step, ratio_per_step
@@ -22,9 +24,14 @@ class Comparison:
     steps: pd.DataFrame  # a_wall_us, b_wall_us, ratio by position in the trace, mean over ranks
     warnings: list[str]  # why the two may not be comparable
 
-    def __str__(self) -> str:
+    def _display(self) -> Display:
         shown = self.categories[(self.categories["a_us"] > 0) | (self.categories["b_us"] > 0)]
-        return "\n".join([*(f"Beware: {w}" for w in self.warnings), shown.to_string(index=False)])
+        lines = [
+            (str(name), us_text(a), us_text(b), "" if np.isnan(ratio) else f"{ratio:.3g} ×")
+            for name, a, b, ratio in shown[["category", "a_us", "b_us", "ratio"]].itertuples(index=False)
+        ]
+        warnings = [f"Beware: {warning}" for warning in self.warnings]
+        return Display("Self time of the main threads", ("category", "a", "b", "b : a"), lines, warnings)
 
 
 def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from tclab._display import Display, Shown
+from tclab._format import us_text
 from tclab.trace._categories import RULES, Rule
 from tclab.trace._device_work import (
     TIMES,
@@ -33,8 +35,8 @@ from tclab.trace._read_trace import TraceError
 from tclab.trace._trace_findings import Finding, RankWork, findings
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Shown):
     """The tables and findings of one run. Times in µs; what a trace lacks is null or a table without rows."""
 
     breakdown: pd.DataFrame  # one row per rank: rank, span_us, compute_us, non_compute_us, idle_us, …
@@ -54,8 +56,15 @@ class Report:
     findings: list[Finding]
     traces: list[Trace]
 
-    def __str__(self) -> str:
-        return "\n".join(self.findings)
+    def _display(self) -> Display:
+        files = ", ".join(trace.path.name for trace in self.traces)
+        shown = self.categories[self.categories["self_us"] > 0]
+        lines = [
+            (str(name), us_text(self_us), f"{share:.1%}")
+            for name, self_us, share in shown[["category", "self_us", "share"]].itertuples(index=False)
+        ]
+        title = f"Self time of the main threads in {files}"
+        return Display(title, ("category", "self time", "share"), lines, self.findings)
 
 
 def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:

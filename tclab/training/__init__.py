@@ -35,3 +35,4 @@ __all__ = [
     "run_plain",
     "simulate",
 ]
+__dir__ = __all__.copy  # completion offers these

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tclab._display import Display, Shown
 from tclab.errors import InputError
 from tclab.graph import CellGraph
 from tclab.masking import Strategy, get, names, view
@@ -30,8 +31,8 @@ _DIFFERENT = 1e-9  # of the largest prediction; fp64's rounding is far below
 _NAMED = 5  # parameters that are named before "and n more"
 
 
-@dataclass(frozen=True)
-class Check:
+@dataclass(frozen=True, repr=False)
+class Check(Shown):
     """The result of `check`; `print` it to read it.
 
     **Arguments:**
@@ -72,13 +73,11 @@ class Check:
             and self.deterministic
         )
 
-    def __str__(self) -> str:
+    def _display(self) -> Display:
         verdict = "passed" if self.passed else "did not pass"
-        lines = [f"The equivalence check of {self.model}, {self.graph}, {self.samples} samples: {verdict}."]
-        lines += [f"  {name}: {_result_text(result)}" for name, result in self.results.items()]
-        lines += [f"  {name}: {why}" for name, why in self.broken.items()]
-        lines += [f"  {sentence}" for sentence in self._model_problems()]
-        return "\n".join(lines)
+        title = f"The equivalence check of {self.model}, {self.graph}, {self.samples} samples: {verdict}."
+        lines = [(name, _result_text(result)) for name, result in self.results.items()]
+        return Display(title, ("strategy", "result"), [*lines, *self.broken.items()], self._model_problems())
 
     def _model_problems(self) -> list[str]:
         problems = []
@@ -207,7 +206,13 @@ def _built(
             f"model is a {type(model).__name__}, expected an nn.Module, a function that takes a graph and returns one, "
             "or the name of a registered model"
         )
-    built = model(part)
+    try:
+        built = model(part)
+    except TypeError as error:
+        raise InputError(
+            f"{getattr(model, '__name__', model)} makes no model of a graph: {error}; expected a function that takes "
+            "a tclab.CellGraph and returns an nn.Module"
+        ) from error
     if not isinstance(built, nn.Module):
         raise InputError(f"model made a {type(built).__name__} of the graph, expected an nn.Module")
     return type(built).__name__, built.float().eval(), part

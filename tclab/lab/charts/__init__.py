@@ -56,3 +56,4 @@ __all__ = [
     "trace_timeline",
     "winner_map",
 ]
+__dir__ = __all__.copy  # completion offers these

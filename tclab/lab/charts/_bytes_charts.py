@@ -13,6 +13,7 @@ from tclab.lab.charts._style import chart_title, empty_chart, log_ticks, plain_f
 from tclab.lab.reports._bytes_fit import bytes_fit, loading_points
 from tclab.lab.reports._comparable_rows import fullest_cells, one_run_each, step_throughput, values_text, with_ways
 from tclab.lab.reports._stage_parts import ordered_ways
+from tclab.sweeps.store._rows_of import Runs, rows_of
 
 _WIDTH = 520
 _WAYS = alt.Axis(labelLimit=380)
@@ -20,8 +21,9 @@ _WAYS = alt.Axis(labelLimit=380)
 _PANEL = 260
 
 
-def bytes_per_batch(rows: pd.DataFrame) -> alt.LayerChart:
+def bytes_per_batch(rows: Runs) -> alt.LayerChart:
     """Return the bytes of a batch of each strategy, counted from its tensors, on a logarithmic axis."""
+    rows = rows_of(rows)
     chosen = fullest_cells(with_ways(rows))
     steps = step_throughput(one_run_each(chosen))
     ok = plain_frame(steps[steps["status"] == "ok"], ["strategy", "way", "batch_bytes"])
@@ -39,11 +41,12 @@ def bytes_per_batch(rows: pd.DataFrame) -> alt.LayerChart:
     return (bars + text).properties(width=_WIDTH, title=rows_title("Bytes of a batch", chosen, more))
 
 
-def time_against_bytes(rows: pd.DataFrame) -> Any:
+def time_against_bytes(rows: Runs) -> Any:
     """Return seconds a batch in mode `data` against its bytes, a panel for each way, with the fitted line.
 
     The panels share their time axis; each has its own axis of bytes.
     """
+    rows = rows_of(rows)
     points = loading_points(rows)
     if points.empty:
         return empty_chart("Mode data was not measured.")

@@ -21,12 +21,15 @@ from tclab.lab.reports._comparable_rows import step_throughput
 from tclab.lab.reports._scaling_tables import EXCHANGE, KEY, exchange_table, records, scaling_table
 from tclab.perturbation import steps_per_epoch
 from tclab.perturbation._dataset import TRAINING_SAMPLES
+from tclab.sweeps.store._rows_of import Runs, rows_of
 
 _WIDTH, _HEIGHT = 300, 240
 
 
-def speed_up(strong: pd.DataFrame, weak: pd.DataFrame) -> Any:
+def speed_up(strong: Runs, weak: Runs) -> Any:
     """Return speed-up over ranks, strong and weak scaling side by side, with the ideal and the limit of the cores."""
+    strong = rows_of(strong)
+    weak = rows_of(weak)
     panels = []
     for name, rows in (("strong: one batch shared", strong), ("weak: a batch for each rank", weak)):
         table = scaling_table(rows)
@@ -68,8 +71,9 @@ def _speedup(table: pd.DataFrame, name: str) -> Any:
     return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=title)
 
 
-def exchange_shares(rows: pd.DataFrame) -> Any:
+def exchange_shares(rows: Runs) -> Any:
     """Return the share of a step that several ranks cost: the loss's gather, rank_wait, exposed communication."""
+    rows = rows_of(rows)
     table = exchange_table(rows)
     if table.empty:
         return empty_chart("No point of several ranks was measured.")
@@ -92,8 +96,9 @@ def exchange_shares(rows: pd.DataFrame) -> Any:
     )
 
 
-def accumulation(rows: pd.DataFrame) -> Any:
+def accumulation(rows: Runs) -> Any:
     """Return samples a second at one effective batch size, by more ranks or by more accumulated batches."""
+    rows = rows_of(rows)
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     if ok.empty:
         return empty_chart("No accumulation was measured.")
@@ -115,8 +120,9 @@ def accumulation(rows: pd.DataFrame) -> Any:
     return alt.layer(*layers).properties(width=420, height=alt.Step(24), title=title)
 
 
-def steps_per_epoch_chart(rows: pd.DataFrame, *, samples: int = TRAINING_SAMPLES) -> Any:
+def steps_per_epoch_chart(rows: Runs, *, samples: int = TRAINING_SAMPLES) -> Any:
     """Return the steps of an epoch over ranks × batch size, by arithmetic, with the published runs marked."""
+    rows = rows_of(rows)
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     pairs = {(int(row["ranks"]), int(row["batch_size"])): "here" for row in records(ok)}
     pairs |= {(4, 28): "published: hetero", (4, 64): "published: DANGO"}

@@ -21,7 +21,6 @@ from tclab.lab.charts._style import (
 )
 from tclab.lab.reports._comparable_rows import fullest_cells, one_run_each, values_text, with_ways
 from tclab.lab.reports._stage_parts import (
-    SUMS,
     TIMELINES,
     accounted_text,
     adds_up,
@@ -30,7 +29,9 @@ from tclab.lab.reports._stage_parts import (
     stage_parts,
 )
 from tclab.sweeps.analysis._machine_label import this_machine
+from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.timing import Ledger
+from tclab.timing._ledger_rows import SUMS
 
 _WIDTH = 520
 _WAYS = alt.Axis(labelLimit=380)
@@ -48,11 +49,12 @@ _BYTES_WIDTH = 110
 _ROW = 30
 
 
-def stages_by_strategy(rows: pd.DataFrame) -> alt.LayerChart:
+def stages_by_strategy(rows: Runs) -> alt.LayerChart:
     """Return a bar of stages, the median of each, for each strategy at the largest batch.
 
     A line over each bar goes from quartile to quartile of whole steps.
     """
+    rows = rows_of(rows)
     chosen = one_run_each(fullest_cells(with_ways(rows)))
     # the timeline that the step is timed on; workers make other batches meanwhile
     main = chosen["where"].eq(chosen["device"].map({"cuda": "device"}).fillna("host"))
@@ -82,12 +84,13 @@ def stages_by_strategy(rows: pd.DataFrame) -> alt.LayerChart:
     return (bars + spread).properties(width=_WIDTH, title=rows_title("Where a step's time goes", chosen, more))
 
 
-def stages_by_mode(rows: pd.DataFrame) -> Any:
+def stages_by_mode(rows: Runs) -> Any:
     """Return a bar of stages for each mode, model and timeline, the quartiles of the whole, and the batch's bytes.
 
     The timelines of a mode share one axis. A timeline whose stages do not account for its clock has a text in place
     of its bar.
     """
+    rows = rows_of(rows)
     parts = stage_parts(rows)
     if parts.empty:
         return empty_chart("No mode was measured.")
@@ -196,8 +199,9 @@ def _bytes(rows: pd.DataFrame, ways: list[str]) -> Any:
     return text.properties(width=_BYTES_WIDTH, height=_ROW * len(ways), title=title)
 
 
-def stage_quartiles(rows: pd.DataFrame, mode: str = "step") -> Any:
+def stage_quartiles(rows: Runs, mode: str = "step") -> Any:
     """Return every stage of one mode with its quartiles, on a logarithmic axis, so that small ones are visible."""
+    rows = rows_of(rows)
     chosen = one_point_each(rows)
     chosen = chosen[(chosen["mode"] == mode) & chosen["stage"].isin(list(STAGE_COLOURS))].copy()
     if chosen.empty:

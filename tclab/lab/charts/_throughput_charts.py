@@ -18,6 +18,7 @@ from tclab.lab.reports._comparable_rows import (
     values_text,
     with_ways,
 )
+from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.timing import SAME, UNDECIDED, Pair
 
 # one for each model, or setting of a model
@@ -98,14 +99,16 @@ def _without_time(steps: pd.DataFrame, column: str) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=[column, "text"])
 
 
-def throughput_by_batch_size(rows: pd.DataFrame) -> alt.LayerChart:
+def throughput_by_batch_size(rows: Runs) -> alt.LayerChart:
     """Return samples a second over batch size, a line a strategy, bars from quartile to quartile."""
+    rows = rows_of(rows)
     chosen = _largest(with_ways(rows), "networks")
     return _lines(chosen, "batch_size", "batch size", "Throughput over batch size", values_text(chosen, "networks"))
 
 
-def throughput_by_networks(rows: pd.DataFrame) -> alt.LayerChart:
+def throughput_by_networks(rows: Runs) -> alt.LayerChart:
     """Return samples a second over the number of edge types, a line a strategy, bars from quartile to quartile."""
+    rows = rows_of(rows)
     rows = with_ways(rows)
     masked = rows[rows["exact"].notna()]
     varied = masked.groupby("model")["networks"].nunique()
@@ -129,7 +132,7 @@ def _middle_batch(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["batch_size"] == counts.sort_index().idxmax()]
 
 
-def throughput_by_strategy(rows: pd.DataFrame, pairs: Iterable[Pair] = ()) -> alt.LayerChart:
+def throughput_by_strategy(rows: Runs, pairs: Iterable[Pair] = ()) -> alt.LayerChart:
     """Return samples a second of each strategy, at the largest batch and networks that the most strategies ran at.
 
     A word at a bar marks what bars do not show: a strategy without a time, one that is inexact, and one whose
@@ -140,6 +143,7 @@ def throughput_by_strategy(rows: pd.DataFrame, pairs: Iterable[Pair] = ()) -> al
     - `rows`: of a sweep.
     - `pairs`: of a race of these points, as for `conclusion`.
     """
+    rows = rows_of(rows)
     chosen = fullest_cells(with_ways(rows))
     steps = step_throughput(one_run_each(chosen))
     ok = plain_frame(steps[steps["status"] == "ok"], ["strategy", "way", "samples_per_second", "low", "high"])

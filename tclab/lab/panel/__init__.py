@@ -6,3 +6,4 @@
 from tclab.lab.panel._panel_state import PanelState
 
 __all__ = ["PanelState"]
+__dir__ = __all__.copy  # completion offers these

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tclab.lab._notebook import has_front_end
 from tclab.sweeps import Point, Progress, sweep
+from tclab.sweeps.config._point import points_of
 from tclab.sweeps.execution import abort
 from tclab.sweeps.store._rows import SCHEMA, frame
 
@@ -30,7 +31,7 @@ class LiveSweep:
 
     def __init__(
         self,
-        points: Iterable[Point],
+        points: Iterable[Point] | Point,
         *,
         results: str | Path,
         retry: bool = False,
@@ -38,7 +39,7 @@ class LiveSweep:
         executor: str = "local",
         **cluster: Any,
     ) -> None:
-        self.points = list(dict.fromkeys(points))
+        self.points = points_of(points)
         self.results = Path(results)
         self.budget_seconds = None if executor == "slurm" else budget_seconds
         self._executor = {"executor": executor, **cluster}

@@ -1,17 +1,15 @@
 """Tables and sentences made from rows, races, ledgers, graphs and predictions."""
 
 from tclab.lab.reports._bytes_fit import bytes_findings
-from tclab.lab.reports._cost_tables import break_even_finding, costs_table
+from tclab.lab.reports._cost_tables import break_even_finding
 from tclab.lab.reports._epoch_tables import epoch_table, model_ratios
 from tclab.lab.reports._graph_tables import network_table, reach_findings, reach_rows
 from tclab.lab.reports._mask_drawings import sharing_table, small_graph
 from tclab.lab.reports._race_tables import (
     carry_over_table,
-    ledger_table,
     pairs_of,
     race_card,
     race_findings,
-    spike_table,
 )
 from tclab.lab.reports._scaling_tables import exchange_table, predicted_steps, rows_of_points, scaling_table
 from tclab.lab.reports._step_findings import step_findings
@@ -22,11 +20,9 @@ __all__ = [
     "break_even_finding",
     "bytes_findings",
     "carry_over_table",
-    "costs_table",
     "epoch_table",
     "errors_and_times",
     "exchange_table",
-    "ledger_table",
     "model_ratios",
     "network_table",
     "pairs_of",
@@ -39,7 +35,7 @@ __all__ = [
     "scaling_table",
     "sharing_table",
     "small_graph",
-    "spike_table",
     "step_findings",
     "this_machine",
 ]
+__dir__ = __all__.copy  # completion offers these

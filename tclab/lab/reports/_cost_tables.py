@@ -1,30 +1,10 @@
-"""The fitted costs of masking and filtering an edge, as a table and in words."""
+"""Whether masking or filtering is faster, by the fitted costs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pandas as pd
-
 from tclab.sweeps.predict._cost_model import CostModel
-
-_SYMBOLS = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ"}
-_MEANINGS = {
-    "alpha": "masking an edge",
-    "beta": "a feature of a message, both ways",
-    "gamma": "finding whether an edge is kept",
-    "delta": "writing an edge that is kept",
-}
-
-
-def costs_table(model: CostModel) -> pd.DataFrame:
-    """Return the four costs in nanoseconds, each with its 95 % interval."""
-    rows = []
-    for name, symbol in _SYMBOLS.items():
-        low, high = model.interval(name)
-        figures = {"ns": model.costs[name] * 1e9, "low": low * 1e9, "high": high * 1e9}
-        rows.append({"cost": symbol, "of": _MEANINGS[name], **figures})
-    return pd.DataFrame(rows).set_index("cost").round(4)
 
 
 def break_even_finding(model: CostModel, widths: Sequence[int], deleted_share: float) -> str:

@@ -10,11 +10,12 @@ from tclab.lab.reports._conclusion import conclusion, place_text
 from tclab.lab.reports._tables import without_time
 from tclab.sweeps.analysis._cpu_pressure import busy_text
 from tclab.sweeps.analysis._machine_label import ranks_text
+from tclab.sweeps.store._rows_of import Runs, rows_of
 
 _MODEL_SETTINGS = ("model", "loss", "hidden", "layers")  # settings that models cannot share
 
 
-def findings(rows: pd.DataFrame, *, concluded: bool = False) -> list[str]:
+def findings(rows: Runs, *, concluded: bool = False) -> list[str]:
     """Return the findings of a sweep's rows, a sentence each; every sentence rests on rows.
 
     **Arguments:**
@@ -22,6 +23,7 @@ def findings(rows: pd.DataFrame, *, concluded: bool = False) -> list[str]:
     - `rows`: of a sweep.
     - `concluded`: leave the `conclusion` out, as it stands elsewhere.
     """
+    rows = rows_of(rows)
     if rows.empty:
         return ["There are no rows yet: run this again when the sweep has ended."]
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]

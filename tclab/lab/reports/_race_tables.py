@@ -1,4 +1,4 @@
-"""Tables and sentences about races, ledgers and spike-ins."""
+"""Tables and sentences about races."""
 
 from __future__ import annotations
 
@@ -8,25 +8,10 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from tclab._format import bytes_text
-from tclab.lab.reports._stage_parts import SUMS
-from tclab.timing import FASTER, SAME, SLOWER, Ledger, Pair, Race, verdicts_of
-from tclab.timing._spike_in import SpikeIn
+from tclab.sweeps.store._rows_of import Runs, rows_of
+from tclab.timing import FASTER, SAME, SLOWER, Pair, Race, verdicts_of
 
 _CELL = re.compile(r"batch (\d+), (\d+) networks")
-
-
-def ledger_table(ledger: Ledger) -> pd.DataFrame:
-    """Return the median milliseconds of each stage of each timeline, and the stage's share of the timeline.
-
-    Stages that were not measured are left out.
-    """
-    frame = ledger.frame().dropna(subset=["seconds"])
-    wholes = frame["stage"].isin(SUMS)
-    parts = frame[~wholes].groupby(["timeline", "stage"], sort=False)["seconds"]
-    table = pd.DataFrame({"median ms": parts.median() * 1e3, "steps": parts.count()})
-    sums = parts.sum()
-    table["share"] = (sums / sums.groupby("timeline").transform("sum")).map("{:.1%}".format)
-    return table
 
 
 def pairs_against(pairs: Iterable[Pair], arm: str) -> list[Pair]:
@@ -38,10 +23,10 @@ def race_findings(race: Race, against: str) -> list[str]:
     """Return the verdict on each arm of a race against one of them, a sentence each, and the race's margin."""
     floor = "was not measured" if race.floor is None else f"is {race.floor:.1%}"
     margin = f"an arm's difference from itself {floor}, so no difference within ±{race.margin:.1%} is claimed"
-    return [*map(str, pairs_against(race.pairs, against)), margin]
+    return [*(pair.sentence for pair in pairs_against(race.pairs, against)), margin]
 
 
-def race_card(rows: pd.DataFrame, pairs: Iterable[Pair], against: str) -> pd.DataFrame:
+def race_card(rows: Runs, pairs: Iterable[Pair], against: str) -> pd.DataFrame:
     """Return what decides between strategies: equivalence, time with interval and verdict, syncs, bytes, peak memory.
 
     **Arguments:**
@@ -49,6 +34,7 @@ def race_card(rows: pd.DataFrame, pairs: Iterable[Pair], against: str) -> pd.Dat
     - `rows`: of a sweep, for all but the times; the arms have the names of its strategies.
     - `pairs`: of a race of these strategies. `against`: the arm that is 1.
     """
+    rows = rows_of(rows)
     steps = rows[rows["stage"] == "step"].drop_duplicates("strategy").set_index("strategy")
     lines = {}
     for pair in pairs_against(pairs, against):
@@ -121,26 +107,6 @@ def winner_table(pairs: Iterable[Pair]) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows, columns=["batch_size", "networks", "winner", "lead"])
-
-
-def spike_table(spikes: SpikeIn) -> pd.DataFrame:
-    """Return slope, its interval, detection limit in milliseconds and the share of recovered delays, by stage."""
-    return pd.DataFrame(
-        [
-            {
-                "stage": response.stage,
-                "slope": response.slope,
-                "slope interval": None
-                if response.slope_interval is None
-                else "[{:.3f}, {:.3f}]".format(*response.slope_interval),
-                "detection limit ms": None
-                if response.detection_limit_seconds is None
-                else response.detection_limit_seconds * 1e3,
-                "recovered": f"{response.share:.0%} of {response.trials}",
-            }
-            for response in spikes.responses()
-        ]
-    ).set_index("stage")
 
 
 def carry_over_table(race: Race) -> pd.DataFrame:

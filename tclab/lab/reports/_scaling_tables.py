@@ -12,25 +12,28 @@ from tclab.perturbation import steps_per_epoch
 from tclab.perturbation._dataset import TRAINING_SAMPLES
 from tclab.sweeps import Point
 from tclab.sweeps.predict._alpha_beta import Link, cores_slowdown, predict_step
+from tclab.sweeps.store._rows_of import Runs, rows_of
 
 KEY = ["model", "strategy", "ranks", "batch_size", "accumulate"]
 _Row = dict[str, Any]
 EXCHANGE = ("gather", "rank_wait", "communication")
 
 
-def rows_of_points(rows: pd.DataFrame, points: Iterable[Point]) -> pd.DataFrame:
+def rows_of_points(rows: Runs, points: Iterable[Point]) -> pd.DataFrame:
     """Return the rows of some points of a sweep."""
+    rows = rows_of(rows)
     wanted = {tuple(getattr(point, name) for name in KEY) for point in points}
     keys = pd.Series(list(zip(*(rows[name] for name in KEY), strict=True)), index=rows.index)
     return rows[keys.isin(wanted)]
 
 
-def scaling_table(rows: pd.DataFrame) -> pd.DataFrame:
+def scaling_table(rows: Runs) -> pd.DataFrame:
     """Return a row for each number of ranks, of each model and strategy.
 
     `speedup` is samples a second over those of the fewest ranks; `ideal` as many times as there are more ranks;
     `cores_allow` the same, but no more than there are cores for; `efficiency` is speedup over ideal.
     """
+    rows = rows_of(rows)
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     found = []
     for _, group in ok.groupby(["model", "strategy"], sort=False):
@@ -63,12 +66,13 @@ def records(frame: pd.DataFrame) -> list[_Row]:
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
-def exchange_table(rows: pd.DataFrame) -> pd.DataFrame:
+def exchange_table(rows: Runs) -> pd.DataFrame:
     """Return the seconds of a step that each point spends on its ranks: mean over ranks, median over steps.
 
     `communication` and `rank_wait` are exposed; `overlapped` is hidden by the backward; `gather` is the loss's.
     `last` names the rank that came last most often, with its share of all exchanges.
     """
+    rows = rows_of(rows)
     ok = rows[(rows["status"] == "ok") & (rows["ranks"] > 1)]
     found = []
     for key, group in ok.groupby(KEY, sort=False):
@@ -91,9 +95,7 @@ def exchange_table(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=columns)
 
 
-def predicted_steps(
-    rows: pd.DataFrame, link: Link, *, ranks: Iterable[int], samples: int = TRAINING_SAMPLES
-) -> pd.DataFrame:
+def predicted_steps(rows: Runs, link: Link, *, ranks: Iterable[int], samples: int = TRAINING_SAMPLES) -> pd.DataFrame:
     """Predict the seconds of a step and an epoch at other numbers of ranks, for each model and strategy.
 
     The prediction starts from the steps at the fewest ranks above one that were measured, each rank with the same
@@ -108,6 +110,7 @@ def predicted_steps(
     - `rows`: of a sweep over ranks.
     - `link`: of each rank. `ranks`: how many. `samples`: of an epoch.
     """
+    rows = rows_of(rows)
     ok = rows[(rows["status"] == "ok") & (rows["accumulate"] == 1)]
     found: list[_Row] = []
     for (model, strategy), group in ok.groupby(["model", "strategy"], sort=False):

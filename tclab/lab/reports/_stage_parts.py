@@ -10,12 +10,11 @@ import pandas as pd
 
 from tclab.masking import names
 from tclab.sweeps.analysis._cpu_pressure import busy_text
-from tclab.timing._ledger_rows import TOLERANCE
+from tclab.timing._ledger_rows import SUMS, TOLERANCE
 from tclab.training._step import MODES
 
 # Timelines in the order in which a batch passes them, with their labels. They overlap, so they are never added.
 TIMELINES = {"worker": "worker", "loading": "loading, within the host's data_wait", "host": "host", "device": "device"}
-SUMS = ("step", "batch")  # stages that are the sum of a timeline's others
 _POINT = ["mode", "model", "strategy"]
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import pandas as pd
 
 from tclab.sweeps.store._rows import ENVIRONMENT_COLUMNS
+from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.timing import environment
 
 # Columns of the environment that a point decides, on one machine.
 _POINT_COLUMNS = ("allocator_settings", "threads")
 
 
-def machine(rows: pd.DataFrame | None = None) -> pd.DataFrame:
+def machine(rows: Runs | None = None) -> pd.DataFrame:
     """Return the machine and the versions of its software, one row each; missing ones are left out.
 
     **Arguments:**
 
     - `rows`: show the machines that measured these rows, a column each; this machine unless given.
     """
+    rows = rows if rows is None else rows_of(rows)
     if rows is not None:
         columns = ["tclab", *(name for name in ENVIRONMENT_COLUMNS if name not in _POINT_COLUMNS)]
         measured = rows.loc[rows["torch"].notna(), columns].drop_duplicates().dropna(axis="columns", how="all")
@@ -27,8 +29,9 @@ def machine(rows: pd.DataFrame | None = None) -> pd.DataFrame:
     return pd.DataFrame({"": list(map(str, here.values()))}, index=list(here))
 
 
-def equivalence(rows: pd.DataFrame) -> pd.DataFrame:
+def equivalence(rows: Runs) -> pd.DataFrame:
     """Return the result of the equivalence check for each model and strategy, the worst over its points."""
+    rows = rows_of(rows)
     tried = rows[(rows["stage"] == "step") & rows["equivalence"].notna()]
     return tried.groupby(["model", "strategy"], sort=False).agg(
         equivalence=("equivalence", "last"),
@@ -39,11 +42,12 @@ def equivalence(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def steps(rows: pd.DataFrame) -> pd.DataFrame:
+def steps(rows: Runs) -> pd.DataFrame:
     """Return one line a point: time of a step, bytes of a batch, host syncs, peak memory, status.
 
     Device, backend and number of ranks are columns where any point has several ranks.
     """
+    rows = rows_of(rows)
     whole = rows[rows["stage"] == "step"]
     columns = [
         "model",
@@ -63,7 +67,7 @@ def steps(rows: pd.DataFrame) -> pd.DataFrame:
     return whole[columns].reset_index(drop=True)
 
 
-def errors_and_times(rows: pd.DataFrame) -> pd.DataFrame:
+def errors_and_times(rows: Runs) -> pd.DataFrame:
     """Return each strategy's median step and its equivalence check, the largest error first.
 
     `error` is the largest relative difference from `subgraph`, in fp64, of predictions or a parameter's gradient,
@@ -73,6 +77,7 @@ def errors_and_times(rows: pd.DataFrame) -> pd.DataFrame:
 
     - `rows`: of points that differ in strategy alone.
     """
+    rows = rows_of(rows)
     steps = rows[(rows["stage"] == "step") & (rows["where"].isna() | (rows["where"] == "host"))]
     table = steps.set_index("strategy")[["equivalence", "equivalence_fp64_error", "median_seconds", "status"]]
     names = {"equivalence_fp64_error": "error", "median_seconds": "seconds a step"}

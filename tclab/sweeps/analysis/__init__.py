@@ -6,3 +6,4 @@ __all__ = [
     "cells_of",
     "loop_of",
 ]
+__dir__ = __all__.copy  # completion offers these

@@ -12,12 +12,13 @@ import pandas as pd
 from tclab.errors import InputError, unknown
 from tclab.masking._strategy_registry import BASELINES
 from tclab.sweeps.analysis._change_trial import change_trial
-from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS, Runs, rows_of_runs
+from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
 from tclab.sweeps.analysis._machine_label import where_measured
 from tclab.sweeps.analysis._run_verdicts import ratio_of_runs, samples_of_runs
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._rows import plain, point_of
+from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.timing import Advice, Ledger, Suggestion
 from tclab.timing import advise as advise_loop
 from tclab.timing._advice import MEASURED, ranked
@@ -57,7 +58,7 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, **options: Any) -
         return advise_loop(evidence, **options)
     if options:
         raise InputError(f"{next(iter(options))} goes with a ledger, and the evidence is rows")
-    rows = rows_of_runs(evidence)
+    rows = rows_of(evidence)
     ok = rows[(rows["status"] == "ok") & (rows["mode"] == "step")]
     steps = ok[ok["stage"] == "step"]
     if steps.empty:

@@ -10,18 +10,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tclab._display import Display, Shown
 from tclab.errors import InputError, unknown
 from tclab.sweeps.analysis._machine_label import where_measured
 from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._export import read_rows
-from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import plain
+from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.timing import UNDECIDED, Pair
 from tclab.timing._environment import HARDWARE, SOFTWARE
 
-Runs = pd.DataFrame | str | Path
 SETTINGS = (*declarations(Point), "network_names")
 _COUNTS = tuple(name for name, declared in declarations(Point).items() if declared.role == "amount")
 _CODE = ("commit", "tclab", *SOFTWARE)
@@ -29,8 +28,8 @@ OF_THE_PLACE = (*HARDWARE, *_CODE)  # rows that differ in one of these are of an
 _CONDITIONS = ("os", "gpu_driver", "threads", "allocator_settings")
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown):
     """Two sets of runs, point by point; `print` shows the verdicts.
 
     **Arguments:**
@@ -66,15 +65,14 @@ class Comparison:
                 return pair.verdict
         raise unknown("point", cell, [pair.cell or "" for pair in self.pairs])
 
-    def __str__(self) -> str:
+    def _display(self) -> Display:
         first, second = self.names
-        lines = [f"{second} against {first}, {self.stage}:"]
-        lines += [f"  they differ in {name}: {was} → {now}" for name, (was, now) in self.differs.items()]
-        lines += [f"  {pair.cell}: {pair.outcome}" for pair in self.pairs]
+        notes = [f"they differ in {name}: {was} → {now}" for name, (was, now) in self.differs.items()]
         for name, only in ((first, self.only_first), (second, self.only_second)):
-            if only:
-                lines.append(f"  only in {name}: {'; '.join(only)}")
-        return "\n".join([*lines, *(f"  {caution}" for caution in self.cautions)])
+            notes += [f"only in {name}: {'; '.join(only)}"] if only else []
+        lines = [(pair.cell or "", pair.verdict, pair.ratio_text, pair.why) for pair in self.pairs]
+        columns = ("point", "verdict", "ratio [95 % interval]", "why") if lines else ()
+        return Display(f"{second} against {first}, {self.stage}:", columns, lines, [*notes, *self.cautions])
 
 
 def compare(
@@ -108,8 +106,8 @@ def compare(
     """
     if not margin > 0:
         raise InputError(f"margin is {margin!r}, expected a share above 0 (0.05 is 5 %)")
+    both = [rows_of(runs) for runs in (first, second)]
     named = names or _names(first, second)
-    both = [rows_of_runs(runs) for runs in (first, second)]
     steps = [_of_stage(rows, stage) for rows in both]
     compared = _between(between, steps)
     same = [name for name in SETTINGS if name not in compared and name not in _COUNTS]
@@ -135,24 +133,6 @@ def compare(
         _table(pairs, [(sides[0][key], sides[1][key]) for key in shared], named),
         (where_measured(steps[0]), where_measured(steps[1])),
     )
-
-
-def rows_of_runs(runs: Runs) -> pd.DataFrame:
-    """Return the rows of a frame, a results folder, or a file of rows.
-
-    **Raises:** `InputError` for what is none of them.
-    """
-    if isinstance(runs, pd.DataFrame):
-        missing = [name for name in ("stage", "status", "samples_seconds") if name not in runs]
-        if missing:
-            raise InputError(f"the rows have no column {missing[0]!r}; expected what tclab.sweep or tclab.run returns")
-        return runs
-    path = Path(runs)
-    if path.is_dir():
-        return Results(path).frame()
-    if path.is_file():
-        return read_rows(path)
-    raise InputError(f"runs is {str(runs)!r}, expected rows, a folder of results that exists, or a file of rows")
 
 
 def _names(first: Runs, second: Runs) -> tuple[str, str]:

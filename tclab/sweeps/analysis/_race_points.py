@@ -9,7 +9,7 @@ from itertools import chain, repeat
 from typing import Any
 
 from tclab._io import TemporaryFolder
-from tclab.errors import InputError
+from tclab.errors import InputError, require
 from tclab.masking import get as strategy_of
 from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.execution._measure import equivalence_of
@@ -61,6 +61,9 @@ def _arms(points: Mapping[str, Point], opened: ExitStack | None) -> dict[str, An
 
     **Raises:** `InputError` for a point that cannot be run, or points that cannot share a process.
     """
+    require("points", points, Mapping, "a dict, name → tclab.Point")
+    for name, point in points.items():
+        require(f"points[{name!r}]", point, Point, "a tclab.Point")
     resolved = {name: point.resolved() for name, point in points.items()}
     for name, point in resolved.items():
         reason = point.skipped()

@@ -16,3 +16,4 @@ __all__ = [
     "weak_scaling",
     "with_each_overhead",
 ]
+__dir__ = __all__.copy  # completion offers these

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, wraps
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tclab.errors import InputError, unknown
+from tclab._display import WIDTH, Display, Shown
+from tclab.errors import InputError, require, unknown
 from tclab.graph import NETWORK_SIZES, CellGraph, variant_of
 from tclab.graph._cell_graph import chosen
 from tclab.graph._variants import VARIANTS
@@ -25,6 +26,7 @@ from tclab.perturbation import Perturbations, synthetic_perturbations
 from tclab.perturbation._stored_samples import STORES
 from tclab.sweeps.config._fields import (
     Condition,
+    Declaration,
     above_zero,
     arguments_text,
     count_or_names,
@@ -89,8 +91,8 @@ def _some_overheads(name: str, value: Any) -> Any:
     return validate_overheads(value)
 
 
-@dataclass(frozen=True)
-class Point:
+@dataclass(frozen=True, repr=False)
+class Point(Shown):
     """One point of a sweep, frozen and hashable.
 
     A field that is left out has its default. Making a point checks its values and opens no file; `resolved` asks
@@ -100,7 +102,7 @@ class Point:
     graph: str = declare(
         "synthetic",
         '"synthetic", or a folder of public files; see `tclab.readers.read_folder`.',
-        path("'synthetic' or a folder"),
+        path("'synthetic' or a folder; tclab.graph.keep_graph(graph, folder) writes a CellGraph into one"),
         equivalence="reference",
         panel=True,
         reads=True,
@@ -456,6 +458,28 @@ class Point:
             object.__setattr__(self, name, declared.kept(self, getattr(self, name)))
         self._check_pairs()
 
+    def _display(self) -> Display:
+        """Return the fields that differ from their defaults."""
+        lines = [
+            (declared.label or name, str(getattr(self, name)), declared.unit or "", declared.meaning)
+            for name, declared in self._changed().items()
+        ]
+        note = "Every other field has its default." if lines else "Every field has its default."
+        return Display("Point", ("field", "value", "unit", "meaning") if lines else (), lines, [note])
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        fields = [f"{name}={getattr(self, name)!r}" for name in self._changed()]
+        line = f"Point({', '.join(fields)})"
+        return line if len(line) <= WIDTH else "Point(\n    " + ",\n    ".join(fields) + ",\n)"
+
+    def _changed(self) -> dict[str, Declaration]:
+        """Return the declarations of the fields that do not have the value that leaving them out gives."""
+        every = declarations(type(self)).items()
+        return {name: d for name, d in every if getattr(self, name) != d.kept(self, d.default)}
+
     def _check_pairs(self) -> None:
         """Check what one field makes of another.
 
@@ -631,6 +655,20 @@ class Point:
         """Return the point of `to_dict`'s fields."""
         read: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items()}
         return Point(**read)
+
+
+def points_of(points: Iterable[Point] | Point) -> list[Point]:
+    """Return some points, or one, as a list; each once.
+
+    **Raises:** `InputError` for what is no point.
+    """
+    if isinstance(points, Point):
+        return [points]
+    require("points", points, (Iterable,), "tclab.Points, as tclab.grid returns them")
+    every = list(points)
+    for one in every:
+        require("a point", one, Point, "a tclab.Point")
+    return list(dict.fromkeys(every))
 
 
 @lru_cache(maxsize=4)

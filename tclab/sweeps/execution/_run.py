@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pyarrow as pa
 
+from tclab.errors import require
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._machines import run_on_machines
 from tclab.sweeps.execution._rank_group import HANG_SECONDS
@@ -32,6 +33,7 @@ def run(
 
     **Raises:** `InputError` for `device="cuda"` where there is none, or a strategy that no worker could import.
     """
+    require("point", point, Point, "a tclab.Point")
     return frame(point_rows(point.resolved(), fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds))
 
 

@@ -25,3 +25,4 @@ __all__ = [
     "removed_share",
     "roofline",
 ]
+__dir__ = __all__.copy  # completion offers these

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tclab._display import Display, Shown
+from tclab._format import seconds_text
 from tclab.errors import InputError
 from tclab.training._distributed import BUCKET_MB
 
@@ -40,8 +42,8 @@ class Link:
         return messages * (self.latency_seconds + size / ranks / self.bytes_per_second)
 
 
-@dataclass(frozen=True)
-class PredictedStep:
+@dataclass(frozen=True, repr=False)
+class PredictedStep(Shown):
     """A predicted step.
 
     **Arguments:**
@@ -57,6 +59,17 @@ class PredictedStep:
     waiting_seconds: float
     exposed_seconds: float
     overlapped_seconds: float
+
+    def _display(self) -> Display:
+        parts = {
+            "compute": self.compute_seconds,
+            "waiting for the slowest rank": self.waiting_seconds,
+            "exposed exchange": self.exposed_seconds,
+        }
+        lines = [(name, seconds_text(seconds), f"{seconds / self.seconds:.1%}") for name, seconds in parts.items()]
+        title = f"A step of {self.ranks} ranks: {seconds_text(self.seconds)}"
+        overlapped = f"exchange within the backward: {seconds_text(self.overlapped_seconds)}"
+        return Display(title, ("part", "time", "share"), lines, [overlapped])
 
 
 def predict_step(

@@ -22,6 +22,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from tclab._display import Display, Shown
 from tclab.errors import InputError
 from tclab.graph import CellGraph
 from tclab.masking._replicated_edges import removed_counts
@@ -32,7 +33,13 @@ from tclab.perturbation._deletions import removed_by
 from tclab.sweeps.config._grid import Listed, listed
 from tclab.sweeps.predict._roofline import clock_of, waited
 
-COSTS = ("alpha", "beta", "gamma", "delta")
+_MEANINGS = {
+    "alpha": ("α", "masking an edge"),
+    "beta": ("β", "a feature of a message, both ways"),
+    "gamma": ("γ", "finding whether an edge is kept"),
+    "delta": ("δ", "writing an edge that is kept"),
+}
+COSTS = tuple(_MEANINGS)
 _CALLS = ("mask", "sum", "find", "write")  # the timed calls; each has a constant
 _DEGREE = 40  # edges a node, about as in a mid-sized network of the graph that this lab was made for
 _DRAWS = 400  # of the bootstrap
@@ -145,8 +152,8 @@ def _both_ways(view: EdgeListView, x: Tensor) -> None:
     out.backward(torch.ones_like(out))
 
 
-@dataclass(frozen=True)
-class CostModel:
+@dataclass(frozen=True, repr=False)
+class CostModel(Shown):
     """The four costs, in seconds an edge (β: an edge and feature), and each call's constant, in seconds.
 
     **Arguments:**
@@ -157,6 +164,13 @@ class CostModel:
 
     costs: dict[str, float]
     draws: pd.DataFrame
+
+    def _display(self) -> Display:
+        lines = []
+        for name, (symbol, meaning) in _MEANINGS.items():
+            low, high = (f"{1e9 * end:.3g}" for end in self.interval(name))
+            lines.append((symbol, meaning, f"{1e9 * self.costs[name]:.3g} [{low}, {high}]"))
+        return Display(columns=("cost", "of", "ns [95 % interval]"), lines=lines)
 
     def interval(self, name: str) -> tuple[float, float]:
         """Return a cost's 95 % interval over the draws."""

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from tclab._display import Display, Shown
+from tclab._format import seconds_text
 from tclab._io import atomic_write
-from tclab.errors import InputError
+from tclab.errors import InputError, require
 from tclab.masking import get as strategy_of
 from tclab.perturbation import split
 from tclab.perturbation._dataset import TRAINING_SAMPLES
@@ -41,8 +43,8 @@ class EpochError(RuntimeError):
     """An epoch could not be run: its strategy is wrong, memory ran out, its process died."""
 
 
-@dataclass(frozen=True)
-class Prediction:
+@dataclass(frozen=True, repr=False)
+class Prediction(Shown):
     """How long an epoch will take.
 
     **Arguments:**
@@ -61,9 +63,17 @@ class Prediction:
     workers: int
     prefetch_factor: int | None
 
+    def cells(self) -> tuple[str, str, str, str]:
+        """Return time, its range, steps and bottleneck as text."""
+        return seconds_text(self.seconds), f"{self.low:.3g} to {self.high:.3g} s", f"{self.steps:,}", self.binds
 
-@dataclass(frozen=True)
-class Epoch:
+    def _display(self) -> Display:
+        title = f"An epoch with {self.workers} workers"
+        return Display(title, ("time", "nine in ten", "steps", "bound by"), [self.cells()])
+
+
+@dataclass(frozen=True, repr=False)
+class Epoch(Shown):
     """An epoch that was predicted and then run.
 
     **Arguments:**
@@ -95,14 +105,16 @@ class Epoch:
         """Predicted over measured."""
         return self.predicted.seconds / self.measured_seconds
 
-    def __str__(self) -> str:
-        """Prediction and measurement in one line."""
-        point, found = self.point, self.predicted
-        return (
-            f"{point.model} by {point.strategy}, mode {point.mode}, workers {point.workers}: predicted "
-            f"{found.seconds:.3g} s [{found.low:.3g}, {found.high:.3g}], measured {self.measured_seconds:.3g} s, "
-            f"predicted over measured {self.ratio:.3f}; bound by {found.binds}"
-        )
+    def _display(self) -> Display:
+        lines = [
+            ("predicted", *self.predicted.cells()),
+            ("measured", seconds_text(self.measured_seconds), "", str(self.predicted.steps), ""),
+            ("a full epoch, predicted", *self.full.cells()),
+        ]
+        point = self.point
+        title = f"{point.model} by {point.strategy}, mode {point.mode}, {point.workers} workers"
+        notes = [f"predicted over measured {self.ratio:.3f}; a step after over before {self.drift:.3f}"]
+        return Display(title, ("epoch", "time", "nine in ten", "steps", "bound by"), lines, notes)
 
 
 def predict_epoch(
@@ -194,6 +206,7 @@ def run_epoch(
 
     **Raises:** `InputError` for a point that has no epoch; `EpochError` where it could not be run.
     """
+    require("point", point, Point, "a tclab.Point")
     if point.mode == "fixed_batch":
         raise InputError("mode is 'fixed_batch', which loads one batch and has no epoch; expected another")
     for name, value in (("steps", steps), ("threads", 1 if threads is None else threads)):

@@ -11,7 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
+from tclab._display import Display, Shown
 from tclab._format import bytes_text
+from tclab.errors import require
 from tclab.graph import CellGraph, Network
 from tclab.masking import get as strategy_of
 from tclab.masking._packing import INLINE_BYTES, shared_memory_free
@@ -37,8 +39,8 @@ HEAP_SHARE = {"default": 1 / 3, "keep_pages": 1 / 3, "map_each": 0.0}
 VARYING_SHARE = 0.8
 
 
-@dataclass(frozen=True)
-class Fits:
+@dataclass(frozen=True, repr=False)
+class Fits(Shown):
     """The memory that a point needs, in bytes, and the memory that is available.
 
     **Arguments:**
@@ -103,28 +105,29 @@ class Fits:
                 return f"needs {bytes_text(needed)} of {what}, and there are {bytes_text(there)}"
         return None
 
-    def __str__(self) -> str:
+    def _display(self) -> Display:
+        needed = {
+            "a batch": (self.batch, None),
+            "shared memory": (self.shared, self.shared_limit),
+            "host": (self.host, self.host_limit),
+            "device": (self.device, self.device_limit),
+        }
         lines = [
-            f"{'a batch':<16}{bytes_text(self.batch):>12}",
-            f"{'shared memory':<16}{bytes_text(self.shared):>12}{_of(self.shared_limit)}",
-            f"{'host':<16}{bytes_text(self.host):>12}{_of(self.host_limit)}",
+            (name, bytes_text(number), "" if limit is None else bytes_text(limit))
+            for name, (number, limit) in needed.items()
+            if number is not None
         ]
-        if self.device is not None:
-            lines.append(f"{'device':<16}{bytes_text(self.device):>12}{_of(self.device_limit)}")
-        parts = ("process", "graph", "model", "kept", "step", *(["exchange"] if self.exchange else []), "heap")
-        lines.append(f"{'of which':<16}" + ", ".join(f"{name} {bytes_text(getattr(self, name))}" for name in parts))
-        lines += [f"{'samples':<16}{self.samples}"] if self.samples else []
-        lines += [f"{'not covered':<16}{'; '.join(self.not_covered)}"] if self.not_covered else []
-        return "\n".join([*lines, "fits" if self.refusal is None else f"does not fit: {self.refusal}"])
+        names = ("process", "graph", "model", "kept", "step", *(["exchange"] if self.exchange else []), "heap")
+        notes = [f"of which {', '.join(f'{name} {bytes_text(getattr(self, name))}' for name in names)}"]
+        notes += [f"samples: {self.samples}"] if self.samples else []
+        notes += [f"not covered: {'; '.join(self.not_covered)}"] if self.not_covered else []
+        notes.append("fits" if self.refusal is None else f"does not fit: {self.refusal}")
+        return Display(columns=("memory", "needed", "available"), lines=lines, notes=notes)
 
 
 def _samples_text(point: Point) -> str:
     screen = point.screen()
     return "" if screen is None else str(screen.report)
-
-
-def _of(limit: int | None) -> str:
-    return "" if limit is None else f"  of {bytes_text(limit)}"
 
 
 def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
@@ -144,6 +147,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     - `point`: not run, and not changed.
     - `memory_bytes`: limit of the training process; the memory that is free now unless given.
     """
+    require("point", point, Point, "a tclab.Point")
     point = point.resolved()
     found = _point_bytes(_sized(point), point.device, (*files_of(point).items(), cache_stamp()))
     on_host = point.device == "cpu"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tclab.errors import InputError
+from tclab._display import Display, Shown
+from tclab._format import bytes_text
+from tclab.errors import InputError, require
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import run
 from tclab.sweeps.predict._fits import fits
@@ -13,8 +15,8 @@ from tclab.sweeps.predict._fits import fits
 MOST = 4096
 
 
-@dataclass(frozen=True)
-class LargestBatch:
+@dataclass(frozen=True, repr=False)
+class LargestBatch(Shown):
     """The largest batch of a point, and how it was found.
 
     **Arguments:**
@@ -31,10 +33,10 @@ class LargestBatch:
     memory_bytes: int
     tried: dict[int, str]
 
-    def __str__(self) -> str:
-        words = ", ".join(f"{size}: {status}" for size, status in self.tried.items())
-        what = f"{self.point.model} {self.point.strategy}"
-        return f"{what}: {self.size} in {self.memory_bytes / 1e9:.3g} GB (expected {self.expected}; tried {words})"
+    def _display(self) -> Display:
+        point = f"{self.point.model} {self.point.strategy}"
+        title = f"{point}: batch {self.size} in {bytes_text(self.memory_bytes)}, expected {self.expected}"
+        return Display(title, ("batch", "status"), [(str(size), status) for size, status in self.tried.items()])
 
 
 def bisected(works: Callable[[int], bool], guess: int, *, most: int) -> int:
@@ -75,6 +77,7 @@ def largest_batch(
 
     **Raises:** `InputError` for a point that cannot be run whatever its batch.
     """
+    require("point", point, Point, "a tclab.Point")
     reason = point.skipped()
     if reason is not None:
         raise InputError(f"this point cannot be run: {reason}")

@@ -11,7 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from tclab._io import atomic_write
-from tclab.errors import InputError
+from tclab.errors import InputError, require
 from tclab.sweeps.store._rows import SCHEMA, column_types, frame, upgraded
 
 _SUFFIXES = (".parquet", ".csv")
@@ -26,6 +26,7 @@ def write_rows(rows: pd.DataFrame, path: str | Path) -> Path:
 
     **Raises:** `InputError` for another ending, a folder that does not exist, or a file that cannot be written.
     """
+    require("rows", rows, pd.DataFrame, "what tclab.sweep or tclab.run returns")
     to = Path(path)
     _suffix(to)
     if not to.parent.is_dir():

@@ -12,6 +12,7 @@ import pyarrow as pa
 from tclab.errors import InputError
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.store._row_frame import Rows
 
 # Raised when a column or a stage changes its name or its meaning. Rows of an earlier version are read under today's
 # names (`upgraded`); a sweep measures their points again and never mixes them in.
@@ -213,7 +214,6 @@ def not_measured(point: Point, status: str) -> pa.Table:
 
 
 def frame(rows: pa.Table) -> pd.DataFrame:
-    """Return a table as a DataFrame whose missing values stay missing (pandas' nullable types)."""
+    """Return a table as rows whose missing values stay missing (pandas' nullable types)."""
     whole = rows.combine_chunks()  # else pandas converts every column of every point by itself
-    made: pd.DataFrame = whole.to_pandas(types_mapper=_NULLABLE.get)
-    return made
+    return Rows(whole.to_pandas(types_mapper=_NULLABLE.get))

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tclab.timing._verdict import LEAST_MARGIN, Pair, floor_of, pick
+from tclab._display import Display, Shown
+from tclab.timing._verdict import LEAST_MARGIN, Pair, floor_of, pairs_display, pick
 from tclab.timing._warmup import SteadyState, steady_state
 from tclab.timing.races._carry_over import CarryOver, carry_over
 
 _Pairs = Mapping[tuple[str | None, str, str], Pair]
 
 
-@dataclass(frozen=True)
-class Race:
+@dataclass(frozen=True, repr=False)
+class Race(Shown):
     """The result of a race.
 
     **Arguments:**
@@ -98,21 +99,18 @@ class Race:
 
         return pd.DataFrame(self.samples())
 
-    def __str__(self) -> str:
-        lines = [str(pair) for pair in self.pairs]
+    def _display(self) -> Display:
         floor = "not measured" if self.floor is None else f"{self.floor:.2%}"
-        lines.append(
-            f"A/A floor {floor}, margin {self.margin:.2%}; {self.block_seconds:.1f} s in blocks; collector off"
-        )
+        notes = [f"A/A floor {floor}, margin {self.margin:.2%}; {self.block_seconds:.1f} s in blocks; collector off"]
         for arm, effect in self.carry_over.items():
             if effect.ratio is not None:
                 ends = " [{:.4g}, {:.4g}]".format(*effect.interval) if effect.interval else ""
-                lines.append(f"{arm}: {effect.ratio:.4g} × the time it takes alone{ends}")
-        return "\n".join([*lines, *([f"stopped: {self.stopped}"] if self.stopped else [])])
+                notes.append(f"{arm}: {effect.ratio:.4g} × the time it takes alone{ends}")
+        return pairs_display(self.pairs, notes=[*notes, *([f"stopped: {self.stopped}"] if self.stopped else [])])
 
 
-@dataclass(frozen=True)
-class Races:
+@dataclass(frozen=True, repr=False)
+class Races(Shown):
     """The result of a race of several cells.
 
     **Arguments:**
@@ -139,5 +137,5 @@ class Races:
 
         return pd.DataFrame([vars(pair) for pair in self.pairs])
 
-    def __str__(self) -> str:
-        return "\n".join(f"{pair.cell}: {pair}" for pair in self.pairs)
+    def _display(self) -> Display:
+        return pairs_display(self.pairs, notes=[f"stopped: {self.stopped}"] if self.stopped else [])

@@ -1,0 +1,182 @@
+"""Every result shows itself: `print` under 80 columns with its figures, `_repr_html_` with the same ones."""
+
+import importlib
+import inspect
+import pkgutil
+import re
+import time
+
+import pandas as pd
+import pytest
+import torch
+from test_compare import rows, step
+from test_cost_model import SEEN, made_up
+
+import tclab
+from tclab import InputError, case_study, lab, timing, trace
+from tclab._display import Display, Shown
+from tclab.sweeps import Results
+from tclab.sweeps.predict import Link, fit_costs, predict_step
+from tclab.sweeps.predict._epoch import Prediction
+from tclab.sweeps.predict._largest_batch import LargestBatch
+from tclab.timing._receipt import Receipt
+from tclab.timing._spike_in import SpikeIn, Trial
+
+POINT = tclab.Point(scale=0.02, batch_size=2, networks=3, device="cpu")
+GRAPH = tclab.CellGraph.synthetic(0.02)
+PAIR = timing.Pair("node_mask", "edge_mask", timing.FASTER, "beyond ±1 %", ratio=0.5234, interval=(0.51, 0.54))
+
+
+def ledger():
+    with timing.Ledger() as made:
+        for _ in made.steps(range(3)):
+            with made.stage("forward"):
+                time.sleep(0.002)
+    return made
+
+
+def view():
+    with tclab.view(GRAPH, [[0], [1, 2]], "node_mask") as made:
+        return made
+
+
+def raced():
+    return timing.race(
+        {"a": lambda: sum(range(500)), "b": lambda: sum(range(1000))}, budget_seconds=0.3, processes=None
+    )
+
+
+def spikes():
+    return SpikeIn(
+        [Trial("forward", s, {"forward": s * 1.01}, {"forward": 1e-6}, 10) for s in (0.0, 0.0, 0.001, 0.002)]
+    )
+
+
+def advice(measured=PAIR):
+    change = "node_mask in place of edge_mask, which copies every edge of the graph for every sample"
+    one = timing.Suggestion(change, "The rows hold 30 steps.", 0.52, (0.5, 0.54), "model", measured=measured)
+    return timing.Advice("from 30 steps of hetero_cell", (one,), ("what a GPU would say",))
+
+
+# result → a figure of it that both forms have
+RESULTS = {
+    "Point": (lambda: POINT, "batch_size"),
+    "rows": (lambda: rows(step("edge_mask", 0.2), step("node_mask", 0.0123), step("khop_1", status="oom")), "12.3 ms"),
+    "steps": (lambda: lab.steps(rows(step("node_mask", 0.0123))), "12.3 ms"),
+    "Ledger": (ledger, "forward"),
+    "Race": (raced, "a against b"),
+    "Pair": (lambda: PAIR, "0.5234 ×"),
+    "Advice": (advice, "0.52 ×"),
+    "Suggestion": (lambda: advice().suggestions[0], "0.52 ×"),
+    "Fits": (lambda: tclab.fits(POINT), "available"),
+    "Comparison": (lambda: tclab.compare(rows(step(seconds=0.2)), rows(step(seconds=0.1))), "FASTER"),
+    "Check": (lambda: tclab.check("hetero_cell", GRAPH, strategies="node_mask"), "passed"),
+    "Prediction": (lambda: Prediction(12.3, 11.0, 13.0, "loader", 1039, 2, 2), "12.3 s"),
+    "PredictedStep": (lambda: predict_step([0.1], [0.2], gradient_bytes=1e6, ranks=4, link=Link(1e9, 1e-5)), "compute"),
+    "LargestBatch": (lambda: LargestBatch(POINT, 12, 10, 10**9, {12: "ok", 13: "oom"}), "oom"),
+    "CostModel": (lambda: fit_costs(made_up(SEEN, noise=0.02)), "α"),
+    "SpikeIn": (spikes, "1.010"),
+    "Receipt": (lambda: Receipt(1.001, (1.0, 1.002), 0.01, 2e-5, None), "20.0 µs"),
+    "trace Report": (lambda: trace.analyze(trace.example()), "self time"),
+    "trace Comparison": (lambda: trace.compare(trace.example(), trace.example()), "1 ×"),
+    "networks": (lambda: GRAPH.networks, "tflink"),
+    "Network": (lambda: GRAPH.networks["tflink"], "edges"),
+    "view": (view, "2 copies"),
+    "graph": (lambda: GRAPH, "970 edges"),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_shows_its_figures_in_a_terminal_and_in_a_notebook(name):
+    make, figure = RESULTS[name]
+    result = make()
+    text = str(result)
+    assert repr(result) == text
+    assert figure in re.sub(r"\s+", " ", text)
+    assert max(map(len, text.splitlines())) < 80, text
+    assert len(text) < 4000
+    html = result._repr_html_()
+    assert html.startswith("<div")
+    assert figure.replace("_", " ") in html.replace("_", " ")
+    assert "object at 0x" not in text + html
+
+
+def test_no_result_class_shows_its_address_or_all_of_its_fields():
+    """Of what has a text of its own, all but lines of a log are shown the shared way."""
+    found = set()
+    for module in pkgutil.walk_packages(tclab.__path__, "tclab."):
+        for _, value in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
+            if issubclass(value, Shown) and value is not Shown:
+                found.add(value)
+                assert value._display is not Shown._display, value
+    assert len(found) >= 20
+
+
+def test_a_cell_that_is_too_wide_goes_on_below_and_html_is_escaped():
+    display = Display("t", ("name", "why"), [("a", "word " * 40), ("b", "x" * 90)], ["n " * 60])
+    lines = display.text().splitlines()
+    assert max(map(len, lines)) <= 79
+    assert sum(line.count("word") for line in lines) == 40
+    assert "<b>" not in Display("<b>", ("<b>",), [("<b>",)], ["<b>"]).html()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"batch_size": 2}, {"networks": ("physical", "tflink"), "overheads": ("isnan_checks",), "ranks": 2, "seed": 4},
+     {"graph": "a folder", "perturbations": "with two  spaces.txt", "hidden": 16, "layers": 2, "steps": 9}],
+)  # fmt: skip
+def test_a_point_is_shown_as_the_call_that_makes_it(fields):
+    point = tclab.Point(**fields)
+    assert eval(repr(point), {"Point": tclab.Point}) == point
+    assert "optimizer" not in repr(point)
+
+
+def test_completion_offers_the_public_names_and_the_fields_of_a_point():
+    for module in pkgutil.walk_packages(tclab.__path__, "tclab."):
+        if module.ispkg:
+            package = importlib.import_module(module.name)
+            if hasattr(package, "__all__"):
+                assert dir(package) == sorted(package.__all__), module.name
+    assert dir(tclab) == sorted(tclab.__all__)
+    assert list(inspect.signature(tclab.Point).parameters)[:5] == ["graph", "scale", "model", "strategy", "batch_size"]
+
+
+OF_ROWS = sorted(
+    {
+        function
+        for package in (lab, lab.charts, lab.reports, case_study)
+        for function in (getattr(package, name) for name in package.__all__)
+        if inspect.isfunction(function) and "Runs" in str(inspect.signature(function))
+    },
+    key=lambda function: f"{function.__module__}.{function.__name__}",
+)
+
+
+@pytest.mark.parametrize("function", OF_ROWS, ids=lambda function: function.__name__)
+def test_what_takes_rows_takes_a_folder(function, tmp_path):
+    parameters = inspect.signature(function).parameters.values()
+    given = {
+        one.name: str(tmp_path / "nowhere.parquet") if "Runs" in str(one.annotation) else pd.DataFrame()
+        for one in parameters
+        if one.default is one.empty
+    }
+    if function is lab.report:
+        given["path"] = tmp_path / "report.html"
+    if function is lab.machine:
+        given["rows"] = tmp_path / "nowhere.parquet"
+    with pytest.raises(InputError, match="expected rows, a folder of results that exists, or a file of rows"):
+        function(**given)
+
+
+def test_rows_of_a_folder_and_of_a_file(tmp_path):
+    made = tclab.sweep([POINT], results=tmp_path / "rows")
+    read = tclab.rows(tmp_path / "rows")
+    assert len(read) == len(made) == len(Results(tmp_path / "rows").frame())
+    assert tclab.rows(made) is made
+    file = tclab.sweeps.write_rows(made, tmp_path / "rows.csv")
+    assert len(tclab.rows(file)) == len(made)
+    assert str(lab.steps(tmp_path / "rows")) == str(lab.steps(made))
+    assert lab.findings(str(tmp_path / "rows")) == lab.findings(made)
+    with pytest.raises(InputError, match="runs is 7, expected rows"):
+        tclab.rows(7)
+    assert torch.is_tensor(GRAPH.networks["tflink"].edge_index)

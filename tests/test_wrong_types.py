@@ -1,0 +1,43 @@
+"""A value of the wrong type is refused in a sentence that says which one, what was expected, and what is meant."""
+
+import pandas as pd
+import pytest
+import torch
+
+import tclab
+from tclab import InputError, lab, masking, sweeps
+
+GRAPH = tclab.CellGraph.synthetic(0.01)
+POINT = tclab.Point(scale=0.01, networks=1, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda _: tclab.run("x"), "point is 'x', expected a tclab.Point"),
+        (lambda _: tclab.fits("x"), "point is 'x', expected a tclab.Point"),
+        (lambda _: sweeps.largest_batch("x", memory_bytes=10**9), "point is 'x', expected a tclab.Point"),
+        (lambda folder: sweeps.run_epoch("x", 3, folder), "point is 'x', expected a tclab.Point"),
+        (lambda folder: tclab.sweep(["x"], results=folder), "a point is 'x', expected a tclab.Point"),
+        (lambda folder: tclab.sweep(5, results=folder), "points is 5, expected tclab.Points"),
+        (lambda folder: lab.LiveSweep(["x"], results=folder), "a point is 'x', expected a tclab.Point"),
+        (lambda _: sweeps.race_points([POINT], budget_seconds=1), "expected a dict, name → tclab.Point"),
+        (lambda _: sweeps.race_points({"a": "x"}, budget_seconds=1), r"points\['a'\] is 'x', expected a tclab.Point"),
+        (lambda _: tclab.CellGraph.from_edges({"a": [[0], [1]]}, num_nodes=2), "edge_index of 'a' is .*a tensor"),
+        (lambda _: tclab.CellGraph.from_edges(torch.zeros(2, 3), num_nodes=2), "expected a dict, name of a network"),
+        (lambda _: tclab.SharedGraph([[0], [1]], 2), "expected a tensor"),
+        (lambda _: tclab.view("x", [[0]]), "graph is 'x', expected a tclab.CellGraph"),
+        (lambda _: tclab.view(GRAPH, 0), "deletions is 0, expected a list of node ids"),
+        (lambda _: tclab.check(torch.nn.Linear, GRAPH), "Linear makes no model of a graph: .*out_features"),
+        (lambda _: tclab.compare(5, 6), "runs is 5, expected rows"),
+        (lambda _: sweeps.write_rows("x", "rows.csv"), "rows is 'x', expected what tclab.sweep or tclab.run returns"),
+        (lambda _: tclab.Point(graph=GRAPH), r"keep_graph\(graph, folder\) writes a CellGraph into one"),
+        (lambda _: tclab.Point(device="gpu"), "unknown device 'gpu'; did you mean 'cuda'"),
+        (lambda _: tclab.Point(strategy=masking.get("dense")), "unknown strategy .*Dense"),
+        (lambda _: lab.steps(pd.DataFrame({"a": [1]})), "the rows have no column 'stage'"),
+    ],
+)
+def test_a_wrong_type_is_named(call, sentence, tmp_path):
+    with pytest.raises(InputError, match=sentence) as raised:
+        call(tmp_path)
+    assert len(str(raised.value)) < 400
