@@ -343,7 +343,7 @@ def test_what_fails_is_in_the_log_and_in_the_picture(front_end, tmp_path):
     view = view_of(tmp_path, num_deletions=10_000, strategies="node_mask", batch_sizes="1")
     click(view.run_button, view)
     through(view)
-    assert "node_mask · batch 1: failed: " in view.failed.value
+    assert "node_mask, batch 1): failed: " in view.failed.value
     assert "failed" in str(view.chart._chart.chart.to_dict())
 
 
