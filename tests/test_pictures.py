@@ -108,6 +108,16 @@ def test_tagged_cells_are_kept_and_what_was_kept_before_is_gone(tmp_path):
     assert [path.name for path in pictures(run, tmp_path)] == ["a.png", "b.png"]
 
 
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "", "a/b", "a\n"])
+def test_a_cell_whose_id_is_a_path_is_refused(tmp_path, name):
+    (tmp_path / "in").mkdir()
+    run = notebook(tmp_path / "run.ipynb", (name, ["picture"], png((40, 20))))
+    for write in (lambda: pictures(run, tmp_path / "in"), lambda: renew(tmp_path / "in" / "mine.ipynb", run)):
+        with pytest.raises(InputError, match="has a cell with the id"):
+            write()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["in", "run.ipynb"]
+
+
 def test_pictures_of_a_run_that_was_cut_short_or_without_figures_are_not_kept(tmp_path, monkeypatch, capsys):
     own, chart = tmp_path / "mine.ipynb", ("a", ["picture"], png((400, 200)))
     sweep = lab.LiveSweep([Point(scale=0.01, batch_size=b, device="cpu") for b in (1, 2)], results=tmp_path / "rows")

@@ -5,6 +5,7 @@ import torch
 
 import tclab
 from tclab import InputError, masking
+from tclab.graph import Network
 from tclab.masking import Strategy
 from tclab.models import HeteroCell
 from tclab.perturbation import synthetic_perturbations
@@ -148,6 +149,32 @@ def test_a_strategy_on_another_graph_has_its_settings_and_nothing_looked_up_in_t
         if looked_up:
             assert getattr(loading, looked_up)
             assert not getattr(other, looked_up)
+
+
+def test_a_metabolism_without_reactions_or_metabolites_gives_the_same_in_every_exact_strategy():
+    empty = torch.zeros(2, 0, dtype=torch.int64)
+    for reactions, metabolites in ((0, 0), (3, 0), (0, 2)):
+        relations = {
+            "roads": Network("roads", torch.tensor([[0, 1, 3], [1, 2, 4]]), "gene", "gene", 5, 5, directed=False),
+            "gpr": Network("gpr", empty, "gene", "reaction", 5, reactions, cascades=True),
+            "stoichiometry": Network("stoichiometry", empty, "reaction", "metabolite", reactions, metabolites),
+        }
+        graph = tclab.CellGraph({"gene": 5, "reaction": reactions, "metabolite": metabolites}, relations, "gene")
+        model = HeteroCell.profiling(graph, metabolism="used")
+        expected = model(tclab.view(graph, [[0], [1, 4]], "subgraph"))
+        for name in masking.names():
+            strategy = masking.get(name)
+            if not (strategy.exact and strategy.masks_graph) or strategy.stores:
+                continue
+            found = model(tclab.view(graph, [[0], [1, 4]], name))
+            torch.testing.assert_close(found, expected, msg=lambda message, name=name: f"{name}: {message}")
+
+
+@pytest.mark.parametrize("name", ["subgraph", "node_mask", "gpu_mask", "delta"])
+def test_a_graph_without_nodes_is_refused(name):
+    graph = tclab.CellGraph.from_edges({"roads": torch.zeros(2, 0, dtype=torch.int64)}, num_nodes=0)
+    with pytest.raises(tclab.InputError, match="the graph has no node nodes, expected one or more"):
+        tclab.view(graph, [[]], name)
 
 
 @pytest.mark.parametrize("deletions", [[3, 17], torch.tensor([3, 17])])

@@ -14,6 +14,7 @@ import base64
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,13 +32,20 @@ _CUT_SHORT = ("not run: ", "rounds ran, at least", "no round ran")
 
 
 def _found(notebook: str | Path) -> list[tuple[dict[str, Any], bytes]]:
-    """Return each cell that shows a picture, with its PNG."""
-    return [
+    """Return each cell that shows a picture, with its PNG.
+
+    **Raises:** `InputError` for an id that no notebook has: pictures are named by it.
+    """
+    found = [
         (cell, base64.b64decode(output["data"]["image/png"]))
         for cell in json.loads(Path(notebook).read_text())["cells"]
         for output in cell.get("outputs", [])
         if "image/png" in output.get("data", {})
     ]
+    for cell, _ in found:
+        if not re.fullmatch(r"[\w-]+", cell["id"]):
+            raise InputError(f"{notebook} has a cell with the id {cell['id']!r}, expected letters, digits, - and _")
+    return found
 
 
 def pictures(notebook: str | Path, folder: str | Path) -> list[Path]:

@@ -34,7 +34,7 @@ class Strategy(ABC):
       strategies with `can_ship_edges`.
     - `collation`: one of the strategy's `collations`.
 
-    **Raises:** `InputError` for a collation that the strategy does not know.
+    **Raises:** `InputError` for a collation that the strategy does not know, and for a graph of no nodes.
     """
 
     name: ClassVar[str]
@@ -55,6 +55,8 @@ class Strategy(ABC):
         return made
 
     def __init__(self, graph: CellGraph, *, ship_edges: bool = False, collation: str = "lean") -> None:
+        if not graph.num_nodes[graph.deleted_type]:
+            raise InputError(f"the graph has no {graph.deleted_type} nodes, expected one or more to delete and to pool")
         if collation not in self.collations:
             raise unknown(f"collation of {self.name}", collation, self.collations)
         self.graph = graph

@@ -99,7 +99,7 @@ class Source:
         if size is None or size < 0:
             return b"".join(iter(lambda: self.read(_CHUNK_BYTES), b""))
         try:
-            chunk = self._unpack(size) if self._packed else self._file.read(size)
+            chunk = self._unpacked_whole(size) if self._packed else self._file.read(size)
         except OSError as error:
             raise bad_file(self.path, f"cannot be read: {error.strerror or error}") from None
         except zlib.error as error:
@@ -120,6 +120,14 @@ class Source:
             self._reported = self._unpacked
             self._progress(self._file.tell(), self._size)
         return chunk
+
+    def _unpacked_whole(self, size: int) -> bytes:
+        """Return `size` bytes where there are so many: pyarrow takes what it is given for a block, header included."""
+        parts: list[bytes] = []
+        while size > 0 and (part := self._unpack(size)):
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
 
     def _unpack(self, size: int) -> bytes:
         while True:

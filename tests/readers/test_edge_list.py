@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gzip
+
 import pytest
 
 from tclab import CellGraph
@@ -128,3 +130,25 @@ def test_what_would_make_another_graph_is_refused(write, text, why):
     for name in ("edges.csv", "edges.csv.gz"):
         with pytest.raises(ReadError, match=why):
             edge_list(write(name, text))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_the_bytes_around_a_text_make_no_difference(tmp_path, end, mark):
+    lines = "# a comment\n\n# from\tto\nsource\ttarget\nBern\tOlten\n\nOlten\tChur\nChur\tBern\n"
+    text = mark + lines.replace("\n", end).encode()
+    for number, content in enumerate(
+        [
+            text,
+            text.rstrip(),
+            gzip.compress(text),
+            gzip.compress(text) + bytes(512),
+            gzip.compress(text[:20]) + gzip.compress(text[20:]),
+            b"".join(gzip.compress(text[place : place + 1]) for place in range(len(text))),
+        ]
+    ):
+        path = tmp_path / f"edges{number}.tsv"
+        path.write_bytes(content)
+        network = edge_list(path)
+        assert network.report.node_names == ("Bern", "Chur", "Olten")
+        assert (network.edge_index.tolist(), network.report.rows) == ([[0, 0, 1], [1, 2, 2]], 3)
