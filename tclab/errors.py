@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Integral
 
 _MEANT = {"gpu": "cuda"}  # what is typed often → its name here, which is not the nearest by letters
 
@@ -43,3 +44,20 @@ def require(name: str, value: object, kind: type | tuple[type, ...], expected: s
         text = repr(value)
         shown = text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
         raise InputError(f"{name} is {shown}, expected {expected}")
+
+
+def check_whole(what: str, value: object, *, least: int = 0, most: int | None = None) -> None:
+    """Check a count, a size or a seed.
+
+    **Arguments:**
+
+    - `what`: is the value, with its verb ("the seed is").
+    - `value`: an `int`, or a whole number of numpy's; a `bool` is none.
+    - `least`, `most`: the first and the last that are allowed; None for no last one.
+
+    **Raises:** `InputError` for any other.
+    """
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or int(value) < least or (most is not None and int(value) > most):  # type: ignore[call-overload]
+        allowed = f", {least:,} or more" if most is None else f" from {least:,} to {most:,}"
+        raise InputError(f"{what} {value!r}, expected a whole number{allowed}")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tclab import InputError
-from tclab.perturbation import Deletions
+from tclab import CellGraph, InputError
+from tclab.perturbation import Deletions, split, steps_per_epoch, synthetic_perturbations
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,33 @@ def test_nothing_else_is_one(sample):
 def test_what_is_no_list_of_samples_is_refused(samples):
     with pytest.raises(InputError, match="for each expected a list of the nodes it deletes"):
         Deletions.of(samples, num_nodes=5)
+
+
+GRAPH = CellGraph.synthetic(0.02, metabolism=False)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda value: synthetic_perturbations(GRAPH, value), "the samples are"),
+        (lambda value: synthetic_perturbations(GRAPH, 3, deleted=value), "of 132 gene nodes a sample deletes"),
+        (lambda value: synthetic_perturbations(GRAPH, 3, seed=value), "the seed is"),
+        (lambda value: CellGraph.synthetic(0.02, seed=value), "the seed is"),
+        (lambda value: split(value), "the samples are"),
+        (lambda value: split(10, seed=value), "the seed is"),
+        (lambda value: steps_per_epoch(value, 1), "batch_size is"),
+        (lambda value: steps_per_epoch(1, value), "ranks is"),
+    ],
+)
+@pytest.mark.parametrize("value", [-1, 2.5, "3", None, True, float("nan")])
+def test_a_count_or_seed_that_is_none_is_refused(make, why, value):
+    with pytest.raises(InputError, match=f"{why} .*, expected a whole number"):
+        make(value)
+
+
+def test_a_sample_deletes_no_more_nodes_than_there_are():
+    assert synthetic_perturbations(GRAPH, 2, deleted=132).deletions.most == 132
+    with pytest.raises(
+        InputError, match=r"of 132 gene nodes a sample deletes 133, expected a whole number from 0 to 132"
+    ):
+        synthetic_perturbations(GRAPH, 2, deleted=133)

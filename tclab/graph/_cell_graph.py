@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from tclab import _folder_reader
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, check_whole, unknown
 from tclab.graph._graph_folder import HEADER_FILE, GraphFields, read_fields, write_fields
-from tclab.graph._network import Network, Networks, check_count
+from tclab.graph._network import MOST_NODES, Network, Networks
 from tclab.graph._synthetic_graph import synthetic_relations
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class CellGraph:
         if self.deleted_type not in self.num_nodes:
             raise unknown("node type", self.deleted_type, self.num_nodes)
         for kind, number in self.num_nodes.items():
-            check_count(number, f"the graph's {kind} nodes")
+            check_whole(f"the graph's {kind} nodes are", number, most=MOST_NODES)
         for name, network in self.relations.items():
             if name != network.name:
                 raise InputError(f"relation {name!r} holds a network called {network.name!r}")
@@ -96,7 +96,7 @@ class CellGraph:
         - `self_loops`: add one to every node of every network; see `with_self_loops`.
         - `metabolism`: with the bipartite part, or without.
 
-        **Raises:** `InputError` for a scale that is not a positive number.
+        **Raises:** `InputError` for a scale that is not a positive number, or a seed below 0.
         """
         num_nodes, relations = synthetic_relations(scale, seed, metabolism=metabolism)
         graph = CellGraph(num_nodes, relations, "gene", source=f"synthetic, scale {scale:g}")

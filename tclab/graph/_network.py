@@ -8,12 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tclab._display import Display, Shown
-from tclab.errors import InputError
+from tclab.errors import InputError, check_whole
 
 T = TypeVar("T")
 
@@ -37,15 +36,6 @@ def _rows(keys: Tensor, items: Tensor, num_nodes: int) -> Rows:
 
 
 MOST_NODES = 2**31 - 1  # sparse matrices have int32 indices
-
-
-def check_count(number: object, what: str) -> None:
-    """Check how many nodes there are said to be.
-
-    **Raises:** `InputError` for what is no whole number from 0 to `MOST_NODES`.
-    """
-    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or not 0 <= number <= MOST_NODES:
-        raise InputError(f"{what} are {number!r}, expected a whole number from 0 to {MOST_NODES:,}")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,7 +77,7 @@ class Network(Shown):
         if not isinstance(edges, Tensor):
             raise InputError(f"network {self.name!r}: edge_index is a {type(edges).__name__}, expected a tensor [2, E]")
         for number, end in ((self.num_sources, self.source), (self.num_targets, self.target)):
-            check_count(number, f"network {self.name!r}: its {end} nodes")
+            check_whole(f"network {self.name!r}: its {end} nodes are", number, most=MOST_NODES)
         if edges.dim() != 2 or edges.size(0) != 2:
             raise InputError(f"network {self.name!r}: edge_index is {list(edges.shape)}, expected [2, E]")
         if edges.dtype != torch.int64:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tclab.errors import InputError
+from tclab.errors import InputError, check_whole
 from tclab.graph._network import Network
 
 NUM_GENES = 6_607  # SGD, S288C R64-4-1
@@ -181,10 +181,11 @@ def synthetic_relations(scale: float, seed: int, *, metabolism: bool) -> tuple[d
     Where a network's edges are too few to touch its share of the nodes (below scale 0.15 for the sparsest), it
     touches twice as many nodes as it has edges.
 
-    **Raises:** `InputError` for a scale that is not a positive number.
+    **Raises:** `InputError` for a scale that is not a positive number, or a seed below 0.
     """
     if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < math.inf:
         raise InputError(f"scale is {scale!r}, expected a number above 0 (1.0 is the real size)")
+    check_whole("the seed is", seed)
     genes = max(2, round(NUM_GENES * scale))
     relations: dict[str, Network] = {}
     for place, (name, size) in enumerate(NETWORK_SIZES.items()):

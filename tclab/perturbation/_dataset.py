@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tclab.errors import InputError
+from tclab.errors import check_whole
 from tclab.graph import CellGraph
 from tclab.perturbation._deletions import Deletions
 
@@ -63,7 +63,12 @@ class Split(NamedTuple):
 
 
 def split(samples: int, *, seed: int = 0) -> Split:
-    """Return an 80/10/10 split drawn by a seed; a tenth is rounded down, and training has the rest."""
+    """Return an 80/10/10 split drawn by a seed; a tenth is rounded down, and training has the rest.
+
+    **Raises:** `InputError` for a number or a seed below 0.
+    """
+    check_whole("the samples are", samples)
+    check_whole("the seed is", seed)
     order = np.random.default_rng(seed).permutation(samples)
     tenth = samples // 10
     return Split(*(np.sort(part) for part in (order[2 * tenth :], order[:tenth], order[tenth : 2 * tenth])))
@@ -77,8 +82,9 @@ def synthetic_perturbations(graph: CellGraph, number: int, *, deleted: int = 3, 
     **Raises:** `InputError` where the graph has fewer nodes than a sample should delete.
     """
     nodes = graph.num_nodes[graph.deleted_type]
-    if isinstance(deleted, bool) or not 0 <= deleted <= nodes:
-        raise InputError(f"a sample cannot delete {deleted!r} of {nodes} {graph.deleted_type} nodes")
+    check_whole("the samples are", number)
+    check_whole("the seed is", seed)
+    check_whole(f"of {nodes} {graph.deleted_type} nodes a sample deletes", deleted, most=nodes)
     rows, scores = [], []
     for sample in range(number):
         rng = np.random.default_rng([seed, sample])
@@ -136,5 +142,10 @@ TRAINING_SAMPLES = 265_851  # the training split of the published trigenic datas
 
 
 def steps_per_epoch(batch_size: int, ranks: int, samples: int = TRAINING_SAMPLES) -> int:
-    """Return how many steps an epoch has; the last batch may be smaller."""
+    """Return how many steps an epoch has; the last batch may be smaller.
+
+    **Raises:** `InputError` for a batch size or ranks below 1.
+    """
+    check_whole("batch_size is", batch_size, least=1)
+    check_whole("ranks is", ranks, least=1)
     return math.ceil(samples / (batch_size * ranks))
