@@ -3,6 +3,8 @@
 import numpy as np
 from test_lab import row
 
+from tclab.sweeps.store._rows import mean_columns
+
 MILLISECOND = 1e-3
 # what each mode's host stages take, in ms, for three ways
 HOST = {
@@ -40,7 +42,8 @@ def point_rows(
 
     def one(stage, place, samples, **extra):
         q1, median, q3 = np.quantile(samples, [0.25, 0.5, 0.75]).tolist()
-        times = {"n": len(samples), "median_seconds": median, "q1_seconds": q1, "q3_seconds": q3}
+        times = {"n": len(samples), "median_seconds": median, "q1_seconds": q1, "q3_seconds": q3,
+                 **mean_columns(samples, fields.get("cycle_steps", 1))}  # fmt: skip
         return row(seconds=1.0, **{**fields, "stage": stage, "where": place, **extra}) | times | {
             "samples_seconds": list(map(float, samples)), "samples_per_second": None}  # fmt: skip
 

@@ -166,7 +166,8 @@ def filled(folder, state):
     points = state.points()
     for place, point in enumerate(points):
         seconds = 0.01 * point.batch_size * (1 + place % 7)
-        own = {"median_seconds": seconds, "q1_seconds": 0.9 * seconds, "q3_seconds": 1.1 * seconds,
+        own = {"mean_seconds": seconds, "low_seconds": 0.9 * seconds, "high_seconds": 1.1 * seconds, "cycle_steps": 1,
+               "median_seconds": seconds, "q1_seconds": 0.9 * seconds, "q3_seconds": 1.1 * seconds,
                "samples_per_second": point.batch_size / seconds}  # fmt: skip
         results.write(point, table([{**template, **columns_of(point), **own}]))
     return len(points)

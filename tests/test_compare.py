@@ -10,9 +10,9 @@ from test_lab import row
 import tclab
 from tclab import InputError, Point, lab
 from tclab.sweeps import Results, write_rows
-from tclab.sweeps.analysis._run_verdicts import ratio_of_runs
+from tclab.sweeps.analysis._run_verdicts import StepRuns, ratio_of_runs
 from tclab.sweeps.store._export import read_rows
-from tclab.sweeps.store._rows import SCHEMA, frame, not_measured, table
+from tclab.sweeps.store._rows import SCHEMA, frame, mean_columns, not_measured, table
 from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED
 
 
@@ -25,6 +25,7 @@ def step(strategy="node_mask", seconds=0.1, *, n=30, scatter=0.02, seed=0, **fie
     times = {
         "samples_seconds": samples.tolist(),
         "n": n,
+        **mean_columns(samples.tolist(), fields.get("cycle_steps", 1)),
         "median_seconds": median,
         "q1_seconds": q1,
         "q3_seconds": q3,
@@ -35,6 +36,10 @@ def step(strategy="node_mask", seconds=0.1, *, n=30, scatter=0.02, seed=0, **fie
 
 def rows(*made):
     return frame(table(made))
+
+
+def runs(*seconds, cycle=1):
+    return StepRuns(tuple(tuple(map(float, run)) for run in seconds), cycle)
 
 
 def sweep(factor=1.0, **fields):
@@ -179,15 +184,17 @@ def test_several_runs_of_a_point_widen_the_interval_by_how_they_differ():
     alike = [np.full(30, 0.1) * np.exp(0.01 * np.random.default_rng(i).standard_normal(30)) for i in range(3)]
     apart = [run * factor for run, factor in zip(alike, (0.9, 1.0, 1.1), strict=True)]
     other = [np.full(30, 0.2) * np.exp(0.01 * np.random.default_rng(9).standard_normal(30))]
-    narrow, wide = ratio_of_runs(alike, other)[1], ratio_of_runs(apart, other)[1]
+    narrow, wide = (ratio_of_runs(runs(*own), runs(*other))[1] for own in (alike, apart))
     assert wide[1] - wide[0] > 3 * (narrow[1] - narrow[0])
 
 
 @given(st.floats(0.2, 5.0), st.integers(0, 1000))
 def test_the_ratio_told_from_the_other_side_is_its_inverse(factor, seed):
     generator = np.random.default_rng(seed)
-    a, b = ([np.exp(0.1 * generator.standard_normal(20))], [factor * np.exp(0.1 * generator.standard_normal(25))])
-    (there, ends), (back, sdne) = ratio_of_runs(a, b), ratio_of_runs(b, a)
+    a = runs(np.exp(0.1 * generator.standard_normal(20)))
+    b = runs(factor * np.exp(0.1 * generator.standard_normal(25)))
+    (there, ends, p), (back, sdne, q) = ratio_of_runs(a, b), ratio_of_runs(b, a)
+    assert p == pytest.approx(q)
     assert there == pytest.approx(1 / back)
     assert ends == pytest.approx((1 / sdne[1], 1 / sdne[0]))
     assert ends[0] <= there <= ends[1]
@@ -196,10 +203,29 @@ def test_the_ratio_told_from_the_other_side_is_its_inverse(factor, seed):
 def test_intervals_hold_the_truth_about_as_often_as_they_say():
     """Of 200 pairs of runs that differ by nothing 95 % intervals should miss about 10."""
     generator = np.random.default_rng(0)
-    runs = [[np.exp(0.1 * generator.standard_normal(24))] for _ in range(400)]
+    made = [runs(np.exp(0.1 * generator.standard_normal(24))) for _ in range(400)]
     missed = sum(not low <= 1.0 <= high for low, high in (
-        ratio_of_runs(a, b)[1] for a, b in zip(runs[::2], runs[1::2], strict=True)))  # fmt: skip
+        ratio_of_runs(a, b)[1] for a, b in zip(made[::2], made[1::2], strict=True)))  # fmt: skip
     assert missed <= 24
+
+
+def test_runs_that_wait_for_their_loader_are_compared_by_their_means():
+    """Of four steps three wait for nothing: the medians are alike, and one takes five times as long."""
+    slow, fast = ([*([0.02] * 3), long] * 6 for long in (1.94, 0.34))
+    ratio, (low, high), _ = ratio_of_runs(runs(fast, cycle=4), runs(slow, cycle=4))
+    assert ratio == pytest.approx(5)
+    assert (low, high) == pytest.approx((5, 5))
+    assert ratio_of_runs(runs(fast[:4], cycle=4), runs(slow, cycle=4))[1] is None  # one cycle says nothing of the next
+    ratio, (low, high), _ = ratio_of_runs(runs(fast), runs(slow))  # a loop that nobody knows the cycle of
+    assert low < 5 < high
+
+
+def test_a_few_steps_that_hold_much_of_the_time_are_a_caution():
+    calm, wild = step(n=40), step(n=40, seed=1)
+    wild["samples_seconds"][5] = 4.0
+    assert not any("hold much" in one for one in tclab.compare(rows(calm), rows(step(n=40, seed=1))).cautions)
+    (said,) = [one for one in tclab.compare(rows(calm), rows(wild)).cautions if "hold much" in one]
+    assert said == "In 1 of 2 points' runs a few steps hold much of the time: means are of them, too."
 
 
 def test_folders_and_files_are_compared_as_rows_are(tmp_path):

@@ -17,7 +17,9 @@ def row(strategy, seconds, **fields):
     return {
         "graph": "synthetic", "scale": 0.1, "model": "hetero_cell", "strategy": strategy, "batch_size": 4,
         "networks": 9, "mode": "step", "device": "cpu", "ranks": 1, "dtype": "float32", "stage": "step",
-        "where": "host", "n": 5, "median_seconds": seconds, "q1_seconds": seconds * (1 - spread),
+        "where": "host", "n": 5, "mean_seconds": seconds,
+        "low_seconds": seconds * (1 - spread), "high_seconds": seconds * (1 + spread), "cycle_steps": 1,
+        "median_seconds": seconds, "q1_seconds": seconds * (1 - spread),
         "q3_seconds": seconds * (1 + spread), "samples_per_second": batch / seconds, "batch_bytes": 200,
         "host_syncs": 0, "status": "ok", "exact": True, "equivalence": "passed", "equivalence_fp64_error": 1e-13,
         "equivalence_fp32_ratio": 1.0, "equivalence_nodes": 100, "equivalence_edges": 1000,
@@ -125,10 +127,10 @@ def test_strategies_of_one_shape_stay_apart_for_colour_blind_eyes(seen):
 
 def test_words_carry_the_rows_figures(rows):
     said = " ".join(lab.findings(rows))
-    assert "node_mask has the shortest median step, 100 samples a second." in said
+    assert "node_mask trains on the most samples a second, 100." in said
     assert "1.15 GB with edge_mask and 200 B with node_mask" in said
     assert "With gpu_mask_loop at batch 4 the host would wait on a GPU 108 times a step." in said
-    assert "hetero_cell (node_mask, 9 networks) takes 2 × [quartiles 1.64, 2.44] as long as one of dango" in said
+    assert "hetero_cell (node_mask, 9 networks) takes 2 × [1.75, 2.29] as long as one of dango" in said
     assert "1 point (hetero_cell stored_mask, batch 4): oom." in said
 
 
@@ -138,7 +140,7 @@ def test_words_are_no_surer_than_the_rows():
     assert "node_mask against gpu_mask is undecided" in said
     assert "faster" not in said
     third = frame(table([row("node_mask", 0.010), row("gpu_mask", 0.0101), row("edge_mask", 0.1)]))
-    assert "samples a second; its quartiles overlap those of gpu_mask." in " ".join(lab.findings(third))
+    assert "; its interval reaches into that of gpu_mask." in " ".join(lab.findings(third))
     nothing = frame(table([row("node_mask", 0.01) | {"status": "failed: x"}]))
     assert lab.findings(nothing) == [
         "No point of this sweep was measured, so there is nothing to compare.",

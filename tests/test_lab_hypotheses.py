@@ -9,7 +9,7 @@ from stage_rows import every_mode, lost, point_rows
 from tclab import InputError, case_study
 from tclab.case_study._hypotheses import FAILS, HOLDS, NOT_MEASURED, UNDECIDED
 from tclab.case_study._published import measured_ratios, published_ratios, steps_per_epoch
-from tclab.sweeps.store._rows import frame, table
+from tclab.sweeps.store._rows import frame, mean_columns, table
 
 
 def verdicts(made):
@@ -50,6 +50,47 @@ def test_a_share_on_both_sides_of_half_is_undecided():
         wait["samples_seconds"][number] -= 0.055
         step["samples_seconds"][number] -= 0.055
     assert verdicts(made)["Data pipeline"].verdict == UNDECIDED
+
+
+def bursts(*, steps=24, workers=4, made_in=0.4, stock=0):
+    """Rows of a step of 16 ms that waits for its workers, one long wait in as many steps as there are of them.
+
+    The first `stock` steps find batches that were made before them.
+    """
+    made = point_rows("node_mask", scatter=0, steps=steps, workers=workers, cycle_steps=workers)
+    waits = [0.0 if n < stock or n % workers else made_in - 0.016 * workers for n in range(steps)]
+    for one in made:
+        if (one["stage"], one["where"]) == ("data_wait", "host"):
+            one["samples_seconds"] = waits
+        elif one["stage"] == "step":
+            one["samples_seconds"] = [0.016 + wait for wait in waits]
+        elif (one["stage"], one["where"]) == ("batch", "worker"):
+            one["samples_seconds"] = [made_in] * steps
+        one |= mean_columns(one["samples_seconds"], workers)
+    return made
+
+
+@pytest.mark.parametrize("steps", [24, 60])
+@pytest.mark.parametrize("workers", [1, 2, 4, 8])
+def test_batches_that_come_in_bursts_are_waited_for_however_typical_a_step_without_a_wait_is(workers, steps):
+    found = verdicts(bursts(steps=steps, workers=workers))["Data pipeline"]
+    assert found.verdict == HOLDS
+    said = float(found.evidence[1].split(" transfer are ")[1].split("%")[0]) / 100
+    assert said == pytest.approx(1 - 0.016 * workers / 0.4, abs=0.003)  # and 0.1 ms of transfer
+
+
+def test_a_verdict_that_the_workers_contradict_is_refused():
+    found = verdicts(bursts(stock=24))["Data pipeline"]
+    assert found.verdict == UNDECIDED
+    refused = next(said for said in found.evidence if "refused" in said)
+    assert "the verdict “does not hold here” is refused. 4 workers cannot give a batch more often than" in refused
+    late = bursts(made_in=0.4)
+    for one in late:
+        if (one["stage"], one["where"]) == ("batch", "worker"):
+            one |= mean_columns([0.02] * 24, 4)  # they could have kept up
+    found = verdicts(late)["Data pipeline"]
+    assert found.verdict == UNDECIDED
+    assert any("waiting would be 0% of a step, and it is 84%" in said for said in found.evidence)
 
 
 def test_masks_hold_only_where_they_could_fill_half_a_step():
@@ -99,7 +140,7 @@ def test_nothing_measured_is_no_verdict():
 def test_findings_are_the_ratio_of_the_models_and_a_verdict_each():
     rows = frame(table(every_mode(scatter=0)))
     sentences = case_study.findings(rows)
-    assert sentences[0].startswith("A step of the hetero model takes, of DANGO's, [quartiles]: with edge_mask")
+    assert sentences[0].startswith("A step of the hetero model takes, of DANGO's, [95 % interval]: with edge_mask")
     assert "Hypothesis “Data pipeline”: holds here." in sentences
     assert "Hypothesis “DDP”: not measured here." in sentences
     ranks = point_rows("node_mask", scatter=0, ranks=2)

@@ -90,7 +90,7 @@ def loads(strategy, seconds, byte, sizes=(2, 4, 8, 16)):
         rows = point_rows(strategy, "data", batch_size=size, batch_bytes=byte * size, scatter=0.01, steps=20)
         step = next(one for one in rows if one["stage"] == "step")
         took = seconds(size)
-        step |= {"median_seconds": took, "q1_seconds": 0.98 * took, "q3_seconds": 1.02 * took}
+        step |= {"mean_seconds": took, "low_seconds": 0.98 * took, "high_seconds": 1.02 * took}
         made.append(step)
     return made
 

@@ -89,7 +89,7 @@ def test_what_is_inexact_stands_with_its_error_beside_its_time():
 
     def row(strategy, error, seconds, status="ok", equivalence="inexact"):
         fields = {"strategy": strategy, "stage": "step", "where": "host", "status": status, "equivalence": equivalence}
-        return fields | {"equivalence_fp64_error": error, "median_seconds": seconds}
+        return fields | {"equivalence_fp64_error": error, "mean_seconds": seconds}
 
     rows = [
         row("node_mask", 1e-14, 0.2, equivalence="passed"),

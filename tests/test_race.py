@@ -14,6 +14,7 @@ import textwrap
 import time
 
 import pytest
+from clock import Clock
 from synthetic_machine import SyntheticMachine
 
 from tclab.errors import InputError
@@ -244,6 +245,52 @@ def test_blocks_of_arms_of_unlike_speed_are_about_as_long_and_whole_periods():
     calls = {s["arm"]: s["calls"] for s in result.samples()}
     assert all(number % 3 == 0 for number in calls.values())
     assert 0.5 < 0.04 * calls["slow"] / (0.001 * calls["fast"]) < 2
+
+
+class Loading:
+    """An arm whose workers, by a simulated clock, take `batch` seconds for a batch and go on while others run."""
+
+    def __init__(self, clock, batch, *, workers=4, prefetch=4):
+        self.clock, self.batch, self.period = clock, batch, workers
+        self.free, self.ready, self.asked = [0.0] * workers, [], 0
+        for _ in range(workers * prefetch):
+            self.request()
+
+    def request(self):
+        worker = self.asked % len(self.free)
+        self.free[worker] = max(self.clock.now, self.free[worker]) + self.batch
+        self.ready.append(self.free[worker])
+        self.asked += 1
+
+    def take(self):
+        ready = self.ready.pop(0)
+        waited = ready > self.clock.now
+        self.clock.now = max(self.clock.now, ready)
+        self.request()
+        return waited
+
+    def __call__(self):
+        self.take()
+        self.clock.work(0.01)
+
+
+class Settling(Loading):
+    def settle(self):
+        while not self.take():
+            pass
+        self.clock.work(0.01)
+
+
+def test_an_arms_workers_that_went_on_while_others_ran_make_no_block_shorter():
+    ratios = {}
+    for kind in (Settling, Loading):
+        clock = Clock(reading=1e-6)
+        arms = {"slow": kind(clock, 0.4), "fast": kind(clock, 0.2)}
+        result = race(arms, budget_seconds=60, clock=clock.read, isolated=False)
+        ratios[kind] = result.ratio
+        assert {sample["calls"] % 4 for sample in result.samples()} == {0}  # whole cycles of its workers
+    assert ratios[Settling] == pytest.approx(2, rel=0.02)
+    assert ratios[Loading] < 1.5  # 16 batches lie ready at each block, whoever made them
 
 
 def test_the_collector_is_off_in_blocks_and_as_it_was_afterwards():

@@ -53,6 +53,16 @@ def test_a_results_folder_is_read_under_todays_names(copy):
     assert sum(seconds[0] for seconds in parts) == pytest.approx(host["samples_seconds"]["step"][0], rel=1e-9)
 
 
+def test_old_rows_have_means_and_the_throughput_of_these(copy):
+    rows = Results(copy).frame()
+    host = rows[(rows["where"] == "host") & (rows["strategy"] == "node_mask")].set_index("stage")
+    step = host.loc["step"]
+    assert host["mean_seconds"].drop("step").sum() == pytest.approx(step["mean_seconds"])
+    assert step["mean_seconds"] == pytest.approx(sum(step["samples_seconds"]) / step["n"])
+    assert step["samples_per_second"] == pytest.approx(step["batch_size"] / step["mean_seconds"])
+    assert step["low_seconds"] < step["mean_seconds"] < step["high_seconds"]
+
+
 def test_the_points_of_an_old_folder_can_be_run_again(copy):
     kept = Results(copy).kept()
     by_strategy = {point.strategy: point for point in kept}

@@ -93,7 +93,7 @@ OF_ROWS = {
     "exchange_shares": lambda _: lab.charts.exchange_shares(ranks()),
     "published_ratios_chart": lambda root: case_study.published_ratios_chart(modes(), published(root)),
     "speed_up": lambda _: lab.charts.speed_up(ranks(), ranks()),
-    "stage_quartiles": lambda _: lab.charts.stage_quartiles(modes()),
+    "stage_spread": lambda _: lab.charts.stage_spread(modes()),
     "stages_by_strategy": lambda _: lab.charts.stages_by_strategy(framed(*point_rows("node_mask"))),
     "stages_by_mode": lambda _: lab.charts.stages_by_mode(modes()),
     "throughput_by_batch_size": lambda _: lab.charts.throughput_by_batch_size(grid()),

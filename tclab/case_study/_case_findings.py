@@ -32,4 +32,4 @@ def _ratios(rows: pd.DataFrame) -> str:
         parts.append(f"with {strategy} {', '.join(named)}")
     if not parts:
         return ""
-    return f"A step of the hetero model takes, of DANGO's, [quartiles]: {'; '.join(parts)}."
+    return f"A step of the hetero model takes, of DANGO's, [95 % interval]: {'; '.join(parts)}."

@@ -11,12 +11,15 @@ import pandas as pd
 
 from tclab._format import bytes_text, seconds_text
 from tclab.graph import NETWORK_SIZES
+from tclab.lab.reports._comparable_rows import ratio_of_rows, ratio_text
 from tclab.lab.reports._stage_parts import one_point_each, times_text
 from tclab.masking._strategy_registry import BASELINES
 from tclab.perturbation import steps_per_epoch
 from tclab.sweeps.analysis._machine_label import where_measured
 from tclab.sweeps.store._rows_of import Runs, rows_of
-from tclab.timing._statistics import FEWEST, intervals
+from tclab.timing._loader_pace import LoaderPace
+from tclab.timing._statistics import FEWEST
+from tclab.timing._step_means import mean_step, share_of
 
 HOLDS, FAILS = "holds here", "does not hold here"
 UNDECIDED, NOT_MEASURED = "undecided", "not measured here"
@@ -24,7 +27,7 @@ _NOTHING = 1e-5  # seconds; less is within what the clock itself costs
 _MOST = 0.5  # "dominates": more than half of a step
 _PUBLISHED_EPOCH = 400 / 10  # epochs a day of DANGO over those of the hetero model, in real training
 
-_Share = tuple[float, float, float]  # of a step: median, and 95 % interval over steps
+_Share = tuple[float, float, float]  # of the time of all steps, and its 95 % interval
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,9 @@ def hypotheses(rows: Runs, rank_rows: Runs | None = None) -> list[Hypothesis]:
     """Return the three hypotheses, judged by the rows of mode `step` and those of the other modes.
 
     The strategy judged is the case study's, `edge_mask`, where it was run. "Most of a step" means more than half; a
-    verdict needs a 95 % interval of the share, over steps, on one side of that, and 6 steps at least. Rows of one
-    machine say nothing of another: a faster device leaves the loader less time.
+    verdict needs a 95 % interval of the share on one side of that, 6 steps and two cycles of the loader's workers at
+    least, and workers whose own times do not contradict it. Rows of one machine say nothing of another: a faster device
+    leaves the loader less time.
 
     **Arguments:**
 
@@ -79,11 +83,19 @@ def _whole(group: pd.DataFrame) -> tuple[str, np.ndarray[Any, np.dtype[np.float6
     return str(row["where"]), np.asarray(row["samples_seconds"], dtype=np.float64)
 
 
-def _share(part: Any, whole: Any) -> _Share:
-    """Return the median share of a step and its 95 % interval over steps."""
-    shares = part / whole
-    ((low, high),) = intervals([shares], [0.95])
-    return float(np.median(shares)), low, high
+def _cycle(group: pd.DataFrame) -> int:
+    return max(map(int, group[group["stage"] == "step"]["cycle_steps"].dropna()), default=1)
+
+
+def _mean(seconds: np.ndarray[Any, Any], cycle: int) -> float:
+    return mean_step([seconds], cycle).value
+
+
+def _share(part: Any, whole: Any, cycle: int) -> _Share:
+    """Return a part's share of the steps' time, total over total, and its 95 % interval; 0 to 1 where it has none."""
+    share = share_of(part, whole, cycle)
+    low, high = share.interval() or (0.0, 1.0)
+    return share.value, low, high
 
 
 def _judged(share: _Share, steps: int) -> str:
@@ -115,27 +127,33 @@ def _judged_by(points: dict[str, pd.DataFrame]) -> str:
 def _percent(share: _Share) -> str:
     if share[2] < 0.001:
         return "less than 0.1%"
-    return f"{share[0]:.1%} [{max(0.0, share[1]):.1%}, {share[2]:.1%}]"
+    return f"{share[0]:.1%} [{max(0.0, share[1]):.1%}, {min(1.0, share[2]):.1%}]"
 
 
 # ---- the data pipeline
 
 
 def _data_pipeline(rows: pd.DataFrame) -> Hypothesis:
-    def evidence(strategy: str, group: pd.DataFrame) -> tuple[_Share, list[str]] | None:
+    def evidence(strategy: str, group: pd.DataFrame) -> tuple[str, list[str]] | None:
         where, whole = _whole(group)
         wait, transfer = (_samples(group, where, stage) for stage in ("data_wait", "transfer"))
         if wait is None or transfer is None or not len(wait) == len(transfer) == len(whole):
             return None
-        share = _share(wait + transfer, whole)
+        cycle = _cycle(group)
+        step, share = _mean(whole, cycle), _share(wait + transfer, whole, cycle)
+        verdict = _judged(share, len(whole))
+        pace = _pace(group, step, share_of(wait, whole, cycle).value)
+        refusal = "" if pace is None else pace.refusal(share_of(transfer, whole, cycle).value, _MOST)
+        refused = refusal and verdict != UNDECIDED
         sentences = [
             f"{strategy}: waiting for the loader and the transfer are {_percent(share)} of a step of "
-            f"{seconds_text(float(np.median(whole)))} ({len(whole)} steps, {where_measured(group)}).",
-            _headroom(strategy, group, share[0], whole) if _making(group) else "",
+            f"{seconds_text(step)} ({len(whole)} steps, {where_measured(group)}).",
+            f"{strategy}: the verdict “{verdict}” is refused. {refusal[:1].upper()}{refusal[1:]}." if refused else "",
+            _headroom(strategy, pace, group) if _making(group) else "",
             _against_fixed(rows, strategy, group),
             _collation(strategy, group),
         ]
-        return share, sentences
+        return UNDECIDED if refused else verdict, sentences
 
     return _judged_by_share(rows, "Data pipeline", "collation and transfer take most of a step", evidence, _bytes_of)
 
@@ -144,7 +162,7 @@ def _judged_by_share(
     rows: pd.DataFrame,
     name: str,
     claim: str,
-    evidence_of: Callable[[str, pd.DataFrame], tuple[_Share, list[str]] | None],
+    evidence_of: Callable[[str, pd.DataFrame], tuple[str, list[str]] | None],
     last: Callable[[dict[str, pd.DataFrame]], str] = lambda points: "",
 ) -> Hypothesis:
     """Return a hypothesis on the share of a step, with the verdict of the first strategy that has evidence."""
@@ -154,25 +172,29 @@ def _judged_by_share(
     verdict, evidence = "", [_judged_by(points)]
     for strategy, group in points.items():
         if (judged := evidence_of(strategy, group)) is not None:
-            share, sentences = judged
-            verdict = verdict or _judged(share, len(_whole(group)[1]))
-            evidence += sentences
+            verdict = verdict or judged[0]
+            evidence += judged[1]
     return Hypothesis(name, claim, verdict or UNDECIDED, tuple(filter(None, [*evidence, last(points)])))
 
 
 def _making(group: pd.DataFrame) -> dict[str, float]:
-    """Return stage → median seconds of making one batch, by a worker or in the process that trains."""
+    """Return stage → mean seconds of making one batch, by a worker or in the process that trains."""
     made = group[group["where"].isin(["worker", "loading"])]
-    return {str(row["stage"]): float(row["median_seconds"]) for _, row in made.iterrows()}
+    return {str(row["stage"]): float(row["mean_seconds"]) for _, row in made.iterrows()}
 
 
-def _headroom(strategy: str, group: pd.DataFrame, share: float, whole: np.ndarray[Any, Any]) -> str:
+def _pace(group: pd.DataFrame, step: float, waiting: float) -> LoaderPace | None:
+    """Return what the workers of a point can give; `None` where there are none."""
+    workers, batch = group.iloc[0]["workers"], _making(group).get("batch")
+    return LoaderPace(int(workers), batch, step, waiting) if workers and batch else None
+
+
+def _headroom(strategy: str, pace: LoaderPace | None, group: pd.DataFrame) -> str:
     """Return how much faster the rest of a step would have to be before its workers could not keep up."""
-    row, batch = group.iloc[0], _making(group)["batch"]
-    if not row["workers"]:
-        return f"{strategy}: a batch is made in {seconds_text(batch)} within the step, as there is no worker."
-    every, rest = batch / int(row["workers"]), float(np.median(whole)) * (1 - share)
-    words = f"{strategy}: its {row['workers']} worker{'s' if row['workers'] > 1 else ''} can give a batch every"
+    if pace is None:
+        return f"{strategy}: a batch is made in {seconds_text(_making(group)['batch'])} within the step, by no worker."
+    every, rest = pace.every_seconds, pace.rest_seconds
+    words = f"{strategy}: its {pace.workers} worker{'s' if pace.workers > 1 else ''} can give a batch every"
     if every >= rest:
         return f"{words} {seconds_text(every)}, slower than the {seconds_text(rest)} that the rest of a step takes."
     return (
@@ -186,10 +208,9 @@ def _against_fixed(rows: pd.DataFrame, strategy: str, group: pd.DataFrame) -> st
     if fixed is None:
         return ""
     a, b = (frame[frame["stage"] == "step"].iloc[0] for frame in (group, fixed))
-    low, high = a["q1_seconds"] / b["q3_seconds"], a["q3_seconds"] / b["q1_seconds"]
-    words = f"a step takes {a['median_seconds'] / b['median_seconds']:.2f} × [quartiles {low:.2f}, {high:.2f}]"
-    unsure = ": no difference that these steps can show" if low <= 1 <= high else ""
-    return f"{strategy}: {words} as long as one on a batch that is kept{unsure}."
+    _, low, high = ratio_of_rows(a, b)
+    unsure = "" if low > 1 or high < 1 else ": no difference that these steps can show"
+    return f"{strategy}: a step takes {ratio_text(a, b)} as long as one on a batch that is kept{unsure}."
 
 
 def _collation(strategy: str, group: pd.DataFrame) -> str:
@@ -216,23 +237,24 @@ def _bytes_of(points: dict[str, pd.DataFrame]) -> str:
 
 
 def _mask_generation(rows: pd.DataFrame) -> Hypothesis:
-    def evidence(strategy: str, group: pd.DataFrame) -> tuple[_Share, list[str]] | None:
+    def evidence(strategy: str, group: pd.DataFrame) -> tuple[str, list[str]] | None:
         where, whole = _whole(group)
         mask = _samples(group, where, "mask")
         if mask is None or len(mask) != len(whole):
             return None
         made = _making(group)
-        hidden = float(min(made.get("mask", 0.0), np.median(_waits(group, where, whole))))
-        most = _share(mask + hidden, whole)
+        cycle = _cycle(group)
+        hidden = float(min(made.get("mask", 0.0), _mean(_waits(group, where, whole), cycle)))
+        most = _share(mask + hidden, whole, cycle)
         sentences = [
             f"{strategy}: masks are made for {seconds_text(made.get('mask', 0.0))} a batch where it is loaded and "
-            f"for {seconds_text(float(np.median(mask)))} in the step's own stage; of a step they can be "
+            f"for {seconds_text(_mean(mask, cycle))} in the step's own stage; of a step they can be "
             f"{_percent(most)} at most, if every wait were for them."
         ]
         if made.get("mask", 0.0) > _NOTHING and made.get("collate"):
             less, more = sorted([(made["mask"], "making masks"), (made["collate"], "collating")])
             sentences.append(f"{strategy}: {more[1]} takes {times_text(more[0] / less[0])} as long as {less[1]}.")
-        return most, sentences
+        return _judged(most, len(whole)), sentences
 
     return _judged_by_share(rows, "Mask generation", "making the masks takes most of a step", evidence)
 
@@ -267,16 +289,18 @@ def ddp_hypothesis(rows: pd.DataFrame) -> Hypothesis:
     if communication is None or len(communication) != len(whole):
         return Hypothesis(name, claim, NOT_MEASURED, ("The rows have no stage for communication.", arithmetic))
     ranks, place = group.iloc[0]["ranks"], where_measured(group)
-    share = _share(communication, whole)
+    cycle = _cycle(group)
+    share = _share(communication, whole, cycle)
     evidence = [f"Exposed communication is {_percent(share)} of a step on {ranks} ranks ({len(whole)} steps, {place})."]
     waiting = _samples(group, where, "rank_wait")
     if waiting is not None and len(waiting) == len(whole):
         evidence.append(
-            f"Waiting for the slowest rank is {_percent(_share(waiting, whole))} of it, and no communication."
+            f"Waiting for the slowest rank is {_percent(_share(waiting, whole, cycle))} of it, and no communication."
         )
     gather = _samples(group, where, "gather")
     if gather is not None and len(gather) == len(whole):
-        evidence.append(f"The loss's all-gathers, waits in them included, are {_percent(_share(gather, whole))} of it.")
+        gathers = _percent(_share(gather, whole, cycle))
+        evidence.append(f"The loss's all-gathers, waits in them included, are {gathers} of it.")
     return Hypothesis(name, claim, _judged(share, len(whole)), (*evidence, *_late(group), arithmetic))
 
 

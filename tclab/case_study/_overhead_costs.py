@@ -12,6 +12,7 @@ from tclab.lab.charts._style import empty_chart, log_axis, rows_title, strategy_
 from tclab.lab.reports._tables import without_time
 from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.timing._statistics import intervals
+from tclab.timing._step_means import cycle_means
 from tclab.training import OVERHEADS
 
 COSTS, SAVES, UNDECIDED = "costs", "saves", "undecided"
@@ -24,9 +25,10 @@ _AT = ["model", "strategy", "batch_size", "networks", "mode"]
 def overhead_costs(rows: Runs) -> pd.DataFrame:
     """Return how many times as long a step takes with each overhead, a line for each model, strategy and overhead.
 
-    Points of one seed are one round, on the same batches: step `i` with the overhead is compared with step `i`
-    without. The interval, 95 %, is of the median of the log ratios by bootstrap over rounds and their steps, no
-    narrower than Student's over rounds; see `tclab.timing._statistics.intervals`. One round decides nothing.
+    Points of one seed are one round, on the same batches: step `i` with the overhead is compared with step `i` without;
+    where steps wait for several workers, whole cycles of them (`tclab.timing._step_means`). The interval, 95 %, is of
+    the median of the log ratios by bootstrap over rounds and their steps, no narrower than Student's over rounds; see
+    `tclab.timing._statistics.intervals`. One round decides nothing.
 
     **Arguments:**
 
@@ -40,10 +42,10 @@ def overhead_costs(rows: Runs) -> pd.DataFrame:
     found: list[dict[str, Any]] = []
     for key, group in steps.groupby(_AT, sort=False):
         named = group["overheads"].fillna("")
-        bases = {row["seed"]: row["samples_seconds"] for _, row in group[named == ""].iterrows()}
+        bases = {row["seed"]: row for _, row in group[named == ""].iterrows()}
         for overhead in (name for name in OVERHEADS if (named == name).any()):
             groups = [
-                _log_ratios(row["samples_seconds"], bases[row["seed"]])
+                _log_ratios(row, bases[row["seed"]])
                 for _, row in group[named == overhead].iterrows()
                 if row["seed"] in bases
             ]
@@ -54,9 +56,10 @@ def overhead_costs(rows: Runs) -> pd.DataFrame:
     return made.assign(what=made["overhead"].map({name: overhead.what for name, overhead in OVERHEADS.items()}))
 
 
-def _log_ratios(seconds: Any, base: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-    both = min(len(seconds), len(base))
-    return np.log(np.asarray(seconds, dtype=np.float64)[:both] / np.asarray(base, dtype=np.float64)[:both])
+def _log_ratios(row: pd.Series, base: pd.Series) -> np.ndarray[Any, np.dtype[np.float64]]:
+    both, cycle = min(row["n"], base["n"]), max(row["cycle_steps"], base["cycle_steps"])
+    own, without = (cycle_means(np.asarray(one["samples_seconds"])[:both], cycle) for one in (row, base))
+    return np.log(own / without)
 
 
 def _cost(groups: list[Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from tclab.errors import InputError
 from tclab.lab.charts._style import chart_title, log_axis, strategy_colour, strategy_colours
+from tclab.lab.reports._comparable_rows import ratio_of_rows
 from tclab.lab.reports._stage_parts import one_point_each, times_text
 from tclab.perturbation import steps_per_epoch
 from tclab.sweeps.analysis._machine_label import graph_text, where_measured
@@ -94,7 +95,8 @@ def _steps(figure: pd.Series) -> int:
 def measured_ratios(rows: pd.DataFrame) -> pd.DataFrame:
     """Return how many times longer each hetero strategy's step takes than DANGO's, in each mode that was measured.
 
-    Columns: mode, model, strategy, ratio, and `low` and `high`: quartile over opposite quartile, and batches.
+    Columns: mode, model, strategy, ratio, `low` and `high`, its 95 % interval (missing where there are too few steps),
+    and batches.
     """
     steps = one_point_each(rows)
     steps = steps[steps["stage"] == "step"]
@@ -111,9 +113,7 @@ def measured_ratios(rows: pd.DataFrame) -> pd.DataFrame:
                     "mode": mode,
                     "model": row["model"],
                     "strategy": row["strategy"],
-                    "ratio": float(row["median_seconds"] / base["median_seconds"]),
-                    "low": float(row["q1_seconds"] / base["q3_seconds"]),
-                    "high": float(row["q3_seconds"] / base["q1_seconds"]),
+                    **dict(zip(("ratio", "low", "high"), ratio_of_rows(row, base), strict=True)),
                     "batches": f"{row['batch_size']} and {base['batch_size']}",
                 }
             )
@@ -135,7 +135,7 @@ def published_ratios_table(rows: Runs, figures: pd.DataFrame) -> pd.DataFrame:
             "mode": measured["mode"],
             "hetero : dango": measured["ratio"],
             "figure": "here: " + measured["model"] + " · " + measured["strategy"],
-            "standing": [f"measured, quartiles {a:.3g} to {b:.3g}" for a, b in measured[["low", "high"]].to_numpy()],
+            "standing": [_measured_text(a, b) for a, b in measured[["low", "high"]].to_numpy()],
             "batches": measured["batches"],
             "caveat": where_measured(rows),
         }
@@ -147,12 +147,16 @@ def published_ratios_table(rows: Runs, figures: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{"hetero : dango": table["hetero : dango"].map(times_text)})
 
 
+def _measured_text(low: float, high: float) -> str:
+    return "measured" + ("" if pd.isna(low) else f", 95 % interval {low:.3g} to {high:.3g}")
+
+
 def _modes(frame: pd.DataFrame) -> list[str]:
     return [mode for mode in MODES if mode in set(frame["mode"])]
 
 
 def published_ratios_chart(rows: Runs, figures: pd.DataFrame) -> Any:
-    """Return the chart of hetero : DANGO in each mode, measured in colour with quartiles, published in black and grey.
+    """Return the chart of hetero : DANGO in each mode: measured in colour, with intervals, and published in grey.
 
     **Arguments:** as for `published_ratios_table`.
     """
@@ -192,7 +196,7 @@ def published_ratios_chart(rows: Runs, figures: pd.DataFrame) -> Any:
     place = " · ".join(filter(None, (where_measured(rows), graph_text(rows))))
     title = chart_title(
         "Hetero against DANGO",
-        f"measured on {place}; line: what the quartiles of both allow",
+        f"measured on {place}; line: 95 % interval",
         "published: another machine, other batch sizes, other code: no figure here is to be compared in seconds",
     )
     return alt.layer(*layers).properties(width=520, height=22 * max(2, len(lanes)) * max(1, len(modes)), title=title)

@@ -97,7 +97,7 @@ class Suggestion(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Advice(Shown):
-    """Suggestions, the largest predicted gain first; `print` it to read them.
+    """Suggestions, the largest predicted gain first and bounds last; `print` it to read them.
 
     **Arguments:**
 
@@ -187,6 +187,6 @@ class Advice(Shown):
 
 
 def ranked(suggestions: list[Suggestion]) -> tuple[Suggestion, ...]:
-    """Return suggestions by predicted gain, the largest first; of equal gains, the surest basis first."""
+    """Return suggestions by predicted gain, the largest first, and after them those whose gain is at best so large."""
     order = (MEASURED, MODEL, AT_BEST)
-    return tuple(sorted(suggestions, key=lambda one: (one.ratio, order.index(one.basis))))
+    return tuple(sorted(suggestions, key=lambda one: (one.basis == AT_BEST, one.ratio, order.index(one.basis))))

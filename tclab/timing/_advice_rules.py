@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tclab.timing._advice import AT_BEST, MODEL, Advice, Suggestion, ranked
 from tclab.timing._environment import usable_cores
-from tclab.timing._statistics import FEWEST, Reals, intervals
+from tclab.timing._loader_pace import LoaderPace
+from tclab.timing._statistics import FEWEST, Reals
+from tclab.timing._step_means import cycle_of, outliers, share_of, steps_wait
 from tclab.timing._warmup import NOT_STEADY, steady_state
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 WORTH = 0.05  # share of a step below which nothing is suggested
 _MOST_OTHER = 0.2  # share of a step in no stage above which the stages do not explain it
+_MOST_MORE = 4  # times the present workers: what is predicted is predicted from these
 _PLACES = 3
 _OVERLAP = "let the exchange of gradients overlap: other buckets, or fewer exchanges (no_sync)"
 _BALANCE = "give every rank as much to do"
@@ -36,9 +40,11 @@ class StepAccount:
     - `whole`: [steps] seconds of each step.
     - `stages`: stage → [steps] seconds in each step, 0 where the step did not have it.
     - `workers`: number of loader workers, 0 for none; `None` if unknown.
-    - `batch_seconds`: seconds in which a worker makes a batch; `None` if unknown.
+    - `batch_seconds`, `batch_cpu_seconds`: mean time, and processor time, in which a worker makes a batch; `None` if
+      unknown.
     - `cores`: number of cores that this process may use; `None` if unknown.
     - `cuda`: the steps ran on a GPU.
+    - `cycle`: steps after which the loop does the same again; see `tclab.timing._step_means`.
     """
 
     of: str
@@ -46,46 +52,49 @@ class StepAccount:
     stages: dict[str, Reals]
     workers: int | None = None
     batch_seconds: float | None = None
+    batch_cpu_seconds: float | None = None
     cores: int | None = None
     cuda: bool = False
+    cycle: int = 1
 
     def share(self, *names: str) -> tuple[float, tuple[float, float]]:
-        """Return the median share of a step that these stages take together, and its 95 % interval over steps."""
+        """Return the share of the time that these stages take together, and its 95 % interval."""
         zeros = np.zeros_like(self.whole)
-        shares = np.sum([self.stages.get(name, zeros) for name in names], axis=0) / self.whole
-        return float(np.median(shares)), intervals([shares], [0.95])[0]
+        share = share_of(np.sum([self.stages.get(name, zeros) for name in names], axis=0), self.whole, self.cycle)
+        low, high = share.interval() or (0.0, 1.0)
+        return share.value, (max(0.0, low), min(1.0, high))
 
 
 def account_of(ledger: Ledger) -> StepAccount:
     """Return the account of a ledger's steps, by the device's timeline on CUDA, with its workers where known."""
     steps: dict[int, dict[str, float]] = {}
-    batch_seconds: dict[str, list[float]] = {}
     timeline = "device" if ledger.cuda else "host"
     for line, number, stage, seconds in ledger.rows():
         if line == timeline:
             steps.setdefault(number, {})[stage] = seconds or 0.0
-        elif stage == "batch" and seconds is not None:
-            batch_seconds.setdefault(line, []).append(seconds)
     names = list(dict.fromkeys(stage for stages in steps.values() for stage in stages))
     by_stage = {name: np.array([stages.get(name, 0.0) for stages in steps.values()]) for name in names}
     whole = by_stage.pop("step", np.zeros(0))
-    workers = sum(line.startswith("worker") for line in batch_seconds)
-    batches = [seconds for values in batch_seconds.values() for seconds in values]
+    timings = ledger.batch_timings
+    cpu = [timing.cpu_ns for timing in timings if timing.cpu_ns is not None]
+    waits = by_stage.get("data_wait", np.zeros_like(whole))
     return StepAccount(
         f"from {len(whole)} steps of this loop",
         whole,
         by_stage,
-        workers if batch_seconds else None,
-        float(np.median(batches)) if batches else None,
+        ledger.workers,
+        fmean(timing.end_ns - timing.begin_ns for timing in timings) / 1e9 if timings else None,
+        fmean(cpu) / 1e9 if cpu else None,
         usable_cores(),
         bool(ledger.cuda),
+        cycle_of(ledger.workers if steps_wait(waits, whole) else 0),
     )
 
 
 def advise(ledger: Ledger, *, syncs: Syncs | None = None, communication: Communication | None = None) -> Advice:
     """Return suggestions for a training loop that a ledger timed, by predicted gain.
 
-    Most predictions are bounds: removing a stage gains at most its share of the step (Amdahl's law). There are no
+    Most predictions are bounds: removing a stage gains at most its share of the time (Amdahl's law). There are no
     suggestions from fewer than 6 steps, from steps that were still changing, or from a ledger that does not add up.
 
     **Arguments:**
@@ -129,6 +138,8 @@ def no_advice_reason(account: StepAccount) -> str | None:
     """Return why there can be no advice from an account; `None` if there can."""
     if len(account.whole) < FEWEST:
         return f"{len(account.whole)} steps were timed, at least {FEWEST} are needed"
+    if len(account.whole) < 2 * account.cycle:
+        return f"{len(account.whole)} steps were timed, at least two cycles of {account.cycle} are needed"
     state = steady_state(account.whole.tolist())
     if state.verdict == NOT_STEADY:
         return f"the steps were still changing ({state.why}): warm up longer"
@@ -140,8 +151,10 @@ def suggestions_from(account: StepAccount) -> tuple[list[Suggestion], list[str]]
     why = no_advice_reason(account)
     if why is not None:
         return [], [why]
-    missing: list[str] = []
-    suggestions = _loading(account)
+    missing = [text] if (text := outliers(account.whole, account.cycle)) else []
+    refusal = _pace_refusal(account)
+    missing += [refusal] if refusal else []
+    suggestions = [] if refusal else _loading(account)
     suggestions += [one for rule in _RULES if (one := rule(account)) is not None]
     other, (low, _) = account.share("other")
     if low > _MOST_OTHER:
@@ -154,39 +167,50 @@ def suggestions_from(account: StepAccount) -> tuple[list[Suggestion], list[str]]
     return suggestions, missing
 
 
+def _pace_refusal(account: StepAccount) -> str:
+    """Return why the steps do not show what waiting takes: they are shorter than their workers can give batches."""
+    if not account.workers or account.batch_seconds is None:
+        return ""
+    return LoaderPace(account.workers, account.batch_seconds, float(account.whole.mean()), 0.0).impossible()
+
+
 # ---- one rule for each stage
 
 
 def _loading(account: StepAccount) -> list[Suggestion]:
-    """Suggest more workers if they cannot keep up and a core is free, or else cheaper batches."""
+    """Suggest more workers if they cannot keep up and cores are free for them, or else cheaper batches."""
     wait, (low, high) = account.share("data_wait")
     if low < WORTH:
         return []
-    whole = float(np.median(account.whole))
-    rest = float(np.median(account.whole - account.stages["data_wait"]))
+    whole = float(account.whole.mean())
+    rest = whole * (1 - wait)
     waits = f"a step waits for its batch for {wait:.0%} [{low:.0%}, {high:.0%}] of its time"
     make, workers = account.batch_seconds, account.workers
     if make is None or workers is None:
         change = "make batches ahead: more workers, a deeper prefetch, fewer bytes"
         return [_bound(account, change, "data_wait", waits)]
-    wanted = max(1, ceil(make / rest))
-    free = None if account.cores is None else account.cores - 1
+    enough = max(1, ceil(make / rest))
+    wanted = min(enough, _MOST_MORE * max(workers, 1))
     why = f"{waits}; a batch is made in {make:.3g} s, and the rest of a step takes {rest:.3g} s"
-    if wanted <= workers:
+    if enough <= workers:
         change = "prefetch further ahead, and keep the workers between epochs"
         return [
             _bound(account, change, "data_wait", f"{why}, so {workers} could keep up: batches come unevenly, or late")
         ]
     cheaper = "make a batch cheaper, or carry less in it"
-    if free is not None and free <= workers:
-        why = f"{why}: {wanted} workers could keep up, and none of {account.cores} cores is free for another"
+    busy = 1.0 if account.batch_cpu_seconds is None else min(1.0, account.batch_cpu_seconds / make)
+    room = wanted if account.cores is None or not busy else int((account.cores - 1) / busy)
+    if room <= workers:
+        why = f"{why}: {enough} workers could keep up, and none of {account.cores} cores is free for another"
         return [_bound(account, cheaper, "data_wait", why)]
-    affordable = wanted if free is None else min(wanted, free)
+    affordable = min(wanted, room)
     # this ignores that workers share cores with the step, so it has no interval
     ratio = max(rest, make / affordable) / whole
     if ratio > 1 - WORTH:
         why = f"{why}: {affordable} worker{'s' if affordable > 1 else ''} on {account.cores} cores would change nothing"
         return [_bound(account, cheaper, "data_wait", why)]
+    if affordable < enough:
+        why = f"{why}; {enough} workers could keep up"
     change = f"load with {affordable} worker{'s' if affordable > 1 else ''} instead of {workers or 'none'}"
     return [Suggestion(change, f"{_capital(why)}.", ratio, None, MODEL, {"workers": affordable})]
 
@@ -257,9 +281,10 @@ def exchange_suggestions(account: StepAccount, communication: Communication) -> 
         known = seconds.dropna().to_numpy(float)
         if len(known) < FEWEST or np.any(account.stages.get(stage, 0)):
             continue
-        shares = known[: len(account.whole)] / account.whole[: len(known)]
-        (ends,) = intervals([shares], [0.95])
-        share = float(np.median(shares))
+        steps = min(len(known), len(account.whole))
+        share, ends = replace(account, whole=account.whole[:steps], stages={stage: np.asarray(known[:steps])}).share(
+            stage
+        )
         if ends[0] >= WORTH:
             why = f"{text} {share:.0%} [{ends[0]:.0%}, {ends[1]:.0%}] of a step"
             suggestions.append(best_case(change, why, share, ends))

@@ -98,6 +98,7 @@ class Ledger(Shown):
         self._open: list[str] = []
         self._thread: int | None = None
         self._batch_timings: list[BatchTiming] = []
+        self._workers = 0  # of the loader that `steps` was given
         self._blocks: list[Block] = []
         self._first: int | None = None  # step of the open block
         self._before: Cuts | None = None  # the step before this one in the open block
@@ -132,8 +133,9 @@ class Ledger(Shown):
         """Yield the batches; a step lasts from the request for its batch to the request for the next.
 
         The wait for the batch is the stage `data_wait`. A batch whose attribute `timing` is a `BatchTiming` is entered
-        on its worker's timeline.
+        on its worker's timeline. The workers of a `torch.utils.data.DataLoader` are part of the loop's cycle.
         """
+        self._workers = max(self._workers, getattr(batches, "num_workers", 0))
         iterator = iter(batches)
         try:
             while True:
@@ -359,6 +361,17 @@ class Ledger(Shown):
         return by_stage
 
     @property
+    def batch_timings(self) -> tuple[BatchTiming, ...]:
+        """The times of making each batch, in the order of arrival."""
+        return tuple(self._batch_timings)
+
+    @property
+    def workers(self) -> int | None:
+        """Number of loader workers, by the loader or by its batches' timings; `None` where neither tells."""
+        known = [0 if timing.worker is None else timing.worker + 1 for timing in self._batch_timings]
+        return max([self._workers, *known]) if known or self._workers else None
+
+    @property
     def accounted(self) -> dict[str, float | None]:
         """Timeline → the share of its wall time that its stages and `other` account for, over all blocks.
 
@@ -375,17 +388,25 @@ class Ledger(Shown):
         return all(share is None or abs(share - 1.0) <= tolerance for share in self.accounted.values())
 
     def _display(self) -> Display:
-        """Return the median of each stage and its share of its timeline, and what the timelines account for."""
+        """Return each stage's mean over all steps, which add up to the step, and what the timelines account for.
+
+        The median is of the steps that had the stage: of a typical one, which may have waited for nothing. A worker's
+        `idle` is in no whole.
+        """
         lines = []
         for timeline in dict.fromkeys(row[0] for row in self.rows()):
             stages = self.seconds(timeline)
             parts = {name: seconds for name, seconds in stages.items() if name not in SUMS}
-            whole = sum(map(sum, parts.values()))
+            steps = max(map(len, stages.values()), default=1)
+            whole = sum(sum(seconds) for name, seconds in parts.items() if name != "idle")
             for name, seconds in parts.items():
-                share = f"{sum(seconds) / whole:.1%}" if whole else ""
-                lines.append((timeline, name, seconds_text(median(seconds)), share, str(len(seconds))))
+                share = f"{sum(seconds) / whole:.1%}" if whole and name != "idle" else ""
+                times = (seconds_text(sum(seconds) / steps), seconds_text(median(seconds)))
+                lines.append((timeline, name, *times, share, str(len(seconds))))
         accounted = [accounted_text(timeline, share) for timeline, share in self.accounted.items()]
-        return Display(f"{len(self)} steps", ("timeline", "stage", "median", "share", "steps"), lines, accounted)
+        return Display(
+            f"{len(self)} steps", ("timeline", "stage", "mean", "median", "share", "steps"), lines, accounted
+        )
 
 
 _PROBE_CYCLES = 10_000_000  # some milliseconds

@@ -66,6 +66,8 @@ class BatchTiming:
     - `begin_ns`, `end_ns`: `time.perf_counter_ns()` before and after.
     - `stages`: stage → nanoseconds; the remainder is `other`.
     - `raw_ns`: `raw_clock_ns()` before and after, for the accounted share; `None` if it was not read.
+    - `cpu_ns`: nanoseconds of processor time; less than the whole where the worker waited for a disk or for a core.
+      `None` if it was not read.
     """
 
     worker: int | None
@@ -73,6 +75,7 @@ class BatchTiming:
     end_ns: int
     stages: Mapping[str, int]
     raw_ns: tuple[int, int] | None = None
+    cpu_ns: int | None = None
 
 
 @dataclass(frozen=True)

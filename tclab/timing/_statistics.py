@@ -15,7 +15,7 @@ Reals = NDArray[np.float64]
 
 AUTOCORRELATION = 0.1  # lag-1 autocorrelation within ± this counts as independence
 FEWEST = 6  # units; with fewer, no sign-flip test can reach 5 % two-sided (2 / 2**5 = 0.0625)
-_FEWEST_JOINED = 12  # units; joining stops where it would leave fewer
+FEWEST_JOINED = 12  # units; joining stops where it would leave fewer
 _MOST = 500  # units; more are joined, since they cost time and add nothing
 _RESAMPLES = 2000
 _SEED = 20260912  # of the bootstrap, so that the same samples give the same interval everywhere
@@ -67,7 +67,7 @@ def thicken(groups: Sequence[Reals]) -> tuple[list[Reals], int]:
     whole = units
     while True:
         number = sum(len(values) for values in units)
-        if number // 2 < _FEWEST_JOINED or (number <= _MOST and abs(lag_one(units)) <= AUTOCORRELATION):
+        if number // 2 < FEWEST_JOINED or (number <= _MOST and abs(lag_one(units)) <= AUTOCORRELATION):
             return units, size
         size *= 2
         pairs = [_paired(values) for values in whole]

@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from time import perf_counter_ns
+from time import perf_counter_ns, process_time_ns
 from typing import Any
 
 import numpy as np
@@ -114,7 +114,7 @@ class Batches(Dataset[LoadedBatch]):
         - `sizes`: [ranks] how many samples of the global batch each rank has. With several ranks, the batch carries
           `sizes` and the number of `slices` of each rank; a rank without samples has one slice, which repeats one.
         """
-        raw, begin = raw_clock_ns(), perf_counter_ns()
+        cpu, raw, begin = process_time_ns(), raw_clock_ns(), perf_counter_ns()
         stages = {"sample": 0, "mask": 0, "collate": 0}
         parts = []
         end = begin
@@ -135,7 +135,8 @@ class Batches(Dataset[LoadedBatch]):
             stages["collate"] += end - masked
         raw_end = raw_clock_ns()
         worker = get_worker_info()
-        timing = BatchTiming(None if worker is None else worker.id, begin, end, stages, (raw, raw_end))
+        cpu_ns = process_time_ns() - cpu
+        timing = BatchTiming(None if worker is None else worker.id, begin, end, stages, (raw, raw_end), cpu_ns)
         return LoadedBatch(parts[0] if len(parts) == 1 else Batch.sliced(parts), timing)
 
 
@@ -172,6 +173,28 @@ class _Order(Sampler[tuple[list[int], tuple[int, ...]]]):
             self._epoch += 1
         for number in range(len(self)):
             yield self._batches.part(order, number)
+
+
+def past_the_stock(batches: Iterator[LoadedBatch], ahead: int) -> tuple[LoadedBatch, list[BatchTiming]]:
+    """Take the batches that workers made ahead, until one that was not ready when it was asked for.
+
+    Return that one, and the timings of all that were taken. The loader's stock is empty then, and what comes next comes
+    at the pace of its workers. Where batches are made faster than they are taken, this ends after twice the stock.
+
+    **Arguments:**
+
+    - `batches`: a loader's, in their order.
+    - `ahead`: batches that the loader has requested at most and not given: workers × prefetch_factor.
+    """
+    timings: list[BatchTiming] = []
+    asked = 0
+    while not timings or (timings[-1].end_ns <= asked and len(timings) < 2 * ahead):
+        taken = None  # frees a batch, which may take a gigabyte
+        asked = perf_counter_ns()
+        taken = next(batches)
+        timings.append(taken.timing)
+    assert taken is not None
+    return taken, timings
 
 
 class WorkerDiedError(RuntimeError):

@@ -9,7 +9,7 @@ from tclab.lab.charts._mask_pictures import mask_picture
 from tclab.lab.charts._race_charts import comparison_chart, race_chart, winner_map
 from tclab.lab.charts._scaling_charts import accumulation, exchange_shares, speed_up, steps_per_epoch_chart
 from tclab.lab.charts._spike_chart import spike_chart
-from tclab.lab.charts._stage_charts import ledger_chart, stage_quartiles, stages_by_mode, stages_by_strategy
+from tclab.lab.charts._stage_charts import ledger_chart, stage_spread, stages_by_mode, stages_by_strategy
 from tclab.lab.charts._throughput_charts import throughput_by_batch_size, throughput_by_networks, throughput_by_strategy
 from tclab.lab.charts._trace_charts import (
     trace_comparison,
@@ -40,7 +40,7 @@ __all__ = [
     "size_chart",
     "speed_up",
     "spike_chart",
-    "stage_quartiles",
+    "stage_spread",
     "stages_by_mode",
     "stages_by_strategy",
     "steps_per_epoch_chart",

@@ -51,9 +51,9 @@ def time_against_bytes(rows: Runs) -> Any:
     if points.empty:
         return empty_chart("Mode data was not measured.")
     fits = {fit["way"]: fit for fit in bytes_fit(rows).to_dict("records")}
-    longest = 1.15 * max(points["q3_seconds"].max(), points["median_seconds"].max())
+    longest = 1.15 * max(points["high_seconds"].max(), points["mean_seconds"].max())
     second, factor = ("s", 1.0) if longest >= 1 else ("ms", 1e3)
-    points[["took", "q1", "q3"]] = factor * points[["median_seconds", "q1_seconds", "q3_seconds"]]
+    points[["took", "low", "high"]] = factor * points[["mean_seconds", "low_seconds", "high_seconds"]]
     panels = []
     for place, way in enumerate(ordered_ways(points)):
         group = points[points["way"] == way].copy()
@@ -74,7 +74,7 @@ def time_against_bytes(rows: Runs) -> Any:
         )
         base = alt.Chart(group).encode(x=x, color=strategy_colour(points).legend(None))
         layers = [
-            base.mark_rule(strokeWidth=2).encode(y=alt.Y("q1:Q"), y2="q3:Q"),
+            base.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q"), y2="high:Q"),
             base.mark_point(filled=True, size=60, opacity=1).encode(y=y),
             base.mark_text(align="left", dx=7, dy=-7, fontSize=10, color="#555555").encode(
                 y=y, text=alt.Text("batch_size:Q", format="d"), color=alt.value("#555555")
@@ -89,7 +89,7 @@ def time_against_bytes(rows: Runs) -> Any:
         title = chart_title(way, _fit_text(fit), size=12)
         panels.append(alt.layer(*layers).properties(width=_PANEL, height=220, title=title))
     chart = alt.hconcat(*panels, spacing=16)
-    more = "numbers: batch size; line: quartiles; dashed: least squares"
+    more = "numbers: batch size; line: 95 % interval; dashed: least squares"
     return chart.properties(title=rows_title("Is loading bound by bytes?", rows, more))
 
 

@@ -39,7 +39,7 @@ def speed_up(strong: Runs, weak: Runs) -> Any:
     if not panels:
         return empty_chart("No number of ranks was measured.")
     both = pd.concat([strong, weak])
-    more = "line: quartiles of steps; dashed: ideal; dotted: limit of the cores"
+    more = "line: 95 % interval; dashed: ideal; dotted: limit of the cores"
     chart = alt.hconcat(*panels, spacing=30).resolve_scale(color="shared", shape="shared")
     return chart.properties(title=rows_title("Samples a second, over those of one rank", both, more))
 
@@ -115,7 +115,7 @@ def accumulation(rows: Runs) -> Any:
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title="samples a second"), x2="high:Q"),
         base.mark_point(filled=True, size=70, opacity=1).encode(x="samples_per_second:Q", shape=strategy_shape(ok)),
     ]
-    more = f"effective batch {' and '.join(map(str, effective))}; line: quartiles of optimizer steps"
+    more = f"effective batch {' and '.join(map(str, effective))}; line: 95 % interval"
     title = rows_title("More ranks, or more batches per optimizer step", rows, more)
     return alt.layer(*layers).properties(width=420, height=alt.Step(24), title=title)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from tclab._format import bytes_text, seconds_text
@@ -50,9 +51,9 @@ _ROW = 30
 
 
 def stages_by_strategy(rows: Runs) -> alt.LayerChart:
-    """Return a bar of stages, the median of each, for each strategy at the largest batch.
+    """Return a bar of stages, the mean of each, for each strategy at the largest batch; they add up to the mean step.
 
-    A line over each bar goes from quartile to quartile of whole steps.
+    A line over each bar holds nine in ten single steps: where batches come in bursts it is far wider than the bar.
     """
     rows = rows_of(rows)
     chosen = one_run_each(fullest_cells(with_ways(rows)))
@@ -61,31 +62,30 @@ def stages_by_strategy(rows: Runs) -> alt.LayerChart:
     chosen = chosen[(chosen["status"] == "ok") & main].copy()
     chosen["order"] = chosen["stage"].map({name: i for i, name in enumerate(STAGE_COLOURS)}).astype("float64")
     parts = chosen[chosen["stage"].isin(list(STAGE_COLOURS))]
-    flat = plain_frame(parts, ["way", "stage", "median_seconds", "order"])
-    flat["median_seconds"] = flat["median_seconds"].clip(lower=0)
-    wholes = plain_frame(chosen[chosen["stage"] == "step"], ["way", "q1_seconds", "q3_seconds"])
-    wholes = wholes[wholes["way"].isin(flat["way"])]
-    order = flat.groupby("way")["median_seconds"].sum().sort_values().index.tolist()
+    flat = plain_frame(parts, ["way", "stage", "mean_seconds", "order"])
+    flat["mean_seconds"] = flat["mean_seconds"].clip(lower=0)
+    wholes = chosen[(chosen["stage"] == "step") & chosen["way"].isin(flat["way"]) & chosen["samples_seconds"].notna()]
+    ends = [np.quantile(seconds, [0.05, 0.95]) for seconds in wholes["samples_seconds"]]
+    spread_of = pd.DataFrame({"way": list(wholes["way"]), "p5": [e[0] for e in ends], "p95": [e[1] for e in ends]})
+    order = flat.groupby("way")["mean_seconds"].sum().sort_values().index.tolist()
     y = alt.Y("way:N", sort=order, title=None, axis=_WAYS)
     bars = (
         alt.Chart(flat)
         .mark_bar()
         .encode(
             y=y,
-            x=alt.X("median_seconds:Q", title="seconds a step (median of each stage)"),
+            x=alt.X("mean_seconds:Q", title="seconds a step (mean of each stage)"),
             color=fixed_colour("stage", STAGE_COLOURS, flat["stage"]),
             order="order:Q",
         )
     )
-    spread = (
-        alt.Chart(wholes).mark_rule(strokeWidth=1.5, color="#000000").encode(y=y, x="q1_seconds:Q", x2="q3_seconds:Q")
-    )
-    more = f"{values_text(chosen, 'batch_size')}, {values_text(chosen, 'networks')} · line: quartiles of whole steps"
+    spread = alt.Chart(spread_of).mark_rule(strokeWidth=1.5, color="#000000").encode(y=y, x="p5:Q", x2="p95:Q")
+    more = f"{values_text(chosen, 'batch_size')}, {values_text(chosen, 'networks')} · line: nine in ten single steps"
     return (bars + spread).properties(width=_WIDTH, title=rows_title("Where a step's time goes", chosen, more))
 
 
 def stages_by_mode(rows: Runs) -> Any:
-    """Return a bar of stages for each mode, model and timeline, the quartiles of the whole, and the batch's bytes.
+    """Return a bar of mean stages for each mode, model and timeline, the spread of steps, and the batch's bytes.
 
     The timelines of a mode share one axis. A timeline whose stages do not account for its clock has a text in place
     of its bar.
@@ -101,7 +101,7 @@ def stages_by_mode(rows: Runs) -> Any:
     panels = []
     for mode, group in parts.groupby("mode", sort=False):
         with_idle = group.groupby(["way", "where"])["seconds"].sum()
-        longest = max(with_idle.max(), group["whole_q3_seconds"].max())
+        longest = max(with_idle.max(), group["whole_p95_seconds"].max())
         unit, factor = ("s", 1.0) if longest >= 1 else ("ms", 1e3)
         row = [
             _timeline(group, where, ways, shown, (unit, factor, longest), place == 0)
@@ -110,7 +110,7 @@ def stages_by_mode(rows: Runs) -> Any:
         row.append(_bytes(one_point_each(rows).query("mode == @mode"), ways))
         title = chart_title(f"{mode}: {_MODE_TEXTS[str(mode)]}", size=12)
         panels.append(alt.hconcat(*row, spacing=12).properties(title=title))
-    more = "a typical step; line: quartiles of whole steps"
+    more = "mean of each stage; line: nine in ten single steps"
     chart = alt.vconcat(*panels, spacing=18).resolve_scale(color="shared")
     return chart.properties(title=rows_title("Where a step's time goes, in each mode", rows, f"{_size(rows)} · {more}"))
 
@@ -139,7 +139,7 @@ def _timeline(
     parts = parts.assign(
         order=parts["stage"].map({name: place for place, name in enumerate(STAGE_COLOURS)}).astype(float)
     )
-    for name in ("seconds", "whole_q1_seconds", "whole_q3_seconds"):
+    for name in ("seconds", "whole_p5_seconds", "whole_p95_seconds"):
         parts[name.replace("seconds", "value")] = parts[name].clip(lower=0) * factor
     y = alt.Y(
         "way:N",
@@ -155,7 +155,7 @@ def _timeline(
     )
     drawn = parts[parts["accounted"].map(adds_up).astype(bool)]
     wholes = drawn.groupby("way", as_index=False).agg(
-        q1_value=("whole_q1_value", "first"), q3_value=("whole_q3_value", "first")
+        p5_value=("whole_p5_value", "first"), p95_value=("whole_p95_value", "first")
     )
     colour = fixed_colour("stage", STAGE_COLOURS, shown, title="stage")
     layers = [
@@ -164,7 +164,7 @@ def _timeline(
         .encode(y=y, x=x, color=colour, order="order:Q"),
         alt.Chart(wholes)
         .mark_rule(strokeWidth=1.5, color="#000000")
-        .encode(y=y, x=alt.X("q1_value:Q"), x2="q3_value:Q"),
+        .encode(y=y, x=alt.X("p5_value:Q"), x2="p95_value:Q"),
         alt.Chart(_bar_texts(parts, ways, ran))
         .mark_text(align="left", dx=5, fontSize=10, color="#444444")
         .encode(y=y, x=alt.X("end:Q"), text="text:N"),
@@ -182,7 +182,7 @@ def _bar_texts(parts: pd.DataFrame, ways: list[str], ran: set[str]) -> pd.DataFr
         else:
             accounted = group["accounted"].iloc[0]
             text = accounted_text(accounted)
-            end = max(group["value"].sum(), group["whole_q3_value"].iloc[0]) if adds_up(accounted) else 0.0
+            end = max(group["value"].sum(), group["whole_p95_value"].iloc[0]) if adds_up(accounted) else 0.0
         texts.append({"way": way, "text": text, "end": end})
     return pd.DataFrame(texts)
 
@@ -199,27 +199,32 @@ def _bytes(rows: pd.DataFrame, ways: list[str]) -> Any:
     return text.properties(width=_BYTES_WIDTH, height=_ROW * len(ways), title=title)
 
 
-def stage_quartiles(rows: Runs, mode: str = "step") -> Any:
-    """Return every stage of one mode with its quartiles, on a logarithmic axis, so that small ones are visible."""
+def stage_spread(rows: Runs, mode: str = "step") -> Any:
+    """Return every stage of one mode in single steps, on a logarithmic axis, so that small ones are visible.
+
+    A line holds nine in ten of the steps that had the stage, a tick is their median, a point the mean over all steps:
+    where batches come in bursts, the wait's point lies far from its tick.
+    """
     rows = rows_of(rows)
     chosen = one_point_each(rows)
     chosen = chosen[(chosen["mode"] == mode) & chosen["stage"].isin(list(STAGE_COLOURS))].copy()
     if chosen.empty:
         return empty_chart(f"Mode {mode} was not measured.")
     chosen["way"] = chosen["model"] + " · " + chosen["strategy"]
-    frame = plain_frame(
-        chosen, ["where", "stage", "way", "model", "strategy", "median_seconds", "q1_seconds", "q3_seconds"]
-    )
-    frame[["median", "q1", "q3"]] = 1e3 * frame[["median_seconds", "q1_seconds", "q3_seconds"]]
+    frame = plain_frame(chosen, ["where", "stage", "way", "model", "strategy", "median_seconds", "mean_seconds"])
+    ends = [np.quantile(seconds, [0.05, 0.95]) for seconds in chosen["samples_seconds"]]
+    frame[["p5", "p95"]] = 1e3 * np.array(ends)
+    frame[["median", "mean"]] = 1e3 * frame[["median_seconds", "mean_seconds"]]
     panels = []
     timelines = [name for name in TIMELINES if name in set(frame["where"])]
-    low, high = 1e-3, float(frame["q3"].max()) * 1.5
+    low, high = 1e-3, float(frame["p95"].max()) * 1.5
     for where in timelines:
         # a clock in Python does not resolve less than a microsecond
-        measured = frame[(frame["where"] == where) & (frame["q1"] >= low)]
+        measured = frame[(frame["where"] == where) & (frame["mean"] >= low)]
+        measured = measured.assign(**{name: measured[name].clip(lower=low) for name in ("p5", "median", "p95")})
         stages = [name for name in STAGE_COLOURS if name in set(measured["stage"])]
         x = alt.X(
-            "median:Q",
+            "mean:Q",
             title=f"{TIMELINES[where]} [ms]" if where == timelines[-1] else None,
             scale=alt.Scale(type="log", domain=[low, high], nice=False),
             axis=alt.Axis(values=[10.0**power for power in range(-3, 6)], format="~g", gridOpacity=0.4),
@@ -236,13 +241,16 @@ def stage_quartiles(rows: Runs, mode: str = "step") -> Any:
         )
         panels.append(
             (
-                base.mark_rule(strokeWidth=2).encode(x=alt.X("q1:Q"), x2="q3:Q")
+                base.mark_rule(strokeWidth=2).encode(x=alt.X("p5:Q"), x2="p95:Q")
+                + base.mark_tick(thickness=2, size=9).encode(x=alt.X("median:Q"))
                 + base.mark_point(filled=True, size=45, opacity=1).encode(x=x, shape=strategy_shape(frame))
             ).properties(width=520, height=12 * max(2, len(ordered_ways(frame))) * max(1, len(stages)))
         )
     chart = alt.vconcat(*panels, spacing=10).resolve_scale(color="shared", shape="shared")
     return chart.properties(
-        title=rows_title(f"Each stage of mode {mode}", rows, f"{_size(rows)} · point: median, line: quartiles")
+        title=rows_title(
+            f"Each stage of mode {mode}", rows, f"{_size(rows)} · point: mean, tick: median, line: nine in ten steps"
+        )
     )
 
 

@@ -100,14 +100,14 @@ def _without_time(steps: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def throughput_by_batch_size(rows: Runs) -> alt.LayerChart:
-    """Return samples a second over batch size, a line a strategy, bars from quartile to quartile."""
+    """Return samples a second over batch size, a line a strategy, bars of the 95 % interval."""
     rows = rows_of(rows)
     chosen = _largest(with_ways(rows), "networks")
     return _lines(chosen, "batch_size", "batch size", "Throughput over batch size", values_text(chosen, "networks"))
 
 
 def throughput_by_networks(rows: Runs) -> alt.LayerChart:
-    """Return samples a second over the number of edge types, a line a strategy, bars from quartile to quartile."""
+    """Return samples a second over the number of edge types, a line a strategy, bars of the 95 % interval."""
     rows = rows_of(rows)
     rows = with_ways(rows)
     masked = rows[rows["exact"].notna()]

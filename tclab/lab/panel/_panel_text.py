@@ -33,7 +33,7 @@ def points_table(rows: pd.DataFrame) -> str:
         return ""
     head = "".join(
         f'<th style="{_CELL};font-weight:600">{name}</th>'
-        for name in ("strategy", "batch", "networks", "step [ms]<br>[quartiles]", "samples/s", "bytes<br>a batch")
+        for name in ("strategy", "batch", "networks", "mean step [ms]<br>[95 %]", "samples/s", "bytes<br>a batch")
     )
     lines = [_table_row(row) for row in steps.iloc[: -_SHOWN - 1 : -1].itertuples()]
     more = len(steps) - len(lines)
@@ -44,9 +44,9 @@ def points_table(rows: pd.DataFrame) -> str:
 
 def _table_row(row: Any) -> str:
     if row.status == "ok":
-        milliseconds = [1e3 * seconds for seconds in (row.median_seconds, row.q1_seconds, row.q3_seconds)]
+        low, high = row.low_seconds, row.high_seconds
         figures = [
-            "{:.4g} [{:.4g}, {:.4g}]".format(*milliseconds),
+            f"{1e3 * row.mean_seconds:.4g}" + ("" if pd.isna(low) else f" [{1e3 * low:.4g}, {1e3 * high:.4g}]"),
             f"{row.samples_per_second:.4g}",
             bytes_text(row.batch_bytes),
         ]

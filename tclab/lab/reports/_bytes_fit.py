@@ -19,7 +19,7 @@ def loading_points(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each batch size: bytes and seconds a step in mode `data`."""
     plain = rows["overheads"].isna() | (rows["overheads"] == "")
     chosen = rows[(rows["stage"] == "step") & (rows["status"] == "ok") & (rows["mode"] == "data") & plain]
-    columns = ["batch_size", "batch_bytes", "median_seconds", "q1_seconds", "q3_seconds"]
+    columns = ["batch_size", "batch_bytes", "mean_seconds", "low_seconds", "high_seconds"]
     made = chosen[["model", "strategy"]].astype(object)
     for name in columns:
         made[name] = chosen[name].astype("float64")
@@ -28,7 +28,7 @@ def loading_points(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def bytes_fit(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the least-squares line of median seconds against bytes, over batch sizes, for each way of loading.
+    """Return the least-squares line of mean seconds against bytes, over batch sizes, for each way of loading.
 
     Columns: way, model, strategy, batch_sizes (how many), seconds_per_byte with `low` and `high` (95 %),
     seconds_at_none (the constant), r_squared. Missing where fewer than 3 batch sizes were measured.
@@ -44,7 +44,7 @@ def bytes_fit(rows: pd.DataFrame) -> pd.DataFrame:
             "batch_sizes": group["batch_size"].nunique(),
         }
         if line["batch_sizes"] >= _FEWEST and group["batch_bytes"].nunique() > 1:
-            fit = linregress(group["batch_bytes"], group["median_seconds"])
+            fit = linregress(group["batch_bytes"], group["mean_seconds"])
             reach = float(t.ppf(0.975, len(group) - 2)) * fit.stderr
             line |= {
                 "seconds_per_byte": fit.slope,
@@ -81,7 +81,7 @@ def bytes_findings(rows: Runs) -> list[str]:
                 f"{words}: it is not shown that time follows bytes, up to {bytes_text(top['batch_bytes'])}.{lean}"
             )
             continue
-        grows = min(1.0, max(0.0, 1 - fit["seconds_at_none"] / top["median_seconds"]))
+        grows = min(1.0, max(0.0, 1 - fit["seconds_at_none"] / top["mean_seconds"]))
         words += (
             f": time follows bytes, {bytes_text(1 / fit['seconds_per_byte'])} a second, and {grows:.0%} of it at "
             f"batch {int(top['batch_size'])} grows with them.{lean}"
@@ -98,6 +98,6 @@ def _lean(points: pd.DataFrame, top: pd.Series) -> tuple[str, bool]:
         return "", False
     words = (
         f" The same samples with {least['strategy']}, {bytes_text(least['batch_bytes'])} for "
-        f"{bytes_text(top['batch_bytes'])}, take {least['median_seconds'] / top['median_seconds']:.1%} of that."
+        f"{bytes_text(top['batch_bytes'])}, take {least['mean_seconds'] / top['mean_seconds']:.1%} of that."
     )
-    return words, bool(least["q3_seconds"] < 0.5 * top["q1_seconds"])
+    return words, bool(least["high_seconds"] < 0.5 * top["low_seconds"])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import exp, hypot, log
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from tclab.masking._strategy_registry import BASELINES
@@ -12,11 +13,13 @@ from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
 from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.execution._rank_measurement import cycles
 from tclab.sweeps.store._rows import plain
 from tclab.timing import Pair
 from tclab.timing._environment import HARDWARE
+from tclab.timing._step_means import outliers
 
+_Row = Mapping[str, Any] | pd.Series
+_NAMED_OUTLIERS = 3  # points; more are counted
 MARGIN = 0.05  # of runs that were not interleaved
 # columns that distinguish the runs of one point; with them, columns that may differ among rows that are alike
 _RUN = [name for name, declared in declarations(Point).items() if declared.role != "setting"]
@@ -77,7 +80,7 @@ def one_run_each(rows: pd.DataFrame) -> pd.DataFrame:
     - `rows`: as `with_ways` returns them.
     """
     cell = ["way", "batch_size", "networks"]
-    steps = rows[(rows["stage"] == "step") & (rows["status"] == "ok")].sort_values("median_seconds")
+    steps = rows[(rows["stage"] == "step") & (rows["status"] == "ok")].sort_values("mean_seconds")
     if not steps.duplicated(cell).any():
         return rows
     of_a_cell = steps.groupby(cell)["way"]
@@ -155,23 +158,51 @@ def by_arms(pairs: Iterable[Pair], groups: int) -> dict[frozenset[str], Pair]:
 
 
 def _by_time(cell: pd.DataFrame) -> list[str]:
-    medians = cell.groupby("strategy", sort=False)["median_seconds"].median().sort_values()
-    return [str(name) for name in medians.index]
+    means = cell.groupby("strategy", sort=False)["mean_seconds"].median().sort_values()
+    return [str(name) for name in means.index]
 
 
 def step_throughput(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the steps, one row a point, with `low` and `high`: samples a second at the quartiles of its time."""
+    """Return the steps, one row a point, with `low` and `high`: the 95 % interval of samples a second.
+
+    Where there are too few steps for one, both are the figure itself.
+    """
     steps = rows[(rows["stage"] == "step")].copy()
-    steps["low"] = steps["batch_size"] * steps["ranks"] / steps["q3_seconds"]
-    steps["high"] = steps["batch_size"] * steps["ranks"] / steps["q1_seconds"]
-    accumulating = (steps["accumulate"] > 1).fillna(False) & (steps["status"] == "ok")
-    some = steps[accumulating]
-    for at, row in zip(some.index, some.to_dict("records"), strict=True):
-        # as samples_per_second: over whole steps of the optimizer
-        q1, q3 = np.quantile(cycles(row["samples_seconds"], int(row["accumulate"])), [0.25, 0.75])
-        samples = row["batch_size"] * row["ranks"]
-        steps.loc[at, ["low", "high"]] = (samples / q3, samples / q1)
+    samples = steps["batch_size"] * steps["ranks"]
+    steps["low"] = (samples / steps["high_seconds"]).fillna(steps["samples_per_second"])
+    steps["high"] = (samples / steps["low_seconds"]).fillna(steps["samples_per_second"])
     return steps
+
+
+def ratio_of_rows(first: _Row, second: _Row) -> tuple[float, float, float]:
+    """Return the first row's mean time over the second's, and its 95 % interval; missing (nan) where one has none.
+
+    The distances to the ends of both add up in squares, as of independent estimates.
+    """
+    ratio = float(first["mean_seconds"] / second["mean_seconds"])
+    if any(pd.isna(row["high_seconds"]) for row in (first, second)):
+        return ratio, float("nan"), float("nan")
+    reach = exp(hypot(*(log(row["high_seconds"] / row["mean_seconds"]) for row in (first, second))))
+    return ratio, ratio / reach, ratio * reach
+
+
+def ratio_text(first: _Row, second: _Row) -> str:
+    """Return `ratio_of_rows` as text: "2.41 × [2.2, 2.65]"."""
+    ratio, low, high = ratio_of_rows(first, second)
+    return f"{ratio:.3g} ×" + ("" if pd.isna(low) else f" [{low:.3g}, {high:.3g}]")
+
+
+def outlier_sentences(rows: pd.DataFrame) -> list[str]:
+    """Return a sentence on each point of which a few steps hold much of the time."""
+    steps = rows[(rows["stage"] == "step") & rows["samples_seconds"].notna() & rows["cycle_steps"].notna()]
+    found = [
+        (f"{row['model']} with {row['strategy']}, batch {row['batch_size']}, mode {row['mode']}", text)
+        for row in steps.to_dict("records")
+        if (text := outliers(row["samples_seconds"], int(row["cycle_steps"])))
+    ]
+    named = [f"{point}: {text}." for point, text in found[:_NAMED_OUTLIERS]]
+    more = len(found) - len(named)
+    return [*named, f"Of {more} further points, too, a few steps hold much of the time."] if more > 0 else named
 
 
 def fullest_cells(rows: pd.DataFrame) -> pd.DataFrame:

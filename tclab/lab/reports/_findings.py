@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from tclab._format import bytes_text
-from tclab.lab.reports._comparable_rows import alike, fastest_and_reference, fullest
+from tclab.lab.reports._comparable_rows import alike, fastest_and_reference, fullest, outlier_sentences, ratio_text
 from tclab.lab.reports._conclusion import conclusion, place_text
 from tclab.lab.reports._tables import without_time
 from tclab.sweeps.analysis._cpu_pressure import busy_text
@@ -30,7 +30,7 @@ def findings(rows: Runs, *, concluded: bool = False) -> list[str]:
     if ok.empty:
         return ["No point of this sweep was measured, so there is nothing to compare.", *without_time(rows)]
     sentences = [_equivalence(rows), *([] if concluded else conclusion(rows)), busy_text(rows), *_strategies(ok)]
-    sentences += [*_models(ok), *_bytes(ok), *_syncs(ok), *without_time(rows)]
+    sentences += [*outlier_sentences(ok), *_models(ok), *_bytes(ok), *_syncs(ok), *without_time(rows)]
     sentences = [sentence for sentence in sentences if sentence]
     label = ranks_text(ok)
     if not label:
@@ -66,25 +66,22 @@ def _passed(names: list[str], tried: int, exact: pd.DataFrame) -> str:
 
 
 def _strategies(ok: pd.DataFrame) -> list[str]:
-    """Return the samples a second of the shortest step, and whose quartiles overlap its own; no verdict is given."""
+    """Return the most samples a second, and whose interval reaches into its own; no verdict is given."""
     sentences = []
     for setting, group in alike(ok):
-        cell = fullest(group).sort_values("median_seconds")
+        cell = fullest(group).sort_values("mean_seconds")
         if cell["strategy"].nunique() < 2:
             continue
         fast, slow = fastest_and_reference(cell)
         best = cell[cell["strategy"] == fast].iloc[0]
-        near = cell[(cell["q1_seconds"] <= best["q3_seconds"]) & ~cell["strategy"].isin([fast, slow])]
+        reaches = (cell["low_seconds"] <= best["high_seconds"]).fillna(False)
+        near = cell[reaches & ~cell["strategy"].isin([fast, slow])]
         others = " and ".join(dict.fromkeys(near["strategy"]))
-        text = f"{place_text(cell, setting)}: {fast} has the shortest median step, {best['samples_per_second']:.3g}"
-        sentences.append(f"{text} samples a second{f'; its quartiles overlap those of {others}' * bool(others)}.")
+        text = (
+            f"{place_text(cell, setting)}: {fast} trains on the most samples a second, {best['samples_per_second']:.3g}"
+        )
+        sentences.append(f"{text}{f'; its interval reaches into that of {others}' * bool(others)}.")
     return sentences
-
-
-def _ratio(slow: pd.Series, fast: pd.Series) -> str:
-    """Return the ratio of two median times, with the range that the quartiles of both allow."""
-    low, high = slow["q1_seconds"] / fast["q3_seconds"], slow["q3_seconds"] / fast["q1_seconds"]
-    return f"{slow['median_seconds'] / fast['median_seconds']:.3g} × [quartiles {low:.3g}, {high:.3g}]"
 
 
 def _models(ok: pd.DataFrame) -> list[str]:
@@ -104,12 +101,12 @@ def _models_alike(ok: pd.DataFrame, setting: str) -> list[str]:
     for model in models:
         steps = ok[(ok["model"] == model) & (ok["batch_size"] == batch)]
         steps = steps[steps["networks"] == steps["networks"].max()]
-        best.append(steps.sort_values("median_seconds").iloc[0])
-    fast, slow = (sorted(best, key=lambda row: row["median_seconds"])[i] for i in (0, -1))
+        best.append(steps.sort_values("mean_seconds").iloc[0])
+    fast, slow = (sorted(best, key=lambda row: row["mean_seconds"])[i] for i in (0, -1))
     return [
         f"At batch {batch}{', ' if setting else ''}{setting}, a step of {slow['model']} ({slow['strategy']}, "
         f"{slow['networks']} networks) takes "
-        f"{_ratio(slow, fast)} as long as one of {fast['model']} ({fast['strategy']}, {fast['networks']} networks)."
+        f"{ratio_text(slow, fast)} as long as one of {fast['model']} ({fast['strategy']}, {fast['networks']} networks)."
     ]
 
 
@@ -117,7 +114,7 @@ def _bytes(ok: pd.DataFrame) -> list[str]:
     cell = fullest(ok).dropna(subset=["batch_bytes"])
     if cell["strategy"].nunique() < 2:
         return []
-    most, least = (cell.sort_values(["batch_bytes", "median_seconds"]).iloc[i] for i in (-1, 0))
+    most, least = (cell.sort_values(["batch_bytes", "mean_seconds"]).iloc[i] for i in (-1, 0))
     return [
         f"A batch of {most['batch_size']} carries {bytes_text(most['batch_bytes'])} with {most['strategy']} and "
         f"{bytes_text(least['batch_bytes'])} with {least['strategy']}."

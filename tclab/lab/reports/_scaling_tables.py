@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isnan
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from tclab.lab.reports._comparable_rows import ratio_of_rows
 from tclab.perturbation import steps_per_epoch
 from tclab.perturbation._dataset import TRAINING_SAMPLES
 from tclab.sweeps import Point
@@ -42,13 +44,14 @@ def scaling_table(rows: Runs) -> pd.DataFrame:
         for row in each:
             ratio = row["samples_per_second"] / first["samples_per_second"]
             more = row["ranks"] / first["ranks"]
+            mean, low, high = ratio_of_rows(first, row)
             cores = row["cores"] / first["threads"] / first["ranks"] if row["device"] == "cpu" else more
             found.append(
                 {name: row[name] for name in (*KEY, "samples_per_second")}
                 | {
                     "speedup": ratio,
-                    "low": ratio * (first["q1_seconds"] / first["median_seconds"]) * _share(row, "q3_seconds"),
-                    "high": ratio * (first["q3_seconds"] / first["median_seconds"]) * _share(row, "q1_seconds"),
+                    "low": ratio if isnan(low) else ratio * low / mean,
+                    "high": ratio if isnan(high) else ratio * high / mean,
                     "ideal": more,
                     "cores_allow": min(more, max(1.0, cores)),
                     "efficiency": ratio / more,
@@ -58,16 +61,12 @@ def scaling_table(rows: Runs) -> pd.DataFrame:
     return pd.DataFrame(found, columns=columns)
 
 
-def _share(row: _Row, name: str) -> float:
-    return float(row["median_seconds"] / row[name])
-
-
 def records(frame: pd.DataFrame) -> list[_Row]:
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def exchange_table(rows: Runs) -> pd.DataFrame:
-    """Return the seconds of a step that each point spends on its ranks: mean over ranks, median over steps.
+    """Return the seconds of a step that each point spends on its ranks: the mean over ranks and steps.
 
     `communication` and `rank_wait` are exposed; `overlapped` is hidden by the backward; `gather` is the loss's.
     `last` names the rank that came last most often, with its share of all exchanges.
@@ -77,13 +76,13 @@ def exchange_table(rows: Runs) -> pd.DataFrame:
     found = []
     for key, group in ok.groupby(KEY, sort=False):
         step = records(group[group["stage"] == "step"])[0]
-        stages = group[group["where"] == step["where"]].set_index("stage")["median_seconds"]
-        hidden = group[group["stage"] == "overlapped"]["median_seconds"]
+        stages = group[group["where"] == step["where"]].set_index("stage")["mean_seconds"]
+        hidden = group[group["stage"] == "overlapped"]["mean_seconds"]
         late = group[group["late_share"].notna()].sort_values("late_share")
         last = "".join(f"{row['where']} ({row['late_share']:.0%})" for row in records(late.tail(1)))
         found.append(
             dict(zip(KEY, key, strict=True))
-            | {"step": step["median_seconds"]}
+            | {"step": step["mean_seconds"]}
             | {name: stages.get(name) for name in EXCHANGE}
             | {
                 "overlapped": hidden.mean() if len(hidden) else None,
@@ -139,7 +138,7 @@ def predicted_steps(rows: Runs, link: Link, *, ranks: Iterable[int], samples: in
                 backward.tolist(), rest.tolist(), gradient_bytes=float(size.max()), ranks=number, link=link,
                 slowdown=1.0 if there is None else _slowdown(there) / _slowdown(step), **cap,
             )  # fmt: skip
-            took = None if there is None else float(there["median_seconds"])
+            took = None if there is None else float(there["mean_seconds"])
             steps = steps_per_epoch(batch, number, samples)
             found.append(
                 {"model": model, "strategy": strategy, "ranks": number, "batch_size": batch, "step": made.seconds,

@@ -35,15 +35,15 @@ def one_point_each(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds of each stage in a typical step, a row for each timeline and stage of each point.
+    """Return the mean seconds of each stage in a step, a row for each timeline and stage of each point.
 
-    Steps whose whole time lies between the quartiles are averaged, so that the stages add up to the whole and one
-    slow step changes nothing; all steps are, where some stage is not in every step. `idle` is a worker's time until
-    the next batch is requested, and is in no whole.
+    Means are over all steps of whole cycles (`mean_seconds` of rows), so that the stages of a timeline add up to its
+    whole, and the step to the throughput. `idle` is a worker's time until the next batch is requested, and is in no
+    whole.
 
-    Columns: mode, model, strategy, where, stage, seconds; `q1_seconds` and `q3_seconds` of that stage by itself,
-    `whole_seconds`, `whole_q1_seconds` and `whole_q3_seconds` of its timeline, and `accounted`, the share of the
-    timeline's clock that its stages account for, missing where it has no clock.
+    Columns: mode, model, strategy, where, stage, seconds; `whole_seconds`, the sum of the timeline's stages, and
+    `whole_p5_seconds` and `whole_p95_seconds`, between which nine in ten single steps lie; `accounted`, the share of
+    the timeline's clock that its stages account for, missing where it has no clock.
     """
     found: list[dict[str, Any]] = []
     chosen = one_point_each(rows)
@@ -51,55 +51,35 @@ def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
     step_of = {tuple(step[name] for name in _POINT): step for step in steps}
     for key, group in chosen.groupby([*_POINT, "where"], sort=False):
         *point, where = key
-        parts = group[~group["stage"].isin(SUMS)]
-        samples = {
-            stage: np.asarray(values, dtype=float)
-            for stage, values in zip(parts["stage"], parts["samples_seconds"], strict=True)
-        }
-        idle = samples.pop("idle", None)
-        seconds, whole = _typical_step(samples)
-        if idle is not None and len(idle):
-            seconds["idle"] = float(np.median(idle))
+        parts = group[~group["stage"].isin(SUMS)].to_dict("records")
+        whole = sum(float(row["mean_seconds"]) for row in parts if row["stage"] != "idle")
+        low, high = _range_of_wholes([row["samples_seconds"] for row in parts if row["stage"] != "idle"], whole)
         accounted = step_of.get(tuple(point), {}).get(f"{where}_accounted")
         found += [
             dict(zip(_POINT, point, strict=True))
             | {
                 "where": where,
                 "stage": row["stage"],
-                "seconds": seconds[row["stage"]],
-                "q1_seconds": float(row["q1_seconds"]),
-                "q3_seconds": float(row["q3_seconds"]),
-                "whole_seconds": whole[1],
-                "whole_q1_seconds": whole[0],
-                "whole_q3_seconds": whole[2],
+                "seconds": float(row["mean_seconds"]),
+                "whole_seconds": whole,
+                "whole_p5_seconds": low,
+                "whole_p95_seconds": high,
                 "accounted": None if pd.isna(accounted) else float(accounted),
             }
-            for row in parts[parts["stage"].isin(list(seconds))].to_dict("records")
+            for row in parts
         ]
-    columns = [*_POINT, "where", "stage", "seconds", "q1_seconds", "q3_seconds", "whole_seconds"]
-    made = pd.DataFrame(found, columns=[*columns, "whole_q1_seconds", "whole_q3_seconds", "accounted"])
+    columns = [*_POINT, "where", "stage", "seconds", "whole_seconds", "whole_p5_seconds", "whole_p95_seconds"]
+    made = pd.DataFrame(found, columns=[*columns, "accounted"])
     order = {mode: place for place, mode in enumerate(MODES)}
     return made.sort_values("mode", key=lambda modes: modes.map(order), kind="stable").reset_index(drop=True)
 
 
-def _typical_step(
-    samples: dict[str, np.ndarray[Any, Any]],
-) -> tuple[dict[str, float], tuple[float, float, float]]:
-    """Return stage → seconds in a typical step, and first quartile, sum of the stages and third quartile."""
-    steps = max(map(len, samples.values()), default=0)
-    if not steps:
-        return {}, (0.0, 0.0, 0.0)
-    if any(len(values) < steps for values in samples.values()):
-        mean = {stage: float(values.sum()) / steps for stage, values in samples.items()}
-        total = sum(mean.values())
-        return mean, (total, total, total)  # which step a sample is of is not known: no spread of wholes
-    whole = np.sum(list(samples.values()), axis=0)
-    q1, q3 = np.quantile(whole, [0.25, 0.75])
-    inside = (whole >= q1) & (whole <= q3)
-    if not inside.any():  # of two steps none lies between the quartiles
-        inside[:] = True
-    typical = {stage: float(values[inside].mean()) for stage, values in samples.items()}
-    return typical, (float(q1), sum(typical.values()), float(q3))
+def _range_of_wholes(samples: list[Any], mean: float) -> tuple[float, float]:
+    """Return the 5 % and the 95 % quantile of whole steps; both are the mean where a stage is not in every step."""
+    if len({len(values) for values in samples}) != 1:
+        return mean, mean  # which step a sample is of is not known
+    low, high = np.quantile(np.sum([np.asarray(values, dtype=float) for values in samples], axis=0), [0.05, 0.95])
+    return float(low), float(high)
 
 
 def adds_up(accounted: float | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from tclab._format import seconds_text
+from tclab.lab.reports._comparable_rows import outlier_sentences
 from tclab.lab.reports._stage_parts import accounted_text, adds_up, load_text, one_point_each, stage_parts
 from tclab.lab.reports._tables import without_time
 from tclab.sweeps.store._rows_of import Runs, rows_of
@@ -22,6 +23,7 @@ def step_findings(rows: Runs) -> list[str]:
     rows = rows_of(rows)
     parts = stage_parts(rows)
     sentences = [*_largest(parts), *_workers(parts), _accounted(parts), _steady(rows)]
+    sentences += outlier_sentences(one_point_each(rows))
     sentences += [load_text(one_point_each(rows)), *without_time(rows)]
     return [sentence for sentence in sentences if sentence]
 

@@ -55,9 +55,10 @@ def steps(rows: Runs) -> pd.DataFrame:
         "batch_size",
         "networks",
         *(["device", "backend", "ranks"] if (whole["ranks"] > 1).any() else []),
+        "mean_seconds",
+        "low_seconds",
+        "high_seconds",
         "median_seconds",
-        "q1_seconds",
-        "q3_seconds",
         "samples_per_second",
         "batch_bytes",
         "host_syncs",
@@ -68,7 +69,7 @@ def steps(rows: Runs) -> pd.DataFrame:
 
 
 def errors_and_times(rows: Runs) -> pd.DataFrame:
-    """Return each strategy's median step and its equivalence check, the largest error first.
+    """Return each strategy's mean step and its equivalence check, the largest error first.
 
     `error` is the largest relative difference from `subgraph`, in fp64, of predictions or a parameter's gradient,
     on the part of the graph that the equivalence check uses. Missing where a strategy was not measured.
@@ -79,8 +80,8 @@ def errors_and_times(rows: Runs) -> pd.DataFrame:
     """
     rows = rows_of(rows)
     steps = rows[(rows["stage"] == "step") & (rows["where"].isna() | (rows["where"] == "host"))]
-    table = steps.set_index("strategy")[["equivalence", "equivalence_fp64_error", "median_seconds", "status"]]
-    names = {"equivalence_fp64_error": "error", "median_seconds": "seconds a step"}
+    table = steps.set_index("strategy")[["equivalence", "equivalence_fp64_error", "mean_seconds", "status"]]
+    names = {"equivalence_fp64_error": "error", "mean_seconds": "seconds a step"}
     return table.rename(columns=names).sort_values("error", ascending=False)
 
 

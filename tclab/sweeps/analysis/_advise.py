@@ -14,7 +14,7 @@ from tclab.masking._strategy_registry import BASELINES
 from tclab.sweeps.analysis._change_trial import change_trial
 from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
 from tclab.sweeps.analysis._machine_label import where_measured
-from tclab.sweeps.analysis._run_verdicts import ratio_of_runs, samples_of_runs
+from tclab.sweeps.analysis._run_verdicts import StepRuns, ratio_of_runs, runs_of
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._rows import plain, point_of
@@ -24,6 +24,7 @@ from tclab.timing import advise as advise_loop
 from tclab.timing._advice import MEASURED, ranked
 from tclab.timing._advice_rules import WORTH, StepAccount, best_case, host_sync_text, no_advice_reason, suggestions_from
 from tclab.timing._environment import cores_within
+from tclab.timing._step_means import counted
 from tclab.timing._warmup import NOT_STEADY
 
 _FIELDS = declarations(Point)
@@ -85,7 +86,7 @@ def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
     names = [str(name) for name in steps["strategy"].unique()]
     if now is not None and now not in names:
         raise unknown("strategy of these rows", now, names)
-    slowest = steps.sort_values("median_seconds").iloc[-1]["strategy"]
+    slowest = steps.sort_values("mean_seconds").iloc[-1]["strategy"]
     name = now or next((name for name in BASELINES if name in names), slowest)
     own = steps[steps["strategy"] == name].sort_values(["networks", "batch_size"])
     own = own[_same(own, own.iloc[-1], ("networks", "network_names", "batch_size", "model"))]
@@ -109,6 +110,7 @@ def _account(ok: pd.DataFrame, base: pd.DataFrame) -> StepAccount:
     cuda = first["device"] == "cuda"
     where = "device" if cuda else "host"
     own = ok[_same(ok, first, _DECIDES)]
+    cycle = max(map(int, base["cycle_steps"].dropna()), default=1)
     whole: list[Any] = []
     stages: dict[str, list[Any]] = {}
     for _, run in own.groupby("seed", dropna=False):
@@ -118,20 +120,24 @@ def _account(ok: pd.DataFrame, base: pd.DataFrame) -> StepAccount:
             if row["samples_seconds"] is not None
         }
         steps = lists.pop("step", np.zeros(0))
-        whole.append(steps)
+        kept = counted(len(steps), cycle)
+        whole.append(steps[kept])
         for name, seconds in lists.items():  # a stage that is not in every step cannot be compared with its step
-            stages.setdefault(name, []).append(seconds if len(seconds) == len(steps) else np.zeros(len(steps)))
+            stages.setdefault(name, []).append((seconds if len(seconds) == len(steps) else np.zeros(len(steps)))[kept])
     together = {name: np.concatenate(found) for name, found in stages.items()}
     every = np.concatenate(whole)
-    made = own[own["where"].isin(["worker", "loading"]) & (own["stage"] == "batch")]["median_seconds"].dropna()
+    made = own[own["where"].isin(["worker", "loading"]) & (own["stage"] == "batch")]
+    batch, cpu = (made[name].dropna().astype(float) for name in ("mean_seconds", "cpu_seconds"))
     return StepAccount(
         f"from {len(every)} steps of {_point_text(first)}",
         every,
         {name: seconds for name, seconds in together.items() if len(seconds) == len(every)},
         None if plain(first["workers"]) is None else int(first["workers"]),
-        None if made.empty else float(made.median()),
+        None if batch.empty else float(batch.mean()),
+        None if cpu.empty else float(cpu.mean()),
         cores_within(plain(first["cores"]), plain(first["cpu_limit_cores"])),
         cuda,
+        cycle,
     )
 
 
@@ -154,20 +160,22 @@ def _others(steps: pd.DataFrame, base: pd.Series) -> Iterator[tuple[str, pd.Data
 
 
 def _alternatives(steps: pd.DataFrame, base: pd.DataFrame) -> tuple[list[Suggestion], list[str]]:
-    first, samples = base.iloc[0], samples_of_runs(base)
+    first, samples = base.iloc[0], runs_of(base)
     found, close, moving = [], [], []
     others = list(_others(steps, first))
     for name, rows in others:
-        row, own = rows.iloc[0], samples_of_runs(rows)
+        row, own = rows.iloc[0], runs_of(rows)
         was, new = plain(first[name]), plain(row[name])
-        if not own or not samples or (name == "strategy" and plain(row["equivalence"]) not in (None, "passed")):
+        if not own.steps or not samples.steps:
+            continue
+        if name == "strategy" and plain(row["equivalence"]) not in (None, "passed"):
             continue
         if name == "overheads" and not set((new or "").split(",")) - {""} < set((was or "").split(",")) - {""}:
             continue  # one more overhead is no advice
         if any((side["steady"] == NOT_STEADY).any() for side in (base, rows)):
             moving.append(_change(name, was, new))
             continue
-        ratio, interval = ratio_of_runs(samples, own, alpha=_ALPHA / len(others))
+        ratio, interval, _ = ratio_of_runs(samples, own, alpha=_ALPHA / len(others))
         a_sample = was / new if name == "batch_size" else 1.0
         ratio, interval = a_sample * ratio, interval and (a_sample * interval[0], a_sample * interval[1])
         change = _change(name, was, new)
@@ -192,8 +200,8 @@ def _change(name: str, was: Any, new: Any) -> str:
     return f"{name.replace('_', ' ')} {new} in place of {was}"
 
 
-def _evidence(base: pd.Series, row: pd.Series, samples: list[Any], own: list[Any]) -> str:
-    text = f"The rows hold {sum(map(len, samples))} steps of the one and {sum(map(len, own))} of the other."
+def _evidence(base: pd.Series, row: pd.Series, samples: StepRuns, own: StepRuns) -> str:
+    text = f"The rows hold {samples.steps} steps of the one and {own.steps} of the other."
     if pd.notna(base["batch_bytes"]) and pd.notna(row["batch_bytes"]) and base["batch_bytes"] != row["batch_bytes"]:
         text += f" A batch is {row['batch_bytes']:,} bytes, and {base['batch_bytes']:,} now."
     return text

@@ -13,13 +13,14 @@ import pandas as pd
 from tclab._display import Display, Shown
 from tclab.errors import InputError, unknown
 from tclab.sweeps.analysis._machine_label import where_measured
-from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
+from tclab.sweeps.analysis._run_verdicts import pairs_of_runs, runs_of
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._rows import plain
 from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.timing import UNDECIDED, Pair
 from tclab.timing._environment import HARDWARE, SOFTWARE
+from tclab.timing._step_means import outliers
 
 SETTINGS = (*declarations(Point), "network_names")
 _COUNTS = tuple(name for name, declared in declarations(Point).items() if declared.role == "amount")
@@ -41,7 +42,7 @@ class Comparison(Shown):
     - `differs`: a field of the point or of the machine that differs → its values, first and second.
     - `only_first`, `only_second`: labels of the points that one of them alone has.
     - `cautions`: what weakens the comparison, a sentence each.
-    - `table`: a line a point: both medians, the ratio with its interval, the verdict, bytes and host syncs.
+    - `table`: a line a point: both mean steps, the ratio with its interval, the verdict, bytes and host syncs.
     - `where`: the machine that measured each.
     """
 
@@ -271,6 +272,11 @@ def _cautions(
     moved = [name for name in _CONDITIONS if name in differs]
     if moved:
         cautions.append(f"Conditions differ too: {', '.join(moved)}.")
+    runs = [runs_of(side[key]) for side in sides for key in shared]
+    uneven = sum(any(outliers(np.asarray(run), one.cycle) for run in one.seconds) for one in runs)
+    if uneven:
+        text = "a few steps hold much of the time: means are of them, too."
+        cautions.append(f"In {uneven} of {len(runs)} points' runs {text}")
     return cautions
 
 
@@ -286,7 +292,7 @@ def _table(
     for pair, sides in zip(pairs, rows, strict=True):
         line: dict[str, Any] = {"point": pair.cell}
         for name, own in zip(names, sides, strict=True):
-            line[f"{name} s"] = _median(own)
+            line[f"{name} s"] = _mean(own)
         low, high = pair.interval or (None, None)
         line |= {"ratio": pair.ratio, "low": low, "high": high, "verdict": pair.verdict}
         for column in ("batch_bytes", "host_syncs", "peak_bytes"):
@@ -297,6 +303,7 @@ def _table(
     return pd.DataFrame(lines).set_index("point") if lines else pd.DataFrame()
 
 
-def _median(rows: pd.DataFrame) -> float | None:
-    known = [float(v) for v in rows["median_seconds"].dropna()]
-    return float(np.median(known)) if known else None
+def _mean(rows: pd.DataFrame) -> float | None:
+    """Return the mean step of all runs of a side."""
+    known = rows[["mean_seconds", "n"]].dropna()
+    return None if known.empty else float(np.average(known["mean_seconds"].astype(float), weights=known["n"]))

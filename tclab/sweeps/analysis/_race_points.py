@@ -13,14 +13,37 @@ from tclab.errors import InputError, require
 from tclab.masking import get as strategy_of
 from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.execution._measure import equivalence_of
-from tclab.sweeps.execution._setup import Setup, setup
+from tclab.sweeps.execution._setup import Setup, pace_of, setup
 from tclab.sweeps.store._code_fingerprint import import_own, own_modules
 from tclab.timing import Ledger, NullLedger, Race, race, race_cells
+from tclab.timing._step_means import cycle_of
 from tclab.timing.races._race_result import Races
 from tclab.training._step import WITHOUT_MODEL
 
-_BATCHES = 4  # that the steps of an arm go through again and again; the same samples for every arm
+_BATCHES = 4  # whose samples the steps of an arm go through again and again; the same for every arm
+_EPOCH = 10_000  # batches, so that workers start once
+_FIRST = 3  # steps, which show whether an arm waits for its loader
 _open = ExitStack()  # the setups of this process's arms
+
+
+class _Arm:
+    """A point's next step, and what must happen before a block of them; see `tclab.timing.races._blocks`."""
+
+    def __init__(self, here: Setup) -> None:
+        self._here = here
+        self._batches = _endless(here)
+        first = Ledger()
+        here.run(self._batches, steps=_FIRST, ledger=first)
+        self._pace = pace_of(first)
+        self.period = cycle_of(here.point.workers, here.point.accumulate, here.point.gather_interval)
+
+    def __call__(self) -> None:
+        self._here.run(self._batches, steps=1)
+
+    def settle(self) -> None:
+        """Leave the batches that workers made while other arms ran, where steps wait for them otherwise."""
+        if self._here.point.mode != "fixed_batch":
+            self._pace = self._here.leave_stock(self._batches, self._pace)
 
 
 def _endless(here: Setup) -> Iterator[Any]:
@@ -47,13 +70,7 @@ def race_arm(text: str) -> Callable[[], None]:
 def _step(point: Point, opened: ExitStack) -> Callable[[], None]:
     if point.mode not in WITHOUT_MODEL and strategy_of(point.strategy).exact and not equivalence_of(point).passed:
         raise InputError(f"strategy {point.strategy!r} does not give what 'subgraph' gives: it is not raced")
-    here = opened.enter_context(setup(point, _BATCHES * point.batch_size))
-    batches = _endless(here)
-
-    def step() -> None:
-        here.run(batches, steps=1)
-
-    return step
+    return _Arm(opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH)))
 
 
 def _arms(points: Mapping[str, Point], opened: ExitStack | None) -> dict[str, Any]:
@@ -157,7 +174,7 @@ def loop_of(point: Point, *, steps: int) -> Iterator[Callable[[Any], object]]:
     For `tclab.timing.spike_in` and `tclab.timing.receipt`, on the lab's own step. The equivalence check is not run.
     """
     point = point.resolved()
-    with setup(point, _BATCHES * point.batch_size) as here:
+    with setup(point, _BATCHES * point.batch_size, batches=_EPOCH) as here:
         batches = _endless(here)
 
         def loop(ledger: Ledger | NullLedger) -> object:

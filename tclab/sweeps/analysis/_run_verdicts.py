@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -11,52 +11,61 @@ import numpy as np
 import pandas as pd
 
 from tclab.timing import SAME, UNDECIDED, Pair
-from tclab.timing._statistics import FEWEST, Reals, false_discovery, intervals, thicken
+from tclab.timing._statistics import FEWEST, false_discovery
+from tclab.timing._step_means import Estimate, mean_step, ratio_of_means
 from tclab.timing._verdict import decide
 from tclab.timing._warmup import NOT_STEADY
 
 _ALPHA = 0.05
 
 
-def ratio_of_runs(
-    first: Sequence[Reals], second: Sequence[Reals], *, alpha: float = _ALPHA
-) -> tuple[float, tuple[float, float] | None]:
-    """Return how many times as long the second runs' steps take as the first's, and its interval.
-
-    The ratio of the medians over steps. Each side's interval is `tclab.timing._statistics.intervals` of its log
-    seconds, run by run; the two are put together as of independent estimates (Zou and Donner, Statistics in
-    Medicine 27 (2008), 1693-1702): the distances to the ends add up in squares. `None` where a side has too few
-    steps.
+@dataclass(frozen=True)
+class StepRuns:
+    """The steps of runs of one point.
 
     **Arguments:**
 
-    - `first`, `second`: for each run its steps' seconds.
+    - `seconds`: for each run [steps].
+    - `cycle`: steps after which the point's loop does the same again; see `tclab.timing._step_means`.
+    """
+
+    seconds: tuple[tuple[float, ...], ...]
+    cycle: int = 1
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of all runs."""
+        return sum(map(len, self.seconds))
+
+
+def ratio_of_runs(
+    first: StepRuns, second: StepRuns, *, alpha: float = _ALPHA
+) -> tuple[float, tuple[float, float] | None, float | None]:
+    """Return how many times as long the second runs' steps take as the first's, its interval and its p value.
+
+    The ratio of the mean steps, over whole cycles; see `tclab.timing._step_means`. Interval and p value are of Welch's
+    test, and `None` where a side has fewer than 6 steps or 2 blocks of them.
+
+    **Arguments:**
+
     - `alpha`: the chance that the interval may miss: 95 % is for a ratio alone, of k each takes a k-th of it.
     """
-    (a, ends_a), (b, ends_b) = (
-        _median(tuple(tuple(map(float, run)) for run in side), alpha) for side in (first, second)
-    )
-    if ends_a is None or ends_b is None:
-        return float(np.exp(b - a)), None
-    low = b - a - np.hypot(b - ends_b[0], ends_a[1] - a)
-    high = b - a + np.hypot(ends_b[1] - b, a - ends_a[0])
-    return float(np.exp(b - a)), (float(np.exp(low)), float(np.exp(high)))
+    ratio, interval, p = ratio_of_means(_mean(first), _mean(second), 1 - alpha)
+    return (ratio, interval, p) if min(first.steps, second.steps) >= FEWEST else (ratio, None, None)
 
 
 @lru_cache(maxsize=256)  # a live chart asks again for every strategy when one more point is through
-def _median(runs: tuple[tuple[float, ...], ...], alpha: float) -> tuple[float, tuple[float, float] | None]:
-    """Return the median of some runs' log seconds and its interval; `None` where there are too few steps."""
-    logs = [np.log(np.asarray(run, dtype=np.float64)) for run in runs]
-    units = thicken(logs)[0]
-    few = sum(map(len, units)) < FEWEST
-    return float(np.median(np.concatenate(logs))), None if few else intervals(units, [1 - alpha])[0]
+def _mean(runs: StepRuns) -> Estimate:
+    return mean_step([np.asarray(run, dtype=np.float64) for run in runs.seconds], runs.cycle)
 
 
-def samples_of_runs(rows: pd.DataFrame) -> list[Reals]:
-    """Return the seconds of the steps of each row that has any."""
-    lists = [s for s in rows[rows["status"] == "ok"]["samples_seconds"] if s is not None and np.ndim(s)]
-    found = [np.asarray(seconds, dtype=np.float64) for seconds in lists]
-    return [seconds[seconds > 0] for seconds in found if (seconds > 0).any()]
+def runs_of(rows: pd.DataFrame) -> StepRuns:
+    """Return the steps of each row that has a time; those with none at all are left out."""
+    ok = rows[(rows["status"] == "ok") & rows["samples_seconds"].notna()]
+    found = [np.asarray(seconds, dtype=np.float64) for seconds in ok["samples_seconds"]]
+    kept = tuple(tuple(seconds[seconds > 0].tolist()) for seconds in found if (seconds > 0).any())
+    cycles: Iterable[Any] = ok["cycle_steps"].dropna() if "cycle_steps" in ok else ()
+    return StepRuns(kept, max(map(int, cycles), default=1))
 
 
 def pairs_of_runs(
@@ -85,26 +94,30 @@ def pairs_of_runs(
 def _pair(
     words: str, sides: tuple[pd.DataFrame, pd.DataFrame], names: tuple[str, str], margin: float
 ) -> tuple[Pair, float | None]:
-    """Return a comparison whose verdict is open, and the p of no difference, by ranks, where it may have one."""
-    from scipy.stats import mannwhitneyu
-
+    """Return a comparison whose verdict is open, and the p of no difference, where it may have one."""
     first, second = names
     pair = Pair(second, first, UNDECIDED, "", margin=margin, alpha=_ALPHA, cell=words)
-    samples = [samples_of_runs(rows) for rows in sides]
-    for name, rows, seconds in zip(names, sides, samples, strict=True):
-        if not seconds:
+    samples = [runs_of(rows) for rows in sides]
+    for name, rows, own in zip(names, sides, samples, strict=True):
+        if not own.steps:
             status = sorted({str(value) for value in rows["status"]})
             return replace(pair, why=f"no time in {name}: {', '.join(status)}"), None
-    ratio, interval = ratio_of_runs(*samples)
-    kept = min(sum(map(len, seconds)) for seconds in samples)
+    ratio, interval, p = ratio_of_runs(*samples)
+    kept = min(own.steps for own in samples)
     pair = replace(pair, ratio=ratio, interval=interval, deciding=interval, kept=kept)
     if interval is None:
-        return replace(pair, why=f"{kept} steps were timed, at least {FEWEST} that are independent are needed"), None
+        return replace(pair, why=_too_few(samples)), None
     for name, rows in zip(names, sides, strict=True):
         if (rows["steady"] == NOT_STEADY).any():
             return replace(pair, why=f"steps of {name} were still changing: warm up longer"), None
-    p: Any = mannwhitneyu(np.concatenate(samples[1]), np.concatenate(samples[0])).pvalue
-    return pair, float(p)
+    return pair, p
+
+
+def _too_few(samples: Sequence[StepRuns]) -> str:
+    own = min(samples, key=lambda runs: runs.steps / runs.cycle)
+    if own.steps < FEWEST:
+        return f"{own.steps} steps were timed, at least {FEWEST} are needed"
+    return f"{own.steps} steps were timed, at least two cycles of {own.cycle} are needed"
 
 
 def _settled(pair: Pair, q: float) -> Pair:
@@ -113,6 +126,6 @@ def _settled(pair: Pair, q: float) -> Pair:
     verdict = decide(low, high, pair.margin)
     edge = f"±{pair.margin:.0%}"
     if verdict not in (SAME, UNDECIDED) and q > pair.alpha:
-        return replace(pair, q=q, why=f"beyond {edge}, and the rank test has q = {q:.2g}")
+        return replace(pair, q=q, why=f"beyond {edge}, and Welch's test has q = {q:.2g}")
     words = {SAME: "within", UNDECIDED: "the interval reaches across"}.get(verdict, "beyond")
     return replace(pair, q=q, verdict=verdict, why=f"{words} {edge}")

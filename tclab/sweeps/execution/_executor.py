@@ -15,7 +15,7 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._rank_group import HANG_SECONDS
 
 _SHOWN = [
-    "stage", "status", "median_seconds", "networks", "device", "backend", "file_samples", "file_rows_left_out",
+    "stage", "status", "mean_seconds", "networks", "device", "backend", "file_samples", "file_rows_left_out",
     "unknown_genes",
 ]  # fmt: skip
 
@@ -49,8 +49,8 @@ class Progress:
             file = Path(str(self.point.perturbations)).name
             what += f", {number:,} samples of {file} ({left_out:,} rows left out, {genes:,} unknown genes)"
         steps = [row for row in rows if row["stage"] == "step"]
-        median = steps[0]["median_seconds"] if steps else None
-        how = f"{median:.3g} s a step" if median is not None else steps[0]["status"]
+        mean = steps[0]["mean_seconds"] if steps else None
+        how = f"{mean:.3g} s a step" if mean is not None else steps[0]["status"]
         return f"[{self.done}/{self.total}] {what}: {how}{' (kept)' if self.kept else ''}"
 
 

@@ -16,7 +16,7 @@ from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._rank import RankContext
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks, timelines
-from tclab.sweeps.execution._setup import setup
+from tclab.sweeps.execution._setup import pace_of, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, PeakMemory, conditions, syncs
 from tclab.timing._host_syncs import OperationCounts, Syncs
@@ -75,8 +75,12 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
     """Warm up, count what one step asks of the device, then time `steps` steps."""
     cuda = point.device == "cuda"
     fixed = point.mode == "fixed_batch"
-    number = (1 if fixed else point.warmup + 1 + point.steps) * point.batch_size
-    with setup(point, number, context) as here:
+    number = 1 if fixed else point.warmup + 1 + point.steps
+    # a framework's loop takes a while to start: a cycle of steps before those that count, while its workers go on
+    lead = point.workers if point.loop == "lightning" and context is None and not fixed else 0
+    ahead = 2 * point.workers * (point.prefetch_factor or 1)  # that `leave_stock` takes at most
+    epoch = None if fixed or not point.workers else number + lead + ahead
+    with setup(point, number * point.batch_size, context, batches=epoch) as here:
         exchanges = here.step.communication
         batches = here.batches()
         try:
@@ -93,14 +97,17 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
             # before the warm-up: workers make batches ahead meanwhile, which the first timed steps would find ready
             before = conditions()
             gc.collect()
+            warm = Ledger(cuda=cuda)
             if point.warmup:
-                here.run(given, steps=point.warmup)
+                here.run(given, steps=point.warmup, ledger=warm)
+            if not fixed:
+                here.leave_stock(batches, pace_of(warm))
             with PeakMemory(cuda=cuda) as memory, Ledger(cuda=cuda) as ledger:
                 if exchanges is not None:
                     exchanges.watch(ledger)
                 if context is not None:
                     context.barrier()  # else the first step waits for whoever comes last
-                here.run(given, steps=point.steps, ledger=ledger)
+                here.run(given, steps=lead + point.steps, ledger=ledger)
             if exchanges is not None:
                 exchanges.finish()
         finally:
@@ -109,7 +116,7 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
     exchanged = None if frame is None or frame.empty else {str(name): frame[name].tolist() for name in frame}
     late = exchanges.late[context.rank] if exchanges is not None and context is not None else None
     return RankMeasurement(
-        timelines=timelines(ledger, cuda, exchanged),
+        timelines=timelines(ledger, cuda, exchanged, lead),
         exchanged=exchanged,
         late=late,
         demands=_demands(operations),
@@ -119,7 +126,14 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
         edge_bytes=edge_bytes,
         peak_bytes=memory.bytes,
         conditions=[before, conditions()],
+        batch_cpu_seconds=_cpu_seconds(ledger) if point.workers else None,
     )
+
+
+def _cpu_seconds(ledger: Ledger) -> float | None:
+    """Return the mean processor time of making a batch."""
+    known = [timing.cpu_ns for timing in ledger.batch_timings if timing.cpu_ns is not None]
+    return sum(known) / len(known) / 1e9 if known else None
 
 
 def _audited(step: Step, loaded: LoadedBatch) -> Syncs | None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.store._rows import mean_columns
 from tclab.timing import Ledger, steady_state
+from tclab.timing._step_means import cycle_of, steps_wait
 
-Timelines = dict[str, dict[str, list[float]]]  # where → stage → seconds in each step that had it
+Samples = list[float | None]
+Timelines = dict[str, dict[str, Samples]]  # where → stage → seconds in each step, `None` where it did not occur
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,12 @@ class RankMeasurement:
 
     **Arguments:**
 
-    - `timelines`: where → stage → seconds in each step that had it.
+    - `timelines`: where → stage → [steps] seconds, `None` where a step did not have it.
     - `exchanged`: columns of `Communication.frame`, and `late` of the class; `None` where nothing was exchanged.
     - `demands`: stage → what it asked of the device.
     - `accounted`: timeline → share of its clock.
     - `first_step_seconds`: the cold start. `peak_bytes`: of memory. `conditions`: before and after.
+    - `batch_cpu_seconds`: mean processor time in which a worker makes a batch; `None` without workers.
     - `batch_bytes`, `edge_bytes`: of one batch.
     """
 
@@ -41,6 +44,7 @@ class RankMeasurement:
     edge_bytes: int
     peak_bytes: int | None
     conditions: list[dict[str, Any]]
+    batch_cpu_seconds: float | None = None
 
     def text(self) -> str:
         """Return it as JSON."""
@@ -52,12 +56,13 @@ class RankMeasurement:
         return RankMeasurement(**json.loads(text))
 
 
-def timelines(ledger: Ledger, cuda: bool, exchanged: dict[str, list[Any]] | None = None) -> Timelines:
-    """Return where → stage → seconds; the workers of a loader together, `loading` as `worker` is a place.
+def timelines(ledger: Ledger, cuda: bool, exchanged: dict[str, list[Any]] | None = None, first: int = 0) -> Timelines:
+    """Return where → stage → [steps] seconds; the workers of a loader together, `loading` as `worker` is a place.
 
     **Arguments:**
 
     - `exchanged`: on CUDA, what is exposed of the exchanges is taken out of `backward`; on a CPU the ledger has it.
+    - `first`: the first step that counts.
     """
     steps: dict[str, dict[str, dict[int, list[float]]]] = {}
     for timeline, step, stage, seconds in ledger.rows():
@@ -75,10 +80,15 @@ def timelines(ledger: Ledger, cuda: bool, exchanged: dict[str, list[Any]] | None
                 of_the_step.setdefault("rank_wait", {})[step] = [waiting]
             else:  # the slowest rank waited for nobody, which is no stretch of time that the ledger could hold
                 of_the_step.setdefault("rank_wait", {}).setdefault(step, [0.0])
-    return {
-        where: {stage: [s for step in sorted(by_step) for s in by_step[step]] for stage, by_step in stages.items()}
-        for where, stages in steps.items()
-    }
+    made: Timelines = {}
+    for where, stages in steps.items():
+        length = 1 + max(step for by_step in stages.values() for step in by_step)
+        made[where] = {
+            stage: [sum(by_step[step]) if step in by_step else None for step in range(first, length)]
+            for stage, by_step in stages.items()
+            if max(by_step) >= first
+        }
+    return made
 
 
 def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasurement]) -> list[dict[str, Any]]:
@@ -94,42 +104,50 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
     """
     place = "device" if point.device == "cuda" else "host"
     means = _means([measured.timelines for measured in ranks])
+    cycle = cycle_of_point(point, means.get(place, {}))
     rows = []
     for where, stages in means.items():
         for stage, samples in stages.items():
-            row = {**every, **_spread(where, stage, samples)}
+            row = {**every, **_spread(where, stage, samples, cycle)}
             if where == place:
                 row |= ranks[0].demands.get(stage, {})
             if stage == "step":
-                row |= _of_the_step(point, ranks, samples)
+                row |= _of_the_step(point, ranks, row)
+            if (where, stage) == ("worker", "batch"):
+                row["cpu_seconds"] = ranks[0].batch_cpu_seconds
             rows.append(row)
     if len(ranks) > 1:
         for rank, measured in enumerate(ranks):
-            rows += [{**every, **row} for row in _of_rank(f"rank {rank}", measured, place)]
+            rows += [{**every, **row} for row in _of_rank(f"rank {rank}", measured, place, cycle)]
     return rows
 
 
-def cycles(samples: Sequence[float], accumulate: int) -> NDArray[np.float64]:
-    """Return a batch's mean seconds over each `accumulate` batches in turn: in them is one step of the optimizer.
-
-    The others exchange, clip and step nothing, so that a median over batches would leave all that out. Fewer
-    batches than make one such turn are all taken together.
+def cycle_of_point(point: Point, stages: Mapping[str, Samples]) -> int:
+    """Return the cycle of a point's steps: of its workers where steps wait for them, its updates and its gathers.
 
     **Arguments:**
 
-    - `samples`: [steps] seconds.
+    - `stages`: of the timeline that the step is timed on.
     """
-    whole = np.asarray(samples, dtype=np.float64)
-    number = len(whole) // accumulate * accumulate
-    return whole[:number].reshape(-1, accumulate).mean(axis=1) if number else whole.mean(keepdims=True)
+    whole, waits = (np.asarray(stages.get(name, [0.0]), dtype=np.float64) for name in ("step", "data_wait"))
+    workers = point.workers if steps_wait(waits, whole) else 0
+    return cycle_of(workers, point.accumulate, point.gather_interval if "gather" in stages else None)
 
 
-def _spread(where: str, stage: str, samples: list[float]) -> dict[str, Any]:
+def _spread(where: str, stage: str, seconds: Samples, cycle: int) -> dict[str, Any]:
+    """Return a row's columns on the seconds of one stage.
+
+    The mean is over all counted steps, those without the stage included, so that stages add up to the step; quartiles
+    are of the steps that had it. Nobody knows what a worker did before its first batch: `idle` is of the others.
+    """
+    samples = [took for took in seconds if took is not None]
     q1, median, q3 = np.quantile(samples, [0.25, 0.5, 0.75]).tolist()
+    full = samples if stage == "idle" else [took or 0.0 for took in seconds]
     return {
         "stage": stage,
         "where": where,
         "n": len(samples),
+        **mean_columns(full, 1 if stage == "idle" else cycle),
         "median_seconds": median,
         "q1_seconds": q1,
         "q3_seconds": q3,
@@ -147,7 +165,8 @@ def _means(ranks: Sequence[Timelines]) -> Timelines:
         for stage in stages:
             each = [measured[where][stage] for measured in ranks if stage in measured.get(where, {})]
             means.setdefault(where, {})[stage] = [
-                float(np.mean([seconds for seconds in step if seconds is not None])) for step in zip_longest(*each)
+                float(np.mean(known)) if (known := [seconds for seconds in step if seconds is not None]) else None
+                for step in zip_longest(*each)
             ]
     return means
 
@@ -157,13 +176,13 @@ def _farthest(shares: Sequence[float | None]) -> float | None:
     return max((share for share in shares if share is not None), key=lambda share: abs(share - 1.0), default=None)
 
 
-def _of_the_step(point: Point, ranks: Sequence[RankMeasurement], samples: list[float]) -> dict[str, Any]:
+def _of_the_step(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns that are of the whole step: of several ranks the worst, or the sum of bytes exchanged."""
     workers = [share for measured in ranks for line, share in measured.accounted.items() if line.startswith("worker")]
     peaks = [measured.peak_bytes for measured in ranks if measured.peak_bytes is not None]
     exchanged = ranks[0].exchanged
     return {
-        "samples_per_second": point.batch_size * point.ranks / float(np.median(cycles(samples, point.accumulate))),
+        "samples_per_second": point.batch_size * point.ranks / step["mean_seconds"],
         "batch_bytes": max(measured.batch_bytes for measured in ranks),
         "edge_bytes": max(measured.edge_bytes for measured in ranks),
         "peak_bytes": max(peaks, default=None),
@@ -171,21 +190,21 @@ def _of_the_step(point: Point, ranks: Sequence[RankMeasurement], samples: list[f
         "host_accounted": _farthest([measured.accounted.get("host") for measured in ranks]),
         "device_accounted": _farthest([measured.accounted.get("device") for measured in ranks]),
         "worker_accounted": _farthest(workers),
-        "steady": steady_state(samples).verdict,
+        "steady": steady_state(step["samples_seconds"]).verdict,
         "conditions": json.dumps(ranks[0].conditions),
         "gradient_bytes": max(exchanged["bytes"]) if exchanged and exchanged["bytes"] else None,
         "buckets": max(exchanged["buckets"]) if exchanged and exchanged["buckets"] else None,
     }
 
 
-def _of_rank(where: str, measured: RankMeasurement, place: str) -> list[dict[str, Any]]:
+def _of_rank(where: str, measured: RankMeasurement, place: str, cycle: int) -> list[dict[str, Any]]:
     """Return the rows of one rank's own step."""
     rows = []
     for stage, samples in measured.timelines[place].items():
-        row = _spread(where, "whole" if stage == "step" else stage, samples)
+        row = _spread(where, "whole" if stage == "step" else stage, samples, cycle)
         if stage == "step" and measured.exchanged and measured.late is not None:
             row["late_share"] = measured.late / max(sum(measured.exchanged["buckets"]), 1)
         rows.append(row)
     if measured.exchanged and measured.exchanged["overlapped_seconds"]:
-        rows.append(_spread(where, "overlapped", measured.exchanged["overlapped_seconds"]))
+        rows.append(_spread(where, "overlapped", measured.exchanged["overlapped_seconds"], cycle))
     return rows

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from tclab._io import TemporaryFolder
@@ -19,10 +21,46 @@ from tclab.perturbation._stored_samples import stored
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._rank import RankContext
-from tclab.timing import Ledger, NullLedger
+from tclab.timing import BatchTiming, Ledger, NullLedger
 from tclab.training import Batches, LoadedBatch, Loader, Shard, Step, double_buffered, run_lightning, run_plain
+from tclab.training._loading import past_the_stock
 
+_KEEPS_UP = 0.8  # of a step, in which workers that keep up with ease can give a batch
 EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What some steps of a loop show of its loader; `None` where they do not.
+
+    **Arguments:**
+
+    - `batch_seconds`: in which a worker makes a batch, the median.
+    - `rest_seconds`: of a step without its wait, the shortest.
+    """
+
+    batch_seconds: float | None = None
+    rest_seconds: float | None = None
+
+    def limits(self, workers: int) -> bool:
+        """Return whether steps may wait for the workers: unless these keep up with ease."""
+        if self.batch_seconds is None or self.rest_seconds is None:
+            return True
+        return self.batch_seconds / workers > _KEEPS_UP * self.rest_seconds
+
+
+def pace_of(warm: Ledger) -> Pace:
+    """Return what a ledger of some steps shows of their loader."""
+    times = warm.seconds("device" if warm.cuda else "host")
+    if not warm.batch_timings or "step" not in times:
+        return Pace()
+    waits = times.get("data_wait", [0.0] * len(times["step"]))
+    rest = min(step - wait for step, wait in zip(times["step"], waits, strict=True))
+    return Pace(_batch_seconds(warm.batch_timings), rest)
+
+
+def _batch_seconds(timings: Sequence[BatchTiming]) -> float:
+    return median(timing.end_ns - timing.begin_ns for timing in timings) / 1e9
 
 
 @dataclass(frozen=True)
@@ -47,6 +85,27 @@ class Setup:
     def batches(self) -> Iterator[LoadedBatch]:
         """Return an epoch's batches, copied ahead to the device where the point says so."""
         return double_buffered(self.loads, self.point.device) if self.point.double_buffer else iter(self.loads)
+
+    @property
+    def ahead(self) -> int:
+        """Number of batches that the loader has requested at most and not given."""
+        return self.point.workers * (self.point.prefetch_factor or 1)
+
+    def leave_stock(self, batches: Iterator[LoadedBatch], pace: Pace) -> Pace:
+        """Use up what workers made ahead in a pause, unless they keep up with the steps; return what that showed.
+
+        A loop that waits for its loader has no stock, and steps that find one seem faster than they are. One that its
+        loader keeps up with has a full one, and keeps it. The last batch is trained on, so that the next step begins
+        as every W-th one does.
+        """
+        limits = bool(self.point.workers) and pace.limits(self.point.workers)
+        if self.context is not None:  # a step is of all ranks
+            limits = any(map(int, self.context.all_gather(str(int(limits)))))
+        if not limits:
+            return pace
+        last, timings = past_the_stock(batches, self.ahead)
+        self.run([last], steps=1)
+        return replace(pace, batch_seconds=_batch_seconds(timings))
 
     def run(self, batches: Iterable[Any], *, steps: int, ledger: Ledger | NullLedger | None = None) -> list[Tensor]:
         """Run some steps in the point's loop and return their losses, [] each; none in mode `data`."""
@@ -90,13 +149,16 @@ def step_of(point: Point, strategy: Strategy) -> Step:
 
 
 @contextmanager
-def setup(point: Point, samples: int, context: RankContext | None = None) -> Iterator[Setup]:
+def setup(
+    point: Point, samples: int, context: RankContext | None = None, *, batches: int | None = None
+) -> Iterator[Setup]:
     """Set a resolved point up on so many samples, synthetic or of its file; what it keeps on disk is gone afterwards.
 
     **Arguments:**
 
     - `samples`: for each rank.
     - `context`: this rank among the point's; each trains on its own part of every batch.
+    - `batches`: of an epoch, in which samples come again after the last; as many as the samples fill unless given.
     """
     graph = point.cell_graph()
     perturbations = point.samples(samples * point.ranks, graph)
@@ -112,7 +174,8 @@ def setup(point: Point, samples: int, context: RankContext | None = None) -> Ite
                 context.all_gather(str(place))  # what is kept on disk is whole: the other ranks may open it
             step = step_of(point, viewing)
             shard = Shard() if context is None else Shard(context.rank, context.ranks)
-            data = Batches(loading, read, point.batch_size, micro_batch=point.micro_batch, shard=shard)
+            order = None if batches is None else np.arange(batches * point.batch_size * point.ranks) % len(read)
+            data = Batches(loading, read, point.batch_size, order, micro_batch=point.micro_batch, shard=shard)
             loads = Loader(
                 data,
                 workers=point.workers,

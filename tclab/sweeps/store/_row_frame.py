@@ -14,7 +14,7 @@ from tclab.sweeps.config._point import Point
 
 _MOST = 25  # points that are shown
 _POINT = ("model", "strategy", "batch_size", "networks")
-_NEEDED = {*_POINT, "median_seconds", "status"}
+_NEEDED = {*_POINT, "mean_seconds", "status"}
 _SETTINGS = [name for name, declared in declarations(Point).items() if declared.role != "amount"]
 
 
@@ -52,7 +52,7 @@ class Rows(Shown, pd.DataFrame):
         title = f"{len(steps)} point{'' if len(steps) == 1 else 's'}, {timed} with a time"
         more = [f"{len(steps) - _MOST} more points are not shown"] if len(steps) > _MOST else []
         more += [f"{len(self)} rows of {len(self.columns)} columns"]
-        columns = (*shown, "a step [quartiles]", "samples/s", "a batch")
+        columns = (*shown, "mean step [95 %]", "samples/s", "a batch")
         return Display(", ".join([title, *(fixed if len(steps) else [])]), columns, lines, more)
 
 
@@ -62,10 +62,10 @@ def _cell(row: pd.Series, name: str, text: Callable[[Any], str] = str) -> str:
 
 
 def _time(row: pd.Series) -> str:
-    """Return the time of a step with its quartiles, "12.3 ms [12.1, 13]"; of a point without one its status."""
-    if row["status"] != "ok" or not _cell(row, "median_seconds"):
+    """Return the mean step with its 95 % interval, "12.3 ms [12.1, 13]"; of a point without one its status."""
+    if row["status"] != "ok" or not _cell(row, "mean_seconds"):
         return str(row["status"])
     units = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
-    unit, factor = next((pair for pair in units if row["median_seconds"] * pair[1] >= 1), units[-1])
-    quartiles = ", ".join(f"{factor * row[name]:.3g}" for name in ("q1_seconds", "q3_seconds") if _cell(row, name))
-    return f"{factor * row['median_seconds']:.3g} {unit}{f' [{quartiles}]' if quartiles else ''}"
+    unit, factor = next((pair for pair in units if row["mean_seconds"] * pair[1] >= 1), units[-1])
+    ends = ", ".join(f"{factor * row[name]:.3g}" for name in ("low_seconds", "high_seconds") if _cell(row, name))
+    return f"{factor * row['mean_seconds']:.3g} {unit}{f' [{ends}]' if ends else ''}"

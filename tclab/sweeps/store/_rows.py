@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,11 @@ from tclab.errors import InputError
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._row_frame import Rows
+from tclab.timing._step_means import cycle_of, mean_step, steps_wait
 
 # Raised when a column or a stage changes its name or its meaning. Rows of an earlier version are read under today's
 # names (`upgraded`); a sweep measures their points again and never mixes them in.
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 _TEXT, _WHOLE, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
@@ -31,7 +32,13 @@ MEASURED_COLUMNS = {
     # mean; each has rows of its own, too: "rank 0", …, whose step is the stage `whole`
     "where": _TEXT,
     "n": _WHOLE,  # steps that were timed, and had that stage
-    "median_seconds": _REAL,
+    # of all steps, total over number, so that stages add up to their step; its 95 % interval; the cycle of its blocks
+    # (tclab.timing._step_means). Throughput and shares are made of it
+    "mean_seconds": _REAL,
+    "low_seconds": _REAL,
+    "high_seconds": _REAL,
+    "cycle_steps": _WHOLE,
+    "median_seconds": _REAL,  # of the steps that had the stage: a typical one, which may have waited for nothing
     "q1_seconds": _REAL,
     "q3_seconds": _REAL,
     # of that stage, or of all together where stage = "step"; on a CPU the waits are those that a GPU would have
@@ -40,10 +47,11 @@ MEASURED_COLUMNS = {
     "allocations": _WHOLE,  # results with memory of their own
     "allocated_bytes": _WHOLE,
     # of the whole step, on rows with stage = "step" only
-    "samples_per_second": _REAL,  # of all ranks together
+    "samples_per_second": _REAL,  # of all ranks together, by the mean step
     "batch_bytes": _WHOLE,  # all that travels with a batch
     "edge_bytes": _WHOLE,  # edges, weights and edge masks among it
     "peak_bytes": _WHOLE,
+    "cpu_seconds": _REAL,  # processor time of one batch, on rows of a worker's stage = "batch" only
     "status": _TEXT,  # ok, oom, wrong, skipped: …, failed: …, not run: …
 }
 MORE_COLUMNS = {
@@ -116,6 +124,18 @@ def columns_of(point: Point) -> dict[str, Any]:
     return columns
 
 
+def mean_columns(seconds: Sequence[float], cycle: int) -> dict[str, Any]:
+    """Return a row's columns on the mean of its steps; see `tclab.timing._step_means`.
+
+    **Arguments:**
+
+    - `seconds`: [steps], 0 where a step did not have the stage.
+    """
+    mean = mean_step([np.asarray(seconds, dtype=np.float64)], cycle)
+    low, high = (mean.interval_of_ratio() if mean.value > 0 else None) or (None, None)
+    return {"mean_seconds": mean.value, "low_seconds": low, "high_seconds": high, "cycle_steps": cycle}
+
+
 def point_of(row: Mapping[str, Any]) -> Point:
     """Return the point that a row of a measured step was made from.
 
@@ -178,8 +198,45 @@ def upgraded(rows: pa.Table, *, whole: bool = False) -> pa.Table:
             values = pa.array([defaults.get(name)] * len(rows), SCHEMA.field(name).type)
             rows = rows.append_column(name, values)
     rows = rows.select(SCHEMA.names).cast(SCHEMA)
+    rows = rows if "mean_seconds" in names else _with_means(rows)
     stages = [_STAGES_UNTIL_4.get(stage, stage) for stage in rows["stage"].to_pylist()]
     return rows.set_column(SCHEMA.get_field_index("stage"), SCHEMA.field("stage"), pa.array(stages, _TEXT))
+
+
+def _with_means(rows: pa.Table) -> pa.Table:
+    """Return rows of version 5 or earlier with means of their steps, and the throughput of these.
+
+    Such rows do not say which steps had a stage that not every step has: its total counts for all steps.
+    """
+    made = rows.to_pylist()
+    ok = [row for row in made if row["samples_seconds"]]
+    runs: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    of_a_run = [*_POINT, "measured_at"]
+    for row in ok:
+        runs.setdefault(tuple(row[name] for name in of_a_run), []).append(row)
+    for run in runs.values():
+        by_stage = {row["stage"]: row for row in run if row["where"] == _clock(row)}
+        step = by_stage.get("step")
+        if step is None:
+            continue
+        whole = np.asarray(step["samples_seconds"])
+        waits = by_stage.get("data_wait", by_stage.get("wait"))
+        waiting = waits is not None and steps_wait(np.asarray(waits["samples_seconds"]), whole)
+        gathers = step["gather_interval"] if "gather" in by_stage else None
+        cycle = cycle_of(step["workers"] if waiting else 0, step["accumulate"], gathers)
+        for row in run:
+            seconds = row["samples_seconds"]
+            if row["where"] == step["where"] and len(seconds) < len(whole):
+                row |= {"mean_seconds": sum(seconds) / len(whole), "cycle_steps": cycle}
+            else:
+                row |= mean_columns(seconds, 1 if row["stage"] == "idle" else cycle)
+        step["samples_per_second"] = step["batch_size"] * step["ranks"] / step["mean_seconds"]
+    return table(made)
+
+
+def _clock(row: Mapping[str, Any]) -> str:
+    """Return the timeline that a row's step is timed on."""
+    return "device" if row["device"] == "cuda" else "host"
 
 
 def upgraded_point(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import ceil, lcm
 from random import Random
 from time import perf_counter_ns, process_time_ns
 from typing import Any
@@ -86,7 +87,9 @@ class BlockRunner:
 
     **Arguments:**
 
-    - `arms`: name → the function to time.
+    - `arms`: name → the function to time. One with an attribute `settle` has it called before each block, outside the
+      clock: what an arm did while others ran must not make its own block shorter. One with an attribute `period` runs
+      blocks of a multiple of so many calls.
     - `emit`: takes each sample when its block ends.
     - `clock`: returns nanoseconds.
     - `sync`: waits for the device, at the boundaries of blocks only.
@@ -134,6 +137,9 @@ class BlockRunner:
     def _timed(self, arm: str, calls: int) -> float:
         """Return the seconds of `calls` calls of an arm together."""
         call = self.arms[arm]
+        settle = getattr(call, "settle", None)
+        if settle is not None:
+            settle()
         self._wait()
         begin = self._clock()
         for _ in range(calls):
@@ -194,11 +200,17 @@ class BlockRunner:
         most = race_seconds / (blocks * _ENOUGH_ROUNDS)
         slowest = max(call_seconds.values()) or 1e-9
         wanted = min(max(least, slowest) * dependent, max(most, slowest))
-        base = max(1, round(wanted / slowest / self._period))
-        self._block_seconds = base * self._period * slowest
+        periods = {arm: self._period_of(arm) for arm in self.arms}
+        longest = max(periods.values())
+        base = max(1, round(wanted / slowest / longest))
+        self._block_seconds = base * longest * slowest
         for arm, took in call_seconds.items():
             faster = 2 ** int(np.log2(max(slowest / max(took, 1e-9), 1)))
-            self.calls[arm] = self._period * base * faster
+            self.calls[arm] = ceil(longest * base * faster / periods[arm]) * periods[arm]
+
+    def _period_of(self, arm: str) -> int:
+        """Return the number of calls that an arm's blocks are a multiple of."""
+        return lcm(self._period, getattr(self.arms[arm], "period", 1))
 
     def _cost(self) -> float:
         begin = self._clock()
@@ -207,7 +219,7 @@ class BlockRunner:
 
     def _series(self, arm: str, seconds: float, least: float) -> tuple[list[float], int]:
         """Return the seconds of consecutive chunks of an arm's calls, and the number of calls in one."""
-        calls = self._period
+        calls = self._period_of(arm)
         begin = self._clock()
         took = self._timed(arm, calls)
         while took < least / 2 and (self._clock() - begin) / 1e9 < seconds / 2:

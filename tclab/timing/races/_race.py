@@ -50,6 +50,8 @@ def race(
 
     - `arms`: name → a function without arguments that does one unit of work (one step); at least two. Or
       "module:function", a factory that returns this function, or "module:function:text", with the factory's argument.
+      Where it has attributes `settle` (called before each block, outside the clock) and `period` (calls that a block is
+      a multiple of), they are used: a loader's workers must not have filled up while another arm ran.
     - `budget_seconds`: wall time for everything: warm-up, calibration, the A/A floor, controls and rounds.
     - `processes`: run in this many fresh processes, which take turns; arms are then factories, since a closure cannot
       be sent to another process. `None` runs in this process.

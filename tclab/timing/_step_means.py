@@ -1,0 +1,188 @@
+"""Mean seconds of steps and shares of stages: totals over whole cycles, with intervals over blocks of cycles.
+
+With W loader workers on a step that waits for them, batches arrive in bursts: one long wait, then W - 1 that are ready.
+The median step is then one that waited for nothing, so a throughput or a share is never made of it. Every figure that
+describes more than one step is made here:
+
+- A cycle is the number of steps after which a loop does the same again: the least common multiple of the loader's
+  workers (each has delivered one batch), the batches to one optimizer step, and the steps from gather to gather.
+- Totals are over the last whole number of cycles; the first steps, which fill none, are left out. The total over W
+  steps in a row is the same wherever it begins. Where there is no whole cycle they are over all steps.
+- A share is the total of a part over the total of the whole. Means of the parts add up to the mean of the whole.
+- Intervals are Student's, over blocks of whole cycles: steps of one cycle depend on one another, cycles hardly do.
+  Blocks are joined while they are correlated. With one block there is no interval.
+
+No step is dropped: `outliers` says where a few of them hold much of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, lcm, log, sqrt
+
+import numpy as np
+
+from tclab.timing._statistics import AUTOCORRELATION, FEWEST_JOINED, Reals, lag_one
+
+_WAITING = 0.01  # share of the time below which nobody waits for a loader
+_FAR = 3.0  # times the median cycle, from which one is an outlier
+_MUCH = 0.1  # share of the time that outliers must hold, beyond a median cycle each, to be reported
+_FEWEST_CYCLES = 5  # with fewer, none can be told from the others
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate and its standard error.
+
+    **Arguments:**
+
+    - `value`: a mean, or the share of a whole.
+    - `error`: standard error of `value`; `None` for one block.
+    - `freedom`: degrees of freedom of `error`.
+    """
+
+    value: float
+    error: float | None
+    freedom: float
+
+    def interval(self, level: float = 0.95) -> Interval | None:
+        """Return Student's interval, for a share; it may end below 0 or above 1. `None` for one block."""
+        reach = self._reach(level)
+        return None if reach is None else (self.value - reach, self.value + reach)
+
+    def interval_of_ratio(self, level: float = 0.95) -> Interval | None:
+        """Return the interval of a value above 0, symmetric in its logarithm. `None` for one block."""
+        reach = self._reach(level)
+        if reach is None:
+            return None
+        factor = exp(min(reach / self.value, 700.0))
+        return self.value / factor, self.value * factor
+
+    def _reach(self, level: float) -> float | None:
+        from scipy.stats import t
+
+        return None if self.error is None else float(t.ppf((1 + level) / 2, self.freedom)) * self.error
+
+
+def cycle_of(*periods: int | None) -> int:
+    """Return the number of steps after which a loop does the same again; a period that it does not have is 0 or None.
+
+    **Arguments:**
+
+    - `periods`: workers that steps wait for, batches to one optimizer step, steps from gather to gather.
+    """
+    return lcm(*(period for period in periods if period))
+
+
+def steps_wait(waits: Reals, whole: Reals) -> bool:
+    """Return whether steps wait for their loader: for 1 % of the time or more. Else its workers make no cycle."""
+    return bool(waits.sum() > _WAITING * whole.sum())
+
+
+def counted(steps: int, cycle: int) -> slice:
+    """Return the steps that totals are over: the last whole number of cycles, or all where there is no whole one."""
+    whole = steps // cycle * cycle
+    return slice(steps - whole if whole else 0, steps)
+
+
+def mean_step(runs: Sequence[Reals], cycle: int = 1) -> Estimate:
+    """Return the mean of runs' steps, in seconds.
+
+    Where runs differ by more than their blocks explain, the error is that of the runs' means.
+
+    **Arguments:**
+
+    - `runs`: [steps] seconds of each run.
+    - `cycle`: see `cycle_of`.
+    """
+    kept = [np.asarray(run, dtype=np.float64)[counted(len(run), cycle)] for run in runs]
+    value = float(np.concatenate(kept).mean())
+    return Estimate(value, *_error(kept, cycle))
+
+
+def share_of(part: Reals, whole: Reals, cycle: int = 1) -> Estimate:
+    """Return the share of all steps' time that a part of each takes: total over total.
+
+    **Arguments:**
+
+    - `part`, `whole`: [steps] seconds, step by step.
+    - `cycle`: see `cycle_of`.
+    """
+    part, whole = (np.asarray(x, dtype=np.float64)[counted(len(x), cycle)] for x in (part, whole))
+    share = float(part.sum() / whole.sum())
+    # the error of a ratio of totals is that of the mean of what each block's part differs from its share
+    error, freedom = _error([(part - share * whole) / whole.mean()], cycle)
+    return Estimate(share, error, freedom)
+
+
+def ratio_of_means(first: Estimate, second: Estimate, level: float) -> tuple[float, Interval | None, float | None]:
+    """Return second over first, its interval, and the p value of no difference (Welch's test of the logarithms)."""
+    from scipy.stats import t
+
+    ratio = second.value / first.value
+    if first.error is None or second.error is None:
+        return ratio, None, None
+    parts = [(one.error or 0.0) / one.value for one in (first, second)]
+    error = sqrt(sum(part**2 for part in parts))
+    if not error:
+        return ratio, (ratio, ratio), float(ratio == 1)
+    below = sum(part**4 / one.freedom for part, one in zip(parts, (first, second), strict=True))
+    freedom = error**4 / below
+    reach = exp(min(float(t.ppf((1 + level) / 2, freedom)) * error, 700.0))
+    return ratio, (ratio / reach, ratio * reach), float(2 * t.sf(abs(log(ratio)) / error, freedom))
+
+
+def _error(runs: Sequence[Reals], cycle: int) -> tuple[float | None, float]:
+    """Return the standard error of the mean of runs' steps, and its degrees of freedom."""
+    blocks = _blocks(runs, cycle)
+    number, freedom = sum(map(len, blocks)), sum(len(run) - 1 for run in blocks)
+    error = None
+    if freedom:
+        squares = sum(float(((run - run.mean()) ** 2).sum()) for run in blocks)
+        error = sqrt(squares / freedom / number)
+    if len(runs) > 1:
+        between = float(np.std([run.mean() for run in runs], ddof=1)) / sqrt(len(runs))
+        if error is None or between > error:
+            return between, len(runs) - 1
+    return error, freedom
+
+
+def _blocks(runs: Sequence[Reals], cycle: int) -> list[Reals]:
+    """Return the means of blocks of cycles, joined in pairs while they are correlated and enough would be left."""
+    size = cycle
+    while True:
+        blocks = [cycle_means(run, size) for run in runs]
+        if sum(map(len, blocks)) // 2 < FEWEST_JOINED or lag_one(blocks) <= AUTOCORRELATION:
+            return blocks
+        size *= 2
+
+
+def cycle_means(run: Reals, size: int) -> Reals:
+    """Return the mean of each cycle, or block of cycles, of a run; the first steps, which fill none, are left out."""
+    whole = run[len(run) % size :] if len(run) >= size else run
+    return np.asarray(whole.reshape(-1, min(size, max(len(whole), 1))).mean(axis=1))
+
+
+def outliers(seconds: Reals, cycle: int = 1) -> str:
+    """Return how much of the time a few of a run's cycles hold, in words; empty where none stands out.
+
+    **Arguments:**
+
+    - `seconds`: [steps] seconds.
+    - `cycle`: see `cycle_of`.
+    """
+    run = np.asarray(seconds, dtype=np.float64)
+    whole = cycle_means(run[counted(len(run), cycle)], cycle)
+    usual = float(np.median(whole))
+    far = whole[whole > _FAR * usual]
+    held = float((far - usual).sum() / whole.sum())
+    if len(whole) < _FEWEST_CYCLES or not len(far) or held < _MUCH or len(far) > len(whole) / 4:
+        return ""
+    of = "steps" if cycle == 1 else f"cycles of {cycle} steps"
+    return (
+        f"{len(far)} of {len(whole)} {of} took more than {_FAR:.0f} × the median one and hold {held:.0%} of the time "
+        "beyond it: the mean is of them, too"
+    )

@@ -1,0 +1,132 @@
+"""A loader that binds: batches of several workers come in bursts, and every figure of a run tells the same truth."""
+
+import time
+
+import numpy as np
+import pytest
+
+import tclab
+from tclab import Point, case_study, lab
+from tclab._format import seconds_text
+from tclab.lab.reports._stage_parts import stage_parts
+from tclab.lab.reports._tables import steps as steps_table
+from tclab.masking import get, register
+from tclab.sweeps import race_points
+from tclab.sweeps.execution._measure import measure
+from tclab.sweeps.store._rows import frame, table
+from tclab.timing import Ledger
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+SLEEP = 0.25  # seconds that a worker takes for a batch, long beside the rest of a step on a busy machine, too
+BATCH = 2
+
+
+@pytest.fixture(scope="module")
+def slow():
+    """Name of a strategy whose workers sleep, so that they need no core and stay in phase."""
+
+    @register
+    class Slow(get("node_mask")):
+        name = "slow_of_a_test"
+
+        def encode(self, places, removed):
+            time.sleep(SLEEP)
+            return super().encode(places, removed)
+
+    @register
+    class Half(get("node_mask")):
+        name = "half_of_a_test"
+
+        def encode(self, places, removed):
+            time.sleep(SLEEP / 2)
+            return super().encode(places, removed)
+
+    return Slow.name
+
+
+def rows_of(strategy, **fields):
+    small = {"scale": 0.01, "networks": 1, "batch_size": BATCH, "device": "cpu", "model": "hetero_cell"}
+    return frame(table(measure(Point(**{**small, "strategy": strategy, **fields}).resolved())))
+
+
+@pytest.fixture(scope="module")
+def rows(slow):
+    """Rows of 13 steps with two workers: six whole cycles, and a step that fills none."""
+    return rows_of(slow, workers=2, steps=13)
+
+
+def test_the_mean_step_is_as_long_as_its_workers_take(rows):
+    host = rows[rows["where"] == "host"].set_index("stage")
+    step = host.loc["step"]
+    assert step["cycle_steps"] == 2
+    assert step["samples_per_second"] == pytest.approx(BATCH * 2 / SLEEP, rel=0.1)
+    assert step["low_seconds"] <= step["mean_seconds"] <= step["high_seconds"] < 1.5 * step["mean_seconds"]
+    made = rows[(rows["stage"] == "batch") & (rows["where"] == "worker")].iloc[0]
+    assert made["mean_seconds"] == pytest.approx(SLEEP, rel=0.2)
+    assert made["cpu_seconds"] < 0.5 * SLEEP  # it sleeps
+
+
+def test_batches_made_before_the_clock_are_no_throughput(slow):
+    """32 batches lie ready after the first step, more than are timed: none of them is."""
+    host = rows_of(slow, workers=8, prefetch_factor=4, steps=16, mode="data")
+    step = host[host["stage"] == "step"].iloc[0]
+    assert step["samples_per_second"] == pytest.approx(BATCH * 8 / SLEEP, rel=0.1)
+
+
+def test_stages_times_steps_are_the_wall_time_in_every_chart_and_table(rows):
+    host = rows[rows["where"] == "host"].set_index("stage")
+    steps, wall = 12, sum(host.loc["step", "samples_seconds"][-12:])  # of the whole cycles
+    assert host["mean_seconds"].drop("step").sum() * steps == pytest.approx(wall)
+    assert steps * BATCH / host.loc["step", "samples_per_second"] == pytest.approx(wall)
+    parts = stage_parts(rows).query("where == 'host'")
+    assert parts["seconds"].sum() * steps == pytest.approx(wall)
+    for chart in (lab.charts.stages_by_strategy(rows), lab.charts.stages_by_mode(rows)):
+        drawn = [lines for lines in chart.to_dict()["datasets"].values() if lines and "stage" in lines[0]]
+        sums = [sum(one.get("mean_seconds", one.get("value")) for one in lines) for lines in drawn]
+        assert any(total * steps == pytest.approx(wall * unit, rel=1e-6) for total in sums for unit in (1, 1e3))
+    bars = [lines[0] for lines in lab.charts.throughput_by_strategy(rows).to_dict()["datasets"].values() if lines]
+    (rate,) = {one["samples_per_second"] for one in bars if "samples_per_second" in one}
+    assert steps * BATCH / rate == pytest.approx(wall)
+    table = steps_table(rows)
+    assert table["mean_seconds"][0] * steps == pytest.approx(wall)
+    found = case_study.hypotheses(rows)[0]
+    waiting = host.loc[["data_wait", "transfer"], "mean_seconds"].sum() / host.loc["step", "mean_seconds"]
+    assert f"are {waiting:.1%} [" in " ".join(found.evidence)
+    advice = tclab.advise(rows.assign(cores=16))
+    wait = host.loc["data_wait", "mean_seconds"] / host.loc["step", "mean_seconds"]
+    assert f"waits for its batch for {wait:.0%} [" in advice.suggestions[0].why
+
+
+def test_a_ledgers_table_adds_up_to_its_wall_time():
+    with Ledger() as ledger:
+        for number in ledger.steps(range(12)):
+            with ledger.stage("forward"):
+                time.sleep(0.002)
+            if number % 4 == 0:  # a stage that not every step has
+                with ledger.stage("optimizer"):
+                    time.sleep(0.02)
+    wall = sum(ledger.seconds()["step"])
+    assert wall == pytest.approx(sum(block.wall_ns for block in ledger._blocks) / 1e9, rel=0.02)
+    lines = {line[1]: line for line in ledger._display().lines if line[0] == "host"}
+    parts = {name: seconds for name, seconds in ledger.seconds().items() if name != "step"}
+    assert set(lines) == set(parts)
+    for name, (_, _, mean, median, share, steps) in lines.items():
+        assert mean == seconds_text(sum(parts[name]) / 12)  # of all steps: 12 of them are the wall time
+        assert share == f"{sum(parts[name]) / wall:.1%}"
+        assert steps == str(len(parts[name]))
+        assert median == seconds_text(float(np.median(parts[name])))
+
+
+def test_advice_names_workers_first(rows):
+    first = tclab.advise(rows.assign(cores=2)).suggestions[0]  # these workers sleep: cores are no bound
+    assert first.change == "load with 8 workers instead of 2"
+    assert 0.2 <= first.ratio < 0.95
+
+
+@pytest.mark.slow
+def test_a_race_does_not_let_an_arms_workers_fill_up(slow):
+    arms = {name: Point(scale=0.01, networks=1, batch_size=BATCH, device="cpu", strategy=name, workers=4)
+            for name in (slow, "half_of_a_test")}  # fmt: skip
+    race = race_points(arms, budget_seconds=20, processes=None, isolated=False)
+    assert race.verdict(*arms) == "SLOWER"
+    assert race.ratio == pytest.approx(2, rel=0.1)
