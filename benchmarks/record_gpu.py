@@ -81,7 +81,7 @@ def main() -> None:
     graph = tclab.CellGraph.synthetic(options.scale).without_metabolism()
     limits = ceilings(device=options.device)
     lines = [
-        roofline(graph, network, batch_size=sizes[len(sizes) // 2], device=options.device, found=limits).assign(
+        roofline(graph, network, batch_size=sizes[len(sizes) // 2], device=options.device, limits=limits).assign(
             network=network, bytes_per_second_ceiling=limits.bytes_per_second, flops_ceiling=limits.flops
         )
         for network in graph.networks

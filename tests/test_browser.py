@@ -99,7 +99,7 @@ PRESS = f"{HANDLE}.dispatchEvent(new KeyboardEvent('keydown', {{key: '%s'}}))"
 
 def slider_seconds(page):
     """Return how long the kernel takes to answer a slider, there and back: until the bytes that it says change."""
-    said = "document.querySelector('.tclab-ahead').innerText"
+    said = "document.querySelector('.tclab-points').innerText"
     return max(
         page.seconds_until(f"window.said = {said}; {PRESS % key}", f"{said} !== window.said")
         for key in ("ArrowRight", "ArrowLeft")
@@ -111,7 +111,7 @@ def test_a_sweep_is_run_stopped_and_gone_on_with_over_a_reload_and_a_restart(pag
     page.open(sweep)
     page.run_all()
     page.wait(".tclab-run:enabled")
-    page.wait_for_text(".tclab-ahead", "15 points")
+    page.wait_for_text(".tclab-points", "15 points")
     time.sleep(5)  # the child is warm when somebody has read the form
     page.picture("1-shown")
     said("slider_seconds", min(slider_seconds(page) for _ in range(3)))
@@ -150,7 +150,7 @@ def test_a_sweep_is_run_stopped_and_gone_on_with_over_a_reload_and_a_restart(pag
     page.wait(".tclab-run:enabled")
     assert not page.page.is_enabled(".tclab-stop")
     assert not page.page.is_enabled(".tclab-resume")
-    page.wait_for_text(".tclab-found", "What was found")
+    page.wait_for_text(".tclab-findings", "What was found")
     assert page.bars() == 3
     assert "node_mask" in page.text(".tclab-table")
     page.picture("5-through")
@@ -216,7 +216,7 @@ def test_the_panel_can_be_read_on_a_dark_page(page, folder):
         page.wait(BAR)
         page.picture("7-dark")
         colours = page.page.evaluate(
-            """() => ['.tclab-status', '.tclab-table td', '.tclab-ahead'].map(selector => {
+            """() => ['.tclab-status', '.tclab-table td', '.tclab-points'].map(selector => {
                 const found = getComputedStyle(document.querySelector(selector)).color.match(/\\d+/g).map(Number);
                 return found[0] + found[1] + found[2];
             })"""

@@ -135,7 +135,7 @@ def test_physics_asks_for_the_slower_of_the_two():
 
 def test_a_roofline_counts_what_each_kernel_must_do():
     graph = tclab.CellGraph.synthetic(0.01, metabolism=False)
-    found = roofline(graph, "physical", batch_size=2, width=8, found=Ceilings(1e9, 1e12), rounds=1).set_index("kernel")
+    found = roofline(graph, "physical", batch_size=2, width=8, limits=Ceilings(1e9, 1e12), rounds=1).set_index("kernel")
     nodes, edges = graph.num_nodes["gene"], graph.networks["physical"].num_edges
     features = edges * 2 * 8
     assert found.loc["dense", "flop"] == 2 * nodes**2 * 2 * 8
@@ -145,7 +145,7 @@ def test_a_roofline_counts_what_each_kernel_must_do():
     assert found.loc["edge_mask", "bytes"] > found.loc["gpu_filter", "bytes"] > found.loc["node_mask", "bytes"]
     assert (found["seconds"] > 0).all()
     with pytest.raises(InputError, match="physical"):
-        roofline(graph, "phisical", batch_size=2, found=Ceilings(1.0, 1.0))
+        roofline(graph, "phisical", batch_size=2, limits=Ceilings(1.0, 1.0))
 
 
 def test_the_charts_show_what_was_found():
@@ -162,7 +162,7 @@ def test_the_charts_show_what_was_found():
     charts = [
         lab.charts.break_even_chart(model, [16, 64], deleted_share=0.01),
         lab.charts.held_out_chart(both, rate),
-        lab.charts.roofline_chart(roofline(graph, "physical", batch_size=1, width=4, found=limits, rounds=1), limits),
+        lab.charts.roofline_chart(roofline(graph, "physical", batch_size=1, width=4, limits=limits, rounds=1), limits),
         lab.charts.largest_batches_chart([largest]),
     ]
     titles = [chart.to_dict()["title"]["text"] for chart in charts]

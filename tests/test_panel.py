@@ -15,10 +15,10 @@ import tclab
 from tclab import InputError, lab
 from tclab._format import bytes_text
 from tclab.lab import project_path
-from tclab.lab.panel import _memory_ahead, _panel_text, _panel_view
+from tclab.lab.panel import _background_estimate, _panel_text, _panel_view
 from tclab.lab.panel._background_calls import BackgroundCalls
+from tclab.lab.panel._background_estimate import BackgroundEstimate
 from tclab.lab.panel._live_sweep import running_sweep
-from tclab.lab.panel._memory_ahead import MemoryAhead
 from tclab.lab.panel._panel_model import PanelModel
 from tclab.lab.panel._panel_text import memory_text, points_table, points_text
 from tclab.lab.panel._panel_view import PanelView
@@ -200,12 +200,12 @@ def test_headless_it_runs_the_sweep_and_shows_one_picture(monkeypatch, tmp_path,
 def test_a_persons_way_through_it(front_end, tmp_path):
     view = view_of(tmp_path / "rows")
     assert (view.run_button.disabled, view.stop_button.disabled, view.resume_button.disabled) == (False, True, True)
-    assert "4 points · heaviest batch about" in view.ahead.value
+    assert "4 points · heaviest batch about" in view.points.value
     assert not (tmp_path / "rows").exists()  # looking makes no folder
 
     view.form.batch_sizes.value = "1,2,3"
     view.wait()
-    assert "6 points" in view.ahead.value
+    assert "6 points" in view.points.value
     click(view.run_button, view)
     assert (view.run_button.disabled, view.stop_button.disabled) == (True, False)
     until(lambda: view.model.sweep.done >= 1)
@@ -387,16 +387,16 @@ def test_what_a_panel_says_of_itself_is_of_what_it_shows(front_end, tmp_path, mo
     asyncio.run(panel.show())
     assert shown == [panel.view.box]
     assert set(panel.rows()["batch_size"]) == {1}  # what is on screen: the folder's last sweep
-    assert panel.asked().points() == panel.state.points()
+    assert panel.settings().points() == panel.state.points()
     panel.view.form.batch_sizes.value = "4"
     assert "-p batch_sizes 4" in panel.papermill()
     assert "batch_sizes='4'" in panel.python()
     panel.view.load_button.click()
     panel.view.wait()
-    assert panel.asked().points() == before.points()
+    assert panel.settings().points() == before.points()
     assert "-p batch_sizes 1" in panel.papermill() == panel.view.line.value
     # All 4 points of 2 strategies: what was found is there too, without a cell
-    assert "What was found" in panel.view.found.value
+    assert "What was found" in panel.view.findings.value
     assert [path.name for path in panel.export()] == ["report.html", "rows.csv"]
     assert read_rows(tmp_path / "rows.csv")["batch_size"].unique().tolist() == [1]
 
@@ -575,8 +575,8 @@ def test_memory_is_estimated_for_one_request_at_a_time_and_shown_for_the_last(mo
         go_on.wait(30)
         return "" if stop() else str(points)
 
-    monkeypatch.setattr(_memory_ahead, "memory_text", slowly)
-    ahead = MemoryAhead(shown.append, 0.01)
+    monkeypatch.setattr(_background_estimate, "memory_text", slowly)
+    ahead = BackgroundEstimate(shown.append, 0.01)
     ahead.request(["first"])
     assert begun.wait(30)
     ahead.request(["second"])  # a field is changed meanwhile
@@ -596,7 +596,7 @@ def test_memory_is_estimated_again_at_a_sweeps_end_and_never_while_it_runs(front
     running = []
     monkeypatch.setattr(_panel_view, "_MEMORY_SECONDS", 0.05)
     monkeypatch.setattr(
-        _memory_ahead,
+        _background_estimate,
         "memory_text",
         lambda points, stop, seconds: running.append(running_sweep(tmp_path)) or f"{len(points)} estimated",
     )

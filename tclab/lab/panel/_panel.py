@@ -46,8 +46,8 @@ class Panel:
         """The sweep that was started last; `None` before the first, or where another folder was opened since."""
         return self._model.sweep
 
-    def asked(self) -> PanelState:
-        """Return the panel's present settings: its fields', once it is shown.
+    def settings(self) -> PanelState:
+        """Return the present settings of the panel: those of its fields, once it is shown.
 
         **Raises:** `InputError` for several ranks on the CPU of a machine that has GPUs.
         """
@@ -55,11 +55,11 @@ class Panel:
 
     def papermill(self, out: str = "out.ipynb") -> str:
         """Return the papermill command that runs the panel's present settings, from the project's folder."""
-        return self.asked().papermill(out)
+        return self.settings().papermill(out)
 
     def python(self) -> str:
         """Return Python code that runs the panel's present settings."""
-        return self.asked().python()
+        return self.settings().python()
 
     def rows(self) -> pd.DataFrame:
         """Return the rows that the panel shows: of its sweep so far, or of the folder's last one before it.
@@ -76,7 +76,7 @@ class Panel:
 
         Returns their paths; none where there are no rows yet.
         """
-        rows, folder = self.rows(), self.asked().folder
+        rows, folder = self.rows(), self.settings().folder
         if rows.empty:
             return []
         return [report(rows, folder / "report.html"), write_rows(rows, folder / "rows.csv")]

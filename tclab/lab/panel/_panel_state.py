@@ -143,7 +143,9 @@ class PanelState:
         if not every:
             return None
         last = every[-1]
-        alike = [p for p in every if _beside(p) == _beside(last) and isinstance(p.networks, type(last.networks))]
+        alike = [
+            p for p in every if _without_axes(p) == _without_axes(last) and isinstance(p.networks, type(last.networks))
+        ]
 
         def several(name: str) -> str:
             return ",".join(dict.fromkeys(str(getattr(p, name)) for p in alike))
@@ -178,7 +180,7 @@ def _typed(declared: Declaration, value: Any) -> Any:
     return value
 
 
-def _beside(point: Point) -> Point:
+def _without_axes(point: Point) -> Point:
     """Return a point with the axes of a panel's grid set to fixed values."""
     return replace(point, strategy="node_mask", batch_size=1, networks=None, collation="lean", ship_edges=False)
 

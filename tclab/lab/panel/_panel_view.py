@@ -14,9 +14,9 @@ from tclab.errors import InputError
 from tclab.lab._notebook import project_path
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS
 from tclab.lab.panel._background_calls import BackgroundCalls
+from tclab.lab.panel._background_estimate import BackgroundEstimate
 from tclab.lab.panel._live_chart import LiveChart
 from tclab.lab.panel._live_sweep import LiveSweep
-from tclab.lab.panel._memory_ahead import MemoryAhead
 from tclab.lab.panel._panel_form import PanelForm
 from tclab.lab.panel._panel_model import PanelModel
 from tclab.lab.panel._panel_text import (
@@ -61,17 +61,17 @@ class PanelView:
         self.load_button = _button("Load", "upload", "", "set the fields to those of this folder's last sweep")
         self.bar = widgets.IntProgress(layout=widgets.Layout(width="200px"))
         self.status = widgets.Label()
-        self.ahead = widgets.HTML()
+        self.points = widgets.HTML()
         self.memory = widgets.HTML()
         self.message = widgets.HTML()
         self.machine = widgets.Label(machine_text())
         self.chart = LiveChart()
         self.choice = widgets.ToggleButtons(options=list(SWEEP_CHARTS), style={"button_width": "auto"})
         self.table = widgets.HTML(layout=widgets.Layout(flex="1 1 400px", overflow="auto"))  # to the chart's right
-        self.found = widgets.HTML()
+        self.findings = widgets.HTML()
         self.failed = widgets.HTML()
         self.line, self.code = _text_to_copy(3), _text_to_copy(14)
-        for name in ("status", "ahead", "memory", "message", "table", "found", "failed"):
+        for name in ("status", "points", "memory", "message", "table", "findings", "failed"):
             getattr(self, name).add_class(f"tclab-{name}")
         to_copy = widgets.Accordion(
             [widgets.VBox([self.line, self.code])],
@@ -83,11 +83,11 @@ class PanelView:
                 self.form.box,
                 _row(self.run_button, self.stop_button, self.resume_button, self.load_button, self.bar, self.status),
                 self.message,
-                _row(self.ahead, self.machine, space="space-between"),
+                _row(self.points, self.machine, space="space-between"),
                 self.memory,
                 self.choice,
                 widgets.HBox([self.chart.box, self.table], layout=widgets.Layout(flex_flow="row wrap")),
-                self.found,
+                self.findings,
                 self.failed,
                 to_copy,
             ]
@@ -96,7 +96,7 @@ class PanelView:
         self._opened = ""  # the results folder that is shown
         self._points: list[Point] = []  # of the fields, when they were last valid
         self._findings_of: object = None  # the rows or the sweep that `found` is about
-        self._memory_ahead = MemoryAhead(self._show_memory, _MEMORY_SECONDS)
+        self._estimate = BackgroundEstimate(self._show_memory, _MEMORY_SECONDS)
         self._calls = BackgroundCalls()
         self._check_call = self._reporting("fields", self._check)
         self._open_call = self._reporting("folder", self._open)
@@ -165,20 +165,20 @@ class PanelView:
             points = state.points()
             _ = state.options()
         except InputError:
-            self.ahead.value = self.line.value = self.code.value = ""
+            self.points.value = self.line.value = self.code.value = ""
             self._points = []
-            self._memory_ahead.cancel()
+            self._estimate.cancel()
             raise
         if str(state.folder) != self._opened:
             self._calls.request(self._open_call, rest_seconds=_CHECK_REST_SECONDS)
         self.line.value, self.code.value = state.papermill(), state.python()
-        self.ahead.value = escape(points_text(points))
+        self.points.value = escape(points_text(points))
         if points != self._points:
             self._points = points
             if self.model.running:  # it has the cores to itself; at its end there is time
-                self._memory_ahead.cancel()
+                self._estimate.cancel()
             else:
-                self._memory_ahead.request(points)
+                self._estimate.request(points)
         return ""
 
     def _open(self) -> str:
@@ -216,7 +216,7 @@ class PanelView:
         """Start the sweep that the fields describe; called in the background thread after a click on Run."""
         if self.model.running:
             return None
-        self._memory_ahead.finish()
+        self._estimate.finish()
         self.model.state = self.form.read()
         self._watch(self.model.start(self._on_progress))
         return ""
@@ -257,7 +257,7 @@ class PanelView:
             return
         threading.Thread(target=warm_up, daemon=True).start()  # a stop has killed the worker: have the next one ready
         if self._points:
-            self._memory_ahead.request(self._points)
+            self._estimate.request(self._points)
 
     # ---- drawing
 
@@ -279,9 +279,9 @@ class PanelView:
         self.chart.show(rows, self.choice.value)
         shown = self.model.saved if sweep is None else sweep
         if not over:
-            self.found.value, self._findings_of = "", None
+            self.findings.value, self._findings_of = "", None
         elif self._findings_of is not shown:  # not for each view of the same rows
-            self.found.value, self._findings_of = findings_html(rows), shown
+            self.findings.value, self._findings_of = findings_html(rows), shown
         if over:
             for call, seconds in zip(self._redraw_calls, _REDRAW_SECONDS, strict=True):
                 self._calls.request(call, after_seconds=seconds)

@@ -1,4 +1,4 @@
-"""How much processes slow one another down: the point's own work, done side by side without a DataLoader."""
+"""Contention: how much processes slow one another down that make batches and train at the same time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READY_SECONDS = 120.0  # a spawned process imports torch first
 
 
 def _make(data: Batches, ready: Any, go: Any, stop: Any, answers: Any) -> None:
-    """Make batches for as long as `go` is set, and in the end say when each was begun and ended."""
+    """Make batches while `go` is set; at the stop send when each began and ended."""
     torch.set_num_threads(1)  # as in a DataLoader's worker
     made = []
     for number in range(COLD):
@@ -47,10 +47,10 @@ class _BusyLoader:
         theirs.close()  # so that its end is noticed
 
     def made(self) -> list[tuple[int, int]]:
-        """Stop it and return when each batch was begun and ended."""
+        """Stop it and return when each batch began and ended."""
         self._stop.set()
-        found: list[tuple[int, int]] = self._answers.recv()
-        return found
+        made: list[tuple[int, int]] = self._answers.recv()
+        return made
 
     def end(self) -> None:
         self._process.terminate()
@@ -60,15 +60,15 @@ class _BusyLoader:
 @contextmanager
 def _busy_loaders(data: Batches, number: int, start_method: str | None) -> Iterator[list[_BusyLoader]]:
     context = multiprocessing.get_context(start_method)
-    found: list[_BusyLoader] = []
+    loaders: list[_BusyLoader] = []
     try:
         for _ in range(number):
-            found.append(_BusyLoader(context, data))
-            if not found[-1].ready.wait(_READY_SECONDS):
+            loaders.append(_BusyLoader(context, data))
+            if not loaders[-1].ready.wait(_READY_SECONDS):
                 raise RuntimeError(f"a process was started by {start_method} and made no batch")
-        yield found
+        yield loaders
     finally:
-        for loader in found:
+        for loader in loaders:
             loader.end()
 
 
@@ -77,8 +77,8 @@ def measure_contention(
 ) -> tuple[ContentionFactors, float]:
     """Return how processes slow one another down, and the seconds that starting one takes.
 
-    Up to `workers` processes make batches, with the training process at work and without, in rounds. None is taken
-    to be faster next to others than alone.
+    Up to `workers` processes make batches in rounds, while the training process trains and while it sleeps. A process
+    is assumed to be no faster next to others than alone.
 
     **Arguments:**
 
@@ -115,12 +115,12 @@ def measure_contention(
 
 
 def _repeated(train: Callable[[], Any], seconds: float) -> list[float]:
-    found: list[float] = []
+    times: list[float] = []
     end = time.perf_counter() + seconds
-    while (begin := time.perf_counter()) < end or not found:
+    while (begin := time.perf_counter()) < end or not times:
         train()
-        found.append(time.perf_counter() - begin)
-    return found
+        times.append(time.perf_counter() - begin)
+    return times
 
 
 def _mean_within(made: list[tuple[int, int]], windows: list[tuple[int, int]]) -> float:

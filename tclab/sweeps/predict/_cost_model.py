@@ -122,11 +122,11 @@ def _calls(cell: Cell, device: str, seed: int) -> tuple[dict[str, Callable[[], o
     rows = nodes * cell.batch_size
     one = torch.randint(nodes, (2, cell.edges), generator=generator)
     edge_index = torch.cat([one + b * nodes for b in range(cell.batch_size)], dim=1)
-    # an edge goes with either of its ends: nodes are removed until the share of edges is
-    gone = torch.nonzero(torch.rand(rows, generator=generator) < 1 - (1 - cell.removed) ** 0.5).flatten()
+    # an edge is removed with either of its ends: nodes are drawn so that this share of the edges is
+    removed = torch.nonzero(torch.rand(rows, generator=generator) < 1 - (1 - cell.removed) ** 0.5).flatten()
     graph = CellGraph.from_edges({"edges": one}, num_nodes=nodes).to(device)
-    edge_index, gone = edge_index.to(device), gone.to(device)
-    kept = _kept(edge_index, gone)
+    edge_index, removed = edge_index.to(device), removed.to(device)
+    kept = _kept(edge_index, removed)
     left = edge_index[:, kept]
     x = torch.randn(rows, cell.width, generator=generator).to(device).requires_grad_()
     keep = {"node": torch.ones(rows, dtype=torch.bool, device=device)}
@@ -136,14 +136,14 @@ def _calls(cell: Cell, device: str, seed: int) -> tuple[dict[str, Callable[[], o
     calls: dict[str, Callable[[], object]] = {
         "mask": waited(lambda: _both_ways(masked, x), device),
         "sum": waited(lambda: _both_ways(filtered, x), device),
-        "find": waited(lambda: _kept(edge_index, gone), device),
+        "find": waited(lambda: _kept(edge_index, removed), device),
         "write": waited(lambda: edge_index[:, kept], device),
     }
     return calls, 1 - left.size(1) / edge_index.size(1)
 
 
-def _kept(edge_index: Tensor, gone: Tensor) -> Tensor:
-    return ~(torch.isin(edge_index[0], gone) | torch.isin(edge_index[1], gone))
+def _kept(edge_index: Tensor, removed: Tensor) -> Tensor:
+    return ~(torch.isin(edge_index[0], removed) | torch.isin(edge_index[1], removed))
 
 
 def _both_ways(view: EdgeListView, x: Tensor) -> None:

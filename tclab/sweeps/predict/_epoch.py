@@ -288,14 +288,14 @@ def _epoch(here: Setup, steps: int, folder: Path) -> Path:
         "point": point.to_dict(),
         "predicted": asdict(predict_epoch(costs, steps=steps, **options)),
         "full": asdict(predict_epoch(costs, steps=full_steps(point), **options)),
-        "costs": costs.to_dict(),
+        "costs": asdict(costs),
         "environment": environment(),
         "conditions": around,
     }
     written = datetime.now(UTC)
     name = f"{written:%Y%m%dT%H%M%S%f}-{point.model}-{point.strategy}-{point.workers}workers"
     prediction = folder / f"{name}.prediction.json"
-    _keep(prediction, {"written_at": written.isoformat(), **fields})
+    _write(prediction, {"written_at": written.isoformat(), **fields})
     gc.collect()
     began = datetime.now(UTC)
     begin = raw_clock_ns()
@@ -306,7 +306,7 @@ def _epoch(here: Setup, steps: int, folder: Path) -> Path:
     now = conditions()
     load, step, _ = stage_times(here, max(2, point.steps // 2))
     measured = folder / f"{name}.measured.json"
-    _keep(
+    _write(
         measured,
         {
             "prediction": prediction.name,
@@ -319,5 +319,5 @@ def _epoch(here: Setup, steps: int, folder: Path) -> Path:
     return measured
 
 
-def _keep(path: Path, fields: dict[str, Any]) -> None:
+def _write(path: Path, fields: dict[str, Any]) -> None:
     atomic_write(path, json.dumps(fields, indent=1))

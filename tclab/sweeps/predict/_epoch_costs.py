@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
@@ -45,13 +45,9 @@ class Costs:
     loader_overheads: LoaderOverheads = field(default_factory=LoaderOverheads)
     contention: ContentionFactors | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return every field as JSON can hold it."""
-        return asdict(self)
-
     @staticmethod
     def from_dict(fields: dict[str, Any]) -> Costs:
-        """Return the costs of `to_dict`'s fields, as they come back from JSON."""
+        """Return the costs of the fields that `asdict` gives, as they come back from JSON."""
         contention = fields["contention"]
         factors = None if contention is None else {name: tuple(values) for name, values in contention.items()}
         return Costs(
@@ -99,7 +95,7 @@ def stage_times(setup: Setup, steps: int) -> tuple[list[float], list[float], flo
 
 
 def _first(data: Batches, steps: int) -> Batches:
-    """Return so many of the batches, the first ones again where there are fewer."""
+    """Return the first `steps` of the batches, from the start again where there are fewer."""
     numbers = [number % len(data) for number in range(steps)]
     order = [sample for n in numbers for sample in data.order[n * data.size : (n + 1) * data.size].tolist()]
     return Batches(data.strategy, data.samples, data.size, order, micro_batch=data.micro_batch)
@@ -128,11 +124,11 @@ def _touch(batch: Batch) -> None:
 
 
 def _loader_overheads(setup: Setup, load: float, step: float, start: float) -> LoaderOverheads:
-    """Return the time that handing batches over from one worker adds to making them.
+    """Return the time that one worker's handing over of batches adds to making them.
 
-    The worker makes all of them ahead while this process sleeps, so neither waits for the other. A step comes
-    before each batch that is timed, as in an epoch: receiving takes longer with caches that hold a model. It takes
-    medians: rare slow steps are in the costs of steps, which are drawn from all measured ones.
+    The worker makes all batches while this process sleeps, so that neither waits for the other. A step precedes each
+    timed batch, as in an epoch: receiving takes longer when the caches hold a model. The results are medians: rare slow
+    steps are in the costs of steps, which are drawn from all measured ones.
     """
     point = setup.point
     first = raw_batch(setup.data[0])
@@ -144,11 +140,11 @@ def _loader_overheads(setup: Setup, load: float, step: float, start: float) -> L
     own = []
     for place in range(min(timed, 10)):
         train()
-        own.append(_own(data, place))
+        own.append(_read_seconds(data, place))
     cycles: list[float] = []
     taking, waking, ending = [], [], []
     for _ in range(_ROUNDS):
-        ahead = Loader(
+        loader = Loader(
             data,
             workers=1,
             pin_memory=bool(point.pin_memory),
@@ -156,7 +152,7 @@ def _loader_overheads(setup: Setup, load: float, step: float, start: float) -> L
             start_method=point.start_method,
         )
         begin = time.perf_counter_ns()
-        batches = iter(ahead)
+        batches = iter(loader)
         making = [next(batches).timing]
         time.sleep(0.05 + 2 * load * len(data))
         for place in range(len(data) - 1):
@@ -184,8 +180,8 @@ def _loader_overheads(setup: Setup, load: float, step: float, start: float) -> L
     )
 
 
-def _own(data: Batches, number: int) -> float:
-    """Return what reading a batch's memory and letting it go takes where it was made in this process."""
+def _read_seconds(data: Batches, number: int) -> float:
+    """Return the seconds of reading and releasing a batch that this process made."""
     loaded = data[number]
     begin = time.perf_counter()
     _touch(loaded.batch)

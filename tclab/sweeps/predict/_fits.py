@@ -1,4 +1,4 @@
-"""What a point will hold in memory, before anything of it runs."""
+"""The memory estimate of a point, made before anything of it runs."""
 
 from __future__ import annotations
 
@@ -131,11 +131,11 @@ def _samples_text(point: Point) -> str:
 
 
 def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
-    """Return what a point will hold in memory, without running it.
+    """Estimate the memory of a point, without running it.
 
     The batch is that of the point's own first samples, to the byte. What a step holds is counted on tensors that
     have shapes and no values: on a CPU that is what torch's allocator hands out.
-    `benchmarks/memory.py` compares it with the resident set of processes that ran. Nothing is timed: The
+    `benchmarks/memory.py` compares it with the resident set of processes that ran. Nothing is timed: the
     strategy `fastest` is estimated with the kernels that were calibrated on this machine, or else with the defaults.
 
     Of several ranks, what is held to exchange gradients is counted by a formula. `not_covered` of the answer says what

@@ -1,4 +1,4 @@
-"""The largest batch that a point can be run with, found without crashing what asks."""
+"""The largest batch that a point can be run with, tried in child processes, so that the caller survives."""
 
 from __future__ import annotations
 

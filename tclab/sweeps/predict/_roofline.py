@@ -1,4 +1,4 @@
-"""How near a neighbour sum comes to what this machine can do: two ceilings measured here, and what physics asks."""
+"""Roofline: the neighbour sum of each kernel against this machine's measured bytes and operations a second."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Ceilings:
 
 
 def ceilings(*, device: str = "cpu", dtype: torch.dtype = torch.float32, rounds: int = 7) -> Ceilings:
-    """Return both ceilings of a device, measured now."""
+    """Measure both ceilings of a device."""
     source = torch.ones(_COPIED // dtype.itemsize, dtype=dtype, device=device)
     target = torch.empty_like(source)
     square = torch.randn(_SIDE, _SIDE, device=device).to(dtype)
@@ -50,12 +50,12 @@ def ceilings(*, device: str = "cpu", dtype: torch.dtype = torch.float32, rounds:
 
 
 def clock_of(device: str) -> Callable[[], float]:
-    """Return the clock to time calls by: with one thread the processor's time, which others do not add to."""
+    """Return the clock to time calls with: processor time on one CPU thread, which other processes do not add to."""
     return process_time if device == "cpu" and torch.get_num_threads() == 1 else perf_counter
 
 
 def waited(call: Callable[[], object], device: str) -> Callable[[], None]:
-    """Return a call that is over only when the device is through with it."""
+    """Return a call that synchronizes the device before it returns."""
 
     def both() -> None:
         call()
@@ -72,7 +72,7 @@ def roofline(
     batch_size: int,
     width: int = 64,
     device: str = "cpu",
-    found: Ceilings | None = None,
+    limits: Ceilings | None = None,
     rounds: int = 5,
 ) -> pd.DataFrame:
     """Return the measured time of each kernel's forward sum over one network, and the machine's limit.
@@ -86,12 +86,12 @@ def roofline(
 
     - `graph`: on the CPU; copied to `device`.
     - `network`: one of the graph's; its name.
-    - `found`: the ceilings, measured now unless given.
+    - `limits`: the ceilings, measured now unless given.
     - `batch_size`, `width`: of the features, [N, B, H]. `rounds`: that each kernel is timed in.
 
     **Raises:** `InputError` for a network that the graph has not, with the nearest name.
     """
-    found = found or ceilings(device=device)
+    limits = limits or ceilings(device=device)
     if batch_size < 1:
         raise InputError(f"batch_size is {batch_size!r}, expected at least 1")
     own = graph.select([network]).without_metabolism()
@@ -127,7 +127,7 @@ def roofline(
         least = least_seconds(calls, rounds=rounds, clock=clock_of(device))
     for name, seconds in least.items():
         moved, computed = floors[name]
-        floor = found.seconds(moved, computed)
+        floor = limits.seconds(moved, computed)
         rows.append(
             {
                 "kernel": name,

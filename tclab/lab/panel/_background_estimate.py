@@ -12,7 +12,7 @@ from tclab.sweeps import Point
 _SECONDS = 6.0  # the page answers slowly meanwhile: an estimate keeps the interpreter busy
 
 
-class MemoryAhead:
+class BackgroundEstimate:
     """Estimates the memory of the points that were requested last, in a thread of its own: it takes seconds.
 
     **Arguments:**
