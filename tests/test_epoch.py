@@ -3,6 +3,7 @@
 import json
 import sys
 import textwrap
+from dataclasses import asdict
 from datetime import datetime
 
 import pytest
@@ -181,7 +182,7 @@ def test_a_long_epoch_goes_on_at_its_pace(workers):
 
 def test_costs_come_back_from_json():
     costs = Costs([0.1], [0.2], 0.3, LoaderOverheads(send=1.0), ContentionFactors.of_cores(2, 2))
-    assert Costs.from_dict(json.loads(json.dumps(costs.to_dict()))) == costs
+    assert Costs.from_dict(json.loads(json.dumps(asdict(costs)))) == costs
     assert Costs.from_dict(Costs([0.1], [0.2]).to_dict()).contention is None
 
 
