@@ -21,7 +21,7 @@ from tclab.sweeps.config._gpus import Gpus, device_of, ranks_of
 from tclab.sweeps.execution import _worker_pool as worker_pool
 from tclab.sweeps.execution import abort, close_workers
 from tclab.sweeps.execution._rank import SignedStore
-from tclab.sweeps.execution._rank_group import RankGroup, RankReport
+from tclab.sweeps.execution._rank_group import RankGroup, RankReport, hanging_rank
 from tclab.sweeps.execution._request import Request
 from tclab.sweeps.execution._worker_pool import WorkerKind, WorkerPool, pool, worker_environment
 
@@ -328,22 +328,18 @@ def _stop_ends_all_ranks(kept):
     assert took < 10  # 2 s on a machine that is not shared
 
 
-def test_a_hang_is_of_a_rank_here_only_where_another_here_came_farther(monkeypatch):
-    group = RankGroup.__new__(RankGroup)
-    monkeypatch.setattr(RankGroup, "_stderr", lambda self, rank: "")
-
-    def hanging(ranks, nodes, *entered):
-        group.ranks, group.nodes, group.own_fault = ranks, nodes, False
-        group._reports = {rank: RankReport(None, number, "backward") for rank, number in enumerate(entered)}
-        return group._hanging(20), group.own_fault
+def test_a_hang_is_of_a_rank_here_only_where_another_here_came_farther():
+    def hanging(nodes, *entered):
+        reports = {rank: RankReport(None, number, "backward") for rank, number in enumerate(entered)}
+        return hanging_rank(reports, 20, nodes=nodes)
 
     words = "no rank moved for 20 s, and"
     alone = f"failed: a rank hung, which one is not known: {words} all were at backward"
-    assert hanging(2, 1, 5, 5) == (alone, False)
+    assert hanging(1, 5, 5) == (None, alone)
     elsewhere = f"failed: a rank hung, one here or one on another machine: {words} all here were at backward"
-    assert hanging(1, 2, 5) == hanging(2, 2, 5, 5) == (elsewhere, False)
-    assert hanging(2, 2, 5, 4) == (f"failed: rank 1 hung: {words} it was at backward", True)
-    assert hanging(1, 1, 5) == (f"failed: rank 0 hung: {words} it was at backward", True)
+    assert hanging(2, 5) == hanging(2, 5, 5) == (None, elsewhere)
+    assert hanging(2, 5, 4) == (1, f"failed: rank 1 hung: {words} it was at backward")
+    assert hanging(1, 5) == (0, f"failed: rank 0 hung: {words} it was at backward")
 
 
 @pytest.mark.slow

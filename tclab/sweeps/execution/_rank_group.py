@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,24 +169,20 @@ class RankGroup:
         return f"failed: rank {rank}: {status.removeprefix('failed: ')}"
 
     def _hanging(self, seconds: float) -> str:
-        """Return which rank hangs, the one that has entered the fewest stages, and where in its code it is."""
-        least = min(report.entered for report in self._reports.values())
-        behind = [rank for rank, report in self._reports.items() if report.entered == least]
-        words = f"no rank moved for {seconds:g} s"
-        if len(behind) == len(self._reports) and self.ranks * self.nodes > 1:
-            which = "which one is not known" if self.nodes == 1 else "one here or one on another machine"
-            here = "" if self.nodes == 1 else " here"
-            return f"failed: a rank hung, {which}: {words}, and all{here} were at {self._reports[behind[0]].at}"
+        """Return which rank hangs, as far as it is known, and where in its code it is."""
+        rank, status = hanging_rank(self._reports, seconds, nodes=self.nodes)
+        if rank is None:
+            return status
         self.own_fault = True
-        rank, report = behind[0], self._reports[behind[0]]
-        if report.pid is not None:
+        pid = self._reports[rank].pid
+        if pid is not None:
             with suppress(ProcessLookupError):
-                os.kill(report.pid, signal.SIGUSR1)  # it writes down where it is
+                os.kill(pid, signal.SIGUSR1)  # it writes down where it is
             time.sleep(0.3)
         frames = re.findall(r'File "([^"]+)", line (\d+) in (\w+)', self._stderr(rank))
         shown = [frame for frame in frames if "site-packages" not in frame[0]] or frames
         where = f" ({Path(shown[0][0]).name}, line {shown[0][1]}, in {shown[0][2]})" if shown else ""
-        return f"failed: rank {rank} hung: {words}, and it was at {report.at}{where}"
+        return status + where
 
     def _stderr(self, rank: int) -> str:
         place = rank % self.ranks
@@ -267,6 +263,27 @@ class RankGroup:
         self._torchrun.wait()
         self._torchrun.close()
         self._temporary.close()
+
+
+def hanging_rank(reports: Mapping[int, RankReport], seconds: float, *, nodes: int) -> tuple[int | None, str]:
+    """Return the rank that hangs, the one that has entered the fewest stages, and the status that says so.
+
+    Where all on this machine have entered as many, it is not known which one hangs: the rank is `None`.
+
+    **Arguments:**
+
+    - `reports`: of the ranks on this machine. `seconds`: for which none has entered a stage.
+    - `nodes`: how many machines have ranks of the point.
+    """
+    least = min(report.entered for report in reports.values())
+    behind = [rank for rank, report in reports.items() if report.entered == least]
+    at = reports[behind[0]].at
+    words = f"no rank moved for {seconds:g} s"
+    if len(behind) == len(reports) and len(reports) * nodes > 1:
+        which = "which one is not known" if nodes == 1 else "one here or one on another machine"
+        here = "" if nodes == 1 else " here"
+        return None, f"failed: a rank hung, {which}: {words}, and all{here} were at {at}"
+    return behind[0], f"failed: rank {behind[0]} hung: {words}, and it was at {at}"
 
 
 def _children(pid: int) -> set[int]:
