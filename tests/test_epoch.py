@@ -183,7 +183,7 @@ def test_a_long_epoch_goes_on_at_its_pace(workers):
 def test_costs_come_back_from_json():
     costs = Costs([0.1], [0.2], 0.3, LoaderOverheads(send=1.0), ContentionFactors.of_cores(2, 2))
     assert Costs.from_dict(json.loads(json.dumps(asdict(costs)))) == costs
-    assert Costs.from_dict(Costs([0.1], [0.2]).to_dict()).contention is None
+    assert Costs.from_dict(asdict(Costs([0.1], [0.2]))).contention is None
 
 
 def test_a_prediction_needs_steps():
