@@ -120,7 +120,11 @@ def advice_part(strategy: str) -> Iterator[dict[str, Any]]:
     for workers in WORKERS:
         point = Point(**SMALL, strategy=strategy, workers=workers, steps=24)
         rows = rows_of(point)
-        (first, *_) = tclab.advise(rows).suggestions
+        advice = tclab.advise(rows)
+        if not advice.suggestions:
+            yield {"workers": workers, "first advice": f"none: {advice.missing[0]}"}
+            continue
+        first = advice.suggestions[0]
         line = {"workers": workers, "first advice": first.change, "predicted": first.ratio}
         if set(first.setting) == {"workers"}:
             changed = replace(point, **first.setting, steps=60)

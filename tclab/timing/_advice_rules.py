@@ -14,7 +14,7 @@ from tclab.timing._advice import AT_BEST, MODEL, Advice, Suggestion, ranked
 from tclab.timing._environment import usable_cores
 from tclab.timing._loader_pace import LoaderPace
 from tclab.timing._statistics import FEWEST, Reals
-from tclab.timing._step_means import cycle_of, outliers, share_of, steps_wait
+from tclab.timing._step_means import cycle_means, cycle_of, outliers, share_of, steps_wait
 from tclab.timing._warmup import NOT_STEADY, steady_state
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def no_advice_reason(account: StepAccount) -> str | None:
         return f"{len(account.whole)} steps were timed, at least {FEWEST} are needed"
     if len(account.whole) < 2 * account.cycle:
         return f"{len(account.whole)} steps were timed, at least two cycles of {account.cycle} are needed"
-    state = steady_state(account.whole.tolist())
+    state = steady_state(cycle_means(account.whole, account.cycle).tolist())
     if state.verdict == NOT_STEADY:
         return f"the steps were still changing ({state.why}): warm up longer"
     return None

@@ -13,7 +13,7 @@ import numpy as np
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._rows import mean_columns
 from tclab.timing import Ledger, steady_state
-from tclab.timing._step_means import cycle_of, steps_wait
+from tclab.timing._step_means import cycle_means, cycle_of, steps_wait
 
 Samples = list[float | None]
 Timelines = dict[str, dict[str, Samples]]  # where → stage → seconds in each step, `None` where it did not occur
@@ -190,7 +190,7 @@ def _of_the_step(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[s
         "host_accounted": _farthest([measured.accounted.get("host") for measured in ranks]),
         "device_accounted": _farthest([measured.accounted.get("device") for measured in ranks]),
         "worker_accounted": _farthest(workers),
-        "steady": steady_state(step["samples_seconds"]).verdict,
+        "steady": steady_state(cycle_means(np.asarray(step["samples_seconds"]), step["cycle_steps"]).tolist()).verdict,
         "conditions": json.dumps(ranks[0].conditions),
         "gradient_bytes": max(exchanged["bytes"]) if exchanged and exchanged["bytes"] else None,
         "buckets": max(exchanged["buckets"]) if exchanged and exchanged["buckets"] else None,

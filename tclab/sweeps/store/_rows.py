@@ -80,7 +80,7 @@ MORE_COLUMNS = {
     "host_accounted": _REAL,
     "device_accounted": _REAL,
     "worker_accounted": _REAL,
-    "steady": _TEXT,  # whether warm-up was over: steady, not steady, null for too few steps to say
+    "steady": _TEXT,  # whether warm-up was over: steady, not steady, null for too few steps, or cycles, to say
     "conditions": _TEXT,  # JSON, the machine's load before and after; see tclab.timing.conditions
     "first_step_seconds": _REAL,  # the cold start: the first step of all, loader and caches included
     "measured_at": _TEXT,  # UTC, ISO 8601
