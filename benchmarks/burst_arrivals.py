@@ -122,7 +122,7 @@ def advice_part(strategy: str) -> Iterator[dict[str, Any]]:
         rows = rows_of(point)
         advice = tclab.advise(rows)
         if not advice.suggestions:
-            yield {"workers": workers, "first advice": f"none: {advice.missing[0]}"}
+            yield {"workers": workers, "first advice": "; ".join(("none", *advice.missing))}
             continue
         first = advice.suggestions[0]
         line = {"workers": workers, "first advice": first.change, "predicted": first.ratio}
