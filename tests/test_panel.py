@@ -442,6 +442,22 @@ def test_a_list_shows_all_strategies_at_once(front_end, tmp_path):
     assert view.form.strategies.rows == len(view.form.strategies.options) == len(tclab.masking.names()) - 1
 
 
+def test_background_calls_wait_for_what_was_requested_and_for_nothing_that_others_request_meanwhile():
+    calls, made, over = BackgroundCalls(), [], threading.Event()
+
+    def progress():  # as of a sweep, whose thread requests the next drawing while one is made
+        made.append("progress")
+        other = threading.Thread(target=lambda: over.is_set() or calls.request(progress))
+        other.start()
+        other.join()
+
+    calls.request(progress)
+    calls.request(lambda: (made.append("asked"), calls.request(lambda: made.append("what it asks"))))
+    assert calls.wait(10)
+    assert {"asked", "what it asks"} <= set(made)
+    over.set()
+
+
 def test_background_calls_serve_the_last_request_and_no_more_than_their_rate():
     seen, value, calls = [], [0], BackgroundCalls()
 
@@ -595,12 +611,14 @@ def test_memory_is_estimated_for_one_request_at_a_time_and_shown_for_the_last(mo
 def test_memory_is_estimated_again_at_a_sweeps_end_and_never_while_it_runs(front_end, tmp_path, monkeypatch):
     running = []
     monkeypatch.setattr(_panel_view, "_MEMORY_SECONDS", 0.05)
-    monkeypatch.setattr(
-        _background_estimate,
-        "memory_text",
-        lambda points, stop, seconds: running.append(running_sweep(tmp_path)) or f"{len(points)} estimated",
-    )
-    view = view_of(tmp_path, strategies="node_mask", batch_sizes="1")
+
+    def memory_text(points, stop, seconds):
+        if points[0].seed == 7:  # the panels of earlier tests estimate as well
+            running.append(running_sweep(tmp_path))
+        return f"{len(points)} estimated"
+
+    monkeypatch.setattr(_background_estimate, "memory_text", memory_text)
+    view = view_of(tmp_path, strategies="node_mask", batch_sizes="1", seed=7)
     until(lambda: view.memory.value == "1 estimated")
     click(view.run_button, view)
     view.form.batch_sizes.value = "1,2"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ class _Request:
     due: float  # in seconds of the monotonic clock
     delayed: bool
     rest_seconds: float
+    number: int  # of the first request that this one stands for
 
 
 class BackgroundCalls:
@@ -26,7 +28,8 @@ class BackgroundCalls:
         self._changed = threading.Condition()
         self._waiting: dict[Callable[[], None], _Request] = {}
         self._rested: dict[Callable[[], None], float] = {}  # when a call may be made again
-        self._busy = False
+        self._serving: _Request | None = None
+        self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
 
     def request(self, call: Callable[[], None], *, after_seconds: float = 0.0, rest_seconds: float = 0.0) -> None:
@@ -38,7 +41,12 @@ class BackgroundCalls:
         - `rest_seconds`: from the end of the call to the next time that it is made, at least.
         """
         with self._changed:
-            self._waiting[call] = _Request(monotonic() + after_seconds, after_seconds > 0, rest_seconds)
+            # a request stands for the one that it replaces; one that a call makes belongs to that call's own
+            before = self._waiting.get(call)
+            if before is None and threading.current_thread() is self._thread:
+                before = self._serving
+            number = next(self._numbers) if before is None else before.number
+            self._waiting[call] = _Request(monotonic() + after_seconds, after_seconds > 0, rest_seconds, number)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True)
                 self._thread.start()
@@ -51,17 +59,22 @@ class BackgroundCalls:
             self._changed.notify_all()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until no call is being made and none is requested but for later; return whether that is so.
+        """Wait until what has been requested so far is done, but for requests of a later time; return whether it is.
+
+        What a call requests itself is waited for too; requests of other threads that come meanwhile, as those of a
+        sweep's progress, are not.
 
         **Arguments:**
 
         - `timeout_seconds`: how long to wait at most; without limit unless given.
         """
         with self._changed:
-            return self._changed.wait_for(self._idle, timeout_seconds)
+            end = next(self._numbers)
+            return self._changed.wait_for(lambda: self._done_before(end), timeout_seconds)
 
-    def _idle(self) -> bool:
-        return not self._busy and all(request.delayed for request in self._waiting.values())
+    def _done_before(self, number: int) -> bool:
+        waiting = [request for request in self._waiting.values() if not request.delayed]
+        return all(request.number > number for request in (*waiting, *filter(None, [self._serving])))
 
     def _due(self, call: Callable[[], None]) -> float:
         return max(self._waiting[call].due, self._rested.get(call, 0.0))
@@ -77,12 +90,11 @@ class BackgroundCalls:
                 if left > 0:
                     self._changed.wait(left)
                     continue
-                request = self._waiting.pop(call)
-                self._busy = True
+                request = self._serving = self._waiting.pop(call)
             try:
                 call()
             finally:
                 with self._changed:
                     self._rested[call] = monotonic() + request.rest_seconds
-                    self._busy = False
+                    self._serving = None
                     self._changed.notify_all()
