@@ -189,10 +189,15 @@ MANY = {
 }
 
 
-def test_500_points_keep_the_page_usable_and_the_notebook_small(page, folder, said):
+@pytest.fixture(scope="module")
+def many(server, folder):
+    """A notebook whose panel finds the rows of 500 points."""
     results = folder / "runs" / "many" / "rows"
     assert filled(results, lab.panel.PanelState.of(**MANY, results=str(results))) == 500
-    many = notebook(folder, "many.ipynb", **MANY, results="runs/many/rows")
+    return notebook(folder, "many.ipynb", **MANY, results="runs/many/rows")
+
+
+def test_500_points_keep_the_page_usable_and_the_notebook_small(page, folder, many, said):
     page.open(many)
     page.run_all()
     page.wait_for_text(".tclab-status", "500 of 500 points")
@@ -208,9 +213,9 @@ def test_500_points_keep_the_page_usable_and_the_notebook_small(page, folder, sa
     assert page.errors == []
 
 
-def test_the_panel_can_be_read_on_a_dark_page(page, folder):
+def test_the_panel_can_be_read_on_a_dark_page(page, folder, many):
     with dark(folder):
-        page.open("notebooks/many.ipynb")
+        page.open(many)
         page.run_all()
         page.wait_for_text(".tclab-status", "500 of 500 points")
         page.wait(BAR)
