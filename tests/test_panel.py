@@ -197,6 +197,7 @@ def test_headless_it_runs_the_sweep_and_shows_one_picture(monkeypatch, tmp_path,
     assert again["measured_at"].tolist() == rows["measured_at"].tolist()
 
 
+@pytest.mark.slow
 def test_a_persons_way_through_it(front_end, tmp_path):
     view = view_of(tmp_path / "rows")
     assert (view.run_button.disabled, view.stop_button.disabled, view.resume_button.disabled) == (False, True, True)

@@ -53,6 +53,7 @@ def blocks(path):
     return BLOCK.findall(path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_every_block_runs_after_those_above_it_on_its_page(root, tmp_path):
     pytest.importorskip("altair")
     script, number = [textwrap.dedent(PREPARE)], 0
