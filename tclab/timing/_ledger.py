@@ -177,6 +177,7 @@ class Ledger(Shown):
         self._pending = self._spike(len(self._steps)) if self._spike is not None else None
         if before is None:
             self._cut("other")
+            self._begin_ns = self._end_ns = raw_clock_ns()
         else:
             self._cuts.owners.append("other")
             self._cuts.host.append(before.host[-1])
@@ -232,7 +233,6 @@ class Ledger(Shown):
         self._thread = get_ident()
         self._synchronize()
         self._first, self._before = len(self._steps), None
-        self._begin_ns = self._end_ns = raw_clock_ns()
 
     def _end_block(self) -> None:
         if self.cuda:
@@ -261,12 +261,12 @@ class Ledger(Shown):
             self._drop_step()
             return
         self._cut("")
+        self._end_ns = raw_clock_ns()  # at once: a garbage collection between two clocks is time that no stage has
         if cuts.queue is not None:  # the device still sleeps now, so nothing waited for it in between
             cuts.queued = not cuts.events[cuts.queue + 1].query()
         self._steps.append(cuts)
         self._before = cuts
         self._drop_step()
-        self._end_ns = raw_clock_ns()
 
     def _cut(self, owner: str) -> None:
         cuts = self._cuts
