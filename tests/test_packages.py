@@ -136,10 +136,10 @@ def test_a_circle_is_found():
     assert circles({"a": {"b"}, "b": {"a", "c"}, "c": {"d"}, "d": {"c"}}) == [{"c", "d"}, {"a", "b"}]
 
 
-def test_what_draws_is_imported_in_lab_and_its_case_study_alone():
+def test_what_draws_is_imported_in_lab_alone():
     for module in MODULES:
         drawing = {name.split(".")[0] for name in imports(module)} & {"altair", "ipywidgets", "IPython"}
-        assert not drawing or parts(module, 1) in ("lab", "case_study"), f"{module} imports {drawing}"
+        assert not drawing or parts(module, 1) == "lab", f"{module} imports {drawing}"
 
 
 def test_strategies_and_views_know_no_genes():

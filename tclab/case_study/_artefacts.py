@@ -14,15 +14,13 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
 from tclab import trace
 from tclab.errors import InputError
-from tclab.lab.charts._style import chart_title, fixed_colour
+from tclab.lab.charts._case_study_charts import draw_wrong_figure_parts, draw_wrong_figures
 from tclab.sweeps import Point, run
-from tclab.sweeps.analysis._machine_label import this_machine
 from tclab.sweeps.execution._setup import setup
 from tclab.timing import steady_state
 
@@ -30,10 +28,6 @@ FEWEST_STEPS = 12
 _PROFILED = 4  # steps of a run that are profiled, its last
 _READINGS = 5  # of the progress bar
 _FORWARD = ("transfer", "mask", "forward", "loss")
-_WIDTH = 520
-# Okabe and Ito's, as in the other charts: the colour that warns, and the one of the right answer.
-_COLOURS = {"wrong": "#d55e00", "right": "#009e73"}
-_PARTS = ("#56b4e9", "#e69f00", "#0072b2", "#cc79a7", "#f0c340", "#999999", "#5b2a86", "#8c6d46", "#000000", "#d55e00")
 
 
 @dataclass(frozen=True)
@@ -347,21 +341,9 @@ def wrong_figures_chart(figures: Iterable[Figure]) -> Any:
 
     - `figures`: from the same runs.
     """
-    ratios = pd.DataFrame([{"figure": f"the “{one.key}”", "wrong": one.wrong, "right": one.right} for one in figures])
-    frame = ratios.melt("figure", ["wrong", "right"], "kind", "ratio")
-    frame["label"] = frame["ratio"].map("{:.3g} ×".format)
-    y = alt.Y("figure:N", sort=ratios["figure"].tolist(), title=None)
-    x = alt.X("ratio:Q", title="times slower", scale=alt.Scale(type="log", padding=30, nice=False))
-    line = alt.Chart(ratios).mark_rule(color="#bbbbbb", strokeWidth=2).encode(y=y, x="wrong:Q", x2="right:Q")
-    base = alt.Chart(frame).encode(y=y, x=x, color=fixed_colour("kind", _COLOURS, _COLOURS, title=None))
-    shape = alt.Shape("kind:N", scale=alt.Scale(domain=list(_COLOURS), range=["cross", "circle"]), title=None)
-    points = base.mark_point(filled=True, size=90).encode(shape=shape)
-    labels = [
-        base.transform_filter(alt.datum.kind == kind).mark_text(dy=dy).encode(text="label:N")
-        for kind, dy in (("wrong", -12), ("right", 14))
-    ]
-    title = chart_title("The same runs, five mistakes", this_machine())
-    return alt.layer(line, points, *labels).properties(width=_WIDTH, height=alt.Step(52), title=title)
+    return draw_wrong_figures(
+        pd.DataFrame([{"figure": f"the “{one.key}”", "wrong": one.wrong, "right": one.right} for one in figures])
+    )
 
 
 def wrong_figure_parts(figure: Figure) -> Any:
@@ -371,26 +353,5 @@ def wrong_figure_parts(figure: Figure) -> Any:
 
     - `figure`: one of them.
     """
-    seconds = figure.parts[figure.parts["seconds"] > 0]
-    shown = seconds["part"].drop_duplicates().tolist()
-    most = seconds.groupby(["side", "bar"])["seconds"].sum().max()
-    unit, factor = ("s", 1.0) if most >= 1 else ("ms", 1e3)
-    frame = seconds.assign(time=seconds["seconds"] * factor, order=seconds["part"].map(shown.index))
-    colours = {part: _PARTS[place % len(_PARTS)] for place, part in enumerate(shown)}
-    legend = None if len(shown) == 1 else alt.Legend(orient="bottom", columns=6, title=None)
-    side = alt.Row(
-        "side:N",
-        sort=frame["side"].drop_duplicates().tolist(),
-        title=None,
-        header=alt.Header(labelAngle=0, labelAnchor="start", labelOrient="top"),
-    )
-    bars = alt.Chart(frame).mark_bar().encode(
-        x=alt.X("sum(time):Q", title=f"{unit} a step"),
-        y=alt.Y("bar:N", sort=frame["bar"].drop_duplicates().tolist(), title=None),
-        color=fixed_colour("part", colours, shown, legend=legend),
-        order="order:Q",
-        row=side,
-    )  # fmt: skip
     title = f"The “{figure.key}”: {figure.wrong:.3g} × where {figure.right:.3g} × is right"
-    subtitle = chart_title(title, figure.mistake, this_machine())
-    return bars.properties(width=_WIDTH, height=alt.Step(24), title=subtitle)
+    return draw_wrong_figure_parts(figure.parts, title, figure.mistake)

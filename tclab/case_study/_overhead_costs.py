@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
-from tclab.lab.charts._style import empty_chart, log_axis, rows_title, strategy_colour
+from tclab.lab.charts._case_study_charts import draw_overhead_costs
 from tclab.lab.reports._tables import without_time
 from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.timing._statistics import intervals
@@ -16,7 +15,6 @@ from tclab.timing._step_means import cycle_means
 from tclab.training import OVERHEADS
 
 COSTS, SAVES, UNDECIDED = "costs", "saves", "undecided"
-_WIDTH = 420
 _FEWEST_ROUNDS = 2  # one does not show how far two runs of the same lie apart
 _LEVEL = 0.95
 _AT = ["model", "strategy", "batch_size", "networks", "mode"]
@@ -84,49 +82,8 @@ def overhead_costs_chart(rows: Runs) -> Any:
     """
     rows = rows_of(rows)
     costs = overhead_costs(rows)
-    if costs.empty:
-        return empty_chart("No overhead was measured together with a step without it.")
-    sure = costs["verdict"] != UNDECIDED
-    text = costs["ratio"].map("{:.2f} ×".format) + sure.map({True: "", False: ", undecided"})
-    costs = costs.assign(sure=sure, text=text)
-    low, high = min(costs["ratio"].min(), 0.8) / 1.5, max(costs["ratio"].max(), 1.25) * 1.5
-    title = "time of a step with the overhead : without (1 = it costs nothing)"
-    x = alt.X("ratio:Q", title=title, **log_axis([low, high], domain=[low, high]))
-    models = sorted(costs["model"].unique(), key=lambda name: (not name.startswith("hetero"), name))
-    colour = strategy_colour(costs)
-    panels = [
-        _panel(costs[costs["model"] == model], model, x if model == models[-1] else x.title(None), colour)
-        for model in models
-    ]
-    chart = alt.vconcat(*panels, spacing=12).resolve_scale(color="shared", y="independent", yOffset="independent")
-    return chart.properties(title=rows_title("What each overhead costs", rows, _rounds_text(costs)))
-
-
-def _panel(costs: pd.DataFrame, model: str, x: Any, colour: Any) -> Any:
-    """Return the overheads of one model; an interval that leaves the axis is cut."""
-    names = [name for name in OVERHEADS if name in set(costs["overhead"])]
-    strategies = list(dict.fromkeys(costs["strategy"]))
-    # a lane for each overhead and strategy, and half a lane between overheads
-    places = {(n, s): i * (len(strategies) + 0.5) + k for i, n in enumerate(names) for k, s in enumerate(strategies)}
-    costs = costs.assign(place=[places[pair] + 0.75 for pair in zip(costs["overhead"], costs["strategy"], strict=True)])
-    end = len(names) * (len(strategies) + 0.5)
-    labels = pd.DataFrame(
-        {"overhead": names, "place": [places[n, strategies[0]] + 0.25 + len(strategies) / 2 for n in names]}
-    )
-    y = alt.Y("place:Q", scale=alt.Scale(domain=[end, 0], nice=False), axis=None)
-    base = alt.Chart(costs).encode(y=y)
-    sure, unsure = (base.transform_filter(f"datum.sure == {flag}") for flag in ("true", "false"))
-    grey = alt.value("#444444")
-    layers = [
-        alt.Chart(pd.DataFrame({"one": [1.0]})).mark_rule(color="#888888").encode(x=alt.X("one:Q")),
-        base.mark_rule(strokeWidth=2, clip=True).encode(x=alt.X("low:Q"), x2="high:Q", color=colour),
-        sure.mark_point(filled=True, size=70, opacity=1).encode(x=x, color=colour),
-        unsure.mark_point(filled=True, fill="white", size=60, opacity=1, strokeWidth=2).encode(x=x, stroke=colour),
-        base.mark_text(align="left", fontSize=10).encode(x=alt.value(_WIDTH + 8), text="text:N", color=grey),
-        alt.Chart(labels).mark_text(align="right", fontSize=11).encode(y=y, x=alt.value(-6), text="overhead:N"),
-    ]
-    title = alt.TitleParams(model, anchor="start", frame="group", fontSize=12)
-    return alt.layer(*layers).properties(width=_WIDTH, height=16 * end, title=title)
+    costs = costs.assign(sure=costs["verdict"] != UNDECIDED)
+    return draw_overhead_costs(costs, rows, list(OVERHEADS), _rounds_text(costs) if len(costs) else "")
 
 
 def _rounds_text(costs: pd.DataFrame) -> str:

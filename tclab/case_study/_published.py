@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import pandas as pd
 
 from tclab.errors import InputError
-from tclab.lab.charts._style import chart_title, log_axis, strategy_colour, strategy_colours
+from tclab.lab.charts._case_study_charts import draw_published_ratios
 from tclab.lab.reports._comparable_rows import ratio_of_rows
 from tclab.lab.reports._stage_parts import one_point_each, times_text
 from tclab.perturbation import steps_per_epoch
-from tclab.sweeps.analysis._machine_label import graph_text, where_measured
+from tclab.sweeps.analysis._machine_label import where_measured
 from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.training._step import MODES
 
@@ -27,14 +26,6 @@ _PAIRS = {
     "epochs": ("step",),
     "trace": ("step",),
     "full_step": ("fixed_batch",),
-}
-# What may be believed, from most to least; a shape and a grey each
-_STANDINGS = {
-    "steady": ("square", "#000000"),
-    "real training": ("diamond", "#000000"),
-    "expected": ("triangle-up", "#777777"),
-    "suspect": ("triangle-down", "#999999"),
-    "artefact": ("cross", "#999999"),
 }
 
 
@@ -164,39 +155,4 @@ def published_ratios_chart(rows: Runs, figures: pd.DataFrame) -> Any:
     measured, published = measured_ratios(rows), published_ratios(figures)
     modes = _modes(pd.concat([measured[["mode"]], published[["mode"]]]))
     published["text"] = published["figure"].str.split(":").str[0] + ", " + published["standing"]
-    lanes = [
-        "published",
-        *(name for name in strategy_colours(measured["strategy"]) if name in set(measured["strategy"])),
-    ]
-    offset = alt.Scale(domain=lanes, paddingOuter=0.6)
-    lines_between = alt.Axis(grid=True, bandPosition=0, gridOpacity=0.5, ticks=False)
-    bands = alt.Scale(domain=modes, paddingInner=0, paddingOuter=0)
-    y = alt.Y("mode:N", sort=modes, scale=bands, title=None, axis=lines_between)
-    every = [1.0, *published["ratio"], *measured["low"], *measured["high"]]
-    ends = [0.7 * min(every), 6 * max(every)]  # leaves space for the text
-    x = alt.X("ratio:Q", title="time of a step, hetero : DANGO (1 = the same)", **log_axis(every, domain=ends))
-    standings = [name for name in _STANDINGS if name in set(published["standing"])]
-    shape, fill = (alt.Scale(domain=standings, range=[_STANDINGS[name][part] for name in standings]) for part in (0, 1))
-    points = alt.Chart(published.assign(lane="published")).encode(y=y, x=x, yOffset=alt.YOffset("lane:N", scale=offset))
-    here = alt.Chart(measured).encode(
-        y=y,
-        yOffset=alt.YOffset("strategy:N", scale=offset),
-        color=strategy_colour(measured).title("measured here"),
-    )
-    layers = [
-        alt.Chart(pd.DataFrame({"one": [1.0]})).mark_rule(color="#bbbbbb").encode(x="one:Q"),
-        here.mark_rule(strokeWidth=3).encode(x="low:Q", x2="high:Q"),
-        here.mark_point(filled=True, size=80, opacity=1).encode(x=x),
-        points.mark_point(filled=True, size=80, opacity=1).encode(
-            shape=alt.Shape("standing:N", scale=shape, legend=None),
-            fill=alt.Fill("standing:N", scale=fill, legend=None),
-        ),
-        points.mark_text(align="left", dx=9, fontSize=10, color="#555555").encode(text="text:N"),
-    ]
-    place = " · ".join(filter(None, (where_measured(rows), graph_text(rows))))
-    title = chart_title(
-        "Hetero against DANGO",
-        f"measured on {place}; line: 95 % interval",
-        "published: another machine, other batch sizes, other code: no figure here is to be compared in seconds",
-    )
-    return alt.layer(*layers).properties(width=520, height=22 * max(2, len(lanes)) * max(1, len(modes)), title=title)
+    return draw_published_ratios(measured, published, modes, rows)
