@@ -32,7 +32,8 @@ from tclab.graph import CellGraph
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.perturbation._dataset import Samples
 from tclab.perturbation._stored_samples import stored
-from tclab.training import Batches, LoadedBatch, Loader
+from tclab.training import Batches, Loader
+from tclab.training._loading import LoadedBatch
 
 BATCH = 28  # the case study's
 

@@ -36,8 +36,8 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
     import tclab
     from tclab.message_passing.kernels import _delta_sums as delta_layer
     from tclab.message_passing.kernels import _shared_sums as sums
-    from tclab.models import log_cosh
     from tclab.models._layers import GINUpdate
+    from tclab.models._losses import log_cosh
     from tclab.perturbation import synthetic_perturbations
     from tclab.training._step import compiled_forward
 

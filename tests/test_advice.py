@@ -16,7 +16,9 @@ from tclab.sweeps.analysis._change_trial import per_sample
 from tclab.sweeps.config import in_each_mode
 from tclab.sweeps.store._rows import frame, point_of, table
 from tclab.timing import FASTER, UNDECIDED, Pair
+from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._advice_rules import StepAccount, suggestions_from
+from tclab.timing._ledger_rows import BatchTiming
 
 
 def account(steps=12, *, scatter=0.01, **stages):
@@ -129,7 +131,7 @@ class Batches:
             while perf_counter_ns() < begin + self.seconds * 1e9:
                 pass
             batch = type("Batch", (), {})()
-            batch.timing = timing.BatchTiming(None, begin, perf_counter_ns(), {"collate": 1})
+            batch.timing = BatchTiming(None, begin, perf_counter_ns(), {"collate": 1})
             yield batch
 
 
@@ -141,7 +143,7 @@ def test_a_loop_of_ones_own_is_advised_and_the_change_measured_beside_it(monkeyp
             begin = clock.read()
             clock.work(0.004)
             batch = type("Batch", (), {})()
-            batch.timing = timing.BatchTiming(None, begin, clock.read(), {"collate": 1})
+            batch.timing = BatchTiming(None, begin, clock.read(), {"collate": 1})
             yield batch
 
     with timing.Ledger() as ledger:
@@ -154,7 +156,7 @@ def test_a_loop_of_ones_own_is_advised_and_the_change_measured_beside_it(monkeyp
     assert advice.suggestions[0].change.startswith(("load with", "make a batch cheaper"))
     assert 0.19 < advice.suggestions[0].ratio < 0.9  # the wait is 0.8 of a step; how much can go, cores decide
     assert str(advice) == str(timing.advise(ledger))
-    one = timing.Suggestion("a smaller sum", "It is shorter.", 0.1, None, "at best")
+    one = Suggestion("a smaller sum", "It is shorter.", 0.1, None, "at best")
     with pytest.raises(tclab.InputError, match=r"give both: measure\(now=step, changed=other_step\)"):
         one.measure()
     done = one.measure(
@@ -390,9 +392,9 @@ def test_what_was_measured_is_kept_where_another_change_cannot_be():
     def fails(**_):
         raise RuntimeError("no such device")
 
-    made = [timing.Suggestion(n, "", 0.5, None, "model", race=race)
+    made = [Suggestion(n, "", 0.5, None, "model", race=race)
             for n, race in (("one", lambda **_: pair), ("two", fails), ("three", lambda **_: pair))]  # fmt: skip
-    done = timing.Advice("of a test", tuple(made)).measure(budget_seconds=1)
+    done = Advice("of a test", tuple(made)).measure(budget_seconds=1)
     assert [one.measured for one in done.suggestions] == [pair, None, pair]
     assert done.missing == ("what 'two' gives when it runs: no such device",)
 

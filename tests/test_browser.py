@@ -12,7 +12,7 @@ import pytest
 from browser import BAR, CHROMIUM_OPTIONS, ROOT, Page, chromium, dark, jupyter_lab, missing
 
 from tclab import lab
-from tclab.sweeps import Results
+from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import columns_of, table
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=str(missing()))]

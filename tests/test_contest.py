@@ -11,7 +11,8 @@ from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
 from tclab.sweeps import race_grid, race_points
 from tclab.sweeps.analysis import cells_of, loop_of
-from tclab.timing import Ledger, NullLedger, read_samples, verdicts_of
+from tclab.timing import Ledger, read_samples, verdicts_of
+from tclab.timing._ledger import NullLedger
 
 
 def tiny(**fields):

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from tclab import CellGraph, InputError
-from tclab.perturbation import Deletions, split, steps_per_epoch, synthetic_perturbations
+from tclab.perturbation import Deletions, split, synthetic_perturbations
+from tclab.perturbation._dataset import steps_per_epoch
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tclab import InputError, Point, lab
-from tclab.sweeps import predict_epoch, run_epoch
+from tclab.sweeps import run_epoch
 from tclab.sweeps.execution import close_workers
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.predict import EpochError
-from tclab.sweeps.predict._epoch import BOTH, COMPUTE, LOADER, TRAINING_SAMPLES, full_steps, read_epoch
+from tclab.sweeps.predict._epoch import BOTH, COMPUTE, LOADER, TRAINING_SAMPLES, full_steps, predict_epoch, read_epoch
 from tclab.sweeps.predict._epoch_costs import Costs, _touch
-from tclab.training import ContentionFactors, LoaderOverheads, simulate
+from tclab.training._epoch_simulation import ContentionFactors, LoaderOverheads, simulate
 
 seconds = st.floats(0.001, 10.0)
 epochs = st.lists(st.tuples(seconds, seconds), min_size=1, max_size=30)

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 
 from tclab import CellGraph, InputError
-from tclab.graph import NETWORK_SIZES, Network
+from tclab.graph import Network
+from tclab.graph._synthetic_graph import NETWORK_SIZES
 
 
 def test_full_size_has_the_published_nodes_and_edges(full):

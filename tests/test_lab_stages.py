@@ -11,7 +11,7 @@ from tclab.lab.charts._style import STAGE_COLOURS
 from tclab.lab.reports import _stage_parts as parts
 from tclab.lab.reports._stage_parts import stage_parts
 from tclab.sweeps.store._rows import frame, mean_columns, table
-from tclab.timing import STAGES
+from tclab.timing._ledger_rows import STAGES
 
 
 def framed(made):

@@ -19,11 +19,12 @@ from tclab.sweeps.analysis._machine_label import where_measured
 from tclab.sweeps.config import _gpus as gpus
 from tclab.sweeps.config._gpus import Gpus, device_of, ranks_of
 from tclab.sweeps.execution import _worker_pool as worker_pool
-from tclab.sweeps.execution import abort, close_workers
+from tclab.sweeps.execution import close_workers
 from tclab.sweeps.execution._rank import SignedStore
 from tclab.sweeps.execution._rank_group import RankGroup, RankReport, hanging_rank
 from tclab.sweeps.execution._request import Request
-from tclab.sweeps.execution._worker_pool import WorkerKind, WorkerPool, pool, worker_environment
+from tclab.sweeps.execution._worker_pool import WorkerKind, WorkerPool, abort, pool, worker_environment
+from tclab.sweeps.store._results import Results
 
 
 def tiny(**fields):
@@ -447,9 +448,7 @@ def test_gpus_are_tried_in_processes_of_their_own():
 def test_points_of_ranks_go_through_json_and_are_kept_apart(tmp_path):
     point = tiny(accumulate=2, no_sync=False, bucket_cap_mb=1, static_graph=True)
     assert Point.from_dict(point.to_dict()) == point
-    keys = {
-        tclab.sweeps.Results(tmp_path).path(p) for p in (tiny(), tiny(ranks=3), tiny(ranks=1), tiny(static_graph=True))
-    }
+    keys = {Results(tmp_path).path(p) for p in (tiny(), tiny(ranks=3), tiny(ranks=1), tiny(static_graph=True))}
     assert len(keys) == 4
     skipped = tclab.run(tiny(ranks=2, model="dango", strategy="edge_mask"))
     assert pd.isna(skipped["median_seconds"]).all()

@@ -9,8 +9,8 @@ from clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tclab.timing import STAGES, BatchTiming, Ledger
-from tclab.timing._ledger_rows import raw_clock_ns
+from tclab.timing import Ledger
+from tclab.timing._ledger_rows import STAGES, BatchTiming, raw_clock_ns
 
 
 def busy(seconds):

@@ -25,9 +25,10 @@ from tclab.masking import _packing as packing
 from tclab.perturbation import Deletions, planted_perturbations, split, synthetic_perturbations
 from tclab.perturbation._deletions import removed_by
 from tclab.perturbation._stored_samples import stored
-from tclab.training import Batches, Loader, Step, WorkerDiedError, double_buffered, equivalence_reference
+from tclab.training import Batches, Loader, Step, equivalence_reference
+from tclab.training._double_buffer import double_buffered
 from tclab.training._equivalence import outcome
-from tclab.training._loading import START_METHODS
+from tclab.training._loading import START_METHODS, WorkerDiedError
 
 GRAPH = tclab.CellGraph.synthetic(0.03)
 STORES = ("memory", "lmdb", "json")

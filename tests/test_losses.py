@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import tclab
 from tclab import InputError
-from tclab.models import DangoLoss, MleWassSupCR, sup_cr
+from tclab.models import DangoLoss, MleWassSupCR
 from tclab.models._dango import DangoOutput
 from tclab.models._hetero_cell import HeteroCellOutput
-from tclab.models._mle_wass_supcr import CircularBuffer
+from tclab.models._mle_wass_supcr import CircularBuffer, sup_cr
 from tclab.timing import syncs
 
 

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from torch_geometric.nn import GINConv, SAGEConv
 
 import tclab
-from tclab.models import Dango, DangoLoss, HeteroCell, HyperSAGNN, log_cosh
+from tclab.models import Dango, DangoLoss, HeteroCell
 from tclab.models._dango import DangoOutput
-from tclab.models._losses import SCHEDULES, zero_weight
+from tclab.models._hyper_sagnn import HyperSAGNN
+from tclab.models._losses import SCHEDULES, log_cosh, zero_weight
 from tclab.perturbation import Deletions
 
 

@@ -17,9 +17,10 @@ from test_compare import sweep as made_by_hand
 
 import tclab
 from tclab import InputError
-from tclab.sweeps import Results, write_rows
+from tclab.sweeps import write_rows
 from tclab.sweeps.predict._epoch import read_epoch
 from tclab.sweeps.store._export import read_rows
+from tclab.sweeps.store._results import Results
 from tclab.timing._statistics import FEWEST
 
 ROOT = Path(__file__).resolve().parents[1]

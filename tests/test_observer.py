@@ -3,7 +3,8 @@
 import pytest
 from clock import Clock
 
-from tclab.timing import NullLedger, receipt
+from tclab.timing import receipt
+from tclab.timing._ledger import NullLedger
 
 READ = 2e-6  # seconds that a reading of the clock takes, which is all that a ledger costs on the clock below
 

@@ -11,10 +11,9 @@ import tclab
 from tclab import InputError, Point, lab
 from tclab.masking import _strategy_registry as registry
 from tclab.models import _model_registry as model_registry
-from tclab.sweeps import Results
 from tclab.sweeps.analysis._race_points import _arms, race_arm
 from tclab.sweeps.store import _code_fingerprint as own_code
-from tclab.sweeps.store._results import results_key
+from tclab.sweeps.store._results import Results, results_key
 
 RIGHT = """
     import tclab

@@ -24,11 +24,10 @@ from tclab.lab.panel._panel_text import memory_text, points_table, points_text
 from tclab.lab.panel._panel_view import PanelView
 from tclab.lab.reports._tables import without_time
 from tclab.masking._delta import Delta
-from tclab.sweeps import Results
 from tclab.sweeps.execution import close_workers
 from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
 from tclab.sweeps.store._export import read_rows
-from tclab.sweeps.store._results import SCHEMA_VERSION
+from tclab.sweeps.store._results import SCHEMA_VERSION, Results
 
 SMALL = {
     "scale": 0.02,

@@ -15,10 +15,11 @@ from test_cost_model import SEEN, made_up
 import tclab
 from tclab import InputError, case_study, lab, timing, trace
 from tclab._display import Display, Shown
-from tclab.sweeps import Results
 from tclab.sweeps.predict import Link, fit_costs, predict_step
 from tclab.sweeps.predict._epoch import Prediction
 from tclab.sweeps.predict._largest_batch import LargestBatch
+from tclab.sweeps.store._results import Results
+from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._receipt import Receipt
 from tclab.timing._spike_in import SpikeIn, Trial
 
@@ -54,8 +55,8 @@ def spikes():
 
 def advice(measured=PAIR):
     change = "node_mask in place of edge_mask, which copies every edge of the graph for every sample"
-    one = timing.Suggestion(change, "The rows hold 30 steps.", 0.52, (0.5, 0.54), "model", measured=measured)
-    return timing.Advice("from 30 steps of hetero_cell", (one,), ("what a GPU would say",))
+    one = Suggestion(change, "The rows hold 30 steps.", 0.52, (0.5, 0.54), "model", measured=measured)
+    return Advice("from 30 steps of hetero_cell", (one,), ("what a GPU would say",))
 
 
 # result → a figure of it that both forms have

@@ -11,8 +11,8 @@ from slurm_box import missing, slurm, wait_for
 
 import tclab
 from tclab import InputError, Point
-from tclab.sweeps import Results
 from tclab.sweeps.slurm import _slurm_queue as slurm_queue
+from tclab.sweeps.store._results import Results
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 pytest.importorskip("submitit", reason="submitit is not installed here: pip install 'tclab[slurm]'")

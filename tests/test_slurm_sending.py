@@ -14,7 +14,6 @@ import pytest
 
 import tclab
 from tclab import InputError, Point, lab
-from tclab.sweeps import Results
 from tclab.sweeps.config._gpus import ranks_on_machines
 from tclab.sweeps.config._point import RENDEZVOUS_FILE
 from tclab.sweeps.execution import _local_executor as local_executor
@@ -25,7 +24,7 @@ from tclab.sweeps.slurm import _slurm_executor as slurm
 from tclab.sweeps.slurm import _slurm_queue as slurm_queue
 from tclab.sweeps.slurm._slurm_options import SlurmOptions, checked, machine_of, minutes_of
 from tclab.sweeps.slurm._submissions import JobOutcome, Submission, Submissions, name_of, words_of
-from tclab.sweeps.store._results import WHERE
+from tclab.sweeps.store._results import WHERE, Results
 from tclab.sweeps.store._rows import not_measured, table
 
 submitit = pytest.importorskip("submitit")

@@ -14,7 +14,8 @@ from tclab.masking import Batch
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.timing import Ledger
 from tclab.timing._ledger_rows import TOLERANCE
-from tclab.training import Batches, Loader, Step, lightning_module, run_lightning, run_plain
+from tclab.training import Batches, Loader, Step, run_lightning, run_plain
+from tclab.training._lightning_loop import lightning_module
 
 LOOPS = {"plain": run_plain, "lightning": run_lightning}
 SET_UPS = [("hetero_cell", "node_mask"), ("dango", "indices")]

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 import tclab
 from tclab import InputError
-from tclab.graph import CellGraph, Network, merged, variant_of
+from tclab.graph import CellGraph, Network
+from tclab.graph._variants import merged, variant_of
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tclab.errors import InputError
-from tclab.timing import steady_state
-from tclab.timing._warmup import mser, pettitt
+from tclab.timing._warmup import mser, pettitt, steady_state
 
 
 def series(n, seed=0, *, noise=0.03, memory=0.0, outliers=0.02):

@@ -25,8 +25,9 @@ from tclab.sweeps.predict._cost_model import CostModel
 from tclab.sweeps.predict._largest_batch import LargestBatch
 from tclab.sweeps.predict._roofline import Ceilings
 from tclab.timing import FASTER, UNDECIDED, Pair, environment
+from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._spike_in import SpikeIn
-from tclab.trace import CATEGORIES
+from tclab.trace._categories import CATEGORIES
 
 MADE_UP = "cpu · 2 cores · Made Up"  # the machine of rows that were made by hand
 NOT_MEASURED = {
@@ -159,10 +160,10 @@ def test_this_machine_is_named_as_rows_name_theirs():
 
 def test_advice_that_was_measured_and_is_undecided_is_hollow_and_says_so():
     made = [
-        timing.Suggestion(name, "", 0.5, None, "model", measured=Pair("changed", "now", verdict, "", ratio=0.9))
+        Suggestion(name, "", 0.5, None, "model", measured=Pair("changed", "now", verdict, "", ratio=0.9))
         for name, verdict in (("one", FASTER), ("two", UNDECIDED))
     ]
-    spec = lab.charts.advice_chart(timing.Advice("of a test", tuple(made), where="there")).to_dict()
+    spec = lab.charts.advice_chart(Advice("of a test", tuple(made), where="there")).to_dict()
     assert spec["title"]["subtitle"][0].startswith("there · ")
     lines = [line for data in spec["datasets"].values() for line in data if line.get("kind") == "measured"]
     assert {line["change"]: line["word"] for line in lines} == {"one": "", "two": "undecided"}

@@ -22,7 +22,7 @@ from tclab.errors import InputError
 from tclab.lab.charts._case_study_charts import draw_wrong_figure_parts, draw_wrong_figures
 from tclab.sweeps import Point, run
 from tclab.sweeps.execution._setup import setup
-from tclab.timing import steady_state
+from tclab.timing._warmup import steady_state
 
 FEWEST_STEPS = 12
 _PROFILED = 4  # steps of a run that are profiled, its last

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 
 from tclab._format import bytes_text, seconds_text
-from tclab.graph import NETWORK_SIZES
+from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.lab.reports._comparable_rows import ratio_of_rows, ratio_text
 from tclab.lab.reports._stage_parts import one_point_each, times_text
 from tclab.masking._strategy_registry import BASELINES
-from tclab.perturbation import steps_per_epoch
+from tclab.perturbation._dataset import steps_per_epoch
 from tclab.sweeps.analysis._machine_label import where_measured
 from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.timing._loader_pace import LoaderPace

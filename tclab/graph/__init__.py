@@ -2,8 +2,10 @@
 
 from tclab.graph._cell_graph import CellGraph, keep_graph
 from tclab.graph._network import Network
-from tclab.graph._synthetic_graph import NETWORK_SIZES
-from tclab.graph._variants import merged, variant_of
 
-__all__ = ["NETWORK_SIZES", "CellGraph", "Network", "keep_graph", "merged", "variant_of"]
+__all__ = [
+    "CellGraph",
+    "Network",
+    "keep_graph",
+]
 __dir__ = __all__.copy  # completion offers these

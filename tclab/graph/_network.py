@@ -51,7 +51,7 @@ class Network(Shown):
     - `weight`: [E] float64, what an edge multiplies its message by; `None` means 1.
     - `cascades`: the target node is removed as soon as one of its sources is (a reaction whose rule
       needs the gene).
-    - `edge_type`: [E] int64, which of several merged networks an edge comes from; see `tclab.graph.merged`.
+    - `edge_type`: [E] int64, which of several merged networks an edge comes from; see `Point`'s `variant`.
     - `directed`: False where each undirected edge is stored once, in one direction.
     - `report`: what its reader kept and dropped; `None` for a network that was not read from a file.
     """

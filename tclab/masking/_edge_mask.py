@@ -18,7 +18,8 @@ from tclab.masking._packing import Piece
 from tclab.masking._pyg_collation import pyg_batch
 from tclab.masking._replicated_edges import edge_lists, edge_pieces, kept_rows, moved_edges, removed_edges
 from tclab.masking._strategy import Strategy
-from tclab.message_passing import EdgeListView, View
+from tclab.message_passing import View
+from tclab.message_passing._edge_list_view import EdgeListView
 from tclab.perturbation import Deletions
 
 Masks = list[dict[str, Tensor]]  # for each sample: relation → [E] bool, which edges are kept

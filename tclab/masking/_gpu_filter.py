@@ -10,7 +10,8 @@ from tclab.graph import CellGraph
 from tclab.masking._batch import Batch
 from tclab.masking._replicated_edges import Replicas, edge_view
 from tclab.masking._strategy import Strategy
-from tclab.message_passing import EdgeList, View
+from tclab.message_passing import View
+from tclab.message_passing._edge_list_view import EdgeList
 
 
 class GpuFilter(Strategy):

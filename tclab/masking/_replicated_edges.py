@@ -12,7 +12,7 @@ from torch import Tensor
 from tclab.graph import CellGraph, Network
 from tclab.masking._batch import Batch
 from tclab.masking._packing import Piece
-from tclab.message_passing import EdgeList, EdgeListView
+from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
 from tclab.perturbation import Deletions
 from tclab.perturbation._deletions import Int64s
 

@@ -15,7 +15,8 @@ from tclab.masking._batch import Batch
 from tclab.masking._packing import Piece, unfilled
 from tclab.masking._replicated_edges import edge_lists, moved_edges
 from tclab.masking._strategy import Strategy
-from tclab.message_passing import EdgeListView, View
+from tclab.message_passing import View
+from tclab.message_passing._edge_list_view import EdgeListView
 from tclab.perturbation import Deletions
 
 

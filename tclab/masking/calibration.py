@@ -17,7 +17,8 @@ from torch import Tensor
 from tclab._io import atomic_write
 from tclab._version import __version__
 from tclab.graph import CellGraph, Network
-from tclab.message_passing import SharedView, View, layerwise
+from tclab.message_passing import SharedView, View
+from tclab.message_passing._layerwise_view import layerwise
 from tclab.message_passing._row_layout import Order
 from tclab.message_passing._shared_view import dense_sum, link_of
 from tclab.message_passing.kernels._shared_sums import shared_sums

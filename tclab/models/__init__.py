@@ -2,23 +2,18 @@
 
 from tclab.models._dango import Dango
 from tclab.models._hetero_cell import HeteroCell
-from tclab.models._hyper_sagnn import HyperSAGNN
-from tclab.models._losses import DangoLoss, log_cosh
-from tclab.models._mle_wass_supcr import MleWassSupCR, sup_cr
-from tclab.models._model_registry import Loss, ModelKind, get, names, register
+from tclab.models._losses import DangoLoss
+from tclab.models._mle_wass_supcr import MleWassSupCR
+from tclab.models._model_registry import ModelKind, get, names, register
 
 __all__ = [
     "Dango",
     "DangoLoss",
     "HeteroCell",
-    "HyperSAGNN",
-    "Loss",
     "MleWassSupCR",
     "ModelKind",
     "get",
-    "log_cosh",
     "names",
     "register",
-    "sup_cr",
 ]
 __dir__ = __all__.copy  # completion offers these

@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tclab.errors import InputError, unknown
 from tclab.graph import CellGraph
-from tclab.message_passing import View, layerwise
-from tclab.message_passing._layerwise_view import LayerwiseView
+from tclab.message_passing import View
+from tclab.message_passing._layerwise_view import LayerwiseView, layerwise
 from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.models._aggregation import Mean, Sum, aggregation_of
 from tclab.models._hyper_sagnn import HyperSAGNN

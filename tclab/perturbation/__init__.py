@@ -1,12 +1,6 @@
 """Perturbations: `Deletions` with their scores, synthetic samples, and stores of encoded samples."""
 
-from tclab.perturbation._dataset import (
-    Perturbations,
-    planted_perturbations,
-    split,
-    steps_per_epoch,
-    synthetic_perturbations,
-)
+from tclab.perturbation._dataset import Perturbations, planted_perturbations, split, synthetic_perturbations
 from tclab.perturbation._deletions import Deletions
 
 __all__ = [
@@ -14,7 +8,6 @@ __all__ = [
     "Perturbations",
     "planted_perturbations",
     "split",
-    "steps_per_epoch",
     "synthetic_perturbations",
 ]
 __dir__ = __all__.copy  # completion offers these

@@ -9,7 +9,6 @@ from tclab.readers._kuzmin import kuzmin, kuzmin_fitness
 from tclab.readers._metabolic_model import metabolism_of
 from tclab.readers._read_folder import read_folder
 from tclab.readers._read_perturbations import read_perturbations
-from tclab.readers._read_report import Report
 from tclab.readers._sbml import sbml
 from tclab.readers._screen import Screen
 from tclab.readers._sga_pipeline import sga_digenic, sga_trigenic
@@ -25,7 +24,6 @@ from tclab.readers._yeastract import yeastract, yeastract_matrix, yeastract_name
 __all__ = [
     "Genes",
     "ReadError",
-    "Report",
     "Screen",
     "bigg_json",
     "biogrid",

@@ -74,7 +74,7 @@ _NOT_THE_GRAPH = [
     (re.compile(r"YeastTFConsensus\.csv"), "binding motifs of factors, not edges"),
     (TARGETS_FILE, "does not name its factor: read it with tclab.readers.tflink_targets"),
 ]
-# Regulatory, physical, TFLink, STRING: the order of `tclab.graph.NETWORK_SIZES`.
+# Regulatory, physical, TFLink, STRING: the order of the synthetic graph.
 _ORDER = ("yeastract", "sgd_regulation", "biogrid", "tflink", "string")
 
 
@@ -82,7 +82,7 @@ def read_folder(path: str | Path, *, progress: Callable[[str], None] | None = No
     """Return the graph of all files in a folder and its subfolders that tclab can read.
 
     The nodes, of type "gene", are the sorted union of the folder's gene lists. The networks are in the order
-    regulatory, physical, TFLink, STRING's channels, as in `tclab.graph.NETWORK_SIZES`; one without an edge is left
+    regulatory, physical, TFLink, STRING's channels, as in the synthetic graph; one without an edge is left
     out. Of several metabolic models the first of yeast-GEM's `.yml`, its `.txt`, BiGG's JSON and SBML is taken. Formats
     are recognised by the files' names.
 

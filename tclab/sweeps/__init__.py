@@ -13,17 +13,15 @@ from tclab.sweeps.config._grid import grid
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._executor import Progress
 from tclab.sweeps.execution._run import run
-from tclab.sweeps.predict._epoch import predict_epoch, run_epoch
+from tclab.sweeps.predict._epoch import run_epoch
 from tclab.sweeps.predict._fits import fits
 from tclab.sweeps.predict._largest_batch import largest_batch
 from tclab.sweeps.store._export import write_rows
-from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows_of import rows_of as rows
 
 __all__ = [
     "Point",
     "Progress",
-    "Results",
     "advise",
     "analysis",
     "compare",
@@ -33,7 +31,6 @@ __all__ = [
     "grid",
     "largest_batch",
     "predict",
-    "predict_epoch",
     "race_grid",
     "race_points",
     "rows",

@@ -13,25 +13,22 @@ from tclab.timing._communication import Communication
 from tclab.timing._conditions import conditions
 from tclab.timing._environment import environment
 from tclab.timing._host_syncs import syncs
-from tclab.timing._ledger import Ledger, NullLedger
-from tclab.timing._ledger_rows import STAGES, BatchTiming
+from tclab.timing._ledger import Ledger
 from tclab.timing._lightning_callback import lightning_callback
-from tclab.timing._peak_memory import PeakMemory
 from tclab.timing._spike_in import spike_in
 
 if TYPE_CHECKING:
-    from tclab.timing._advice import Advice, Suggestion
+    pass
     from tclab.timing._advice_rules import advise
     from tclab.timing._receipt import receipt
     from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, Pair, verdict_of, verdicts_of
-    from tclab.timing._warmup import steady_state
+
+    pass
     from tclab.timing.races._race import race, race_cells
     from tclab.timing.races._race_record import read_samples
     from tclab.timing.races._race_result import Race
 
 _LAZY = {
-    "Advice": "_advice",
-    "Suggestion": "_advice",
     "advise": "_advice_rules",
     "receipt": "_receipt",
     "FASTER": "_verdict",
@@ -41,7 +38,6 @@ _LAZY = {
     "Pair": "_verdict",
     "verdict_of": "_verdict",
     "verdicts_of": "_verdict",
-    "steady_state": "_warmup",
     "race": "races._race",
     "race_cells": "races._race",
     "read_samples": "races._race_record",
@@ -52,17 +48,11 @@ __all__ = [
     "FASTER",
     "SAME",
     "SLOWER",
-    "STAGES",
     "UNDECIDED",
-    "Advice",
-    "BatchTiming",
     "Communication",
     "Ledger",
-    "NullLedger",
     "Pair",
-    "PeakMemory",
     "Race",
-    "Suggestion",
     "advise",
     "conditions",
     "environment",
@@ -72,7 +62,6 @@ __all__ = [
     "read_samples",
     "receipt",
     "spike_in",
-    "steady_state",
     "syncs",
     "verdict_of",
     "verdicts_of",

@@ -21,20 +21,17 @@ device times are null. Both count communication that overlaps compute as compute
 This package imports of tclab only files that know nothing of graphs, and torch only in `record` and `example`.
 """
 
-from tclab.trace._categories import CATEGORIES, RULES, Rule
-from tclab.trace._compare_traces import Comparison, compare
+from tclab.trace._categories import RULES, Rule
+from tclab.trace._compare_traces import compare
 from tclab.trace._read_trace import TraceError
-from tclab.trace._record import ScheduleError, example, lay_spans, record
+from tclab.trace._record import example, lay_spans, record
 from tclab.trace._report import Report, analyze
 from tclab.trace._timeline_rows import timeline_rows
 
 __all__ = [
-    "CATEGORIES",
     "RULES",
-    "Comparison",
     "Report",
     "Rule",
-    "ScheduleError",
     "TraceError",
     "analyze",
     "compare",

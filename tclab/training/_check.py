@@ -14,7 +14,7 @@ from tclab._display import Display, Shown
 from tclab.errors import InputError
 from tclab.graph import CellGraph
 from tclab.masking import Strategy, get, names, view
-from tclab.message_passing import NeedsEdgesError
+from tclab.message_passing._view import NeedsEdgesError
 from tclab.models import ModelKind
 from tclab.models import get as model_of
 from tclab.training._equivalence import (

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from tclab.errors import InputError
 from tclab.masking import Batch
-from tclab.timing import Ledger, NullLedger
+from tclab.timing import Ledger
+from tclab.timing._ledger import NullLedger
 from tclab.training._plain_loop import items_for, raw_batch
 from tclab.training._step import Step
 

@@ -17,8 +17,7 @@ from tclab.errors import InputError, unknown
 from tclab.masking import Batch, Strategy
 from tclab.masking._packing import SharedMemoryError
 from tclab.perturbation._dataset import Samples
-from tclab.timing import BatchTiming
-from tclab.timing._ledger_rows import raw_clock_ns
+from tclab.timing._ledger_rows import BatchTiming, raw_clock_ns
 from tclab.training._distributed import Shard
 
 START_METHODS = tuple(multiprocessing.get_all_start_methods())  # the system's default first

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from tclab.errors import InputError, unknown
 from tclab.message_passing import View
-from tclab.models import Dango, DangoLoss, HeteroCell, Loss, ModelKind
+from tclab.models import Dango, DangoLoss, HeteroCell, ModelKind
 from tclab.models._dango import DangoOutput
 from tclab.models._hyper_sagnn import BatchQuadraticHyperSAGNN, HyperSAGNN
 from tclab.models._layers import BatchWideLayerNorm
+from tclab.models._model_registry import Loss
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from tclab.errors import InputError
 from tclab.masking import Batch
-from tclab.timing import Ledger, NullLedger
+from tclab.timing import Ledger
+from tclab.timing._ledger import NullLedger
 from tclab.training._step import Step
 
 LOOPS = ("plain", "lightning")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tclab import CellGraph
-from tclab.graph import NETWORK_SIZES
+from tclab.graph._synthetic_graph import NETWORK_SIZES
 
 pytest.importorskip("altair")
 from tclab.lab import charts, reports

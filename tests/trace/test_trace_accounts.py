@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import tclab.trace as trace
+from tclab.trace._categories import CATEGORIES
 
 
 def findings_on(report, topic):
@@ -77,7 +78,7 @@ def test_rules(write_trace, complete, name, kind, category):
     from tclab.trace._events import read_trace
 
     found = read_trace(write_trace([complete(name, 0, 1, kind)]))
-    assert trace.CATEGORIES[categorise(found)[0]] == category
+    assert CATEGORIES[categorise(found)[0]] == category
 
 
 def test_a_lab_adds_its_own_rule(write_trace, complete):

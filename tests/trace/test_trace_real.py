@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import tclab.trace as trace
+from tclab.trace._categories import CATEGORIES
 
 TIMES = ("span_us", "compute_us", "non_compute_us", "idle_us")
 REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "reference" / "device_breakdown.csv"
@@ -43,7 +44,7 @@ def test_every_report_adds_up(real_traces):
         assert report.categories["self_us"].sum() == pytest.approx(main["self_us"].sum(), abs=1e-6)
         assert report.categories["self_us"].sum() == pytest.approx(report.stages["self_us"].sum(), abs=1e-6)
         assert report.categories["share"].sum() == pytest.approx(1)
-        assert list(report.categories["category"]) == list(trace.CATEGORIES)
+        assert list(report.categories["category"]) == list(CATEGORIES)
         for _, thread in report.threads.groupby("thread"):
             assert (thread["self_us"] >= 0).all()
             assert thread["share"].dropna().sum() == pytest.approx(1) or thread["self_us"].sum() == 0

@@ -12,6 +12,7 @@ import pytest
 
 import tclab.trace as trace
 from tclab.timing import Ledger
+from tclab.trace._record import ScheduleError
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -51,7 +52,7 @@ def test_refuses_a_window_that_the_run_never_reaches(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     plan = {"samples": 100, "batch_size": 8, "epochs": 1}
     with (
-        pytest.raises(trace.ScheduleError, match="never reached") as error,
+        pytest.raises(ScheduleError, match="never reached") as error,
         trace.record(tmp_path, wait=600, warmup=0, active=5, **plan),
     ):
         pass
@@ -59,13 +60,13 @@ def test_refuses_a_window_that_the_run_never_reaches(tmp_path, monkeypatch):
     assert "wait 600 + warmup 0 = 600 steps" in str(error.value)
     assert not list(tmp_path.iterdir())
     for wrong in ({"active": 0}, {"wait": -1}, {"steps": 6, "wait": 3, "warmup": 1, "active": 3}):
-        with pytest.raises(trace.ScheduleError), trace.record(tmp_path, **wrong):
+        with pytest.raises(ScheduleError), trace.record(tmp_path, **wrong):
             pass
 
 
 def test_a_loop_too_short_is_an_error_or_a_warning(tmp_path):
     with (
-        pytest.raises(trace.ScheduleError, match="made 2 steps"),
+        pytest.raises(ScheduleError, match="made 2 steps"),
         trace.record(tmp_path, wait=3, warmup=1, active=2) as recorder,
     ):
         loop(recorder, 2)

@@ -9,7 +9,8 @@ import pandas as pd
 
 from tclab.lab.charts._style import chart_title, empty_chart, fixed_colour, log_axis
 from tclab.sweeps.analysis._machine_label import this_machine
-from tclab.timing import UNDECIDED, Advice
+from tclab.timing import UNDECIDED
+from tclab.timing._advice import Advice
 
 _COLOURS = {"predicted": "#0072b2", "at best": "#56b4e9", "measured": "#d55e00"}
 _SHAPES = {"predicted": "diamond", "at best": "triangle-left", "measured": "circle"}

@@ -8,7 +8,8 @@ import altair as alt
 import pandas as pd
 
 from tclab.lab.charts._style import STAGE_COLOURS, empty_chart, fixed_colour
-from tclab.trace import CATEGORIES, Comparison
+from tclab.trace._categories import CATEGORIES
+from tclab.trace._compare_traces import Comparison
 
 # A category that is a stage of the step has that stage's colour, as in every chart of a ledger.
 CATEGORY_COLOURS = {

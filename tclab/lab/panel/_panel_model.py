@@ -13,8 +13,9 @@ from tclab.lab._notebook import project_path
 from tclab.lab.panel._live_sweep import LiveSweep, running_sweep
 from tclab.lab.panel._panel_state import PanelState
 from tclab.lab.panel._saved_sweep import SavedSweep
-from tclab.sweeps import Point, Results
+from tclab.sweeps import Point
 from tclab.sweeps.config._fields import declarations
+from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import SCHEMA, frame
 
 # fields of a point that a panel has one value of; charts have an axis for the others

@@ -30,7 +30,7 @@ from tclab.lab.panel._panel_text import (
 from tclab.lab.reports._tables import without_time
 from tclab.sweeps import Point
 from tclab.sweeps.config._gpus import listed
-from tclab.sweeps.execution import warm_up
+from tclab.sweeps.execution._worker_pool import warm_up
 
 _DRAW_REST_SECONDS = 0.34  # a chart is embedded anew each time: three times a second is bearable
 _CHECK_REST_SECONDS = 0.1

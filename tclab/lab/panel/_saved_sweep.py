@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tclab.errors import InputError
 from tclab.lab.panel._panel_state import PanelState
-from tclab.sweeps import Results
+from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import SCHEMA, frame
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from tclab.graph import NETWORK_SIZES, CellGraph
+from tclab.graph import CellGraph
 from tclab.graph._graph_statistics import network_sizes, reach
+from tclab.graph._synthetic_graph import NETWORK_SIZES
 
 
 def network_table(graphs: Mapping[str, CellGraph]) -> pd.DataFrame:

@@ -13,8 +13,9 @@ from tclab.errors import InputError
 from tclab.graph import CellGraph
 from tclab.masking import Batch, Strategy, get, view
 from tclab.masking._gpu_filter import GpuFilter
-from tclab.message_passing import EdgeListView, SharedView, View
+from tclab.message_passing import SharedView, View
 from tclab.message_passing._delta_view import DeltaView
+from tclab.message_passing._edge_list_view import EdgeListView
 from tclab.perturbation import Deletions, Perturbations
 
 _MOST = 30  # nodes that can still be distinguished

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tclab.lab.reports._comparable_rows import ratio_of_rows
-from tclab.perturbation import steps_per_epoch
-from tclab.perturbation._dataset import TRAINING_SAMPLES
+from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps import Point
 from tclab.sweeps.predict._alpha_beta import Link, cores_slowdown, predict_step
 from tclab.sweeps.store._rows_of import Runs, rows_of

@@ -19,9 +19,9 @@ from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._rows import plain, point_of
 from tclab.sweeps.store._rows_of import Runs, rows_of
-from tclab.timing import Advice, Ledger, Suggestion
+from tclab.timing import Ledger
 from tclab.timing import advise as advise_loop
-from tclab.timing._advice import MEASURED, ranked
+from tclab.timing._advice import MEASURED, Advice, Suggestion, ranked
 from tclab.timing._advice_rules import WORTH, StepAccount, best_case, host_sync_text, no_advice_reason, suggestions_from
 from tclab.timing._environment import cores_within
 from tclab.timing._step_means import counted

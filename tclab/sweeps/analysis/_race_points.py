@@ -15,7 +15,8 @@ from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.execution._measure import equivalence_of
 from tclab.sweeps.execution._setup import Setup, pace_of, setup
 from tclab.sweeps.store._code_fingerprint import import_own, own_modules
-from tclab.timing import Ledger, NullLedger, Race, race, race_cells
+from tclab.timing import Ledger, Race, race, race_cells
+from tclab.timing._ledger import NullLedger
 from tclab.timing._step_means import cycle_of
 from tclab.timing.races._race_result import Races
 from tclab.training._step import WITHOUT_MODEL

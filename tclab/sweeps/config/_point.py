@@ -14,9 +14,10 @@ import numpy as np
 
 from tclab._display import WIDTH, Display, Shown
 from tclab.errors import InputError, require, unknown
-from tclab.graph import NETWORK_SIZES, CellGraph, variant_of
+from tclab.graph import CellGraph
 from tclab.graph._cell_graph import chosen
-from tclab.graph._variants import VARIANTS
+from tclab.graph._synthetic_graph import NETWORK_SIZES
+from tclab.graph._variants import VARIANTS, variant_of
 from tclab.masking import get as strategy_of
 from tclab.models import ModelKind
 from tclab.models import get as model_of
@@ -241,8 +242,8 @@ class Point(Shown):
     ship_edges: bool = declare(False, "see `tclab.masking.Strategy`.", switch, advised=True)
     variant: str = declare(
         "separate",
-        'what becomes of the chosen networks: "separate", "merged_string" or "homogeneous"; see '
-        "`tclab.graph.variant_of`.",
+        'what becomes of the chosen networks: "separate", as they are; "merged_string", those of STRING as one, each '
+        'edge once; or "homogeneous", all as one, each edge with its type.',
         one_of(VARIANTS),
         equivalence="reference",
     )

@@ -18,17 +18,12 @@ from tclab.sweeps.execution._rank import RankContext
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks, timelines
 from tclab.sweeps.execution._setup import pace_of, setup
 from tclab.sweeps.store._rows import columns_of
-from tclab.timing import Ledger, PeakMemory, conditions, syncs
+from tclab.timing import Ledger, conditions, syncs
 from tclab.timing._host_syncs import OperationCounts, Syncs
-from tclab.training import (
-    OVERHEADS,
-    EquivalenceReference,
-    EquivalenceResult,
-    LoadedBatch,
-    Numerics,
-    Step,
-    equivalence_reference,
-)
+from tclab.timing._peak_memory import PeakMemory
+from tclab.training import OVERHEADS, Step, equivalence_reference
+from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Numerics
+from tclab.training._loading import LoadedBatch
 from tclab.training._overheads import inexact_overheads
 from tclab.training._step import WITHOUT_MODEL
 

@@ -26,7 +26,8 @@ from torch import distributed
 
 from tclab._child_process import ParentPipe
 from tclab.sweeps.execution._request import RANK_SECRET, rows_of_request, status_of_error
-from tclab.timing import Ledger, NullLedger
+from tclab.timing import Ledger
+from tclab.timing._ledger import NullLedger
 
 # Parts of the messages of errors that another rank's end causes: the failure is not this rank's.
 _ERRORS_OF_A_PEER = (

@@ -12,7 +12,7 @@ import torch
 
 from tclab._version import __version__
 from tclab.errors import InputError
-from tclab.message_passing import NeedsEdgesError
+from tclab.message_passing._view import NeedsEdgesError
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._code_fingerprint import files_of, import_own, imports_of
 from tclab.sweeps.store._rows import columns_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from tclab.graph import NETWORK_SIZES
-from tclab.graph._synthetic_graph import NUM_GENES
+from tclab.graph._synthetic_graph import NETWORK_SIZES, NUM_GENES
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.perturbation import synthetic_perturbations

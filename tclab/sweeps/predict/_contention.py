@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from tclab.training import Batches, ContentionFactors
+from tclab.training import Batches
+from tclab.training._epoch_simulation import ContentionFactors
 
 COLD = 4  # a new process's first batches: it copies each page of its parent's memory that it writes to
 _ROUNDS = 2

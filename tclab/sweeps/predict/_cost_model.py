@@ -26,7 +26,7 @@ from tclab._display import Display, Shown
 from tclab.errors import InputError
 from tclab.graph import CellGraph
 from tclab.masking._replicated_edges import removed_counts
-from tclab.message_passing import EdgeList, EdgeListView
+from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
 from tclab.message_passing.kernels._spmm import least_seconds
 from tclab.perturbation import Deletions, synthetic_perturbations
 from tclab.perturbation._deletions import removed_by

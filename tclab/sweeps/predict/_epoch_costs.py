@@ -16,7 +16,8 @@ from tclab.sweeps.execution._setup import Setup
 from tclab.sweeps.predict._contention import COLD, measure_contention
 from tclab.timing import Ledger
 from tclab.timing._ledger_rows import raw_clock_ns
-from tclab.training import Batches, ContentionFactors, Loader, LoaderOverheads
+from tclab.training import Batches, Loader
+from tclab.training._epoch_simulation import ContentionFactors, LoaderOverheads
 from tclab.training._plain_loop import raw_batch
 from tclab.training._step import WITHOUT_MODEL
 
