@@ -3,12 +3,15 @@
 import sys
 import threading
 import time
+from contextlib import suppress
+from itertools import islice
 
 import pytest
 from clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tclab import InputError
 from tclab.timing import Ledger
 from tclab.timing._ledger_rows import STAGES, BatchTiming, raw_clock_ns
 
@@ -150,10 +153,107 @@ def test_a_break_ends_its_step_and_an_exception_does_not(clock):
     assert ledger.adds_up()
 
 
-def test_a_stage_outside_a_step_and_on_another_thread_are_refused():
+def loop_left_by(how, ledger):
+    """Take three of ten steps, the third of which ends in a way of its own, between its stages."""
+
+    def batches():
+        yield from ledger.steps(range(10))
+
+    if how == "islice":
+        for _ in islice(ledger.steps(range(10)), 3):
+            pass
+        return None
+    for number in batches() if "generator" in how else ledger.steps(range(10)):
+        with ledger.stage("forward"):
+            pass
+        if number == 2:
+            if "error" in how:
+                int("no number")
+            if how == "return":
+                return number
+            break
+    return None
+
+
+@pytest.mark.parametrize("how", ["break", "return", "islice", "break of a generator", "error", "error of a generator"])
+def test_a_loop_that_is_left_between_stages_completes_its_step_unless_by_an_exception(how):
+    with Ledger() as ledger:
+        with suppress(ValueError):
+            loop_left_by(how, ledger)
+        assert len(ledger) == (2 if "error" in how else 3)
+        assert ledger.current == "other"
+
+
+def interrupted_at(number, loop):
+    """Run a loop with an interrupt at the n-th line of the ledger's code; return whether it came."""
+    left = number
+
+    def trace(frame, event, argument):
+        nonlocal left
+        if frame.f_code.co_filename != Ledger.steps.__code__.co_filename:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        loop()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return left <= 0
+
+
+@pytest.mark.parametrize("caught", ["outside the loop", "in it"])
+def test_an_interrupt_anywhere_in_the_ledger_leaves_whole_steps_and_no_open_stage(caught):
+    def steps(ledger, number=3):
+        for _ in ledger.steps(range(number)):
+            with suppress(KeyboardInterrupt if caught == "in it" else ()):
+                with ledger.stage("forward"), ledger.stage("mask"):
+                    pass
+                with ledger.stage("backward"):
+                    pass
+
+    for place in range(1, 1000):
+        ledger = Ledger(cuda=False, marks=True)
+        came = interrupted_at(place, lambda ledger=ledger: steps(ledger))
+        ledger.end()
+        assert (ledger.current, ledger._marks) == ("other", []), place
+        assert len(ledger) <= 3
+        steps(ledger, 1)
+        for step in ledger._steps:
+            assert len(step.owners) == len(step.host), place
+            if caught != "in it":  # where the loop goes on with what follows the stages
+                assert {"forward", "mask", "backward"} <= set(step.owners), place
+        inside = [step for block in ledger._blocks for step in range(block.first, block.end)]
+        assert inside == sorted(set(inside)), place
+        if not came:
+            break
+    assert 50 < place < 999
+
+
+def test_a_ledger_without_steps_adds_up_to_nothing_and_says_so():
     ledger = Ledger()
+    assert not ledger.adds_up()
+    assert str(ledger).startswith("0 steps")
+
+
+@pytest.mark.parametrize("name", ["step", "batch"])
+def test_a_stage_cannot_be_called_like_the_sum_of_all(name):
+    with pytest.raises(InputError, match=f"a stage is called '{name}', which is the sum of all stages"):
+        Ledger().stage(name)
+
+
+def test_a_stage_outside_a_step_and_on_another_thread_are_refused():
+    ledger = Ledger(marks=True)
     with pytest.raises(RuntimeError, match=r"outside a step: loop over ledger\.steps"), ledger.stage("forward"):
         pass
+    assert (ledger.current, ledger._marks) == ("other", [])
     found = []
 
     def elsewhere():

@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dis import opname
 from functools import cache
 from itertools import pairwise
 from statistics import median
 from threading import get_ident
 from time import perf_counter_ns
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tclab._display import Display, Shown
 from tclab._format import seconds_text
+from tclab.errors import InputError
 from tclab.timing._ledger_rows import (
     QUEUE,
     SUMS,
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 _END: Any = object()
+# The instructions at which a loop's frame drops its iterator when it ends by itself, by `break` or by `return`.
+_ENDS_LOOP = {"POP_TOP", "FOR_ITER", "END_FOR"}
+_YIELDS = {"YIELD_VALUE", "RESUME"}
 
 Spike = Callable[[int], "tuple[str, float] | None"]  # step number → (stage, seconds) of a delay
 
@@ -49,18 +54,27 @@ class _Stage:
         self.name = name
 
     def __enter__(self) -> None:
-        if self.ledger.marks:
-            self.ledger._mark(self.name)
-        self.ledger._enter(self.name)
+        self.ledger._check_step(self.name)
+        try:
+            if self.ledger.marks:
+                self.ledger._mark(self.name)
+            self.ledger._enter(self.name)
+        except BaseException:  # an interrupt between two parts of a cut
+            self.ledger._broken = True
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
+        try:
+            if kind is not None:
+                self.ledger._broken = True
+            self.ledger._leave()
+            if self.ledger._marks:
+                self.ledger._marks.pop().__exit__(None, None, None)
+        except BaseException:
             self.ledger._broken = True
-        self.ledger._leave()
-        if self.ledger.marks:
-            self.ledger._marks.pop().__exit__(None, None, None)
+            raise
 
 
 class Ledger(Shown):
@@ -151,8 +165,11 @@ class Ledger(Shown):
                 held, batch = [batch], None  # only the loop holds the batch, so that it can free it
                 try:
                     yield held.pop()
-                finally:  # `break` completes its step, an exception does not
-                    self._finish_step()
+                except GeneratorExit:
+                    if _loop_has_ended(sys._getframe().f_back):
+                        self._finish_step()
+                    raise
+                self._finish_step()
         finally:
             self.end()
 
@@ -201,11 +218,14 @@ class Ledger(Shown):
 
         **Arguments:**
 
-        - `name`: one of `STAGES`, or any other.
+        - `name`: one of `STAGES`, or any other but "step" and "batch", which are sums of stages.
 
-        **Raises:** on entry, `RuntimeError` outside a step, or on another thread than the step's.
+        **Raises:** `InputError` for such a name; on entry, `RuntimeError` outside a step, or on another thread than
+        the step's.
         """
         if name not in self._stages:
+            if name in SUMS:
+                raise InputError(f"a stage is called {name!r}, which is the sum of all stages; expected another name")
             self._stages[name] = _Stage(self, name)
         return self._stages[name]
 
@@ -238,10 +258,10 @@ class Ledger(Shown):
         if self.cuda:
             self._synchronize()
             self._end_ns = raw_clock_ns()
-        assert self._first is not None
-        if len(self._steps) > self._first:
-            self._blocks.append(Block(self._first, len(self._steps), self._end_ns - self._begin_ns))
-        self._first = self._before = None
+        first, self._first, self._before = self._first, None, None
+        assert first is not None
+        if len(self._steps) > first:
+            self._blocks.append(Block(first, len(self._steps), self._end_ns - self._begin_ns))
 
     def _synchronize(self) -> None:
         if self.cuda:
@@ -253,6 +273,8 @@ class Ledger(Shown):
         self._cuts = None
         self._broken = False
         self._open.clear()
+        while self._marks:
+            self._marks.pop().__exit__(None, None, None)
 
     def _finish_step(self) -> None:
         """Complete the open step, unless there is none or an exception left one of its stages."""
@@ -268,12 +290,17 @@ class Ledger(Shown):
         self._before = cuts
         self._drop_step()
 
-    def _cut(self, owner: str) -> None:
-        cuts = self._cuts
-        if cuts is None:
+    def _check_step(self, name: str) -> None:
+        if self._cuts is None:
             raise RuntimeError(
                 "a stage was entered outside a step: loop over ledger.steps(loader), or open ledger.step()"
             )
+        if self._thread != get_ident():
+            raise RuntimeError(f"stage {name!r} was entered on another thread than its step")
+
+    def _cut(self, owner: str) -> None:
+        cuts = self._cuts
+        assert cuts is not None
         cuts.owners.append(owner)
         if self.cuda:
             import torch
@@ -293,8 +320,6 @@ class Ledger(Shown):
         self._marks.append(context)
 
     def _enter(self, name: str) -> None:
-        if self._thread != get_ident() and self._cuts is not None:
-            raise RuntimeError(f"stage {name!r} was entered on another thread than its step")
         self._open.append(name)
         self._cut(name)
 
@@ -384,8 +409,11 @@ class Ledger(Shown):
         return [accounted_shares(self._steps, [block], [], queued=self.queued) for block in self._blocks]
 
     def adds_up(self, tolerance: float = TOLERANCE) -> bool:
-        """Whether the stages of each timeline that has a wall clock add up to it, within `tolerance` of it."""
-        return all(share is None or abs(share - 1.0) <= tolerance for share in self.accounted.values())
+        """Whether the stages of each timeline that has a wall clock add up to it, within `tolerance` of it.
+
+        False without a step: there is nothing that does.
+        """
+        return bool(self._blocks) and all(share is None or abs(share - 1.0) <= tolerance for share in self.accounted.values())
 
     def _display(self) -> Display:
         """Return each stage's mean over all steps, which add up to the step, and what the timelines account for.
@@ -407,6 +435,20 @@ class Ledger(Shown):
         return Display(
             f"{len(self)} steps", ("timeline", "stage", "mean", "median", "share", "steps"), lines, accounted
         )
+
+
+def _loop_has_ended(frame: FrameType | None) -> bool:
+    """Return whether a loop whose generator is being closed has ended, and was not left by an exception.
+
+    Python closes it in the frame of the loop, at the instruction that drops the iterator or at the one that raised;
+    nothing else tells, as the exception is put aside meanwhile. A generator around it is closed by its own loop.
+    """
+    while frame is not None:
+        instruction = opname[frame.f_code.co_code[frame.f_lasti]]
+        if instruction not in _YIELDS:
+            return instruction in _ENDS_LOOP
+        frame = frame.f_back
+    return False
 
 
 _PROBE_CYCLES = 10_000_000  # some milliseconds
