@@ -4,14 +4,18 @@ Most races run on a simulated machine whose clock the arms advance. How often ve
 `benchmarks/race_verdicts.py`; here a few seeds stand for it, more of them with the marker `slow`.
 """
 
+import errno
 import gc
+import io
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 from clock import Clock
@@ -29,6 +33,8 @@ from tclab.timing import (
     verdict_of,
     verdicts_of,
 )
+from tclab.timing._environment import fingerprint
+from tclab.timing.races import _race_session
 
 
 def raced(seed=0, ratio=1.0, budget=60.0, step=0.02, **settings):
@@ -437,16 +443,16 @@ def test_another_races_record_is_refused(tmp_path, change, words):
         race({name: machine.arm(name, 0.02) for name in names}, **{**how, **change})
 
 
-def test_another_machines_record_is_refused(tmp_path):
+def test_another_machines_record_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "r.jsonl"
     machine = SyntheticMachine(0)
     how = {"budget_seconds": 2.0, "clock": machine.clock, "record": path}
     arms = {name: machine.arm(name, 0.02) for name in "ab"}
     race(arms, **how)
-    lines = path.read_text().splitlines(keepends=True)
-    header = json.loads(lines[0])
-    header["machine"]["cpu"] = "Another"
-    path.write_text(json.dumps(header) + "\n" + "".join(lines[1:]))
+    monkeypatch.setattr(_race_session, "fingerprint", lambda *_, **__: {**fingerprint("session"), "cpu": "Another"})
+    path.unlink()
+    race(arms, **how)
+    monkeypatch.undo()
     with pytest.raises(InputError, match="machine, cpu was 'Another' and is"):
         race(arms, **how)
     path.write_text("a,b\n1,2\n")
@@ -454,9 +460,80 @@ def test_another_machines_record_is_refused(tmp_path):
         race(arms, **how)
 
 
+def test_a_damaged_record_is_named_and_none_reads_back_as_other_samples(tmp_path):
+    """A byte changed, noise, a stretch of nothing, lines exchanged, a figure that is another."""
+    path, machine, draw = tmp_path / "r.jsonl", SyntheticMachine(0), random.Random(0)
+    how = {"budget_seconds": 3.0, "clock": machine.clock, "record": path}
+    race({name: machine.arm(name, 0.02) for name in "ab"}, **how)
+    whole, samples, refused = path.read_bytes(), read_samples(path), 0
+    lines = whole.splitlines(keepends=True)
+    for number in range(150):
+        data, at, length = bytearray(whole), draw.randrange(len(whole)), draw.randrange(1, 64)
+        if number % 5 == 0:
+            data[at] ^= 1 << draw.randrange(8)
+        elif number % 5 == 1:
+            data[at : at + length] = draw.randbytes(length)
+        elif number % 5 == 2:
+            data[at : at + length] = bytes(length)
+        elif number % 5 == 3:
+            place = draw.randrange(len(lines))
+            data = b"".join([*lines[:place], b"[" * draw.choice([1, 100_000]), *lines[place:]])
+        else:
+            place = data.index(b'"seconds": 0.', data.index(b'"block"')) + 13
+            data[place] = ord("1") + (data[place] - ord("1") + 1) % 9
+        path.write_bytes(data)
+        try:
+            read = read_samples(path)
+        except InputError:
+            refused += 1
+            with pytest.raises(InputError, match=f"^{path} is (damaged: line|no record of a race: line 1)"):
+                race({name: machine.arm(name, 0.02) for name in "ab"}, **how)
+        else:
+            assert read == samples[: len(read)], number
+    assert refused > 120
+
+
+@pytest.mark.parametrize("place", ["\0", "a\0b", 3, "taken/race.jsonl"])
+def test_a_record_that_cannot_be_written_is_refused_before_anything_runs(tmp_path, place):
+    (tmp_path / "taken").write_text("a file")
+    place = tmp_path / place if isinstance(place, str) and place.startswith("taken") else place
+    with pytest.raises(InputError, match=r"record is .*expected a file or folder that can be written"):
+        race({"a": int, "b": int}, budget_seconds=1.0, record=place)
+    with pytest.raises(InputError, match="no record that can be read"):
+        read_samples(tmp_path / "nowhere")
+
+
+def test_a_disk_that_is_full_costs_a_race_its_record_and_no_block(tmp_path, monkeypatch):
+    machine, written = SyntheticMachine(0), []
+
+    class Full(io.BytesIO):
+        name = "race.jsonl"
+
+        def write(self, data):
+            written.append(data)
+            if len(written) > 20:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(data)
+
+    opened = Path.open
+    monkeypatch.setattr(Path, "open", lambda path, *how, **more: Full() if "ab" in how else opened(path, *how, **more))
+    with pytest.warns(UserWarning, match=r"goes on without its record race.jsonl: No space left") as warned:
+        found = race(
+            {name: machine.arm(name, 0.02) for name in "ab"},
+            budget_seconds=10.0,
+            clock=machine.clock,
+            record=tmp_path / "race.jsonl",
+        )
+    assert len(warned) == 1
+    assert len(written) == 21
+    assert len(found.samples()) > 21
+    assert found.stopped is None
+
+
 @pytest.mark.parametrize(
     ("arms", "settings", "words"),
     [
+        ({"a": int, "b": int}, {"budget_seconds": 10**400}, "expected a number above 0"),
         ({"a": int}, {}, r"arms are 1 \(a\), expected at least two"),
         ({}, {}, "arms are 0"),
         ({"a": int, "b": 3}, {}, "arm 'b' is 3, expected a function"),

@@ -5,6 +5,7 @@ import random
 import pytest
 from clock import Clock
 
+from tclab import InputError
 from tclab.timing import spike_in
 
 READ = 1e-6  # seconds that a reading of the clock takes
@@ -104,3 +105,19 @@ def test_a_stage_that_never_runs_and_a_loop_of_one_step_are_named(loop):
         spike_in(loop, stages=("mask",), seconds=(0.001,), trials=1)
     with pytest.raises(ValueError, match="the loop took 1 steps"):
         spike_in(lambda ledger: loop(ledger, 1), stages=("forward",), trials=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"stages": []}, "stages is .*, expected at least one"),
+        ({"seconds": []}, "seconds is .*, expected lengths of delays, one of them above 0"),
+        ({"seconds": [0.0]}, "one of them above 0"),
+        ({"seconds": [0.001, -1.0]}, "expected lengths"),
+        ({"seconds": [float("nan")]}, "expected lengths"),
+        ({"trials": 0}, "trials is 0, expected a whole number"),
+    ],
+)
+def test_delays_that_there_cannot_be_are_one_clear_line(loop, settings, words):
+    with pytest.raises(InputError, match=words):
+        spike_in(loop, **{"stages": ["forward"], **settings})

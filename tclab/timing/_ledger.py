@@ -413,7 +413,9 @@ class Ledger(Shown):
 
         False without a step: there is nothing that does.
         """
-        return bool(self._blocks) and all(share is None or abs(share - 1.0) <= tolerance for share in self.accounted.values())
+        return bool(self._blocks) and all(
+            share is None or abs(share - 1.0) <= tolerance for share in self.accounted.values()
+        )
 
     def _display(self) -> Display:
         """Return each stage's mean over all steps, which add up to the step, and what the timelines account for.

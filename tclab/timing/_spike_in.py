@@ -7,11 +7,13 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from statistics import median
 from typing import TYPE_CHECKING
 
 from tclab._display import Display, Shown
 from tclab._format import seconds_text
+from tclab.errors import InputError, check_whole
 from tclab.timing._ledger import Ledger
 
 if TYPE_CHECKING:
@@ -202,8 +204,14 @@ def spike_in(
     - `rank`: delay only this rank of those that torchrun started; every rank by default.
     - `seed`: seed of the order of trials and of the choice of steps.
 
-    **Raises:** `ValueError` if a stage never ran or the loop took fewer than two steps.
+    **Raises:** `InputError` without a stage, a trial or a length above 0; `ValueError` if a stage never ran or the loop
+    took fewer than two steps.
     """
+    if not stages:
+        raise InputError(f"stages is {stages!r}, expected at least one, such as 'forward'")
+    if not any(seconds) or not all(isfinite(length) and length >= 0 for length in seconds):
+        raise InputError(f"seconds is {seconds!r}, expected lengths of delays, one of them above 0")
+    check_whole("trials is", trials, least=1)
     plan = [(stage, length) for stage in stages for length in seconds for _ in range(trials)]
     choices = random.Random(seed)
     choices.shuffle(plan)

@@ -2,50 +2,72 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import warnings
+import zlib
 from pathlib import Path
 from typing import IO, Any
 
 from tclab.errors import InputError
 
-VERSION = 1  # increases when a line changes its meaning
+VERSION = 2  # increases when a line changes its meaning
+_SUM = "crc32"  # the last entry of a line: a checksum of the others
 
 
 class RaceRecord:
-    """The lines of a race: a header, then those that are added; each is flushed, so a kill loses at most one block.
+    """The lines of a race: a header, then those that are added, each at once, so a kill loses at most one block.
+
+    Where the disk is full a warning says so, and the race goes on without a record.
 
     **Arguments:**
 
     - `path`: the file, or a folder, in which the file is `race.jsonl`; `None` keeps the lines in memory only.
     - `header`: arms, machine and settings. An existing record is continued only if its header is the same.
 
-    **Raises:** `InputError` for a file that is no record of a race, or that of another race, naming the difference.
+    **Raises:** `InputError` for a file that is no record of a race, is damaged, cannot be written, or is the record of
+    another race, naming the difference.
     """
 
     def __init__(self, path: str | Path | None, header: dict[str, Any]) -> None:
         self.lines: list[dict[str, Any]] = []
-        self._file: IO[str] | None = None
+        self._file: IO[bytes] | None = None
         if path is None:
             return
-        place = Path(path)
-        if place.is_dir() or (not place.suffix and not place.is_file()):
-            place.mkdir(parents=True, exist_ok=True)
-            place = place / "race.jsonl"
-        place.parent.mkdir(parents=True, exist_ok=True)
         header = json.loads(json.dumps({"kind": "header", "version": VERSION, **header}))
-        lines, length = read_lines(place) if place.exists() else ([], 0)
-        if lines:
-            _check_header(place, lines[0], header)
-        self.lines = lines[1:]
-        self._file = place.open("a")
-        self._file.truncate(length)  # drops a line that a kill cut short
+        try:
+            place = Path(path)
+            if place.is_dir() or (not place.suffix and not place.is_file()):
+                place.mkdir(parents=True, exist_ok=True)
+                place = place / "race.jsonl"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            lines, length = read_lines(place) if place.exists() else ([], 0)
+            if lines:
+                _check_header(place, lines[0], header)
+            self.lines = lines[1:]
+            self._file = place.open("ab", buffering=0)
+            self._file.truncate(length)  # drops a line that a kill cut short
+        except (OSError, TypeError, ValueError) as error:  # a ValueError is of a character that no path can have
+            if isinstance(error, InputError):
+                raise
+            why = getattr(error, "strerror", None) or error
+            raise InputError(f"record is {path!r}, expected a file or folder that can be written: {why}") from None
         if not lines:
             self._write(header)
 
     def _write(self, line: dict[str, Any]) -> None:
-        if self._file is not None:
-            self._file.write(json.dumps(line) + "\n")
-            self._file.flush()
+        if self._file is None:
+            return
+        data = json.dumps({**line, _SUM: _sum(line)}).encode() + b"\n"
+        try:
+            if self._file.write(data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            warnings.warn(
+                f"the race goes on without its record {self._file.name}: {error.strerror or error}", stacklevel=4
+            )
+            self.close()
 
     def add(self, line: dict[str, Any]) -> None:
         """Append a line."""
@@ -56,12 +78,17 @@ class RaceRecord:
         """Close the file."""
         if self._file is not None:
             self._file.close()
+            self._file = None
+
+
+def _sum(line: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(line).encode())
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Return the complete lines of a record and their length in bytes, without a last line that was cut short.
 
-    **Raises:** `InputError` for a file that is no record of a race.
+    **Raises:** `InputError` for a file that is no record of a race, or is damaged.
     """
     lines: list[dict[str, Any]] = []
     length = 0
@@ -70,10 +97,16 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
             break
         try:
             line = json.loads(raw)
-        except ValueError:
-            line = None
-        if not isinstance(line, dict) or "kind" not in line or (not lines and line["kind"] != "header"):
-            raise InputError(f"{path} is no record of a race: line {len(lines) + 1} is {raw[:60]!r}")
+            known = line.pop(_SUM) == _sum(line) and (lines or line["kind"] == "header")
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
+            known = False
+        if not known:
+            if lines:
+                raise InputError(
+                    f"{path} is damaged: line {len(lines) + 1} is {raw[:60]!r}; without it and the lines after it, the "
+                    "race continues from there"
+                )
+            raise InputError(f"{path} is no record of a race: line 1 is {raw[:60]!r}")
         lines.append(line)
         length += len(raw)
     return lines, length
@@ -86,10 +119,13 @@ def read_samples(path: str | Path) -> list[dict[str, Any]]:
 
     - `path`: the file, or its folder.
 
-    **Raises:** `InputError` for a file that is no record of a race.
+    **Raises:** `InputError` for a file that is no record of a race, or is damaged.
     """
     place = Path(path)
-    lines, _ = read_lines(place / "race.jsonl" if place.is_dir() else place)
+    try:
+        lines, _ = read_lines(place / "race.jsonl" if place.is_dir() else place)
+    except OSError as error:
+        raise InputError(f"{path} is no record that can be read: {error.strerror or error}") from None
     return [line for line in lines if line["kind"] == "block"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from sys import float_info
 from time import perf_counter_ns
 from typing import Any
 from uuid import uuid4
@@ -43,7 +44,7 @@ class RaceSettings:
     def __post_init__(self) -> None:
         if isinstance(self.budget_seconds, bool) or not isinstance(self.budget_seconds, (int, float)):
             raise InputError(f"budget_seconds is {self.budget_seconds!r}, expected a number above 0")
-        if not 0 < self.budget_seconds < float("inf"):
+        if not 0 < self.budget_seconds <= float_info.max:
             raise InputError(f"budget_seconds is {self.budget_seconds!r}, expected a number above 0")
         for name in ("processes", "period", "looks"):
             value = getattr(self, name)
