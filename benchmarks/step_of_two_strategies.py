@@ -23,7 +23,11 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
+from tqdm import trange
+
 from tclab.sweeps.config._point import ALLOCATORS
+
+FEWEST_ROUNDS = 2  # that have quartiles
 
 
 def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
@@ -51,8 +55,8 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
     batches = {name: strategy.batch(perturbations) for name, strategy in strategies.items()}
 
     def plain(model: nn.Module, view: tclab.message_passing.View) -> torch.Tensor:
-        found: torch.Tensor = model(view)
-        return found
+        predictions: torch.Tensor = model(view)
+        return predictions
 
     compiled = {name: compiled_forward(plain) for name in ("edge_mask", "delta")}
 
@@ -80,20 +84,20 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
     }
 
     class Record(TorchDispatchMode):
-        def __init__(self, found: list[Any]) -> None:
+        def __init__(self, calls: list[Any]) -> None:
             super().__init__()
-            self.found = found
+            self.calls = calls
 
         def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if op._schema.name.removeprefix("aten::") in products:
-                self.found.append((op, args, kwargs or {}))
+                self.calls.append((op, args, kwargs or {}))
             if op in inner:  # what it calls counts, not what it does besides
                 with self:
                     return inner[op](*args, **(kwargs or {}))
             return op(*args, **(kwargs or {}))
 
-    for name, found in calls.items():
-        with Record(found):
+    for name, recorded in calls.items():
+        with Record(recorded):
             step(name)
 
     def replay(name: str) -> None:
@@ -145,7 +149,7 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
         step(name, forward)  # the first call is not compiled
         step(name, forward)
     seconds: dict[str, list[float]] = {name: [] for name in arms}
-    for number in range(rounds + 2):
+    for number in trange(rounds + 2, desc="rounds", leave=False):
         order = list(arms) if number % 2 == 0 else list(arms)[::-1]
         for name in order:
             number_of_calls = calls_of.get(name, 1)
@@ -183,6 +187,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--here", action="store_true", help="measure in this process, print JSON")
     options = parser.parse_args()
+    if options.rounds < FEWEST_ROUNDS:
+        parser.error(f"--rounds {options.rounds}: quartiles need at least {FEWEST_ROUNDS}")
     if options.here:
         print(json.dumps(measure(options.scale, options.batch_size, options.rounds)))
         return
@@ -194,12 +200,12 @@ def main() -> None:
             text=True,
             check=True,
         )
-        found = json.loads(child.stdout)
-        print(f"\nallocator: {allocator}; {found.pop('edges'):,} edges, batch {options.batch_size}, CPU")
-        print(f"  predictions apart by at most {found.pop('apart'):.1e}")
-        for name, value in found.pop("seconds").items():
+        measured = json.loads(child.stdout)
+        print(f"\nallocator: {allocator}; {measured.pop('edges'):,} edges, batch {options.batch_size}, CPU")
+        print(f"  predictions apart by at most {measured.pop('apart'):.1e}")
+        for name, value in measured.pop("seconds").items():
             print(f"  {name:<45} {value:8.3f} s")
-        for name, (median, low, high) in found.items():
+        for name, (median, low, high) in measured.items():
             print(f"  {name:<45} {median:8.2f} × [quartiles {low:.2f}, {high:.2f}]")
 
 

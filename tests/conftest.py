@@ -61,6 +61,10 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.suffix == ".ipynb":
             item.add_marker(pytest.mark.filterwarnings("ignore"))  # what its kernel's client warns of
+            if "parameters" in item.cell.metadata.get("tags", []):
+                # as papermill's -p does; by its defaults each runs in tests/test_notebooks.py
+                smaller = item.parent.nb.metadata.get("test_parameters", {})
+                item.cell.source += "".join(f"\n{name} = {value!r}" for name, value in smaller.items())
 
 
 class Scheduler(LoadScopeScheduling):

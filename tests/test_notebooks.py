@@ -42,6 +42,19 @@ def test_notebooks_are_committed_clean(path):
             assert not "".join(cell["source"]).rstrip().endswith(";")  # nbval shows such a cell's value
 
 
+@pytest.mark.parametrize("kind", ["test_parameters", "picture_parameters"])
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_smaller_and_larger_parameters_are_parameters(path, kind):
+    notebook = json.loads(path.read_text())
+    (source,) = ["".join(cell["source"]) for cell in notebook["cells"]
+                 if "parameters" in cell["metadata"].get("tags", [])]  # fmt: skip
+    defaults = {}
+    exec(source, {}, defaults)
+    for name, value in notebook["metadata"].get(kind, {}).items():
+        assert name in defaults
+        assert value != defaults[name]
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_by_default_a_notebook_has_steps_enough_for_a_verdict(path):
     (source,) = ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]
@@ -99,6 +112,20 @@ def outputs(path):
 def plain_text(shown):
     """Return what the outputs of a cell show as plain text."""
     return "".join("".join(output.get("text") or output.get("data", {}).get("text/plain", "")) for output in shown)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if "test_parameters" in path.read_text()],
+                         ids=lambda path: path.stem)  # fmt: skip
+def test_by_its_defaults_it_ends_and_shows_charts(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("TCLAB_RUNS", str(tmp_path / "runs"))  # no rows of an earlier run
+    done = papermill(path, tmp_path / "out.ipynb")
+    assert done.returncode == 0, done.stderr[-3000:]
+    shown = outputs(tmp_path / "out.ipynb")
+    assert sum("image/png" in output.get("data", {}) for cell in shown.values() for output in cell) >= 2
+    for cell, what in shown.items():
+        table = plain_text(what)
+        assert not re.search(r"^\s*\d+(\s+NaN)+\s*$", table, re.MULTILINE), f"{cell}: a line of nothing in {table}"
 
 
 @pytest.mark.slow
