@@ -19,8 +19,7 @@ import time
 import pandas as pd
 import torch
 
-from tclab.sweeps import Point
-from tclab.sweeps.analysis import loop_of
+from tclab.sweeps import Point, loop_of
 from tclab.timing import Ledger, conditions, receipt, spike_in
 
 MODELS = (("hetero_cell", "node_mask"), ("hetero_cell", "edge_mask"), ("dango", "indices"))

@@ -11,7 +11,7 @@ import papermill
 import pytest
 from browser import BAR, CHROMIUM_OPTIONS, ROOT, Page, chromium, dark, jupyter_lab, missing
 
-from tclab import lab
+from tclab.lab.panel._panel_state import PanelState
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import columns_of, table
 
@@ -193,7 +193,7 @@ MANY = {
 def many(server, folder):
     """A notebook whose panel finds the rows of 500 points."""
     results = folder / "runs" / "many" / "rows"
-    assert filled(results, lab.panel.PanelState.of(**MANY, results=str(results))) == 500
+    assert filled(results, PanelState.of(**MANY, results=str(results))) == 500
     return notebook(folder, "many.ipynb", **MANY, results="runs/many/rows")
 
 

@@ -80,11 +80,11 @@ def test_stages_times_steps_are_the_wall_time_in_every_chart_and_table(rows):
     assert steps * BATCH / host.loc["step", "samples_per_second"] == pytest.approx(wall)
     parts = stage_parts(rows).query("where == 'host'")
     assert parts["seconds"].sum() * steps == pytest.approx(wall)
-    for chart in (lab.charts.stages_by_strategy(rows), lab.charts.stages_by_mode(rows)):
+    for chart in (lab.charts.stages(rows), lab.charts.stages(rows, "mode")):
         drawn = [lines for lines in chart.to_dict()["datasets"].values() if lines and "stage" in lines[0]]
         sums = [sum(one.get("mean_seconds", one.get("value")) for one in lines) for lines in drawn]
         assert any(total * steps == pytest.approx(wall * unit, rel=1e-6) for total in sums for unit in (1, 1e3))
-    bars = [lines[0] for lines in lab.charts.throughput_by_strategy(rows).to_dict()["datasets"].values() if lines]
+    bars = [lines[0] for lines in lab.charts.throughput(rows).to_dict()["datasets"].values() if lines]
     (rate,) = {one["samples_per_second"] for one in bars if "samples_per_second" in one}
     assert steps * BATCH / rate == pytest.approx(wall)
     table = steps_table(rows)

@@ -1,6 +1,7 @@
 """Points that ran while others wanted the processors are told so; what is not known is never taken for quiet."""
 
 import json
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -90,10 +91,10 @@ def test_a_chart_names_the_machine_that_was_busy_and_the_graph_that_all_its_rows
         *(ran(9.0, 9.0, strategy=name, batch_size=4) for name in ("node_mask", "edge_mask")),
         ran(99.0, 99.0, batch_size=1),
     )
-    machine, of = lab.charts.throughput_by_batch_size(made).to_dict()["title"]["subtitle"]
+    machine, of = lab.charts.throughput(made, "batch_size").to_dict()["title"]["subtitle"]
     assert machine == "cpu · 2 cores · Made Up · busy"
     assert of == "synthetic, scale 0.1 · networks 2"
-    machine, of = lab.charts.throughput_by_strategy(made).to_dict()["title"]["subtitle"]
+    machine, of = lab.charts.throughput(made).to_dict()["title"]["subtitle"]
     assert machine == "cpu · 2 cores · Made Up"  # the busy point is not in this chart
     assert of.startswith("synthetic, scale 0.1 · batch 4, networks 2")
     both_machines = rows(ran(99.0, 99.0), ran(9.0, 9.0, cpu="Other"))
@@ -106,7 +107,7 @@ def test_a_graph_that_was_read_has_its_folders_name_and_graphs_that_differ_none(
     assert graph_text(rows(step(graph="/a/yeast", scale=None), step(graph="/b/yeast", scale=None))) == ""
     lost = step(scale=1.0) | {"status": "oom"}
     assert graph_text(rows(step(scale=0.05), lost)) == "synthetic, scale 0.05"
-    apart = lab.charts.throughput_by_strategy(rows(*both(scale=0.05), *both(scale=0.1, seed=5)))
+    apart = lab.charts.throughput(rows(*both(scale=0.05), *both(scale=0.1, seed=5)))
     assert apart.to_dict()["title"]["subtitle"][1].startswith("batch 4, networks 2")
     assert {bar["way"].split(" · ")[2] for bar in drawn(apart, "way")} == {"scale 0.05", "scale 0.1"}
 
@@ -117,11 +118,11 @@ def test_strategies_at_one_batch_size_alone_lie_side_by_side(lost):
     made = [step(name, 0.1) for name in names]
     if lost:
         made.append(step("stored_mask") | {"status": "oom", "median_seconds": None, "samples_per_second": None})
-    for chart in (lab.charts.throughput_by_batch_size, lab.charts.throughput_by_networks):
+    for chart in (partial(lab.charts.throughput, by="batch_size"), partial(lab.charts.throughput, by="networks")):
         layers = chart(rows(*made)).to_dict()["layer"]
         spec = [layer["encoding"] for layer in layers if layer["mark"]["type"] != "text"]
         assert all(each["x"]["type"] == "ordinal" and each["xOffset"]["field"] == "way" for each in spec)
         assert len(set(spec[0]["xOffset"]["sort"])) == len(names)
-    several = lab.charts.throughput_by_batch_size(rows(*made, step("dense", 0.1, batch_size=8))).to_dict()["layer"]
+    several = lab.charts.throughput(rows(*made, step("dense", 0.1, batch_size=8)), "batch_size").to_dict()["layer"]
     assert all("xOffset" not in layer["encoding"] for layer in several)
     assert several[0]["encoding"]["x"]["type"] == "quantitative"

@@ -1,5 +1,7 @@
 """Charts of points that differ in settings, machines or commits: nothing is added up, judged or drawn as one."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -52,7 +54,7 @@ def drawn(chart, column):
 def test_a_bar_is_one_point_and_says_which(name):
     one, other = SETTINGS[name]
     made = rows(*both(**one), *both(seed=5, **other))
-    spec = lab.charts.throughput_by_strategy(made).to_dict()
+    spec = lab.charts.throughput(made).to_dict()
     bars = drawn(spec, "samples_per_second")
     assert len(bars) == len({bar["way"] for bar in bars}) == 4
     assert spec["layer"][0]["encoding"]["x"]["stack"] is None
@@ -63,9 +65,9 @@ def test_no_chart_adds_up_points_with_different_settings(name):
     one, other = SETTINGS[name]
     made = rows(*both(**one), *both(seed=5, **other))
     assert len({bar["way"] for bar in drawn(lab.charts.bytes_per_batch(made), "batch_bytes")}) == 4
-    parts = drawn(lab.charts.stages_by_strategy(made), "stage")
+    parts = drawn(lab.charts.stages(made), "stage")
     assert len(parts) == len({(part["way"], part["stage"]) for part in parts}) == 8
-    for chart in (lab.charts.throughput_by_batch_size, lab.charts.throughput_by_networks):
+    for chart in (partial(lab.charts.throughput, by="batch_size"), partial(lab.charts.throughput, by="networks")):
         spec = chart(made).to_dict()
         points = drawn(spec, "samples_per_second")
         assert len(points) == len({line["way"] for line in points}) == 4
@@ -114,9 +116,7 @@ def test_a_bar_has_the_word_of_the_verdict_and_none_that_the_conclusion_contradi
         step("khop_1", 0.01, exact=False),
         lost,
     )
-    said = {
-        line["way"].split(" · ")[1]: line["word"] for line in drawn(lab.charts.throughput_by_strategy(made), "word")
-    }
+    said = {line["way"].split(" · ")[1]: line["word"] for line in drawn(lab.charts.throughput(made), "word")}
     assert said["gpu_mask"] == "undecided"
     assert said["dense"] == "the same"
     assert said["stored_mask"] == "oom"
@@ -128,7 +128,7 @@ def test_a_bar_has_the_word_of_the_verdict_and_none_that_the_conclusion_contradi
     steps = clear.set_index("strategy")
     assert steps.loc["edge_mask", "q1_seconds"] < steps.loc["node_mask", "q3_seconds"]  # quartiles overlap
     assert "node_mask is 1." in conclusion(clear)[0]
-    assert drawn(lab.charts.throughput_by_strategy(clear), "word") == []
+    assert drawn(lab.charts.throughput(clear), "word") == []
 
 
 @pytest.mark.parametrize("seconds", [0.1, 0.101, 0.104, 0.107, 0.112, 0.13, 0.5])
@@ -136,25 +136,25 @@ def test_a_bar_has_the_word_of_the_verdict_and_none_that_the_conclusion_contradi
 def test_chart_and_conclusion_never_disagree(seconds, n):
     made = rows(step("node_mask", 0.1, n=n, seed=1), step("edge_mask", seconds, n=n, seed=2))
     (sentence,) = conclusion(made)
-    word = [line["word"] for line in drawn(lab.charts.throughput_by_strategy(made), "word")]
+    word = [line["word"] for line in drawn(lab.charts.throughput(made), "word")]
     told = "undecided" if "undecided" in sentence else "the same" if "as fast as" in sentence else None
     assert word == ([told] if told else [])
 
 
 def test_a_race_decides_in_the_chart_as_in_words():
     made = rows(step("node_mask", 0.1, n=3), step("edge_mask", 0.2, n=3))
-    assert [line["word"] for line in drawn(lab.charts.throughput_by_strategy(made), "word")] == ["undecided"]
+    assert [line["word"] for line in drawn(lab.charts.throughput(made), "word")] == ["undecided"]
     raced = Pair("node_mask", "edge_mask", FASTER, "", ratio=0.5, interval=(0.4, 0.6))
-    assert drawn(lab.charts.throughput_by_strategy(made, [raced]), "word") == []
+    assert drawn(lab.charts.throughput(made, pairs=[raced]), "word") == []
     same = Pair("edge_mask", "node_mask", SAME, "", ratio=1.0, interval=(0.99, 1.01))
-    assert [line["word"] for line in drawn(lab.charts.throughput_by_strategy(made, [same]), "word")] == ["the same"]
+    assert [line["word"] for line in drawn(lab.charts.throughput(made, pairs=[same]), "word")] == ["the same"]
     open_ = Pair("edge_mask", "node_mask", UNDECIDED, "", ratio=1.0)
-    assert [line["word"] for line in drawn(lab.charts.throughput_by_strategy(made, [open_]), "word")] == ["undecided"]
+    assert [line["word"] for line in drawn(lab.charts.throughput(made, pairs=[open_]), "word")] == ["undecided"]
 
 
 def test_a_line_over_stages_holds_nine_in_ten_steps():
     made = rows(*both())
-    spread = {line["way"]: line for line in drawn(lab.charts.stages_by_strategy(made), "p95")}
+    spread = {line["way"]: line for line in drawn(lab.charts.stages(made), "p95")}
     steps = made[made["stage"] == "step"].set_index("strategy")
     for strategy in ("node_mask", "edge_mask"):
         line = spread[f"hetero_cell · {strategy}"]
@@ -171,7 +171,7 @@ def test_what_is_lost_at_one_batch_size_is_one_line_of_words_and_every_batch_siz
         *(step(name, batch_size=batch) for name in ("node_mask", "edge_mask") for batch in (1, 2)),
         lost("edge_mask", 4), lost("node_mask", 4, "failed: no"), *(lost(name, 8) for name in STRATEGY_COLOURS),
     )  # fmt: skip
-    chart = lab.charts.throughput_by_batch_size(made).to_dict()
+    chart = lab.charts.throughput(made, "batch_size").to_dict()
     words = {line["batch_size"]: line["text"] for line in drawn(chart, "text")}
     assert words == {4: "failed: node_mask; oom: edge_mask", 8: f"oom × {len(STRATEGY_COLOURS)}"}
     assert chart["layer"][0]["encoding"]["x"]["axis"]["values"] == [1, 2, 4, 8]

@@ -9,8 +9,8 @@ import tclab
 from tclab import InputError, Point
 from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
-from tclab.sweeps import race_grid, race_points
-from tclab.sweeps.analysis import cells_of, loop_of
+from tclab.sweeps import loop_of, race_grid, race_points
+from tclab.sweeps.analysis._race_points import cells_of
 from tclab.timing import Ledger, read_samples, verdicts_of
 from tclab.timing._ledger import NullLedger
 
@@ -67,7 +67,7 @@ def test_cells_are_named_by_size_and_hold_what_can_be_raced():
     cells = cells_of(points)
     assert list(cells) == ["batch 1, 1 networks", "batch 2, 1 networks"]
     assert list(cells["batch 2, 1 networks"]) == ["edge_mask", "node_mask"]
-    races = race_grid(cells, budget_seconds=6, processes=None, isolated=False)
+    races = race_grid(points, budget_seconds=6, processes=None, isolated=False)
     assert {pair.cell for pair in races.pairs} == set(cells)
 
 

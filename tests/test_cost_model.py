@@ -8,7 +8,7 @@ import torch
 import tclab
 from tclab import InputError, lab, sweeps
 from tclab.sweeps.predict import _cost_model as cost_model
-from tclab.sweeps.predict import beside_measured, cells, fit_costs, measure_cells, named_cells, roofline
+from tclab.sweeps.predict import beside_measured, cells, fit_costs, measure_cells, roofline
 from tclab.sweeps.predict._cost_model import Cell, CostModel
 from tclab.sweeps.predict._largest_batch import LargestBatch
 from tclab.sweeps.predict._roofline import Ceilings
@@ -38,7 +38,7 @@ def made_up(wanted, *, noise=0.0, seed=0, more_removed=1.0):
 
 
 SEEN = cells(edges="1000,100000", widths="8,64", batch_sizes="1,8", removed="0.01,0.5,0.9")
-UNSEEN = named_cells("5000:32:2:0.02,5000:32:2:0.95,70000:16:4:0.3,70000:256:4:0.6")
+UNSEEN = [Cell(5000, 32, 2, 0.02), Cell(5000, 32, 2, 0.95), Cell(70000, 16, 4, 0.3), Cell(70000, 256, 4, 0.6)]
 
 
 def test_costs_that_were_put_in_come_out():
@@ -80,7 +80,12 @@ def test_winners_are_predicted_and_counted():
 @pytest.mark.parametrize("words", ["100:8:1", "100:8:1:1.0", "0:8:1:0.5", "many:8:1:0.5", "100:8:1:-0.1"])
 def test_a_cell_that_cannot_be_is_refused(words):
     with pytest.raises(InputError, match="is no size"):
-        named_cells(words)
+        measure_cells(words)
+
+
+def test_cells_may_be_written_as_text():
+    model = fit_costs(made_up(SEEN))
+    assert model.predict("5000:32:2:0.02, 70000:16:4:0.3").equals(model.predict([UNSEEN[0], UNSEEN[2]]))
 
 
 def test_too_few_cells_fit_nothing():

@@ -16,7 +16,6 @@ from tclab import InputError, Point, lab
 from tclab.sweeps import run_epoch
 from tclab.sweeps.execution import close_workers
 from tclab.sweeps.execution._setup import setup
-from tclab.sweeps.predict import EpochError
 from tclab.sweeps.predict._epoch import BOTH, COMPUTE, LOADER, TRAINING_SAMPLES, full_steps, predict_epoch, read_epoch
 from tclab.sweeps.predict._epoch_costs import Costs, _touch
 from tclab.training._epoch_simulation import ContentionFactors, LoaderOverheads, simulate
@@ -301,7 +300,7 @@ def own(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_strategy_that_is_wrong_gets_no_prediction(own, tmp_path):
-    with pytest.raises(EpochError, match="deletes_nothing with 0 workers: wrong"):
+    with pytest.raises(RuntimeError, match="deletes_nothing with 0 workers: wrong"):
         run_epoch(tiny(strategy="deletes_nothing", workers=0), 2, tmp_path / "record", fresh=True)
     assert list((tmp_path / "record").iterdir()) == []
 
@@ -312,7 +311,7 @@ def test_a_strategy_that_is_wrong_gets_no_prediction(own, tmp_path):
     [(0, "killed by SIGKILL"), (1, "worker 0 .* was killed by SIGKILL")],
 )
 def test_an_epoch_that_dies_leaves_its_prediction_and_no_measurement(workers, words, own, tmp_path):
-    with pytest.raises(EpochError, match=words):
+    with pytest.raises(RuntimeError, match=words):
         run_epoch(tiny(strategy="dies_late", workers=workers), 3, tmp_path / "record", fresh=True)
     (left,) = (tmp_path / "record").iterdir()
     assert json.loads(left.read_text())["predicted"]["steps"] == 3

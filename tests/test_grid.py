@@ -1,8 +1,9 @@
 import pytest
 
 import tclab
-from tclab import InputError, lab
+from tclab import InputError
 from tclab.case_study import experiment_083, experiment_084
+from tclab.lab.panel._panel_state import PanelState
 from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._grid import grid, listed
 from tclab.timing._statistics import FEWEST
@@ -57,7 +58,7 @@ def test_the_charts_lines_come_first():
 
 def test_by_default_there_are_steps_enough_for_a_verdict():
     assert {p.steps >= FEWEST for p in grid(scale=0.02, gpus=0, networks=1)} == {True}
-    assert {p.steps >= FEWEST for p in lab.panel.PanelState(gpus=0).points()} == {True}
+    assert {p.steps >= FEWEST for p in PanelState(gpus=0).points()} == {True}
 
 
 def test_a_model_that_nobody_asked_for_by_name_brings_no_points_that_cannot_be():

@@ -84,21 +84,21 @@ def test_every_stage_of_every_timeline_has_a_colour_of_its_own():
 
 
 def test_bars_have_panels_for_worker_and_host_in_each_mode(rows):
-    spec = lab.charts.stages_by_mode(rows).to_dict()
+    spec = lab.charts.stages(rows, "mode").to_dict()
     assert len(spec["vconcat"]) == len(RUN)
     assert [panel["title"]["text"].split(":")[0] for panel in spec["vconcat"]] == list(RUN)
     for panel in spec["vconcat"]:
         assert len(panel["hconcat"]) == 3  # worker, host, bytes: no device was seen
-    text = drawn(lab.charts.stages_by_mode(rows))
+    text = drawn(lab.charts.stages(rows, "mode"))
     for words in ("cpu · 2 cores · Made Up", "worker [ms a batch]", "host [ms a step]", "70.9 kB", "232 B"):
         assert words in text
     assert "accounted for: 99.9 %" in text
 
 
 def test_a_timeline_that_does_not_close_has_words_and_no_bar():
-    text = drawn(lab.charts.stages_by_mode(framed([*point_rows("edge_mask", accounted=0.9), *point_rows("indices")])))
+    text = drawn(lab.charts.stages(framed([*point_rows("edge_mask", accounted=0.9), *point_rows("indices")]), "mode"))
     assert "does not add up: stages add up to 90.0 % of its clock" in text
-    spec = lab.charts.stages_by_mode(framed(point_rows("edge_mask", accounted=0.9))).to_dict()
+    spec = lab.charts.stages(framed(point_rows("edge_mask", accounted=0.9)), "mode").to_dict()
     host = spec["vconcat"][0]["hconcat"][1]["layer"]
     bars = next(layer for layer in host if layer["mark"]["type"] == "bar")
     assert spec["datasets"][bars["data"]["name"]] == []
@@ -107,10 +107,10 @@ def test_a_timeline_that_does_not_close_has_words_and_no_bar():
 
 
 def test_a_way_that_was_not_run_is_not_said_to_load_nothing():
-    text = drawn(lab.charts.stages_by_mode(framed([*point_rows("edge_mask"), *point_rows("indices", "data")])))
+    text = drawn(lab.charts.stages(framed([*point_rows("edge_mask"), *point_rows("indices", "data")]), "mode"))
     assert "not run" in text
     assert "nothing is made" not in text
-    assert "nothing is made" in drawn(lab.charts.stages_by_mode(framed([*point_rows("edge_mask"), *every_mode()])))
+    assert "nothing is made" in drawn(lab.charts.stages(framed([*point_rows("edge_mask"), *every_mode()]), "mode"))
 
 
 @pytest.mark.parametrize(("accounted", "whether"), [(None, True), (0.981, True), (1.019, True), (0.979, False)])
@@ -121,7 +121,7 @@ def test_the_tolerance_is_two_percent(accounted, whether):
 def test_a_device_has_a_panel_of_its_own():
     made = point_rows("node_mask", where="device", device="cuda", gpu="Made GPU")
     host = [dict(one) | {"where": "host"} for one in made if one["where"] == "device" and one["stage"] != "step"]
-    text = drawn(lab.charts.stages_by_mode(framed([*host, *made])))
+    text = drawn(lab.charts.stages(framed([*host, *made]), "mode"))
     assert "device [ms a step]" in text
     assert "host [ms a step]" in text
     assert "cuda · Made GPU" in text
@@ -136,12 +136,12 @@ def test_spread_draws_every_stage_that_a_clock_can_see(rows):
 
 def test_charts_of_nothing_say_so():
     none = framed([lost("edge_mask", "oom")])
-    assert "No mode was measured" in drawn(lab.charts.stages_by_mode(none))
+    assert "No mode was measured" in drawn(lab.charts.stages(none, "mode"))
     assert lab.reports.step_findings(none)[-1].endswith(": oom.")
 
 
 def test_the_old_chart_takes_one_timeline_alone(rows):
-    spec = lab.charts.stages_by_strategy(rows[(rows["mode"] == "step") & (rows["strategy"] == "edge_mask")]).to_dict()
+    spec = lab.charts.stages(rows[(rows["mode"] == "step") & (rows["strategy"] == "edge_mask")]).to_dict()
     (values,) = [lines for lines in spec["datasets"].values() if "stage" in lines[0]]
     assert {value["stage"] for value in values} == set(HOST["edge_mask"])
     assert sum(value["mean_seconds"] for value in values) == pytest.approx(0.1, rel=0.15)

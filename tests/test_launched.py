@@ -7,6 +7,7 @@ import textwrap
 import threading
 import time
 import warnings
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -152,9 +153,9 @@ def test_what_ranks_were_is_in_every_label(rows):
     for sentence in tclab.lab.findings(frame):
         assert label in sentence
     for chart in (
-        tclab.lab.charts.throughput_by_strategy,
-        tclab.lab.charts.stages_by_strategy,
-        tclab.lab.charts.stages_by_mode,
+        tclab.lab.charts.throughput,
+        tclab.lab.charts.stages,
+        partial(tclab.lab.charts.stages, by="mode"),
         tclab.lab.charts.stage_spread,
     ):
         assert label in str(chart(frame).to_dict()["title"])

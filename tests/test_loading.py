@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import tclab
 from tclab import masking, models
 from tclab.masking import _packing as packing
-from tclab.perturbation import Deletions, planted_perturbations, split, synthetic_perturbations
+from tclab.perturbation import Deletions, Perturbations, split, synthetic_perturbations
 from tclab.perturbation._deletions import removed_by
 from tclab.perturbation._stored_samples import stored
 from tclab.training import Batches, Loader, Step, equivalence_reference
@@ -461,6 +461,43 @@ def test_a_split_is_80_10_10_and_every_sample_is_in_one_part():
     assert all(np.array_equal(a, b) for a, b in zip(split(1000), split(1000), strict=True))
     assert not np.array_equal(split(1000).test, split(1000, seed=1).test)
     assert [len(part) for part in split(3)] == [3, 0, 0]
+
+
+def planted_perturbations(graph, number, *, deleted=3, seed=0, noise=0.2):
+    """Return the samples of `synthetic_perturbations` with scores that the graph explains, so that training shows.
+
+    A score falls with how connected the deleted nodes are, and rises with how far any two of them share their
+    neighbours, as nodes that do stand in for one another:
+
+        score = 0.1 · ( -Σ_v d_v / √k + 2 · mean over pairs J_uv + noise · N(0, 1) )
+
+    where d_v is node v's log(1 + degree) over all networks, standardised over the nodes; J_uv the share of u's
+    and v's neighbours that both have (Jaccard); and k how many nodes a sample deletes.
+
+    `noise` is its standard deviation, in those of the part that degrees explain.
+    """
+    drawn = synthetic_perturbations(graph, number, deleted=deleted, seed=seed)
+    neighbours = [set() for _ in range(graph.num_nodes[graph.deleted_type])]
+    degree = np.zeros(len(neighbours))
+    for network in graph.networks.values():
+        edges = network.edge_index.cpu().numpy()
+        degree += np.bincount(edges.ravel(), minlength=len(degree))
+        for source, target in edges.T.tolist():
+            neighbours[source].add(target)
+            neighbours[target].add(source)
+    connected = np.log1p(degree)
+    connected = (connected - connected.mean()) / max(float(connected.std()), 1e-12)
+    scores = np.zeros(number)
+    for sample in range(number):
+        nodes = drawn.deletions[sample].tolist()
+        shared = [
+            len(neighbours[u] & neighbours[v]) / max(len(neighbours[u] | neighbours[v]), 1)
+            for place, u in enumerate(nodes)
+            for v in nodes[:place]
+        ]
+        explained = -connected[nodes].sum() / max(len(nodes), 1) ** 0.5 + 2 * (np.mean(shared) if shared else 0.0)
+        scores[sample] = 0.1 * (explained + noise * np.random.default_rng([seed, sample, 1]).normal())
+    return Perturbations(drawn.deletions, torch.tensor(scores, dtype=torch.float32))
 
 
 def explained(samples, graph):

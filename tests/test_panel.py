@@ -20,6 +20,7 @@ from tclab.lab.panel._background_calls import BackgroundCalls
 from tclab.lab.panel._background_estimate import BackgroundEstimate
 from tclab.lab.panel._live_sweep import running_sweep
 from tclab.lab.panel._panel_model import PanelModel
+from tclab.lab.panel._panel_state import PanelState
 from tclab.lab.panel._panel_text import memory_text, points_table, points_text
 from tclab.lab.panel._panel_view import PanelView
 from tclab.lab.reports._tables import without_time
@@ -90,7 +91,7 @@ def parameters_of(root, notebook):
 
 
 def test_a_state_has_the_parameters_of_the_sweep_notebook(root):
-    state = lab.panel.PanelState()
+    state = PanelState()
     names = {name: getattr(state, name) for name in state.__dataclass_fields__}
     # those that no cell names are in `more`: given to the call of the panel, of the grid or of the sweep
     assert set(parameters_of(root, "explore.ipynb")) - {"more"} <= set(names)
@@ -121,7 +122,7 @@ STATES = [
 
 @pytest.mark.parametrize("parameters", STATES, ids=str)
 def test_its_line_of_papermill_and_its_python_are_the_same_points(parameters, root, monkeypatch):
-    state = lab.panel.PanelState.of(**parameters)
+    state = PanelState.of(**parameters)
     program, notebook, _, *pairs = shlex.split(state.papermill())
     assert (program, notebook) == ("papermill", "notebooks/sweep.ipynb")
     # as papermill reads them: `-p` makes numbers of what looks like one, `-r` leaves text
@@ -150,7 +151,7 @@ def test_its_line_of_papermill_and_its_python_are_the_same_points(parameters, ro
 
 @pytest.mark.parametrize("parameters", STATES, ids=str)
 def test_the_form_shows_a_state_and_gives_it_back(parameters, tmp_path):
-    state = lab.panel.PanelState.of(**{**parameters, "results": str(tmp_path)})
+    state = PanelState.of(**{**parameters, "results": str(tmp_path)})
     from tclab.lab.panel._panel_form import PanelForm
 
     assert PanelForm(state, 0).read().points() == state.points()
@@ -233,7 +234,7 @@ def test_a_persons_way_through_it(front_end, tmp_path):
 
 
 def test_a_sweep_that_was_cut_off_is_there_and_goes_on(front_end, tmp_path):
-    state = lab.panel.PanelState.of(results=str(tmp_path), **SMALL)
+    state = PanelState.of(results=str(tmp_path), **SMALL)
     tclab.sweep(state.points()[:1], results=tmp_path)
     state.save()  # as a kernel that was killed after its first point leaves it
     view = view_of(tmp_path, strategies="gpu_mask")
@@ -247,7 +248,7 @@ def test_a_sweep_that_was_cut_off_is_there_and_goes_on(front_end, tmp_path):
 
 @pytest.mark.slow
 def test_a_headless_sweeps_folder_is_shown_and_goes_on(front_end, tmp_path):
-    state = lab.panel.PanelState.of(results=str(tmp_path), **SMALL)
+    state = PanelState.of(results=str(tmp_path), **SMALL)
     tclab.sweep(state.points()[:3], results=tmp_path)
     view = view_of(tmp_path, batch_sizes="8")
     assert view.status.value == "The last sweep here: 3 of 4 points. Resume goes on with it."
@@ -258,7 +259,7 @@ def test_a_headless_sweeps_folder_is_shown_and_goes_on(front_end, tmp_path):
 
 
 def test_settings_that_cannot_be_here_are_said_and_hinder_nothing(front_end, tmp_path):
-    state = lab.panel.PanelState.of(results=str(tmp_path), **SMALL)
+    state = PanelState.of(results=str(tmp_path), **SMALL)
     tclab.sweep(state.points()[:1], results=tmp_path)
     replace(state, strategies="of_another_kernel").save()
     view = view_of(tmp_path)
@@ -321,7 +322,7 @@ def test_a_folder_that_cannot_be_written_is_said(front_end, tmp_path):
 
 @pytest.mark.slow
 def test_a_folder_of_a_newer_version_is_said_and_left_alone(front_end, tmp_path, monkeypatch):
-    state = lab.panel.PanelState.of(results=str(tmp_path), **SMALL)
+    state = PanelState.of(results=str(tmp_path), **SMALL)
     with monkeypatch.context() as newer:
         newer.setattr("tclab.sweeps.store._results.SCHEMA_VERSION", SCHEMA_VERSION + 1)
         tclab.sweep(state.points()[:1], results=tmp_path)
@@ -378,7 +379,7 @@ def test_failed_points_are_tried_again_where_that_is_asked_for(front_end, tmp_pa
 
 @pytest.mark.slow
 def test_what_a_panel_says_of_itself_is_of_what_it_shows(front_end, tmp_path, monkeypatch):
-    before = lab.panel.PanelState.of(**{**SMALL, "batch_sizes": "1", "results": str(tmp_path)})
+    before = PanelState.of(**{**SMALL, "batch_sizes": "1", "results": str(tmp_path)})
     tclab.sweep(before.points(), results=tmp_path)
     before.save()
     shown = []

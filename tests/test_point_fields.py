@@ -19,7 +19,7 @@ import torch
 
 import tclab
 from tclab import InputError, Point
-from tclab.lab.panel import PanelState
+from tclab.lab.panel._panel_state import PanelState
 from tclab.sweeps.config._fields import declarations, declare, switch
 from tclab.sweeps.store._rows import SCHEMA, columns_of, point_of, table
 from tclab.training import Step

@@ -8,7 +8,7 @@ import pytest
 
 import tclab
 from tclab import InputError, Point
-from tclab.lab.panel import PanelState
+from tclab.lab.panel._panel_state import PanelState
 from tclab.readers import read_perturbations
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.predict._epoch import full_steps

@@ -12,7 +12,7 @@ from test_lab import row
 
 from tclab import InputError, lab
 from tclab.case_study._hypotheses import ddp_hypothesis
-from tclab.sweeps.config import accumulated, by_ranks, strong_scaling, weak_scaling
+from tclab.sweeps.config import scaling_points
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks
 from tclab.sweeps.predict import Link, predict_step
 from tclab.sweeps.predict._alpha_beta import cores_slowdown
@@ -22,18 +22,19 @@ HOW = {"scale": 0.02, "networks": 2, "device": "cpu", "steps": 4}
 
 
 def test_strong_shares_a_batch_and_weak_gives_each_rank_its_own():
-    strong = strong_scaling(ranks="1,2,4", batch_size=8, **HOW)
-    weak = weak_scaling(ranks=[4, 1, 2], batch_size=8, **HOW)
+    strong = scaling_points("strong", ranks="1,2,4", batch_size=8, **HOW)
+    weak = scaling_points("weak", ranks=[4, 1, 2], batch_size=8, **HOW)
     assert {(p.model, p.strategy) for p in strong + weak} == {("hetero_cell", "node_mask"), ("dango", "indices")}
     assert {(p.ranks, p.batch_size) for p in strong} == {(1, 8), (2, 4), (4, 2)}
     assert {(p.ranks, p.batch_size) for p in weak} == {(1, 8), (2, 8), (4, 8)}
-    together = by_ranks(strong, weak)
+    together = scaling_points("strong,weak", ranks="1,2,4", batch_size=8, **HOW)
+    assert set(together) == {*strong, *weak}
     assert len(together) == len(set(together)) == 2 * (3 + 3 - 1)
     assert [p.ranks for p in together] == sorted(p.ranks for p in together)
 
 
 def test_accumulation_takes_a_step_after_as_many_samples():
-    points = accumulated(ranks="1,2,4", batch_size=3, models="hetero_cell", **HOW)
+    points = scaling_points("accumulated", ranks="1,2,4", batch_size=3, models="hetero_cell", **HOW)
     assert {p.ranks * p.batch_size * p.accumulate for p in points} == {12}
     assert [(p.ranks, p.accumulate, p.steps, p.no_sync) for p in points] == [
         (1, 4, 16, None),
@@ -43,17 +44,18 @@ def test_accumulation_takes_a_step_after_as_many_samples():
 
 
 @pytest.mark.parametrize(
-    ("points", "ranks", "words"),
+    ("kind", "ranks", "words"),
     [
-        (strong_scaling, "1,3", "batch_size is 8, expected one that 3 ranks can share evenly"),
-        (accumulated, "2,3", "expected numbers that divide the largest, 3"),
-        (weak_scaling, "1,two", "ranks is '1,two', expected whole numbers from 1 up"),
-        (weak_scaling, "0", "expected whole numbers from 1 up"),
+        ("strong", "1,3", "batch_size is 8, expected one that 3 ranks can share evenly"),
+        ("accumulated", "2,3", "expected numbers that divide the largest, 3"),
+        ("weak", "1,two", "ranks is '1,two', expected whole numbers from 1 up"),
+        ("weak", "0", "expected whole numbers from 1 up"),
+        ("week", "1", "unknown kind of scaling 'week'; did you mean 'weak'"),
     ],
 )
-def test_ranks_that_cannot_be_are_one_clear_line(points, ranks, words):
+def test_ranks_that_cannot_be_are_one_clear_line(kind, ranks, words):
     with pytest.raises(InputError, match=words):
-        points(ranks=ranks, batch_size=8, **HOW)
+        scaling_points(kind, ranks=ranks, batch_size=8, **HOW)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_ranks_that_cannot_be_are_one_clear_line(points, ranks, words):
 )
 def test_what_would_be_ignored_is_refused(more, words):
     with pytest.raises(InputError, match=words):
-        weak_scaling(ranks="1,2", batch_size=8, **{**HOW, **more})
+        scaling_points("weak", ranks="1,2", batch_size=8, **{**HOW, **more})
 
 
 def step(ranks, seconds, *, accumulate=1, **fields):
@@ -157,7 +159,7 @@ def test_charts_of_scaling_are_pictures_that_say_what_ran(rows):
 
 def test_a_rate_is_of_whole_optimizer_steps_however_many_batches_make_one():
     """Three batches of which one steps: 0.1, 0.1, 0.4 s. The median batch steps nothing."""
-    point = weak_scaling(ranks=1, batch_size=4, models="hetero_cell", **HOW)[0]
+    point = scaling_points("weak", ranks=1, batch_size=4, models="hetero_cell", **HOW)[0]
     point = replace(point, accumulate=3)
     optimizer = [None, None, 0.3] * 3
     timeline = {"host": {"step": [0.1, 0.1, 0.4] * 3, "forward": [0.1] * 9, "optimizer": optimizer}}
@@ -172,7 +174,7 @@ def test_a_rate_is_of_whole_optimizer_steps_however_many_batches_make_one():
 
 
 def test_rows_of_points_are_those_of_the_points(rows):
-    (point,) = weak_scaling(ranks=2, batch_size=4, models="hetero_cell", **{**HOW, "networks": 9})
+    (point,) = scaling_points("weak", ranks=2, batch_size=4, models="hetero_cell", **{**HOW, "networks": 9})
     assert set(lab.reports.rows_of_points(rows, [point])["ranks"]) == {2}
     assert len(lab.reports.rows_of_points(rows, [])) == 0
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tclab
 from tclab import masking
-from tclab.perturbation import Deletions, Perturbations, planted_perturbations, synthetic_perturbations
+from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.perturbation._build_store import StoreSize, bar, build_store
 from tclab.perturbation._sample_store import Store
 from tclab.perturbation._stored_samples import StoredSamples
@@ -356,7 +356,7 @@ def test_stored_samples_with_other_scores_are_refused(encoding, tmp_path):
     perturbations = synthetic_perturbations(GRAPH, 4)
     StoredSamples(GRAPH, perturbations, tmp_path / "s", encoding).close()
     with pytest.raises(tclab.InputError, match="holds the encoding of other samples"):
-        StoredSamples(GRAPH, planted_perturbations(GRAPH, 4), tmp_path / "s", encoding)
+        StoredSamples(GRAPH, Perturbations(perturbations.deletions, -perturbations.scores), tmp_path / "s", encoding)
     with pytest.raises(tclab.InputError, match="unknown encoding 'jsn'; did you mean 'json'"):
         StoredSamples(GRAPH, perturbations, tmp_path / "t", "jsn")
 

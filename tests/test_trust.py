@@ -141,7 +141,7 @@ def test_every_figure_is_made_again_from_the_record_on_another_machine(tmp_path,
     machine = SyntheticMachine(5)
     arms = {name: machine.arm(name, 0.01) for name in ("edge_mask", "node_mask")}
     raced = race_cells({"one": arms}, budget_seconds=20, clock=machine.clock, record=tmp_path / "race.jsonl")
-    drawn = [lab.charts.stages_by_strategy(rows), lab.charts.race_chart(raced.pairs, "edge_mask")]
+    drawn = [lab.charts.stages(rows), lab.charts.race_chart(raced.pairs, "edge_mask")]
     here = [*(chart.to_dict() for chart in drawn), lab.findings(rows), [str(pair) for pair in raced.pairs]]
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "2"}
     there = subprocess.run(

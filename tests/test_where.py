@@ -95,11 +95,11 @@ OF_ROWS = {
     "published_ratios_chart": lambda root: case_study.published_ratios_chart(modes(), published(root)),
     "speed_up": lambda _: lab.charts.speed_up(ranks(), ranks()),
     "stage_spread": lambda _: lab.charts.stage_spread(modes()),
-    "stages_by_strategy": lambda _: lab.charts.stages_by_strategy(framed(*point_rows("node_mask"))),
-    "stages_by_mode": lambda _: lab.charts.stages_by_mode(modes()),
-    "throughput_by_batch_size": lambda _: lab.charts.throughput_by_batch_size(grid()),
-    "throughput_by_networks": lambda _: lab.charts.throughput_by_networks(grid()),
-    "throughput_by_strategy": lambda _: lab.charts.throughput_by_strategy(grid()),
+    "stages": lambda _: lab.charts.stages(framed(*point_rows("node_mask"))),
+    "stages, mode": lambda _: lab.charts.stages(modes(), "mode"),
+    "throughput, batch_size": lambda _: lab.charts.throughput(grid(), "batch_size"),
+    "throughput, networks": lambda _: lab.charts.throughput(grid(), "networks"),
+    "throughput": lambda _: lab.charts.throughput(grid()),
     "time_against_bytes": lambda _: lab.charts.time_against_bytes(framed(*loads("node_mask", lambda n: 0.1 * n, 1000))),
 }  # fmt: skip
 OF_THIS_MACHINE = {
@@ -141,7 +141,8 @@ def test_a_chart_of_what_was_measured_here_names_this_machine_or_what_it_is_told
 
 def test_no_public_chart_is_left_out():
     charts = {name for name in case_study.__all__ if name.endswith("_chart")}
-    assert {*lab.charts.__all__, *charts} == {*OF_ROWS, *OF_THIS_MACHINE, *NOT_MEASURED, "wrong_figures_chart"}
+    of_rows = {name.split(",")[0] for name in OF_ROWS}
+    assert {*lab.charts.__all__, *charts} == {*of_rows, *OF_THIS_MACHINE, *NOT_MEASURED, "wrong_figures_chart"}
 
 
 def test_two_machines_of_a_comparison_are_both_named():

@@ -15,7 +15,7 @@ import pandas as pd
 from tclab._io import atomic_write
 from tclab.errors import InputError
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS
-from tclab.lab.charts._throughput_charts import throughput_by_strategy
+from tclab.lab.charts._throughput_charts import throughput
 from tclab.lab.reports._conclusion import conclusion
 from tclab.lab.reports._findings import findings
 from tclab.lab.reports._tables import equivalence, machine, steps
@@ -76,7 +76,7 @@ def report(rows: Runs, path: str | Path, *, title: str = "A sweep", pairs: Itera
     body += [f'<p class="lead">{escape(sentence)}</p>' for sentence in conclusion(rows, raced)]
     body += _list("What was found", findings(rows, concluded=True))
     if (rows["status"] == "ok").any():
-        charts: dict[str, Any] = {**SWEEP_CHARTS, "strategies": partial(throughput_by_strategy, pairs=raced)}
+        charts: dict[str, Any] = {**SWEEP_CHARTS, "strategies": partial(throughput, pairs=raced)}
         body += [_figure(name, chart(rows), place) for place, (name, chart) in enumerate(charts.items())]
     body += _list("What to change", [str(suggestion) for suggestion in advice.suggestions])
     body += _list("What is not known", advice.missing)

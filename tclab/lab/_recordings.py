@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from tclab.errors import unknown
 from tclab.lab._notebook import project_path
-from tclab.lab.charts._stage_charts import stages_by_strategy
-from tclab.lab.charts._throughput_charts import throughput_by_batch_size, throughput_by_networks
+from tclab.lab.charts._stage_charts import stages
+from tclab.lab.charts._throughput_charts import throughput
 from tclab.sweeps.store._rows import SCHEMA, frame
 
 FOLDER = "data_samples/recordings"
@@ -56,7 +56,7 @@ class Recording:
         ok = self.rows[(self.rows["mode"] == "step") & (self.rows["dtype"] == "float32")]
         if ok.empty:
             return []
-        return [throughput_by_batch_size(ok), throughput_by_networks(ok), stages_by_strategy(ok)]
+        return [throughput(ok, "batch_size"), throughput(ok, "networks"), stages(ok)]
 
 
 def recording(name: str = "", *, folder: str | Path = FOLDER) -> Recording:

@@ -1,12 +1,11 @@
 """Perturbations: `Deletions` with their scores, synthetic samples, and stores of encoded samples."""
 
-from tclab.perturbation._dataset import Perturbations, planted_perturbations, split, synthetic_perturbations
+from tclab.perturbation._dataset import Perturbations, split, synthetic_perturbations
 from tclab.perturbation._deletions import Deletions
 
 __all__ = [
     "Deletions",
     "Perturbations",
-    "planted_perturbations",
     "split",
     "synthetic_perturbations",
 ]

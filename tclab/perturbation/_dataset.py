@@ -93,51 +93,6 @@ def synthetic_perturbations(graph: CellGraph, number: int, *, deleted: int = 3, 
     return Perturbations(Deletions.of(rows, num_nodes=nodes), torch.tensor(scores, dtype=torch.float32))
 
 
-def planted_perturbations(
-    graph: CellGraph, number: int, *, deleted: int = 3, seed: int = 0, noise: float = 0.2
-) -> Perturbations:
-    """Return the samples of `synthetic_perturbations` with scores that the graph explains, so that training shows.
-
-    A score falls with how connected the deleted nodes are, and rises with how far any two of them share their
-    neighbours, as nodes that do stand in for one another:
-
-        score = 0.1 · ( -Σ_v d_v / √k + 2 · mean over pairs J_uv + noise · N(0, 1) )
-
-    where d_v is node v's log(1 + degree) over all networks, standardised over the nodes; J_uv the share of u's
-    and v's neighbours that both have (Jaccard); and k how many nodes a sample deletes.
-
-    **Arguments:**
-
-    - `graph`: whose nodes are deleted, and whose networks explain the scores.
-    - `number`: of samples. `deleted`: nodes that each deletes. `seed`: of both.
-    - `noise`: its standard deviation, in those of the part that degrees explain.
-
-    **Raises:** `InputError` where the graph has fewer nodes than a sample should delete.
-    """
-    drawn = synthetic_perturbations(graph, number, deleted=deleted, seed=seed)
-    neighbours: list[set[int]] = [set() for _ in range(graph.num_nodes[graph.deleted_type])]
-    degree = np.zeros(len(neighbours))
-    for network in graph.networks.values():
-        edges = network.edge_index.cpu().numpy()
-        degree += np.bincount(edges.ravel(), minlength=len(degree))
-        for source, target in edges.T.tolist():
-            neighbours[source].add(target)
-            neighbours[target].add(source)
-    connected = np.log1p(degree)
-    connected = (connected - connected.mean()) / max(float(connected.std()), 1e-12)
-    scores = np.zeros(number)
-    for sample in range(number):
-        nodes = drawn.deletions[sample].tolist()
-        shared = [
-            len(neighbours[u] & neighbours[v]) / max(len(neighbours[u] | neighbours[v]), 1)
-            for place, u in enumerate(nodes)
-            for v in nodes[:place]
-        ]
-        explained = -connected[nodes].sum() / max(len(nodes), 1) ** 0.5 + 2 * (np.mean(shared) if shared else 0.0)
-        scores[sample] = 0.1 * (explained + noise * np.random.default_rng([seed, sample, 1]).normal())
-    return Perturbations(drawn.deletions, torch.tensor(scores, dtype=torch.float32))
-
-
 TRAINING_SAMPLES = 265_851  # the training split of the published trigenic dataset
 
 

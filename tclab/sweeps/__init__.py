@@ -1,14 +1,14 @@
 """Points, sweeps of points, and the rows that they give; more in each sub-package.
 
-`tclab.sweeps.config` makes the points of a sweep, `execution` runs one, `predict` estimates memory and time before
-anything runs, `analysis` compares rows, `slurm` sends points to a cluster, `store` keeps rows on disk.
+`tclab.sweeps.config` makes the points of a sweep, `execution` has the warm processes that run them, `predict` estimates
+memory and time before anything runs.
 """
 
-from tclab.sweeps import analysis, config, execution, predict
+from tclab.sweeps import config, execution, predict
 from tclab.sweeps._sweep import sweep
 from tclab.sweeps.analysis._advise import advise
 from tclab.sweeps.analysis._compare_runs import compare
-from tclab.sweeps.analysis._race_points import race_grid, race_points
+from tclab.sweeps.analysis._race_points import loop_of, race_grid, race_points
 from tclab.sweeps.config._grid import grid
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._executor import Progress
@@ -23,13 +23,13 @@ __all__ = [
     "Point",
     "Progress",
     "advise",
-    "analysis",
     "compare",
     "config",
     "execution",
     "fits",
     "grid",
     "largest_batch",
+    "loop_of",
     "predict",
     "race_grid",
     "race_points",

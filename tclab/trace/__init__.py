@@ -26,7 +26,6 @@ from tclab.trace._compare_traces import compare
 from tclab.trace._read_trace import TraceError
 from tclab.trace._record import example, lay_spans, record
 from tclab.trace._report import Report, analyze
-from tclab.trace._timeline_rows import timeline_rows
 
 __all__ = [
     "RULES",
@@ -38,6 +37,5 @@ __all__ = [
     "example",
     "lay_spans",
     "record",
-    "timeline_rows",
 ]
 __dir__ = __all__.copy  # completion offers these

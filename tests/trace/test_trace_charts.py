@@ -1,21 +1,24 @@
 """Every chart draws what it is given, and says so where there is nothing to draw."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import tclab.trace as trace
 
 alt = pytest.importorskip("altair")
 from tclab.lab import charts as drawn  # noqa: E402
+from tclab.trace._timeline_rows import timeline_rows  # noqa: E402
 
 
 def charts(report):
     return {
-        "categories": drawn.trace_self_time(report.categories),
-        "stages": drawn.trace_self_time(report.stages),
-        "device": drawn.trace_device_time(report.breakdown),
-        "idle": drawn.trace_idle_causes(report.idle_causes),
-        "timeline": drawn.trace_timeline(trace.timeline_rows(report.traces[0])),
-        "memory": drawn.trace_memory(report.memory),
+        "categories": drawn.trace_chart(report, "categories"),
+        "stages": drawn.trace_chart(report, "stages"),
+        "device": drawn.trace_chart(report, "breakdown"),
+        "idle": drawn.trace_chart(report, "idle_causes"),
+        "timeline": drawn.trace_timeline(report.traces[0]),
+        "memory": drawn.trace_chart(report, "memory"),
         "compared": drawn.trace_comparison(trace.compare(report, report)),
     }
 
@@ -40,7 +43,7 @@ def test_device_bars_sum_to_the_span(write_trace, complete):
         complete("Memcpy HtoD (Pinned -> Device)", 8, 30, "gpu_memcpy", pid=0, tid=9),
         complete("gemm", 50, 10, "kernel", pid=0, tid=7),
     ]
-    chart = drawn.trace_device_time(trace.analyze(write_trace(events)).breakdown)
+    chart = drawn.trace_chart(trace.analyze(write_trace(events)), "breakdown")
     parts = {row["kind"]: row["us"] for row in next(iter(chart.to_dict()["datasets"].values()))}
     assert parts == {"compute": 20, "exposed communication": 15, "copies and sets": 13, "idle": 12}
 
@@ -53,10 +56,10 @@ def test_a_window_keeps_the_longest_and_clips(write_trace, complete):
         complete("aten::add", 190, 8),
     ]
     (made,) = trace.analyze(write_trace(events)).traces
-    rows = trace.timeline_rows(made, most=2)
+    rows = timeline_rows(made, most=2)
     assert sorted(rows["name"]) == ["ProfilerStep#2", "aten::add"]
     assert rows.set_index("name")["lane"].to_dict() == {"ProfilerStep#2": 0, "aten::add": 1}
-    rows = trace.timeline_rows(made, 50, 150)
+    rows = timeline_rows(made, 50, 150)
     assert rows["start_us"].min() == 50
     assert rows["end_us"].max() == 150
 
@@ -70,12 +73,12 @@ def test_memory_events_without_totals_are_said_and_not_drawn(write_trace, comple
     memory = trace.analyze(write_trace(events)).memory
     assert len(memory) == 1
     assert memory["allocated_bytes"].isna().all()
-    assert "says how much is held" in str(drawn.trace_memory(memory).to_dict())
+    assert "says how much is held" in str(drawn.trace_chart(SimpleNamespace(memory=memory), "memory").to_dict())
 
 
 def test_a_track_whose_events_are_all_deep_is_drawn(write_trace, complete):
     """A kernel with the process and thread of thirty host events around it is a track of its own, at lane 30."""
     events = [complete(f"op {depth}", depth, 100 - 2 * depth) for depth in range(30)]
     report = trace.analyze(write_trace([*events, complete("gemm", 40, 5, "kernel")]))
-    chart = drawn.trace_timeline(trace.timeline_rows(report.traces[0])).to_dict()
+    chart = drawn.trace_timeline(report.traces[0]).to_dict()
     assert [panel["title"]["text"] for panel in chart["vconcat"]] == ["thread 1", "device 1, stream 1"]

@@ -9,16 +9,9 @@ from tclab.lab.charts._mask_pictures import mask_picture
 from tclab.lab.charts._race_charts import comparison_chart, race_chart, winner_map
 from tclab.lab.charts._scaling_charts import accumulation, exchange_shares, speed_up, steps_per_epoch_chart
 from tclab.lab.charts._spike_chart import spike_chart
-from tclab.lab.charts._stage_charts import ledger_chart, stage_spread, stages_by_mode, stages_by_strategy
-from tclab.lab.charts._throughput_charts import throughput_by_batch_size, throughput_by_networks, throughput_by_strategy
-from tclab.lab.charts._trace_charts import (
-    trace_comparison,
-    trace_device_time,
-    trace_idle_causes,
-    trace_memory,
-    trace_self_time,
-    trace_timeline,
-)
+from tclab.lab.charts._stage_charts import ledger_chart, stage_spread, stages
+from tclab.lab.charts._throughput_charts import throughput
+from tclab.lab.charts._trace_charts import trace_chart, trace_comparison, trace_timeline
 
 __all__ = [
     "accumulation",
@@ -41,18 +34,12 @@ __all__ = [
     "speed_up",
     "spike_chart",
     "stage_spread",
-    "stages_by_mode",
-    "stages_by_strategy",
+    "stages",
     "steps_per_epoch_chart",
-    "throughput_by_batch_size",
-    "throughput_by_networks",
-    "throughput_by_strategy",
+    "throughput",
     "time_against_bytes",
+    "trace_chart",
     "trace_comparison",
-    "trace_device_time",
-    "trace_idle_causes",
-    "trace_memory",
-    "trace_self_time",
     "trace_timeline",
     "winner_map",
 ]

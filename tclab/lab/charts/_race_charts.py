@@ -124,7 +124,7 @@ def winner_map(pairs: Iterable[Pair], *, where: str | None = None) -> alt.LayerC
 
     **Arguments:**
 
-    - `pairs`: `Races.pairs` of a race over `tclab.sweeps.analysis.cells_of(points)`.
+    - `pairs`: `Races.pairs` of `tclab.sweeps.race_grid(points)`.
     - `where`: the machine, for the title; this machine unless given.
     """
     table = winner_table(pairs)

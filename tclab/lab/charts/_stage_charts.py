@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tclab._format import bytes_text, seconds_text
+from tclab.errors import unknown
 from tclab.lab.charts._style import (
     STAGE_COLOURS,
     chart_title,
@@ -50,12 +51,26 @@ _BYTES_WIDTH = 110
 _ROW = 30
 
 
-def stages_by_strategy(rows: Runs) -> alt.LayerChart:
-    """Return a bar of stages, the mean of each, for each strategy at the largest batch; they add up to the mean step.
+def stages(rows: Runs, by: str = "strategy") -> Any:
+    """Return bars of stages, the mean of each, which add up to the mean step.
 
     A line over each bar holds nine in ten single steps: where batches come in bursts it is far wider than the bar.
+
+    **Arguments:**
+
+    - `rows`: of a sweep.
+    - `by`: "strategy", a bar for each at the largest batch; or "mode", a panel for each with a bar for each model and
+      timeline, and the batch's bytes: the timelines of a mode share one axis, and one whose stages do not account for
+      its clock has a text in place of its bar.
+
+    **Raises:** `InputError` for another `by`.
     """
-    rows = rows_of(rows)
+    if by not in ("strategy", "mode"):
+        raise unknown("axis of stages", by, ("strategy", "mode"))
+    return _by_strategy(rows_of(rows)) if by == "strategy" else _by_mode(rows_of(rows))
+
+
+def _by_strategy(rows: pd.DataFrame) -> alt.LayerChart:
     chosen = one_run_each(fullest_cells(with_ways(rows)))
     # the timeline that the step is timed on; workers make other batches meanwhile
     main = chosen["where"].eq(chosen["device"].map({"cuda": "device"}).fillna("host"))
@@ -84,13 +99,7 @@ def stages_by_strategy(rows: Runs) -> alt.LayerChart:
     return (bars + spread).properties(width=_WIDTH, title=rows_title("Where a step's time goes", chosen, more))
 
 
-def stages_by_mode(rows: Runs) -> Any:
-    """Return a bar of mean stages for each mode, model and timeline, the spread of steps, and the batch's bytes.
-
-    The timelines of a mode share one axis. A timeline whose stages do not account for its clock has a text in place
-    of its bar.
-    """
-    rows = rows_of(rows)
+def _by_mode(rows: pd.DataFrame) -> Any:
     parts = stage_parts(rows)
     if parts.empty:
         return empty_chart("No mode was measured.")

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from tclab.lab.charts._bytes_charts import bytes_per_batch
-from tclab.lab.charts._stage_charts import stages_by_strategy
+from tclab.lab.charts._stage_charts import stages
 from tclab.lab.charts._style import EMPTY, empty_chart
-from tclab.lab.charts._throughput_charts import throughput_by_batch_size, throughput_by_networks, throughput_by_strategy
+from tclab.lab.charts._throughput_charts import throughput
 
 SWEEP_CHARTS: dict[str, Callable[[pd.DataFrame], Any]] = {
-    "strategies": throughput_by_strategy,
-    "over batch size": throughput_by_batch_size,
-    "over edge types": throughput_by_networks,
-    "stages of a step": stages_by_strategy,
+    "strategies": throughput,
+    "over batch size": partial(throughput, by="batch_size"),
+    "over edge types": partial(throughput, by="networks"),
+    "stages of a step": stages,
     "bytes of a batch": bytes_per_batch,
 }
 _WIDTH, _HEIGHT = 420, 280  # pixels, within the axes

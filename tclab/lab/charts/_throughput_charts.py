@@ -8,6 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from tclab.errors import unknown
 from tclab.lab.charts._style import log_axis, plain_frame, rows_title, strategy_colour, strategy_shape
 from tclab.lab.reports._comparable_rows import (
     against_the_fastest,
@@ -26,6 +27,11 @@ _DASHES = [[1, 0], [5, 3], [2, 2], [8, 2, 2, 2], [10, 4], [1, 3], [8, 2, 2, 2, 2
 _NAMES = 2  # of points without a time at one place of an axis; more are counted
 _WIDTH, _HEIGHT = 520, 300
 _WAYS = alt.Axis(labelLimit=380)
+_AXES = {
+    "strategy": ("", ""),
+    "batch_size": ("batch size", "Throughput over batch size"),
+    "networks": ("networks (edge types)", "Throughput over edge types"),
+}
 _VERDICTS = {UNDECIDED: "undecided", SAME: "the same"}  # those that bars alone do not show
 
 
@@ -99,28 +105,35 @@ def _without_time(steps: pd.DataFrame, column: str) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=[column, "text"])
 
 
-def throughput_by_batch_size(rows: Runs) -> alt.LayerChart:
-    """Return samples a second over batch size, a line a strategy, bars of the 95 % interval."""
-    rows = rows_of(rows)
-    chosen = _largest(with_ways(rows), "networks")
-    return _lines(chosen, "batch_size", "batch size", "Throughput over batch size", values_text(chosen, "networks"))
+def throughput(rows: Runs, by: str = "strategy", *, pairs: Iterable[Pair] = ()) -> alt.LayerChart:
+    """Return samples a second: bars of strategies, or a line a strategy over batch size or edge types.
 
+    Bars are at the largest batch and networks that the most strategies ran at. A word at a bar marks what bars do not
+    show: a strategy without a time, one that is inexact, and one whose verdict against the fastest exact strategy of
+    its model and setting is UNDECIDED or SAME, as in `conclusion`. Lines have bars of the 95 % interval.
 
-def throughput_by_networks(rows: Runs) -> alt.LayerChart:
-    """Return samples a second over the number of edge types, a line a strategy, bars of the 95 % interval."""
-    rows = rows_of(rows)
-    rows = with_ways(rows)
-    masked = rows[rows["exact"].notna()]
-    varied = masked.groupby("model")["networks"].nunique()
-    masked = masked[masked["model"].isin(varied[varied > 1].index)] if (varied > 1).any() else masked
-    chosen = _middle_batch(masked)
-    return _lines(
-        chosen,
-        "networks",
-        "networks (edge types)",
-        "Throughput over edge types",
-        values_text(chosen, "batch_size"),
-    )
+    **Arguments:**
+
+    - `rows`: of a sweep.
+    - `by`: "strategy", "batch_size" or "networks".
+    - `pairs`: of a race of these points, as for `conclusion`; for bars.
+
+    **Raises:** `InputError` for another `by`.
+    """
+    if by not in _AXES:
+        raise unknown("axis of throughput", by, _AXES)
+    rows = with_ways(rows_of(rows))
+    if by == "strategy":
+        return _bars(fullest_cells(rows), pairs)
+    if by == "batch_size":
+        chosen, fixed = _largest(rows, "networks"), "networks"
+    else:
+        masked = rows[rows["exact"].notna()]
+        varied = masked.groupby("model")["networks"].nunique()
+        masked = masked[masked["model"].isin(varied[varied > 1].index)] if (varied > 1).any() else masked
+        chosen, fixed = _middle_batch(masked), "batch_size"
+    axis, title = _AXES[by]
+    return _lines(chosen, by, axis, title, values_text(chosen, fixed))
 
 
 def _middle_batch(rows: pd.DataFrame) -> pd.DataFrame:
@@ -132,19 +145,7 @@ def _middle_batch(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["batch_size"] == counts.sort_index().idxmax()]
 
 
-def throughput_by_strategy(rows: Runs, pairs: Iterable[Pair] = ()) -> alt.LayerChart:
-    """Return samples a second of each strategy, at the largest batch and networks that the most strategies ran at.
-
-    A word at a bar marks what bars do not show: a strategy without a time, one that is inexact, and one whose
-    verdict against the fastest exact strategy of its model and setting is UNDECIDED or SAME, as in `conclusion`.
-
-    **Arguments:**
-
-    - `rows`: of a sweep.
-    - `pairs`: of a race of these points, as for `conclusion`.
-    """
-    rows = rows_of(rows)
-    chosen = fullest_cells(with_ways(rows))
+def _bars(chosen: pd.DataFrame, pairs: Iterable[Pair]) -> alt.LayerChart:
     steps = step_throughput(one_run_each(chosen))
     ok = plain_frame(steps[steps["status"] == "ok"], ["strategy", "way", "samples_per_second", "low", "high"])
     scale = alt.Scale(domain=[0, 1.2 * ok["high"].max()]) if len(ok) else alt.Scale()  # leaves space for words

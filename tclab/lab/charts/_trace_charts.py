@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import altair as alt
 import pandas as pd
 
+from tclab.errors import unknown
 from tclab.lab.charts._style import STAGE_COLOURS, empty_chart, fixed_colour
+from tclab.trace import Report
 from tclab.trace._categories import CATEGORIES
 from tclab.trace._compare_traces import Comparison
+from tclab.trace._events import Trace
+from tclab.trace._timeline_rows import timeline_rows
 
 # A category that is a stage of the step has that stage's colour, as in every chart of a ledger.
 CATEGORY_COLOURS = {
@@ -37,7 +44,24 @@ def _category_scale(shown: list[str]) -> alt.Scale:
     return alt.Scale(domain=shown, range=[CATEGORY_COLOURS.get(name, "#dddddd") for name in shown])
 
 
-def trace_self_time(table: pd.DataFrame, title: str = "Main thread, self time") -> alt.Chart | alt.LayerChart:
+def trace_chart(report: Report, table: str) -> Any:
+    """Return the chart of one table of a report; where the trace has nothing of it, a chart that says so.
+
+    **Arguments:**
+
+    - `report`: as `tclab.trace.analyze` returns it.
+    - `table`: "categories" or "stages", bars of the main threads' self time; "breakdown", each rank's device span split
+      into kinds that sum to it; "idle_causes", what the host did while the device was idle; or "memory", bytes
+      allocated and reserved over time, per device and rank.
+
+    **Raises:** `InputError` for another table.
+    """
+    if table not in _OF_TABLES:
+        raise unknown("table with a chart", table, _OF_TABLES)
+    return _OF_TABLES[table](getattr(report, table))
+
+
+def _self_time(table: pd.DataFrame, title: str = "Main thread, self time") -> alt.Chart | alt.LayerChart:
     """Return bars of `report.categories` or `report.stages`: first column, self_us, share."""
     of = table.columns[0]
     rows = table[table["self_us"] > 0].assign(
@@ -57,7 +81,7 @@ def trace_self_time(table: pd.DataFrame, title: str = "Main thread, self time") 
     return chart
 
 
-def trace_device_time(breakdown: pd.DataFrame) -> alt.Chart:
+def _device_time(breakdown: pd.DataFrame) -> alt.Chart:
     """Return stacked bars of `report.breakdown`: each rank's device span, split into kinds that sum to it."""
     rows = breakdown[breakdown["span_us"].notna()]
     if rows.empty:
@@ -91,7 +115,7 @@ def trace_device_time(breakdown: pd.DataFrame) -> alt.Chart:
     return chart
 
 
-def trace_idle_causes(causes: pd.DataFrame) -> alt.Chart:
+def _idle_causes(causes: pd.DataFrame) -> alt.Chart:
     """Return bars of `report.idle_causes`: what the host did while the device was idle."""
     if causes.empty:
         return empty_chart("No idle time of a device in this trace.")
@@ -112,12 +136,21 @@ def trace_idle_causes(causes: pd.DataFrame) -> alt.Chart:
     return chart
 
 
-def trace_timeline(rows: pd.DataFrame, lanes: int = 24) -> alt.Chart | alt.VConcatChart:
-    """Return a timeline of `timeline_rows`: a panel for each track, lanes by depth; it zooms in a front end.
+def trace_timeline(
+    trace: Trace, start_us: float | None = None, end_us: float | None = None, *, lanes: int = 24
+) -> alt.Chart | alt.VConcatChart:
+    """Return a timeline of a window of a trace: a panel for each track, lanes by depth; it zooms in a front end.
 
     Outer lanes that a single event fills from end to end are left out but for the innermost, and so are events
     more than `lanes` deep.
+
+    **Arguments:**
+
+    - `trace`: one of `report.traces`.
+    - `start_us`, `end_us`: since the first event; the last recorded step unless given.
+    - `lanes`: of a track, at most.
     """
+    rows = timeline_rows(trace, start_us, end_us)
     if rows.empty:
         return empty_chart("No event in this window.")
     first, last = rows["start_us"].min(), rows["end_us"].max()
@@ -165,7 +198,7 @@ def trace_timeline(rows: pd.DataFrame, lanes: int = 24) -> alt.Chart | alt.VConc
     return chart
 
 
-def trace_memory(memory: pd.DataFrame, most: int = 4000) -> alt.Chart:
+def _memory(memory: pd.DataFrame, most: int = 4000) -> alt.Chart:
     """Return lines of `report.memory`: bytes allocated and reserved, per device and rank."""
     if memory.empty:
         return empty_chart("Memory was not recorded: record with profile_memory=True.")
@@ -222,3 +255,12 @@ def trace_comparison(comparison: Comparison) -> alt.Chart:
         .properties(width=_WIDTH, height=alt.Step(14), title="Main threads of two runs")
     )
     return chart
+
+
+_OF_TABLES: dict[str, Callable[[pd.DataFrame], Any]] = {
+    "categories": _self_time,
+    "stages": partial(_self_time, title="Main thread, by stage of the step"),
+    "breakdown": _device_time,
+    "idle_causes": _idle_causes,
+    "memory": _memory,
+}

@@ -81,7 +81,7 @@ def winner_table(pairs: Iterable[Pair]) -> pd.DataFrame:
 
     **Arguments:**
 
-    - `pairs`: `Races.pairs` of a race over `tclab.sweeps.analysis.cells_of(points)`.
+    - `pairs`: `Races.pairs` of `tclab.sweeps.race_grid(points)`.
 
     **Raises:** `ValueError` for a cell with another kind of name.
     """
@@ -93,7 +93,7 @@ def winner_table(pairs: Iterable[Pair]) -> pd.DataFrame:
         sizes = _CELL.fullmatch(cell)
         if sizes is None:
             raise ValueError(
-                f"cell is {cell!r}, expected a name such as 'batch 4, 3 networks', as sweeps.analysis.cells_of gives"
+                f"cell is {cell!r}, expected a name such as 'batch 4, 3 networks', as sweeps.race_grid gives"
             )
         winner = winner_of(cell_pairs)
         # over the slowest

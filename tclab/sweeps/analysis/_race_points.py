@@ -135,10 +135,7 @@ def race_points(
 
 
 def cells_of(points: Iterable[Point]) -> dict[str, dict[str, Point]]:
-    """Return points by batch size and number of networks, and in each cell by strategy, as `race_grid` takes them.
-
-    Points that cannot be run, and cells of one point, are left out.
-    """
+    """Return points by batch size and number of networks, and in each cell by strategy; see `race_grid`."""
     cells: dict[tuple[int, int], dict[str, Point]] = {}
     for point in points:
         if point.skipped() is None and point.ranks == 1:
@@ -147,7 +144,7 @@ def cells_of(points: Iterable[Point]) -> dict[str, dict[str, Point]]:
 
 
 def race_grid(
-    cells: Mapping[str, Mapping[str, Point]],
+    cells: Iterable[Point] | Mapping[str, Mapping[str, Point]],
     *,
     budget_seconds: float,
     processes: int | None = 1,
@@ -156,7 +153,17 @@ def race_grid(
     """Race the points of many cells; cells that are still undecided get the seconds.
 
     As `race_points`, for each cell; see `tclab.timing.race_cells`.
+
+    **Arguments:**
+
+    - `cells`: points, of which those of one batch size and number of networks share a cell, with their strategies as
+      arms; those that cannot be run, and cells of one point, are left out. Or cell → name → point.
+    - `budget_seconds`: for all cells. `processes`, `options`: as for `race_points`.
+
+    **Raises:** `InputError` for no cell, and as `race_points`.
     """
+    if not isinstance(cells, Mapping):
+        cells = cells_of(cells)
     if not cells:
         raise InputError("there are no cells, expected at least one")
     if processes is None:

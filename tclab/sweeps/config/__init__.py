@@ -3,17 +3,14 @@
 from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._grid import listed
 from tclab.sweeps.config._mode_points import in_each_mode, over_bytes, with_each_overhead
-from tclab.sweeps.config._scaling_points import accumulated, by_ranks, strong_scaling, weak_scaling
+from tclab.sweeps.config._scaling_points import scaling_points
 
 __all__ = [
-    "accumulated",
-    "by_ranks",
     "in_each_mode",
     "listed",
     "over_bytes",
     "ranks_of",
-    "strong_scaling",
-    "weak_scaling",
+    "scaling_points",
     "with_each_overhead",
 ]
 __dir__ = __all__.copy  # completion offers these

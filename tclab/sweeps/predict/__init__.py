@@ -6,21 +6,17 @@ from tclab.sweeps.predict._cost_model import (
     cells,
     fit_costs,
     measure_cells,
-    named_cells,
     removed_share,
 )
-from tclab.sweeps.predict._epoch import EpochError
 from tclab.sweeps.predict._roofline import ceilings, roofline
 
 __all__ = [
-    "EpochError",
     "Link",
     "beside_measured",
     "ceilings",
     "cells",
     "fit_costs",
     "measure_cells",
-    "named_cells",
     "predict_step",
     "removed_share",
     "roofline",

@@ -71,12 +71,11 @@ def cells(*, edges: Listed, widths: Listed, batch_sizes: Listed, removed: Listed
     return [_cell(sizes) for sizes in product(*(listed(name, value) for name, value in given.items()))]
 
 
-def named_cells(words: str) -> list[Cell]:
-    """Return cells that are written edges:features:batch:p, with commas between.
-
-    **Raises:** `InputError` for a cell that is not written like that.
-    """
-    return [_cell(str(text).split(":")) for text in listed("cells", words)]
+def _cells(wanted: Sequence[Cell] | str) -> Sequence[Cell]:
+    """Return cells as they are, or those that are written edges:features:batch:p, with commas between."""
+    if not isinstance(wanted, str):
+        return wanted
+    return [_cell(str(text).split(":")) for text in listed("cells", wanted)]
 
 
 def _cell(sizes: Sequence[Any]) -> Cell:
@@ -95,16 +94,23 @@ def removed_share(graph: CellGraph, *, deleted: int, samples: int = 64) -> float
     return float(counts / (samples * graph.num_edges))
 
 
-def measure_cells(wanted: Sequence[Cell], *, device: str = "cpu", rounds: int = 5, seed: int = 0) -> pd.DataFrame:
+def measure_cells(wanted: Sequence[Cell] | str, *, device: str = "cpu", rounds: int = 5, seed: int = 0) -> pd.DataFrame:
     """Measure each cell and return a row a cell, with the seconds of each call, and of both ways.
 
     `mask` sums with a mask, `sum` without one over the edges that are left, both forward and backward; `find`
     decides which edges are left, `write` copies them. The minimum over `rounds` counts, as another process can only
     add to a time; one more round warms up. `removed` is the requested share of removed edges; nodes are drawn at
     random, and `removed_found` is the share of edges that their deletion removed.
+
+    **Arguments:**
+
+    - `wanted`: as `cells` returns them, or written edges:features:batch:removed, "10000:64:2:0.1,20000:32:2:0.6".
+    - `device`: "cpu" or "cuda". `rounds`: that are timed. `seed`: of edges, nodes and features.
+
+    **Raises:** `InputError` for a cell that is not written like that.
     """
     rows = []
-    for cell in wanted:
+    for cell in _cells(wanted):
         calls, removed = _calls(cell, device, seed)
         for call in calls.values():
             call()
@@ -194,10 +200,15 @@ class CostModel(Shown):
             low, high = float(p.min(skipna=False)), float(p.max(skipna=False))
         return float(best), low, high
 
-    def predict(self, wanted: Sequence[Cell]) -> pd.DataFrame:
-        """Return each cell with the seconds that both ways are predicted to take, before anything of it runs."""
+    def predict(self, wanted: Sequence[Cell] | str) -> pd.DataFrame:
+        """Return each cell with the seconds that both ways are predicted to take, before anything of it runs.
+
+        **Arguments:**
+
+        - `wanted`: as for `measure_cells`.
+        """
         rows = []
-        for cell in wanted:
+        for cell in _cells(wanted):
             edges = cell.edges * cell.batch_size
             features = edges * cell.width
             cost = self.costs

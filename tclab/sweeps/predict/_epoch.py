@@ -39,10 +39,6 @@ _EVENTS = 50_000  # simulated batches in all; an epoch of more goes on at the pa
 _MOSTLY = 0.75
 
 
-class EpochError(RuntimeError):
-    """An epoch could not be run: its strategy is wrong, memory ran out, its process died."""
-
-
 @dataclass(frozen=True, repr=False)
 class Prediction(Shown):
     """How long an epoch will take.
@@ -204,7 +200,8 @@ def run_epoch(
     - `threads`: torch's threads in the training process; torch's default unless given.
     - `fresh`: start a new process instead of using a warm one.
 
-    **Raises:** `InputError` for a point that has no epoch; `EpochError` where it could not be run.
+    **Raises:** `InputError` for a point that has no epoch; `RuntimeError` where it could not be run: its strategy is
+    wrong, memory ran out, its process died.
     """
     require("point", point, Point, "a tclab.Point")
     if point.mode == "fixed_batch":
@@ -228,7 +225,7 @@ def run_epoch(
     answer = pool.ask(request, fresh=fresh)
     status = answer if isinstance(answer, str) else answer[0]["status"]
     if isinstance(answer, str) or status != "ok":
-        raise EpochError(f"{point.model} by {point.strategy} with {point.workers} workers: {status}")
+        raise RuntimeError(f"{point.model} by {point.strategy} with {point.workers} workers: {status}")
     return read_epoch(answer[0]["record"])
 
 
