@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tclab
 from tclab import masking
-from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
+from tclab.perturbation import Deletions, Perturbations, _sample_store, synthetic_perturbations
 from tclab.perturbation._build_store import StoreSize, bar, build_store
 from tclab.perturbation._sample_store import Store
 from tclab.perturbation._stored_samples import StoredSamples
@@ -413,3 +413,28 @@ def test_a_store_of_which_a_page_was_lost_is_refused_with_a_sentence(encoding, t
     lines = found.stdout.splitlines()
     assert len(lines) > 20
     assert [line for line in lines if "is damaged" not in line and "is not a store" not in line] == []
+
+
+def test_damage_in_a_large_store_is_found_and_an_undamaged_one_is_summed_once(tmp_path, monkeypatch):
+    folder, values = tmp_path / "s", [bytes(range(256)) * 4096] * 66  # of 1 MiB
+    store = build(folder, values)
+    header = {**HEADER, "samples": "66"}
+    file = folder / "data.mdb"
+    assert file.stat().st_size > 64 << 20
+    summed = []
+    checksum = _sample_store._checksum
+    monkeypatch.setattr(_sample_store, "_checksum", lambda path: summed.append(path) or checksum(path))
+    assert store[65] == values[65]
+    store.close()
+    build(folder, values).close()
+    assert summed == []
+    os.utime(file)  # a copy, as far as it can be known
+    for _ in range(2):
+        Store(folder, header=header).close()
+    assert len(summed) == 1
+    with file.open("r+b") as opened:
+        opened.seek(40 << 20)
+        opened.write(b"another")
+    for make in (lambda: Store(folder, header=header), lambda: build(folder, values)):
+        with pytest.raises(tclab.InputError, match="is damaged: its checksum is another; remove it"):
+            make()

@@ -160,7 +160,7 @@ def build_store(
                     transaction.put(WHOLE, b"")
                 environment.sync(True)
                 _extend_file(environment)
-        if not whole:
+        if not (folder / SUM_FILE).exists():
             write_checksum(folder)
     except (lmdb.Error, OSError) as error:
         if _is_full(error, folder / "data.mdb"):

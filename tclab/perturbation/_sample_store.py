@@ -18,7 +18,7 @@ from tclab.errors import InputError
 
 T = TypeVar("T")
 SUM_FILE = "data.crc32"
-_MOST_SUMMED = 64 << 20
+_ALWAYS_SUMMED = 64 << 20  # bytes of a store that take a twentieth of a second to sum
 HEADER, WHOLE = b"\0", b"\0\0"  # they sort before every sample, so that samples are appended and fill their pages
 # What the error says of each part of a header that differs from the expected one.
 _OTHERS = {
@@ -88,7 +88,8 @@ def pages_bytes(environment: Any) -> int:
 def check_size(path: str | Path) -> None:
     """Refuse a truncated or damaged file: LMDB maps it, and a read past its end would kill the process (SIGBUS).
 
-    Damage is found where the store is whole and small enough for a checksum, see `write_checksum`.
+    A whole store has a checksum. One of up to 64 MiB is always compared with it; a larger one unless the file is, by
+    its inode and times, the one that was compared last.
 
     **Raises:** `InputError` where there is no file, or too short a one, or one with another checksum.
     """
@@ -102,19 +103,39 @@ def check_size(path: str | Path) -> None:
             least = pages_bytes(environment)
     if size < least:
         raise InputError(f"the store {path} was cut short: data.mdb has {size:,} of {least:,} bytes; build it anew")
-    with suppress(FileNotFoundError):  # of a store that is not whole, or is large, there is none
-        if (Path(path) / SUM_FILE).read_bytes() != _checksum(file):
+    with suppress(FileNotFoundError):  # a store that is not whole has none
+        compared = (Path(path) / SUM_FILE).read_bytes().split()
+        if size > _ALWAYS_SUMMED and compared[1:] == _identity(file):
+            return
+        if compared[:1] != [_checksum(file)]:
             raise InputError(f"the store {path} is damaged: its checksum is another; remove it, and it is built anew")
+        if size > _ALWAYS_SUMMED:
+            with suppress(OSError):  # a folder that others alone may write
+                _write_sum(file, compared[0], _identity(file))
 
 
 def write_checksum(path: str | Path) -> None:
-    """Write the checksum of a whole store of up to 64 MiB, which takes a twentieth of a second to compare."""
-    if (Path(path) / "data.mdb").stat().st_size <= _MOST_SUMMED:
-        atomic_write(Path(path) / SUM_FILE, _checksum(Path(path) / "data.mdb"))
+    """Write the checksum of a whole store, which reads it once."""
+    file = Path(path) / "data.mdb"
+    identity = _identity(file)  # of what is summed, whatever another build of it does meanwhile
+    _write_sum(file, _checksum(file), identity)
+
+
+def _write_sum(file: Path, checksum: bytes, identity: list[bytes]) -> None:
+    atomic_write(file.with_name(SUM_FILE), b" ".join([checksum, *identity]))
+
+
+def _identity(file: Path) -> list[bytes]:
+    stat = file.stat()
+    return [b"%d" % part for part in (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)]
 
 
 def _checksum(file: Path) -> bytes:
-    return b"%08x" % zlib.crc32(file.read_bytes())
+    checksum = 0
+    with file.open("rb") as opened:
+        while piece := opened.read(4 << 20):
+            checksum = zlib.crc32(piece, checksum)
+    return b"%08x" % checksum
 
 
 def _opened(path: str | Path) -> Any:
