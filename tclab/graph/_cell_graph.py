@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tclab import _folder_reader
-from tclab.errors import InputError, check_whole, unknown
+from tclab.errors import InputError, check_whole, require, unknown
 from tclab.graph._graph_folder import HEADER_FILE, GraphFields, read_fields, write_fields
 from tclab.graph._network import MOST_NODES, Network, Networks
 from tclab.graph._synthetic_graph import synthetic_relations
@@ -362,6 +362,7 @@ def chosen(networks: int | Iterable[str], names: Sequence[str]) -> list[str]:
         if isinstance(networks, bool) or not 1 <= networks <= len(names):
             raise InputError(f"networks is {networks!r}, expected 1 to {len(names)} or names of networks")
         return list(names[:networks])
+    require("networks", networks, Iterable, "how many, or names of networks")
     wanted = list(networks)
     for name in wanted:
         if name not in names:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from tclab.errors import InputError
+from tclab.errors import InputError, require
 from tclab.graph import CellGraph, Network
 from tclab.graph._cell_graph import read_graph
 from tclab.graph._graph_folder import HEADER_FILE
@@ -97,6 +97,7 @@ def read_folder(path: str | Path, *, progress: Callable[[str], None] | None = No
 
     **Raises:** `ReadError` for a folder that does not exist or has no gene list or network, and for a bad file.
     """
+    require("path", path, (str, os.PathLike), "a folder")
     if not str(path):
         raise bad_file("''", "is no path, expected a folder")
     path = Path(path)

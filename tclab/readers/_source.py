@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tclab._io import is_bomb
-from tclab.errors import InputError
+from tclab.errors import InputError, require
 
 LIMIT_BYTES = 2 << 30  # of unpacked text; STRING's largest table of one organism is a tenth of this
 LONGEST_LINE_BYTES = 1 << 20  # longer than in any published table
@@ -49,8 +49,10 @@ def quoted(value: object, most: int = 60) -> str:
 def check_regular(path: str | Path) -> None:
     """Refuse what no file is read from: a FIFO would wait for ever for its writer.
 
-    **Raises:** `ReadError` for a path that is neither a file nor a folder (a pipe, say), or contains a NUL.
+    **Raises:** `ReadError` for a path that is neither a file nor a folder (a pipe, say), or contains a NUL;
+    `InputError` for what is no path.
     """
+    require("path", path, (str, os.PathLike), "the path of a file")
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -77,8 +79,8 @@ class Source:
     """
 
     def __init__(self, path: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: Progress | None = None) -> None:
-        self.path = Path(path)
         check_regular(path)
+        self.path = Path(path)
         try:
             self._file = open(self.path, "rb")  # noqa: SIM115 closed by close()
             self._size = self.path.stat().st_size

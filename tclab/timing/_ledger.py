@@ -150,7 +150,10 @@ class Ledger(Shown):
         on its worker's timeline. The workers of a `torch.utils.data.DataLoader` are part of the loop's cycle.
         """
         self._workers = max(self._workers, getattr(batches, "num_workers", 0))
-        iterator = iter(batches)
+        try:
+            iterator = iter(batches)
+        except TypeError as error:
+            raise InputError(f"the batches of ledger.steps are {batches!r}, expected a DataLoader or a list") from error
         try:
             while True:
                 self.next_step()

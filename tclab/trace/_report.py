@@ -1,5 +1,6 @@
 """Reports on a trace file, or on a folder of them: all tables and findings of a run."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ import pandas as pd
 
 from tclab._display import Display, Shown
 from tclab._format import us_text
+from tclab.errors import require
 from tclab.trace._categories import RULES, Rule
 from tclab.trace._device_work import (
     TIMES,
@@ -75,9 +77,10 @@ def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
     - `path`: a `.json` file, gzipped or not, or a folder of them.
     - `rules`: which events belong to which category.
 
-    **Raises:** `TraceError` for a path that does not exist, a file that is no trace (with the position where its JSON
-    breaks), and files whose ranks are unknown or the same.
+    **Raises:** `InputError` for what is no path; `TraceError` for one that does not exist, a file that is no trace
+    (with the position where its JSON breaks), and files whose ranks are unknown or the same.
     """
+    require("path", path, (str, os.PathLike), "a trace file, or a folder of them")
     traces = sorted(map(read_trace, trace_files(Path(path))), key=lambda t: (t.rank is None, t.rank or 0))
     _refuse_unclear_ranks(traces)
     ranks = [account(trace, rules) for trace in traces]

@@ -7,6 +7,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from tclab.errors import require
 from tclab.lab.charts._style import chart_title, empty_chart, fixed_colour, log_axis
 from tclab.sweeps.analysis._machine_label import this_machine
 from tclab.timing import UNDECIDED
@@ -27,6 +28,7 @@ def advice_chart(advice: Advice, *, where: str | None = None) -> Any:
     - `advice`: measured or not.
     - `where`: the machine, for the title; the machine of the advice's rows, or this one, unless given.
     """
+    require("advice", advice, Advice, "what tclab.advise or tclab.timing.advise returns")
     lines: list[tuple[Any, ...]] = []
     for place, one in enumerate(advice.suggestions):
         kind = "at best" if one.basis == "at best" else "predicted"

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tclab._format import bytes_text, seconds_text
-from tclab.errors import unknown
+from tclab.errors import require, unknown
 from tclab.lab.charts._style import (
     STAGE_COLOURS,
     chart_title,
@@ -273,6 +273,7 @@ def ledger_chart(ledger: Ledger, *, where: str | None = None) -> Any:
     - `ledger`: of any loop.
     - `where`: the machine, for the title; this machine unless given.
     """
+    require("ledger", ledger, Ledger, "a tclab.timing.Ledger")
     frame = ledger.frame().dropna(subset=["seconds"])
     parts = frame[~frame["stage"].isin([*SUMS, "idle"])]
     if parts.empty:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from tclab._format import bytes_text
+from tclab.errors import require
 from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.timing import FASTER, SAME, SLOWER, Pair, Race, verdicts_of
 
@@ -16,6 +17,9 @@ _CELL = re.compile(r"batch (\d+), (\d+) networks")
 
 def pairs_against(pairs: Iterable[Pair], arm: str) -> list[Pair]:
     """Return the pairs that an arm is in, each as the other arm against it."""
+    pairs = list(pairs)
+    for pair in pairs:
+        require("a pair", pair, Pair, "Race.pairs, or pairs_of raw blocks")
     return [pair if pair.b == arm else pair.flipped() for pair in pairs if arm in (pair.a, pair.b)]
 
 
