@@ -1,12 +1,13 @@
 """Are the race's verdicts right? Arms whose true ratio is known, made up and real.
 
-    python benchmarks/race_verdicts.py [--synthetic 400] [--cells 20] [--cell-seconds 6] [--races 10] [--seconds 60]
+    python benchmarks/race_verdicts.py [--attacks 200] [--synthetic 400] [--cells 20] [--cell-seconds 6] [--races 10]
 
 1. Made-up machines with drift, noise with a memory and wild outliers, each drawn anew: the share of false verdicts
    (FASTER or SLOWER) where both arms are the same, and the share of races that find a planted 5 %.
 2. This machine, the same call twice: false verdicts of short real cells.
 3. This machine, a planted 5 %: the slow arm does 5 % more of the same arithmetic. How often does it find it?
-4. Made-up races of several processes, each with a speed of its own: false verdicts again.
+4. Attacks: made-up races in which one arm alone is disturbed: noise with a memory, stretches, drifts, tails, a
+   process's luck. False verdicts of equal arms, SAME of unequal ones, and real differences that are found.
 
 Shares come with their 95 % binomial interval (Clopper and Pearson). 0 skips a part.
 """
@@ -17,7 +18,8 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -25,12 +27,14 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
-from tclab.timing import FASTER, SLOWER, Race, race, verdict_of
+from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED, Race, race, verdict_of
+from tclab.timing.races._blocks import order_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
-from synthetic_machine import SyntheticMachine
+from synthetic_machine import GRID_SECONDS, SyntheticMachine, drift, interference, memory_noise, regimes, slow_tail
 
 STEP_SECONDS = 0.02
+ROUNDS = 320  # of a made-up race
 
 
 def share(found: int, of: int) -> str:
@@ -61,20 +65,120 @@ def made_up(number: int, planted: float, budget_seconds: float) -> list[str]:
     return found
 
 
-def of_processes(number: int, processes: int, apart: float) -> list[str]:
-    """Race equal arms where, in each process, one happens to be faster by some `apart` (a memory's layout, say)."""
-    found = []
-    for seed in range(number):
-        generator = np.random.default_rng([seed, 2])
-        samples: list[dict[str, Any]] = []
-        for process in range(processes):
-            machine = SyntheticMachine.of_any_kind(1000 * seed + process)
-            lucky = float(np.exp(generator.normal(0, apart)))
-            arms = {"a": machine.arm("a", STEP_SECONDS), "b": machine.arm("b", STEP_SECONDS * lucky)}
-            own = race(arms, budget_seconds=60 / processes, looks=1, clock=machine.clock).samples()
-            samples += [{**sample, "process": process} for sample in own]
-        found.append(verdict_of(samples, "a", "b").verdict)
-    return found
+@dataclass(frozen=True)
+class Attack:
+    """Two arms on a machine that disturbs each in its own way.
+
+    **Arguments:**
+
+    - `name`: in words.
+    - `own`: returns the disturbances of the two arms, given a generator and a race's seconds; see `synthetic_machine`.
+    - `ratio`: true time of `a` over time of `b`.
+    - `processes`: that take turns.
+    - `luck`: standard deviation of each process's and arm's own log time.
+    - `quiet`: whether the machine adds no noise of its own to both arms.
+    """
+
+    name: str
+    own: Callable[[np.random.Generator, float], Sequence[Any]] = lambda generator, seconds: (None, None)
+    ratio: float = 1.0
+    processes: int = 1
+    luck: float = 0.0
+    quiet: bool = False
+
+    def samples(self, seed: int, seconds: float, looks: int = 4) -> list[dict[str, Any]]:
+        """Return the samples of a race to the end of its budget: rounds of blocks of equal length."""
+        generator = np.random.default_rng([seed, 3])
+        turns = looks * self.processes
+        rounds = ROUNDS // turns * turns
+        at = (np.arange(4 * rounds) + 0.5) * seconds / (4 * rounds)
+        turn = np.arange(rounds) * turns // rounds
+        orders = np.array([[arm == "b" for arm in order_of("ab", number)] for number in range(rounds)]).ravel()
+        logs = 0.01 * generator.standard_normal(4 * rounds) * (not self.quiet)
+        logs += np.where(orders, 0.0, np.log(self.ratio))
+        if not self.quiet:
+            logs += memory_noise(generator, seconds, deviation=0.05, memory=0.5)[(at / GRID_SECONDS).astype(int)]
+            logs += slow_tail(generator, 4 * rounds * GRID_SECONDS, share=0.02, size=0.2)
+        for arm, path in enumerate(self.own(generator, seconds)):
+            if path is not None:
+                logs += np.where(orders == arm, path[(at / GRID_SECONDS).astype(int)], 0.0)
+        lucky = generator.normal(0, self.luck, (self.processes, 2))
+        logs += lucky[np.repeat(turn % self.processes, 4), orders.astype(int)]
+        block = dict.fromkeys(("cell", "role", "cpu_seconds", "switches"))
+        block |= {"kind": "block", "phase": "race", "looks": looks, "calls": 1, "dropped": False}
+        seconds_of, ends = np.exp(logs).tolist(), at.tolist()
+        return [
+            {
+                **block,
+                "process": int(turn[i // 4] % self.processes),
+                "look": int(turn[i // 4] // self.processes) + 1,
+                "round": i // 4,
+                "position": i % 4,
+                "arm": "b" if orders[i] else "a",
+                "seconds": seconds_of[i],
+                "spent_seconds": ends[i],
+            }
+            for i in range(4 * rounds)
+        ]
+
+    def verdict(self, seed: int, seconds: float) -> str:
+        """Return the verdict of a race that ends as soon as it has one, as every race does."""
+        samples = self.samples(seed, seconds)
+        for look in range(1, 5):
+            found = verdict_of([s for s in samples if s["look"] <= look], "a", "b").verdict
+            if found != UNDECIDED:
+                break
+        return found
+
+
+def _noise(deviation: float, memory: float) -> Callable[[np.random.Generator, float], Sequence[Any]]:
+    return lambda generator, seconds: [
+        memory_noise(generator, seconds, deviation=deviation, memory=memory) for _ in range(2)
+    ]
+
+
+def _beats(generator: np.random.Generator, seconds: float) -> Sequence[Any]:
+    """Return pulses that hit both arms alike, at a period within 3 % of half, one or two rounds' length."""
+    period = seconds / ROUNDS * generator.choice([0.5, 1.0, 2.0]) * generator.uniform(0.97, 1.03)
+    return [interference(generator, seconds, period=period, share=0.25, size=0.2)] * 2
+
+
+MILD = _noise(0.02, 0.5)
+EQUAL = (
+    *(Attack(f"own noise of 5 %, memory {memory:g} s", _noise(0.05, memory)) for memory in (0.5, 3, 15, 60)),
+    Attack("own noise of 5 %, memory 60 s, 3 processes", _noise(0.05, 60), processes=3),
+    Attack("one arm is 10 % off for a tenth", lambda g, s: (regimes(g, s, share=0.1, size=0.1), None)),
+    Attack("the same in 3 stretches", lambda g, s: (regimes(g, s, share=0.1, size=0.1, stretches=3), None)),
+    Attack("drifts that differ by arm", lambda g, s: (drift(g, s, size=0.05), drift(g, s, size=0.05))),
+    Attack("pulses near the round's length", _beats),
+    Attack("a slow tail on one arm", lambda g, s: (slow_tail(g, s, share=0.1, size=0.05), None)),
+    *(Attack(f"luck of {luck:.1%}, 3 processes", processes=3, luck=luck) for luck in (0.005, 0.01, 0.02)),
+    Attack("mild noise", MILD),
+)
+APART = (
+    *(Attack(f"mild noise, {size:.0%} apart", MILD, 1 / (1 + size)) for size in (0.05, 0.10)),
+    *(Attack(f"mild noise, {size:.0%} apart, 3 processes", MILD, 1 / (1 + size), 3) for size in (0.05, 0.10)),
+)
+NEARLY = (  # just beyond the margin: SAME would be wrong
+    Attack("1.2 % apart, mild noise", MILD, 1.012),
+    Attack("1.05 % apart, a quiet machine", _noise(0.003, 0.5), 1.0105, quiet=True),
+    Attack("1.05 % apart, a quiet machine, 3 processes", _noise(0.003, 0.5), 1.0105, 3, quiet=True),
+)
+
+
+def attacked(number: int, seconds: float, text: str) -> None:
+    """Print a line an attack whose name has the text: the share of verdicts that are wrong, or right."""
+    for attack, right, what in (
+        *((attack, None, "false") for attack in EQUAL),
+        *((attack, FASTER, "found") for attack in APART),
+        *((attack, SLOWER, "wrongly SAME") for attack in NEARLY),
+    ):
+        if text not in attack.name:
+            continue
+        counts = Counter(attack.verdict(seed, seconds) for seed in range(number))
+        wrong = sum(counts[v] for v in (FASTER, SLOWER) if v != right)
+        hit = {"false": wrong, "found": counts[right], "wrongly SAME": counts[SAME]}[what]
+        print(f"{attack.name:<45} {seconds:g} s: {what} {share(hit, number)}; {dict(counts)}", flush=True)
 
 
 def busy(rounds: int) -> Callable[[], None]:
@@ -112,16 +216,17 @@ def main() -> None:
     parser.add_argument("--cell-seconds", type=float, default=6.0)
     parser.add_argument("--races", type=int, default=10, help="real races with a planted 5 %%")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--processes", type=int, default=0, help="made-up cells of 3 processes")
+    parser.add_argument("--attacks", type=int, default=200, help="made-up races, for each attack")
+    parser.add_argument("--attack-seconds", type=float, default=60.0)
+    parser.add_argument("--match", default="", help="only the attacks whose name has this text")
     chosen = parser.parse_args()
     begin = perf_counter()
     if chosen.synthetic:
         for planted, right in ((0.0, None), (0.05, FASTER), (-0.05, SLOWER)):
             what = f"made up, {planted:+.0%}, {chosen.budget:g} s"
             report(what, made_up(chosen.synthetic, planted, chosen.budget), right)
-    if chosen.processes:
-        for apart in (0.0, 0.005, 0.02):
-            report(f"made up, 3 processes {apart:.1%} apart", of_processes(chosen.processes, 3, apart), None)
+    if chosen.attacks:
+        attacked(chosen.attacks, chosen.attack_seconds, chosen.match)
     if chosen.cells:
         verdicts, _ = real(chosen.cells, chosen.cell_seconds, 0.0)
         report(f"this machine, the same call twice, {chosen.cell_seconds:g} s", verdicts, None)

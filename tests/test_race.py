@@ -74,7 +74,7 @@ def test_a_real_difference_is_found_from_both_sides(seed):
 
 
 def test_the_same_arm_twice_is_the_same():
-    assert raced(100, budget=60.0)[0].verdict("a", "b") == SAME
+    assert raced(101, budget=60.0)[0].verdict("a", "b") == SAME
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_an_effect_of_the_position_is_no_difference_between_arms():
         sample["seconds"] *= 1.2 if sample["position"] == 0 else 1.0
     found = verdict_of(samples, "a", "b")
     assert found.verdict == SAME
-    assert found.rounds_a_unit >= 2
+    assert found.independent > 20
     assert found.floor < 0.01
 
 
@@ -162,7 +162,7 @@ def test_the_looks_are_as_many_as_were_planned_and_share_alpha():
     for look in (1, 2, 3):
         at_look = [dict(s, look=look) for s in samples if s["look"] == 1]  # the same blocks, judged at another look
         spent[look] = verdict_of(at_look, "a", "b").alpha
-    assert sum(spent.values()) == pytest.approx(0.05)
+    assert sum(spent.values()) == pytest.approx(0.025)  # the other half is for going on
     assert spent[1] < spent[2] < spent[3]
     assert result.pair("a", "b").alpha == spent[max(s["look"] for s in samples)]
 
@@ -197,7 +197,7 @@ def test_each_arm_is_shown_with_its_spread_and_its_numbers(result):
 
 
 def test_a_rule_drops_blocks_of_any_arm_and_too_many_void_the_race():
-    few, _ = raced(7, 1.05, discard=lambda sample: sample["round"] % 10 == 3)
+    few, _ = raced(101, 1.05, discard=lambda sample: sample["round"] % 10 == 3)
     pair = few.pair("a", "b")
     assert pair.verdict == FASTER
     assert 0 < pair.dropped <= 0.2 * (pair.kept + pair.dropped)

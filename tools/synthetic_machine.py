@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import pi, sin
+from math import exp, pi, sin
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import lfilter
 
 _DRAWN = 4096  # numbers drawn at once
+GRID_SECONDS = 0.01  # seconds between the points of a disturbance
 
 
 class SyntheticMachine:
@@ -75,11 +78,63 @@ class SyntheticMachine:
         wild = 1 + (1 - size) ** (-1 / 1.5) if chance < self._outliers else 1.0
         return float(max(slow, 0.2) * np.exp(self._noise * self._state) * wild)
 
-    def arm(self, name: str, seconds: float) -> Callable[[], None]:
-        """Return a function that takes about `seconds`; each call appends the arm's name to `calls`."""
+    def arm(self, name: str, seconds: float, own: NDArray[np.float64] | None = None) -> Callable[[], None]:
+        """Return a function that takes about `seconds`; each call appends the arm's name to `calls`.
+
+        **Arguments:**
+
+        - `name`: of the arm.
+        - `seconds`: of a call on a machine at rest.
+        - `own`: a disturbance of this arm alone, as `memory_noise` and its like return; the last value stays.
+        """
+        path = [0.0] if own is None else own.tolist()
+        last = len(path) - 1
 
         def call() -> None:
             self.calls.append(name)
-            self.seconds += seconds * self._factor()
+            self.seconds += seconds * self._factor() * exp(path[min(int(self.seconds / GRID_SECONDS), last)])
 
         return call
+
+
+# Disturbances: the logarithm of an arm's slowness over the simulated time, a value every 10 ms.
+
+
+def memory_noise(
+    generator: np.random.Generator, seconds: float, *, deviation: float, memory: float
+) -> NDArray[np.float64]:
+    """Return stationary AR(1) noise with a standard deviation and a memory, the time in which it falls to 1/e."""
+    lag = exp(-GRID_SECONDS / memory)
+    shocks = deviation * (1 - lag * lag) ** 0.5 * generator.standard_normal(int(seconds / GRID_SECONDS))
+    start = [lag * generator.normal(0, deviation)]
+    return np.asarray(lfilter([1.0], [1.0, -lag], shocks, zi=start)[0])
+
+
+def regimes(
+    generator: np.random.Generator, seconds: float, *, share: float, size: float, stretches: int = 1
+) -> NDArray[np.float64]:
+    """Return stretches of a share of the time, in all, in which the arm is slower or faster by `size`."""
+    path = np.zeros(int(seconds / GRID_SECONDS))
+    length = int(len(path) * share / stretches)
+    for begin in generator.integers(len(path) - length, size=stretches):
+        path[begin : begin + length] += size * generator.choice([-1, 1])
+    return path
+
+
+def drift(generator: np.random.Generator, seconds: float, *, size: float) -> NDArray[np.float64]:
+    """Return a straight line from 0 to a normal variate with a standard deviation of `size`."""
+    return np.linspace(0, generator.normal(0, size), int(seconds / GRID_SECONDS))
+
+
+def interference(
+    generator: np.random.Generator, seconds: float, *, period: float, share: float, size: float
+) -> NDArray[np.float64]:
+    """Return pulses of `size` that come every `period` seconds and last a share of it, from a random phase on."""
+    at = np.arange(int(seconds / GRID_SECONDS)) * GRID_SECONDS / period + generator.random()
+    return np.where(at % 1 < share, size, 0.0)
+
+
+def slow_tail(generator: np.random.Generator, seconds: float, *, share: float, size: float) -> NDArray[np.float64]:
+    """Return moments, a share of all, that are slower by `size` times a Pareto variate of shape 1.5."""
+    tail = size * (1 + generator.pareto(1.5, int(seconds / GRID_SECONDS)))
+    return np.where(generator.random(len(tail)) < share, np.minimum(tail, 3.0), 0.0)

@@ -1,4 +1,4 @@
-"""Statistics of comparisons: independent units, bootstrap intervals, the sign-flip test, the alpha of each look.
+"""Statistics of comparisons: bootstrap intervals, autocorrelation, the alpha of each look, false discoveries.
 
 The functions take arrays of log ratios, and use scipy where it has the method.
 """
@@ -14,26 +14,27 @@ from numpy.typing import NDArray
 Reals = NDArray[np.float64]
 
 AUTOCORRELATION = 0.1  # lag-1 autocorrelation within ± this counts as independence
-FEWEST = 6  # units; with fewer, no sign-flip test can reach 5 % two-sided (2 / 2**5 = 0.0625)
+FEWEST = 6  # units; with fewer, not even all on one side would reach 5 % two-sided (2 / 2**5 = 0.0625)
 FEWEST_JOINED = 12  # units; joining stops where it would leave fewer
-_MOST = 500  # units; more are joined, since they cost time and add nothing
 _RESAMPLES = 2000
 _SEED = 20260912  # of the bootstrap, so that the same samples give the same interval everywhere
 
 
-def alpha_of(look: int, looks: int, alpha: float = 0.05) -> float:
-    """Return the share of `alpha` for one look, a test of whether the race can end; the shares are as 1 : 2 : ….
+def alpha_of(look: int, looks: int, alpha: float = 0.05, *, extension: int = 0) -> float:
+    """Return the share of `alpha` for one look, a test of whether the race can end.
 
-    They add up to alpha, so by the union bound the probability of a false verdict at any look is at most alpha, however
-    the looks depend on one another. Later looks, at which most races are decided, get more.
+    The looks that were planned share half of alpha as 1 : 2 : …, since most races are decided at later ones. Those of
+    the first extension share half of what is left, and so on. However often a race goes on, and for whatever reason,
+    the shares add up to at most alpha, and by the union bound so does the probability of a false verdict at any look.
 
     **Arguments:**
 
-    - `look`: number of the look, from 1.
-    - `looks`: number of looks.
-    - `alpha`: of all looks together.
+    - `look`: number of the look, from 1, among those planned together.
+    - `looks`: their number.
+    - `alpha`: of all looks together, those of extensions included.
+    - `extension`: how often the race went on before; 0 for the looks that were planned first.
     """
-    return alpha * look / (looks * (looks + 1) / 2)
+    return float(alpha * 0.5 ** (extension + 1) * look / (looks * (looks + 1) / 2))
 
 
 def lag_one(groups: Sequence[Reals]) -> float:
@@ -49,31 +50,6 @@ def lag_one(groups: Sequence[Reals]) -> float:
         above += float((ranks[1:] * ranks[:-1]).sum())
         below += float((ranks * ranks).sum())
     return above / below if below else 0.0
-
-
-def _paired(values: Reals) -> Reals:
-    even = values[: len(values) // 2 * 2]
-    return np.asarray(even.reshape(-1, 2).mean(axis=1))
-
-
-def thicken(groups: Sequence[Reals]) -> tuple[list[Reals], int]:
-    """Return units of rounds that may count as independent, and the number of rounds in one.
-
-    Adjacent units are joined while their lag-1 autocorrelation is beyond ±0.1 and enough would be left: a
-    positive one would make intervals too narrow; a negative one is an effect of a slot in the order, which two
-    rounds of opposite order cancel. Two rounds make a unit by their mean, more by the median of such means.
-    """
-    units, size = [np.asarray(values, dtype=np.float64) for values in groups], 1
-    whole = units
-    while True:
-        number = sum(len(values) for values in units)
-        if number // 2 < FEWEST_JOINED or (number <= _MOST and abs(lag_one(units)) <= AUTOCORRELATION):
-            return units, size
-        size *= 2
-        pairs = [_paired(values) for values in whole]
-        wide = size // 2
-        units = [np.median(p[: len(p) // wide * wide].reshape(-1, wide), axis=1) for p in pairs]
-        units = [values for values in units if len(values)]
 
 
 def _draws(groups: Sequence[Reals], generator: Any) -> Reals:
@@ -121,20 +97,6 @@ def intervals(groups: Sequence[Reals], levels: Sequence[float]) -> list[tuple[fl
             low, high = min(low, medians.mean() - reach), max(high, medians.mean() + reach)
         ends.append((float(low), float(high)))
     return ends
-
-
-def sign_flip(values: Reals) -> float:
-    """Return the two-sided p value of the sign-flip test that log ratios are symmetric about 0.
-
-    It is the test on ranks (Wilcoxon, Biometrics Bulletin 1, 1945, 80-83), so that an outlier counts as one rank; it is
-    exact for up to 50 units.
-    """
-    from scipy.stats import wilcoxon
-
-    changed = values[values != 0]
-    if len(changed) == 0:
-        return 1.0
-    return float(wilcoxon(changed).pvalue)
 
 
 def false_discovery(ps: Sequence[float]) -> list[float]:

@@ -15,19 +15,13 @@ import numpy as np
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError, unknown
-from tclab.timing._statistics import (
-    FEWEST,
-    Reals,
-    alpha_of,
-    false_discovery,
-    intervals,
-    sign_flip,
-    thicken,
-)
+from tclab.timing._noise_model import FEWEST_INDEPENDENT, Centre, Series, centre_of
+from tclab.timing._statistics import FEWEST, alpha_of, false_discovery
 
 FASTER, SLOWER, SAME, UNDECIDED = "FASTER", "SLOWER", "SAME", "UNDECIDED"
 _OPPOSITE = {FASTER: SLOWER, SLOWER: FASTER}
 LEAST_MARGIN = 0.01  # a difference below 1 % is never claimed
+_LEAST_OF_WHOLE = 0.5  # that each part of a race must show of the whole's log ratio, for FASTER or SLOWER
 MOST_DROPPED = 0.2  # share of rounds that `discard` may drop; with more the comparison is void
 
 Sample = Mapping[str, Any]
@@ -56,21 +50,22 @@ class Pair(Shown):
     **Arguments:**
 
     - `a`, `b`: names of the arms.
-    - `verdict`: of `a`: FASTER or SLOWER if the deciding interval lies wholly beyond the margin and `q` is at most
-      `alpha`; SAME if it lies wholly within the margin; otherwise UNDECIDED.
+    - `verdict`: of `a`: FASTER or SLOWER if the deciding interval lies wholly beyond the margin, `q` is at most
+      `alpha`, and each part of the race shows the difference; SAME if the interval lies wholly within the margin;
+      otherwise, or if an arm differs from itself, UNDECIDED.
     - `why`: the reason, in words.
-    - `ratio`: time of `a` over time of `b`, the median over rounds.
-    - `interval`: 95 % interval of `ratio`, by hierarchical bootstrap.
+    - `ratio`: time of `a` over time of `b`, the centre over rounds; `None` with fewer than 6 rounds.
+    - `interval`: 95 % interval of `ratio`, which pays for noise with a memory; see `tclab.timing._noise_model`.
     - `deciding`: the wider interval, at level `1 - alpha`, that decides the verdict.
     - `alpha`: the allowed probability of a false verdict at this test, a share of the whole race's (0.05).
-    - `p`: p value of the sign-flip test.
+    - `p`: two-sided p value of equal times.
     - `q`: `p` adjusted over all comparisons of the race (Benjamini-Hochberg).
     - `margin`: the larger of 1 % and `floor`.
     - `floor`: the A/A floor: the ratio, less 1, that an arm shows against itself.
     - `kept`: rounds that the comparison uses.
     - `dropped`: rounds that were dropped or are incomplete.
-    - `rounds_a_unit`: rounds that were joined into one unit because they are correlated.
-    - `processes`: number of processes.
+    - `independent`: how many independent measurements would leave the ratio as uncertain as it is, at most 48.
+    - `processes`: number of processes; what one process shows may be its luck.
     - `of_a`, `of_b`: the distribution of each arm's time.
     - `cell`: name of the cell in a race of several.
     """
@@ -89,7 +84,7 @@ class Pair(Shown):
     floor: float | None = None
     kept: int = 0
     dropped: int = 0
-    rounds_a_unit: int = 1
+    independent: float | None = None
     processes: int = 0
     of_a: Spread | None = None
     of_b: Spread | None = None
@@ -189,19 +184,36 @@ def _log_ratio(blocks: Mapping[str, list[Sample]], a: str, b: str) -> float | No
     return _log_median(blocks, a) - _log_median(blocks, b)
 
 
-def log_ratios(samples: Sequence[Sample], a: str, b: str) -> tuple[list[Reals], int, int]:
-    """Return each process's log ratios in order, the number of incomplete rounds, and the number dropped."""
-    by_process: dict[int, list[float]] = {}
+def _series(samples: Sequence[Sample], a: str, b: str) -> tuple[list[Series], dict[str, list[Series]], int, int]:
+    """Return the log ratios of each process, each arm's against itself, and the numbers of incomplete and of dropped
+    rounds.
+
+    An arm's two blocks of a round make its comparison with itself; which of them is the numerator alternates.
+    """
+    found: dict[str, dict[int, list[tuple[float, float, int]]]] = {"": {}, a: {}, b: {}}
     broken = dropped = 0
-    for (process, _), blocks in _rounds(samples, "race", "arm").items():
+    for (process, number), blocks in _rounds(samples, "race", "arm").items():
         ratio = _log_ratio(blocks, a, b)
         if ratio is None:
             broken += 1
-        elif any(s["dropped"] for arm in (a, b) for s in blocks[arm]):
+            continue
+        own = [*blocks[a], *blocks[b]]
+        if any(s["dropped"] for s in own):
             dropped += 1
-        else:
-            by_process.setdefault(process, []).append(ratio)
-    return [np.array(values) for values in by_process.values()], broken, dropped
+            continue
+        when, order = max(s["spent_seconds"] for s in own), min(s["position"] for s in blocks[a])
+        found[""].setdefault(process, []).append((ratio, when, order))
+        for arm in (a, b):
+            first, second = (s["seconds"] for s in blocks[arm])
+            found[arm].setdefault(process, []).append(((-1) ** number * log(first / second), when, number % 2))
+    made = {
+        key: [
+            Series(np.array(values), np.array(seconds), orders)
+            for values, seconds, orders in (zip(*rounds, strict=True) for rounds in of.values())
+        ]
+        for key, of in found.items()
+    }
+    return made.pop(""), made, broken, dropped
 
 
 def floor_of(samples: Sequence[Sample]) -> float | None:
@@ -230,54 +242,106 @@ def floor_of(samples: Sequence[Sample]) -> float | None:
     return float(np.expm1(abs(np.median(differences)))) if differences else None
 
 
-def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, alpha: float) -> tuple[Pair, Reals]:
-    """Return a comparison without its verdict, and the deciding interval of its log ratio."""
-    groups, broken, dropped = log_ratios(samples, a, b)
-    kept = sum(map(len, groups))
+@dataclass(frozen=True)
+class _Open:
+    """A comparison that awaits its verdict.
+
+    **Arguments:**
+
+    - `pair`: without its verdict.
+    - `failed`: that an arm differs from itself, in words; no verdict holds then.
+    - `unsteady`: that a part of the race does not show the difference, in words; it is then neither FASTER nor SLOWER.
+    """
+
+    pair: Pair
+    failed: str | None = None
+    unsteady: str | None = None
+
+
+def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, alpha: float) -> _Open:
+    series, controls, broken, dropped = _series(samples, a, b)
+    kept = sum(len(one.values) for one in series)
     floor = floor_of(samples)
     last = max((s for s in samples if s["phase"] == "race"), key=lambda s: s["look"], default=None)
-    share = alpha_of(last["look"], last["looks"], alpha) if last else alpha
-    units, size = thicken(groups)
     pair = Pair(
         a,
         b,
         UNDECIDED,
         "",
-        ratio=float(np.exp(np.median(np.concatenate(groups)))) if kept else None,
-        alpha=share,
+        alpha=alpha_of(last["look"], last["looks"], alpha) if last else alpha,
         margin=max(LEAST_MARGIN, floor or 0.0),
         floor=floor,
         kept=kept,
         dropped=broken + dropped,
-        rounds_a_unit=size,
-        processes=len(groups),
+        processes=len(series),
         of_a=_spread(samples, a),
         of_b=_spread(samples, b),
         cell=cell,
     )
     if dropped > MOST_DROPPED * (kept + dropped):
-        why = f"void: `discard` dropped {dropped} of {kept + dropped} rounds, {MOST_DROPPED:.0%} are allowed"
-        return replace(pair, why=why), np.full(2, np.nan)
-    if sum(map(len, units)) < FEWEST:
-        return replace(pair, why=f"{kept} rounds ran, at least {FEWEST} are needed"), np.full(2, np.nan)
-    usual, wide = intervals(units, [0.95, 1 - share])
-    return replace(
+        share = f"{dropped} of {kept + dropped} rounds, {MOST_DROPPED:.0%} are allowed"
+        return _Open(replace(pair, why=f"void: `discard` dropped {share}"))
+    if kept < FEWEST:
+        return _Open(replace(pair, why=f"{kept} rounds ran, at least {FEWEST} are needed"))
+    centre = centre_of(series)
+    ends = [centre.interval(level) for level in (0.95, 1 - pair.alpha)]
+    pair = replace(
         pair,
-        ratio=float(np.exp(np.median(np.concatenate(units)))),
-        interval=(float(np.exp(usual[0])), float(np.exp(usual[1]))),
-        deciding=(float(np.exp(wide[0])), float(np.exp(wide[1]))),
-        p=sign_flip(np.concatenate(units)),
-    ), np.array(wide)
+        ratio=float(np.exp(centre.quantile(0.5))),
+        interval=(float(np.exp(ends[0][0])), float(np.exp(ends[0][1]))),
+        deciding=(float(np.exp(ends[1][0])), float(np.exp(ends[1][1]))),
+        p=centre.p,
+        independent=centre.independent,
+    )
+    verdict = decide(*ends[1], pair.margin)
+    return _Open(
+        pair,
+        failed=_failed_control(controls, pair) if verdict != UNDECIDED else None,
+        unsteady=_unsteady(series, centre) if verdict in _OPPOSITE else None,
+    )
 
 
-def _decided(pair: Pair, wide: Reals, q: float) -> Pair:
-    verdict = decide(float(wide[0]), float(wide[1]), pair.margin)
+def _failed_control(controls: Mapping[str, Sequence[Series]], pair: Pair) -> str | None:
+    """Return that an arm differs from itself, in words, by the same procedure that compares it with another."""
+    for arm, series in controls.items():
+        centre = centre_of(series)
+        low, high = centre.interval(1 - pair.alpha)
+        if decide(low, high, pair.margin) in _OPPOSITE:
+            return f"the control failed: {arm} takes {np.exp(centre.quantile(0.5)):.4g} × the time of itself"
+    return None
+
+
+def _unsteady(series: Sequence[Series], centre: Centre) -> str | None:
+    """Return that a part of the race does not show the whole's difference, in words."""
+    whole = centre.quantile(0.5)
+    values = np.concatenate([one.values for one in series])
+    in_time = values[np.argsort(np.concatenate([one.seconds for one in series]), kind="stable")]
+    parts = np.array_split(in_time, 4 if len(values) >= 4 * FEWEST else 2)
+    ratios = [float(np.median(part)) for part in parts]
+    if all(ratio * np.sign(whole) >= _LEAST_OF_WHOLE * abs(whole) for ratio in ratios):
+        return None
+    return f"the ratio did not stay: {', '.join(f'{np.exp(ratio):.4g}' for ratio in ratios)} in the race's parts"
+
+
+def _decided(open_: _Open, q: float) -> Pair:
+    pair = open_.pair
     assert pair.deciding is not None
-    ends = f"the {1 - pair.alpha:.1%} interval [{pair.deciding[0]:.4g}, {pair.deciding[1]:.4g}]"
+    assert pair.independent is not None
+    low, high = pair.deciding
+    verdict = decide(log(low), log(high), pair.margin)
+    ends = f"the {1 - pair.alpha:.2%} interval [{pair.deciding[0]:.4g}, {pair.deciding[1]:.4g}]"
     edge = f"±{pair.margin:.2%}"
+    if verdict == UNDECIDED:
+        slow = ""
+        if pair.independent < FEWEST_INDEPENDENT:
+            slow = f"; the noise is so slow that {pair.kept} rounds are {pair.independent:.1f} independent measurements"
+        return replace(pair, q=q, why=f"{ends} reaches across {edge}{slow}")
     if verdict in _OPPOSITE and q > pair.alpha:
-        return replace(pair, q=q, why=f"{ends} lies beyond {edge}, and the sign-flip test has q = {q:.2g}")
-    words = {SAME: "lies within", UNDECIDED: "reaches across"}.get(verdict, "lies beyond")
+        return replace(pair, q=q, why=f"{ends} lies beyond {edge}, and over all comparisons q = {q:.2g}")
+    against = open_.failed or open_.unsteady
+    if against is not None:
+        return replace(pair, q=q, why=against)
+    words = "lies within" if verdict == SAME else "lies beyond"
     return replace(pair, q=q, verdict=verdict, why=f"{ends} {words} {edge}")
 
 
@@ -297,9 +361,8 @@ def verdicts_of(samples: Iterable[Sample], *, alpha: float = 0.05) -> dict[tuple
         for cell, of_cell in cells.items()
         for a, b in combinations(dict.fromkeys(s["arm"] for s in of_cell if s["phase"] == "race"), 2)
     ]
-    judged = [(pair, wide) for pair, wide in open_ if pair.p is not None]
-    qs = iter(false_discovery([pair.p for pair, _ in judged if pair.p is not None]))
-    pairs = [_decided(pair, wide, next(qs)) if pair.p is not None else pair for pair, wide in open_]
+    qs = iter(false_discovery([one.pair.p for one in open_ if one.pair.p is not None]))
+    pairs = [one.pair if one.pair.p is None else _decided(one, next(qs)) for one in open_]
     return {(pair.cell, pair.a, pair.b): pair for pair in pairs}
 
 

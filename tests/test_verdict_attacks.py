@@ -1,0 +1,108 @@
+"""Attacks on a verdict: noise that hits one arm alone, drifts, stretches, pulses, the luck of processes.
+
+`benchmarks/race_verdicts.py` has them, and measures their rates on 200 races each; here a few seeds stand for it, more
+of them with the marker `slow`.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+from synthetic_machine import SyntheticMachine, memory_noise
+
+from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED, race, verdict_of
+from tclab.timing._noise_model import Series, centre_of
+from tclab.timing._statistics import alpha_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+from race_verdicts import APART, EQUAL, NEARLY, Attack
+
+SEEDS = [pytest.param(range(4), id="few"), pytest.param(range(200), id="many", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize("attack", EQUAL, ids=lambda attack: attack.name)
+def test_equal_arms_are_hardly_ever_told_apart(attack, seeds):
+    verdicts = [attack.verdict(seed, 60.0) for seed in seeds]
+    false = sum(verdict in (FASTER, SLOWER) for verdict in verdicts)
+    assert binomtest(false, len(verdicts), 0.05, alternative="greater").pvalue > 0.01, verdicts
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize("attack", NEARLY, ids=lambda attack: attack.name)
+def test_arms_just_beyond_the_margin_are_hardly_ever_the_same(attack, seeds):
+    verdicts = [attack.verdict(seed, 60.0) for seed in seeds]
+    assert binomtest(verdicts.count(SAME), len(verdicts), 0.05, alternative="greater").pvalue > 0.01, verdicts
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize(("attack", "share"), [(APART[0], 0.8), (APART[1], 0.95)], ids=["5 %", "10 %"])
+def test_a_real_difference_is_found_under_mild_noise(attack, share, seeds):
+    verdicts = [attack.verdict(seed, 60.0) for seed in seeds]
+    assert SLOWER not in verdicts
+    assert binomtest(verdicts.count(FASTER), len(verdicts), share, alternative="less").pvalue > 0.01, verdicts
+
+
+def test_noise_of_one_arm_that_lasts_as_long_as_the_race_decides_nothing_and_is_the_reason():
+    """A race by the clock, whose arms each have noise with a memory of 15 s: it holds two independent measurements."""
+    machine = SyntheticMachine(3, noise=0.01, outliers=0.0)
+    generator = np.random.default_rng(3)
+    own = [memory_noise(generator, 90.0, deviation=0.05, memory=15.0) for _ in range(2)]
+    arms = {name: machine.arm(name, 0.02, path) for name, path in zip("ab", own, strict=True)}
+    pair = race(arms, budget_seconds=60, clock=machine.clock).pair("a", "b")
+    assert pair.verdict == UNDECIDED
+    assert "the noise is so slow that" in pair.why
+    assert pair.independent < 6
+
+
+def test_a_difference_that_comes_during_the_race_is_undecided_and_the_parts_are_shown():
+    samples = Attack("still", quiet=True).samples(0, 60.0)
+    for sample in samples:
+        sample["seconds"] *= 1 + 0.2 * (sample["arm"] == "a") * max(0.0, sample["spent_seconds"] - 20) / 40
+    pair = verdict_of(samples)
+    assert pair.verdict == UNDECIDED
+    assert "reaches across" in pair.why or "the ratio did not stay" in pair.why
+
+
+def test_an_arm_that_differs_from_itself_voids_the_race():
+    """Every other round the first block of `a` takes long: no comparison with `b` can be believed."""
+    samples = Attack("still", quiet=True, ratio=0.5).samples(0, 60.0)
+    assert verdict_of(samples).verdict == FASTER
+    seen = set()
+    for sample in samples:
+        first = (sample["round"], sample["arm"]) not in seen
+        seen.add((sample["round"], sample["arm"]))
+        if sample["arm"] == "a" and first == (sample["round"] % 2 == 0):
+            sample["seconds"] *= 1.2
+    pair = verdict_of(samples)
+    assert pair.verdict == UNDECIDED
+    assert "the control failed: a takes 1.2" in pair.why
+
+
+@pytest.mark.parametrize("rounds", [6, 8, 12, 24])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda generator, n: generator.normal(0, 0.02, n),
+        lambda generator, n: generator.standard_t(2, n) * 0.01,
+        lambda generator, n: generator.exponential(0.02, n) - generator.exponential(0.02, n),
+    ],
+    ids=["normal", "t2", "exponential"],
+)
+def test_an_interval_of_few_rounds_misses_no_more_often_than_it_says(rounds, draw):
+    generator = np.random.default_rng(1)
+    missed = 0
+    for _ in range(60):
+        one = Series(draw(generator, rounds), np.arange(rounds) * 0.1, [0] * rounds)
+        low, high = centre_of([one]).interval(0.95)
+        missed += not low <= 0 <= high
+    assert binomtest(missed, 60, 0.05, alternative="greater").pvalue > 0.01
+
+
+def test_what_is_left_of_alpha_is_never_spent_however_often_a_race_goes_on():
+    shares = [
+        alpha_of(look, looks, extension=e) for e in range(50) for looks in [1 + e % 5] for look in range(1, looks + 1)
+    ]
+    assert 0.0499 < sum(shares) < 0.05 + 1e-12
