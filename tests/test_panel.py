@@ -306,9 +306,23 @@ def test_bad_input_is_said_and_cannot_be_run(front_end, tmp_path):
     view.wait()
     assert view.message.value == ""
     assert not view.run_button.disabled
+    view.form.results.value = ""
+    view.wait()
+    assert "results is &#x27;&#x27;, expected a folder" in view.message.value
+    assert view.run_button.disabled
+    view.form.results.value = str(tmp_path)
     view.form.strategies.value = ()
     view.wait()
     assert view.run_button.disabled
+
+
+def test_a_point_that_cannot_fit_is_red(front_end, tmp_path):
+    view = view_of(tmp_path)
+    need = tclab.fits(tclab.Point(scale=0.02, networks=1, steps=1))
+    view._show_memory(f"memory of the heaviest · edge_mask, batch 2, {replace(need, host_limit=1).refusal}")
+    before, _, after = view.memory.value.partition(" · ")
+    assert "color" not in before
+    assert "color" in after
 
 
 def test_a_folder_that_cannot_be_written_is_said(front_end, tmp_path):
@@ -356,6 +370,8 @@ def test_a_model_offers_what_serves_it(front_end, tmp_path):
     assert "node_mask" not in view.form.strategies.options
     assert view.form.layers.disabled
     assert not view.form.hidden.disabled
+    view.form.model.value = "hetero_cell"  # and gets back what was chosen for it
+    assert view.form.strategies.value == tuple(PanelState.of(**SMALL).strategies.split(","))
 
 
 # Its parts

@@ -52,6 +52,7 @@ class PanelForm:
     def __init__(self, state: PanelState, gpus: int) -> None:
         self._gpus = gpus
         self._seed = state.seed
+        self._chosen: dict[str, Any] = {}  # model → the strategies that were chosen when another model was taken
         self._changed: Callable[[], None] | None = None
         self._writing = False
         text, choice = widgets.Text, widgets.Dropdown
@@ -121,6 +122,7 @@ class PanelForm:
         if self._writing:
             return
         if change["owner"] is self.model:
+            self._chosen[change["old"]] = self.strategies.value
             self._fit_to_model()
         if self._changed is not None:
             self._changed()
@@ -129,7 +131,8 @@ class PanelForm:
         """Offer the strategies and sizes that the chosen model takes."""
         kind = model_of(self.model.value)
         serving = [name for name in strategy_names() if kind.served_by(strategy_of(name))]
-        chosen = [name for name in self.strategies.value if name in serving] or serving[:1]
+        before = self._chosen.get(self.model.value, self.strategies.value)
+        chosen = [name for name in before if name in serving] or serving[:1]
         self._writing = True
         self.strategies.options, self.strategies.value = serving, chosen
         self.strategies.rows = min(max(len(serving), 4), _MOST_ROWS)  # what is chosen is in sight

@@ -62,7 +62,9 @@ class PanelState:
 
     @property
     def folder(self) -> Path:
-        """The results folder, wherever the kernel was started."""
+        """The results folder, wherever the kernel was started; `InputError` where none is named."""
+        if not str(self.results).strip():
+            raise InputError(f"results is {str(self.results)!r}, expected a folder")
         return project_path(str(self.results))
 
     @property

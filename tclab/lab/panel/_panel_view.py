@@ -31,6 +31,7 @@ from tclab.lab.reports._tables import without_time
 from tclab.sweeps import Point
 from tclab.sweeps.config._gpus import listed
 from tclab.sweeps.execution._worker_pool import warm_up
+from tclab.sweeps.predict._fits import REFUSED
 
 _DRAW_REST_SECONDS = 0.34  # a chart is embedded anew each time: three times a second is bearable
 _CHECK_REST_SECONDS = 0.1
@@ -154,7 +155,11 @@ class PanelView:
         self._show_buttons()
 
     def _show_memory(self, text: str) -> None:
-        self.memory.value = escape(text)
+        parts = [
+            f'<span style="color:{ERROR_COLOUR}">{escape(part)}</span>' if REFUSED in part else escape(part)
+            for part in text.split(" · ")
+        ]
+        self.memory.value = " · ".join(parts)
 
     # ---- the sweep that the fields describe
 
@@ -164,12 +169,13 @@ class PanelView:
             state = self.form.read()
             points = state.points()
             _ = state.options()
+            folder = str(state.folder)
         except InputError:
             self.points.value = self.line.value = self.code.value = ""
             self._points = []
             self._estimate.cancel()
             raise
-        if str(state.folder) != self._opened:
+        if folder != self._opened:
             self._calls.request(self._open_call, rest_seconds=_CHECK_REST_SECONDS)
         self.line.value, self.code.value = state.papermill(), state.python()
         self.points.value = escape(points_text(points))
