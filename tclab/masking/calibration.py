@@ -32,7 +32,7 @@ _SAMPLES = 8  # at most so many samples are timed
 DELETED = 3  # nodes that a sample deletes, by default
 _DEPTH = 3  # layers, as in both configurations of HeteroCell
 _SPARSEST = 200  # where a dense product does more than so many times the work, it is not timed
-_KERNELS = 3  # raise it when a kernel that is timed changes: stored choices are then timed again
+_KERNELS = 4  # raise it when a kernel that is timed changes: stored choices are then timed again
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,8 @@ class SharedGraph(nn.Module):
 
     It goes through `torch.compile(fullgraph=True)` and autocast, in float64, float32 and bfloat16 (a sum has the
     dtype of `x`, whatever dtype the module was brought to), on a CPU and on CUDA. It can be differentiated once,
-    not twice. On a CPU two runs give the same bits; CUDA's sparse product does not promise it.
+    not twice. On a CPU two runs give the same bits, and on CUDA where Triton serves (float32,
+    float16 and bfloat16, no weights); CUDA's sparse product does not promise it.
 
     **Arguments:**
 
@@ -151,11 +152,14 @@ class SharedGraph(nn.Module):
             there, back = (bits.view(torch.float64) for bits in (self._there_values, self._back_values))
         else:
             there, back = self._there_counts, self._back_counts
+        compiling = torch.compiler.is_compiling()
+        if not compiling:  # where nothing can be kept, the sum casts them itself: it knows a matrix by where it lies
+            there, back = there.to(dtype), back.to(dtype)
         link = Link(
-            Csr(self._there_crow, self._there_col, there.to(dtype), self.num_sources),
-            Csr(self._back_crow, self._back_col, back.to(dtype), self.num_targets),
+            Csr(self._there_crow, self._there_col, there, self.num_sources),
+            Csr(self._back_crow, self._back_col, back, self.num_targets),
         )
-        if not torch.compiler.is_compiling():
+        if not compiling:
             self._links[what, dtype] = link
         return link
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tclab.message_passing._row_layout import groups
 from tclab.message_passing.kernels._spmm import Csr, columns, multiply, tiling_for
+from tclab.message_passing.kernels._tile_sums import Tiles, tile_sums, tiles_for
 
 
 class Link(NamedTuple):
@@ -49,7 +50,7 @@ def shared_sums(
     """Return for each relation Yᵢ = Aᵢ·X + wᵢ·X, one matrix Aᵢ for all samples; rows are as `Order` has them.
 
     The gradient, Σ Aᵢᵀ·Gᵢ + wᵢ·Gᵢ, is added up in one tensor in place. A second derivative is refused. On a CPU
-    two runs give the same bits; on CUDA the bits are cuSPARSE's, which does not promise them.
+    two runs give the same bits, and on CUDA where `_tile_sums` serves; cuSPARSE does not promise it.
 
     **Arguments:**
 
@@ -105,23 +106,39 @@ def _shared_sums(x: Tensor, *common: Any) -> list[Tensor]:
     if source_removed.numel():
         x = x.index_fill(0, source_removed, 0.0)
     parts = _segments(x, size, group)
-    matrices = [link.matrix.matrix() for link in links_of(flat, [x.size(0) // size] * len(target_removed))]
-    if len(parts) == 1 and self_weights is None:  # as the kernel gives them
+    links = list(links_of(flat, [x.size(0) // size] * len(target_removed)))
+    sums: dict[int, Tensor] = {}
+    for place, (link, removed) in enumerate(zip(links, target_removed, strict=True)):
+        if len(parts) == 1 and (tiles := tiles_for(link.matrix, x)) is not None:
+            weight = None if self_weights is None else self_weights[place]
+            sums[place] = _by_tiles(tiles, parts[0], x.size(1), link.matrix.crow.numel() - 1, weight, removed)
+    matrices = {place: link.matrix.matrix(x.dtype) for place, link in enumerate(links) if place not in sums}
+    if matrices and len(parts) == 1 and self_weights is None:  # as the kernel gives them
         right = columns(parts[0])
-        sums = [multiply(matrix, right).view(-1, x.size(1)) for matrix in matrices]
-    else:
-        sums = [x.new_empty(matrix.size(0) * size, x.size(1)) for matrix in matrices]
-        into = [_segments(summed, size, group) for summed in sums]
+        sums |= {place: multiply(matrix, right).view(-1, x.size(1)) for place, matrix in matrices.items()}
+    elif matrices:
+        sums |= {place: x.new_empty(matrix.size(0) * size, x.size(1)) for place, matrix in matrices.items()}
+        into = {place: _segments(sums[place], size, group) for place in matrices}
         for at, part in enumerate(parts):  # all relations while it is in the cache
             right = columns(part)
-            for place, matrix in enumerate(matrices):
+            for place, matrix in matrices.items():
                 if self_weights is not None:
                     torch.mul(part, self_weights[place], out=into[place][at])
                 multiply(matrix, right, out=into[place][at], add=self_weights is not None)
-    for summed, removed in zip(sums, target_removed, strict=True):
-        if removed.numel():
-            summed.index_fill_(0, removed, 0.0)
-    return sums
+    for place in matrices:
+        if target_removed[place].numel():
+            sums[place].index_fill_(0, target_removed[place], 0.0)
+    return [sums[place] for place in range(len(links))]
+
+
+def _by_tiles(tiles: Tiles, x: Tensor, width: int, rows: int, weight: Tensor | None, removed: Tensor) -> Tensor:
+    """Return one relation's sums [rows * samples, width] of `x: [N, samples * width]`, rows that are removed zero."""
+    samples = x.size(1) // width
+    keep = None
+    if removed.numel():
+        keep = torch.ones(rows * samples, dtype=torch.uint8, device=x.device).index_fill_(0, removed, 0)
+    out = x.new_empty(rows, x.size(1))
+    return tile_sums(tiles, x, width, out=out, self_weight=weight, keep=keep).view(rows * samples, width)
 
 
 def _segments(x: Tensor, size: int, group: int) -> list[Tensor]:
@@ -151,28 +168,34 @@ def _backward(gradients: Sequence[Tensor | None], x: Tensor | None, *common_and_
     given = next(gradient for gradient in gradients if gradient is not None)
     to_weights = given.new_zeros(0 if self_weights is None else len(self_weights))
     used = [  # the others' sums were not
-        (place, link.transposed.matrix(), without_rows(gradient, target_removed[place]))
+        (place, link.transposed, without_rows(gradient, target_removed[place]))
         for place, (link, gradient) in enumerate(
             zip(links_of(matrices, [sources] * len(gradients)), gradients, strict=True)
         )
         if gradient is not None
     ]
     parts = [_segments(gradient, size, group) for *_, gradient in used]
-    if len(used) == len(parts[0]) == 1 and self_weights is None:  # as the kernel gives it
-        to_x = multiply(used[0][1], columns(parts[0][0])).view(-1, given.size(1))
+    tiled = [tiles_for(matrix, given) if len(parts[0]) == 1 else None for _, matrix, _ in used]
+    if len(used) == len(parts[0]) == 1 and self_weights is None and tiled[0] is None:  # as the kernel gives it
+        to_x = multiply(used[0][1].matrix(given.dtype), columns(parts[0][0])).view(-1, given.size(1))
         return to_x.index_fill_(0, source_removed, 0.0) if source_removed.numel() else to_x, to_weights
     own = None if x is None else _segments(x, size, group)
     to_x = given.new_empty(sources * size, given.size(1))
     for at, into in enumerate(_segments(to_x, size, group)):
-        for number, (place, matrix, _) in enumerate(used):
-            part = parts[number][at]
-            if self_weights is not None and own is not None:
+        for number, (place, csr, _) in enumerate(used):
+            part, tiles = parts[number][at], tiled[number]
+            weight = None if self_weights is None else self_weights[place]
+            if weight is not None and own is not None:
                 to_weights[place] += torch.dot(part.view(-1), own[at].view(-1))
-                if number:
-                    into.addcmul_(part, self_weights[place])
-                else:
-                    torch.mul(part, self_weights[place], out=into)
-            multiply(matrix, columns(part), out=into, add=number > 0 or self_weights is not None)
+            if tiles is not None:
+                tile_sums(tiles, part, given.size(1), out=into, self_weight=weight, add=number > 0)
+                continue
+            if weight is not None and number:
+                into.addcmul_(part, weight)
+            elif weight is not None:
+                torch.mul(part, weight, out=into)
+            matrix = csr.matrix(given.dtype)
+            multiply(matrix, columns(part), out=into, add=number > 0 or weight is not None)
     if source_removed.numel():
         to_x.index_fill_(0, source_removed, 0.0)
     return to_x, to_weights

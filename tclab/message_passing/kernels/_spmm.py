@@ -28,10 +28,11 @@ class Csr(NamedTuple):
     values: Tensor
     columns: int
 
-    def matrix(self) -> Tensor:
-        """Return this as torch's sparse CSR matrix; nothing is copied."""
+    def matrix(self, dtype: torch.dtype | None = None) -> Tensor:
+        """Return this as torch's sparse CSR matrix, in a dtype; nothing is copied where it is in that already."""
         size = (self.crow.numel() - 1, self.columns)
-        return torch.sparse_csr_tensor(self.crow, self.col, self.values, size=size, check_invariants=False)
+        values = self.values.to(dtype or self.values.dtype)
+        return torch.sparse_csr_tensor(self.crow, self.col, values, size=size, check_invariants=False)
 
 
 with warnings.catch_warnings():  # torch warns once a process that CSR is in beta: take the warning here

@@ -1,0 +1,124 @@
+"""The GPU's kernel, where there is no GPU: its tiles, its sums interpreted, its machine code, its prediction."""
+
+import os
+import subprocess
+import sys
+from dataclasses import astuple
+
+import pytest
+import torch
+
+from tclab.message_passing.kernels._spmm import Csr
+from tclab.message_passing.kernels._tile_sums import ROWS, SOURCES, tiles_for, tiles_of
+
+
+@pytest.fixture
+def tile_kernel(root, monkeypatch):
+    monkeypatch.syspath_prepend(str(root / "benchmarks"))
+    return __import__("tile_kernel")
+
+
+def matrix_of(tiles, columns):
+    """Return the dense matrix that tiles say, entry by entry."""
+    found = torch.zeros(int(tiles.rows.max()) + 1, columns, dtype=torch.int64)
+    block = torch.arange(len(tiles.rows)).repeat_interleave(tiles.ptr.diff())
+    on = (tiles.bits.long().unsqueeze(-1) >> torch.arange(32)).bitwise_and(1).view(-1, ROWS, SOURCES)
+    tile, row, place = on.nonzero().t()
+    at = tiles.rows[block[tile], row].long(), tiles.sources[tile, place].long()
+    return found.index_put_(at, torch.ones_like(tile), accumulate=True)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_tiles_are_the_matrix_with_rows_by_degree(tile_kernel, seed):
+    case = tile_kernel.case(seed)
+    dense = torch.zeros(case.targets, case.sources, dtype=torch.int64)
+    dense.index_put_((case.edges[1], case.edges[0]), torch.ones(case.edges.size(1), dtype=torch.int64), accumulate=True)
+    dense.clamp_max_(16)
+    sparse = dense.to_sparse_csr()
+    values = sparse.values().float()
+    csr = Csr(sparse.crow_indices().int(), sparse.col_indices().int(), values, case.sources)
+    tiles = tiles_of(csr)
+    assert torch.equal(matrix_of(tiles, case.sources), dense)
+    real = tiles.rows.flatten()[: case.targets].long()
+    assert real.sort().values.tolist() == list(range(case.targets))
+    assert ((dense > 0).sum(1)[real].diff() <= 0).all()
+    if len(values):
+        for weight in (0.5, 17.0, -1.0):
+            assert tiles_of(csr._replace(values=values.index_fill(0, torch.tensor([0]), weight))) is None
+    assert tiles_for(csr, torch.ones(1, 1)) is None  # a CPU has faster ways
+
+
+def interpreted(root, first, number, columns):
+    command = [sys.executable, "benchmarks/tile_kernel.py", "--first", str(first), "--cases", str(number)]
+    return subprocess.run(
+        [*command, "--most-columns", str(columns)], cwd=root, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(root), "TRITON_INTERPRET": "1"},
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
+@pytest.mark.parametrize(
+    ("first", "number", "columns"), [(4, 8, 64), pytest.param(12, 64, 1040, marks=pytest.mark.slow)]
+)
+def test_interpreted_sums_and_gradients_are_those_of_fp64(root, first, number, columns):
+    pytest.importorskip("triton")
+    found = interpreted(root, first, number, columns)  # in a process of its own, which an access out of bounds ends
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert found.stdout.splitlines()[-1] == f"{number} cases, 0 failed"
+
+
+@pytest.mark.slow
+def test_it_goes_through_compile_whole_and_two_runs_give_the_same_bits(root):
+    pytest.importorskip("triton")
+    code = """
+import torch, tclab
+from tclab.message_passing.kernels import _tile_sums
+generator = torch.Generator().manual_seed(0)
+graph = tclab.SharedGraph(torch.randint(0, 150, (2, 900), generator=generator), 150)
+x = torch.randn(150, 3, 16, generator=generator)
+keep = torch.rand(150, 3, generator=generator) < 0.9
+found = []
+for call in (graph, graph, torch.compile(graph, backend="aot_eager", fullgraph=True)):
+    own = x.clone().requires_grad_()
+    y = call(own, keep)
+    y.square().sum().backward()
+    found.append((y.detach(), own.grad))
+assert any(tiles is not None for _, tiles in _tile_sums._MADE.values())
+assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+torch.testing.assert_close(found[2], found[0], rtol=1e-6, atol=1e-5)
+exact = graph(x.double(), keep)
+torch.testing.assert_close(found[0][0].double(), exact, rtol=1e-5, atol=1e-5)
+made = len(_tile_sums._MADE)
+call(x, keep)
+assert len(_tile_sums._MADE) == made  # a compiled call makes no tiles anew
+"""
+    environment = {**os.environ, "PYTHONPATH": str(root), "TRITON_INTERPRET": "1"}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.slow
+def test_machine_code_needs_no_stack_and_is_that_of_the_page(tile_kernel, root):
+    pytest.importorskip("triton")
+    rows = list(tile_kernel.compiled())
+    assert len(rows) == 12
+    for row in rows:
+        architecture = int(row["architecture"][3:])
+        assert row["stack"] == 0, row
+        assert row["shared"] <= tile_kernel.SHARED[architecture], row
+        assert row["load_bytes"] == row["store_bytes"] == 16, row
+        assert row["wgmma" if architecture == 90 else "mma"] > 0, row
+    lines = [line for line in (root / "docs" / "gpu.md").read_text().splitlines() if line.startswith("| sm_")]
+    assert lines == ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows]
+
+
+@pytest.mark.slow
+def test_at_full_size_a_third_of_today_s_milliseconds_is_predicted(tile_kernel, full, root):
+    graph, page = full.without_metabolism(), (root / "docs" / "gpu.md").read_text()
+    for samples in (28, 64):
+        found = tile_kernel.layer_milliseconds(tile_kernel.predicted(graph, samples, tile_kernel.Assumptions()))
+        today = found["the better of sparse and dense for each network"]
+        assert 3 * found["tiles"] <= today
+        assert f"| {samples} | bfloat16 | {found['sparse']:.2f} | {today:.2f} | {found['tiles']:.2f} |" in page
+    for name, value in zip(("l2", "memory", "flops", "flops32"), astuple(tile_kernel.Assumptions()), strict=True):
+        assert f"`--{name}` {value:.3g}" in page
