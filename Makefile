@@ -5,8 +5,8 @@
 # make bench   the figures that the README quotes, measured here
 # make docs    guides, notebooks and API reference as pages, into site/
 # make pictures   the small pictures that notebooks show without a kernel, from real runs (NOTEBOOKS="…" for some)
-# make gpu     on a machine with CUDA: the tests that need it, make bench, make record
-# make record  the full-size sweeps of this machine's GPU, into data_samples/recordings/
+# make gpu     on a machine with CUDA: all that needs it, in ten parts, into runs/gpu and data_samples/recordings/; it goes
+#              on where it stopped, needs no `make setup`, and says which package is missing (DEVICE=cpu SCALE=0.02 rehearses it)
 # make lock    renew requirements.lock from pyproject.toml
 
 PYTHON ?= python3
@@ -18,10 +18,15 @@ PARAMETERS ?= -p scale 0.2 -p budget_seconds 120
 JOBS ?= 3
 PYTEST = TCLAB_RUNS=$$(mktemp -d) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --durations=15
 NOTEBOOKS ?= notebooks/*.ipynb notebooks/case_study/*.ipynb
+# of make gpu: a letter for each part
+PARTS ?= abcdefghij
+DEVICE ?= cuda
+SCALE ?= 1.0
+OUT ?= runs/gpu$(if $(filter cpu,$(DEVICE)),_rehearsal)
 # where torch alone is to come from: a CPU build, say
 TORCH_INDEX ?=
 
-.PHONY: setup sweep test test-all lint types bench gpu record pictures docs lock clean
+.PHONY: setup sweep test test-all lint types bench gpu pictures docs lock clean
 
 setup: .venv/ready
 
@@ -56,10 +61,10 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-gpu: setup
-	@$(BIN)/python -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'torch finds no CUDA device here')"
-	$(PYTEST) tests/test_equality.py tests/test_dtypes.py tests/test_shared_graph.py tests/test_loading.py tests/test_timing.py
-	$(MAKE) bench record
+# without setup: a machine with a GPU may have torch of its own, and no registry
+gpu:
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) benchmarks/gpu.py --device $(DEVICE) --scale $(SCALE) \
+		--parts $(PARTS) --out $(OUT)
 
 bench: setup
 	$(BIN)/python benchmarks/step_of_two_strategies.py
@@ -78,9 +83,6 @@ docs: .venv-docs/ready
 		> .venv-docs/requirements.txt
 	.venv-docs/bin/python -m pip install --quiet -r .venv-docs/requirements.txt
 	touch $@
-
-record: setup
-	$(BIN)/python benchmarks/record_gpu.py $(RECORD)
 
 lock:
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

@@ -14,12 +14,49 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
 import tclab
 from tclab.masking import get, names
 from tclab.training._equivalence import FP32_RATIO, FP64_TOLERANCE, Numerics, equivalence_reference
+
+
+def checks(
+    strategies: Sequence[str] = (),
+    dtypes: Sequence[str] = ("float32", "float64", "bfloat16"),
+    *,
+    compiled: Sequence[bool] = (False, True),
+    device: str = "cpu",
+    scale: float = 0.01,
+    networks: int = 2,
+    layers: int = 2,
+    metabolism: str = "off",
+) -> Iterator[dict[str, Any]]:
+    """Run the check of each strategy (of every exact one unless given) in each dtype, and yield its figures."""
+    every = [name for name in names() if get(name).masks_graph and get(name).exact]
+    graph = tclab.CellGraph.synthetic(scale, seed=1, metabolism=metabolism == "used").select(networks)
+    kind = tclab.models.get("hetero_cell").sized(hidden=16, layers=layers)
+    reference = equivalence_reference(kind, graph.to(device), metabolism=metabolism)
+    for strategy in strategies or every:
+        for dtype in dtypes:
+            for whole in compiled:
+                torch._dynamo.reset()
+                begin = time.perf_counter()
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # the compiler's own
+                    found = reference.compare(strategy, numerics=Numerics(dtype, compile=whole))
+                yield {
+                    "strategy": strategy,
+                    "dtype": dtype,
+                    "compiled": whole,
+                    "passed": found.passed,
+                    "fp64_error": found.fp64_error,
+                    "ratio": found.fp32_ratio,
+                    "seconds": time.perf_counter() - begin,
+                }
 
 
 def main() -> None:
@@ -32,29 +69,21 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--metabolism", default="off", choices=("off", "used"))
     options = parser.parse_args()
-    every = [name for name in names() if get(name).masks_graph and get(name).exact]
-    chosen = every if options.strategies == "all" else options.strategies.split(",")
-    used = options.metabolism
-    graph = tclab.CellGraph.synthetic(options.scale, seed=1, metabolism=used == "used").select(options.networks)
-    reference = equivalence_reference(
-        tclab.models.get("hetero_cell").sized(hidden=16, layers=options.layers), graph, metabolism=used
-    )
     print(f"torch {torch.__version__}; tolerances: fp64 {FP64_TOLERANCE:g}, ratio {FP32_RATIO:g}")
     print(f"{'strategy':<18} {'dtype':<9} {'compiled':<9} {'check':<7} {'fp64 error':>11} {'ratio':>6} {'seconds':>8}")
     failed = 0
-    for strategy in chosen:
-        for dtype in options.dtypes.split(","):
-            for compiled in (False, True):
-                torch._dynamo.reset()
-                begin = time.perf_counter()
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # the compiler's own
-                    found = reference.compare(strategy, numerics=Numerics(dtype, compile=compiled))
-                failed += not found.passed
-                seconds = time.perf_counter() - begin
-                words = (strategy, dtype, "yes" if compiled else "no", "passed" if found.passed else "FAILED")
-                line = "{:<18} {:<9} {:<9} {:<7}".format(*words)
-                print(f"{line} {found.fp64_error:>11.1e} {found.fp32_ratio:>6.2f} {seconds:>8.1f}", flush=True)
+    for row in checks(
+        () if options.strategies == "all" else options.strategies.split(","),
+        options.dtypes.split(","),
+        scale=options.scale,
+        networks=options.networks,
+        layers=options.layers,
+        metabolism=options.metabolism,
+    ):
+        failed += not row["passed"]
+        words = (row["strategy"], row["dtype"], "yes" if row["compiled"] else "no")
+        line = "{:<18} {:<9} {:<9} {:<7}".format(*words, "passed" if row["passed"] else "FAILED")
+        print(f"{line} {row['fp64_error']:>11.1e} {row['ratio']:>6.2f} {row['seconds']:>8.1f}", flush=True)
     print(f"{failed} failed")
 
 

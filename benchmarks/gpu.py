@@ -1,95 +1,563 @@
-"""Record the full-size sweeps of a GPU, with its environment, so that notebooks can show them on any machine.
+"""Everything that needs a GPU, most valuable first: one command, one log with a verdict a part, rows as each part ends.
 
-    python benchmarks/record_gpu.py [--device cuda] [--scale 1.0] [--out data_samples/recordings] [--minutes 60]
+    python benchmarks/gpu.py [--device cuda] [--scale 1.0] [--parts abcdefghij] [--out runs/gpu] [--minutes 9]
 
-Writes one folder, named after the device: `rows.parquet`, the rows of every point (strategies over batch sizes 1 to
-128 at all networks, over 1 to 9 networks at the middle one, both for DANGO too; all of them in bfloat16 at the
-middle one; and the modes of a step for both models, whose stages are the ledger), `rooflines.csv`, and
-`environment.json`. It needs no notebook package; `tclab.lab.recording` shows what is there. Points that do not fit
-are rows that say so. Stopped, it goes on where it was, from `rows/`. A try:
+`make gpu` runs it. Each part is a process of its own, of at most nine minutes. What a part measured is in
+`OUT/<part>_<name>.csv`, its words in `OUT/<part>.log`, its verdict in `OUT/<part>.json`, and a line of each in
+`OUT/log.txt`. Started again, it goes on with the first part that has not passed; parts that sweep points, or race,
+go on where they were. (d) and (g) write a recording, which notebooks show on any machine: on CUDA into
+`data_samples/recordings/<device>/`, otherwise under OUT. No notebook package is needed. What is missing is said first.
 
-    python benchmarks/record_gpu.py --device cpu --scale 0.02 --batch-sizes 1,2 --networks 1 --minutes 2 --out DIR
+A rehearsal of every part, in under three minutes, of what can be shown on a CPU:
+
+    python benchmarks/gpu.py --device cpu --scale 0.02 --out DIR
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-import pyarrow.parquet as pq
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # nothing need be installed
 
-import tclab
-from tclab.masking import get, names
-from tclab.sweeps import Point, Progress, sweep
-from tclab.sweeps.config import in_each_mode
-from tclab.sweeps.execution import close_workers
-from tclab.sweeps.predict import ceilings, roofline
-from tclab.sweeps.store._rows import table
-from tclab.timing import environment
+from tclab._child_process import child_command
+from tclab._io import atomic_write
+
+ROOT = Path(__file__).resolve().parents[1]
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tclab.sweeps import Point
+
+# package → what its absence leaves out, by part; "" leaves out all of it
+NEEDS: dict[str, dict[str, str]] = {
+    **{
+        name: dict.fromkeys("abcdefghij", "")
+        for name in ("torch", "torch_geometric", "numpy", "scipy", "pandas", "pyarrow", "tqdm")
+    },
+    "triton": {"b": "our kernels", "c": "our kernels", "j": "their tile sizes"},
+    "lightning": {"e": "Lightning's loop"},
+    "msgspec": {"i": ""},
+    "pytest": {"b": "the tests that need CUDA"},
+    "hypothesis": {"b": "the tests that need CUDA"},
+    "xdist": {"b": "the tests that need CUDA"},
+    "pynvml": {"a": "clocks, power and other processes of the GPU"},
+    "geomloss": {"g": "nothing that is swept: the loss MleWassSupCR alone needs it"},
+}
+PLACEMENT = "edge_mask,node_mask,delta,fastest"
 
 
-def points(device: str, scale: float, batch_sizes: list[int], networks: list[int], steps: int) -> list[Point]:
-    """Return every point, what matters most first."""
+@dataclass(frozen=True)
+class Settings:
+    """What every part is told; see the options of this command."""
+
+    device: str
+    scale: float
+    out: Path
+    minutes: float
+
+    @property
+    def whole(self) -> bool:
+        """Whether this is the real size, and not a rehearsal."""
+        return self.scale >= 0.5
+
+    @property
+    def seconds(self) -> float:
+        """Seconds in which a part begins new work; the rest of its minutes is for what has begun."""
+        return 45 * self.minutes if self.whole else 15.0
+
+    def keep(self, part: str, name: str, rows: pd.DataFrame | Iterable[dict[str, Any]]) -> pd.DataFrame:
+        """Print rows and write them to disk; return them."""
+        import pandas as pd
+
+        frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows))
+        atomic_write(self.out / f"{part}_{name}.csv", frame.to_csv(index=False))
+        print(frame.to_string(index=False, max_colwidth=60, float_format=lambda x: f"{x:.6g}"), flush=True)
+        return frame
+
+    def recordings(self) -> Path:
+        """Return the folder of this machine's recording."""
+        from tclab.timing import environment
+
+        here = environment()
+        name = str(here["gpu"] if self.device == "cuda" else here["cpu"])
+        folder = ROOT / "data_samples" / "recordings" if self.device == "cuda" else self.out / "recordings"
+        return folder / re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+Verdict = tuple[bool, str]
+
+
+def environment_and_smoke(s: Settings) -> Verdict:
+    """(a) The environment, and one small point from its check to its rows."""
+    import torch
+
+    import tclab
+    from tclab.sweeps import Point
+    from tclab.timing import conditions, environment
+
+    here = {**environment(), **conditions(), "triton": None if find_spec("triton") is None else _version("triton")}
+    atomic_write(s.out / "a_environment.json", json.dumps(here, indent=1) + "\n")
+    rows = tclab.run(Point(scale=min(s.scale, 0.1), batch_size=2, networks=3, device=s.device, workers=0))
+    step = s.keep("a", "smoke", rows[rows["stage"] == "step"].loc[:, ["status", "median_seconds", "peak_bytes"]])
+    where = here["gpu"] if s.device == "cuda" else here["cpu"]
+    ok = bool((step["status"] == "ok").all()) and (s.device == "cpu" or torch.cuda.is_available())
+    return ok, f"{where}, torch {torch.__version__}, triton {here['triton'] or 'missing'}; a small step: " + (
+        f"{1e3 * step['median_seconds'].iloc[0]:.2f} ms" if ok else step["status"].iloc[0]
+    )
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import version
+
+    return version(package)
+
+
+def equivalence_and_tests(s: Settings) -> Verdict:
+    """(b) Every exact strategy in every dtype through the equivalence check, and the tests that need CUDA."""
+    from equivalence import checks
+
+    dtypes = ("float32", "float64", "bfloat16")
+    few = () if s.whole else PLACEMENT.split(",")
+    found = list(checks(few, dtypes if s.whole else dtypes[2:], compiled=(False,), device=s.device))
+    if s.device == "cuda":
+        found += checks(("node_mask", "fastest", "delta"), dtypes, compiled=(True,), device=s.device)
+    frame = s.keep("b", "equivalence", found)
+    failed = frame[~frame["passed"]]
+    words = f"{len(frame)} checks of the strategies, {len(failed)} failed"
+    if not failed.empty:
+        words += f" ({', '.join((failed['strategy'] + ' ' + failed['dtype']).tolist())})"
+    if any(find_spec(name) is None for name in ("pytest", "xdist", "hypothesis")):
+        return failed.empty, words + "; the tests that need CUDA were left out"
+    tests = ["tests/test_loading.py::test_batches_copied_ahead_are_the_same", "tests/test_ledger_device.py"]
+    code = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], cwd=ROOT).returncode
+    return failed.empty and code == 0, f"{words}; the tests that need CUDA {'passed' if code == 0 else 'FAILED'}"
+
+
+def layer(s: Settings) -> Verdict:
+    """(c) One layer's sums over all networks, forward and backward: each kernel, in fp32 and bf16."""
+    import torch
+    from gpu_layer import arms, compare
+
+    rows: list[dict[str, Any]] = []
+    for size in (28, 64) if s.whole else (2,):
+        for dtype in (torch.float32, torch.bfloat16):
+            rows += compare(arms(s.scale, size, dtype, s.device), s.device, batch_size=size, dtype=dtype)
+            frame = s.keep("c", "layer", rows)
+    ok = frame[frame["status"] == "ok"]
+    shown = "bfloat16" if s.device == "cuda" else "float32"
+    at = ok[(ok["batch_size"] == size) & (ok["dtype"] == shown)].sort_values("seconds")
+    words = "; ".join(f"{row.kernel} {1e3 * row.seconds:.3g} ms" for row in at.itertuples())
+    words += f" (batch {size}, {shown}, forward and backward{'' if s.device == 'cuda' else ', tiles interpreted'})"
+    there = find_spec("triton") is None or "tiles" in set(at["kernel"])
+    return there and bool((ok["error"] <= ok["allowed"]).all()), words
+
+
+def steps(s: Settings) -> Verdict:
+    """(d) The whole step: every strategy of HeteroCell, and DANGO, over batch sizes; memory beside `fits`."""
+    import pandas as pd
+
+    sizes = (28, 2, 4, 8, 16, 64) if s.whole else (2,)
+    rows = _recorded(s, "d", _points(s, sizes, (), ("float32", "bfloat16") if s.whole else ("float32",)))
+    step = rows[(rows["stage"] == "step") & (rows["where"].fillna("host") != "device")].copy()
+    foretold = [_foretold(row) for row in step.to_dict("records")]
+    columns = ["model", "strategy", "batch_size", "dtype", "status", "median_seconds", "samples_per_second"]
+    frame = s.keep("d", "steps", step.loc[:, [*columns, "peak_bytes", "host_syncs"]].assign(fits_bytes=foretold))
+    ok = frame[frame["status"] == "ok"]
+    best = ok[(ok["model"] == "hetero_cell")].nlargest(1, "samples_per_second")
+    dango = ok[ok["model"] == "dango"].nlargest(1, "samples_per_second")
+    if best.empty or dango.empty:
+        return False, f"{len(ok)} of {len(frame)} points were measured"
+    ratio = dango["samples_per_second"].iloc[0] / best["samples_per_second"].iloc[0]
+    failed = frame["status"].str.startswith("failed").sum()
+    near = (ok["peak_bytes"].astype("Float64") / pd.Series(ok["fits_bytes"], dtype="Float64")).median()
+    memory = "" if pd.isna(near) else f"; peak memory {near:.2f} × what fits says (median)"
+    return failed == 0, (
+        f"{len(ok)} of {len(frame)} points; HeteroCell at best {best['samples_per_second'].iloc[0]:.4g} samples/s "
+        f"({best['strategy'].iloc[0]}, batch {best['batch_size'].iloc[0]}, {best['dtype'].iloc[0]}), "
+        f"DANGO {ratio:.3g} × that{memory}"
+    )
+
+
+def _foretold(row: dict[str, Any]) -> int | None:
+    from tclab import InputError
+    from tclab.sweeps import fits
+    from tclab.sweeps.store._rows import point_of
+
+    try:
+        found = fits(point_of(row))
+    except InputError:
+        return None
+    return int(found.host if row["device"] == "cpu" else found.device)
+
+
+def _points(s: Settings, sizes: Iterable[int], networks: Iterable[int], dtypes: Iterable[str]) -> list[Point]:
+    """Return points of every strategy and DANGO, what matters most first."""
+    from tclab.masking import get, names
+    from tclab.sweeps import Point
+
     masked = [name for name in names() if get(name).masks_graph]
-    common = {"device": device, "scale": scale, "steps": steps, "workers": 2}
-    middle = batch_sizes[len(batch_sizes) // 2]
-    found = [
-        Point(strategy=name, batch_size=size, **common)
-        for size in [middle, *(s for s in batch_sizes if s != middle)]
-        for name in masked
+    first = PLACEMENT.split(",")
+    masked = first + [name for name in masked if name not in first] if s.whole else ["node_mask"]
+    ways: list[dict[str, Any]] = [{"model": "dango", "strategy": "indices"}, *({"strategy": name} for name in masked)]
+    common = {"device": s.device, "scale": s.scale, "steps": 20 if s.whole else 2, "workers": 2 if s.whole else 0}
+    counts = list(networks) or [None]
+    return [
+        Point(**way, batch_size=size, networks=count, dtype=dtype, **common)
+        for size in sizes
+        for dtype in dtypes
+        for count in counts
+        for way in ways
     ]
-    dango = {"model": "dango", "strategy": "indices"}
-    found += [Point(**dango, batch_size=size, **common) for size in batch_sizes]
-    ways: list[dict[str, str]] = [*({"strategy": name} for name in masked), dango]
-    found += [Point(**way, batch_size=middle, networks=count, **common) for count in networks for way in ways]
-    found += [Point(**way, batch_size=middle, dtype="bfloat16", **common) for way in ways]
-    gpus = 1 if device == "cuda" else 0
-    more = {"scale": scale, "steps": steps, "batch_sizes": middle, "gpus": gpus, "workers": 2}
-    found += in_each_mode(models="hetero_cell,dango", strategies="edge_mask,node_mask,fastest,indices", **more)
-    return list(dict.fromkeys(found))
 
 
-def main() -> None:
-    """Run the points and write the recording."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--batch-sizes", default="1,2,4,8,16,32,64,128")
-    parser.add_argument("--networks", default="1,2,3,4,5,6,7,8,9")
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--out", default=str(Path(__file__).parents[1] / "data_samples" / "recordings"))
-    options = parser.parse_args()
-    sizes, counts = ([int(n) for n in text.split(",")] for text in (options.batch_sizes, options.networks))
-    here = environment()
-    name = re.sub(r"[^a-z0-9]+", "-", str(here["gpu"] if options.device == "cuda" else here["cpu"]).lower()).strip("-")
-    folder = Path(options.out) / name
-    wanted = points(options.device, options.scale, sizes, counts, options.steps)
-    print(f"{len(wanted)} points into {folder}", flush=True)
+def _recorded(s: Settings, part: str, points: list[Point]) -> pd.DataFrame:
+    """Sweep points into this machine's recording, and write what it holds by now."""
+    import pandas as pd
+    import pyarrow.parquet as pq
+
+    import tclab
+    from tclab.sweeps import Progress, sweep
+    from tclab.sweeps.execution import close_workers
+    from tclab.sweeps.store._rows import table
+    from tclab.timing import environment
+
+    folder = s.recordings()
+    folder.mkdir(parents=True, exist_ok=True)
 
     def told(progress: Progress) -> None:
         print(progress, flush=True)
 
-    seconds = 60 * options.minutes
-    rows = sweep(wanted, results=folder / "rows", budget_seconds=seconds, progress=told, refuse=True)
+    kept = s.out / "rows"  # one file a point; the recording is one of all
+    budget = s.seconds if s.whole or part == "g" else None  # the few of a rehearsal all run
+    rows = sweep(points, results=kept, budget_seconds=budget, progress=told, refuse=True)
     close_workers()
-    records = [{k: (None if v is pd.NA else v) for k, v in row.items()} for row in rows.to_dict("records")]
-    pq.write_table(table(records), folder / "rows.parquet")
-    graph = tclab.CellGraph.synthetic(options.scale).without_metabolism()
-    limits = ceilings(device=options.device)
+    every = tclab.rows(kept)
+    records = [{k: (None if v is pd.NA else v) for k, v in row.items()} for row in every.to_dict("records")]
+    atomic_write(folder / "rows.parquet", lambda path: pq.write_table(table(records), path))
+    atomic_write(folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
+    if not (folder / "rooflines.csv").exists():
+        atomic_write(folder / "rooflines.csv", "network,kernel,seconds\n")
+    return rows
+
+
+def trust(s: Settings) -> Verdict:
+    """(e) The ledger's closure and spike-in, what it costs, and the host's waits for the device in each strategy."""
+    import pandas as pd
+    from ledger_trust import closure, cost, spikes
+
+    import tclab
+    from tclab.sweeps import Point
+
+    small = min(s.scale, 0.1)
+    waits = []
+    for strategy in PLACEMENT.split(",") if s.whole else ["node_mask"]:
+        rows = tclab.run(Point(strategy=strategy, scale=small, batch_size=4, steps=2, device=s.device, workers=0))
+        step = rows[rows["stage"] == "step"].iloc[0]
+        waits.append({"strategy": strategy, "status": step["status"], "host_syncs": step["host_syncs"]})
+    syncs = s.keep("e", "syncs", waits)
+    closed = s.keep("e", "closure", closure(small, 6, 10) if s.whole else closure(small, 1, 3, modes=["step"]))
+    bill = cost(60.0 if s.whole else 3.0)
+    s.keep("e", "cost", [{"cut_seconds": bill.cut_seconds, "ratio": bill.ratio, "step_seconds": bill.step_seconds}])
+    given = spikes(small, 3, 1000) if s.whole else spikes(small, 1, 8, seconds=(0.0, 0.002), steps=4)
+    came = [
+        {"stage": t.stage, "injected_seconds": t.injected_seconds, "recovered": t.recovered()}
+        for t in given.trials
+        if t.injected_seconds
+    ]
+    s.keep("e", "spikes", came)
+    share = closed["closed"].sum() / closed["blocks"].sum()
+    right = share >= 0.95 and bool(pd.Series(syncs["status"] == "ok").all())
+    asked = "" if s.whole else " (a rehearsal: no share is asked for)"
+    passed = right and given.share() >= 0.95 if s.whole else bool((syncs["status"] == "ok").all())
+    return passed, (
+        f"{share:.0%} of the blocks closed within 2 %, {given.share():.0%} of the delays came back within 10 %{asked}; "
+        f"the ledger costs {1e6 * bill.cut_seconds:.1f} µs a step; waits of the host: "
+        + ", ".join(f"{row.strategy} {row.host_syncs}" for row in syncs.itertuples())
+    )
+
+
+def race(s: Settings) -> Verdict:
+    """(f) A race of whole steps with its A/A: the same point twice must be no faster than itself."""
+    from tclab.sweeps import Point
+    from tclab.sweeps.analysis._race_points import race_points
+    from tclab.timing import FASTER, SLOWER
+
+    common = {"scale": s.scale, "batch_size": 8 if s.whole else 2, "device": s.device, "workers": 0}
+    same = Point(strategy="node_mask", **common)
+    arms = {"node_mask": same, "node_mask again": same, "edge_mask": Point(strategy="edge_mask", **common)}
+    result = race_points(arms, budget_seconds=s.seconds if s.whole else 6, processes=None, record=s.out / "f_race")
+    print(result, flush=True)
+    again, other = (result.pair("node_mask", name) for name in ("node_mask again", "edge_mask"))
+    s.keep("f", "pairs", [
+        {"a": "node_mask", "b": b, "verdict": pair.verdict, "ratio": pair.ratio, "interval": pair.interval}
+        for b, pair in (("node_mask again", again), ("edge_mask", other))
+    ])  # fmt: skip
+    return again.verdict not in (FASTER, SLOWER), (
+        f"node_mask against itself: {again.verdict}; against edge_mask: {other.verdict}, "
+        f"{'no ratio' if other.ratio is None else f'{other.ratio:.3g} × the time'}"
+    )
+
+
+def record(s: Settings) -> Verdict:
+    """(g) The sweep and the recording for the notebooks: batch sizes, networks, modes, and rooflines."""
+    import pandas as pd
+
+    import tclab
+    from tclab.sweeps.config import in_each_mode
+    from tclab.sweeps.predict import ceilings, roofline
+
+    graph = tclab.CellGraph.synthetic(s.scale).without_metabolism()
+    limits = ceilings(device=s.device)
+    middle = 28 if s.whole else 2
     lines = [
-        roofline(graph, network, batch_size=sizes[len(sizes) // 2], device=options.device, limits=limits).assign(
+        roofline(graph, network, batch_size=middle, device=s.device, limits=limits).assign(
             network=network, bytes_per_second_ceiling=limits.bytes_per_second, flops_ceiling=limits.flops
         )
-        for network in graph.networks
+        for network in (graph.networks if s.whole else list(graph.networks)[:1])
     ]
-    pd.concat(lines).to_csv(folder / "rooflines.csv", index=False)
-    (folder / "environment.json").write_text(json.dumps(here, indent=1) + "\n")
-    left = sum(rows["status"].str.startswith("not run: the budget"))
-    print(f"recorded in {folder}" + (f"; {left} points are left: run it again" if left else ""))
+    folder = s.recordings()
+    folder.mkdir(parents=True, exist_ok=True)
+    rooflines = s.keep("g", "rooflines", pd.concat(lines))
+    atomic_write(folder / "rooflines.csv", rooflines.to_csv(index=False))
+    more = {"scale": s.scale, "steps": 20 if s.whole else 2, "gpus": 1 if s.device == "cuda" else 0,
+            "workers": 2 if s.whole else 0}  # fmt: skip
+    modes = "edge_mask,node_mask,fastest,indices" if s.whole else "node_mask,indices"
+    points = in_each_mode(models="hetero_cell,dango", strategies=modes, batch_sizes=middle, **more)
+    points += _points(s, (middle,), range(1, 10) if s.whole else (1,), ("float32",))
+    points += _points(s, (1, 32, 128), (), ("float32",)) if s.whole else []
+    rows = _recorded(s, "g", list(dict.fromkeys(points)))
+    step = rows[(rows["stage"] == "step") & (rows["where"].fillna("host") != "device")]
+    left = int(step["status"].str.startswith("not run: the budget").sum())
+    failed = int(step["status"].str.startswith("failed").sum())
+    words = f"{int((step['status'] == 'ok').sum())} of {len(step)} points recorded in {folder.name}"
+    return failed == 0 and (not left or not s.whole), words + (f"; {left} are left: run it again" if left else "")
+
+
+def ranks(s: Settings) -> Verdict:
+    """(h) One rank of NCCL (gloo on a CPU): DDP's step beside the plain one; and two processes on one device."""
+    import torch
+    from torch import distributed
+
+    import tclab
+    from tclab import masking
+    from tclab.perturbation import synthetic_perturbations
+    from tclab.timing import Ledger, race
+    from tclab.training import Batches, Exchange, Step, run_plain
+
+    size, number = (28, 20) if s.whole else (2, 3)
+    graph = tclab.CellGraph.synthetic(s.scale).without_metabolism()
+    strategy, kind = masking.get("node_mask"), tclab.models.get("hetero_cell")
+    data = Batches(strategy(graph), synthetic_perturbations(graph, size), size)
+    backend = "nccl" if s.device == "cuda" else "gloo"
+    if not distributed.is_initialized():
+        distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
+    here = graph.to(s.device)
+    arms = {name: Step(kind, strategy(here), exchange=how) for name, how in (("plain", None), ("ddp", Exchange()))}
+
+    def step(name: str) -> Callable[[], object]:
+        return lambda: run_plain(arms[name], [data[0]], steps=1, ledger=Ledger(cuda=False))
+
+    tensor = torch.ones(sum(p.numel() for p in arms["plain"].model.parameters()), device=s.device)
+    distributed.all_reduce(tensor)
+    whole = bool((tensor == 1).all())
+    calls = {name: step(name) for name in arms}
+    found = race({**calls, "all_reduce": lambda: distributed.all_reduce(tensor)}, budget_seconds=120 if s.whole else 3)
+    pair = found.pair("ddp", "plain")
+    distributed.destroy_process_group()
+    code = (
+        "import statistics, tclab; from tclab.sweeps.analysis import loop_of; from tclab.timing import Ledger\n"
+        f"point = tclab.Point(scale={s.scale}, batch_size={size}, device='{s.device}', mode='fixed_batch', workers=0)\n"
+        f"with loop_of(point, steps={number}) as loop, Ledger(cuda=False) as ledger: loop(ledger)\n"
+        "print(statistics.median(ledger.seconds()['step']))"
+    )
+    alone = _together(code, 1)
+    both = _together(code, 2)
+    s.keep("h", "ranks", [
+        {"what": f"a step under DDP, one rank of {backend}, over the plain one", "value": pair.ratio},
+        {"what": "a step beside another process on the device, over the step alone", "value": max(both) / alone[0]},
+    ])  # fmt: skip
+    return whole, (
+        f"{backend}, one rank: a DDP step takes {'?' if pair.ratio is None else f'{pair.ratio:.3f}'} × the plain one; "
+        f"two processes on one device: {max(both) / alone[0]:.2f} × the step alone"
+    )
+
+
+def _together(code: str, number: int) -> list[float]:
+    """Return the median step of each of some processes that run at the same time, in seconds."""
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+        for _ in range(number)
+    ]
+    said = [process.communicate()[0].split() for process in processes]
+    if any(len(words) != 1 for words in said):
+        raise RuntimeError(f"a process of {number} did not measure: {said}")
+    return [float(words[0]) for words in said]
+
+
+def traced(s: Settings) -> Verdict:
+    """(i) torch.profiler's trace of our own step, read by `tclab.trace`: its stages against the ledger's."""
+    from trace_against_clock import compare
+
+    folder = s.out / "i_trace"
+    folder.mkdir(exist_ok=True)
+    report, table = compare(folder, steps=30 if s.whole else 6, scale=min(s.scale, 0.3), device=s.device)
+    print(report, flush=True)
+    s.keep("i", "stages", table.reset_index(names="part"))
+    least = 0.01 * table["ledger_us"].sum()
+    worst = table[table["ledger_us"] > least]["difference"].abs().max()
+    return bool(worst <= 0.05) or not s.whole, f"trace and ledger agree within {worst:.1%} (5 % allowed at full size)"
+
+
+def tuned(s: Settings) -> Verdict:
+    """(j) What is fastest here is timed and kept: `fastest`'s kernels of each network."""
+    import tclab
+    from tclab.masking import get
+
+    graph = tclab.CellGraph.synthetic(s.scale).without_metabolism()
+    rows = []
+    for size in (28, 64) if s.whole else (2,):
+        for dtype in ("float32", "bfloat16") if s.whole else ("float32",):
+            strategy = get("fastest")(graph)
+            strategy.tune(size, dtype, s.device)
+            chosen = strategy.choice
+            seconds = chosen.seconds or {}
+            rows.append({"batch_size": size, "dtype": dtype, "choice": str(chosen), **seconds})
+            s.keep("j", "fastest", rows)
+    return True, "; ".join(f"batch {row['batch_size']}, {row['dtype']}: {row['choice']}" for row in rows)
+
+
+PARTS: dict[str, Callable[[Settings], Verdict]] = {
+    "a": environment_and_smoke,
+    "b": equivalence_and_tests,
+    "c": layer,
+    "d": steps,
+    "e": trust,
+    "f": race,
+    "g": record,
+    "h": ranks,
+    "i": traced,
+    "j": tuned,
+}
+
+
+def title(part: str) -> str:
+    """Return what a part is, without its letter."""
+    return str(PARTS[part].__doc__).splitlines()[0][4:]
+
+
+def run_part(part: str, s: Settings) -> None:
+    """Run a part in this process and write its verdict."""
+    if s.device == "cpu":
+        import torch
+
+        torch.set_num_threads(1)
+    passed, words = PARTS[part](s)
+    found = {"passed": bool(passed), "says": words}
+    atomic_write(s.out / f"{part}.json", json.dumps(found) + "\n")
+
+
+def missing() -> dict[str, dict[str, str]]:
+    """Return what `NEEDS` has of packages that are not here."""
+    return {name: what for name, what in NEEDS.items() if find_spec(name) is None}
+
+
+def drive(s: Settings, parts: str) -> int:
+    """Run the parts that have not passed, each in a process of its own; return how many did not pass."""
+    s.out.mkdir(parents=True, exist_ok=True)
+    asked = {"device": s.device, "scale": s.scale}
+    mark = s.out / "settings.json"
+    if mark.exists() and json.loads(mark.read_text()) != asked:
+        sys.exit(f"{s.out} is of {mark.read_text().strip()}: give another --out for {json.dumps(asked)}")
+    atomic_write(mark, json.dumps(asked) + "\n")
+    lacks = missing()
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+        with (s.out / "log.txt").open("a") as log:
+            log.write(line + "\n")
+
+    for name, what in lacks.items():
+        for letter, words in what.items():
+            if letter in parts:
+                say(f"missing package {name}: part ({letter}) leaves out {words or 'everything'}")
+    unhappy = 0
+    for part in parts:
+        begin = time.monotonic()
+        verdict = s.out / f"{part}.json"
+        if verdict.exists() and json.loads(verdict.read_text())["passed"]:
+            say(f"({part}) {title(part)} passed before: {json.loads(verdict.read_text())['says']}")
+            continue
+        verdict.unlink(missing_ok=True)
+        needed = [name for name, what in lacks.items() if what.get(part) == ""]
+        if needed:
+            unhappy += 1
+            say(f"({part}) LEFT OUT, without {', '.join(needed)}: {title(part)}")
+            continue
+        how = ["--device", s.device, "--scale", str(s.scale), "--out", str(s.out), "--minutes", str(s.minutes)]
+        path = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "TCLAB_PARENT_PID": str(os.getpid())}
+        environment.setdefault("TCLAB_CACHE", str(s.out / "cache"))
+        if s.device == "cpu":
+            environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+            environment |= {"TRITON_INTERPRET": "1"} if part == "c" else {}  # it is no way to run a step
+        with (s.out / f"{part}.log").open("ab") as log:
+            child = subprocess.Popen(
+                child_command("gpu", *how, "--here", part),
+                stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
+            )  # fmt: skip
+            try:
+                code: int | None = child.wait(60 * s.minutes)
+            except subprocess.TimeoutExpired:
+                code = None
+            except BaseException:
+                os.killpg(child.pid, 9)
+                raise
+        if code is None:
+            os.killpg(child.pid, 9)
+            child.wait()
+        took = f"{time.monotonic() - begin:.0f} s"
+        if verdict.exists():
+            found = json.loads(verdict.read_text())
+            unhappy += not found["passed"]
+            say(f"({part}) {'passed' if found['passed'] else 'FAILED'}, {took}: {title(part)}\n    {found['says']}")
+        else:
+            unhappy += 1
+            last = (s.out / f"{part}.log").read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+            why = f"ran over {s.minutes:g} minutes" if code is None else f"ended with {code}"
+            say(f"({part}) FAILED, {took}, {why}: {title(part)}\n    {last[0]}")
+    say(f"{len(parts) - unhappy} of {len(parts)} parts passed; rows in {s.out}")
+    return unhappy
+
+
+def main() -> None:
+    """Run parts in processes of their own, or one of them here."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--parts", default="".join(PARTS))
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "gpu")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of one part, at most")
+    parser.add_argument("--here", choices=tuple(PARTS), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"unknown parts {''.join(sorted(unknown))}; there are {''.join(PARTS)}")
+    s = Settings(options.device, options.scale, options.out.resolve(), options.minutes)
+    if options.here:
+        run_part(options.here, s)
+    else:
+        sys.exit(1 if drive(s, options.parts) else 0)
 
 
 if __name__ == "__main__":

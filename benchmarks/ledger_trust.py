@@ -15,21 +15,26 @@ Receipt: a step of 20 ms under the ledger and without, raced; 1 % allowed.
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 
 import pandas as pd
 import torch
 
 from tclab.sweeps import Point, loop_of
 from tclab.timing import Ledger, conditions, receipt, spike_in
+from tclab.timing._receipt import Receipt
+from tclab.timing._spike_in import SpikeIn
 
 MODELS = (("hetero_cell", "node_mask"), ("hetero_cell", "edge_mask"), ("dango", "indices"))
 MODES = ("data", "empty", "model", "step", "fixed_batch")
+LENGTHS = (0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005)  # of delays, seconds
 
 
-def closure(scale: float, blocks: int, steps: int) -> None:
+def closure(scale: float, blocks: int, steps: int, *, modes: Sequence[str] = MODES) -> pd.DataFrame:
+    """Print and return each mode's blocks: how many closed within 2 %, and the share of `other`."""
     rows = []
     for model, strategy in MODELS:
-        for mode in MODES:
+        for mode in modes:
             for loop_name in ("plain", "lightning"):
                 if mode == "empty" and loop_name == "plain":
                     continue
@@ -62,16 +67,20 @@ def closure(scale: float, blocks: int, steps: int) -> None:
         f"closed within 2 %: {table['closed'].sum() / table['blocks'].sum():.1%} of {table['blocks'].sum()} blocks "
         f"(95 % asked); largest share of `other` beside mode empty: {counted['other'].max():.2%} (3 % allowed)"
     )
+    return table
 
 
-def spikes(scale: float, trials: int, most_steps: int) -> None:
+def spikes(
+    scale: float, trials: int, most_steps: int, *, seconds: Sequence[float] = LENGTHS, steps: int = 50
+) -> SpikeIn:
+    """Print and return what came back of each delay."""
     point = Point(scale=scale, batch_size=1, networks=1, workers=0)
-    with loop_of(point, steps=50) as loop:
+    with loop_of(point, steps=steps) as loop:
         begin = time.perf_counter()
         found = spike_in(
             loop,
             stages=("transfer", "mask", "forward", "loss", "backward", "optimizer", "other"),
-            seconds=(0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005),
+            seconds=seconds,
             trials=trials,
             most_steps=most_steps,
         )
@@ -81,6 +90,9 @@ def spikes(scale: float, trials: int, most_steps: int) -> None:
     )
     print(frame.pivot_table(index="stage", columns="injected_ms", values="came_back").round(3).to_string())
     for response in found.responses():
+        if response.slope_interval is None or response.detection_limit_seconds is None:
+            print(f"{response.stage}: too few trials for a slope")
+            continue
         low, high = response.slope_interval
         print(
             f"{response.stage}: slope {response.slope:.4f} [{low:.4f}, {high:.4f}], detection limit "
@@ -90,9 +102,12 @@ def spikes(scale: float, trials: int, most_steps: int) -> None:
         f"{found.share():.1%} of {len(spiked)} delays came back within 10 % on the right stage (95 % asked); "
         f"{sum(2 * t.pairs for t in found.trials)} steps in {time.perf_counter() - begin:.0f} s"
     )
+    return found
 
 
-def cost(budget: float) -> None:
+def cost(budget: float) -> Receipt:
+    """Print and return what the ledger costs a step of 20 ms."""
+
     def loop(ledger: object) -> None:
         for _ in ledger.steps(range(5)):
             for stage in ("transfer", "mask", "forward", "loss", "backward", "clip", "optimizer"):
@@ -104,6 +119,7 @@ def cost(budget: float) -> None:
     found = receipt(loop, budget_seconds=budget)
     print(found)
     print(found.race)
+    return found
 
 
 def main() -> None:

@@ -29,7 +29,9 @@ PARTS = {
 }
 
 
-def recorded(folder: Path, steps: int, model: str, strategy: str, scale: float) -> tuple[Path, Ledger, int]:
+def recorded(
+    folder: Path, steps: int, model: str, strategy: str, scale: float, device: str
+) -> tuple[Path, Ledger, int]:
     """Return the trace, the ledger, and the first step that both saw."""
     kind, masking = tclab.models.get(model), tclab.masking.get(strategy)
     graph = tclab.CellGraph.synthetic(scale, metabolism=False)
@@ -39,7 +41,7 @@ def recorded(folder: Path, steps: int, model: str, strategy: str, scale: float) 
     loading = masking(graph)
     loading.prepare(perturbations, folder / "store")
     batches = Batches(loading, perturbations, size)
-    step = Step(kind, masking(graph))
+    step = Step(kind, masking(graph.to(device)))
     planned = first + steps
     with (
         trace.record(folder, wait=first - 2, warmup=2, active=steps, steps=planned) as recorder,
@@ -52,19 +54,22 @@ def recorded(folder: Path, steps: int, model: str, strategy: str, scale: float) 
     return recorder.path, ledger, first
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--model", default="hetero_cell")
-    parser.add_argument("--strategy", default="node_mask")
-    parser.add_argument("--scale", type=float, default=0.1)
-    chosen = parser.parse_args()
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        path, ledger, first = recorded(Path(folder), chosen.steps, chosen.model, chosen.strategy, chosen.scale)
-        account = trace.analyze(path).stages.set_index("stage")["self_us"]
+def compare(
+    folder: Path,
+    *,
+    steps: int,
+    model: str = "hetero_cell",
+    strategy: str = "node_mask",
+    scale: float = 0.1,
+    device: str = "cpu",
+) -> tuple[trace.Report, pd.DataFrame]:
+    """Return the report of a trace that is written to a folder, and each part of the step in it and in the ledger."""
+    path, ledger, first = recorded(folder, steps, model, strategy, scale, device)
+    report = trace.analyze(path)
+    account = report.stages.set_index("stage")["self_us"]
     frame = ledger.frame()
-    seconds = frame[frame.step >= first].groupby("stage").seconds.sum()
+    frame = frame[(frame.step >= first) & (frame["timeline"] == "host")]
+    seconds = frame.groupby("stage").seconds.sum()
     table = pd.DataFrame(
         {
             "ledger_us": {part: sum(seconds[stage] for stage in stages) * 1e6 for part, stages in PARTS.items()},
@@ -72,7 +77,21 @@ def main() -> None:
         }
     )
     table["difference"] = table["trace_us"] / table["ledger_us"] - 1
-    table["us_per_step"] = (table["trace_us"] - table["ledger_us"]) / chosen.steps
+    table["us_per_step"] = (table["trace_us"] - table["ledger_us"]) / steps
+    return report, table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--model", default="hetero_cell")
+    parser.add_argument("--strategy", default="node_mask")
+    parser.add_argument("--scale", type=float, default=0.1)
+    parser.add_argument("--device", default="cpu")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        _, table = compare(Path(folder), **vars(chosen))
     print(table.round(4).to_string())
     print(f"largest difference: {table['difference'].abs().max():.2%} (5 % allowed)")
 

@@ -32,7 +32,7 @@ def recorded(folder, name, rows, **environment):
 
 def test_where_nothing_is_recorded_words_say_what_records(tmp_path):
     found = lab.recording(folder=tmp_path)
-    assert str(found).startswith("Nothing is recorded in data_samples/recordings: `make record`")
+    assert str(found).startswith("Nothing is recorded in data_samples/recordings: `make gpu`")
     assert found.charts() == []
     with pytest.raises(InputError, match="unknown recording 'nvidia'"):
         lab.recording("nvidia", folder=tmp_path)

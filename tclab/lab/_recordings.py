@@ -17,12 +17,12 @@ from tclab.lab.charts._throughput_charts import throughput
 from tclab.sweeps.store._rows import SCHEMA, frame
 
 FOLDER = "data_samples/recordings"
-_RECORDS = "`make record` on a machine with a GPU writes one there"
+_RECORDS = "`make gpu` on a machine with one writes one there"
 
 
 @dataclass(frozen=True)
 class Recording:
-    """The rows and the environment that `benchmarks/record_gpu.py` wrote on one machine.
+    """The rows and the environment that `benchmarks/gpu.py` wrote on one machine.
 
     **Arguments:**
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from geomloss import SamplesLoss
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -114,6 +113,8 @@ class MleWassSupCR:
         self.temperature = temperature
         self.gather_interval = gather_interval if capacity is not None else None
         self.buffer = None if capacity is None else CircularBuffer(capacity)
+        from geomloss import SamplesLoss  # both models have other losses, which do without it
+
         self._distance = SamplesLoss(
             "sinkhorn", p=2, blur=blur, scaling=0.9, debias=True, diameter=diameter, backend="tensorized"
         )

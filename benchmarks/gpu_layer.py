@@ -1,0 +1,171 @@
+"""One layer's masked sums over all networks, forward and backward: what each kernel takes, and how exact it is.
+
+    python benchmarks/gpu_layer.py [--device cuda] [--scale 1.0] [--batch-sizes 28,64] [--dtypes bfloat16,float32]
+
+Every kernel sums the same samples with the same deletions, Yᵢ = K·(Aᵢ·(K·X) + w·X) for all networks i, and is held
+against the sums in fp64. Kernels take turns in one process; a time is the shortest of some rounds. `make gpu` runs it
+as its part (c).
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import tclab
+from tclab.masking import get
+from tclab.message_passing import SharedView
+from tclab.message_passing._shared_view import link_of
+from tclab.message_passing.kernels._tile_sums import tiles_for, without_tiles
+from tclab.perturbation import synthetic_perturbations
+from tclab.sweeps.predict._roofline import clock_of
+
+WIDTH = 64
+# of the fp64 sums' norm; a sum of some hundred numbers that are rounded once each
+ALLOWED = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+@dataclass
+class Arms:
+    """The kernels, and what they sum.
+
+    **Arguments:**
+
+    - `calls`: kernel → forward: its sums over all networks, each in this kernel's own order of rows.
+    - `inputs`: kernel → x, which gets a gradient. `places`: kernel → where (node, sample) lies among its rows.
+    """
+
+    calls: dict[str, Callable[[], list[Tensor]]]
+    inputs: dict[str, Tensor]
+    places: dict[str, Tensor]
+
+
+def arms(scale: float, size: int, dtype: torch.dtype, device: str) -> Arms:
+    """Return the kernels over a synthetic graph's networks, for so many samples."""
+    from torch_geometric.utils import scatter
+
+    graph = tclab.CellGraph.synthetic(scale).without_metabolism()
+    perturbations = synthetic_perturbations(graph, size)
+    here, names = graph.to(device), list(graph.networks)
+    nodes = graph.num_nodes[graph.deleted_type]
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(nodes, size, WIDTH, generator=generator).to(device, dtype)
+    weights = torch.full((len(names),), 1.5, device=device, dtype=dtype)
+    found = Arms({}, {}, {})
+    grid = torch.arange(nodes * size, device=device).view(nodes, size)
+
+    def add(kernel: str, places: Tensor, forward: Callable[[Tensor], list[Tensor]]) -> None:
+        x = torch.empty(nodes * size, WIDTH, device=device, dtype=dtype)
+        x[places.flatten()] = values.flatten(0, 1)
+        x.requires_grad_()
+        found.calls[kernel], found.inputs[kernel], found.places[kernel] = lambda: forward(x), x, places
+
+    shared = get("node_mask")(here).view(get("node_mask")(graph).batch(perturbations).to(device))
+    assert isinstance(shared, SharedView)
+    every = torch.arange(nodes, device=device).repeat_interleave(size), torch.arange(size, device=device).repeat(nodes)
+    places = shared.order.rows(*every, nodes).view(nodes, size)
+    dense = SharedView(here, shared.removed, dense=here.networks)
+    copies = get("gpu_filter")(here).view(get("gpu_filter")(graph).batch(perturbations).to(device))
+    kept = copies.keep[graph.deleted_type].unsqueeze(1)
+
+    def of_view(view: tclab.message_passing.View) -> Callable[[Tensor], list[Tensor]]:
+        return lambda x: list(view.neighbour_sums(names, x, self_weights=list(weights.unsqueeze(1))))
+
+    def scattered(x: Tensor) -> list[Tensor]:
+        edges = [copies.edges(name)[0] for name in names]
+        sums = [scatter(x[e[0]], e[1], dim_size=len(x), reduce="sum") for e in edges]
+        return [(summed + weight * x) * kept for summed, weight in zip(sums, weights, strict=True)]
+
+    add("sparse library", places, of_view(shared))
+    # on a CPU the interpreter runs it: not in bfloat16, which it gets wrong
+    if any(tiles_for(link_of(network, dtype).matrix, values) is not None for network in here.networks.values()):
+        add("tiles", places, of_view(shared))
+    add("dense", places, of_view(dense))
+    add("PyG scatter", grid.view(nodes, size).t().reshape(size, nodes).argsort(1).add(
+        nodes * torch.arange(size, device=device).unsqueeze(1)).t().contiguous(), scattered)  # fmt: skip
+    if device == "cuda":  # on a CPU it compiles longer than all else takes
+        add("PyG scatter, compiled", found.places["PyG scatter"], torch.compile(scattered))
+    return found
+
+
+def compare(found: Arms, device: str, *, batch_size: int, dtype: torch.dtype, rounds: int = 5) -> list[dict[str, Any]]:
+    """Return a row a kernel: `seconds` of forward and backward, and `error` against fp64, with what is `allowed`."""
+    exact: tuple[Tensor, Tensor] | None = None
+    rows = []
+
+    def both(kernel: str) -> tuple[list[Tensor], Tensor]:
+        found.inputs[kernel].grad = None
+        with nullcontext() if kernel == "tiles" else without_tiles():
+            sums = found.calls[kernel]()
+            torch.autograd.backward(sums, [torch.ones_like(y) for y in sums])
+        gradient = found.inputs[kernel].grad
+        assert gradient is not None
+        return sums, gradient
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's own
+        reference = found.inputs["sparse library"]
+        values = reference.detach()
+        reference.data = values.double()
+        sums, gradient = both("sparse library")
+        at = found.places["sparse library"].flatten()
+        exact = torch.stack([y.detach()[at] for y in sums]), gradient[at]
+        reference.grad = None
+        reference.data = values
+        del sums, gradient
+        for kernel in found.calls:
+            row: dict[str, Any] = {"batch_size": batch_size, "dtype": str(dtype).split(".")[1], "kernel": kernel}
+            rows.append(row)
+            try:
+                sums, gradient = both(kernel)
+                at = found.places[kernel].flatten()
+                row["error"] = max(
+                    ((torch.stack([y.detach()[at] for y in sums]) - exact[0]).norm() / exact[0].norm()).item(),
+                    ((gradient[at] - exact[1]).norm() / exact[1].norm()).item(),
+                )
+                del sums, gradient
+                seconds = []
+                clock = clock_of(device)
+                for _ in range(1 if kernel == "tiles" and device == "cpu" else rounds):
+                    _wait(device)
+                    begin = clock()
+                    both(kernel)
+                    _wait(device)
+                    seconds.append(clock() - begin)
+                row |= {"seconds": min(seconds), "allowed": ALLOWED[dtype], "status": "ok"}
+            except (RuntimeError, NotImplementedError) as error:
+                row["status"] = f"cannot: {str(error).splitlines()[0][:100]}"
+            found.inputs[kernel].grad = None
+    return rows
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    """Measure in this process, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--batch-sizes", default="28,64")
+    parser.add_argument("--dtypes", default="bfloat16,float32")
+    options = parser.parse_args()
+    for size in map(int, options.batch_sizes.split(",")):
+        for dtype in options.dtypes.split(","):
+            kind = getattr(torch, dtype)
+            for row in compare(arms(options.scale, size, kind, options.device), options.device,
+                               batch_size=size, dtype=kind):  # fmt: skip
+                print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
