@@ -23,7 +23,6 @@ from tclab.sweeps.execution import _worker_pool as worker_pool
 from tclab.sweeps.execution import close_workers
 from tclab.sweeps.execution._rank import SignedStore
 from tclab.sweeps.execution._rank_group import RankGroup, RankReport, hanging_rank
-from tclab.sweeps.execution._request import Request
 from tclab.sweeps.execution._worker_pool import WorkerKind, WorkerPool, abort, pool, worker_environment
 from tclab.sweeps.store._results import Results
 
@@ -430,9 +429,9 @@ def test_what_is_warm_on_a_gpu_ends_before_another_kind_of_point_takes_it(monkey
     first = dict(kept)
     monkeypatch.setattr(worker_pool, "WorkerProcess", Kept)
     options = {"fresh": True, "memory_bytes": None, "hang_seconds": 1.0}
-    assert pool.ask(Request(tiny(ranks=1), {}, {}), **options) == []
+    assert pool.ask(tiny(ranks=1), {}, **options) == []
     assert not any(worker.closed for worker in first.values())
-    assert pool.ask(Request(tiny(ranks=1, device="cuda"), {}, {}), **options) == []
+    assert pool.ask(tiny(ranks=1, device="cuda"), {}, **options) == []
     assert [worker.closed for worker in first.values()] == [True, False]
     assert list(pool.idle) == [kinds[1]]
 

@@ -6,10 +6,10 @@ import pytest
 
 import tclab
 from tclab import InputError, masking
-from tclab.lab.reports._mask_drawings import mask_drawing
+from tclab.lab.reports._mask_drawings import mask_drawing, small_graph
 
 lab = pytest.importorskip("tclab.lab")
-GRAPH = lab.reports.small_graph(10)
+GRAPH = small_graph(10)
 DELETIONS = [[0], [3, 4], []]
 MASKED = [name for name in masking.names() if masking.get(name).masks_graph]
 
@@ -81,7 +81,7 @@ def test_what_cannot_be_drawn_says_so():
     with pytest.raises(InputError, match="makes no masked graph"):
         mask_drawing(GRAPH, DELETIONS, "indices")
     with pytest.raises(InputError, match="expected 4 to 30"):
-        lab.reports.small_graph(3)
+        small_graph(3)
 
 
 def test_what_is_inexact_stands_with_its_error_beside_its_time():

@@ -19,7 +19,6 @@ from tclab.sweeps.config._point import RENDEZVOUS_FILE
 from tclab.sweeps.execution import _local_executor as local_executor
 from tclab.sweeps.execution import _machines as machines
 from tclab.sweeps.execution._machines import Rendezvous
-from tclab.sweeps.execution._request import Request
 from tclab.sweeps.slurm import _slurm_executor as slurm
 from tclab.sweeps.slurm import _slurm_queue as slurm_queue
 from tclab.sweeps.slurm._slurm_options import SlurmOptions, checked, machine_of, minutes_of
@@ -618,7 +617,7 @@ def test_what_began_on_another_machine_is_told_as_it_was_said_there(tmp_path, mo
         monkeypatch.setattr(Ranks, "own_fault", own_fault)
         late = threading.Timer(1.0, Rendezvous().publish_failure, [killed])
         late.start()
-        assert machines.run_on_machines(Request(point, {}, {})) == reason
+        assert machines.run_on_machines(point, {}) == reason
         late.join()
         assert Rendezvous().done() == reason
 
@@ -631,7 +630,7 @@ def test_ranks_that_hang_end_when_the_first_machine_is_through(tmp_path, monkeyp
     other = threading.Thread(target=machines.lend_ranks, args=(point, 1))
     other.start()
     assert Rendezvous().done() is None
-    assert machines.run_on_machines(Request(point, {}, {})) == []
+    assert machines.run_on_machines(point, {}) == []
     other.join(60)
     assert not other.is_alive()
     assert Rendezvous().done() == ""

@@ -125,7 +125,7 @@ ELSEWHERE = """
     results._machine = lambda: {"cpu": "another machine"}
     folder = sys.argv[1]
     rows = results.Results(folder + "/rows").frame()
-    pairs = lab.reports.pairs_of(timing.read_samples(folder + "/race.jsonl"))
+    pairs = list(timing.verdicts_of(timing.read_samples(folder + "/race.jsonl")).values())
     drawn = [lab.charts.stages_by_strategy(rows), lab.charts.race_chart(pairs, "edge_mask")]
     print(json.dumps([*(chart.to_dict() for chart in drawn), lab.findings(rows), [str(pair) for pair in pairs]]))
 """

@@ -18,7 +18,7 @@ from tclab.readers._source import ReadError
 from tclab.readers._string_dango import dango_genes, string_dango
 from tclab.readers._string_links import string_links
 from tclab.readers._tflink import tflink, tflink_targets
-from tclab.readers._yeast_gem import yeast_gem_txt, yeast_gem_yml
+from tclab.readers._yeast_gem import yeast_gem
 from tclab.readers._yeastract import yeastract, yeastract_matrix, yeastract_names, yeastract_pairs
 
 __all__ = [
@@ -45,8 +45,7 @@ __all__ = [
     "string_links",
     "tflink",
     "tflink_targets",
-    "yeast_gem_txt",
-    "yeast_gem_yml",
+    "yeast_gem",
     "yeastract",
     "yeastract_matrix",
     "yeastract_names",

@@ -27,7 +27,7 @@ from tclab.readers._source import ReadError, bad_file
 from tclab.readers._string_dango import ADJACENCY_FILE, GENES_FILE, dango_genes, string_dango
 from tclab.readers._string_links import CHANNELS, LINKS_FILE, string_links
 from tclab.readers._tflink import TARGETS_FILE, TFLINK_FILE, tflink
-from tclab.readers._yeast_gem import TXT_FILE, YML_FILE, yeast_gem_txt, yeast_gem_yml
+from tclab.readers._yeast_gem import TXT_FILE, YML_FILE, yeast_gem
 from tclab.readers._yeastract import (
     MATRIX_FILE,
     NAMES_FILE,
@@ -60,8 +60,8 @@ _NETWORK_FILES: list[tuple[re.Pattern[str], Callable[[Path, Genes], Network | di
 ]
 # The first that exists becomes the metabolism: yeast-GEM before BiGG, all digits of the coefficients before five.
 _MODEL_FILES: list[tuple[re.Pattern[str], Callable[[Path], MetabolicModel]]] = [
-    (YML_FILE, yeast_gem_yml),
-    (TXT_FILE, yeast_gem_txt),
+    (YML_FILE, yeast_gem),
+    (TXT_FILE, yeast_gem),
     (BIGG_FILE, bigg_json),
     (SBML_FILE, sbml),
 ]

@@ -23,19 +23,24 @@ _ARROW = re.compile(r"(?<!\S)(<=>|=>|<=)(?!\S)")
 _TERM = re.compile(r"(?:(?P<coefficient>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s+)?(?P<metabolite>\S.*\[\w+\])")
 
 
-def yeast_gem_yml(
-    path: str | Path, *, cache: bool | str | Path = True, limit_bytes: int = LIMIT_BYTES
-) -> MetabolicModel:
-    """Return the model of a `yeast-GEM.yml[.gz]`: ordered maps of metabolites and reactions; needs PyYAML.
+def yeast_gem(path: str | Path, *, cache: bool | str | Path = True, limit_bytes: int = LIMIT_BYTES) -> MetabolicModel:
+    """Return the model of a `yeast-GEM.yml[.gz]`, which needs PyYAML, or of a `yeast-GEM.txt[.gz]`.
 
-    A reaction without `gene_reaction_rule` has no rule. Metabolites have their ids (`s_0001`).
+    The YAML is ordered maps of metabolites and reactions: a reaction without `gene_reaction_rule` has no rule, and
+    metabolites have their ids (`s_0001`). The text is a table between tabs, one reaction in each row: metabolites are
+    named with their compartment (`ATP[c]`), as in the formulas.
 
     **Arguments:**
 
-    - `cache`: see `tclab.readers._metabolic_model.cached`.
+    - `path`: a name that ends with `.txt` or `.txt.gz` is a table's.
+    - `cache`: of a YAML file; see `tclab.readers._metabolic_model.cached`.
+    - `limit_bytes`: how much the file may unpack to.
 
-    **Raises:** `ReadError` with the line for a file that is not YAML, or not such a model.
+    **Raises:** `ReadError` with the line for a file that is not YAML, or not such a model; for a wrong number of
+    columns; with the reaction for an invalid formula.
     """
+    if Path(path).name.removesuffix(".gz").endswith(".txt"):
+        return _from_table(path, limit_bytes)
 
     def read(content: bytes) -> MetabolicModel:
         return _from_yaml(path, content)
@@ -137,13 +142,7 @@ def _number(path: str | Path, node: Any, name: str) -> float:
     return value
 
 
-def yeast_gem_txt(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> MetabolicModel:
-    """Return the model of a `yeast-GEM.txt[.gz]`: a table between tabs, one reaction in each row.
-
-    Metabolites are named with their compartment (`ATP[c]`), as in the formulas.
-
-    **Raises:** `ReadError` with the line for a wrong number of columns; with the reaction for an invalid formula.
-    """
+def _from_table(path: str | Path, limit_bytes: int) -> MetabolicModel:
     reactions: list[Reaction] = []
     metabolites: dict[str, None] = {}
     for name, formula, rule, *bounds in Table(path, limit_bytes=limit_bytes).rows(*_TXT_COLUMNS):

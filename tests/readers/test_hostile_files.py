@@ -19,7 +19,7 @@ READERS = {
     "aao1729_data_s1.tsv": readers.kuzmin,
     "aao1729_data_s1.xlsx": readers.kuzmin,
     "iMU12.json": readers.bigg_json,
-    "yeast-GEM.yml": lambda path: readers.yeast_gem_yml(path, cache=False),
+    "yeast-GEM.yml": lambda path: readers.yeast_gem(path, cache=False),
     "orftogene.txt": readers.yeastract_names,
     "4932.protein.links.v12.0.txt": lambda path: readers.string_links(path, GENES),
     "screen.tsv": lambda path: readers.read_perturbations(path, CellGraph.synthetic(0.02, metabolism=False)),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tclab import CellGraph
-from tclab.readers import ReadError, bigg_json, metabolism_of, sbml, sgd_features, yeast_gem_txt, yeast_gem_yml
+from tclab.readers import ReadError, bigg_json, metabolism_of, sbml, sgd_features, yeast_gem
 
 YML = """---
 !!omap
@@ -82,11 +82,11 @@ SBML = """<?xml version="1.0" encoding="UTF-8"?>
 
 
 def read_yml(write, text=YML):
-    return yeast_gem_yml(write("yeast-GEM.yml", text), cache=False)
+    return yeast_gem(write("yeast-GEM.yml", text), cache=False)
 
 
 def read_txt(write, text=TXT):
-    return yeast_gem_txt(write("yeast-GEM.txt", text))
+    return yeast_gem(write("yeast-GEM.txt", text))
 
 
 def read_json(write, text=None):
@@ -204,40 +204,40 @@ def test_a_missing_metabolite_is_an_error(write):
 def test_what_was_read_once_is_kept_under_its_hash(write, tmp_path):
     path = write("yeast-GEM.yml", YML)
     cache = tmp_path / "cache"
-    model = yeast_gem_yml(path, cache=cache)
+    model = yeast_gem(path, cache=cache)
     (kept,) = cache.iterdir()
-    assert yeast_gem_yml(path, cache=cache) == model
+    assert yeast_gem(path, cache=cache) == model
     kept.write_text(kept.read_text().replace("r_2", "from the cache"))
-    assert yeast_gem_yml(path, cache=cache).reactions[1].name == "from the cache"
+    assert yeast_gem(path, cache=cache).reactions[1].name == "from the cache"
     kept.write_text("{")
-    assert yeast_gem_yml(path, cache=cache) == model
+    assert yeast_gem(path, cache=cache) == model
     write("yeast-GEM.yml", YML.replace("r_2", "r_3"))
-    assert yeast_gem_yml(path, cache=cache).reactions[1].name == "r_3"
+    assert yeast_gem(path, cache=cache).reactions[1].name == "r_3"
     assert len(list(cache.iterdir())) == 2
 
 
 @pytest.fixture(scope="module")
-def yeast_gem(public, tmp_path_factory):
-    return yeast_gem_yml(public("yeast_gem_9.0.2/yeast-GEM.yml.gz"), cache=tmp_path_factory.mktemp("cache"))
+def public_model(public, tmp_path_factory):
+    return yeast_gem(public("yeast_gem_9.0.2/yeast-GEM.yml.gz"), cache=tmp_path_factory.mktemp("cache"))
 
 
-def test_yeast_gem_has_its_counts(yeast_gem):
-    assert (len(yeast_gem.reactions), len(yeast_gem.metabolites), len(yeast_gem.genes)) == (
+def test_yeast_gem_has_its_counts(public_model):
+    assert (len(public_model.reactions), len(public_model.metabolites), len(public_model.genes)) == (
         4_131,
         2_806,
         1_161,
     )
-    metabolism = metabolism_of(yeast_gem)
+    metabolism = metabolism_of(public_model)
     assert (metabolism.num_reactions, metabolism.num_metabolites) == (7_122, 2_806)
     assert (metabolism.gpr.num_edges, metabolism.stoichiometry.num_edges) == (5_450, 26_325)
 
 
-def test_both_files_of_yeast_gem_say_the_same(yeast_gem, public):
-    table = yeast_gem_txt(public("yeast_gem_9.0.2/yeast-GEM.txt.gz"))
-    metabolism, again = metabolism_of(yeast_gem), metabolism_of(table)
+def test_both_files_of_yeast_gem_say_the_same(public_model, public):
+    table = yeast_gem(public("yeast_gem_9.0.2/yeast-GEM.txt.gz"))
+    metabolism, again = metabolism_of(public_model), metabolism_of(table)
     assert torch.equal(metabolism.gpr.edge_index, again.gpr.edge_index)
     assert again.num_metabolites == 2_806
-    for one, other in zip(yeast_gem.reactions, table.reactions, strict=True):
+    for one, other in zip(public_model.reactions, table.reactions, strict=True):
         assert (one.name, one.lower, one.upper) == (other.name, other.lower, other.upper)
         weights = [sorted(each.coefficients.values()) for each in (one, other)]
         assert weights[1] == pytest.approx(weights[0], rel=1e-4)  # the table writes five digits

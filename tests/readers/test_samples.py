@@ -31,8 +31,8 @@ def test_the_samples_become_a_graph(monkeypatch, tmp_path):
 
 def test_the_model_is_the_same_in_each_format():
     models = [
-        readers.yeast_gem_yml(SAMPLES / "yeast-GEM.yml", cache=False),
-        readers.yeast_gem_txt(SAMPLES / "yeast-GEM.txt"),
+        readers.yeast_gem(SAMPLES / "yeast-GEM.yml", cache=False),
+        readers.yeast_gem(SAMPLES / "yeast-GEM.txt"),
         readers.bigg_json(SAMPLES / "iMU12.json"),
     ]
     found = [metabolism_of(model) for model in models]

@@ -9,7 +9,6 @@ import altair as alt
 import pandas as pd
 
 from tclab.lab.charts._style import chart_title, fixed_colour, log_axis, strategy_colours
-from tclab.lab.reports._cost_tables import break_even_verdict
 from tclab.sweeps.analysis._machine_label import this_machine
 from tclab.sweeps.predict._cost_model import CostModel, HitRate
 from tclab.sweeps.predict._largest_batch import LargestBatch
@@ -48,9 +47,24 @@ def break_even_chart(
         layers.append(alt.Chart(rule).mark_rule(color="#d55e00", strokeDash=[5, 3]).encode(y="p:Q"))
     subtitle = [f"{where or this_machine()} · band: 95 % interval"]
     if deleted_share is not None:
-        subtitle.append(f"dashed: {deleted_share:.2%} removed, {break_even_verdict(model, widths, deleted_share)}")
+        subtitle.append(f"dashed: {deleted_share:.2%} removed, {_break_even_verdict(model, widths, deleted_share)}")
     title = chart_title("Filtering is faster above the line", *subtitle)
     return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=title)
+
+
+def _break_even_verdict(model: CostModel, widths: Sequence[int], deleted_share: float) -> str:
+    """Return which way is faster for a share of removed edges; a call's constant is not in the model."""
+    ways = {}
+    for width in widths:
+        _, low, high = model.break_even(width)
+        ways[width] = "masking" if deleted_share < low else "filtering" if deleted_share > high else "undecided"
+    verdicts = []
+    for way in ("masking", "filtering", "undecided"):
+        at = [str(width) for width in widths if ways[width] == way]
+        if at:
+            verdict = "undecided" if way == "undecided" else f"{way} is the faster"
+            verdicts.append(f"{verdict} at {', '.join(at)} features")
+    return "; ".join(verdicts)
 
 
 def held_out_chart(both: pd.DataFrame, rate: HitRate, *, where: str | None = None) -> Any:
@@ -58,7 +72,7 @@ def held_out_chart(both: pd.DataFrame, rate: HitRate, *, where: str | None = Non
 
     **Arguments:**
 
-    - `both`, `rate`: of `tclab.sweeps.predict.beside_measured`.
+    - `both`, `rate`: of `CostModel.against`.
     - `where`: the machine, for the title; this machine unless given.
     """
     parts = []

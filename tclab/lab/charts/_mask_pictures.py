@@ -24,8 +24,16 @@ _COLOURS = {
 }
 
 
-def mask_picture(graph: CellGraph, deletions: Sequence[Sequence[int]], strategy: str) -> Any:
-    """Return a row of drawings: the tensors in memory for each sample, or once for all samples; see `mask_drawing`."""
+def mask_picture(graph: CellGraph | int, deletions: Sequence[Sequence[int]], strategy: str) -> Any:
+    """Return a row of drawings: the tensors in memory for each sample, or once for all samples.
+
+    **Arguments:**
+
+    - `graph`: with one network and at most 30 nodes; or a number of nodes, for a ring of so many with a few chords.
+    - `deletions`: nodes that each sample deletes. `strategy`: its name.
+
+    **Raises:** `InputError` for a graph that is too large, or a strategy that makes no masked graph.
+    """
     drawing = mask_drawing(graph, deletions, strategy)
     charts = [_drawing(title, edges, states) for title, (edges, states) in drawing.drawings.items()]
     facts = (

@@ -1,13 +1,11 @@
 """Tables and sentences made from rows, races, ledgers, graphs and predictions."""
 
 from tclab.lab.reports._bytes_fit import bytes_findings
-from tclab.lab.reports._cost_tables import break_even_finding
 from tclab.lab.reports._epoch_tables import epoch_table, model_ratios
 from tclab.lab.reports._graph_tables import network_table, reach_findings, reach_rows
-from tclab.lab.reports._mask_drawings import sharing_table, small_graph
+from tclab.lab.reports._mask_drawings import sharing_table
 from tclab.lab.reports._race_tables import (
     carry_over_table,
-    pairs_of,
     race_card,
     race_findings,
 )
@@ -17,7 +15,6 @@ from tclab.lab.reports._tables import errors_and_times
 from tclab.sweeps.analysis._machine_label import this_machine
 
 __all__ = [
-    "break_even_finding",
     "bytes_findings",
     "carry_over_table",
     "epoch_table",
@@ -25,7 +22,6 @@ __all__ = [
     "exchange_table",
     "model_ratios",
     "network_table",
-    "pairs_of",
     "predicted_steps",
     "race_card",
     "race_findings",
@@ -34,7 +30,6 @@ __all__ = [
     "rows_of_points",
     "scaling_table",
     "sharing_table",
-    "small_graph",
     "step_findings",
     "this_machine",
 ]

@@ -42,11 +42,18 @@ class MaskDrawing:
     drawings: dict[str, tuple[list[tuple[int, int, str]], list[str]]] = field(default_factory=dict)
 
 
-def mask_drawing(graph: CellGraph, deletions: Sequence[Sequence[int]], strategy: str) -> MaskDrawing:
+def mask_drawing(graph: CellGraph | int, deletions: Sequence[Sequence[int]], strategy: str) -> MaskDrawing:
     """Return the drawing of a strategy's view of some samples of a small graph with one network.
+
+    **Arguments:**
+
+    - `graph`: or a number of nodes, for a ring of so many with a few chords.
+    - `deletions`: nodes of each sample. `strategy`: its name.
 
     **Raises:** `InputError` for a graph with too many nodes to draw, or a strategy that makes no masked graph.
     """
+    if isinstance(graph, int):
+        graph = small_graph(graph)
     kind = get(strategy)
     nodes = graph.num_nodes[graph.deleted_type]
     if nodes > _MOST or len(graph.relations) != 1:
@@ -119,8 +126,16 @@ def _shared(graph: CellGraph, copies: SharedView) -> dict[str, tuple[list[tuple[
     return found
 
 
-def sharing_table(graph: CellGraph, deletions: Sequence[Sequence[int]], strategies: Sequence[str]) -> pd.DataFrame:
-    """Return for each strategy its entries in memory and the bytes of its batch; see `MaskDrawing`."""
+def sharing_table(
+    graph: CellGraph | int, deletions: Sequence[Sequence[int]], strategies: Sequence[str]
+) -> pd.DataFrame:
+    """Return for each strategy its entries in memory, of edge lists and matrices, and the bytes of its batch.
+
+    **Arguments:**
+
+    - `graph`: with one network and at most 30 nodes; or a number of nodes, for a ring of so many with a few chords.
+    - `deletions`: nodes that each sample deletes. `strategies`: names.
+    """
     found = [mask_drawing(graph, deletions, name) for name in strategies]
     rows = {one.strategy: {"entries in memory": one.entries, "bytes that travel": one.bytes} for one in found}
     return pd.DataFrame.from_dict(rows, orient="index")

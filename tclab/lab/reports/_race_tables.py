@@ -10,7 +10,7 @@ import pandas as pd
 from tclab._format import bytes_text
 from tclab.errors import require
 from tclab.sweeps.store._rows_of import Runs, rows_of
-from tclab.timing import FASTER, SAME, SLOWER, Pair, Race, verdicts_of
+from tclab.timing import FASTER, SAME, SLOWER, Pair, Race
 
 _CELL = re.compile(r"batch (\d+), (\d+) networks")
 
@@ -125,8 +125,3 @@ def carry_over_table(race: Race) -> pd.DataFrame:
             for arm, effect in race.carry_over.items()
         }
     ).T.rename_axis("arm")
-
-
-def pairs_of(samples: Iterable[dict[str, object]]) -> list[Pair]:
-    """Return the verdict on every pair of arms from raw blocks, as `timing.read_samples` reads them on any machine."""
-    return list(verdicts_of(samples).values())

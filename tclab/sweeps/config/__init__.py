@@ -1,13 +1,11 @@
 """What is run: a point, and the points of a sweep."""
 
 from tclab.sweeps.config._gpus import ranks_of
-from tclab.sweeps.config._grid import listed
 from tclab.sweeps.config._mode_points import in_each_mode, over_bytes, with_each_overhead
 from tclab.sweeps.config._scaling_points import scaling_points
 
 __all__ = [
     "in_each_mode",
-    "listed",
     "over_bytes",
     "ranks_of",
     "scaling_points",

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 from tclab._io import atomic_write
 from tclab.sweeps.config._point import RENDEZVOUS_FILE, Point
 from tclab.sweeps.execution._rank_group import HANG_SECONDS, RankGroup
-from tclab.sweeps.execution._request import Request
 from tclab.sweeps.execution._worker_pool import Answer, pool, worker_environment
 
 _LOOK_SECONDS = 0.2
@@ -80,15 +80,17 @@ class Rendezvous:
         return self._read(_DONE)
 
 
-def run_on_machines(request: Request, *, memory_bytes: int | None = None, hang_seconds: float = HANG_SECONDS) -> Answer:
+def run_on_machines(
+    point: Point, request: dict[str, Any], *, memory_bytes: int | None = None, hang_seconds: float = HANG_SECONDS
+) -> Answer:
     """Run a point whose ranks are on several machines, on the first of them, and return the answer.
 
     **Arguments:**
 
-    - `request`: for the rows of a point.
+    - `point`: resolved. `request`: for its rows.
     - `memory_bytes`, `hang_seconds`: see `run`.
     """
-    point, rendezvous = request.point, Rendezvous()
+    rendezvous = Rendezvous()
     environment = worker_environment(point, memory_bytes)
     published = rendezvous.publish_endpoint()
     ranks = RankGroup(point.ranks // point.machines, environment, nodes=point.machines, node=0, **published)
@@ -96,7 +98,7 @@ def run_on_machines(request: Request, *, memory_bytes: int | None = None, hang_s
     try:
         with pool.at_work(ranks):
             with _ended_with_others(ranks, rendezvous.failure) as reasons:
-                answer = ranks.ask(request.message, hang_seconds=hang_seconds)
+                answer = ranks.ask(request, hang_seconds=hang_seconds)
             if isinstance(answer, str):
                 answer = reasons[0] if reasons else _first_reason(answer, ranks, rendezvous)
             ranks.finish()

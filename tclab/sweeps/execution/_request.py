@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
@@ -14,7 +13,7 @@ from tclab._version import __version__
 from tclab.errors import InputError
 from tclab.message_passing._view import NeedsEdgesError
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._code_fingerprint import files_of, import_own, imports_of
+from tclab.sweeps.store._code_fingerprint import import_own, imports_of
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import environment
 
@@ -33,24 +32,8 @@ _OUT_OF_MEMORY = (
 )
 
 
-@dataclass(frozen=True)
-class Request:
-    """What a worker is asked for.
-
-    **Arguments:**
-
-    - `point`: resolved.
-    - `message`: what is sent to the worker, as JSON can hold it.
-    - `files`: file or folder of the user that the point reads → its state now.
-    """
-
-    point: Point
-    message: dict[str, Any]
-    files: dict[str, Any]
-
-
-def request_of(point: Point, task: str = MEASURE, **arguments: Any) -> Request:
-    """Return the request for a point's rows.
+def request_of(point: Point, task: str = MEASURE, **arguments: Any) -> dict[str, Any]:
+    """Return the request for a point's rows, as JSON can hold it.
 
     **Arguments:**
 
@@ -60,29 +43,28 @@ def request_of(point: Point, task: str = MEASURE, **arguments: Any) -> Request:
 
     **Raises:** `InputError` for a strategy or model that no other process could import.
     """
-    message = {"point": point.to_dict(), **imports_of(point), "task": task, "arguments": arguments}
-    return Request(point, message, files_of(point))
+    return {"point": point.to_dict(), **imports_of(point), "task": task, "arguments": arguments}
 
 
-def rows_of_request(message: dict[str, Any], context: object = None) -> list[dict[str, Any]]:
+def rows_of_request(request: dict[str, Any], context: object = None) -> list[dict[str, Any]]:
     """Run the task of a request in this process and return its rows, with where and when it ran.
 
     A point of one rank that raises an error has one row, with its status.
 
     **Arguments:**
 
-    - `message`: the request's.
+    - `request`: as `request_of` makes it.
     - `context`: this process among the ranks that run the point; `None` for a point of one rank.
 
     **Raises:** what the task raises, of a point of several ranks.
     """
     begin = datetime.now(UTC)
-    if message["modules"]:
-        import_own(message["modules"], message["path"])
-    point = Point.from_dict(message["point"])
+    if request["modules"]:
+        import_own(request["modules"], request["path"])
+    point = Point.from_dict(request["point"])
     try:
-        module, function = message["task"].split(":")
-        arguments = message["arguments"] if context is None else {**message["arguments"], "context": context}
+        module, function = request["task"].split(":")
+        arguments = request["arguments"] if context is None else {**request["arguments"], "context": context}
         rows = getattr(import_module(module), function)(point, **arguments)
     except Exception as error:
         if context is not None:

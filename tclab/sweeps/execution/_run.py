@@ -45,7 +45,7 @@ def point_rows(
         return not_measured(point, reason)
     request = request_of(point)
     if point.machines > 1:
-        answer = run_on_machines(request, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
+        answer = run_on_machines(point, request, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
     else:
-        answer = pool.ask(request, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
+        answer = pool.ask(point, request, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
     return not_measured(point, answer) if isinstance(answer, str) else table(answer)

@@ -13,8 +13,9 @@ from tclab.errors import InputError
 from tclab.sweeps.config._gpus import check_enough, device_of, gpus, listed
 from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.execution._rank_group import HANG_SECONDS, RankGroup
-from tclab.sweeps.execution._request import MEMORY_LIMIT, Request
+from tclab.sweeps.execution._request import MEMORY_LIMIT
 from tclab.sweeps.execution._worker_process import WorkerProcess
+from tclab.sweeps.store._code_fingerprint import files_of
 
 Answer = list[dict[str, Any]] | str  # rows, or why there are none
 
@@ -77,7 +78,8 @@ class WorkerPool:
 
     def ask(
         self,
-        request: Request,
+        point: Point,
+        request: dict[str, Any],
         *,
         fresh: bool = False,
         memory_bytes: int | None = None,
@@ -89,11 +91,12 @@ class WorkerPool:
 
         **Arguments:**
 
+        - `point`: resolved. `request`: for its rows.
         - `fresh`: by a worker of its own, which is ended then.
         - `memory_bytes`, `hang_seconds`: see `run`.
         """
         with self._lock:
-            point, files = request.point, request.files
+            files = files_of(point)
             kind = WorkerKind(point.ranks, point.allocator, memory_bytes, point.device)
             worker = None if fresh else self.idle.pop(kind, None)
             if worker is not None and (
@@ -105,7 +108,7 @@ class WorkerPool:
                 worker = self._start(point, memory_bytes)
             worker.has_read |= files
             with self.at_work(worker):
-                answer = worker.ask(request.message, hang_seconds=hang_seconds)
+                answer = worker.ask(request, hang_seconds=hang_seconds)
             if isinstance(answer, str) or fresh or any(row["status"] == "oom" for row in answer):
                 worker.close()  # it is dead, or holds too much memory for the next point
             else:

@@ -2,7 +2,6 @@
 
 from tclab.sweeps.predict._alpha_beta import Link, predict_step
 from tclab.sweeps.predict._cost_model import (
-    beside_measured,
     cells,
     fit_costs,
     measure_cells,
@@ -12,7 +11,6 @@ from tclab.sweeps.predict._roofline import ceilings, roofline
 
 __all__ = [
     "Link",
-    "beside_measured",
     "ceilings",
     "cells",
     "fit_costs",

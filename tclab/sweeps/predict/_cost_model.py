@@ -158,6 +158,28 @@ def _both_ways(view: EdgeListView, x: Tensor) -> None:
     out.backward(torch.ones_like(out))
 
 
+@dataclass(frozen=True)
+class HitRate:
+    """How often the predicted winner won, among cells that were held out.
+
+    **Arguments:**
+
+    - `cells`: how many; `called`: those whose measured times were more than 5 % apart; `hits`: those of them whose
+      winner was predicted.
+    - `error`: the median relative error of the predicted times.
+    """
+
+    cells: int
+    called: int
+    hits: int
+    error: float
+
+    def __str__(self) -> str:
+        close = self.cells - self.called
+        hits = f"{self.hits} of {self.called} winners predicted"
+        return f"{hits}; {close} too close to call; times off by {self.error:.0%} (median)"
+
+
 @dataclass(frozen=True, repr=False)
 class CostModel(Shown):
     """The four costs, in seconds an edge (β: an edge and feature), and each call's constant, in seconds.
@@ -224,6 +246,27 @@ class CostModel(Shown):
             rows.append({**sizes, "predicted_mask_seconds": mask, "predicted_filter_seconds": find + rest})
         return pd.DataFrame(rows)
 
+    def against(self, measured: pd.DataFrame) -> tuple[pd.DataFrame, HitRate]:
+        """Return predictions and measurements, a row a cell, and the hit rate.
+
+        **Arguments:**
+
+        - `measured`: cells that the model was not fitted to, as `measure_cells` returns them.
+        """
+        sizes = measured[["edges", "width", "batch_size", "removed"]].itertuples(index=False)
+        predicted = self.predict([_cell(size) for size in sizes])
+        both = predicted.merge(measured, on=["edges", "width", "batch_size", "removed"], validate="1:1")
+        for way, prefix in (("predicted", "predicted_"), ("measured", "")):
+            mask_wins = both[f"{prefix}mask_seconds"] <= both[f"{prefix}filter_seconds"]
+            both[way] = np.where(mask_wins, "mask", "filter")
+        apart = (both["mask_seconds"] / both["filter_seconds"]).map(lambda ratio: max(ratio, 1 / ratio)) > 1 + _CLOSE
+        both["called"] = apart
+        errors = pd.concat(
+            [(both[f"predicted_{way}_seconds"] / both[f"{way}_seconds"] - 1).abs() for way in ("mask", "filter")]
+        )
+        hits = int((both["predicted"] == both["measured"])[apart].sum())
+        return both, HitRate(len(both), int(apart.sum()), hits, float(errors.median()))
+
 
 def fit_costs(measured: pd.DataFrame, *, seed: int = 0) -> CostModel:
     """Return the model of some measured cells, by least squares of relative errors with no cost below 0.
@@ -267,39 +310,3 @@ def _solved(measured: pd.DataFrame) -> dict[str, float]:
 
     found, _ = nnls(matrix / np.where(scale > 0, scale, 1.0), np.ones(len(times)))
     return dict(zip(names, (found / np.where(scale > 0, scale, 1.0)).tolist(), strict=True))
-
-
-@dataclass(frozen=True)
-class HitRate:
-    """How often the predicted winner won, among cells that were held out.
-
-    **Arguments:**
-
-    - `cells`: how many; `called`: those whose measured times were more than 5 % apart; `hits`: those of them whose
-      winner was predicted.
-    - `error`: the median relative error of the predicted times.
-    """
-
-    cells: int
-    called: int
-    hits: int
-    error: float
-
-    def __str__(self) -> str:
-        close = self.cells - self.called
-        hits = f"{self.hits} of {self.called} winners predicted"
-        return f"{hits}; {close} too close to call; times off by {self.error:.0%} (median)"
-
-
-def beside_measured(predicted: pd.DataFrame, measured: pd.DataFrame) -> tuple[pd.DataFrame, HitRate]:
-    """Return predictions and measurements, a row a cell, and the hit rate."""
-    both = predicted.merge(measured, on=["edges", "width", "batch_size", "removed"], validate="1:1")
-    both["predicted"] = np.where(both["predicted_mask_seconds"] <= both["predicted_filter_seconds"], "mask", "filter")
-    both["measured"] = np.where(both["mask_seconds"] <= both["filter_seconds"], "mask", "filter")
-    apart = (both["mask_seconds"] / both["filter_seconds"]).map(lambda ratio: max(ratio, 1 / ratio)) > 1 + _CLOSE
-    both["called"] = apart
-    errors = pd.concat(
-        [(both[f"predicted_{way}_seconds"] / both[f"{way}_seconds"] - 1).abs() for way in ("mask", "filter")]
-    )
-    hits = int((both["predicted"] == both["measured"])[apart].sum())
-    return both, HitRate(len(both), int(apart.sum()), hits, float(errors.median()))

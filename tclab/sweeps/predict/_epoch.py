@@ -222,7 +222,7 @@ def run_epoch(
         raise InputError(f"record is {str(record)!r}, expected a folder: {error.strerror or error}") from None
     task = f"{__name__}:{predicted_and_measured.__name__}"
     request = request_of(point, task, steps=steps, folder=str(folder), threads=threads)
-    answer = pool.ask(request, fresh=fresh)
+    answer = pool.ask(point, request, fresh=fresh)
     status = answer if isinstance(answer, str) else answer[0]["status"]
     if isinstance(answer, str) or status != "ok":
         raise RuntimeError(f"{point.model} by {point.strategy} with {point.workers} workers: {status}")
