@@ -11,8 +11,8 @@ from test_compare import rows, step
 
 import tclab
 from tclab import InputError, Point, lab, timing
-from tclab.sweeps.analysis import _change_trial as trying
-from tclab.sweeps.analysis._change_trial import per_sample
+from tclab.sweeps.analysis import _advise as trying
+from tclab.sweeps.analysis._advise import per_sample
 from tclab.sweeps.config import in_each_mode
 from tclab.sweeps.store._rows import frame, point_of, table
 from tclab.timing import FASTER, UNDECIDED, Pair

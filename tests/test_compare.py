@@ -11,8 +11,8 @@ import tclab
 from tclab import InputError, Point, lab
 from tclab.sweeps import write_rows
 from tclab.sweeps.analysis._run_verdicts import StepRuns, ratio_of_runs
-from tclab.sweeps.store._export import read_rows
 from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._row_files import read_rows
 from tclab.sweeps.store._rows import SCHEMA, frame, mean_columns, not_measured, table
 from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED
 

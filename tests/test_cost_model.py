@@ -10,7 +10,7 @@ from tclab import InputError, lab, sweeps
 from tclab.sweeps.predict import _cost_model as cost_model
 from tclab.sweeps.predict import cells, fit_costs, measure_cells, roofline
 from tclab.sweeps.predict._cost_model import Cell, CostModel
-from tclab.sweeps.predict._largest_batch import LargestBatch
+from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.predict._roofline import Ceilings
 
 TRUE = {"alpha": 2e-9, "beta": 1e-9, "gamma": 9e-9, "delta": 3e-9}

@@ -16,10 +16,10 @@ import pytest
 import tclab
 from tclab import InputError, Point, _io
 from tclab.sweeps import write_rows
-from tclab.sweeps.execution import _local_executor as local_executor
+from tclab.sweeps.execution import _executor as local_executor
 from tclab.sweeps.store import _results
-from tclab.sweeps.store._export import read_rows
 from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._row_files import read_rows
 from tclab.sweeps.store._rows import columns_of, table
 
 POINTS = [Point(scale=0.02, batch_size=size, networks=2, device="cpu") for size in (1, 2, 3)]

@@ -15,8 +15,7 @@ from tclab.sweeps import run as run_point
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.predict import _fits as fitting
 from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
-from tclab.sweeps.predict._fits import Fits, fits
-from tclab.sweeps.predict._largest_batch import bisected
+from tclab.sweeps.predict._fits import Fits, bisected, fits
 
 SMALL = {"scale": 0.05, "networks": 2, "workers": 0, "device": "cpu", "warmup": 0, "steps": 2}
 

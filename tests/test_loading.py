@@ -26,9 +26,8 @@ from tclab.perturbation import Deletions, Perturbations, split, synthetic_pertur
 from tclab.perturbation._deletions import removed_by
 from tclab.perturbation._stored_samples import stored
 from tclab.training import Batches, Loader, Step, equivalence_reference
-from tclab.training._double_buffer import double_buffered
 from tclab.training._equivalence import outcome
-from tclab.training._loading import START_METHODS, WorkerDiedError
+from tclab.training._loading import START_METHODS, WorkerDiedError, double_buffered
 
 GRAPH = tclab.CellGraph.synthetic(0.03)
 STORES = ("memory", "lmdb", "json")

@@ -27,8 +27,8 @@ from tclab.lab.reports._tables import without_time
 from tclab.masking._delta import Delta
 from tclab.sweeps.execution import close_workers
 from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
-from tclab.sweeps.store._export import read_rows
 from tclab.sweeps.store._results import SCHEMA_VERSION, Results
+from tclab.sweeps.store._row_files import read_rows
 
 SMALL = {
     "scale": 0.02,

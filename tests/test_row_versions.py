@@ -13,8 +13,8 @@ import pytest
 import tclab
 from tclab import InputError, Point
 from tclab.sweeps import write_rows
-from tclab.sweeps.store._export import read_rows
 from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._row_files import read_rows
 from tclab.sweeps.store._rows import SCHEMA, SCHEMA_VERSION, column_types, point_of, upgraded
 
 FOLDER = Path(__file__).parent / "data" / "rows_schema_4"

@@ -17,7 +17,7 @@ from tclab import InputError, case_study, lab, timing, trace
 from tclab._display import Display, Shown
 from tclab.sweeps.predict import Link, fit_costs, predict_step
 from tclab.sweeps.predict._epoch import Prediction
-from tclab.sweeps.predict._largest_batch import LargestBatch
+from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.store._results import Results
 from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._receipt import Receipt

@@ -16,7 +16,7 @@ import tclab
 from tclab import InputError, Point, lab
 from tclab.sweeps.config._gpus import ranks_on_machines
 from tclab.sweeps.config._point import RENDEZVOUS_FILE
-from tclab.sweeps.execution import _local_executor as local_executor
+from tclab.sweeps.execution import _executor as local_executor
 from tclab.sweeps.execution import _machines as machines
 from tclab.sweeps.execution._machines import Rendezvous
 from tclab.sweeps.slurm import _slurm_executor as slurm

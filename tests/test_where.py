@@ -22,7 +22,7 @@ from tclab.lab.charts._trace_charts import CATEGORY_COLOURS
 from tclab.sweeps.analysis._machine_label import this_machine, where_measured
 from tclab.sweeps.predict import fit_costs
 from tclab.sweeps.predict._cost_model import CostModel
-from tclab.sweeps.predict._largest_batch import LargestBatch
+from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.predict._roofline import Ceilings
 from tclab.timing import FASTER, UNDECIDED, Pair, environment
 from tclab.timing._advice import Advice, Suggestion

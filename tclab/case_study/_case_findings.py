@@ -7,7 +7,7 @@ import pandas as pd
 from tclab.case_study._hypotheses import hypotheses
 from tclab.case_study._published import measured_ratios
 from tclab.lab.reports._stage_parts import times_text
-from tclab.sweeps.store._rows_of import Runs, rows_of
+from tclab.sweeps.store._row_files import Runs, rows_of
 
 
 def findings(rows: Runs, rank_rows: Runs | None = None) -> list[str]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from tclab.lab.charts._case_study_charts import draw_overhead_costs
 from tclab.lab.reports._tables import without_time
-from tclab.sweeps.store._rows_of import Runs, rows_of
+from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing._statistics import intervals
 from tclab.timing._step_means import cycle_means
 from tclab.training import OVERHEADS

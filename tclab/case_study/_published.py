@@ -13,7 +13,7 @@ from tclab.lab.reports._comparable_rows import ratio_of_rows
 from tclab.lab.reports._stage_parts import one_point_each, times_text
 from tclab.perturbation._dataset import steps_per_epoch
 from tclab.sweeps.analysis._machine_label import where_measured
-from tclab.sweeps.store._rows_of import Runs, rows_of
+from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.training._step import MODES
 
 _COLUMNS = ["key", "model", "gpus", "batch_size", "what", "value", "unit", "standing", "caveat"]

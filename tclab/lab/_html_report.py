@@ -20,8 +20,8 @@ from tclab.lab.reports._conclusion import conclusion
 from tclab.lab.reports._findings import findings
 from tclab.lab.reports._tables import equivalence, machine, steps
 from tclab.sweeps import advise
+from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import plain
-from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.timing import Pair
 
 _MOST_ROWS = 1000  # of a table

@@ -14,10 +14,9 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._executor import Progress
 from tclab.sweeps.execution._run import run
 from tclab.sweeps.predict._epoch import run_epoch
-from tclab.sweeps.predict._fits import fits
-from tclab.sweeps.predict._largest_batch import largest_batch
-from tclab.sweeps.store._export import write_rows
-from tclab.sweeps.store._rows_of import rows_of as rows
+from tclab.sweeps.predict._fits import fits, largest_batch
+from tclab.sweeps.store._row_files import rows_of as rows
+from tclab.sweeps.store._row_files import write_rows
 
 __all__ = [
     "Point",

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from tclab.errors import InputError, unknown
 from tclab.sweeps.config._point import Point, points_of
-from tclab.sweeps.execution._executor import Executor, Progress, SweepOptions, print_progress
-from tclab.sweeps.execution._local_executor import LocalExecutor
+from tclab.sweeps.execution._executor import Executor, LocalExecutor, Progress, SweepOptions, print_progress
 from tclab.sweeps.execution._rank_group import HANG_SECONDS
 from tclab.sweeps.predict._fits import fits
 from tclab.sweeps.slurm._slurm_executor import SlurmExecutor

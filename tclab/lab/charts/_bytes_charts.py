@@ -13,7 +13,7 @@ from tclab.lab.charts._style import chart_title, empty_chart, log_ticks, plain_f
 from tclab.lab.reports._bytes_fit import bytes_fit, loading_points
 from tclab.lab.reports._comparable_rows import fullest_cells, one_run_each, step_throughput, values_text, with_ways
 from tclab.lab.reports._stage_parts import ordered_ways
-from tclab.sweeps.store._rows_of import Runs, rows_of
+from tclab.sweeps.store._row_files import Runs, rows_of
 
 _WIDTH = 520
 _WAYS = alt.Axis(labelLimit=380)

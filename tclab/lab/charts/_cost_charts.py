@@ -11,7 +11,7 @@ import pandas as pd
 from tclab.lab.charts._style import chart_title, fixed_colour, log_axis, strategy_colours
 from tclab.sweeps.analysis._machine_label import this_machine
 from tclab.sweeps.predict._cost_model import CostModel, HitRate
-from tclab.sweeps.predict._largest_batch import LargestBatch
+from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.predict._roofline import Ceilings
 
 _WIDTH, _HEIGHT = 520, 280

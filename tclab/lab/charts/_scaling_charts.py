@@ -20,7 +20,7 @@ from tclab.lab.charts._style import (
 from tclab.lab.reports._comparable_rows import step_throughput
 from tclab.lab.reports._scaling_tables import EXCHANGE, KEY, exchange_table, records, scaling_table
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
-from tclab.sweeps.store._rows_of import Runs, rows_of
+from tclab.sweeps.store._row_files import Runs, rows_of
 
 _WIDTH, _HEIGHT = 300, 240
 

@@ -31,7 +31,7 @@ from tclab.lab.reports._stage_parts import (
     stage_parts,
 )
 from tclab.sweeps.analysis._machine_label import this_machine
-from tclab.sweeps.store._rows_of import Runs, rows_of
+from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing import Ledger
 from tclab.timing._ledger_rows import SUMS
 

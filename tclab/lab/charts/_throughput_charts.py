@@ -19,7 +19,7 @@ from tclab.lab.reports._comparable_rows import (
     values_text,
     with_ways,
 )
-from tclab.sweeps.store._rows_of import Runs, rows_of
+from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing import SAME, UNDECIDED, Pair
 
 # one for each model, or setting of a model

@@ -7,31 +7,55 @@ from collections.abc import Callable
 from html import escape
 from typing import Any
 
+import altair as alt
 import ipywidgets as widgets
+import pandas as pd
 
 from tclab._format import duration_text
 from tclab.errors import InputError
 from tclab.lab._notebook import project_path
-from tclab.lab.charts._sweep_charts import SWEEP_CHARTS
+from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
 from tclab.lab.panel._background_calls import BackgroundCalls
 from tclab.lab.panel._background_estimate import BackgroundEstimate
-from tclab.lab.panel._live_chart import LiveChart
 from tclab.lab.panel._live_sweep import LiveSweep
 from tclab.lab.panel._panel_form import PanelForm
 from tclab.lab.panel._panel_model import PanelModel
-from tclab.lab.panel._panel_text import (
-    ERROR_COLOUR,
-    findings_html,
-    list_html,
-    machine_text,
-    points_table,
-    points_text,
-)
+from tclab.lab.panel._panel_text import ERROR_COLOUR, findings_html, list_html, machine_text, points_table, points_text
 from tclab.lab.reports._tables import without_time
 from tclab.sweeps import Point
 from tclab.sweeps.config._gpus import listed
 from tclab.sweeps.execution._worker_pool import warm_up
 from tclab.sweeps.predict._fits import REFUSED
+
+
+class LiveChart:
+    """A chart in a front end, drawn again with `show`.
+
+    Each drawing embeds the chart anew, so a few a second are the most that a browser can take.
+    """
+
+    def __init__(self) -> None:
+        self._drawings = 0
+        self._shown = sweep_chart(pd.DataFrame())
+        alt.JupyterChart.enable_offline()  # a lab often has no internet
+        self._chart = alt.JupyterChart(self._shown, embed_options={"actions": False, "renderer": "svg"})
+        # the page must not jump when a legend comes or goes
+        layout = widgets.Layout(height="380px", width="610px", overflow="auto")
+        self.box = widgets.Box([self._chart], layout=layout)
+
+    def show(self, rows: pd.DataFrame, view: str) -> None:
+        """Draw a view of some rows."""
+        self._shown = sweep_chart(rows, view)
+        self._chart.chart = self._shown
+
+    def again(self) -> None:
+        """Draw the same once more.
+
+        The browser loses a chart that arrives while it still embeds the one before, most easily the first.
+        """
+        self._drawings += 1
+        self._chart.chart = self._shown.properties(usermeta={"drawing": self._drawings})
+
 
 _DRAW_REST_SECONDS = 0.34  # a chart is embedded anew each time: three times a second is bearable
 _CHECK_REST_SECONDS = 0.1

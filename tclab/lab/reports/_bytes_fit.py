@@ -9,7 +9,7 @@ import pandas as pd
 
 from tclab._format import bytes_text
 from tclab.lab.reports._stage_parts import ordered_ways
-from tclab.sweeps.store._rows_of import Runs, rows_of
+from tclab.sweeps.store._row_files import Runs, rows_of
 
 _FEWEST = 3  # batch sizes: a line goes through any two
 _FITS = 0.9  # R² from which on the line counts as a fit

@@ -10,7 +10,7 @@ from tclab.lab.reports._conclusion import conclusion, place_text
 from tclab.lab.reports._tables import without_time
 from tclab.sweeps.analysis._cpu_pressure import busy_text
 from tclab.sweeps.analysis._machine_label import ranks_text
-from tclab.sweeps.store._rows_of import Runs, rows_of
+from tclab.sweeps.store._row_files import Runs, rows_of
 
 _MODEL_SETTINGS = ("model", "loss", "hidden", "layers")  # settings that models cannot share
 

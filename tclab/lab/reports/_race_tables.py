@@ -9,7 +9,7 @@ import pandas as pd
 
 from tclab._format import bytes_text
 from tclab.errors import require
-from tclab.sweeps.store._rows_of import Runs, rows_of
+from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing import FASTER, SAME, SLOWER, Pair, Race
 
 _CELL = re.compile(r"batch (\d+), (\d+) networks")

@@ -13,7 +13,7 @@ from tclab.lab.reports._comparable_rows import ratio_of_rows
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps import Point
 from tclab.sweeps.predict._alpha_beta import Link, cores_slowdown, predict_step
-from tclab.sweeps.store._rows_of import Runs, rows_of
+from tclab.sweeps.store._row_files import Runs, rows_of
 
 KEY = ["model", "strategy", "ranks", "batch_size", "accumulate"]
 _Row = dict[str, Any]

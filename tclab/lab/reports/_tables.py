@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import ENVIRONMENT_COLUMNS
-from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.timing import environment
 
 # Columns of the environment that a point decides, on one machine.

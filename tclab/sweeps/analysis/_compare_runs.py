@@ -16,8 +16,8 @@ from tclab.sweeps.analysis._machine_label import where_measured
 from tclab.sweeps.analysis._run_verdicts import pairs_of_runs, runs_of
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import plain
-from tclab.sweeps.store._rows_of import Runs, rows_of
 from tclab.timing import UNDECIDED, Pair
 from tclab.timing._environment import HARDWARE, SOFTWARE
 from tclab.timing._step_means import outliers

@@ -1,8 +1,7 @@
 """What is run: a point, and the points of a sweep."""
 
 from tclab.sweeps.config._gpus import ranks_of
-from tclab.sweeps.config._mode_points import in_each_mode, over_bytes, with_each_overhead
-from tclab.sweeps.config._scaling_points import scaling_points
+from tclab.sweeps.config._question_points import in_each_mode, over_bytes, scaling_points, with_each_overhead
 
 __all__ = [
     "in_each_mode",

@@ -25,8 +25,7 @@ from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger
 from tclab.timing._ledger_rows import BatchTiming
 from tclab.training import Batches, Loader, Shard, Step, run_lightning, run_plain
-from tclab.training._double_buffer import double_buffered
-from tclab.training._loading import LoadedBatch, past_the_stock
+from tclab.training._loading import LoadedBatch, double_buffered, past_the_stock
 
 _KEEPS_UP = 0.8  # of a step, in which workers that keep up with ease can give a batch
 EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run

@@ -4,18 +4,71 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from tclab._child_process import ChildProcess, child_command
+from tclab._io import TemporaryFolder
 from tclab.errors import InputError
 from tclab.sweeps.config._gpus import check_enough, device_of, gpus, listed
 from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.execution._rank_group import HANG_SECONDS, RankGroup
-from tclab.sweeps.execution._request import MEMORY_LIMIT
-from tclab.sweeps.execution._worker_process import WorkerProcess
+from tclab.sweeps.execution._request import MEMORY_LIMIT, WORKER
 from tclab.sweeps.store._code_fingerprint import files_of
+
+
+class WorkerProcess(ChildProcess):
+    """One process that runs points of one rank; a `Worker` of `_worker_pool`.
+
+    **Arguments:**
+
+    - `environment`: all of its variables.
+    """
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.has_read: dict[str, Any] = {}
+        self._folder = TemporaryFolder()  # for all that it keeps on disk: one that is killed cannot clear up
+        # the compiler's cache outlives the process, as it does elsewhere
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}"))}
+        super().__init__(child_command(WORKER), {**cache, **environment, "TMPDIR": str(self._folder.path)})
+
+    def ask(self, request: dict[str, Any], *, hang_seconds: float) -> list[dict[str, Any]] | str:
+        """Return the rows of a request, or how the process died; one that hangs is waited for."""
+        killed = _killed_for_memory()
+        self.send(request)
+        answer = self.receive_one()
+        if answer is not None:
+            rows: list[dict[str, Any]] = answer["rows"]
+            return rows
+        code = self.wait()
+        assert code is not None
+        if code == -signal.SIGKILL and _killed_for_memory() != killed:
+            return "oom"
+        if code < 0:
+            return f"failed: killed by {signal.Signals(-code).name}"
+        return f"failed: the child ended with {code}: {self.last_error_line}"
+
+    def close(self) -> None:
+        """End everything, and remove what it kept on disk."""
+        super().close()
+        self._folder.close()
+
+
+def _killed_for_memory() -> int | None:
+    """Return how many processes the system has killed for memory so far; `None` where it does not tell."""
+    try:
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    except OSError:
+        pass
+    return None
+
 
 Answer = list[dict[str, Any]] | str  # rows, or why there are none
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from tclab.errors import InputError
 from tclab.sweeps.config._point import RENDEZVOUS_FILE, Point
-from tclab.sweeps.execution._executor import Progress, SweepOptions
-from tclab.sweeps.execution._local_executor import LocalExecutor
+from tclab.sweeps.execution._executor import LocalExecutor, Progress, SweepOptions
 from tclab.sweeps.execution._machines import Rendezvous, lend_ranks
 from tclab.sweeps.execution._worker_pool import abort, close_workers
 from tclab.sweeps.slurm._submissions import JobOutcome, Submissions

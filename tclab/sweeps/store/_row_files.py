@@ -1,4 +1,4 @@
-"""Rows as one file that other programs read: Parquet, or CSV."""
+"""Rows in one file that other programs read, Parquet or CSV, and rows of whatever holds them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow.parquet
 
 from tclab._io import atomic_write
 from tclab.errors import InputError, require
+from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import SCHEMA, column_types, frame, upgraded
 
 _SUFFIXES = (".parquet", ".csv")
@@ -89,3 +90,30 @@ def _whole(read: pa.Table) -> pa.Table:
 def _suffix(path: Path) -> None:
     if path.suffix not in _SUFFIXES:
         raise InputError(f"path is {str(path)!r}, expected it to end with {' or '.join(_SUFFIXES)}")
+
+
+Runs = pd.DataFrame | str | Path
+
+
+def rows_of(runs: Runs) -> pd.DataFrame:
+    """Return the rows of a folder of results, or of a file that `write_rows` wrote; rows as they are.
+
+    **Arguments:**
+
+    - `runs`: rows, a folder, or a `.parquet` or `.csv` file.
+
+    **Raises:** `InputError` for what is none of them.
+    """
+    if isinstance(runs, pd.DataFrame):
+        missing = [name for name in ("stage", "status", "samples_seconds") if name not in runs]
+        if missing and len(runs.columns):
+            raise InputError(f"the rows have no column {missing[0]!r}; expected what tclab.sweep or tclab.run returns")
+        return runs
+    if not isinstance(runs, (str, Path)):
+        raise InputError(f"runs is {runs!r}, expected rows, a folder of results, or a file of rows")
+    path = Path(runs)
+    if path.is_dir():
+        return Results(path).frame()
+    if path.is_file():
+        return read_rows(path)
+    raise InputError(f"runs is {str(runs)!r}, expected rows, a folder of results that exists, or a file of rows")
