@@ -128,11 +128,11 @@ def formats() -> dict[str, tuple[str, Callable[[Path], object]]]:
         ),
         "yeastract_matrix": (
             "RegulationMatrix_documented.csv",
-            lambda path: readers.yeastract_matrix(path, genes, **limit),
+            lambda path: readers.yeastract(path, genes, **limit),
         ),
         "yeastract_pairs": (
             "yeastract_orf_tf.csv",
-            lambda path: readers.yeastract_pairs(path, genes, **limit),
+            lambda path: readers.yeastract(path, genes, **limit),
         ),
         "tflink": ("TFLink_made_up_simpleFormat_v1.0.tsv", lambda path: readers.tflink(path, genes, **limit)),
         "tflink_targets": (

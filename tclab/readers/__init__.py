@@ -19,7 +19,7 @@ from tclab.readers._string_dango import dango_genes, string_dango
 from tclab.readers._string_links import string_links
 from tclab.readers._tflink import tflink, tflink_targets
 from tclab.readers._yeast_gem import yeast_gem
-from tclab.readers._yeastract import yeastract, yeastract_matrix, yeastract_names, yeastract_pairs
+from tclab.readers._yeastract import yeastract, yeastract_names
 
 __all__ = [
     "Genes",
@@ -47,8 +47,6 @@ __all__ = [
     "tflink_targets",
     "yeast_gem",
     "yeastract",
-    "yeastract_matrix",
     "yeastract_names",
-    "yeastract_pairs",
 ]
 __dir__ = __all__.copy  # completion offers these

@@ -34,9 +34,7 @@ from tclab.readers._yeastract import (
     PAIRS_FILE,
     TWO_COLUMN_FILE,
     yeastract,
-    yeastract_matrix,
     yeastract_names,
-    yeastract_pairs,
 )
 
 _T = TypeVar("_T")
@@ -53,8 +51,8 @@ _NETWORK_FILES: list[tuple[re.Pattern[str], Callable[[Path, Genes], Network | di
     (LINKS_FILE, string_links),
     (BIOGRID_FILE, biogrid),
     (TWO_COLUMN_FILE, yeastract),
-    (MATRIX_FILE, yeastract_matrix),
-    (PAIRS_FILE, yeastract_pairs),
+    (MATRIX_FILE, yeastract),
+    (PAIRS_FILE, yeastract),
     (TFLINK_FILE, tflink),
     (SGD_REGULATION_FILE, sgd_regulation),
 ]

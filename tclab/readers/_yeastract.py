@@ -17,7 +17,7 @@ from tclab.readers._edge_table import load_network, network_of
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup
 from tclab.readers._read_report import Report
 from tclab.readers._source import LIMIT_BYTES, bad_file, quoted, text_lines
-from tclab.readers._table import Table, no_rows
+from tclab.readers._table import Table, first_line, no_rows
 
 NAMES_FILE = "orftogene.txt"
 MATRIX_FILE = re.compile(r"RegulationMatrix_(?P<kind>\w+)\.csv(\.gz)?")
@@ -53,50 +53,61 @@ def yeastract(
     unknown_limit: float = UNKNOWN_LIMIT,
     limit_bytes: int = LIMIT_BYTES,
 ) -> Network:
-    """Return `RegulationTwoColumnTable_<kind>.tsv[.gz]` as the directed network `yeastract_<kind>`.
+    """Return one of YEASTRACT's three tables as the directed network `yeastract_<kind>`, from factor to target.
 
-    Two columns between semicolons, no header: transcription factor, target, by standard name. A factor that
-    regulates its own gene is a self-loop, kept and counted.
+    The file's name says which one it is, `.gz` or not; where it says nothing, the first line does:
+
+    - `RegulationTwoColumnTable_<kind>.tsv`: two columns between semicolons, no header: transcription factor, target,
+      by standard name.
+    - `RegulationMatrix_<kind>.csv`: between semicolons. The first line names the targets after an empty cell; each
+      further line begins with a factor (as a gene, `GCN4`, or as its protein, `Gcn4p`) and has a 1 for each target
+      that it regulates, a 0 for each other.
+    - `…yeastract_orf_tf….csv`, the network `yeastract_orf_tf`: two columns between commas, no header: the target's
+      systematic name, and the factor as its protein.
+
+    A factor that regulates its own gene is a self-loop, kept and counted.
 
     **Arguments:**
 
     - `path`: the table.
     - `genes`: the nodes of the network; None takes those of `names`.
-    - `names`: which gene a name means; None takes `orftogene.txt` in the same folder, if it exists. Names that are not
-      in it are looked up in `genes`.
+    - `names`: which gene a standard name means; None takes `orftogene.txt` in the same folder, if it exists. Names that
+      are not in it are looked up in `genes`.
     - `unknown_limit`: the share of rows that may be lost to unknown names.
     - `limit_bytes`: how much the file may unpack to.
 
-    **Raises:** `ReadError` with the line for a wrong number of columns; for too many unknown names.
+    **Raises:** `ReadError` with the line for a wrong number of columns or a cell of a matrix that is neither 0 nor 1;
+    for too many unknown names, or no genes.
     """
-    return load_network(
-        Table(path, separator=";", columns=("TF", "target"), limit_bytes=limit_bytes),
-        _network_name(path, TWO_COLUMN_FILE),
-        ("TF", "target"),
-        _lookup(path, genes, names),
-        directed=True,
-        unknown_limit=unknown_limit,
-    )
+    layout = _layout(Path(path), limit_bytes)
+    if layout is MATRIX_FILE:
+        return _matrix(path, genes, names, unknown_limit, limit_bytes)
+    if layout is PAIRS_FILE:
+        if genes is None:
+            raise bad_file(path, "has systematic names; expected genes to find them in")
+        name, separator, columns = "yeastract_orf_tf", ",", ("target", "TF")
+        lookup = Lookup(Genes.of(genes), respell=_gene_of_protein)
+    else:
+        name, separator, columns = _network_name(path, TWO_COLUMN_FILE), ";", ("TF", "target")
+        lookup = _lookup(path, genes, names)
+    table = Table(path, separator=separator, columns=columns, limit_bytes=limit_bytes)
+    return load_network(table, name, ("TF", "target"), lookup, directed=True, unknown_limit=unknown_limit)
 
 
-def yeastract_matrix(
-    path: str | Path,
-    genes: Genes | Iterable[str] | None = None,
-    *,
-    names: Genes | None = None,
-    unknown_limit: float = UNKNOWN_LIMIT,
-    limit_bytes: int = LIMIT_BYTES,
+def _layout(path: Path, limit_bytes: int) -> re.Pattern[str]:
+    """Return the pattern of the file's name, or the one whose tables begin as this file does."""
+    for pattern in (TWO_COLUMN_FILE, MATRIX_FILE, PAIRS_FILE):
+        if pattern.fullmatch(path.name):
+            return pattern
+    _, first = first_line(path, limit_bytes=limit_bytes)
+    if first.lstrip('"').startswith(";"):
+        return MATRIX_FILE
+    return PAIRS_FILE if "," in first and ";" not in first else TWO_COLUMN_FILE
+
+
+def _matrix(
+    path: str | Path, genes: Genes | Iterable[str] | None, names: Genes | None, unknown_limit: float, limit_bytes: int
 ) -> Network:
-    """Return `RegulationMatrix_<kind>.csv[.gz]` as the directed network `yeastract_<kind>`.
-
-    Between semicolons: the first line names the targets after an empty cell; each further line begins with a factor
-    (as a gene, `GCN4`, or as its protein, `Gcn4p`) and has a 1 for each target that it regulates, a 0 for each other.
-
-    **Arguments:** as `yeastract`.
-
-    **Raises:** `ReadError` with the line for a wrong number of columns or a cell that is neither 0 nor 1; for too many
-    unknown names.
-    """
     lookup = replace(_lookup(path, genes, names), respell=_gene_of_protein)
     lines = text_lines(path, limit_bytes=limit_bytes)
     number, first = next(lines, (0, ""))
@@ -119,36 +130,6 @@ def yeastract_matrix(
     source, target = np.concatenate(ends, axis=1)
     name = _network_name(path, MATRIX_FILE)
     return network_of(name, source, target, lookup, path=path, directed=True, unknown_limit=unknown_limit)
-
-
-def yeastract_pairs(
-    path: str | Path,
-    genes: Genes | Iterable[str],
-    *,
-    unknown_limit: float = UNKNOWN_LIMIT,
-    limit_bytes: int = LIMIT_BYTES,
-) -> Network:
-    """Return a table of `ORF,factor` pairs, the target first, as the directed network `yeastract_orf_tf`.
-
-    Two columns between commas, no header: the target's systematic name, and the factor as its protein (`Gcn4p`).
-
-    **Arguments:**
-
-    - `path`: the table.
-    - `genes`: the nodes of the network.
-    - `unknown_limit`: the share of rows that may be lost to unknown names.
-    - `limit_bytes`: how much the file may unpack to.
-
-    **Raises:** `ReadError` with the line for a wrong number of columns; for too many unknown names.
-    """
-    return load_network(
-        Table(path, separator=",", columns=("ORF", "TF"), limit_bytes=limit_bytes),
-        "yeastract_orf_tf",
-        ("TF", "ORF"),
-        Lookup(Genes.of(genes), respell=_gene_of_protein),
-        directed=True,
-        unknown_limit=unknown_limit,
-    )
 
 
 def _gene_of_protein(protein: str) -> str:

@@ -9,8 +9,7 @@ from tclab.readers import (
     sgd_regulation,
     tflink,
     tflink_targets,
-    yeastract_matrix,
-    yeastract_pairs,
+    yeastract,
 )
 
 GENES = Genes(("YEL009C", "YOR202W", "YPR015C"), standard={"GCN4": ("YEL009C",), "HIS3": ("YOR202W",)})
@@ -57,7 +56,7 @@ def test_sgds_and_yeastmines_tables_give_the_same(write):
 
 def test_a_matrix_holds_an_edge_for_each_one(write):
     text = ";HIS3;GCN4;NIP100\nGcn4p;1;1;1\nYPR015C;1;0;0\n"
-    network = yeastract_matrix(write("RegulationMatrix_both.csv", text), GENES)
+    network = yeastract(write("RegulationMatrix_both.csv", text), GENES)
     assert network.name == "yeastract_both"
     assert network.edge_index.tolist() == [[0, 0, 2], [0, 1, 1]]
     assert network.report.unknown_examples == ("NIP100",)
@@ -65,7 +64,7 @@ def test_a_matrix_holds_an_edge_for_each_one(write):
 
 def test_pairs_name_the_target_first_and_the_protein_second(write):
     text = "YOR202W,Gcn4p\r\nYEL009C,YPR015C\r\nYOR202W,Gcn5p\r\n"
-    network = yeastract_pairs(write("yeastract_orf_tf.csv", text), GENES)
+    network = yeastract(write("yeastract_orf_tf.csv", text), GENES)
     assert network.edge_index.tolist() == [[0, 2], [1, 0]]
     assert network.report.unknown_examples == ("Gcn5p",)
 
@@ -82,11 +81,10 @@ def test_pairs_name_the_target_first_and_the_protein_second(write):
             "no column 'Target Systematic Name'",
         ),
         (sgd_regulation, REGULATION + "GCN4\n", "line 6: 1 column between tabs, expected 5"),
-        (yeastract_matrix, ";HIS3;GCN4\nGcn4p;1\n", "line 2: 2 columns between semicolons, expected 3"),
-        (yeastract_matrix, ";HIS3;GCN4\nGcn4p;1;2\n", "line 2: a cell is '2', expected 0 or 1"),
-        (yeastract_matrix, "HIS3;GCN4\n", "line 1: 'HIS3;GCN4', expected an empty cell"),
-        (yeastract_matrix, ";HIS3;GCN4\n", "no rows"),
-        (yeastract_pairs, "YOR202W,Gcn4p\nYOR202W\n", "line 2: 1 column between commas, expected 2"),
+        (yeastract, ";HIS3;GCN4\nGcn4p;1\n", "line 2: 2 columns between semicolons, expected 3"),
+        (yeastract, ";HIS3;GCN4\nGcn4p;1;2\n", "line 2: a cell is '2', expected 0 or 1"),
+        (yeastract, ";HIS3;GCN4\n", "no rows"),
+        (yeastract, "YOR202W,Gcn4p\nYOR202W\n", "line 2: 1 column between commas, expected 2"),
     ],
 )
 def test_a_bad_table_is_an_error_with_file_and_line(write, read, text, why):
@@ -94,9 +92,18 @@ def test_a_bad_table_is_an_error_with_file_and_line(write, read, text, why):
         read(write("table.tsv", text), GENES)
 
 
+def test_a_files_name_says_which_of_the_three_tables_it_is_and_else_its_first_line(write):
+    with pytest.raises(ReadError, match="line 1: 'HIS3;GCN4', expected an empty cell"):
+        yeastract(write("RegulationMatrix_both.csv", "HIS3;GCN4\n"), GENES)
+    assert yeastract(write("mine.csv", "HIS3;GCN4\n"), GENES).report.rows == 1
+    assert yeastract(write("mine.csv", ";HIS3\nGCN4;1\n"), GENES).num_edges == 1
+    with pytest.raises(ReadError, match="has systematic names; expected genes"):
+        yeastract(write("yeastract_orf_tf.csv", "YOR202W,Gcn4p\n"))
+
+
 def test_the_public_tables_have_their_rows(public):
     genes = sgd_features(public("sgd_features/SGD_features_barseq.tab.gz"))
-    pairs = yeastract_pairs(public("yeastract/igem_yeastract_orf_tf_1_999.csv.gz"), genes)
+    pairs = yeastract(public("yeastract/igem_yeastract_orf_tf_1_999.csv.gz"), genes)
     assert pairs.report.rows == 27_498
     targets = tflink_targets(public("tflink_excerpt/targets_of_P03069_GCN4_excerpt.tsv"), genes, factor="GCN4")
     assert (targets.report.rows, targets.num_edges) == (14, 12)  # two have no name

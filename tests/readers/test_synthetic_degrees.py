@@ -7,7 +7,7 @@ import torch
 from tclab import CellGraph, InputError
 from tclab.graph._graph_statistics import degrees, gini, network_sizes, overlap, reach
 from tclab.graph._synthetic_graph import NETWORK_SIZES, SHAPES, network_edges
-from tclab.readers import sgd_features, string_dango, yeastract_pairs
+from tclab.readers import sgd_features, string_dango, yeastract
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_the_law_makes_degrees_as_uneven_as_a_real_channel(public, channel):
 
 def test_few_genes_regulate_as_in_yeastract(synthetic, public):
     genes = sgd_features(public("sgd_features/SGD_features_barseq.tab.gz"))
-    real = yeastract_pairs(public("yeastract/igem_yeastract_orf_tf_1_999.csv.gz"), genes)
+    real = yeastract(public("yeastract/igem_yeastract_orf_tf_1_999.csv.gz"), genes)
     known = (degrees(real, "source") > 0).sum()
     assert (degrees(synthetic.networks["regulatory"], "source") > 0).sum() == pytest.approx(known, rel=0.1)
 
