@@ -9,9 +9,8 @@ from test_chart_settings import both, drawn
 from test_compare import rows, step
 
 from tclab import lab
-from tclab.lab.reports._conclusion import conclusion
-from tclab.sweeps.analysis._cpu_pressure import BUSY_PERCENT, busy_text, pressures
-from tclab.sweeps.analysis._machine_label import graph_text, where_measured
+from tclab.lab.reports._findings import conclusion
+from tclab.sweeps.analysis._machine_label import BUSY_PERCENT, busy_text, graph_text, pressures, where_measured
 
 
 def ran(*percents, load=1.0, strategy="node_mask", **fields):

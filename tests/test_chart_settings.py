@@ -12,7 +12,7 @@ from tclab import lab
 from tclab.lab.charts._style import STAGE_COLOURS, STRATEGY_COLOURS, log_ticks, stage_colours, strategy_colours
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
 from tclab.lab.reports._comparable_rows import with_ways
-from tclab.lab.reports._conclusion import conclusion
+from tclab.lab.reports._findings import conclusion
 from tclab.timing import FASTER, SAME, UNDECIDED, Pair
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tclab import lab
 from tclab.lab.charts._style import SHAPES, STRATEGY_COLOURS, strategy_colours
-from tclab.lab.reports._conclusion import conclusion
+from tclab.lab.reports._findings import conclusion
 from tclab.masking import names
 from tclab.sweeps.store._rows import frame, table, upgraded
 from tclab.timing import SAME, Pair

@@ -7,7 +7,7 @@ import pytest
 from test_compare import rows, step
 
 from tclab import InputError, lab, masking
-from tclab.lab.reports._conclusion import conclusion
+from tclab.lab.reports._findings import conclusion
 from tclab.timing import SAME, UNDECIDED, Pair
 from tclab.timing._environment import fingerprint
 

@@ -16,8 +16,7 @@ from tclab._io import atomic_write
 from tclab.errors import InputError
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS
 from tclab.lab.charts._throughput_charts import throughput
-from tclab.lab.reports._conclusion import conclusion
-from tclab.lab.reports._findings import findings
+from tclab.lab.reports._findings import conclusion, findings
 from tclab.lab.reports._tables import equivalence, machine, steps
 from tclab.sweeps import advise
 from tclab.sweeps.store._row_files import Runs, rows_of

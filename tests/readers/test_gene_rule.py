@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tclab import InputError
-from tclab.readers._gene_rule import branches
+from tclab.readers._metabolic_model import branches
 
 RULES = st.recursive(
     st.sampled_from("ABCDE"),

@@ -1,7 +1,8 @@
-"""Charts of several ranks: throughput against the ideal, what a step exchanges, the steps of an epoch."""
+"""Charts of more ranks, and of predicted epochs: speed-up, what is exchanged, accumulation, predicted over measured."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -18,8 +19,10 @@ from tclab.lab.charts._style import (
     strategy_shape,
 )
 from tclab.lab.reports._comparable_rows import step_throughput
-from tclab.lab.reports._scaling_tables import EXCHANGE, KEY, exchange_table, records, scaling_table
+from tclab.lab.reports._scaling_tables import EXCHANGE, KEY, epoch_name, exchange_table, records, scaling_table
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
+from tclab.sweeps.analysis._machine_label import this_machine
+from tclab.sweeps.predict._epoch import BOTH, COMPUTE, LOADER, Epoch
 from tclab.sweeps.store._row_files import Runs, rows_of
 
 _WIDTH, _HEIGHT = 300, 240
@@ -145,3 +148,63 @@ def steps_per_epoch_chart(rows: Runs, *, samples: int = TRAINING_SAMPLES) -> Any
     subtitle = f"{samples:,} samples; arithmetic, nothing measured: {more}"
     title = chart_title("Steps of an epoch", subtitle)
     return alt.layer(*layers).properties(width=520, height=_HEIGHT, title=title)
+
+
+# Okabe and Ito's colours; points have shapes too
+_COLOURS = {LOADER: "#e69f00", COMPUTE: "#0072b2", BOTH: "#009e73"}
+_SHAPES = {LOADER: "square", COMPUTE: "circle", BOTH: "diamond"}
+_EPOCH_WIDTH = 460
+_WITHIN = 0.10  # error that a prediction may have
+
+
+def epoch_chart(epochs: Sequence[Epoch], *, where: str | None = None) -> alt.LayerChart:
+    """Return predicted over measured seconds of each epoch, its interval, and a band of ±10 %.
+
+    **Arguments:**
+
+    - `epochs`: predicted and run.
+    - `where`: the machine, for the title; this machine, and their device, unless given.
+    """
+    rows = pd.DataFrame(
+        [
+            {
+                "epoch": epoch_name(epoch),
+                "ratio": epoch.ratio,
+                "low": epoch.predicted.low / epoch.measured_seconds,
+                "high": epoch.predicted.high / epoch.measured_seconds,
+                "binds": epoch.predicted.binds,
+                "seconds": f"predicted {epoch.predicted.seconds:.3g} s, measured {epoch.measured_seconds:.3g} s",
+            }
+            for epoch in epochs
+        ]
+    )
+    ends = [float(rows["low"].min()), float(rows["high"].max()), 1 - 2 * _WITHIN, 1 + 2 * _WITHIN]
+    scale = alt.Scale(domain=[min(ends) - 0.05, max(ends) + 0.05], nice=False, zero=False)
+    x = alt.X("ratio:Q", title="predicted over measured seconds of the epoch", scale=scale)
+    y = alt.Y("epoch:N", title=None, sort=list(dict.fromkeys(rows["epoch"])), axis=alt.Axis(labelLimit=380))
+    shown = [name for name in _COLOURS if name in set(rows["binds"])]
+    colour = fixed_colour("binds", _COLOURS, shown, title="bound by", legend=alt.Legend(orient="bottom"))
+    shapes = alt.Scale(domain=shown, range=[_SHAPES[name] for name in shown])
+    shape = alt.Shape("binds:N", title="bound by", scale=shapes)
+    band = pd.DataFrame({"low": [1 - _WITHIN], "high": [1 + _WITHIN]})
+    base = alt.Chart(rows)
+    chart: Any = alt.layer(
+        alt.Chart(band).mark_rect(color="#bbbbbb", opacity=0.4).encode(x=alt.X("low:Q", scale=scale), x2="high:Q"),
+        alt.Chart(pd.DataFrame({"at": [1.0]}))
+        .mark_rule(color="#333333", strokeDash=[4, 3])
+        .encode(x=alt.X("at:Q", scale=scale)),
+        base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y, color=colour),
+        base.mark_point(filled=True, size=80, opacity=1).encode(x=x, y=y, color=colour, shape=shape),
+        base.mark_text(align="left", dx=8, color="#555555").encode(x=alt.value(_EPOCH_WIDTH), y=y, text="seconds:N"),
+    )
+    devices = {epoch.point.device for epoch in epochs}
+    where = where or this_machine(devices.pop() if len(devices) == 1 else None)
+    inside = int((abs(rows["ratio"] - 1) <= _WITHIN).sum())
+    return chart.properties(
+        width=_EPOCH_WIDTH,
+        height=alt.Step(26),
+        title=chart_title(
+            f"{inside} of {len(rows)} epochs took the predicted time, within {_WITHIN:.0%}",
+            f"{where} · grey band: within {_WITHIN:.0%}; bars: nine in ten simulations",
+        ),
+    )

@@ -1,7 +1,6 @@
 """Tables and sentences made from rows, races, ledgers, graphs and predictions."""
 
 from tclab.lab.reports._bytes_fit import bytes_findings
-from tclab.lab.reports._epoch_tables import epoch_table, model_ratios
 from tclab.lab.reports._graph_tables import network_table, reach_findings, reach_rows
 from tclab.lab.reports._mask_drawings import sharing_table
 from tclab.lab.reports._race_tables import (
@@ -9,7 +8,14 @@ from tclab.lab.reports._race_tables import (
     race_card,
     race_findings,
 )
-from tclab.lab.reports._scaling_tables import exchange_table, predicted_steps, rows_of_points, scaling_table
+from tclab.lab.reports._scaling_tables import (
+    epoch_table,
+    exchange_table,
+    model_ratios,
+    predicted_steps,
+    rows_of_points,
+    scaling_table,
+)
 from tclab.lab.reports._step_findings import step_findings
 from tclab.lab.reports._tables import errors_and_times
 from tclab.sweeps.analysis._machine_label import this_machine

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tclab.masking import names
-from tclab.sweeps.analysis._cpu_pressure import busy_text
+from tclab.sweeps.analysis._machine_label import busy_text
 from tclab.timing._ledger_rows import SUMS, TOLERANCE
 from tclab.training._step import MODES
 

@@ -1,13 +1,92 @@
-"""The machine, device and graph of rows, as labels for titles and sentences."""
+"""The machine, device and graph of rows as text, and how far other processes kept its processors busy."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from tclab.sweeps.analysis._cpu_pressure import pressures
+from tclab.sweeps.store._rows import plain
 from tclab.timing import environment
+from tclab.timing._environment import cores_within
+
+# The share of the ten seconds before a point's end in which something waited for a processor. On a quiet machine of
+# 2 cores it is 3 at most for a process with 2 threads and a worker, and below 50 for one that has just started or that
+# follows 4 ranks on those cores; points whose times collapse have 60 and more.
+BUSY_PERCENT = 50.0
+
+
+def pressures(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the pressure on the machine's processors during each measured point, by the index of its row.
+
+    Linux counts whatever waits, a point's own threads too. These cannot be the cause where they are at most as many as
+    the cores, or where the load exceeds their number; otherwise the cause is unknown. The pressure is that of the whole
+    machine, also where a job has cores of its own.
+
+    **Arguments:**
+
+    - `rows`: of a sweep.
+
+    **Returns:** `percent`, missing where the system does not report it; and `others`: whether it exceeds `BUSY_PERCENT`
+    because of other processes, missing where that is not known.
+    """
+    steps = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
+    found = [_of_point({str(name): value for name, value in row.items()}) for row in steps.to_dict("records")]
+    made = pd.DataFrame(found, columns=["percent", "others"], index=steps.index)
+    return made.astype({"percent": "Float64", "others": "boolean"})
+
+
+def busy_text(rows: pd.DataFrame) -> str:
+    """Return a sentence on the points that ran while other processes wanted the processors; empty without any."""
+    rows = rows.reset_index(drop=True)  # rows that were put together may share their indices
+    measured = pressures(rows)
+    known = measured.dropna(subset=["percent"])
+    busy = known[known["others"].fillna(False).astype(bool)]
+    unclear = known[known["others"].isna()]
+    of = f"of {len(known)} point{'' if len(known) == 1 else 's'}"
+    of += " whose system tells" * (len(known) < len(measured))
+    sentences = []
+    if len(busy):
+        one = rows.loc[busy.index, ["cpu", "gpu"]].drop_duplicates().shape[0] == 1
+        words = f"{'The machine was' if one else 'Machines were'} busy while {len(busy)} {of} ran (others wanted "
+        words += f"{'its' if one else 'their'} CPUs up to {busy['percent'].max():.0f} % of the time): such times "
+        words += "are not the strategy's alone"
+        many = (rows.loc[busy.index, "threads"] > 1).fillna(False).any()
+        sentences.append(words + ("; with OMP_NUM_THREADS=1 torch's threads suffer less." if many else "."))
+    if len(unclear):
+        sentences.append(
+            f"While {len(unclear)} {of} ran, something waited for a CPU up to {unclear['percent'].max():.0f} % of "
+            "the time: others, or those points' own threads, workers and ranks; which of them is unknown."
+        )
+    return " ".join(sentences)
+
+
+def _of_point(row: Mapping[str, Any]) -> tuple[float | None, bool | None]:
+    text = plain(row["conditions"])
+    moments = [one for one in json.loads(text or "[]") if one.get("cpu_pressure_percent") is not None]
+    if not moments:
+        return None, None
+    # the last: its ten seconds have the timed steps in them, those before have the start of the process
+    percent, load = float(moments[-1]["cpu_pressure_percent"]), moments[-1].get("load")
+    if percent <= BUSY_PERCENT:
+        return percent, False
+    threads, cores = _point_threads(row), cores_within(plain(row["cores"]), plain(row["cpu_limit_cores"]))
+    if threads is None or cores is None:
+        return percent, None
+    return percent, True if threads <= cores or (load is not None and load > threads) else None
+
+
+def _point_threads(row: Mapping[str, Any]) -> float | None:
+    """Return how many threads of a point on one machine can want a processor at once; `None` where not known."""
+    threads, ranks = plain(row["threads"]), plain(row["ranks"]) or 1
+    if threads is None:
+        return None
+    exchange = 1 if ranks > 1 else 0  # the thread that gradients are exchanged in
+    each = threads + (plain(row["workers"]) or 0) + exchange
+    return float(each * ranks / (plain(row["machines"]) or 1))
 
 
 def where_measured(rows: pd.DataFrame) -> str:
