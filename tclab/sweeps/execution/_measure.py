@@ -19,7 +19,7 @@ from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ra
 from tclab.sweeps.execution._setup import pace_of, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs
-from tclab.timing._host_syncs import OperationCounts, Syncs
+from tclab.timing._host_syncs import Syncs
 from tclab.timing._peak_memory import PeakMemory
 from tclab.training import OVERHEADS, Step, equivalence_reference
 from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Numerics
@@ -144,28 +144,18 @@ def _demands(counted: Syncs | None) -> dict[str, dict[str, int]]:
     """Return stage → its columns; the stage `step` is the sum over all of them."""
     if counted is None:
         return {}
-    total = OperationCounts()
-    columns = {}
-    for stage, demand in counted.stages.items():
-        # AdamW's own counters live on the host, and are no waits
-        waits = 0 if stage == "optimizer" else demand.syncs
-        columns[stage] = {
-            "host_syncs": waits,
+    columns = {
+        stage: {
+            # AdamW's own counters live on the host, and are no waits
+            "host_syncs": 0 if stage == "optimizer" else demand.syncs,
             "kernels": demand.kernels,
             "allocations": demand.allocations,
             "allocated_bytes": demand.allocated_bytes,
         }
-        total.syncs += waits
-        total.kernels += demand.kernels
-        total.allocations += demand.allocations
-        total.allocated_bytes += demand.allocated_bytes
-    whole = {
-        "host_syncs": total.syncs,
-        "kernels": total.kernels,
-        "allocations": total.allocations,
-        "allocated_bytes": total.allocated_bytes,
+        for stage, demand in counted.stages.items()
     }
-    return {**columns, "step": whole}
+    names = ("host_syncs", "kernels", "allocations", "allocated_bytes")
+    return {**columns, "step": {name: sum(one[name] for one in columns.values()) for name in names}}
 
 
 def _equivalence_columns(point: Point, exact: bool) -> dict[str, Any]:

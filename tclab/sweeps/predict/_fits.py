@@ -127,11 +127,6 @@ class Fits(Shown):
         return Display(columns=("memory", "needed", "available"), lines=lines, notes=notes)
 
 
-def _samples_text(point: Point) -> str:
-    screen = point.screen()
-    return "" if screen is None else str(screen.report)
-
-
 def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     """Estimate the memory of a point, without running it.
 
@@ -177,7 +172,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
         on_device=2 if point.double_buffer else 1,
         exchange=_exchange_bytes(point, found.gradients, found.largest_gradient),
         not_covered=_not_covered(point, found.gathers),
-        samples=_samples_text(point),
+        samples="" if (screen := point.screen()) is None else str(screen.report),
     )
 
 
@@ -226,9 +221,9 @@ class _PointBytes:
     batch: int
     graph: int
     step: MemoryEstimate
-    gradients: int = 0
-    largest_gradient: int = 0
-    gathers: bool = False
+    gradients: int
+    largest_gradient: int
+    gathers: bool
 
 
 def _sized(point: Point) -> Point:
@@ -249,15 +244,14 @@ def _point_bytes(
         loading.look_up([0], loading.removed_by(deletions.take([0])))
     own = _bytes_in(graph)
     batch = meta_batch(loading, range(point.batch_size), deletions, micro_batch=point.micro_batch)
-    found = MemoryEstimate(0, 0, 0)
+    found, gradients, gathers = MemoryEstimate(0, 0, 0), [0], False
     if point.mode not in WITHOUT_MODEL:
         step = step_of(point, loading.on(graph))
         own += _bytes_in(step.loss)
-        gradients = [parameter.nbytes for parameter in step.model.parameters() if parameter.requires_grad]
-        largest, gathers = max(gradients, default=0), "peers" in signature(step.loss).parameters
+        gradients += [parameter.nbytes for parameter in step.model.parameters() if parameter.requires_grad]
+        gathers = "peers" in signature(step.loss).parameters
         found = estimate_memory(step, batch, device=device)
-        return _PointBytes(batch.bytes, own, found, sum(gradients), largest, gathers)
-    return _PointBytes(batch.bytes, own, found)
+    return _PointBytes(batch.bytes, own, found, sum(gradients), max(gradients), gathers)
 
 
 def _without_lookups(graph: CellGraph) -> CellGraph:
