@@ -7,6 +7,7 @@ from typing import Any
 from tclab.errors import InputError, unknown
 from tclab.masking import get as strategy_of
 from tclab.models import get as model_of
+from tclab.sweeps.config._fields import whole_number
 from tclab.sweeps.config._grid import Listed, grid, listed, single_value, whole
 from tclab.sweeps.config._point import Point
 from tclab.training._overheads import OVERHEADS, applicable_overheads, validate_overheads
@@ -70,8 +71,7 @@ def with_each_overhead(
 
     **Raises:** `InputError` for less than one round, or an unknown overhead, with the nearest name.
     """
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise InputError(f"rounds is {rounds!r}, expected a whole number of at least 1")
+    whole_number(1)("rounds", rounds)
     wanted = (
         list(OVERHEADS) if overheads == "all" else list(validate_overheads(map(str, listed("overheads", overheads))))
     )

@@ -21,6 +21,7 @@ from tclab.errors import InputError, require
 from tclab.masking import get as strategy_of
 from tclab.perturbation import split
 from tclab.perturbation._dataset import TRAINING_SAMPLES
+from tclab.sweeps.config._fields import whole_number
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._measure import equivalence_of
 from tclab.sweeps.execution._request import request_of
@@ -207,8 +208,7 @@ def run_epoch(
     if point.mode == "fixed_batch":
         raise InputError("mode is 'fixed_batch', which loads one batch and has no epoch; expected another")
     for name, value in (("steps", steps), ("threads", 1 if threads is None else threads)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name} is {value!r}, expected a whole number of at least 1")
+        whole_number(1)(name, value)
     reason = point.skipped()
     if reason is None and point.ranks > 1:
         reason = f"{point.ranks} ranks asked for, and an epoch is of one process"

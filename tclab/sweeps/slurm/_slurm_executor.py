@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tclab._child_process import SOURCE
 from tclab.errors import InputError, unknown
+from tclab.sweeps.config._fields import whole_number
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._executor import Progress, SweepOptions, failed_or_oom
 from tclab.sweeps.slurm import _slurm_queue as slurm_queue
@@ -50,11 +51,7 @@ class SlurmExecutor:
         submitit = _submitit()
         given: dict[str, Any] = dict(options)
         points_per_job = given.pop("points_per_job", None)
-        self._points_per_job = 1 if points_per_job is None else points_per_job
-        if isinstance(self._points_per_job, bool) or not isinstance(self._points_per_job, int):
-            raise InputError(f"points_per_job is {points_per_job!r}, expected a whole number of at least 1")
-        if self._points_per_job < 1:
-            raise InputError(f"points_per_job is {points_per_job!r}, expected a whole number of at least 1")
+        self._points_per_job = 1 if points_per_job is None else whole_number(1)("points_per_job", points_per_job)
         self._poll_seconds = given.pop("poll_seconds", _POLL_SECONDS)
         self._options = checked(given, submitit.SlurmExecutor._valid_parameters())
 
