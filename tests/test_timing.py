@@ -75,7 +75,7 @@ def test_peak_memory_sees_what_was_let_go_again():
     """In a process of its own: what a long-lived one has mapped before may be used again unseen."""
     idle, busy = run("""
         import torch
-        from tclab.timing import PeakMemory
+        from tclab.timing._peak_memory import PeakMemory
         with PeakMemory() as idle:
             pass
         with PeakMemory() as busy:

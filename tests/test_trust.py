@@ -126,7 +126,7 @@ ELSEWHERE = """
     folder = sys.argv[1]
     rows = results.Results(folder + "/rows").frame()
     pairs = list(timing.verdicts_of(timing.read_samples(folder + "/race.jsonl")).values())
-    drawn = [lab.charts.stages_by_strategy(rows), lab.charts.race_chart(pairs, "edge_mask")]
+    drawn = [lab.charts.stages(rows), lab.charts.race_chart(pairs, "edge_mask")]
     print(json.dumps([*(chart.to_dict() for chart in drawn), lab.findings(rows), [str(pair) for pair in pairs]]))
 """
 
