@@ -377,7 +377,8 @@ def ranks(s: Settings) -> Verdict:
     pair = found.pair("ddp", "plain")
     distributed.destroy_process_group()
     code = (
-        "import statistics, tclab; from tclab.sweeps.analysis import loop_of; from tclab.timing import Ledger\n"
+        "import statistics, tclab; from tclab.timing import Ledger\n"
+        "from tclab.sweeps.analysis._race_points import loop_of\n"
         f"point = tclab.Point(scale={s.scale}, batch_size={size}, device='{s.device}', mode='fixed_batch', workers=0)\n"
         f"with loop_of(point, steps={number}) as loop, Ledger(cuda=False) as ledger: loop(ledger)\n"
         "print(statistics.median(ledger.seconds()['step']))"

@@ -9,6 +9,7 @@ two runs give the same bits. What is not finite in a source reaches every row of
 from __future__ import annotations
 
 import os
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,8 +105,8 @@ _KEPT = 256  # matrices
 
 def tiles_for(matrix: Csr, x: Tensor) -> Tiles | None:
     """Return a matrix in tiles, made once; `None` where the kernel cannot serve it, `x`'s dtype or this device."""
-    if _off or not (x.dtype in _DTYPES and _serves(x.device)) or (_interpreted() and x.dtype == torch.bfloat16):
-        return None  # interpreted, products in bfloat16 are wrong
+    if _off or x.dtype not in _DTYPES or not _serves(x.device) or not _is_right(x.device, x.dtype):
+        return None
     key = (*(tensor.data_ptr() for tensor in matrix[:3]), matrix.col.numel(), matrix.crow.numel(), matrix.columns)
     if key not in _MADE:
         with disabled_modes():
@@ -138,6 +139,42 @@ def _interpreted() -> bool:
 @cache
 def _serves(device: torch.device) -> bool:
     return find_spec("triton") is not None and _capability(device) >= 8
+
+
+@cache
+def _is_right(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether the kernel sums a small graph as exactly as torch's product does, and warn if not.
+
+    It is tried on each device before it is used: how tensor cores round differs between makes, interpreted products in
+    bfloat16 are wrong, and Triton may lack a compiler.
+    """
+    with disabled_modes(), torch.no_grad():
+        generator = torch.Generator().manual_seed(0)
+        dense = torch.rand(150, 150, generator=generator) < torch.linspace(0.0, 0.8, 150).unsqueeze(1)
+        x = torch.randn(150, 64, generator=generator).to(dtype)
+        sparse = dense.to(torch.float64).to_sparse_csr()
+        exact = sparse @ x.double()
+        crow, col = (indices.to(device, torch.int32) for indices in (sparse.crow_indices(), sparse.col_indices()))
+        matrix = Csr(crow, col, sparse.values().to(device, dtype), 150)
+        tiles, right = tiles_of(matrix), x.to(device)
+        assert tiles is not None
+        try:
+            found = tile_sums(tiles, right, 32, out=torch.empty_like(right)).cpu()
+        except Exception as error:  # whatever Triton, a driver or a C compiler raises
+            lines = str(error).strip().splitlines()
+            return _left_out(device, dtype, f"{type(error).__name__} {lines[0] if lines else ''}")
+        other = (dense.to(device, dtype) @ right).cpu()
+        own, theirs = (float((y.double() - exact).norm() / exact.norm()) for y in (found, other))
+    allowed = 2 * max(theirs, torch.finfo(dtype).eps)
+    return own <= allowed or _left_out(device, dtype, f"its sums are off by {own:.1e}, {allowed:.1e} is allowed")
+
+
+def _left_out(device: torch.device, dtype: torch.dtype, why: str) -> bool:
+    if not _interpreted():
+        warnings.warn(
+            f"sums in {dtype} on {device} are torch's sparse product, not the tile kernel: {why}", stacklevel=2
+        )
+    return False
 
 
 @cache
