@@ -235,6 +235,12 @@ def own(tmp_path, monkeypatch):
                     input()  # as a breakpoint() does
 
             @masking.register
+            class Sleeps(NodeMask):
+                name = "sleeps"
+                def view(self, batch):
+                    signal.pause()
+
+            @masking.register
             class DeletesNothing(NodeMask):
                 name = "deletes_nothing"
                 def view(self, batch):
@@ -269,6 +275,15 @@ def test_a_strategy_that_crashes_is_a_row_and_the_sweep_goes_on(own, tmp_path):
         "raises": "failed: ValueError: no such thing",
         "edge_mask": "ok",
     }
+
+
+def test_a_point_that_hangs_is_ended_after_the_limit_and_the_next_one_runs(own, tmp_path):
+    begin = time.monotonic()
+    frame = tclab.sweep(tiny(strategy="sleeps"), results=tmp_path / "rows", hang_seconds=1.0)
+    assert time.monotonic() - begin < 30.0
+    words = "failed: the point was not through after 1 s, and its process was ended"
+    assert of_the_step(frame)["status"] == words
+    assert of_the_step(tclab.run(tiny(), hang_seconds=600.0))["status"] == "ok"
 
 
 def test_a_strategy_that_is_wrong_gets_no_time(own):

@@ -13,7 +13,6 @@ import pyarrow as pa
 from tclab.errors import InputError, unknown
 from tclab.sweeps.config._point import Point, points_of
 from tclab.sweeps.execution._executor import Executor, LocalExecutor, Progress, SweepOptions, print_progress
-from tclab.sweeps.execution._rank_group import HANG_SECONDS
 from tclab.sweeps.predict._fits import fits
 from tclab.sweeps.slurm._slurm_executor import SlurmExecutor
 from tclab.sweeps.slurm._slurm_options import SlurmOptions
@@ -29,7 +28,7 @@ def sweep(
     fresh: bool = False,
     budget_seconds: float | None = None,
     memory_bytes: int | None = None,
-    hang_seconds: float = HANG_SECONDS,
+    hang_seconds: float | None = None,
     progress: Callable[[Progress], None] | None = print_progress,
     stop: threading.Event | None = None,
     refuse: bool = False,

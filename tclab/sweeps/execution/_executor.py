@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from tclab.errors import InputError
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.execution._rank_group import HANG_SECONDS
 from tclab.sweeps.execution._run import point_rows
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import not_measured
@@ -73,7 +72,7 @@ class SweepOptions:
     retry: bool = False
     fresh: bool = False
     memory_bytes: int | None = None
-    hang_seconds: float = HANG_SECONDS
+    hang_seconds: float | None = None
     progress: Callable[[Progress], None] | None = None
     stop: threading.Event | None = None
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tclab._io import atomic_write
 from tclab.sweeps.config._point import RENDEZVOUS_FILE, Point
-from tclab.sweeps.execution._rank_group import HANG_SECONDS, RankGroup
+from tclab.sweeps.execution._rank_group import RankGroup
 from tclab.sweeps.execution._worker_pool import Answer, pool, worker_environment
 
 _LOOK_SECONDS = 0.2
@@ -81,7 +81,7 @@ class Rendezvous:
 
 
 def run_on_machines(
-    point: Point, request: dict[str, Any], *, memory_bytes: int | None = None, hang_seconds: float = HANG_SECONDS
+    point: Point, request: dict[str, Any], *, memory_bytes: int | None = None, hang_seconds: float | None = None
 ) -> Answer:
     """Run a point whose ranks are on several machines, on the first of them, and return the answer.
 
@@ -107,7 +107,7 @@ def run_on_machines(
     return answer
 
 
-def lend_ranks(point: Point, node: int, *, memory_bytes: int | None = None, hang_seconds: float = HANG_SECONDS) -> None:
+def lend_ranks(point: Point, node: int, *, memory_bytes: int | None = None, hang_seconds: float | None = None) -> None:
     """Run this machine's ranks of a point whose first machine answers for it; return when they have ended.
 
     **Arguments:**

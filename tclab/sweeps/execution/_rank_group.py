@@ -91,12 +91,13 @@ class RankGroup:
 
     # ---- asking
 
-    def ask(self, request: dict[str, Any], *, hang_seconds: float = HANG_SECONDS) -> list[dict[str, Any]] | str:
+    def ask(self, request: dict[str, Any], *, hang_seconds: float | None = None) -> list[dict[str, Any]] | str:
         """Return the rows of a request, or what became of the ranks; then they have ended.
 
         A rank that is killed, or raises an error, is named within about 5 seconds; one that hangs, when no rank has
         entered a stage for `hang_seconds`, or `HANG_SECONDS` where that is longer until all have entered their first.
         """
+        hang_seconds = HANG_SECONDS if hang_seconds is None else hang_seconds
         for report in self._reports.values():
             report.entered = 0
         self._torchrun.send(request)

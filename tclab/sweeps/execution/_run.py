@@ -8,14 +8,13 @@ import pyarrow as pa
 from tclab.errors import require
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._machines import run_on_machines
-from tclab.sweeps.execution._rank_group import HANG_SECONDS
 from tclab.sweeps.execution._request import request_of
 from tclab.sweeps.execution._worker_pool import pool
 from tclab.sweeps.store._rows import frame, not_measured, table
 
 
 def run(
-    point: Point, *, fresh: bool = False, memory_bytes: int | None = None, hang_seconds: float = HANG_SECONDS
+    point: Point, *, fresh: bool = False, memory_bytes: int | None = None, hang_seconds: float | None = None
 ) -> pd.DataFrame:
     """Run one point in a worker process, or its ranks in one each, and return its rows, one for each stage.
 
@@ -29,7 +28,8 @@ def run(
     - `fresh`: in a process of its own, so that nothing is carried over from earlier points; otherwise the worker is
       kept warm for the next point.
     - `memory_bytes`: refuse to let the worker's memory, or that of each rank, grow past this (Linux).
-    - `hang_seconds`: of several ranks, how long none may enter a stage until one is said to hang.
+    - `hang_seconds`: of several ranks, how long none may enter a stage until one is said to hang, 300 unless given; of
+      one process, how long the whole point may take, the start of its worker included, without a limit unless given.
 
     **Raises:** `InputError` for `device="cuda"` where there is none, or a strategy that no worker could import.
     """
@@ -38,7 +38,7 @@ def run(
 
 
 def point_rows(
-    point: Point, *, fresh: bool = False, memory_bytes: int | None = None, hang_seconds: float = HANG_SECONDS
+    point: Point, *, fresh: bool = False, memory_bytes: int | None = None, hang_seconds: float | None = None
 ) -> pa.Table:
     """Return the rows of a resolved point as an arrow table; see `run`."""
     if (reason := point.skipped()) is not None:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
 from tclab._child_process import ChildProcess, child_command
@@ -17,9 +18,11 @@ from tclab._io import TemporaryFolder
 from tclab.errors import InputError
 from tclab.sweeps.config._gpus import check_enough, device_of, gpus, listed
 from tclab.sweeps.config._point import ALLOCATORS, Point
-from tclab.sweeps.execution._rank_group import HANG_SECONDS, RankGroup
+from tclab.sweeps.execution._rank_group import RankGroup
 from tclab.sweeps.execution._request import MEMORY_LIMIT, WORKER
 from tclab.sweeps.store._code_fingerprint import files_of
+
+_LOOK_SECONDS = 0.5  # between looks whether a worker's time is up
 
 
 class WorkerProcess(ChildProcess):
@@ -37,13 +40,19 @@ class WorkerProcess(ChildProcess):
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}"))}
         super().__init__(child_command(WORKER), {**cache, **environment, "TMPDIR": str(self._folder.path)})
 
-    def ask(self, request: dict[str, Any], *, hang_seconds: float) -> list[dict[str, Any]] | str:
-        """Return the rows of a request, or how the process died; one that hangs is waited for."""
+    def ask(self, request: dict[str, Any], *, hang_seconds: float | None) -> list[dict[str, Any]] | str:
+        """Return the rows of a request, or how the process died.
+
+        One that is not through after `hang_seconds` is ended; without a limit it is waited for.
+        """
         killed = _killed_for_memory()
         self.send(request)
-        answer = self.receive_one()
-        if answer is not None:
-            rows: list[dict[str, Any]] = answer["rows"]
+        begin = monotonic()
+        while (messages := self.receive(_LOOK_SECONDS)) == []:
+            if hang_seconds is not None and monotonic() - begin > hang_seconds:
+                return f"failed: the point was not through after {hang_seconds:g} s, and its process was ended"
+        if messages:
+            rows: list[dict[str, Any]] = messages[0]["rows"]
             return rows
         code = self.wait()
         assert code is not None
@@ -82,7 +91,7 @@ class Worker(Protocol):
     def alive(self) -> bool:
         """Whether it can be asked."""
 
-    def ask(self, request: dict[str, Any], *, hang_seconds: float) -> Answer:
+    def ask(self, request: dict[str, Any], *, hang_seconds: float | None) -> Answer:
         """Return the rows of a request, or how the worker ended."""
 
     def kill(self) -> None:
@@ -136,7 +145,7 @@ class WorkerPool:
         *,
         fresh: bool = False,
         memory_bytes: int | None = None,
-        hang_seconds: float = HANG_SECONDS,
+        hang_seconds: float | None = None,
     ) -> Answer:
         """Return a worker's answer to a request.
 
