@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import socket
 import tempfile
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 _PREFIX, _OWNER = "tclab-", ".owner"
@@ -50,6 +52,38 @@ def _flush(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[str | None]:
+    """Hold a file against other processes within the block; yield who holds it already and since when, or `None`.
+
+    The file is gone afterwards. A process that was killed holds it no more. Without locks nothing is held.
+    """
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+    except OSError:  # whoever writes there says why
+        yield None
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield os.read(handle, 200).decode(errors="replace") or "another process"
+            return
+        except OSError:
+            pass  # a file system without locks
+        try:
+            with suppress(OSError):
+                os.ftruncate(handle, 0)
+                since = datetime.now(UTC).isoformat(timespec="seconds")
+                os.write(handle, f"process {os.getpid()} of {socket.gethostname()} since {since}".encode())
+            yield None
+        finally:
+            with suppress(OSError):
+                path.unlink()
     finally:
         os.close(handle)
 

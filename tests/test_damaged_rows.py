@@ -3,8 +3,11 @@
 import errno
 import os
 import random
+import re
 import shutil
 import stat
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -275,3 +278,34 @@ def test_the_newest_rows_of_a_point_are_those_measured_last(results, tmp_path, m
         kept = Results(folder).kept()
         assert kept[POINTS[0]]["cpu"][0].as_py() is None
         assert len(kept) == 3
+
+
+RUNS = """
+import sys, time
+from pathlib import Path
+from tclab.sweeps.store._results import Results
+with Results(Path(sys.argv[1])).claimed(sys.argv[2]) as owner:
+    print(owner, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_two_sweeps_of_a_folder_share_its_points_and_neither_runs_one_twice(tmp_path, runs, root):
+    results = Results(tmp_path / "rows").make()
+    name = results.path(POINTS[1]).name
+    command = [sys.executable, "-c", RUNS, str(results.folder), name]
+    other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(root)})
+    try:
+        assert other.stdout.readline() == "None\n"
+        frame = tclab.sweep(POINTS, results=results.folder, progress=None)
+        status = frame[frame["stage"] == "step"]["status"].tolist()
+        assert re.fullmatch(rf"not run: process {other.pid} of \S+ since 20\d\d-\S+ runs it", status.pop(1))
+        assert status == ["ok", "ok"]
+        assert runs == [POINTS[0].resolved(), POINTS[2].resolved()]
+    finally:
+        other.kill()  # it holds nothing any more
+        other.communicate()
+    frame = tclab.sweep(POINTS, results=results.folder, progress=None)
+    assert (frame["status"] == "ok").all()
+    assert runs[2:] == [POINTS[1].resolved()]
+    assert len(list(results.folder.iterdir())) == 3

@@ -58,6 +58,9 @@ def sweep(
       `points_per_job` (1). `None` leaves one to the cluster. What is there already is judged by these, too: rows
       of one partition do not stand in for another's.
 
+    A point that another process runs for the same folder just now has a row `not run: …`, which names the process and
+    since when, and is not kept: the two share the work, and a later call reads the rows of both.
+
     A file of rows that is damaged is named in a warning, and its point is run again. Where the disk is full, a
     warning says so: what was measured is returned, and no other point is run.
 

@@ -143,22 +143,27 @@ class LocalExecutor:
                 tables.append(not_measured(point, f"not run: {refusal}"))
                 options.report(Progress(done, len(points), point, tables[-1], kept=False))
                 continue
-            starts_ranks = not any_run and point.ranks > 1
-            any_run = True
-            rows = point_rows(
-                definite, fresh=options.fresh, memory_bytes=options.memory_bytes, hang_seconds=options.hang_seconds
-            )
-            if options.stopped and failed_or_oom(rows):  # the stop killed its worker
-                tables.append(not_measured(point, "not run: stopped"))
-                continue
-            if starts_ranks:  # which is not what the budget is for
-                begin = monotonic()
-            if not rows["status"][0].as_py().startswith("not run"):
-                try:
-                    results.write_file(name, point, rows)
-                except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
-                    not_kept = str(error)
-                    warnings.warn(f"{not_kept}. The sweep returns them, and runs no other point", stacklevel=3)
+            with results.claimed(name) as owner:
+                if owner is not None:
+                    tables.append(not_measured(point, f"not run: {owner} runs it"))
+                    options.report(Progress(done, len(points), point, tables[-1], kept=False))
+                    continue
+                starts_ranks = not any_run and point.ranks > 1
+                any_run = True
+                rows = point_rows(
+                    definite, fresh=options.fresh, memory_bytes=options.memory_bytes, hang_seconds=options.hang_seconds
+                )
+                if options.stopped and failed_or_oom(rows):  # the stop killed its worker
+                    tables.append(not_measured(point, "not run: stopped"))
+                    continue
+                if starts_ranks:  # which is not what the budget is for
+                    begin = monotonic()
+                if not rows["status"][0].as_py().startswith("not run"):
+                    try:
+                        results.write_file(name, point, rows)
+                    except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
+                        not_kept = str(error)
+                        warnings.warn(f"{not_kept}. The sweep returns them, and runs no other point", stacklevel=3)
             tables.append(rows)
             options.report(Progress(done, len(points), point, rows, kept=False))
         return tables

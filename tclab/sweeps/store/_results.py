@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 import warnings
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tclab._io import atomic_write
+from tclab._io import atomic_write, claimed
 from tclab._version import __version__
 from tclab.errors import InputError
 from tclab.sweeps.config._point import Point
@@ -76,7 +77,14 @@ class Results:
         except (OSError, ValueError) as error:  # a ValueError is of a character that no path can have
             why = getattr(error, "strerror", None) or error
             raise InputError(f"results is {str(self.folder)!r}, expected a folder that can be written: {why}") from None
+        for path in self.folder.glob(".running-*"):  # of processes that were killed
+            with claimed(path):
+                pass
         return self
+
+    def claimed(self, name: str) -> AbstractContextManager[str | None]:
+        """Hold a point against other sweeps by the name of its file; yield who runs it already, or `None`."""
+        return claimed(self.folder / f".running-{name}")
 
     def path(self, point: Point) -> Path:
         """Return where a point's rows are, or would be."""
