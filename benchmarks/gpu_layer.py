@@ -14,16 +14,19 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
+from tile_kernel import Assumptions, layer_milliseconds, predicted
 from torch import Tensor
 
 import tclab
 from tclab.masking import get
 from tclab.message_passing import SharedView
 from tclab.message_passing._shared_view import link_of
-from tclab.message_passing.kernels._tile_sums import tiles_for, without_tiles
+from tclab.message_passing.kernels._spmm import least_seconds
+from tclab.message_passing.kernels._tile_sums import LAUNCH, Launch, tile_sums, tiles_for, tiles_of, without_tiles
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.predict._roofline import clock_of
 
@@ -38,10 +41,12 @@ class Arms:
 
     **Arguments:**
 
+    - `graph`: on the CPU.
     - `calls`: kernel → forward: its sums over all networks, each in this kernel's own order of rows.
     - `inputs`: kernel → x, which gets a gradient. `places`: kernel → where (node, sample) lies among its rows.
     """
 
+    graph: tclab.CellGraph
     calls: dict[str, Callable[[], list[Tensor]]]
     inputs: dict[str, Tensor]
     places: dict[str, Tensor]
@@ -58,8 +63,7 @@ def arms(scale: float, size: int, dtype: torch.dtype, device: str) -> Arms:
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(nodes, size, WIDTH, generator=generator).to(device, dtype)
     weights = torch.full((len(names),), 1.5, device=device, dtype=dtype)
-    found = Arms({}, {}, {})
-    grid = torch.arange(nodes * size, device=device).view(nodes, size)
+    found = Arms(graph, {}, {}, {})
 
     def add(kernel: str, places: Tensor, forward: Callable[[Tensor], list[Tensor]]) -> None:
         x = torch.empty(nodes * size, WIDTH, device=device, dtype=dtype)
@@ -85,18 +89,23 @@ def arms(scale: float, size: int, dtype: torch.dtype, device: str) -> Arms:
 
     add("sparse library", places, of_view(shared))
     # on a CPU the interpreter runs it: not in bfloat16, which it gets wrong
-    if any(tiles_for(link_of(network, dtype).matrix, values) is not None for network in here.networks.values()):
+    if all(tiles_for(link_of(network, dtype).matrix, values) is not None for network in here.networks.values()):
         add("tiles", places, of_view(shared))
     add("dense", places, of_view(dense))
-    add("PyG scatter", grid.view(nodes, size).t().reshape(size, nodes).argsort(1).add(
-        nodes * torch.arange(size, device=device).unsqueeze(1)).t().contiguous(), scattered)  # fmt: skip
+    copied = torch.arange(nodes, device=device).unsqueeze(1) + nodes * torch.arange(size, device=device)
+    add("PyG scatter", copied, scattered)
     if device == "cuda":  # on a CPU it compiles longer than all else takes
-        add("PyG scatter, compiled", found.places["PyG scatter"], torch.compile(scattered))
+        add("PyG scatter, compiled", copied, torch.compile(scattered))
     return found
 
 
 def compare(found: Arms, device: str, *, batch_size: int, dtype: torch.dtype, rounds: int = 5) -> list[dict[str, Any]]:
-    """Return a row a kernel: `seconds` of forward and backward, and `error` against fp64, with what is `allowed`."""
+    """Return a row a kernel: `seconds` of forward and backward, and `error` against fp64, with what is `allowed`.
+
+    `predicted_seconds` is what `tile_kernel.predicted` says, twice the forward's; `None` for kernels that it has not.
+    """
+    foretold = layer_milliseconds(predicted(found.graph, batch_size, Assumptions(), size=dtype.itemsize))
+    model = {"sparse library": "sparse", "dense": "dense", "tiles": "tiles"}
     exact: tuple[Tensor, Tensor] | None = None
     rows = []
 
@@ -122,6 +131,8 @@ def compare(found: Arms, device: str, *, batch_size: int, dtype: torch.dtype, ro
         del sums, gradient
         for kernel in found.calls:
             row: dict[str, Any] = {"batch_size": batch_size, "dtype": str(dtype).split(".")[1], "kernel": kernel}
+            if kernel in model:
+                row["predicted_seconds"] = 2e-3 * foretold[model[kernel]]
             rows.append(row)
             try:
                 sums, gradient = both(kernel)
@@ -143,6 +154,34 @@ def compare(found: Arms, device: str, *, batch_size: int, dtype: torch.dtype, ro
             except (RuntimeError, NotImplementedError) as error:
                 row["status"] = f"cannot: {str(error).splitlines()[0][:100]}"
             found.inputs[kernel].grad = None
+    return rows
+
+
+def launches(
+    graph: tclab.CellGraph, samples: int, dtype: torch.dtype, device: str, rounds: int
+) -> list[dict[str, Any]]:
+    """Return the seconds of launches of the tile kernel over the largest network, those of today first."""
+    network = max(graph.networks.values(), key=lambda network: network.num_edges).to(device)
+    tiles = tiles_of(link_of(network, dtype).matrix)
+    assert tiles is not None
+    x = torch.randn(network.num_sources, samples * WIDTH, device=device).to(dtype)
+    out, key = torch.empty_like(x), (dtype.itemsize, device == "cpu" or torch.cuda.get_device_capability()[0] >= 9)
+    today, rows = LAUNCH[key], []
+    others = [Launch(*launch) for launch in product((64, 128, 256), (4, 8), (2, 3, 4))]
+
+    def call() -> None:
+        tile_sums(tiles, x, WIDTH, out=out)
+        _wait(device)
+
+    for launch in dict.fromkeys([today, *(others if device == "cuda" else others[:1])]):
+        row: dict[str, Any] = launch._asdict()
+        rows.append(row)
+        LAUNCH[key] = launch
+        try:
+            row["seconds"] = least_seconds({"tiles": call}, rounds=rounds)["tiles"]
+        except Exception as error:  # a launch that asks for more than the device has
+            row["status"] = f"cannot: {type(error).__name__}"
+        LAUNCH[key] = today
     return rows
 
 
