@@ -7,14 +7,14 @@ full, over the shared matrices. Each layer is a few sparse products of small mat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from tclab.graph import CellGraph
-from tclab.message_passing._layerwise_view import AllRows, LayerwiseView, running_sum
+from tclab.message_passing._layerwise_view import AllRows, LayerwiseView, RowFunction, running_sum
 from tclab.message_passing._row_layout import Order
 from tclab.message_passing._shared_view import SharedView, link_of
 from tclab.message_passing._view import View
@@ -121,12 +121,7 @@ class _WildTypeAndSamples(SharedView, LayerwiseView):
         return x if self._layers else self.lift(x)
 
     def convolved(
-        self,
-        relations: Sequence[str],
-        x: Tensor,
-        functions: Sequence[Callable[[Tensor], Tensor]],
-        *,
-        self_weights: Sequence[Tensor],
+        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], *, self_weights: Sequence[Tensor]
     ) -> Iterator[Tensor]:
         """Return each relation's function of its sums, from rows that differ to rows that differ."""
         layer = self._layer(x)
@@ -139,12 +134,7 @@ class _WildTypeAndSamples(SharedView, LayerwiseView):
             yield spread([part], [_cast(layer.spread[name], part.dtype)])
 
     def convolved_sum(
-        self,
-        relations: Sequence[str],
-        x: Tensor,
-        functions: Sequence[Callable[[Tensor], Tensor]],
-        *,
-        self_weights: Sequence[Tensor],
+        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], *, self_weights: Sequence[Tensor]
     ) -> Tensor:
         """Return the sum of what `convolved` returns, added up as it is spread."""
         layer = self._layer(x)

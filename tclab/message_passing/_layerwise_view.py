@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
 
 from tclab.message_passing._view import View
+
+RowFunction: TypeAlias = Callable[[Tensor], Tensor]
+"""Of rows [R, H]; what it does to a row may depend on that row alone."""
 
 
 @runtime_checkable
@@ -28,12 +31,7 @@ class LayerwiseView(Protocol):
         ...
 
     def convolved(
-        self,
-        relations: Sequence[str],
-        x: Tensor,
-        functions: Sequence[Callable[[Tensor], Tensor]],
-        *,
-        self_weights: Sequence[Tensor],
+        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], *, self_weights: Sequence[Tensor]
     ) -> Iterator[Tensor]:
         """Return for each relation within the deleted type a row-wise function of its `View.neighbour_sum`.
 
@@ -41,7 +39,7 @@ class LayerwiseView(Protocol):
 
         - `relations`: their names.
         - `x`: rows as `begin` or an earlier layer gave them.
-        - `functions`: for each relation, of rows [R, H]; what it does to a row may depend on that row alone.
+        - `functions`: one for each relation.
         - `self_weights`: [1] for each relation, how much of itself a row adds.
 
         **Returns:** rows for the next layer or `complete`, the same ones for every relation.
@@ -49,12 +47,7 @@ class LayerwiseView(Protocol):
         ...
 
     def convolved_sum(
-        self,
-        relations: Sequence[str],
-        x: Tensor,
-        functions: Sequence[Callable[[Tensor], Tensor]],
-        *,
-        self_weights: Sequence[Tensor],
+        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], *, self_weights: Sequence[Tensor]
     ) -> Tensor:
         """Return the sum over relations of what `convolved` returns, which a view may add up as it goes."""
         return running_sum(self.convolved(relations, x, functions, self_weights=self_weights))
@@ -75,12 +68,7 @@ class AllRows(LayerwiseView):
         return self._view.lift(x)
 
     def convolved(
-        self,
-        relations: Sequence[str],
-        x: Tensor,
-        functions: Sequence[Callable[[Tensor], Tensor]],
-        *,
-        self_weights: Sequence[Tensor],
+        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], *, self_weights: Sequence[Tensor]
     ) -> Iterator[Tensor]:
         """Return each relation's function of its `View.neighbour_sums`, [R, H] each."""
         sums = self._view.neighbour_sums(relations, x, self_weights=self_weights)
