@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from functools import partial
 
 import pytest
 
@@ -10,6 +11,7 @@ from tclab import InputError, Point
 from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
 from tclab.sweeps import loop_of, race_grid, race_points
+from tclab.sweeps.analysis._advise import change_trial
 from tclab.sweeps.analysis._race_points import cells_of
 from tclab.timing import Ledger, read_samples, verdicts_of
 from tclab.timing._ledger import NullLedger
@@ -32,11 +34,28 @@ def test_points_are_raced_in_this_process_and_the_record_gives_the_verdicts_agai
 def test_points_are_raced_in_a_process_of_their_own_and_nothing_is_left(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     points = {name: tiny(strategy=name, allocator="keep_pages") for name in ("edge_mask", "stored_index")}
-    race = race_points(points, budget_seconds=15)  # its process takes some of them to start
-    assert {sample["process"] for sample in race.samples()} == {0}
+    race = race_points(points, budget_seconds=15, processes=2)  # they take some of them to start
+    assert {sample["process"] for sample in race.samples()} == {0, 1}
     assert race.settings["environment"]["MALLOC_MMAP_MAX_"] == "0"
     assert "TMPDIR" not in race.settings["environment"]  # a race goes on although its files were elsewhere
     assert os.listdir(tmp_path) == []
+
+
+def test_points_are_raced_in_three_processes_unless_a_number_is_given(monkeypatch):
+    given = []
+
+    def noted(arms, *, processes, **options):
+        given.append(processes)
+        raise InputError("not run")
+
+    for name in ("race", "race_cells"):
+        monkeypatch.setattr(f"tclab.sweeps.analysis._race_points.{name}", noted)
+    points = {name: tiny(strategy=name) for name in ("node_mask", "stored_mask")}
+    trial = change_trial(points["node_mask"], points["stored_mask"])
+    for run in (partial(race_points, points), partial(race_grid, {"cell": points}), trial):
+        with pytest.raises(InputError, match="not run"):
+            run(budget_seconds=1)
+    assert given == [3, 3, 3]
 
 
 def test_a_strategy_that_is_wrong_is_not_raced():

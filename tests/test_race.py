@@ -373,6 +373,31 @@ def test_a_race_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, seconds
     assert len(machine.calls) == calls
 
 
+def test_an_undecided_race_goes_on_with_a_larger_budget_and_spends_what_is_left_of_alpha(tmp_path):
+    machine = SyntheticMachine(8, noise=0.03, outliers=0.0)
+    how = {"clock": machine.clock, "record": tmp_path}
+    arms = {"a": machine.arm("a", 0.02), "b": machine.arm("b", 0.02 * 1.03)}
+    first = race(arms, budget_seconds=3.0, **how).pair("a", "b")
+    assert first.verdict == UNDECIDED
+    alphas = [first.alpha]
+    for budget in (6.0, 60.0):
+        machine.seconds += 3600.0  # whenever it goes on
+        result = race(arms, budget_seconds=budget, **how)
+        alphas.append(result.pair("a", "b").alpha)
+    assert result.verdict("a", "b") == FASTER
+    assert result.pair("a", "b").kept > first.kept
+    assert alphas[0] == pytest.approx(0.01)
+    assert alphas[1] == pytest.approx(0.005)
+    assert max(s["look"] for s in result.samples()) <= 12
+    assert result.samples()[-1]["spent_seconds"] <= 61.0
+    assert verdict_of(read_samples(tmp_path)) == result.pair("a", "b")
+    calls = len(machine.calls)
+    assert race(arms, budget_seconds=60.0, **how).pairs == result.pairs  # nothing is left to run
+    assert len(machine.calls) == calls
+    with pytest.raises(InputError, match=r"budget_seconds was 60\.0 and is 6\.0"):
+        race(arms, budget_seconds=6.0, **how)
+
+
 def test_an_interrupt_in_a_round_gives_back_what_there_is_and_drops_that_round(tmp_path):
     machine = SyntheticMachine(3, noise=0.02)
     plain = machine.arm("a", 0.02)
@@ -428,7 +453,7 @@ def test_a_kill_loses_at_most_the_block_under_way(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"budget_seconds": 61.0}, "settings, budget_seconds was 60.0 and is 61.0"),
+        ({"budget_seconds": 59.0}, "settings, budget_seconds was 60.0 and is 59.0"),
         ({"period": 2}, "settings, period was 1 and is 2"),
         ({"arms": "ac"}, "cells was"),
     ],
@@ -570,13 +595,31 @@ def test_too_few_rounds_are_undecided_and_not_a_guess():
     assert pair.verdict == UNDECIDED
     assert "at least 6 are needed" in pair.why
     assert pair.interval is None
+    assert pair.ratio is None
+    assert "no ratio" in pair.sentence
+
+
+def test_blocks_and_floor_fit_what_an_expensive_step_costs():
+    """Steps of 1.9 s in a race of 150 s, in cycles of 6: whole cycles would leave time for two rounds."""
+    machine = SyntheticMachine(1, noise=0.01)
+    arms = {"a": machine.arm("a", 1.9), "b": machine.arm("b", 1.9 * 1.3)}
+    result = race(arms, budget_seconds=150, period=6, clock=machine.clock)
+    pair = result.pair("a", "b")
+    assert pair.kept >= 8
+    low, high = pair.interval
+    assert low < 1 / 1.3 < high
+    assert pair.verdict == FASTER
+    assert "a takes 0.7" in pair.sentence
+    assert "× the time of b" in pair.sentence
+    assert pair.why.endswith(", in this process")
+    assert machine.seconds < 150 + 10
 
 
 FACTORIES = """
 import time
 def quick():
     print("an arm may print")
-    return lambda: sum(range(20000))
+    return lambda: sum(range(4000))
 def slow():
     return lambda: sum(range(60000))
 def broken():

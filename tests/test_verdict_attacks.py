@@ -57,13 +57,13 @@ def test_noise_of_one_arm_that_lasts_as_long_as_the_race_decides_nothing_and_is_
     assert pair.independent < 6
 
 
-def test_a_difference_that_comes_during_the_race_is_undecided_and_the_parts_are_shown():
+def test_a_difference_that_comes_during_the_race_is_undecided():
     samples = Attack("still", quiet=True).samples(0, 60.0)
     for sample in samples:
         sample["seconds"] *= 1 + 0.2 * (sample["arm"] == "a") * max(0.0, sample["spent_seconds"] - 20) / 40
     pair = verdict_of(samples)
     assert pair.verdict == UNDECIDED
-    assert "reaches across" in pair.why or "the ratio did not stay" in pair.why
+    assert "reaches across" in pair.why
 
 
 def test_an_arm_that_differs_from_itself_voids_the_race():
@@ -101,8 +101,13 @@ def test_an_interval_of_few_rounds_misses_no_more_often_than_it_says(rounds, dra
     assert binomtest(missed, 60, 0.05, alternative="greater").pvalue > 0.01
 
 
+def test_times_that_never_vary_have_an_interval_of_no_width():
+    one = Series(np.full(12, 0.1), np.arange(12) * 0.1, [0] * 12)
+    assert centre_of([one]).interval(0.99) == pytest.approx((0.1, 0.1), abs=1e-6)
+    assert centre_of([one, one]).interval(0.9999) == pytest.approx((0.1, 0.1), abs=1e-6)
+
+
 def test_what_is_left_of_alpha_is_never_spent_however_often_a_race_goes_on():
-    shares = [
-        alpha_of(look, looks, extension=e) for e in range(50) for looks in [1 + e % 5] for look in range(1, looks + 1)
-    ]
-    assert 0.0499 < sum(shares) < 0.05 + 1e-12
+    for looks in (1, 4, 7):
+        shares = [alpha_of(look, looks) for look in range(1, 50 * looks + 1)]
+        assert 0.0499 < sum(shares) < 0.05 + 1e-12

@@ -12,27 +12,27 @@ of the series need an allowance of their own is shown by Müller (Journal of Bus
 311-322).
 
 The prior was chosen so that the attacks of `benchmarks/race_verdicts.py` hold: of the grid's components, those with a
-memory have the weight √memory, 1 for the longest, and independent noise alone has 100.
+memory have the weight √memory, 1 for the longest, and independent noise alone has 300.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
 Reals = NDArray[np.float64]
 
-LONGEST_MEMORY_SECONDS = 60.0  # that every race allows for; one that takes longer allows for its own length
+LONGEST_MEMORY_SECONDS = 240.0  # that every race allows for; one that takes longer allows for its own length
 FEWEST_INDEPENDENT = 6  # with fewer independent batches, the memory is named as the reason of UNDECIDED
 _MOST_BATCHES = 48  # more cost time and add nothing: noise that is shorter than a batch is independent
 _MEMORIES = 16
 _WITH_MEMORY = (0.05, 0.2, 1.0, 5.0, 50.0, 500.0, 5000.0)  # variance of the noise with a memory over the other's
-_INDEPENDENT = 100.0  # prior weight of independent noise alone
-_LUCK = (0.01, 0.1, 0.5, 2.0, 10.0, 100.0)  # variance of the processes' luck over that of a batch
+_INDEPENDENT = 300.0  # prior weight of independent noise alone
+_LUCK = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)  # variance of the processes' luck over that of a batch
+_PAUSE = 10.0  # times a round's seconds, from which other processes had their turn
 _LEAST_WEIGHT = 1e-9
 
 
@@ -80,10 +80,11 @@ class Centre:
         from scipy.optimize import brentq
         from scipy.special import stdtrit
 
-        # no quantile of a mixture lies outside those of its components
+        # no quantile of a mixture lies outside those of its components, but for rounding
         ends = self.centres + self.scales * stdtrit(self.freedom, share)
-        low, high = float(ends.min()), float(ends.max())
-        return low if high - low < 1e-12 else float(brentq(lambda x: self.below(x) - share, low, high, xtol=1e-9))
+        aside = 1e-3 * float(self.scales.max()) + 1e-9
+        low, high = float(ends.min()) - aside, float(ends.max()) + aside
+        return float(brentq(lambda x: self.below(x) - share, low, high, xtol=1e-12))
 
     def interval(self, level: float) -> tuple[float, float]:
         """Return the interval with equal tails at a level such as 0.95."""
@@ -103,11 +104,6 @@ class Centre:
         return min(float(len(self.batches)), float(self.batches.var(ddof=1)) / spread**2) if spread else 0.0
 
 
-def _batched(values: Reals, size: int) -> Reals:
-    """Return every `size` values as a row; the first that fill none are left out."""
-    return values[len(values) % size :].reshape(-1, size)
-
-
 def _without_orders(values: Reals, orders: Sequence[int]) -> Reals:
     """Return values whose median is the same in each order of the arms: an effect of the place in it is no noise."""
     kinds = np.asarray(orders)
@@ -117,36 +113,32 @@ def _without_orders(values: Reals, orders: Sequence[int]) -> Reals:
 
 
 def batches_of(series: Sequence[Series]) -> tuple[Reals, Reals, NDArray[np.intp], float]:
-    """Return batches of rounds of several processes: [batches] medians, times and process, and a batch's seconds."""
-    rounds = sum(len(one.values) for one in series)
-    size = ceil(rounds / _MOST_BATCHES)
-    values = [one.values for one in series]
-    if size > 1:
-        values = [_without_orders(one.values, one.orders) for one in series]
-    made = [np.median(_batched(own, size), axis=1) for own in values]
-    apart = np.concatenate([np.diff(one.seconds) for one in series])
-    return (
-        np.concatenate(made),
-        np.concatenate([_batched(one.seconds, size).mean(axis=1) for one in series]),
-        np.repeat(np.arange(len(made)), [len(own) for own in made]),
-        max(float(np.median(apart)) * size, 1e-9),
-    )
+    """Return batches of rounds of several processes: [batches] medians, times and process, and a batch's seconds.
+
+    No batch reaches across a pause, in which other processes have their turns.
+    """
+    size = sum(len(one.values) for one in series) / _MOST_BATCHES
+    a_round = float(np.median(np.concatenate([np.diff(one.seconds) for one in series])))
+    values, at, process = [], [], []
+    for number, one in enumerate(series):
+        logs = _without_orders(one.values, one.orders) if size > 1 else one.values
+        turns = np.flatnonzero(np.diff(one.seconds) > _PAUSE * a_round) + 1
+        for rounds in np.split(np.arange(len(logs)), turns):
+            for batch in np.array_split(rounds, max(1, round(len(rounds) / max(size, 1.0)))):
+                values.append(float(np.median(logs[batch])))
+                at.append(float(one.seconds[batch].mean()))
+                process.append(number)
+    return np.array(values), np.array(at), np.array(process), max(a_round * max(size, 1.0), 1e-9)
 
 
 def _components(at: Reals, seconds: float) -> tuple[Reals, Reals]:
-    """Return the covariances of the batches, [components, batches, batches], and the components' prior weights.
-
-    Each batch has a variance near 1.
-    """
+    """Return the covariances of batches of variance 1, [components, batches, batches], and their prior weights."""
     apart = np.abs(np.subtract.outer(at, at))
     own = np.eye(len(at))
     longest = max(float(at.max() - at.min()) + seconds, LONGEST_MEMORY_SECONDS)
     covariances, weights = [own], [_INDEPENDENT]
-    for memory in np.geomspace(min(seconds / 8, longest), longest, _MEMORIES):
-        x = seconds / memory
-        alone = 2 * (x + np.expm1(-x)) / x**2  # variance of a batch's mean
-        shared = np.exp(-np.maximum(apart - seconds, 0) / memory) * (np.expm1(-x) / x) ** 2
-        with_memory = np.where(own == 1, alone, shared)
+    for memory in np.geomspace(min(seconds / 3, longest), longest, _MEMORIES):
+        with_memory = np.exp(-apart / memory)
         covariances += [(share * with_memory + own) / (1 + share) for share in _WITH_MEMORY]
         weights += [float(np.sqrt(memory / longest))] * len(_WITH_MEMORY)
     return np.array(covariances), np.array(weights)

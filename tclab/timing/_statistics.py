@@ -20,7 +20,7 @@ _RESAMPLES = 2000
 _SEED = 20260912  # of the bootstrap, so that the same samples give the same interval everywhere
 
 
-def alpha_of(look: int, looks: int, alpha: float = 0.05, *, extension: int = 0) -> float:
+def alpha_of(look: int, looks: int, alpha: float = 0.05) -> float:
     """Return the share of `alpha` for one look, a test of whether the race can end.
 
     The looks that were planned share half of alpha as 1 : 2 : …, since most races are decided at later ones. Those of
@@ -29,12 +29,12 @@ def alpha_of(look: int, looks: int, alpha: float = 0.05, *, extension: int = 0) 
 
     **Arguments:**
 
-    - `look`: number of the look, from 1, among those planned together.
-    - `looks`: their number.
+    - `look`: number of the look, from 1; those beyond `looks` belong to extensions, `looks` to each.
+    - `looks`: number of looks that were planned.
     - `alpha`: of all looks together, those of extensions included.
-    - `extension`: how often the race went on before; 0 for the looks that were planned first.
     """
-    return float(alpha * 0.5 ** (extension + 1) * look / (looks * (looks + 1) / 2))
+    extension, place = divmod(look - 1, looks)
+    return float(alpha * 0.5 ** (extension + 1) * (place + 1) / (looks * (looks + 1) / 2))
 
 
 def lag_one(groups: Sequence[Reals]) -> float:

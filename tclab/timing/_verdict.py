@@ -15,13 +15,12 @@ import numpy as np
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError, unknown
-from tclab.timing._noise_model import FEWEST_INDEPENDENT, Centre, Series, centre_of
+from tclab.timing._noise_model import FEWEST_INDEPENDENT, Series, centre_of
 from tclab.timing._statistics import FEWEST, alpha_of, false_discovery
 
 FASTER, SLOWER, SAME, UNDECIDED = "FASTER", "SLOWER", "SAME", "UNDECIDED"
 _OPPOSITE = {FASTER: SLOWER, SLOWER: FASTER}
 LEAST_MARGIN = 0.01  # a difference below 1 % is never claimed
-_LEAST_OF_WHOLE = 0.5  # that each part of a race must show of the whole's log ratio, for FASTER or SLOWER
 MOST_DROPPED = 0.2  # share of rounds that `discard` may drop; with more the comparison is void
 
 Sample = Mapping[str, Any]
@@ -50,9 +49,8 @@ class Pair(Shown):
     **Arguments:**
 
     - `a`, `b`: names of the arms.
-    - `verdict`: of `a`: FASTER or SLOWER if the deciding interval lies wholly beyond the margin, `q` is at most
-      `alpha`, and each part of the race shows the difference; SAME if the interval lies wholly within the margin;
-      otherwise, or if an arm differs from itself, UNDECIDED.
+    - `verdict`: of `a`: FASTER or SLOWER if the deciding interval lies wholly beyond the margin and `q` is at most
+      `alpha`; SAME if it lies wholly within the margin; otherwise, or if an arm differs from itself, UNDECIDED.
     - `why`: the reason, in words.
     - `ratio`: time of `a` over time of `b`, the centre over rounds; `None` with fewer than 6 rounds.
     - `interval`: 95 % interval of `ratio`, which pays for noise with a memory; see `tclab.timing._noise_model`.
@@ -65,7 +63,8 @@ class Pair(Shown):
     - `kept`: rounds that the comparison uses.
     - `dropped`: rounds that were dropped or are incomplete.
     - `independent`: how many independent measurements would leave the ratio as uncertain as it is, at most 48.
-    - `processes`: number of processes; what one process shows may be its luck.
+    - `doubt`: that an arm differs from itself, in words; `None` if none does.
+    - `processes`: number of processes; what one process shows may be its luck, and `why` says so.
     - `of_a`, `of_b`: the distribution of each arm's time.
     - `cell`: name of the cell in a race of several.
     """
@@ -85,6 +84,7 @@ class Pair(Shown):
     kept: int = 0
     dropped: int = 0
     independent: float | None = None
+    doubt: str | None = None
     processes: int = 0
     of_a: Spread | None = None
     of_b: Spread | None = None
@@ -107,19 +107,24 @@ class Pair(Shown):
 
     @property
     def sentence(self) -> str:
-        """The comparison in one line: "a against b: FASTER, 0.523 × the time [0.51, 0.54]; beyond ±1 %"."""
+        """The comparison in one line: "a against b: FASTER, a takes 0.523 × the time of b [0.51, 0.54]; …"."""
         return f"{self.a} against {self.b}: {self.outcome}"
 
     @property
     def ratio_text(self) -> str:
         """The ratio and its 95 % interval as text: "0.523 × the time [0.51, 0.54]"; "no ratio" without one."""
-        ends = f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]" if self.interval else ""
-        return "no ratio" if self.ratio is None else f"{self.ratio:.4g} × the time{ends}"
+        return "no ratio" if self.ratio is None else f"{self.ratio:.4g} × the time{self._ends}"
+
+    @property
+    def _ends(self) -> str:
+        return f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]" if self.interval else ""
 
     @property
     def outcome(self) -> str:
-        """Verdict, ratio and reason as text: "FASTER, 0.523 × the time [0.51, 0.54]; beyond ±1 %"."""
-        return f"{self.verdict}, {self.ratio_text}; {self.why}"
+        """Verdict, ratio and reason as text: "FASTER, a takes 0.523 × the time of b [0.51, 0.54]; beyond ±1 %"."""
+        if self.ratio is None:
+            return f"{self.verdict}, no ratio; {self.why}"
+        return f"{self.verdict}, {self.a} takes {self.ratio:.4g} × the time of {self.b}{self._ends}; {self.why}"
 
     def _display(self) -> Display:
         return pairs_display([self])
@@ -242,23 +247,7 @@ def floor_of(samples: Sequence[Sample]) -> float | None:
     return float(np.expm1(abs(np.median(differences)))) if differences else None
 
 
-@dataclass(frozen=True)
-class _Open:
-    """A comparison that awaits its verdict.
-
-    **Arguments:**
-
-    - `pair`: without its verdict.
-    - `failed`: that an arm differs from itself, in words; no verdict holds then.
-    - `unsteady`: that a part of the race does not show the difference, in words; it is then neither FASTER nor SLOWER.
-    """
-
-    pair: Pair
-    failed: str | None = None
-    unsteady: str | None = None
-
-
-def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, alpha: float) -> _Open:
+def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, alpha: float) -> Pair:
     series, controls, broken, dropped = _series(samples, a, b)
     kept = sum(len(one.values) for one in series)
     floor = floor_of(samples)
@@ -280,9 +269,9 @@ def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, alpha
     )
     if dropped > MOST_DROPPED * (kept + dropped):
         share = f"{dropped} of {kept + dropped} rounds, {MOST_DROPPED:.0%} are allowed"
-        return _Open(replace(pair, why=f"void: `discard` dropped {share}"))
+        return replace(pair, why=f"void: `discard` dropped {share}")
     if kept < FEWEST:
-        return _Open(replace(pair, why=f"{kept} rounds ran, at least {FEWEST} are needed"))
+        return replace(pair, why=f"{kept} rounds ran, at least {FEWEST} are needed")
     centre = centre_of(series)
     ends = [centre.interval(level) for level in (0.95, 1 - pair.alpha)]
     pair = replace(
@@ -293,12 +282,8 @@ def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, alpha
         p=centre.p,
         independent=centre.independent,
     )
-    verdict = decide(*ends[1], pair.margin)
-    return _Open(
-        pair,
-        failed=_failed_control(controls, pair) if verdict != UNDECIDED else None,
-        unsteady=_unsteady(series, centre) if verdict in _OPPOSITE else None,
-    )
+    decided = decide(*ends[1], pair.margin) != UNDECIDED
+    return replace(pair, doubt=_failed_control(controls, pair) if decided else None)
 
 
 def _failed_control(controls: Mapping[str, Sequence[Series]], pair: Pair) -> str | None:
@@ -311,20 +296,7 @@ def _failed_control(controls: Mapping[str, Sequence[Series]], pair: Pair) -> str
     return None
 
 
-def _unsteady(series: Sequence[Series], centre: Centre) -> str | None:
-    """Return that a part of the race does not show the whole's difference, in words."""
-    whole = centre.quantile(0.5)
-    values = np.concatenate([one.values for one in series])
-    in_time = values[np.argsort(np.concatenate([one.seconds for one in series]), kind="stable")]
-    parts = np.array_split(in_time, 4 if len(values) >= 4 * FEWEST else 2)
-    ratios = [float(np.median(part)) for part in parts]
-    if all(ratio * np.sign(whole) >= _LEAST_OF_WHOLE * abs(whole) for ratio in ratios):
-        return None
-    return f"the ratio did not stay: {', '.join(f'{np.exp(ratio):.4g}' for ratio in ratios)} in the race's parts"
-
-
-def _decided(open_: _Open, q: float) -> Pair:
-    pair = open_.pair
+def _decided(pair: Pair, q: float) -> Pair:
     assert pair.deciding is not None
     assert pair.independent is not None
     low, high = pair.deciding
@@ -338,11 +310,11 @@ def _decided(open_: _Open, q: float) -> Pair:
         return replace(pair, q=q, why=f"{ends} reaches across {edge}{slow}")
     if verdict in _OPPOSITE and q > pair.alpha:
         return replace(pair, q=q, why=f"{ends} lies beyond {edge}, and over all comparisons q = {q:.2g}")
-    against = open_.failed or open_.unsteady
-    if against is not None:
-        return replace(pair, q=q, why=against)
+    if pair.doubt is not None:
+        return replace(pair, q=q, why=pair.doubt)
     words = "lies within" if verdict == SAME else "lies beyond"
-    return replace(pair, q=q, verdict=verdict, why=f"{ends} {words} {edge}")
+    alone = "" if pair.processes > 1 else ", in this process"
+    return replace(pair, q=q, verdict=verdict, why=f"{ends} {words} {edge}{alone}")
 
 
 def verdicts_of(samples: Iterable[Sample], *, alpha: float = 0.05) -> dict[tuple[str | None, str, str], Pair]:
@@ -361,8 +333,8 @@ def verdicts_of(samples: Iterable[Sample], *, alpha: float = 0.05) -> dict[tuple
         for cell, of_cell in cells.items()
         for a, b in combinations(dict.fromkeys(s["arm"] for s in of_cell if s["phase"] == "race"), 2)
     ]
-    qs = iter(false_discovery([one.pair.p for one in open_ if one.pair.p is not None]))
-    pairs = [one.pair if one.pair.p is None else _decided(one, next(qs)) for one in open_]
+    qs = iter(false_discovery([pair.p for pair in open_ if pair.p is not None]))
+    pairs = [pair if pair.p is None else _decided(pair, next(qs)) for pair in open_]
     return {(pair.cell, pair.a, pair.b): pair for pair in pairs}
 
 

@@ -15,7 +15,7 @@ from tclab.errors import InputError, unknown
 from tclab.masking._strategy_registry import BASELINES
 from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
 from tclab.sweeps.analysis._machine_label import where_measured
-from tclab.sweeps.analysis._race_points import race_points
+from tclab.sweeps.analysis._race_points import PROCESSES, race_points
 from tclab.sweeps.analysis._run_verdicts import StepRuns, pairs_of_runs, ratio_of_runs, runs_of
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
@@ -28,7 +28,7 @@ from tclab.timing._advice import MEASURED, Advice, Suggestion, ranked
 from tclab.timing._advice_rules import WORTH, StepAccount, best_case, host_sync_text, no_advice_reason, suggestions_from
 from tclab.timing._environment import cores_within
 from tclab.timing._step_means import counted
-from tclab.timing._verdict import decide
+from tclab.timing._verdict import UNDECIDED, decide
 from tclab.timing._warmup import NOT_STEADY
 
 NAMES = ("now", "changed")
@@ -48,7 +48,9 @@ def change_trial(now: Point, changed: Point) -> Callable[..., Pair]:
     return partial(_by_runs if apart else _by_race, now, changed)
 
 
-def _by_race(now: Point, changed: Point, *, budget_seconds: float, processes: int | None = 1, **options: Any) -> Pair:
+def _by_race(
+    now: Point, changed: Point, *, budget_seconds: float, processes: int | None = PROCESSES, **options: Any
+) -> Pair:
     race = race_points({"changed": changed, "now": now}, budget_seconds=budget_seconds, processes=processes, **options)
     return per_sample(race.pair("changed", "now"), now.batch_size / changed.batch_size)
 
@@ -76,6 +78,8 @@ def per_sample(pair: Pair, factor: float) -> Pair:
 
     interval, deciding = ((factor * low, factor * high) for low, high in (pair.interval, pair.deciding))
     verdict = decide(float(np.log(deciding[0])), float(np.log(deciding[1])), pair.margin)
+    if pair.doubt is not None:
+        verdict = UNDECIDED
     return replace(
         pair,
         ratio=factor * pair.ratio,

@@ -21,6 +21,7 @@ from tclab.timing._step_means import cycle_of
 from tclab.timing.races._race_result import Races
 from tclab.training._step import WITHOUT_MODEL
 
+PROCESSES = 3  # with fewer, the luck of one cannot be told from a difference
 _BATCHES = 4  # whose samples the steps of an arm go through again and again; the same for every arm
 _EPOCH = 10_000  # batches, so that workers start once
 _FIRST = 3  # steps, which show whether an arm waits for its loader
@@ -36,7 +37,8 @@ class _Arm:
         first = Ledger()
         here.run(self._batches, steps=_FIRST, ledger=first)
         self._pace = pace_of(first)
-        self.period = cycle_of(here.point.workers, here.point.accumulate, here.point.gather_interval)
+        waits = bool(here.point.workers) and self._pace.limits(here.point.workers)
+        self.period = cycle_of(here.point.workers if waits else 0, here.point.accumulate)
 
     def __call__(self) -> None:
         self._here.run(self._batches, steps=1)
@@ -113,7 +115,7 @@ def _environment(points: Mapping[str, Point]) -> Iterator[dict[str, str]]:
 
 
 def race_points(
-    points: Mapping[str, Point], *, budget_seconds: float, processes: int | None = 1, **options: Any
+    points: Mapping[str, Point], *, budget_seconds: float, processes: int | None = PROCESSES, **options: Any
 ) -> Race:
     """Race whole steps of some points, each after its equivalence check, and return the verdicts.
 
@@ -121,7 +123,8 @@ def race_points(
 
     - `points`: name → point; all on one device and with one allocator. Their `steps` and `warmup` are ignored.
     - `budget_seconds`: for everything, the start of processes included.
-    - `processes`: how many fresh ones take turns; `None` for this process, with the allocator that it has.
+    - `processes`: how many fresh ones take turns, each with its own luck (the layout of its memory, its placement), for
+      which the verdict allows; `None` for this process, with the allocator that it has, of which alone the verdict is.
     - `options`: see `tclab.timing.race` (`record`, `looks`, `stop`, …).
 
     **Raises:** `InputError` for a point that cannot be run, or with the last line of a process that died.
@@ -147,7 +150,7 @@ def race_grid(
     cells: Iterable[Point] | Mapping[str, Mapping[str, Point]],
     *,
     budget_seconds: float,
-    processes: int | None = 1,
+    processes: int | None = PROCESSES,
     **options: Any,
 ) -> Races:
     """Race the points of many cells; cells that are still undecided get the seconds.

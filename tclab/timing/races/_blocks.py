@@ -35,6 +35,7 @@ ROUNDS_BETWEEN_CONTROLS = 8
 _ENOUGH_ROUNDS = 1000  # blocks are not made so long that fewer rounds fit
 _MOST_ROUNDS = 4000  # blocks are not made so short that more rounds fit, since they add no precision
 _COLLECT_SECONDS = 0.1
+_LEAST_ROUNDS = 12  # that fit into the race's seconds, where single calls allow it
 _CALIBRATION_CHUNKS = 48
 
 
@@ -180,8 +181,8 @@ class BlockRunner:
 
         Blocks are long enough for the clock and, as far as a thousand rounds still fit into `race_seconds`, for
         adjacent blocks to be independent (lag-1 autocorrelation within ±0.1); the verdict allows for what dependence
-        remains. Arms of similar speed get the same number and slower ones fewer by a power of 2, so that all blocks
-        last about as long.
+        remains. Where calls take so long that whole periods leave fewer than 12 rounds, blocks are shorter. Arms of
+        similar speed get the same number and slower ones fewer by a power of 2, so that all blocks last about as long.
 
         **Arguments:**
 
@@ -202,6 +203,9 @@ class BlockRunner:
         wanted = min(max(least, slowest) * dependent, max(most, slowest))
         periods = {arm: self._period_of(arm) for arm in self.arms}
         longest = max(periods.values())
+        fitting = int(race_seconds / (blocks * _LEAST_ROUNDS) / slowest)
+        if fitting < longest:  # whole periods would leave too few rounds for any verdict
+            longest, periods = max(fitting, 1), dict.fromkeys(periods, 1)
         base = max(1, round(wanted / slowest / longest))
         self._block_seconds = base * longest * slowest
         for arm, took in call_seconds.items():
@@ -231,7 +235,7 @@ class BlockRunner:
         return chunks, calls
 
     def floor(self, seconds: float, look: tuple[int, int], first: int = 0) -> None:
-        """Race the first arm against itself, in rounds of two roles.
+        """Race the first arm against itself, in rounds of two roles, unless two such rounds take longer than that.
 
         **Arguments:**
 
@@ -244,7 +248,7 @@ class BlockRunner:
         begin = self._clock()
         race_round, number, took = self._round, 0, 8 * self._block_seconds
         with collector_off():
-            while (since := (self._clock() - begin) / 1e9) + took / 2 < seconds:
+            while (since := (self._clock() - begin) / 1e9) + took < seconds:
                 for _ in range(2):  # the second round reverses the order
                     self._round = first + number
                     for position, role in enumerate(order_of("xy", number)):

@@ -63,7 +63,8 @@ def race(
     - `discard`: takes a block's sample and returns true to drop it, by the same rule for all arms. A comparison with
       more than 20 % of its rounds dropped is void.
     - `record`: a file, or a folder, to which each block is written as it ends. A race with the same arms, machine and
-      settings continues from it.
+      settings continues from it. With a larger `budget_seconds`, a race that ended UNDECIDED goes on, at any time and
+      as often as is wanted: a part of alpha is kept for it (`tclab.timing._statistics.alpha_of`).
     - `stop`: called before each round; true ends the race like an interrupt.
     - `environment`: variables for the fresh processes in addition to this process's, such as allocator settings.
     - `clock`: returns nanoseconds; for tests of the race itself.

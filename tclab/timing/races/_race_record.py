@@ -24,7 +24,8 @@ class RaceRecord:
     **Arguments:**
 
     - `path`: the file, or a folder, in which the file is `race.jsonl`; `None` keeps the lines in memory only.
-    - `header`: arms, machine and settings. An existing record is continued only if its header is the same.
+    - `header`: arms, machine and settings. An existing record is continued only if its header is the same, but for a
+      larger budget, with which the race goes on.
 
     **Raises:** `InputError` for a file that is no record of a race, is damaged, cannot be written, or is the record of
     another race, naming the difference.
@@ -32,6 +33,8 @@ class RaceRecord:
 
     def __init__(self, path: str | Path | None, header: dict[str, Any]) -> None:
         self.lines: list[dict[str, Any]] = []
+        budget = header["settings"]["budget_seconds"]
+        self.budgets = [budget]  # seconds, each larger than the one before
         self._file: IO[bytes] | None = None
         if path is None:
             return
@@ -44,8 +47,12 @@ class RaceRecord:
             place.parent.mkdir(parents=True, exist_ok=True)
             lines, length = read_lines(place) if place.exists() else ([], 0)
             if lines:
-                _check_header(place, lines[0], header)
-            self.lines = lines[1:]
+                self.budgets = [line["budget_seconds"] for line in lines if line["kind"] == "budget"]
+                self.budgets.insert(0, lines[0]["settings"]["budget_seconds"])
+                recorded = {**lines[0]["settings"], "budget_seconds": self.budgets[-1]}
+                given = {**header["settings"], "budget_seconds": min(self.budgets[-1], budget)}
+                _check_header(place, {**lines[0], "settings": recorded}, {**header, "settings": given})
+            self.lines = [line for line in lines[1:] if line["kind"] != "budget"]
             self._file = place.open("ab", buffering=0)
             self._file.truncate(length)  # drops a line that a kill cut short
         except (OSError, TypeError, ValueError) as error:  # a ValueError is of a character that no path can have
@@ -55,6 +62,9 @@ class RaceRecord:
             raise InputError(f"record is {path!r}, expected a file or folder that can be written: {why}") from None
         if not lines:
             self._write(header)
+        if budget > self.budgets[-1]:
+            self.budgets.append(budget)
+            self._write({"kind": "budget", "budget_seconds": budget})
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._file is None:

@@ -255,7 +255,7 @@ class RaceSession:
         """Run until the verdicts, the end of the budget, or an interrupt."""
         stopped = None
         try:
-            for look in range(1, self.settings.looks + 1):
+            for look in range(1, self.settings.looks * len(self.record.budgets) + 1):
                 if not self._stage(look):
                     stopped = "stop returned true"
                     break
@@ -280,13 +280,19 @@ class RaceSession:
         }
         return Races(races, stopped)
 
+    def _until(self, look: int) -> float:
+        """Return the seconds of the budget that are spent at a look; each larger budget adds as many looks."""
+        extension, place = divmod(look - 1, self.settings.looks)
+        before = self.record.budgets[extension - 1] if extension else 0.0
+        return float(before + (self.record.budgets[extension] - before) * (place + 1) / self.settings.looks)
+
     def _stage(self, look: int) -> bool:
         """Run each cell that was undecided before this look for its share of the seconds until it; false if stopped."""
         before = [s for cell in self.cells for s in cell.samples if s["look"] < look]
         undecided = {pair.cell for pair in verdicts_of(before).values() if pair.verdict == UNDECIDED}
         started = {sample["cell"] for sample in before if sample["phase"] == "race"}
         due = [c for c in self.cells if look not in c.looks and (c.name in undecided or c.name not in started)]
-        until = self.settings.budget_seconds * look / self.settings.looks
+        until = self._until(look)
         for place, cell in enumerate(due):
             cell.start()
             left = until - self.spent()

@@ -1,0 +1,360 @@
+"""Mutants: wrong strategies and wrong verdicts, made by rule, which the equivalence check and the promises must kill.
+
+A survivor is named in `SURVIVORS`, with the reason.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tclab
+from tclab import masking, models
+from tclab.masking import Strategy
+from tclab.message_passing import SharedView
+from tclab.message_passing.kernels._row_ops import zero_rows
+from tclab.perturbation import Deletions
+from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED, _noise_model, _verdict, verdict_of
+from tclab.timing._noise_model import Series, centre_of
+from tclab.training import equivalence_reference
+from tclab.training._equivalence import Numerics
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+from race_verdicts import Attack
+from synthetic_machine import memory_noise
+
+# ---- the deletions of each sample, [B] lists of nodes, made wrong
+
+
+def _off(sets, at):
+    return [[] if place in at else one for place, one in enumerate(sets)]
+
+
+_previous = []
+
+
+def _stale(sets):
+    """Return the sets of the batch before, if it was of this size."""
+    _previous.append(sets)
+    before = _previous[-2:][0]
+    return before if len(before) == len(sets) else sets
+
+
+DELETIONS = {
+    "nothing is deleted": lambda sets: [[] for _ in sets],
+    "sample 0 right and the rest not deleted": lambda sets: _off(sets, range(1, len(sets))),
+    "sample 0 not deleted": lambda sets: _off(sets, [0]),
+    "the last sample not deleted": lambda sets: _off(sets, [len(sets) - 1]),
+    "the middle sample not deleted": lambda sets: _off(sets, [len(sets) // 2]),
+    "the next sample's mask": lambda sets: sets[1:] + sets[:1],
+    "the samples in reverse": lambda sets: sets[::-1],
+    "two samples exchanged": lambda sets: [sets[-1], *sets[1:-1], sets[0]],
+    "every sample has the first one's mask": lambda sets: [sets[0]] * len(sets),
+    "each sample's first node is kept": lambda sets: [one[1:] for one in sets],
+    "each sample's last node is kept": lambda sets: [one[:-1] for one in sets],
+    "only each sample's first node is deleted": lambda sets: [one[:1] for one in sets],
+    "node 0 is deleted, too": lambda sets: [sorted({0, *one}) for one in sets],
+    "an empty set deletes node 0": lambda sets: [one or [0] for one in sets],
+    "nodes are off by one": lambda sets: [sorted({max(node - 1, 0) for node in one}) for one in sets],
+    "the union of all sets in each": lambda sets: [sorted(set().union(*sets))] * len(sets),
+    "the mask of the batch before": _stale,
+    "wrong for more than 32 samples": lambda sets: sets if len(sets) <= 32 else [[] for _ in sets],
+}
+
+# ---- the neighbour sums, made wrong
+
+
+class Sums(SharedView):
+    """Sums that a rule makes wrong; `layer` counts the calls."""
+
+    rule = None
+    layer = -1
+
+    def right(self, relations, x, transpose, weights):
+        return list(super()._sums(relations, x, transpose, weights))
+
+    def unmasked(self, relations, x, transpose, weights):
+        rows, self._rows = self._rows, {kind: ids[:0] for kind, ids in self._rows.items()}
+        try:
+            return self.right(relations, x, transpose, weights)
+        finally:
+            self._rows = rows
+
+    def _sums(self, relations, x, transpose, weights):
+        self.layer += 1
+        return type(self).rule(self, relations, x, transpose, weights)
+
+
+def _after(change):
+    """Return the rule that changes the right sums."""
+    return lambda view, *given: change(view, view.right(*given), *given)
+
+
+def _only(place, change):
+    return _after(lambda view, sums, *given: [change(s) if i == place % len(sums) else s for i, s in enumerate(sums)])
+
+
+def _layer(number, view, given):
+    return view.unmasked(*given) if view.layer == number else view.right(*given)
+
+
+def _kept(view, x):
+    return zero_rows(x, view._rows[view.graph.deleted_type])
+
+
+def _source_alone(view, relations, x, transpose, weights):
+    return view.unmasked(relations, _kept(view, x), transpose, weights)
+
+
+def _one_edge(times):
+    """Return the rule that adds the first edge's message `times` times."""
+
+    def rule(view, relations, x, transpose, weights):
+        sums = view.right(relations, x, transpose, weights)
+        source, target = view.graph.relations[relations[0]].edge_index[:, 0].tolist()
+        rows, kept = len(x) // view.size, view.keep[view.graph.deleted_type]
+        of = torch.arange(rows).unsqueeze(1)
+        nodes = view.lift(of.double()).flatten().long()
+        into, out_of = (nodes == target).nonzero().flatten(), (nodes == source).nonzero().flatten()
+        message = x[out_of] * (kept[out_of] & kept[into]).unsqueeze(1) * times
+        return [sums[0].index_add(0, into, message.to(sums[0].dtype)), *sums[1:]]
+
+    return rule
+
+
+def _by_wild_degree(view, sums, relations, x, transpose, weights):
+    found = []
+    for name, one in zip(relations, sums, strict=True):
+        wild = view.lift(view.graph.relations[name].degree(transpose=transpose).unsqueeze(1)).to(one.dtype)
+        own = view.degree(name, transpose=transpose).unsqueeze(1).to(one.dtype)
+        found.append(torch.where(wild > 0, one * own / wild.clamp(min=1), one))
+    return found
+
+
+SUMS = {
+    "K forgotten in layer 1": lambda view, *given: _layer(0, view, given),
+    "K forgotten in layer 2": lambda view, *given: _layer(1, view, given),
+    "K forgotten in every layer": lambda view, *given: view.unmasked(*given),
+    "source masked and target not": _source_alone,
+    "target masked and source not": lambda view, *given: [_kept(view, s) for s in view.unmasked(*given)],
+    "the first network skipped": _only(0, torch.zeros_like),
+    "the last network skipped": _only(-1, torch.zeros_like),
+    "two networks exchanged": _after(lambda view, sums, *given: sums[::-1]),
+    "the first network for all": _after(lambda view, sums, *given: [sums[0]] * len(sums)),
+    "one edge lost": _one_edge(-1),
+    "one edge counted twice": _one_edge(1),
+    "edges the other way": lambda view, names, x, transpose, weights: view.right(names, x, not transpose, weights),
+    "a row does not add itself": lambda view, names, x, transpose, weights: view.right(names, x, transpose, None),
+    "the gradient of ε missing": lambda view, names, x, transpose, weights: view.right(
+        names, x, transpose, weights.detach()
+    ),
+    "another network's ε": lambda view, names, x, transpose, weights: view.right(names, x, transpose, weights.flip(0)),
+    "the gradient of the features missing": lambda view, names, x, transpose, weights: view.right(
+        names, x.detach(), transpose, weights
+    ),
+    "the gradient of one network missing": _only(-1, torch.Tensor.detach),
+    "twice the gradient": _after(lambda view, sums, *given: [2 * s - s.detach() for s in sums]),
+    "sums a billionth too large": _after(lambda view, sums, *given: [s * (1 + 1e-9) for s in sums]),
+    "sums in float32": _after(lambda view, sums, *given: [s.float().to(s.dtype) for s in sums]),
+    "sums in bfloat16": _after(lambda view, sums, *given: [s.bfloat16().to(s.dtype) for s in sums]),
+    "noise of a millionth": _after(lambda view, sums, *given: [s + 1e-6 * torch.randn_like(s) for s in sums]),
+    "the last row lost": _after(lambda view, sums, *given: [torch.cat([s[:-1], 0 * s[-1:]]) for s in sums]),
+    "the largest value clipped": _after(lambda view, sums, *given: [s.clamp(max=0.9 * s.max().item()) for s in sums]),
+    "mean by the wild type's degree": _after(_by_wild_degree),
+    "wrong in bfloat16 alone": _after(
+        lambda view, sums, *given: [s * (1.3 if torch.is_autocast_enabled("cpu") else 1) for s in sums]
+    ),
+}
+
+# ---- the pool, the wild type and the lift, made wrong
+
+
+class PoolOfAll(SharedView):
+    def pool(self, scores, values):
+        keep, self._keep = self.keep, {kind: torch.ones_like(own) for kind, own in self.keep.items()}
+        try:
+            return super().pool(scores, values)
+        finally:
+            self._keep = keep
+
+
+class PoolOfScoresWithoutGradient(SharedView):
+    def pool(self, scores, values):
+        return super().pool(scores.detach(), values)
+
+
+class PoolOfEqualScores(SharedView):
+    def pool(self, scores, values):
+        return super().pool(0 * scores, values)
+
+
+class PoolsExchanged(SharedView):
+    def pool(self, scores, values):
+        return super().pool(scores, values).roll(1, 0)
+
+
+class LiftWithoutGradient(SharedView):
+    def lift(self, x, node_type=None):
+        return super().lift(x.detach(), node_type)
+
+
+class OthersWildType(SharedView):
+    @property
+    def wild_type(self):
+        removed = {kind: Deletions.of([own[0].tolist()], num_nodes=self.graph.num_nodes[kind])
+                   for kind, own in self.removed.items()}  # fmt: skip
+        return SharedView(self.graph, removed)
+
+
+class FrozenWildType(SharedView):
+    @property
+    def wild_type(self):
+        return LiftWithoutGradient(self.graph, {kind: Deletions.nothing(1) for kind in self.removed})
+
+
+class WildDegree(SharedView):
+    def degree(self, relation, *, transpose=False):
+        return self.lift(self.graph.relations[relation].degree(transpose=transpose).unsqueeze(1)).squeeze(1)
+
+
+def _deletes(rule):
+    def view(graph, removed):
+        return SharedView(graph, {
+            kind: Deletions.of(rule([own[b].tolist() for b in range(len(own))]), num_nodes=graph.num_nodes[kind])
+            for kind, own in removed.items()
+        })  # fmt: skip
+
+    return view
+
+
+MUTANTS = {
+    **{name: _deletes(rule) for name, rule in DELETIONS.items()},
+    **{name: type("Mutant", (Sums,), {"rule": staticmethod(rule)}) for name, rule in SUMS.items()},
+    "pooled over deleted nodes, too": PoolOfAll,
+    "the gradient of the pool's scores missing": PoolOfScoresWithoutGradient,
+    "pooled with equal scores": PoolOfEqualScores,
+    "pools exchanged": PoolsExchanged,
+    "the gradient of the embedding missing": LiftWithoutGradient,
+    "a deletion in the wild type": OthersWildType,
+    "the gradient of the wild type missing": FrozenWildType,
+    "the wild type's degree": WildDegree,
+}
+SURVIVORS = {
+    "the mask of the batch before": "the check asks for one batch, again and again",
+    "wrong for more than 32 samples": "the check has nine samples",
+    "the wild type's degree": "the model of the check reads no degree",
+    "source masked and target not": "no mutant: rows of deleted nodes have no meaning, and each layer masks them again",
+}
+
+
+@pytest.fixture(scope="module")
+def reference():
+    graph = tclab.CellGraph.synthetic(0.02, seed=1, metabolism=False).select(["physical", "tflink"])
+    return equivalence_reference(models.get("hetero_cell").sized(hidden=8, layers=2), graph)
+
+
+def killed_by(reference, mutant):
+    """Return which part of the check tells the mutant from `subgraph`: fp64, or bfloat16 as a point runs it."""
+
+    class Mutant(Strategy):
+        name = "mutant"
+
+        def view(self, batch):
+            view = MUTANTS[mutant](self.graph, batch.deletions)
+            view.with_wild_type = lambda: [view.wild_type, view]
+            return view
+
+    masking.register(Mutant)
+    if not reference.compare("mutant").passed:
+        return "fp64 or fp32"
+    return None if reference.compare("mutant", numerics=Numerics("bfloat16")).passed else "bfloat16"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_wrong_strategy_fails_the_equivalence_check_or_is_named(reference, mutant):
+    assert (killed_by(reference, mutant) is None) == (mutant in SURVIVORS)
+
+
+def test_nearly_all_mutants_are_killed():
+    assert len(MUTANTS) >= 40
+    assert len(SURVIVORS) <= 0.1 * len(MUTANTS)
+
+
+# ---- verdicts
+
+STILL = Attack("still", quiet=True, ratio=0.5)
+
+
+def _during(samples):
+    """Make `a` slower while the race goes on: the first fifth shows nothing."""
+    for sample in samples:
+        sample["seconds"] *= 1 + 0.4 * (sample["arm"] == "a") * (sample["spent_seconds"] > 20)
+    return samples
+
+
+def _itself(samples):
+    seen = set()
+    for sample in samples:
+        first = (sample["round"], sample["arm"]) not in seen
+        seen.add((sample["round"], sample["arm"]))
+        sample["seconds"] *= 1.2 if sample["arm"] == "a" and first == (sample["round"] % 2 == 0) else 1.0
+    return samples
+
+
+def _slow(deviation):
+    return lambda generator, seconds: [memory_noise(generator, seconds, deviation=deviation, memory=60.0), None]
+
+
+def _three_processes_apart():
+    """Return the width of the interval of three processes that lie 2 % apart and take turns at every round."""
+    generator = np.random.default_rng(0)
+    low, high = centre_of([
+        Series(luck + generator.normal(0, 0.002, 100), np.arange(number, 300, 3) * 0.2, [0] * 100)
+        for number, luck in enumerate((-0.02, 0.0, 0.02))
+    ]).interval(0.95)  # fmt: skip
+    return high - low
+
+
+def kept_promises():
+    """Return promise → whether the verdicts as they are now keep it."""
+    half = verdict_of(STILL.samples(0, 60.0), "a", "b")
+    near = Attack("near", quiet=True, ratio=0.994)
+    slow = Attack("slow", _slow(0.05), quiet=True)
+    false = {FASTER, SLOWER}
+    return {
+        "half the time is FASTER": half.verdict == FASTER and half.flipped().verdict == SLOWER,
+        "0.6 % is SAME": verdict_of(near.samples(0, 60.0)).verdict == SAME,
+        "slow noise of one arm decides little": sum(slow.verdict(seed, 60.0) in false for seed in range(6)) <= 1,
+        "the luck of three processes is three measurements": _three_processes_apart() > 0.05,
+        "what comes during the race is UNDECIDED": verdict_of(
+            _during(Attack("equal", quiet=True).samples(0, 60.0))).verdict == UNDECIDED,
+        "what differs from itself is UNDECIDED": verdict_of(_itself(STILL.samples(0, 60.0))).verdict == UNDECIDED,
+        "alpha is 5 % over all looks": sum(_verdict.alpha_of(look, 4) for look in range(1, 400)) <= 0.05 + 1e-12,
+        "few rounds decide nothing": verdict_of(STILL.samples(0, 60.0)[:20], "a", "b").ratio is None,
+    }  # fmt: skip
+
+
+_decide, _alpha, _of_components = _verdict.decide, _verdict.alpha_of, _noise_model._components
+VERDICTS = {
+    "sign flipped": (_verdict, "decide", lambda low, high, margin: _decide(-high, -low, margin)),
+    "margin ignored": (_verdict, "decide", lambda low, high, margin: _decide(low, high, 1e-9)),
+    "margin of 2 % for 1 %": (_verdict, "LEAST_MARGIN", 1.5),
+    "UNDECIDED is SAME": (_verdict, "decide", lambda *given: SAME if (v := _decide(*given)) == UNDECIDED else v),
+    "alpha doubled": (_verdict, "alpha_of", lambda *given: 2 * _alpha(*given)),
+    "memory ignored": (_noise_model, "_components", lambda *given: tuple(part[:1] for part in _of_components(*given))),
+    "luck ignored": (_noise_model, "_LUCK", (1e-9,)),
+    "control ignored": (_verdict, "_failed_control", lambda *given: None),
+    "three rounds are enough": (_verdict, "FEWEST", 2),
+}
+
+
+def test_the_verdicts_keep_their_promises():
+    assert all(kept_promises().values()), kept_promises()
+
+
+@pytest.mark.parametrize("mutant", VERDICTS)
+def test_a_wrong_verdict_breaks_a_promise(mutant, monkeypatch):
+    monkeypatch.setattr(*VERDICTS[mutant])
+    assert not all(kept_promises().values())
