@@ -7,6 +7,7 @@
 # make pictures   the small pictures that notebooks show without a kernel, from real runs (NOTEBOOKS="…" for some)
 # make gpu     on a machine with CUDA: all that needs it, in ten parts, into runs/gpu and data_samples/recordings/; it goes
 #              on where it stopped, needs no `make setup`, and says which package is missing (DEVICE=cpu SCALE=0.02 rehearses it)
+# make attack  damaged files, faults at every write, kills at random moments: under an hour, each part's figures as it ends
 # make lock    renew requirements.lock from pyproject.toml
 
 PYTHON ?= python3
@@ -26,7 +27,7 @@ OUT ?= runs/gpu$(if $(filter cpu,$(DEVICE)),_rehearsal)
 # where torch alone is to come from: a CPU build, say
 TORCH_INDEX ?=
 
-.PHONY: setup sweep test test-all lint types bench gpu pictures docs lock clean
+.PHONY: setup sweep test test-all lint types bench attack gpu pictures docs lock clean
 
 setup: .venv/ready
 
@@ -68,6 +69,12 @@ gpu:
 
 bench: setup
 	$(BIN)/python benchmarks/step_of_two_strategies.py
+
+attack: setup
+	$(BIN)/python benchmarks/fuzz_readers.py --inputs 3500
+	$(PYTEST) tests/test_damaged_rows.py tests/test_stores.py tests/test_orphans.py tests/test_race.py tests/test_ledger.py \
+		tests/readers/test_hostile_files.py tests/trace/test_trace_hostile.py
+	$(BIN)/python benchmarks/kill_matrix.py
 
 pictures: setup
 	$(BIN)/python tools/notebook_pictures.py --run $(NOTEBOOKS)

@@ -1,0 +1,385 @@
+"""Kill a sweep and its processes at random moments, go on with it, and compare what it kept with what it reported.
+
+`python benchmarks/kill_matrix.py [--kills 300] [--seed 0] [--stop-seconds 1]`
+
+A sweep of small points, one process each or two ranks each, is disturbed until all its points are measured, then the
+next one begins. Each kill sends a signal to one process: the sweep's own, its worker, a loader worker, torchrun or a
+rank; SIGTERM, SIGINT, SIGKILL, or SIGSTOP and SIGCONT some time later. Where it came is read from the stacks of the
+processes just before. A fault is a process that lives 2 s longer than its sweep, a row that was reported and is not
+kept, more than one row that was not reported, a point measured again though its row was kept, a row unlike an
+undisturbed one's, a file that cannot be read, a sweep that ends or hangs because of its child, a status that is no
+sentence, and what is left in /dev/shm or, once the sweep is through, of temporary files.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections import Counter, defaultdict
+from itertools import count
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from orphans import MARK, left_behind, marked  # noqa: E402
+
+import tclab  # noqa: E402
+from tclab.sweeps.store._results import Results  # noqa: E402
+
+SIGNALS = ("SIGTERM", "SIGINT", "SIGKILL", "SIGSTOP")
+TARGETS = {"one process": ("parent", "worker", "loader"), "two ranks": ("parent", "torchrun", "rank")}
+ORPHAN_SECONDS = 2.0
+HANG_SECONDS = 120.0
+SAME = ["stage", "status", "batch_bytes", "edge_bytes"]  # of a row whatever disturbed the run
+AS_IT_COMES = ("rank_wait", "overlapped")  # stages that ranks have where one waited for another
+# each process of a sweep writes down where it is when it is asked
+SITE = """
+import faulthandler, os, signal
+place = os.path.join({stacks!r}, str(os.getpid()))
+faulthandler.register(signal.SIGUSR2, file=open(place + ".new", "w"), all_threads=False)
+os.rename(place + ".new", place)  # who finds it may ask: the signal would end the process before
+"""
+# what a line of a stack says of the phase, the innermost first
+PHASES = {
+    "_mask_store.py": "store", "_build_store.py": "store", "_stored_samples.py": "store", "_sample_store.py": "store",
+    "_equivalence.py": "check", "_cell_graph.py": "graph", "_synthetic_graph.py": "graph", "_results.py": "writing",
+    "_io.py": "writing",
+}  # fmt: skip
+
+
+def points(kind):
+    """Return the points of a sweep: in the training process, with a loader worker, and with stores on disk."""
+    small = {"scale": 0.05, "batch_size": 2, "networks": 2, "steps": 8, "warmup": 2, "device": "cpu"}
+    if kind == "two ranks":
+        return [tclab.Point(**small, ranks=2, seed=seed) for seed in range(2)]
+    loads = [{"workers": 0}, {"workers": 1}, {"workers": 1, "store": "lmdb"}, {"workers": 1, "strategy": "stored_mask"}]
+    return [tclab.Point(**{**small, **load}, seed=seed) for seed in range(2) for load in loads]
+
+
+def sweep(kind, folder):
+    """Run the sweep itself, with a line of JSON for every point."""
+
+    def report(progress):
+        status = progress.rows["status"][0].as_py()
+        print(json.dumps([progress.done - 1, status, progress.kept]), flush=True)
+
+    tclab.sweep(points(kind), results=folder, retry=True, progress=report)
+
+
+def same_part(table):
+    """Return what rows have in common with an undisturbed run's, whose stages may come in another order."""
+    rows = (tuple(row.values()) for row in table.select(SAME).to_pylist() if row["stage"] not in AS_IT_COMES)
+    return sorted(set(rows), key=str)
+
+
+def phase_of(stack):
+    """Return what a process was doing, by its stack as faulthandler writes it; None where it waits for another."""
+    lines = [line.strip() for line in stack.splitlines() if line.strip().startswith("File")]
+    for line in lines:
+        file, number = Path(line.split('"')[1]), int(line.split("line ")[1].split(" ")[0])
+        if file.name in PHASES:
+            return PHASES[file.name]
+        if file.name == "_measure.py" and line.endswith("in _run"):
+            text = file.read_text().splitlines()[number - 1]
+            return "timed steps" if "point.steps, ledger" in text else "warm-up"
+        if "importlib" in str(file) or "frozen" in str(file):
+            return "starting"
+        if file.name == "_child_process.py" and "receive" in line:
+            return None
+    return "starting" if len(lines) < 3 else "another"
+
+
+class Sweep:
+    """A running sweep: its processes, and what it has reported."""
+
+    def __init__(self, kind, folder, temporary, stacks, mark):
+        self.kind, self.mark, self.stacks = kind, mark, stacks
+        self.lines = []
+        environment = {
+            **os.environ, MARK: mark, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([str(stacks), str(ROOT)]),
+        }  # fmt: skip
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (it ends with the sweep)
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--sweep", kind, str(folder)],
+            env=environment, stdout=subprocess.PIPE, stderr=self.errors, text=True,
+        )  # fmt: skip
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.lines.append(json.loads(line))
+
+    @property
+    def alive(self):
+        """Whether the sweep's own process runs."""
+        return self.process.poll() is None
+
+    def wait_until(self, ready, seconds=HANG_SECONDS):
+        """Wait until something is so or the sweep has ended, and return whether either came to be."""
+        until = time.monotonic() + seconds
+        while not (found := ready()) and self.alive and time.monotonic() < until:
+            time.sleep(0.01)
+        return bool(found) or not self.alive
+
+    def levels(self):
+        """Return the processes by their distance from the sweep's own."""
+        parents = {}
+        for pid in marked(self.mark):
+            try:
+                parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+        levels = [[self.process.pid]]
+        while children := [pid for pid, parent in parents.items() if parent in levels[-1]]:
+            levels.append(sorted(children))
+        return levels
+
+    def pick(self, target, draw):
+        """Return a process that is a target now, or None."""
+        levels = self.levels()
+        place = {"parent": 0, "worker": 1, "torchrun": 1, "loader": 2, "rank": 2}[target]
+        return draw.choice(levels[place]) if len(levels) > place else None
+
+    def phase(self):
+        """Return what the sweep is at: its own doing, or else its worker's or first rank's."""
+        levels = self.levels()
+        for pid in [level[0] for level in levels[: 3 if self.kind == "two ranks" else 2]]:
+            file = self.stacks / str(pid)
+            if not file.exists():
+                return "starting"
+            before = file.stat().st_size
+            try:
+                os.kill(pid, signal.SIGUSR2)
+            except ProcessLookupError:
+                return "ending"
+            until = time.monotonic() + 0.1
+            while file.stat().st_size == before and time.monotonic() < until:
+                time.sleep(0.002)
+            time.sleep(0.002)
+            phase = phase_of(file.read_text()[before:])
+            if phase is not None and not (self.kind == "two ranks" and "_rank" in phase):
+                return phase
+        return "waiting for a request"
+
+
+class Matrix:
+    """Kills, one after another, and what they led to."""
+
+    def __init__(self, seed, stop_seconds):
+        self.draw, self.stop_seconds, self.seed = random.Random(seed), stop_seconds, seed
+        self.numbers = count()
+        self.work = Path(tempfile.mkdtemp(prefix="kill-matrix-"))
+        self.stacks = self.work / "stacks"
+        self.stacks.mkdir()
+        (self.stacks / "sitecustomize.py").write_text(SITE.format(stacks=str(self.stacks)))
+        self.right = {}  # kind → place → the columns that a run has whatever disturbs it
+        self.kills, self.orphan_seconds = Counter(), 0.0
+        self.phases, self.faults = Counter(), defaultdict(list)
+        self.sweeps = self.rows = 0
+        self.running = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        if self.running is not None and self.running.alive:  # an interrupt of the matrix itself
+            self.running.process.kill()
+            left_behind(self.running.mark)
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def fault(self, name, what):
+        """Count a fault and say it."""
+        self.faults[name].append(what)
+        print(f"FAULT {name}: {what}", flush=True)
+
+    def run(self, kind, kills):
+        """Disturb sweeps of a kind so many times."""
+        left = [(t, s) for t in TARGETS[kind] for s in SIGNALS] * -(-kills // (len(TARGETS[kind]) * len(SIGNALS)))
+        self.draw.shuffle(left)
+        left = left[:kills]
+        self.undisturbed(kind)
+        while left:
+            self.through_one_sweep(kind, left)
+            print(
+                f"{kind}: {kills - len(left)} of {kills} kills, {sum(map(len, self.faults.values()))} faults",
+                flush=True,
+            )
+
+    def undisturbed(self, kind):
+        """Run a sweep that nothing disturbs, for its rows."""
+        folder, temporary = self.work / "undisturbed" / kind.replace(" ", "_"), self.work / "undisturbed_tmp"
+        temporary.mkdir(exist_ok=True)
+        running = Sweep(kind, folder, temporary, self.stacks, f"{os.getpid()}-{self.seed}-undisturbed")
+        running.process.wait()
+        running.reader.join()
+        self.right[kind] = {place: same_part(table) for place, (table, _) in self.kept(kind, folder).items()}
+        assert len(self.right[kind]) == len(points(kind)), running.errors.seek(0) or running.errors.read().decode()
+
+    def kept(self, kind, folder):
+        """Return place → the rows of each point that is kept whole, and their file's contents."""
+        results, found = Results(folder), {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for place, point in enumerate(points(kind)):
+                path = results.path(point)
+                if path.exists():
+                    found[place] = (results.read(point), path.read_bytes())
+        files = [path for path in Path(folder).glob("*.parquet") if not path.name.startswith(".")]
+        if len(files) != len(found):
+            self.fault("double", f"{len(files)} files of {len(found)} points")
+        return found
+
+    def through_one_sweep(self, kind, left):
+        """Disturb one sweep, and go on with it, until all its points are measured."""
+        number = next(self.numbers)
+        folder, temporary = self.work / f"rows{number}", self.work / f"tmp{number}"
+        temporary.mkdir()
+        shm_before, mark = set(os.listdir("/dev/shm")), f"{os.getpid()}-{self.seed}-{number}"
+        ok, pids = {}, set()  # place → its file once a good row was reported
+        while True:
+            self.running = running = Sweep(kind, folder, temporary, self.stacks, mark)
+            while running.alive and left:
+                self.one_kill(running, left, pids)
+            if not running.wait_until(lambda: False, HANG_SECONDS):
+                self.fault("hang", f"a sweep of {kind} after {running.lines}")
+                running.process.kill()
+            begin = time.monotonic()
+            orphans = left_behind(mark, ORPHAN_SECONDS)
+            self.orphan_seconds = max(self.orphan_seconds, time.monotonic() - begin)
+            if orphans:
+                self.fault("orphan", orphans)
+                left_behind(mark, 60.0)
+            running.reader.join()
+            self.compare(kind, folder, running, ok)
+            if running.process.returncode == 0 and len(ok) == len(points(kind)):
+                break
+        self.sweeps += 1
+        self.rows += len(ok)
+        if rest := [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor")]:
+            self.fault("temporary files", rest)
+        if rest := [path.name for path in Path(folder).iterdir() if path.suffix != ".parquet" or path.name[0] == "."]:
+            self.fault("files beside the rows", rest)
+        new = set(os.listdir("/dev/shm")) - shm_before
+        if rest := [name for name in new if any(str(pid) in name for pid in pids)]:
+            self.fault("/dev/shm", rest)
+        shutil.rmtree(folder)
+        shutil.rmtree(temporary)
+
+    def one_kill(self, running, left, pids):
+        """Send one signal at a random moment, and wait for what a sweep that goes on reports next."""
+        target, name = left[-1]
+        at = len(running.lines) + self.draw.randrange(3)
+        if not running.wait_until(lambda: len(running.lines) >= at):
+            return self.fault("hang", f"a sweep waited for {at} points: {running.lines}")
+        time.sleep(self.draw.uniform(0, 4.0 if at == 0 else 1.0))
+        pid = None
+        if not running.wait_until(lambda: running.pick(target, self.draw)) or not running.alive:
+            return None
+        if (pid := running.pick(target, self.draw)) is None:
+            return None
+        pids |= set(marked(running.mark)) | {running.process.pid}
+        phase = running.phase()
+        reported = len(running.lines)
+        try:
+            os.kill(pid, getattr(signal, name))
+            if name == "SIGSTOP":
+                time.sleep(self.stop_seconds)
+                os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            return None  # it has just ended
+        left.pop()
+        self.kills[running.kind, target, name] += 1
+        self.phases[phase] += 1
+        if target == "parent" and name != "SIGSTOP":
+            try:
+                running.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.fault("hang", f"{name} did not end the parent ({phase})")
+                running.process.kill()
+        elif not running.wait_until(lambda: len(running.lines) > reported):
+            self.fault("hang", f"no point was through {HANG_SECONDS:g} s after {name} of {target} ({phase})")
+            running.process.kill()
+        elif not running.alive and running.process.returncode != 0:
+            running.errors.seek(0)
+            said = running.errors.read().decode()[-500:]
+            self.fault("ended", f"{running.process.returncode} after {name} of {target} ({phase}): {said}")
+        return None
+
+    def compare(self, kind, folder, running, ok):
+        """Compare the files of a sweep that has ended with what it, and the runs before it, reported."""
+        try:
+            kept = self.kept(kind, folder)
+        except Exception as error:
+            return self.fault("unread", repr(error))
+        for place, status, was_kept in running.lines:
+            if place in ok and not was_kept:
+                self.fault("double", f"point {place} was measured again")
+            if place in ok and kept.get(place, (None, None))[1] != ok[place]:
+                self.fault("lost", f"the row of point {place} is another or gone")
+            if status != "ok" and not status.startswith(("failed: killed by SIG", "failed: ")):
+                self.fault("status", status)
+            if status != "ok" and (len(status) < 15 or "Traceback" in status):
+                self.fault("status", status)
+            if status == "ok" and place not in kept:
+                self.fault("lost", f"point {place} was reported and is not kept")
+        good = {place: one for place, one in kept.items() if set(one[0]["status"].to_pylist()) == {"ok"}}
+        reported = {place for place, status, _ in running.lines if status == "ok"}
+        if len(unreported := good.keys() - reported - ok.keys()) > 1:
+            self.fault("lost", f"points {unreported} have rows that nobody reported")
+        for place, (table, content) in good.items():
+            if (part := same_part(table)) != self.right[kind][place]:
+                self.fault("wrong", f"point {place}: {part}")
+            ok[place] = content
+        return None
+
+    def summary(self):
+        """Return the figures, by target and signal, by phase, and by kind of fault."""
+        kills = {" · ".join(key): number for key, number in sorted(self.kills.items())}
+        names = ("orphan", "lost", "double", "wrong", "unread", "hang", "ended", "status", "temporary files",
+                 "files beside the rows", "/dev/shm")  # fmt: skip
+        return {
+            "kills": sum(self.kills.values()), "sweeps": self.sweeps, "rows": self.rows, "by target": kills,
+            "by phase": dict(self.phases.most_common()), "longest orphan seconds": round(self.orphan_seconds, 2),
+            "faults": {name: len(self.faults[name]) for name in names},
+        }  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--rank-kills", type=int, default=None, help="of them, of sweeps of ranks; an eighth")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--stop-seconds", type=float, default=1.0)
+    parser.add_argument("--sweep", nargs=2, metavar=("KIND", "FOLDER"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.sweep:
+        sweep(*given.sweep)
+        return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the figures so far are printed
+    begin = time.monotonic()
+    of_ranks = given.kills // 8 if given.rank_kills is None else given.rank_kills
+    with Matrix(given.seed, given.stop_seconds) as matrix:
+        try:
+            for kind, kills in (("one process", given.kills - of_ranks), ("two ranks", of_ranks)):
+                if kills:
+                    matrix.run(kind, kills)
+        except KeyboardInterrupt:
+            print("interrupted")
+        finally:
+            print(json.dumps({**matrix.summary(), "seconds": round(time.monotonic() - begin)}, indent=1))
+    return int(any(matrix.faults.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
