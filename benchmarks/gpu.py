@@ -76,7 +76,7 @@ class Settings:
     @property
     def seconds(self) -> float:
         """Seconds in which a part begins new work; the rest of its minutes is for what has begun."""
-        return 45 * self.minutes if self.whole else 15.0
+        return 45 * self.minutes if self.whole else 6.0
 
     def keep(self, part: str, name: str, rows: pd.DataFrame | Iterable[dict[str, Any]]) -> pd.DataFrame:
         """Print rows and write them to disk; return them."""
@@ -300,7 +300,7 @@ def race(s: Settings) -> Verdict:
     common = {"scale": s.scale, "batch_size": 8 if s.whole else 2, "device": s.device, "workers": 0}
     same = Point(strategy="node_mask", **common)
     arms = {"node_mask": same, "node_mask again": same, "edge_mask": Point(strategy="edge_mask", **common)}
-    result = race_points(arms, budget_seconds=s.seconds if s.whole else 6, processes=None, record=s.out / "f_race")
+    result = race_points(arms, budget_seconds=s.seconds if s.whole else 4, processes=None, record=s.out / "f_race")
     print(result, flush=True)
     again, other = (result.pair("node_mask", name) for name in ("node_mask again", "edge_mask"))
     s.keep("f", "pairs", [
@@ -376,7 +376,7 @@ def ranks(s: Settings) -> Verdict:
     distributed.all_reduce(tensor)
     whole = bool((tensor == 1).all())
     calls = {name: step(name) for name in arms}
-    found = race({**calls, "all_reduce": lambda: distributed.all_reduce(tensor)}, budget_seconds=120 if s.whole else 3)
+    found = race({**calls, "all_reduce": lambda: distributed.all_reduce(tensor)}, budget_seconds=120 if s.whole else 2)
     pair = found.pair("ddp", "plain")
     distributed.destroy_process_group()
     code = (
