@@ -151,14 +151,14 @@ def test_a_damaged_file_for_other_programs_is_a_sentence(results, tmp_path, name
     path = write_rows(results.frame(), tmp_path / name)
     whole, draw, refused = path.read_bytes(), random.Random(0), 0
     assert read_rows(path).equals(results.frame())
-    for _ in range(100):
+    for _ in range(40):
         at, length = draw.randrange(len(whole)), draw.randrange(1, 64)
         path.write_bytes(whole[:at] + draw.randbytes(length) + whole[at + length :])
         try:
             read_rows(path)
         except InputError:
             refused += 1
-    assert refused > 50
+    assert refused > 20
     with pytest.raises(InputError, match="which cannot be written"):
         write_rows(results.frame(), _folder_at(tmp_path / "taken" / name))
 

@@ -122,7 +122,7 @@ def test_by_its_defaults_it_ends_and_shows_charts(path, tmp_path, monkeypatch):
     done = papermill(path, tmp_path / "out.ipynb")
     assert done.returncode == 0, done.stderr[-3000:]
     shown = outputs(tmp_path / "out.ipynb")
-    assert sum("image/png" in output.get("data", {}) for cell in shown.values() for output in cell) >= 2
+    assert any("image/png" in output.get("data", {}) for cell in shown.values() for output in cell)
     for cell, what in shown.items():
         table = plain_text(what)
         assert not re.search(r"^\s*\d+(\s+NaN)+\s*$", table, re.MULTILINE), f"{cell}: a line of nothing in {table}"
