@@ -44,6 +44,7 @@ AS_IT_COMES = ("rank_wait", "overlapped")  # stages that ranks have where one wa
 # each process of a sweep writes down where it is when it is asked
 SITE = """
 import faulthandler, os, signal
+signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # when faulthandler goes, at a process's end, this is left
 place = os.path.join({stacks!r}, str(os.getpid()))
 faulthandler.register(signal.SIGUSR2, file=open(place + ".new", "w"), all_threads=False)
 os.rename(place + ".new", place)  # who finds it may ask: the signal would end the process before
@@ -120,6 +121,12 @@ class Sweep:
         for line in self.process.stdout:
             self.lines.append(json.loads(line))
 
+    def close(self):
+        """Close what the sweep, which has ended, wrote into."""
+        self.reader.join()
+        self.process.stdout.close()
+        self.errors.close()
+
     @property
     def alive(self):
         """Whether the sweep's own process runs."""
@@ -195,6 +202,8 @@ class Matrix:
     def __exit__(self, *error):
         if self.running is not None and self.running.alive:  # an interrupt of the matrix itself
             self.running.process.kill()
+            self.running.process.wait()
+            self.running.close()
             left_behind(self.running.mark)
         shutil.rmtree(self.work, ignore_errors=True)
 
@@ -225,6 +234,7 @@ class Matrix:
         running.reader.join()
         self.right[kind] = {place: same_part(table) for place, (table, _) in self.kept(kind, folder).items()}
         assert len(self.right[kind]) == len(points(kind)), running.errors.seek(0) or running.errors.read().decode()
+        running.close()
 
     def kept(self, kind, folder):
         """Return place → the rows of each point that is kept whole, and their file's contents."""
@@ -260,8 +270,10 @@ class Matrix:
             if orphans:
                 self.fault("orphan", orphans)
                 left_behind(mark, 60.0)
+            running.process.wait()
             running.reader.join()
             self.compare(kind, folder, running, ok)
+            running.close()
             if running.process.returncode == 0 and len(ok) == len(points(kind)):
                 break
         self.sweeps += 1
