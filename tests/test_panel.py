@@ -580,10 +580,13 @@ def test_the_heaviest_is_by_memory_and_not_by_the_bytes_that_travel():
 @pytest.mark.slow
 def test_every_strategy_that_will_not_fit_is_named_and_one_that_cannot_be_estimated_hides_no_other(monkeypatch):
     names = "node_mask,edge_mask,gpu_mask"
-    points = tclab.grid(models="hetero_cell", strategies=names, batch_sizes="1,2", scale=0.02, networks=1, gpus=0)
+    points = tclab.grid(models="hetero_cell", strategies=names, batch_sizes="1,2", scale=0.02, networks=1,
+                        gpus=0, seed=8)  # fmt: skip
     real, asked = tclab.fits, []
 
     def refusing(point):
+        if point not in points:  # a panel of an earlier test estimates yet
+            return real(point)
         asked.append((point.strategy, point.batch_size))
         if point.strategy == "gpu_mask":
             raise RuntimeError("no such kernel")
