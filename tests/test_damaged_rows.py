@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from damage import KINDS, damage
 
 import tclab
 from tclab import InputError, Point, _io
@@ -125,12 +126,8 @@ def test_no_damage_reads_back_as_other_rows_or_raises(results, tmp_path):
         warnings.simplefilter("ignore")
         for number in range(400):
             data, at, length = bytearray(whole), draw.randrange(len(whole)), draw.randrange(1, 64)
-            if number % 5 == 0:
-                data[at] ^= 1 << draw.randrange(8)
-            elif number % 5 == 1:
-                data[at : at + length] = draw.randbytes(length)
-            elif number % 5 == 2:
-                data[at : at + length] = bytes(length)
+            if number % 5 < KINDS:
+                damage(data, at, length, number % 5, draw)
             elif number % 5 == 3:
                 data = data[:at]
             else:

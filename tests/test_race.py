@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from clock import Clock
+from damage import KINDS, damage
 from synthetic_machine import SyntheticMachine
 
 from tclab.errors import InputError
@@ -494,12 +495,8 @@ def test_a_damaged_record_is_named_and_none_reads_back_as_other_samples(tmp_path
     lines = whole.splitlines(keepends=True)
     for number in range(150):
         data, at, length = bytearray(whole), draw.randrange(len(whole)), draw.randrange(1, 64)
-        if number % 5 == 0:
-            data[at] ^= 1 << draw.randrange(8)
-        elif number % 5 == 1:
-            data[at : at + length] = draw.randbytes(length)
-        elif number % 5 == 2:
-            data[at : at + length] = bytes(length)
+        if number % 5 < KINDS:
+            damage(data, at, length, number % 5, draw)
         elif number % 5 == 3:
             place = draw.randrange(len(lines))
             data = b"".join([*lines[:place], b"[" * draw.choice([1, 100_000]), *lines[place:]])
