@@ -179,22 +179,26 @@ def _backward(gradients: Sequence[Tensor | None], x: Tensor | None, *common_and_
     if len(used) == len(parts[0]) == 1 and self_weights is None and tiled[0] is None:  # as the kernel gives it
         to_x = multiply(used[0][1].matrix(given.dtype), columns(parts[0][0])).view(-1, given.size(1))
         return to_x.index_fill_(0, source_removed, 0.0) if source_removed.numel() else to_x, to_weights
+    # once, not for each group
+    made = [
+        None if tiles is not None else csr.matrix(given.dtype) for (_, csr, _), tiles in zip(used, tiled, strict=True)
+    ]
     own = None if x is None else _segments(x, size, group)
     to_x = given.new_empty(sources * size, given.size(1))
     for at, into in enumerate(_segments(to_x, size, group)):
-        for number, (place, csr, _) in enumerate(used):
-            part, tiles = parts[number][at], tiled[number]
+        for number, (place, *_) in enumerate(used):
+            part, tiles, matrix = parts[number][at], tiled[number], made[number]
             weight = None if self_weights is None else self_weights[place]
             if weight is not None and own is not None:
                 to_weights[place] += torch.dot(part.view(-1), own[at].view(-1))
-            if tiles is not None:
+            if matrix is None:
+                assert tiles is not None
                 tile_sums(tiles, part, given.size(1), out=into, self_weight=weight, add=number > 0)
                 continue
             if weight is not None and number:
                 into.addcmul_(part, weight)
             elif weight is not None:
                 torch.mul(part, weight, out=into)
-            matrix = csr.matrix(given.dtype)
             multiply(matrix, columns(part), out=into, add=number > 0 or weight is not None)
     if source_removed.numel():
         to_x.index_fill_(0, source_removed, 0.0)
