@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binomtest, rankdata
 from synthetic_machine import SyntheticMachine, memory_noise
 
 from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED, race, verdict_of
 from tclab.timing._noise_model import Series, centre_of
-from tclab.timing._statistics import alpha_of
+from tclab.timing._statistics import alpha_of, average_ranks
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from race_verdicts import APART, EQUAL, NEARLY, Attack
@@ -105,6 +105,11 @@ def test_times_that_never_vary_have_an_interval_of_no_width():
     one = Series(np.full(12, 0.1), np.arange(12) * 0.1, [0] * 12)
     assert centre_of([one]).interval(0.99) == pytest.approx((0.1, 0.1), abs=1e-6)
     assert centre_of([one, one]).interval(0.9999) == pytest.approx((0.1, 0.1), abs=1e-6)
+
+
+@pytest.mark.parametrize("values", [[], [3.0], [2.0, 1.0, 2.0, 2.0, -1.0, 1.0], [1.0, np.inf, -np.inf, 1.0, 5.0]])
+def test_ranks_are_those_of_scipy(values):
+    np.testing.assert_array_equal(average_ranks(np.array(values)), rankdata(values))
 
 
 def test_what_is_left_of_alpha_is_never_spent_however_often_a_race_goes_on():

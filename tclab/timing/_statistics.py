@@ -37,16 +37,23 @@ def alpha_of(look: int, looks: int, alpha: float = 0.05) -> float:
     return float(alpha * 0.5 ** (extension + 1) * (place + 1) / (looks * (looks + 1) / 2))
 
 
+def average_ranks(values: Reals) -> Reals:
+    """Return the ranks of values from 1 on; equal ones share the mean of theirs.
+
+    As `scipy.stats.rankdata` has them, whose import takes each process that runs a point most of a second.
+    """
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[place])
+
+
 def lag_one(groups: Sequence[Reals]) -> float:
     """Return the pooled lag-1 autocorrelation of the ranks within groups; 0 where all values are equal.
 
     Ranks keep one outlier from hiding it.
     """
-    from scipy.stats import rankdata
-
     above = below = 0.0
     for values in groups:
-        ranks = rankdata(values) - (len(values) + 1) / 2
+        ranks = average_ranks(values) - (len(values) + 1) / 2
         above += float((ranks[1:] * ranks[:-1]).sum())
         below += float((ranks * ranks).sum())
     return above / below if below else 0.0

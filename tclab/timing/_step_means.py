@@ -62,9 +62,9 @@ class Estimate:
         return self.value / factor, self.value * factor
 
     def _reach(self, level: float) -> float | None:
-        from scipy.stats import t
+        from scipy.special import stdtrit
 
-        return None if self.error is None else float(t.ppf((1 + level) / 2, self.freedom)) * self.error
+        return None if self.error is None else float(stdtrit(self.freedom, (1 + level) / 2)) * self.error
 
 
 def cycle_of(*periods: int | None) -> int:
@@ -120,7 +120,7 @@ def share_of(part: Reals, whole: Reals, cycle: int = 1) -> Estimate:
 
 def ratio_of_means(first: Estimate, second: Estimate, level: float) -> tuple[float, Interval | None, float | None]:
     """Return second over first, its interval, and the p value of no difference (Welch's test of the logarithms)."""
-    from scipy.stats import t
+    from scipy.special import stdtr, stdtrit
 
     ratio = second.value / first.value
     if first.error is None or second.error is None:
@@ -131,8 +131,8 @@ def ratio_of_means(first: Estimate, second: Estimate, level: float) -> tuple[flo
         return ratio, (ratio, ratio), float(ratio == 1)
     below = sum(part**4 / one.freedom for part, one in zip(parts, (first, second), strict=True))
     freedom = error**4 / below
-    reach = exp(min(float(t.ppf((1 + level) / 2, freedom)) * error, 700.0))
-    return ratio, (ratio / reach, ratio * reach), float(2 * t.sf(abs(log(ratio)) / error, freedom))
+    reach = exp(min(float(stdtrit(freedom, (1 + level) / 2)) * error, 700.0))
+    return ratio, (ratio / reach, ratio * reach), float(2 * stdtr(freedom, -abs(log(ratio)) / error))
 
 
 def _error(runs: Sequence[Reals], cycle: int) -> tuple[float | None, float]:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from tclab.errors import InputError
-from tclab.timing._statistics import AUTOCORRELATION, Reals
+from tclab.timing._statistics import AUTOCORRELATION, Reals, average_ranks
 
 STEADY, NOT_STEADY = "steady", "not steady"
 FEWEST_STEPS = 20  # with fewer there is no verdict
@@ -41,11 +41,9 @@ def pettitt(values: Reals) -> tuple[int, float]:
     Pettitt, A non-parametric approach to the change-point problem, Applied Statistics 28 (1979), 126-135:
     K = max |U|, U[t] = 2 Σ ranks up to t − t (n + 1), p ≈ 2 exp(−6 K² / (n³ + n²)).
     """
-    from scipy.stats import rankdata
-
     n = len(values)
     t = np.arange(1, n)
-    u = 2 * np.cumsum(rankdata(values))[:-1] - t * (n + 1)
+    u = 2 * np.cumsum(average_ranks(values))[:-1] - t * (n + 1)
     at = int(np.abs(u).argmax())
     return at, float(min(1.0, 2 * np.exp(-6 * float(u[at]) ** 2 / (n**3 + n**2))))
 

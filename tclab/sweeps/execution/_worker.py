@@ -6,6 +6,7 @@ It receives requests from its parent and sends messages there (`_child_process`)
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -40,5 +41,6 @@ def main() -> None:
     # while the parent is still at other things; torch_geometric is what the equivalence check's reference needs
     for module in ("tclab.sweeps.execution._measure", "torch_geometric.utils"):
         importlib.import_module(module)
+    gc.freeze()  # what is imported is no garbage: the collection before each measurement would look for 0.2 s through it
     for request in parent.requests():
         parent.send(rows=rows_of_request(request))
