@@ -41,6 +41,6 @@ def main() -> None:
     # while the parent is still at other things; torch_geometric is what the equivalence check's reference needs
     for module in ("tclab.sweeps.execution._measure", "torch_geometric.utils"):
         importlib.import_module(module)
-    gc.freeze()  # what is imported is no garbage: the collection before each measurement would look for 0.2 s through it
+    gc.freeze()  # what is imported is no garbage: each collection before a measurement would look 0.2 s there
     for request in parent.requests():
         parent.send(rows=rows_of_request(request))
