@@ -1,7 +1,7 @@
 """Analysis of torch.profiler traces: where the time went, in figures that add up.
 
     report = tclab.trace.analyze("rank0.pt.trace.json.gz")     # or a folder with one file per rank
-    print(report)                                              # the findings, in sentences
+    print(report)                                              # the findings, in sentences: can it be trusted, first
 
 `report.breakdown`, `.categories`, `.stages`, `.steps`, `.gaps`, `.syncs`, `.copies`, `.memory`,
 `.collectives` and a few more are the tables behind the findings; `compare(a, b)` compares two runs; `record` profiles
@@ -23,19 +23,24 @@ This package imports of tclab only files that know nothing of graphs, and torch 
 
 from tclab.trace._categories import RULES, Rule
 from tclab.trace._compare_traces import compare
+from tclab.trace._merge import merge
 from tclab.trace._read_trace import TraceError
 from tclab.trace._record import example, lay_spans, record
-from tclab.trace._report import Report, analyze
+from tclab.trace._report import Report, analyze, trust
+from tclab.trace._trust import Trust
 
 __all__ = [
     "RULES",
     "Report",
     "Rule",
     "TraceError",
+    "Trust",
     "analyze",
     "compare",
     "example",
     "lay_spans",
+    "merge",
     "record",
+    "trust",
 ]
 __dir__ = __all__.copy  # completion offers these

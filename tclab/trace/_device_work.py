@@ -358,7 +358,7 @@ def collective_table(traces: list[Trace], work: list[DeviceWork]) -> pd.DataFram
     over the ranks in the folder; the rest of each rank's duration is `wait_us`. With ranks missing, the minimum is an
     upper bound. Both are null for calls that not all these ranks made, and for a single rank.
     """
-    found = pd.concat([_calls(t, w) for t, w in zip(traces, work, strict=True)], ignore_index=True)
+    found = pd.concat([calls_of(t, w) for t, w in zip(traces, work, strict=True)], ignore_index=True)
     if len(found) == 0:
         return pd.DataFrame(columns=COLLECTIVE_COLUMNS)
     found["index"] = found.groupby(["place", "collective"]).cumcount()
@@ -369,7 +369,8 @@ def collective_table(traces: list[Trace], work: list[DeviceWork]) -> pd.DataFram
     return found[COLLECTIVE_COLUMNS].astype({"rank": "Int64"})
 
 
-def _calls(trace: Trace, work: DeviceWork) -> pd.DataFrame:
+def calls_of(trace: Trace, work: DeviceWork) -> pd.DataFrame:
+    """Return a rank's collectives in the order of their start: collective, rank, place, start_us, duration_us."""
     rows = work.rows[work.is_collective]
     if len(rows) == 0:
         rows = np.flatnonzero((trace.kind == HOST) & trace.names_match(HOST_COLLECTIVE))

@@ -66,6 +66,8 @@ class Trace:
     collectives: list[tuple[Hashable, Hashable]]  # (process group, collective)
     memory: Memory
     left_out: dict[str, int] = field(default_factory=dict)  # reason → how many events
+    base_ns: int = 0  # what the file says is to be added to its times, ns
+    negative_us: dict[bool, list[float]] = field(default_factory=dict)  # on a device? → durations below 0, their size
 
     def __len__(self) -> int:
         return len(self.start)
@@ -270,6 +272,10 @@ def _to_ticks(
     if not good.any():
         reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
         raise TraceError(f"{path}: has no event with a duration" + (f" ({reasons})" if reasons else ""))
+    negative_us: dict[bool, list[float]] = {False: [], True: []}
+    on_device = [str(key or "").lower() in DEVICE_CATEGORIES for key in categories]
+    for row in np.flatnonzero(numeric & ~good).tolist():
+        negative_us[on_device[columns["category"][row]]].append(-float(dur[row]))
     columns = {key: values[good] for key, values in columns.items()} if not good.all() else columns
     ts, dur = columns["ts"], columns["dur"]
     origin = float(np.floor(ts.min()))
@@ -311,6 +317,8 @@ def _to_ticks(
         collectives=list(collectives)[1:],  # type: ignore[arg-type]
         memory=memory,
         left_out=left_out,
+        base_ns=base if isinstance(base := head.get("baseTimeNanoseconds"), int) else 0,
+        negative_us=negative_us,
     )
 
 

@@ -35,6 +35,7 @@ from tclab.trace._host_work import (
 )
 from tclab.trace._read_trace import TraceError
 from tclab.trace._trace_findings import Finding, RankWork, findings
+from tclab.trace._trust import Trust, judge
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,6 +58,7 @@ class Report(Shown):
     settings: pd.DataFrame  # one row per rank: how the trace was made
     findings: list[Finding]
     traces: list[Trace]
+    trust: Trust  # what speaks against the figures; `findings` begin with its verdict
 
     def _display(self) -> Display:
         files = ", ".join(trace.path.name for trace in self.traces)
@@ -80,9 +82,7 @@ def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
     **Raises:** `InputError` for what is no path; `TraceError` for one that does not exist, a file that is no trace
     (with the position where its JSON breaks), and files whose ranks are unknown or the same.
     """
-    require("path", path, (str, os.PathLike), "a trace file, or a folder of them")
-    traces = sorted(map(read_trace, trace_files(Path(path))), key=lambda t: (t.rank is None, t.rank or 0))
-    _refuse_unclear_ranks(traces)
+    traces = read_ranks(path)
     ranks = [account(trace, rules) for trace in traces]
     threads = _joined([thread_table(r.trace, r.host) for r in ranks])
     stages = _joined([stage_table(r.trace, r.host) for r in ranks])
@@ -103,7 +103,39 @@ def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
         "settings": pd.DataFrame([{"rank": t.rank, "file": t.path.name} | t.settings for t in traces]),
     }
     tables["settings"] = tables["settings"].astype({"rank": "Int64", "world_size": "Int64"})
-    return Report(**tables, findings=findings(ranks, tables), traces=traces)
+    trusted = judge(traces, [rank.device for rank in ranks])
+    return Report(**tables, findings=trusted.findings + findings(ranks, tables), traces=traces, trust=trusted)
+
+
+def trust(trace: str | Path | Trace | Report) -> Trust:
+    """Return what speaks against the figures of a trace, before any is believed.
+
+    Looked for are launches without kernels, kernels before their launch, first collectives that are really the other
+    ranks' profilers starting, duplicated correlation ids, zero and negative durations, first and last steps that are
+    not whole, and clocks of ranks that differ. Each row says how many µs it concerns and which tables it spoils.
+
+    **Arguments:**
+
+    - `trace`: a trace file or a folder with one per rank, one of `report.traces`, or a report.
+
+    **Raises:** as `analyze`.
+    """
+    if isinstance(trace, Report):
+        return trace.trust
+    if isinstance(trace, Trace):
+        return judge([trace])
+    return judge(read_ranks(trace))
+
+
+def read_ranks(path: str | Path) -> list[Trace]:
+    """Return the trace of a file, or those of a folder's ranks in the order of the ranks.
+
+    **Raises:** as `analyze`.
+    """
+    require("path", path, (str, os.PathLike), "a trace file, or a folder of them")
+    traces = sorted(map(read_trace, trace_files(Path(path))), key=lambda t: (t.rank is None, t.rank or 0))
+    _refuse_unclear_ranks(traces)
+    return traces
 
 
 def trace_files(path: Path) -> list[Path]:

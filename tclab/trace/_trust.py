@@ -1,0 +1,405 @@
+"""Whether a trace can be believed: what is known to go wrong between a run and its file, with the time it concerns."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tclab._display import Display, Shown
+from tclab._format import us_text
+from tclab.trace import _intervals as intervals
+from tclab.trace._align import Clock, aligned_clocks
+from tclab.trace._device_work import DeviceWork, device_work
+from tclab.trace._events import DEVICE, HOST, RUNTIME_CATEGORIES, Bools, Ints, Trace, step_windows
+from tclab.trace._trace_findings import Finding, counted
+
+LAUNCH = r"Launch(Cooperative)?Kernel|GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)"
+MOVES = r"^(cuda|hip|cu)Mem(cpy|set)"
+NO_LAUNCH_US = 1.0
+"""A copy or set of no bytes returns within this without asking the device; a call that launches takes 3 µs and more."""
+HEAD_TIMES, HEAD_US = 5.0, 1000.0  # a first collective so many times as long as those in its place, and so much longer
+EDGE = 0.1  # a first or last step is cut off where this share of a whole one is missing
+SURE_US = 10.0  # clocks that differ by less are one clock
+OPERATORS = {"cpu_op", "operator"} | RUNTIME_CATEGORIES
+
+COLUMNS = ["rank", "file", "pathology", "events", "concerned_us", "start_us", "end_us", "spoils", "what"]
+
+
+@dataclass(frozen=True, repr=False)
+class Trust(Shown):
+    """What speaks against the figures of a run's traces.
+
+    - `table`: one row per pathology and rank: rank, file, pathology, how many events, concerned_us, the window from
+      start_us to end_us (since the trace's first event), the tables of `Report` that it spoils, and a sentence.
+    - `clocks`: one row per rank: how far its clock is ahead of the first one's, and the error of that; null where
+      ranks share too few collectives.
+    - `verdict`: a sentence.
+    """
+
+    table: pd.DataFrame
+    clocks: pd.DataFrame
+    verdict: str
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The verdict and then a sentence for each row, as `Report.findings` begins."""
+        rows = self.table.to_dict("records")
+        found = [Finding(self.verdict, "trust", float(len(rows)), "pathologies", "all ranks")]
+        return found + [Finding(r["what"], "trust", float(r["concerned_us"]), "us", r["file"]) for r in rows]
+
+    def _display(self) -> Display:
+        columns = ("rank", "pathology", "events", "concerns", "spoils")
+        lines = [
+            (
+                "" if pd.isna(row["rank"]) else str(row["rank"]),
+                row["pathology"],
+                str(row["events"]),
+                us_text(row["concerned_us"]),
+                row["spoils"],
+            )
+            for row in self.table.to_dict("records")
+        ]
+        return Display(self.verdict, columns if lines else (), lines, list(self.table["what"]))
+
+
+def judge(traces: Sequence[Trace], works: Sequence[DeviceWork] | None = None) -> Trust:
+    """Return what speaks against the figures of one trace, or of one per rank."""
+    works = [device_work(trace) for trace in traces] if works is None else works
+    rows: list[dict[str, object]] = []
+    for trace, work in zip(traces, works, strict=True):
+        rows += [{"rank": trace.rank, "file": trace.path.name} | row for row in _pathologies(trace, work)]
+    clocks = aligned_clocks(traces, works)
+    rows += _unaligned(traces, clocks)
+    table = pd.DataFrame(rows, columns=COLUMNS).astype({"rank": "Int64"})
+    return Trust(table, _clock_table(traces, clocks), _verdict(table, traces, clocks))
+
+
+def _pathologies(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
+    yield from _lost_kernels(trace, work)
+    yield from _early_kernels(trace, work)
+    yield from _head_collectives(trace, work)
+    yield from _duplicates(trace, work)
+    yield from _durations(trace, work)
+    yield from _cut_steps(trace)
+
+
+def _row(
+    pathology: str, events: int, us: float, window: tuple[float, float], spoils: str, what: str
+) -> dict[str, object]:
+    values = (pathology, events, float(us), float(window[0]), float(window[1]), spoils, what)
+    return dict(zip(COLUMNS[2:], values, strict=True))
+
+
+def _all_launches(trace: Trace) -> Ints:
+    """Return the rows of calls that should have put work on a device, by thread and then by time."""
+    calls = trace.is_category(RUNTIME_CATEGORIES) & trace.names_match(LAUNCH) & (trace.correlation > 0)
+    calls &= ~(trace.names_match(MOVES) & (trace.us(trace.duration) <= NO_LAUNCH_US))
+    rows = np.flatnonzero(calls & ~_captured(trace))
+    return rows[np.lexsort((trace.start[rows], trace.track[rows]))]
+
+
+def _captured(trace: Trace) -> Bools:
+    """Return which events lie in the capture of a graph, whose launches run nothing."""
+    inside = np.zeros(len(trace), dtype=bool)
+    begins = np.flatnonzero(trace.names_match(r"StreamBeginCapture"))
+    ends = np.flatnonzero(trace.names_match(r"StreamEndCapture"))
+    for begin in begins.tolist():
+        track = trace.track[begin]
+        later = trace.start[ends[(trace.track[ends] == track) & (trace.start[ends] > trace.start[begin])]]
+        until = later.min() if len(later) else trace.start[begin]
+        inside |= (trace.track == track) & (trace.start > trace.start[begin]) & (trace.start < until)
+    return inside
+
+
+def _lost_kernels(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
+    """Yield launches without kernels; what they concern is the time in which the device must have run them.
+
+    That is from the end of the device work launched before them, or from their own launch where that is later, to the
+    start of the device work launched after them.
+    """
+    rows = _all_launches(trace)
+    if len(rows) == 0:
+        return
+    on_device = work.rows[trace.correlation[work.rows] > 0]
+    by_number = np.argsort(trace.correlation[on_device], kind="stable")
+    on_device = on_device[by_number]
+    numbers, first = np.unique(trace.correlation[on_device], return_index=True)
+    place = np.minimum(np.searchsorted(numbers, trace.correlation[rows]), max(len(numbers) - 1, 0))
+    kept = numbers[place] == trace.correlation[rows] if len(numbers) else np.zeros(len(rows), dtype=bool)
+    if kept.all():
+        return
+    stop = trace.start + trace.duration
+    whole = int(stop.max())
+    begins = np.zeros(len(rows), dtype=np.int64)
+    ends = np.zeros(len(rows), dtype=np.int64)
+    if len(numbers):
+        begins[kept] = np.minimum.reduceat(trace.start[on_device], first)[place[kept]]
+        ends[kept] = np.maximum.reduceat(stop[on_device], first)[place[kept]]
+    thread = trace.track[rows]
+    new = ~kept & np.r_[True, kept[:-1] | (thread[1:] != thread[:-1])]
+    windows, at_head = [], 0
+    for start in np.flatnonzero(new).tolist():
+        end = start
+        while end < len(rows) and not kept[end] and thread[end] == thread[start]:
+            end += 1
+        is_first = start == 0 or thread[start - 1] != thread[start]
+        is_last = end == len(rows) or thread[end] != thread[start]
+        at_head += (end - start) if is_first else 0
+        since = int(trace.start[rows[start]])
+        windows.append(
+            (since if is_first else max(since, int(ends[start - 1])), whole if is_last else int(begins[end]))
+        )
+    begin, finish = np.array([w for w in windows if w[1] > w[0]], dtype=np.int64).reshape(-1, 2).T
+    concerned = intervals.union(begin, finish)
+    lost = rows[~kept]
+    moved = int(trace.names_match(MOVES)[lost].sum())
+    spoils = "breakdown, gaps, idle_causes, steps" + (", copies" if moved else "")
+    us = trace.us(concerned.length)
+    where = f", {at_head} of them at the head of the window, where profilers lose kernels" if at_head else ""
+    yield _row(
+        "launches without kernels",
+        len(lost),
+        us,
+        (trace.us(min(w[0] for w in windows)), trace.us(max(w[1] for w in windows))),
+        spoils,
+        f"{counted(len(lost), 'launch', 'launches')} of {len(rows)} {'has' if len(lost) == 1 else 'have'} no work on "
+        f"the device in the trace{where}: what the device did in {us_text(us)} is not known ({trace.label}).",
+    )
+
+
+def _early_kernels(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
+    """Yield work that begins before the call that launched it; where times are whole µs, by more than one."""
+    calls = np.flatnonzero(trace.is_category(RUNTIME_CATEGORIES) & (trace.correlation > 0))
+    calls = calls[np.lexsort((trace.start[calls], trace.correlation[calls]))]
+    if len(calls) == 0 or len(work.rows) == 0:
+        return
+    # the first call with its number; a number that two calls have is another pathology
+    numbers, first = np.unique(trace.correlation[calls], return_index=True)
+    wanted = trace.correlation[work.rows]
+    place = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
+    known = numbers[place] == wanted
+    lead = np.where(known, trace.start[calls[first[place]]] - trace.start[work.rows], 0)
+    resolution = 1.0 if (trace.ts % 1 == 0).all() else 0.0
+    early = trace.us(lead) > resolution
+    if early.any():
+        us, rows = trace.us(lead[early]), work.rows[early]
+        yield _row(
+            "kernels before their launch",
+            int(early.sum()),
+            us.sum(),
+            (trace.us(trace.start[rows].min()), trace.us((trace.start[rows] + lead[early]).max())),
+            "gaps, idle_causes, syncs",
+            f"{counted(int(early.sum()), 'kernel or copy', 'kernels or copies')} of {int(known.sum())} began before "
+            f"the call that launched it, by {us_text(us.sum())} in all and up to {us_text(us.max())}: the clocks of "
+            f"host and device differ by as much ({trace.label}).",
+        )
+
+
+def _head_collectives(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
+    """Yield the first collectives where they took far longer than the later ones in their place of a step.
+
+    Ranks start their profilers at different moments; who starts first waits in its first collective, and the trace
+    books it as communication.
+    """
+    rows = work.rows[work.is_collective]
+    if len(rows) < 3:
+        return
+    steps = step_windows(trace)
+    step = np.searchsorted(steps.start, trace.start[rows], side="right") - 1
+    calls = pd.DataFrame({"kind": trace.name[rows], "step": step, "us": trace.us(trace.duration[rows])})
+    calls["place"] = calls.groupby(["step", "kind"]).cumcount()
+    counts = calls.groupby("step").size()
+    by = ["kind", "place"] if len(counts) > 1 and counts.nunique() == 1 else ["kind"]
+    head, excess = 0, 0.0
+    for at in range(len(calls)):
+        others = calls.iloc[at + 1 :]
+        like = others[(others[by] == calls.loc[at, by]).all(axis=1)]["us"]
+        if len(like) == 0:
+            break
+        usual = float(like.median())
+        more = float(calls.loc[at, "us"]) - usual  # type: ignore[arg-type]
+        if more < HEAD_US or more < (HEAD_TIMES - 1) * usual:
+            break
+        head, excess = head + 1, excess + more
+    if head:
+        last = int(rows[head - 1])
+        all_us = float(trace.us(work.communication.length))
+        yield _row(
+            "head-of-window collectives",
+            head,
+            excess,
+            (trace.us(trace.start[rows[0]]), trace.us(trace.start[last] + trace.duration[last])),
+            "breakdown, collectives, steps",
+            f"The window's first {counted(head, 'collective')} took {us_text(excess)} longer than the later ones in "
+            f"their place, of {us_text(all_us)} of all: the other ranks' profilers were starting, it is no "
+            f"communication ({trace.label}).",
+        )
+
+
+def _duplicates(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
+    """Yield numbers that several launches have, or several events of a device that no graph launched."""
+    calls = np.flatnonzero(trace.is_category(RUNTIME_CATEGORIES) & (trace.correlation > 0))
+    calls = calls[np.lexsort((trace.start[calls], trace.correlation[calls]))]
+    same = trace.correlation[calls][1:] == trace.correlation[calls][:-1]
+    # a call of the driver within one of the runtime is one launch
+    apart = trace.start[calls][1:] >= (trace.start + trace.duration)[calls][:-1]
+    twice = set(trace.correlation[calls][1:][same & apart].tolist())
+    graphs = set(trace.correlation[calls[trace.names_match("GraphLaunch")[calls]]].tolist())
+    known = work.rows[trace.correlation[work.rows] > 0]
+    numbers, count = np.unique(trace.correlation[known], return_counts=True)
+    twice |= set(numbers[count > 1].tolist()) - graphs
+    if not twice:
+        return
+    rows = known[np.isin(trace.correlation[known], list(twice))]
+    ambiguous = calls[np.isin(trace.correlation[calls], list(twice))]
+    us = trace.us(trace.duration[rows].sum())
+    both = np.concatenate([rows, ambiguous])
+    yield _row(
+        "duplicated correlation ids",
+        len(twice),
+        us,
+        (trace.us(trace.start[both].min()), trace.us((trace.start + trace.duration)[both].max())),
+        "gaps, idle_causes, syncs",
+        f"{counted(len(twice), 'correlation id')} {'stands' if len(twice) == 1 else 'stand'} for several launches or "
+        f"kernels: which call launched {us_text(us)} of device work is not known ({trace.label}).",
+    )
+
+
+def _durations(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
+    for on_device, sizes in trace.negative_us.items():
+        if sizes:
+            where = "device" if on_device else "host"
+            yield _row(
+                f"negative durations on the {where}",
+                len(sizes),
+                sum(sizes),
+                (np.nan, np.nan),
+                "breakdown, gaps, steps" if on_device else "categories, stages, ops",
+                f"{counted(len(sizes), 'event')} of the {where} ended {us_text(sum(sizes))} before "
+                f"{'it' if len(sizes) == 1 else 'they'} began, added up; all figures leave "
+                f"{'it' if len(sizes) == 1 else 'them'} out ({trace.label}).",
+            )
+    zero = work.rows[trace.duration[work.rows] == 0]
+    if len(zero):
+        usual = pd.Series(trace.us(trace.duration[work.rows])).groupby(trace.name[work.rows])
+        median = usual.agg(lambda durations: durations[durations > 0].median())
+        us = float(np.nansum(median.loc[trace.name[zero]]))
+        yield _row(
+            "zero durations on the device",
+            len(zero),
+            us,
+            (trace.us(trace.start[zero].min()), trace.us(trace.start[zero].max())),
+            "breakdown, gaps, steps",
+            f"{counted(len(zero), 'kernel or copy', 'kernels or copies')} took no time at all; at the median of those "
+            f"with the same name {us_text(us)} are missing ({trace.label}).",
+        )
+    exact = bool((trace.ts % 1 != 0).any())  # where times are whole µs, a short event of the host takes none
+    nothing = (trace.kind == HOST) & (trace.duration == 0) & exact
+    if nothing.any():
+        rows = np.flatnonzero(nothing)
+        us = len(rows) / trace.ticks_per_us
+        yield _row(
+            "zero durations on the host",
+            len(rows),
+            us,
+            (trace.us(trace.start[rows].min()), trace.us(trace.start[rows].max())),
+            "ops",
+            f"{counted(len(rows), 'event')} of the host took no time at all, though times have fractions of a µs "
+            f"({trace.label}).",
+        )
+
+
+def _cut_steps(trace: Trace) -> Iterator[dict[str, object]]:
+    """Yield a first or last step that is not whole: a mark too short, or a mark with a part that holds no event."""
+    names, start, end, marked_on = step_windows(trace)
+    if len(names) < 2 or marked_on != "host":
+        return
+    rows = np.flatnonzero(trace.is_category(OPERATORS) & (trace.kind == HOST))
+    first, stop = trace.start[rows], trace.start[rows] + trace.duration[rows]
+    ops, head, tail = [], [], []
+    for a, b in zip(start.tolist(), end.tolist(), strict=True):
+        inside = (first >= a) & (stop <= b)
+        ops.append(int(inside.sum()))
+        head.append(trace.us(int(first[inside].min()) - a) if inside.any() else trace.us(b - a))
+        tail.append(trace.us(b - int(stop[inside].max())) if inside.any() else trace.us(b - a))
+    wall = trace.us(end - start)
+    for at, silence, side in ((0, head, "begins"), (len(names) - 1, tail, "ends")):
+        others = [i for i in range(len(names)) if i != at]
+        usual_wall, usual_ops = np.median(wall[others]), np.median([ops[i] for i in others])
+        if ops[at] >= (1 - EDGE / 2) * usual_ops:
+            continue
+        if wall[at] < (1 - EDGE) * usual_wall:
+            us, window = float(wall[at]), (trace.us(start[at]), trace.us(end[at]))
+            said = f"is a fragment of {us_text(us)}, a whole one takes {us_text(float(usual_wall))}"
+        else:
+            us = float(silence[at])
+            if us - float(np.median([silence[i] for i in others])) < EDGE * usual_wall:
+                continue
+            a, b = trace.us(start[at]), trace.us(end[at])
+            window = (a, a + silence[at]) if at == 0 else (b - silence[at], b)
+            said = f"{side} with {us_text(us)} in which no event was recorded"
+        yield _row(
+            "steps cut off",
+            1,
+            us,
+            window,
+            "steps, step_categories, stages",
+            f"{names[at]}, the {'first' if at == 0 else 'last'} step, {said} ({trace.label}).",
+        )
+
+
+def _unaligned(traces: Sequence[Trace], clocks: Sequence[Clock | None]) -> Iterator[dict[str, object]]:
+    for trace, clock in zip(traces, clocks, strict=True):
+        if clock is None or abs(clock.ahead_us) <= max(clock.error_us, SURE_US):
+            continue
+        side = "ahead of" if clock.ahead_us > 0 else "behind"
+        yield {"rank": trace.rank, "file": trace.path.name} | _row(
+            "unaligned clocks",
+            clock.collectives,
+            abs(clock.ahead_us),
+            (np.nan, np.nan),
+            "times of this rank beside those of another",
+            f"The clock of {trace.label} is {us_text(abs(clock.ahead_us))} {side} that of {traces[0].label}, "
+            f"by the ends of {counted(clock.collectives, 'collective')}, ± {us_text(clock.error_us)}.",
+        )
+
+
+def _clock_table(traces: Sequence[Trace], clocks: Sequence[Clock | None]) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "rank": pd.Series([trace.rank for trace in traces], dtype="Int64"),
+            "ahead_us": [np.nan if clock is None else clock.ahead_us for clock in clocks],
+            "error_us": [np.nan if clock is None else clock.error_us for clock in clocks],
+            "collectives": [0 if clock is None else clock.collectives for clock in clocks],
+        }
+    )
+
+
+def _verdict(table: pd.DataFrame, traces: Sequence[Trace], clocks: Sequence[Clock | None]) -> str:
+    unknown = _not_judged(traces, clocks)
+    rest = f" Not judged: {'; '.join(unknown)}." if unknown else ""
+    if len(table) == 0:
+        return f"Nothing found that speaks against this trace's figures.{rest}"
+    spoilt = list(dict.fromkeys(name for names in table["spoils"] for name in names.split(", ")))
+    worst = table.sort_values("concerned_us", ascending=False)
+    named = "; ".join(
+        f"{row['pathology']} ({us_text(row['concerned_us'])})" for row in worst.head(4).to_dict("records")
+    )
+    return (
+        f"Do not believe these yet: {', '.join(spoilt)}. "
+        f"{counted(len(table), 'pathology', 'pathologies')}: {named}{' …' if len(table) > 4 else ''}.{rest}"
+    )
+
+
+def _not_judged(traces: Sequence[Trace], clocks: Iterable[Clock | None]) -> list[str]:
+    found = []
+    if not any((trace.kind == DEVICE).any() or trace.is_category(RUNTIME_CATEGORIES).any() for trace in traces):
+        found.append("launches and kernels, of which there are none")
+    elif not any((trace.is_category(RUNTIME_CATEGORIES) & (trace.correlation > 0)).any() for trace in traces):
+        found.append("which call launched which kernel, since no correlation ids are recorded")
+    if all(len(step_windows(trace).names) < 2 for trace in traces):
+        found.append("whether steps are whole, with fewer than two")
+    if any(clock is None for clock in clocks):
+        found.append("the clocks of ranks that share fewer than three collectives with the first")
+    return found
