@@ -4,10 +4,12 @@ import tclab
 from tclab import InputError
 from tclab.case_study import experiment_083, experiment_084
 from tclab.lab.panel._panel_state import PanelState
+from tclab.sweeps.config import in_each_mode, scaling_points
 from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._grid import grid, listed
 from tclab.timing._statistics import FEWEST
 from tclab.training._overheads import applicable_overheads
+from tclab.training._step import MODES
 
 
 @pytest.mark.parametrize(
@@ -179,3 +181,33 @@ def test_the_contract_is_at_the_top():
     assert tclab.grid is grid
     assert callable(tclab.sweep)
     assert callable(tclab.run)
+
+
+def test_each_model_has_batch_sizes_of_its_own():
+    points = grid(scale=0.02, gpus=0, networks=1, strategies="node_mask,indices", models="hetero_cell,dango",
+                  batch_sizes="hetero_cell:28, dango:32,dango:64")  # fmt: skip
+    run = {(point.model, point.batch_size) for point in points if point.skipped() is None}
+    assert run == {("hetero_cell", 28), ("dango", 32), ("dango", 64)}
+    modes = in_each_mode(models="hetero_cell,dango", strategies="node_mask", batch_sizes="hetero_cell:7,dango:16",
+                         scale=0.02, gpus=0)  # fmt: skip
+    assert {(p.mode, p.model, p.batch_size) for p in modes} == {
+        (mode, *pair) for mode in MODES for pair in (("hetero_cell", 7), ("dango", 16))
+    }
+    ranks = scaling_points("strong", ranks="1,2", batch_size="hetero_cell:6,dango:16", scale=0.02, device="cpu")
+    assert {(p.model, p.ranks, p.batch_size) for p in ranks} == {
+        ("hetero_cell", 1, 6), ("hetero_cell", 2, 3), ("dango", 1, 16), ("dango", 2, 8)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ("hetero_cell:28", "expected one for dango, too"),
+        ("hetero_cell:28,64", "expected a model before each number: 'hetero_cell:28,dango:64'"),
+        ("hetero_cell:28,dango:many", "expected a model before each number"),
+        ("hetero_cell:28,dangoo:64", "unknown model 'dangoo'; did you mean 'dango'"),
+    ],
+)
+def test_a_batch_size_of_no_model_is_refused(sizes, words):
+    with pytest.raises(InputError, match=words):
+        grid(scale=0.02, gpus=0, networks=1, models="hetero_cell,dango", batch_sizes=sizes)

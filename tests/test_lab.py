@@ -136,6 +136,18 @@ def test_words_carry_the_rows_figures(rows):
     assert "1 point (hetero_cell stored_mask, batch 4): oom." in said
 
 
+def test_models_without_a_batch_size_in_common_are_compared_each_at_its_own():
+    made = [row("node_mask", 0.28, batch_size=28), row("edge_mask", 0.9, batch_size=28)]
+    made += [
+        row("indices", seconds, model="dango", batch_size=size, networks=6) for seconds, size in ((0.1, 64), (0.09, 32))
+    ]
+    said = " ".join(lab.findings(frame(table(made))))
+    assert (
+        "A step of hetero_cell (node_mask, 9 networks, batch 28) takes 2.8 × [2.45, 3.2] as long as one of "
+        "dango (indices, 6 networks, batch 64), a sample 6.4 ×." in said
+    )
+
+
 def test_words_are_no_surer_than_the_rows():
     close = frame(table([row("node_mask", 0.010, spread=0.3), row("gpu_mask", 0.011, spread=0.3)]))
     said = " ".join(lab.findings(close))

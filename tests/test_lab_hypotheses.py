@@ -158,8 +158,8 @@ def figures(root):
 
 
 def test_every_published_figure_has_its_standing(figures):
-    assert len(figures) == 19
-    assert set(figures["standing"]) == {"steady", "real training", "expected", "suspect", "artefact"}
+    assert len(figures) == 24
+    assert set(figures["standing"]) == {"steady", "real training", "expected", "suspect", "artefact", "estimate"}
 
 
 def test_published_ratios_are_those_that_the_figures_give(figures):
@@ -206,3 +206,44 @@ def test_a_file_that_is_no_table_of_figures_is_refused(tmp_path):
     (tmp_path / "other.csv").write_text("key,value\na,1\n")
     with pytest.raises(InputError, match="has no column 'model'"):
         case_study.published_figures(tmp_path / "other.csv")
+
+
+# ---- the closing table
+
+
+def both_models(**more):
+    return frame(table([*point_rows("edge_mask", scatter=0, batch_size=28, **more),
+                        *point_rows("node_mask", scatter=0, batch_size=28),
+                        *point_rows("indices", scatter=0, batch_size=64)]))  # fmt: skip
+
+
+def test_components_add_up_to_the_step_and_stand_beside_the_published_ones(figures):
+    made = case_study.component_table(both_models(), figures)
+    assert made.loc[("step", "all"), "hetero s"] == pytest.approx(0.1)
+    for side, whole in (("hetero s", 0.1), ("DANGO s", 0.005)):
+        assert made.loc["step"][side].iloc[:-1].sum() == pytest.approx(whole)
+    assert made.loc["step"]["share"].iloc[:-1].sum() == pytest.approx(1)
+    assert made.loc[("step", "forward and loss"), "hetero : dango"] == pytest.approx(15 / 1.7)
+    assert made.loc[("step", "forward and loss"), "published s"] == 0.374
+    assert made.loc[("making a batch", "collation"), "share"] == pytest.approx(90 / 96)
+    assert made.loc[("making a batch", "collation"), "published share"] == pytest.approx(0.05 / 1.087)
+    assert made.loc["making a batch"]["hetero s"].iloc[:-1].sum() == pytest.approx(0.096)
+    other = case_study.component_table(both_models(), figures, strategy="node_mask")
+    assert other.loc[("step", "all"), "hetero s"] == pytest.approx(0.02)
+
+
+def test_the_published_share_of_masks_is_refuted_where_collation_is_longer(figures):
+    said = " ".join(case_study.component_findings(both_models(), figures))
+    assert "(edge_mask, batch 28) takes 20 × as long as one of dango (batch 64)" in said
+    assert "making masks 4 ms and collating 90 ms" in said
+    assert "that masks are the greater part is refuted here, with edge_mask and 2,423,370 edges" in said
+    few = case_study.component_findings(both_models(steps=2), figures)
+    assert "is undecided here" in few[1]
+
+
+def test_a_table_of_one_model_is_refused(figures):
+    rows = both_models()
+    with pytest.raises(InputError, match="the rows hold no step of dango"):
+        case_study.component_table(rows[rows["model"] != "dango"], figures)
+    with pytest.raises(InputError, match="strategy is 'delta', and the rows have edge_mask, node_mask"):
+        case_study.component_table(rows, figures, strategy="delta")

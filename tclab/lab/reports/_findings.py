@@ -173,7 +173,10 @@ def _strategies(ok: pd.DataFrame) -> list[str]:
 
 
 def _models(ok: pd.DataFrame) -> list[str]:
-    """Compare the models, each with its fastest strategy, at the largest batch size that all were run at."""
+    """Compare the models, each with its fastest strategy, at the largest batch size that all were run at.
+
+    Models without a batch size in common are compared at the largest of each, by the step and by the sample.
+    """
     return [sentence for setting, group in alike(ok, _MODEL_SETTINGS) for sentence in _models_alike(group, setting)]
 
 
@@ -182,20 +185,24 @@ def _models_alike(ok: pd.DataFrame, setting: str) -> list[str]:
     if len(models) < 2:
         return []
     shared = set.intersection(*(set(ok[ok["model"] == model]["batch_size"]) for model in models))
-    if not shared:
-        return []
-    batch = max(shared)
     best = []
     for model in models:
-        steps = ok[(ok["model"] == model) & (ok["batch_size"] == batch)]
+        steps = ok[ok["model"] == model]
+        steps = steps[steps["batch_size"] == (max(shared) if shared else steps["batch_size"].max())]
         steps = steps[steps["networks"] == steps["networks"].max()]
         best.append(steps.sort_values("mean_seconds").iloc[0])
     fast, slow = (sorted(best, key=lambda row: row["mean_seconds"])[i] for i in (0, -1))
-    return [
-        f"At batch {batch}{', ' if setting else ''}{setting}, a step of {slow['model']} ({slow['strategy']}, "
-        f"{slow['networks']} networks) takes "
-        f"{ratio_text(slow, fast)} as long as one of {fast['model']} ({fast['strategy']}, {fast['networks']} networks)."
+    sides = [
+        f"{row['model']} ({row['strategy']}, {row['networks']} networks{'' if shared else ', batch '}"
+        f"{'' if shared else row['batch_size']})"
+        for row in (slow, fast)
     ]
+    place = ", ".join(filter(None, [f"batch {max(shared)}" if shared else "", setting]))
+    text = f"a step of {sides[0]} takes {ratio_text(slow, fast)} as long as one of {sides[1]}"
+    if not shared:
+        samples = slow["mean_seconds"] / slow["batch_size"] / (fast["mean_seconds"] / fast["batch_size"])
+        text += f", a sample {samples:.3g} ×"
+    return [f"At {place}, {text}." if place else f"{text[0].upper()}{text[1:]}."]
 
 
 def _bytes(ok: pd.DataFrame) -> list[str]:

@@ -190,29 +190,37 @@ def epoch_table(epochs: Iterable[Epoch]) -> pd.DataFrame:
 
 
 def model_ratios(epochs: Iterable[Epoch]) -> pd.DataFrame:
-    """Return how many times as long each model's epoch takes as the fastest one's, predicted and measured.
+    """Return how many times as long each model's epoch takes as that of the fastest model, predicted and measured.
 
-    Epochs of the same mode, workers and steps are compared, a row for each model but the fastest. A full epoch has
-    as many steps as the model's batch size makes of all training samples.
+    Epochs of the same mode, workers and steps are compared: each with those of the fastest model at the same batch
+    size or, where there are none, with all of its. `a sample` is the measured ratio of samples, not of steps. A full
+    epoch has as many steps as the model's batch size makes of all training samples.
     """
     groups: dict[tuple[str, int, int], list[Epoch]] = {}
     for epoch in epochs:
         groups.setdefault((epoch.point.mode, epoch.point.workers, epoch.predicted.steps), []).append(epoch)
     rows = []
     for (mode, workers, steps), group in groups.items():
-        fastest, *others = sorted(group, key=lambda epoch: epoch.measured_seconds)
-        rows += [
-            {
-                "models": f"{other.point.model} : {fastest.point.model}",
-                "mode": mode,
-                "workers": workers,
-                "steps": steps,
-                "predicted": other.predicted.seconds / fastest.predicted.seconds,
-                "measured": other.measured_seconds / fastest.measured_seconds,
-                "full epoch, predicted": other.full.seconds / fastest.full.seconds,
-            }
-            for other in others
-            if other.point.model != fastest.point.model
-        ]
-    columns = ["models", "mode", "workers", "steps", "predicted", "measured", "full epoch, predicted"]
-    return pd.DataFrame(rows, columns=columns).set_index("models")
+        fastest = min(group, key=lambda epoch: epoch.measured_seconds).point.model
+        bases = [epoch for epoch in group if epoch.point.model == fastest]
+        for other in (epoch for epoch in group if epoch.point.model != fastest):
+            alike = [base for base in bases if base.point.batch_size == other.point.batch_size]
+            rows += [
+                {
+                    "models": f"{other.point.model} : {base.point.model}",
+                    "strategies": f"{other.point.strategy} : {base.point.strategy}",
+                    "batches": f"{other.point.batch_size} : {base.point.batch_size}",
+                    "mode": mode,
+                    "workers": workers,
+                    "steps": steps,
+                    "predicted": other.predicted.seconds / base.predicted.seconds,
+                    "measured": other.measured_seconds / base.measured_seconds,
+                    "a sample": other.measured_seconds
+                    / base.measured_seconds
+                    * (base.point.batch_size / other.point.batch_size),
+                    "full epoch, predicted": other.full.seconds / base.full.seconds,
+                }
+                for base in alike or bases
+            ]
+    columns = ["models", "strategies", "batches", "mode", "workers", "steps", "predicted", "measured", "a sample"]
+    return pd.DataFrame(rows, columns=[*columns, "full epoch, predicted"]).set_index("models")

@@ -56,6 +56,25 @@ def single_value(name: str, value: Listed) -> Any:
     return values[0]
 
 
+def sizes_of(name: str, value: Listed, model: str) -> list[int]:
+    """Return a model's batch sizes from a parameter: those of every model, or "hetero_cell:28,dango:64", one for each.
+
+    **Raises:** `InputError` for what is no whole number, an unknown model, or a list that has nothing for this one.
+    """
+    if not any(isinstance(item, str) and ":" in item for item in listed(name, value)):
+        return [whole(name, size) for size in listed(name, value)]
+    sizes: list[int] = []
+    for item in listed(name, value):
+        of_model, _, size = str(item).rpartition(":")
+        if not size.strip().isdigit() or not of_model:
+            raise InputError(f"{name} is {value!r}, expected a model before each number: 'hetero_cell:28,dango:64'")
+        if model_of(of_model.strip()).name == model:
+            sizes.append(int(size))
+    if not sizes:
+        raise InputError(f"{name} is {value!r}, expected one for {model}, too")
+    return sizes
+
+
 def grid(
     *,
     graph: str = "synthetic",
@@ -84,7 +103,8 @@ def grid(
 
     - `graph`: "synthetic", of `scale` ("auto", or a number above 0), or a folder of public files.
     - `models`, `strategies`, `batch_sizes`: lists, as above; names are those of `tclab.models` and `tclab.masking`.
-      "auto" for models is "hetero_cell,dango", each with the strategies that serve it.
+      "auto" for models is "hetero_cell,dango", each with the strategies that serve it. "hetero_cell:28,dango:64"
+      gives each model batch sizes of its own.
     - `networks`: edge-type counts (n: the first n of the graph's networks); or names, which are one choice; or
       "all", those that each model reads.
     - `gpus`: "auto", all there are, or a number of ranks, each on a GPU; on a machine without any they share its
@@ -109,8 +129,7 @@ def grid(
     any_auto = "auto" in (models, strategies)  # then no pair was asked for by name
     exact = sorted((name for name in strategy_names() if strategy_of(name).exact), key=_runs_last)
     wanted = exact if strategies == "auto" else [str(name) for name in listed("strategies", strategies)]
-    sizes = ([1, 4, 16, 32, 64] if large else [1, 2, 4, 8]) if batch_sizes == "auto" else None
-    sizes = [whole("batch_sizes", b) for b in listed("batch_sizes", batch_sizes)] if sizes is None else sizes
+    batch_sizes = ([1, 4, 16, 32, 64] if large else [1, 2, 4, 8]) if batch_sizes == "auto" else batch_sizes
     counts = _networks(networks)
     common = {
         "graph": graph,
@@ -126,6 +145,7 @@ def grid(
     Point(graph=graph).check_files()
     for model in listed("models", "hetero_cell,dango" if models == "auto" else models):
         kind = model_of(str(model))
+        sizes = sizes_of("batch_sizes", batch_sizes, kind.name)
         for name in wanted:
             if any_auto and not kind.served_by(strategy_of(name)):
                 continue
@@ -198,12 +218,14 @@ def _lines_first(points: list[Point]) -> list[Point]:
     networks), then the rest of the lines, then the other points; the strategies of one cell together.
     """
 
-    sizes = sorted({point.batch_size for point in points})
-    middle = sizes[len(sizes) // 2]
+    middle = {}
+    for model in {point.model for point in points}:
+        sizes = sorted({point.batch_size for point in points if point.model == model})
+        middle[model] = sizes[len(sizes) // 2]
     most = max((p.network_count for p in points if p.networks is not None), default=float("inf"))
 
     def place(point: Point) -> tuple[int, int, float]:
-        on = (point.batch_size == middle) + (point.network_count >= most)
+        on = (point.batch_size == middle[point.model]) + (point.network_count >= most)
         return (2 - on, point.batch_size, point.network_count)
 
     return sorted(points, key=place)

@@ -8,7 +8,7 @@ from tclab.errors import InputError, unknown
 from tclab.masking import get as strategy_of
 from tclab.models import get as model_of
 from tclab.sweeps.config._fields import whole_number
-from tclab.sweeps.config._grid import Listed, grid, listed, single_value, whole
+from tclab.sweeps.config._grid import Listed, grid, listed, single_value, sizes_of, whole
 from tclab.sweeps.config._point import Point
 from tclab.training._overheads import OVERHEADS, applicable_overheads, validate_overheads
 from tclab.training._step import WITHOUT_MODEL
@@ -113,7 +113,7 @@ def _points(pair: tuple[str, str], collation: str, **more: Any) -> list[Point]:
 SCALING = ("weak", "strong", "accumulated")
 
 
-def scaling_points(kinds: Listed, *, ranks: Listed, batch_size: int, **more: Any) -> list[Point]:
+def scaling_points(kinds: Listed, *, ranks: Listed, batch_size: Listed, **more: Any) -> list[Point]:
     """Return a point for each number of ranks, each once; those of as many ranks are together and share warm ranks.
 
     **Arguments:**
@@ -122,7 +122,8 @@ def scaling_points(kinds: Listed, *, ranks: Listed, batch_size: int, **more: Any
       "strong": the ranks share batches of `batch_size`, so each step has the same samples; and "accumulated": the
       optimizer steps after as many samples, for which fewer ranks add up the gradients of several batches and exchange
       them once.
-    - `ranks`: numbers from 1 up. `batch_size`: of a rank; of all ranks together for "strong".
+    - `ranks`: numbers from 1 up.
+    - `batch_size`: of a rank; of all ranks together for "strong". "hetero_cell:28,dango:64" is one for each model.
     - `more`: as for `grid`, but for `gpus`, `batch_sizes` and `accumulate`; models are run by those strategies that
       serve them.
 
@@ -135,12 +136,11 @@ def scaling_points(kinds: Listed, *, ranks: Listed, batch_size: int, **more: Any
         if kind not in SCALING:
             raise unknown("kind of scaling", kind, SCALING)
         for number in numbers:
-            if kind == "strong" and batch_size % number:
-                raise InputError(f"batch_size is {batch_size}, expected one that {number} ranks can share evenly")
             if kind == "accumulated" and max(numbers) % number:
                 raise InputError(f"ranks is {ranks!r}, expected numbers that divide the largest, {max(numbers)}")
-            size = batch_size // number if kind == "strong" else batch_size
-            points += _points_of_ranks(number, size, max(numbers) // number if kind == "accumulated" else 1, more)
+            parts = number if kind == "strong" else 1  # of a batch that ranks share
+            accumulate = max(numbers) // number if kind == "accumulated" else 1
+            points += _points_of_ranks(number, batch_size, parts, accumulate, more)
     return sorted(dict.fromkeys(points), key=lambda point: point.ranks)
 
 
@@ -152,7 +152,7 @@ def _numbers(ranks: Listed) -> list[int]:
     return sorted(set(numbers))
 
 
-def _points_of_ranks(ranks: int, size: int, accumulate: int, more: dict[str, Any]) -> list[Point]:
+def _points_of_ranks(ranks: int, batch_size: Listed, parts: int, accumulate: int, more: dict[str, Any]) -> list[Point]:
     for name in ("accumulate", "gpus", "batch_sizes"):
         if name in more:
             raise InputError(f"{name} is {more[name]!r}, expected none: ranks and batch_size decide it")
@@ -162,7 +162,10 @@ def _points_of_ranks(ranks: int, size: int, accumulate: int, more: dict[str, Any
     for model in map(str, listed("models", more.get("models", "hetero_cell,dango"))):
         served = [name for name in named if model_of(model).served_by(strategy_of(name))]
         if served:
-            of_the_pair = {"models": model, "strategies": served, "batch_sizes": size, "gpus": ranks}
+            size = single_value("batch_size", sizes_of("batch_size", batch_size, model))
+            if size % parts:
+                raise InputError(f"batch_size is {size}, expected one that {parts} ranks can share evenly")
+            of_the_pair = {"models": model, "strategies": served, "batch_sizes": size // parts, "gpus": ranks}
             of_the_pair |= {"steps": steps * accumulate, "accumulate": accumulate}
             points += grid(**{"networks": "all", **more, **of_the_pair})
     return points
