@@ -86,6 +86,11 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'tclab' has no attribute {name!r}")
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Make `%%ledger` and `%%race` known; called by `%load_ext tclab`."""
+    importlib.import_module("tclab.command._magics").register(shell)
+
+
 def _read_folder(path: str | Path) -> CellGraph:
     return importlib.import_module("tclab.readers").read_folder(path)
 

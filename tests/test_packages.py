@@ -24,6 +24,7 @@ PACKAGES = [
     "sweeps",
     "lab",
     "case_study",
+    "command",
 ]
 STANDALONE = {"timing", "trace"}  # serve somebody without a graph: they import only the single modules
 SWEEPS = ["config", "store", "execution", "predict", "analysis", "slurm", "_sweep"]

@@ -16,9 +16,10 @@ from typing import IO, Any
 import msgspec
 
 from tclab._io import is_bomb
+from tclab.errors import InputError
 
 
-class TraceError(ValueError):
+class TraceError(InputError):
     """A file or folder that cannot be read as a torch.profiler trace; the message gives the place and the reason."""
 
 

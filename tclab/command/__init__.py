@@ -1,0 +1,9 @@
+"""The command `tclab`, and the magics that `%load_ext tclab` brings into a notebook.
+
+A verb's module is imported when the verb is run: `tclab --help` imports no torch.
+"""
+
+from tclab.command._app import main
+
+__all__ = ["main"]
+__dir__ = __all__.copy  # completion offers these

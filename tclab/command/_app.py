@@ -1,0 +1,66 @@
+"""The verbs of the command, each with one line; what they do is imported when one of them is run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from tclab._version import __version__
+from tclab.errors import InputError
+
+WRONG = 2  # the exit code for an argument that is none
+_ABOUT = """How fast can a GNN train on perturbed copies of one graph?
+
+```
+tclab sweep --strategies edge_mask,node_mask --batch-sizes 1,2,4 --scale 0.1 --results runs/mine
+tclab advise runs/mine
+tclab race node_mask edge_mask --scale 0.1 --batch-size 2 --budget-seconds 60
+```
+
+Every verb has `--help` and, if it prints a result, `--json`. Exit codes: 0 done; 1 done, but a point has no time or
+does not fit; 2 an argument is wrong. `tclab --install-completion` makes the shell complete verbs and options."""
+_VERBS = {
+    "sweep": ("_point_verbs", "Measure many points, one for each combination of the lists; kept and resumable."),
+    "run": ("_point_verbs", "Measure one point."),
+    "race": ("_point_verbs", "Race strategies in turn, for a verdict which is faster."),
+    "fits": ("_point_verbs", "Estimate the memory of a point without running it."),
+    "advise": ("_result_verbs", "Say what to change, from the rows of a sweep."),
+    "compare": ("_result_verbs", "Compare two folders of rows, with a verdict on each point."),
+    "report": ("_result_verbs", "Write a sweep's charts and findings into one HTML page."),
+    "trace": ("_result_verbs", "Say where the time of a torch.profiler trace goes; of two, what differs."),
+    "panel": ("_result_verbs", "Open JupyterLab with a panel to set up, run and watch a sweep."),
+}
+
+
+def _app() -> App:
+    app = App(
+        name="tclab",
+        help=_ABOUT,
+        help_format="markdown",
+        version=__version__,
+        exit_on_error=False,
+        help_on_error=False,
+        result_action="return_value",
+    )
+    for verb, (module, line) in _VERBS.items():
+        app.command(f"tclab.command.{module}:{verb}", name=verb, help=line)
+    app.register_install_completion_command()
+    return app
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    **Arguments:**
+
+    - `words`: its arguments; those of this process unless given.
+    """
+    try:
+        return int(_app()(words) or 0)
+    except CycloptsError:  # which the library has printed
+        return WRONG
+    except (InputError, OSError) as error:
+        print(f"tclab: {error}", file=sys.stderr)
+        return WRONG

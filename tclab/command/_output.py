@@ -1,0 +1,34 @@
+"""What a verb prints: a result as its class shows it, or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+
+def show(result: Any, *, as_json: bool) -> None:
+    """Print a result."""
+    print(json.dumps(plain(result), allow_nan=False) if as_json else result)
+
+
+def plain(value: Any) -> Any:
+    """Return a result as JSON can hold it: of a table a dict for each line, of a dataclass its public fields."""
+    if isinstance(value, pd.DataFrame):
+        return [plain(line) for line in value.to_dict("records")]
+    if is_dataclass(value) and not isinstance(value, type):
+        public = [one.name for one in fields(value) if not one.name.startswith("_")]
+        return {name: plain(getattr(value, name)) for name in public if not callable(getattr(value, name))}
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [plain(one) for one in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or value is pd.NA or value != value or value in (float("inf"), float("-inf")):
+        return None
+    return value if isinstance(value, (bool, int, float, str)) else str(value)

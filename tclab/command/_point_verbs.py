@@ -1,0 +1,167 @@
+"""Verbs that measure or estimate points: their options are the fields of `tclab.Point`, declared once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import pandas as pd
+from cyclopts import Group, Parameter
+
+from tclab import sweeps
+from tclab.command._options import given, of_declaration, option, options_class, value_of
+from tclab.command._output import plain, show
+from tclab.sweeps import Point
+from tclab.sweeps.config._fields import Declaration, declarations
+from tclab.sweeps.execution._executor import print_progress
+from tclab.sweeps.slurm._slurm_options import SlurmOptions
+from tclab.timing.races._race_result import Race
+
+_SOME_FAILED = 1
+_USUAL, _RARE = Group("What is measured", sort_key=1), Group("Other fields of a point", sort_key=2)
+_CLUSTER = Group("With --executor slurm", sort_key=3)
+_FIELDS = declarations(Point)
+_GRID = {
+    name: one.default
+    for name, one in inspect.signature(sweeps.grid).parameters.items()
+    if one.kind is one.KEYWORD_ONLY
+}  # fmt: skip
+# parameters of a grid that are no fields of a point
+_OF_A_GRID = {
+    "gpus": "auto, all there are; or how many ranks; 0 for the CPU.",
+    "gpus_per_node": 'how many GPUs the machines of a cluster have that will run the points: 4, or "a100:4".',
+}
+
+
+def _group(declared: Declaration) -> Group:
+    return _USUAL if declared.panel or declared.place else _RARE
+
+
+def _point_options(*without: str) -> Iterator[Any]:
+    for name, declared in _FIELDS.items():
+        if name not in without:
+            yield of_declaration(declared, name, declared.default, group=_group(declared))
+
+
+def _grid_options() -> Iterator[Any]:
+    fields = {declared.grid: declared for declared in _FIELDS.values()}
+    for name, default in _GRID.items():
+        if name in _OF_A_GRID:
+            yield option(name, _OF_A_GRID[name], default, group=_USUAL)
+        else:
+            yield of_declaration(fields[name], name, default, group=_group(fields[name]))
+    for name, declared in fields.items():
+        if name not in _GRID and name != "ranks":  # which `gpus` says
+            yield of_declaration(declared, name, declared.default, group=_group(declared))
+
+
+def _slurm_options() -> Iterator[Any]:
+    for name in SlurmOptions.__annotations__:
+        if name not in _GRID:
+            yield option(name, "see tclab.sweep" if name == "points_per_job" else "as sbatch takes it", group=_CLUSTER)
+
+
+if TYPE_CHECKING:  # classes that are made here, of which no type is known before
+    PointOptions: TypeAlias = Any
+    RaceOptions: TypeAlias = Any
+    GridOptions: TypeAlias = Any
+    ClusterOptions: TypeAlias = Any
+else:
+    PointOptions = options_class("PointOptions", _point_options())
+    RaceOptions = options_class("RaceOptions", _point_options("strategy"))
+    GridOptions = options_class("GridOptions", _grid_options())
+    ClusterOptions = options_class("ClusterOptions", _slurm_options())
+Json = Annotated[bool, Parameter(name="--json", negative="", help="print JSON.")]
+Memory = Annotated[int | None, Parameter(help="bytes that a process may take.")]
+
+
+def _point(options: Any, **more: Any) -> Point:
+    texts = {name: _FIELDS[name].parsed(_listed(name, text)) for name, text in given(options).items()}
+    return Point(**texts, **more)
+
+
+def _listed(name: str, text: str) -> Any:
+    """Return the names of a text with commas between, of a field that holds several."""
+    several = name in ("networks", "overheads") and text.lower() != "none" and not text.isdigit()
+    return tuple(text.split(",")) if several else text
+
+
+def _end(rows: pd.DataFrame, as_json: bool) -> int:
+    show(rows, as_json=as_json)
+    timed = rows["status"].eq("ok") | rows["status"].str.startswith("skipped")
+    return 0 if timed.all() else _SOME_FAILED
+
+
+def sweep(
+    *,
+    results: Annotated[Path, Parameter(help="the folder that rows are kept in; the same command goes on with it.")],
+    grid: GridOptions = None,
+    budget_seconds: Annotated[float | None, Parameter(help="start no point after so long.")] = None,
+    retry: Annotated[bool, Parameter(negative="", help="run points again that failed.")] = False,
+    fresh: Annotated[bool, Parameter(negative="", help="a new process for each point.")] = False,
+    refuse: Annotated[bool, Parameter(negative="", help="skip a point whose memory is not there.")] = False,
+    memory_bytes: Memory = None,
+    hang_seconds: Annotated[float | None, Parameter(help="end a point that hangs so long.")] = None,
+    executor: Annotated[str, Parameter(help="local, or slurm.")] = "local",
+    cluster: ClusterOptions = None,
+    json: Json = False,
+) -> int:
+    """Measure the points of a grid, as `tclab.sweep(tclab.grid(…), …)` does, and print their rows.
+
+    A list is written `1,2,4`; of every option with several values each combination is a point. The options are the
+    parameters of `notebooks/sweep.ipynb`, by the same names.
+    """
+    wanted = {} if grid is None else given(grid)
+    counted = (*_OF_A_GRID, "machines")
+    asked: dict[str, Any] = {name: value_of(text) if name in counted else text for name, text in wanted.items()}
+    options = {} if cluster is None else {name: value_of(text) for name, text in given(cluster).items()}
+    if executor == "slurm" and "gpus_per_node" in asked:
+        options["gpus_per_node"] = asked["gpus_per_node"]
+    points = sweeps.grid(**asked)
+    rows = sweeps.sweep(
+        points,
+        results=results,
+        retry=retry,
+        fresh=fresh,
+        refuse=refuse,
+        budget_seconds=budget_seconds,
+        memory_bytes=memory_bytes,
+        hang_seconds=hang_seconds,
+        executor=executor,
+        progress=print_progress,
+        **options,
+    )
+    return _end(rows, json)
+
+
+def run(*, point: PointOptions = None, memory_bytes: Memory = None, json: Json = False) -> int:
+    """Measure one point, as `tclab.run(tclab.Point(…))` does, and print its rows.
+
+    The equivalence check comes first: a strategy that does not compute what `subgraph` computes is not timed.
+    """
+    return _end(sweeps.run(_point(point) if point else Point(), memory_bytes=memory_bytes), json)
+
+
+def race(
+    *strategies: Annotated[str, Parameter(help="two or more ways of masking; see the README.")],
+    point: RaceOptions = None,
+    budget_seconds: Annotated[float, Parameter(help="for everything.")] = 60.0,
+    processes: Annotated[int, Parameter(help="fresh processes that take turns; 0 for this one alone.")] = 3,
+    record: Annotated[Path | None, Parameter(help="a file; the same command goes on with it.")] = None,
+    json: Json = False,
+) -> int:
+    """Race whole steps of strategies in turn, as `tclab.sweeps.race_points` does, and print the verdicts."""
+    arms = {name: _point(point, strategy=name) if point else Point(strategy=name) for name in strategies}
+    found: Race = sweeps.race_points(arms, budget_seconds=budget_seconds, processes=processes or None, record=record)
+    show(found.pairs if json else found, as_json=json)
+    return 0
+
+
+def fits(*, point: PointOptions = None, memory_bytes: Memory = None, json: Json = False) -> int:
+    """Estimate the memory of a point, as `tclab.fits` does; the exit code is 1 where it does not fit."""
+    found = sweeps.fits(_point(point) if point else Point(), memory_bytes=memory_bytes)
+    show({**plain(found), "host": found.host, "device": found.device, "refusal": found.refusal} if json else found,
+         as_json=json)  # fmt: skip
+    return 0 if found.refusal is None else _SOME_FAILED

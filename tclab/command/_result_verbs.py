@@ -1,0 +1,114 @@
+"""Verbs that read what was measured: rows, traces; and the one that opens the panel."""
+
+from __future__ import annotations
+
+import json as json_text
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from tclab.command._output import show
+
+Json = Annotated[bool, Parameter(name="--json", negative="", help="print JSON.")]
+Rows = Annotated[Path, Parameter(help="a folder of results, or a file of rows.")]
+
+
+def advise(
+    rows: Rows,
+    *,
+    now: Annotated[str | None, Parameter(help="the strategy that is run now.")] = None,
+    measure: Annotated[bool, Parameter(negative="", help="race what is suggested.")] = False,
+    budget_seconds: Annotated[float, Parameter(help="of each race.")] = 60.0,
+    json: Json = False,
+) -> int:
+    """Say what to change, ranked by predicted gain, and what the rows leave open; see `tclab.advise`."""
+    from tclab import sweeps
+
+    advice = sweeps.advise(rows, now=now)
+    show(advice.measure(budget_seconds=budget_seconds) if measure else advice, as_json=json)
+    return 0
+
+
+def compare(
+    first: Rows,
+    second: Rows,
+    *,
+    between: Annotated[str | None, Parameter(help="the setting that is compared, such as strategy.")] = None,
+    stage: Annotated[str, Parameter(help="step, or one stage of it.")] = "step",
+    margin: Annotated[float, Parameter(help="the difference between two runs of the same, as a share.")] = 0.05,
+    json: Json = False,
+) -> int:
+    """Compare runs of two commits, machines or settings; a verdict is about the second. See `tclab.compare`."""
+    from tclab import sweeps
+
+    show(sweeps.compare(first, second, between=between, stage=stage, margin=margin), as_json=json)
+    return 0
+
+
+def report(
+    rows: Rows,
+    *,
+    out: Annotated[Path | None, Parameter(help="ends with .html; report.html in the folder unless given.")] = None,
+    title: Annotated[str, Parameter(help="its heading.")] = "A sweep",
+) -> int:
+    """Write the charts and findings of a sweep into one HTML page that needs no network, and print its path."""
+    from tclab import lab
+
+    print(lab.report(rows, out or (rows if rows.is_dir() else rows.parent) / "report.html", title=title))
+    return 0
+
+
+def trace(
+    path: Annotated[Path, Parameter(help="a .json or .json.gz file, or a folder with one for each rank.")],
+    other: Annotated[Path | None, Parameter(help="another, to compare with.")] = None,
+    *,
+    json: Json = False,
+) -> int:
+    """Say where the time of a torch.profiler trace goes, in figures that add up; see `tclab.trace`."""
+    from tclab import trace
+
+    found: Any = trace.analyze(path) if other is None else trace.compare(path, other)
+    if json and other is None:
+        found = {one.name: getattr(found, one.name) for one in fields(found) if one.name != "traces"}
+    show(found, as_json=json)
+    return 0
+
+
+def panel(
+    results: Annotated[Path, Parameter(help="the folder that rows are kept in; panel.ipynb is written there.")] = Path(
+        "runs/explore/rows"
+    ),
+    *,
+    open: Annotated[bool, Parameter(help="start JupyterLab.")] = True,
+) -> int:
+    """Open JupyterLab with a panel on a folder of results: a form, a Run button, charts that follow the sweep."""
+    import os
+    import sys
+
+    results = results.resolve()
+    results.mkdir(parents=True, exist_ok=True)
+    notebook = results / "panel.ipynb"
+    if not notebook.exists():
+        notebook.write_text(json_text.dumps(_notebook(f"panel = lab.Panel(results={str(results)!r})")))
+    print(notebook, flush=True)
+    if open:
+        os.execv(sys.executable, [sys.executable, "-m", "jupyter", "lab", str(notebook)])
+    return 0
+
+
+def _notebook(line: str) -> dict[str, Any]:
+    cells = [
+        f"from tclab import lab\n\n{line}\nawait panel.show()",
+        "for sentence in lab.findings(panel.rows()):\n    print(sentence)",
+    ]
+    return {
+        "nbformat": 4,
+        "nbformat_minor": 4,
+        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+        "cells": [
+            {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": [], "source": source}
+            for source in cells
+        ],
+    }

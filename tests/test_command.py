@@ -1,0 +1,208 @@
+"""The command: each verb on real input of a small size, its exit codes, its JSON; and the magics of notebooks."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+import tclab
+from tclab import InputError
+from tclab.command import main
+
+ipython = pytest.importorskip("IPython.core.interactiveshell")
+FEW = ["--scale", "0.01", "--batch-sizes", "1,2", "--strategies", "node_mask", "--models", "hetero_cell"]
+FEW += ["--networks", "2", "--steps", "1", "--workers", "0", "--gpus", "0"]
+SAME = {"scale": 0.01, "batch_sizes": [1, 2], "strategies": "node_mask", "models": "hetero_cell", "networks": 2}
+SAME |= {"steps": 1, "workers": 0, "gpus": 0}
+POINT = ["--scale", "0.01", "--networks", "2", "--device", "cpu", "--workers", "0", "--steps", "1"]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A folder that a sweep by command has filled."""
+    folder = tmp_path_factory.mktemp("by_command")
+    assert main(["sweep", *FEW, "--results", str(folder)]) == 0
+    return folder
+
+
+def answer(capsys, *words):
+    """Return a verb's exit code and what its `--json` printed."""
+    capsys.readouterr()
+    code = main([*map(str, words), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_help_is_there_at_once_and_names_every_verb():
+    """Processor time, which another process on this machine does not lengthen."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    shown = subprocess.run([sys.executable, "-m", "tclab", "--help"], capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < 0.5
+    for verb in ("sweep", "run", "race", "trace", "compare", "advise", "fits", "report", "panel"):
+        assert f" {verb} " in shown.stdout
+
+
+@pytest.mark.parametrize("verb", ["sweep", "run", "race", "trace", "compare", "advise", "fits", "report", "panel"])
+def test_a_verb_explains_itself(verb, capsys):
+    assert main([verb, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"Usage: tclab {verb}" in shown
+    if verb in ("sweep", "run", "race", "fits"):
+        assert "--dtype" in shown
+        assert '"float32", "float64" or "bfloat16"' in " ".join(shown.replace("│", " ").split())
+
+
+@pytest.mark.slow  # worker processes
+def test_a_sweep_by_command_and_in_python_have_the_same_points(measured, capsys):
+    seen = []
+    rows = tclab.sweep(tclab.grid(**SAME), results=measured, progress=seen.append)
+    assert [progress.kept for progress in seen] == [True, True]
+    code, printed = answer(capsys, "sweep", *FEW, "--results", measured)
+    assert code == 0
+    assert len(printed) == len(rows)
+    steps = rows[rows["stage"] == "step"]
+    assert [row["mean_seconds"] for row in printed if row["stage"] == "step"] == steps["mean_seconds"].tolist()
+
+
+@pytest.mark.slow  # a notebook in a kernel of its own
+def test_the_notebook_has_the_same_points(measured, root, tmp_path):
+    parameters = [word for name, value in SAME.items() for word in ("-p", name, str(value))]
+    command = [sys.executable, "-m", "papermill", root / "notebooks" / "sweep.ipynb", tmp_path / "out.ipynb"]
+    files = sorted(path.name for path in measured.glob("*.parquet"))
+    subprocess.run([*command, "-p", "results", measured, *parameters], check=True, capture_output=True, cwd=root)
+    assert sorted(path.name for path in measured.glob("*.parquet")) == files
+
+
+@pytest.mark.slow  # worker processes
+def test_a_point_is_run_and_a_failure_is_an_exit_code(capsys):
+    code, rows = answer(capsys, "run", *POINT, "--strategy", "node_mask", "--batch-size", "2")
+    assert code == 0
+    assert {row["strategy"] for row in rows} == {"node_mask"}
+    assert next(row for row in rows if row["stage"] == "step")["mean_seconds"] > 0
+    code, rows = answer(capsys, "run", *POINT, "--batch-size", "2", "--memory-bytes", "1000000")
+    assert code == 1
+    assert rows[0]["status"] != "ok"
+
+
+@pytest.mark.slow  # a step is set up and checked
+def test_what_does_not_fit_is_an_exit_code(capsys):
+    code, found = answer(capsys, "fits", *POINT)
+    assert code == 0
+    assert found["refusal"] is None
+    assert found["host"] > found["batch"]
+    code, found = answer(capsys, "fits", *POINT, "--memory-bytes", "1000")
+    assert code == 1
+    assert "1,000 B" in found["refusal"]
+
+
+@pytest.mark.slow  # a step is set up and checked
+def test_strategies_race(capsys, tmp_path):
+    options = ["--budget-seconds", "2", "--processes", "0", "--record", tmp_path / "race.jsonl"]
+    code, pairs = answer(capsys, "race", "node_mask", "dense", *POINT, *options)
+    assert code == 0
+    assert [(pair["a"], pair["b"]) for pair in pairs] == [("node_mask", "dense")]
+    assert pairs[0]["verdict"] in ("FASTER", "SLOWER", "SAME", "UNDECIDED")
+
+
+def test_rows_are_read_by_advise_compare_and_report(root, tmp_path, capsys):
+    rows = root / "tests" / "recorded_rows.parquet"
+    code, advice = answer(capsys, "advise", rows)
+    assert code == 0
+    assert advice["of"].startswith("from ")
+    code, comparison = answer(capsys, "compare", rows, rows, "--margin", "0.1")
+    assert code == 0
+    assert {pair["ratio"] for pair in comparison["pairs"]} == {1.0}
+    assert main(["report", str(rows), "--title", "By command", "--out", str(tmp_path / "r.html")]) == 0
+    assert "<h1>By command</h1>" in (tmp_path / "r.html").read_text()
+    assert str(tmp_path / "r.html") in capsys.readouterr().out
+
+
+def test_a_trace_is_read_and_two_are_compared(capsys):
+    example = tclab.trace.example()
+    code, tables = answer(capsys, "trace", example)
+    assert code == 0
+    assert sum(row["share"] for row in tables["categories"]) == pytest.approx(1)
+    assert main(["trace", str(example), str(example)]) == 0
+    assert "b : a" in capsys.readouterr().out
+
+
+def test_the_panel_has_a_notebook_in_its_folder(tmp_path, capsys):
+    assert main(["panel", str(tmp_path / "rows"), "--no-open"]) == 0
+    notebook = tmp_path / "rows" / "panel.ipynb"
+    assert str(notebook) in capsys.readouterr().out
+    notebook.write_text(notebook.read_text().replace("panel.show()", "panel.show()  # mine"))
+    assert main(["panel", str(tmp_path / "rows"), "--no-open"]) == 0
+    first, _ = json.loads(notebook.read_text())["cells"]
+    assert first["source"].endswith("# mine")
+    assert os.path.realpath(tmp_path / "rows") in first["source"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "--strategy", "node_mas"], "did you mean 'node_mask'?"),
+        (["run", "--batch-size", "many"], "batch_size is 'many', expected a whole number"),
+        (["sweep", "--results", "r", "--batch-sizes", "1,x"], "batch_sizes is 'x'"),
+        (["sweep", "--strategies", "node_mask"], "--results"),
+        (["fits", "--networks", "tflink,foo"], "'foo'"),
+        (["race", "node_mask", "--scale", "0.01"], "arms"),
+        (["trace", "nowhere.json"], "nowhere.json: does not exist"),
+        (["advise", "nowhere"], "nowhere"),
+        (["compare", "nowhere", "elsewhere"], "nowhere"),
+        (["report", "nowhere"], "nowhere"),
+        (["run", "--batchsize", "1"], "Did you mean --batch-size?"),
+        (["swep"], "sweep"),
+    ],
+)
+def test_a_wrong_argument_is_a_sentence_and_an_exit_code(words, said, capsys):
+    assert main(words) == 2
+    error = capsys.readouterr()
+    assert said in error.err + error.out
+    assert "Traceback" not in error.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_completes_verbs_and_options(shell, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", f"/bin/{shell}")
+    assert main(["--install-completion", "--shell", shell, "--output", str(tmp_path / "script")]) == 0
+    script = (tmp_path / "script").read_text()
+    assert "compare" in script
+    assert "batch-sizes" in script
+
+
+@pytest.fixture
+def shell():
+    """A shell of its own that has loaded the extension."""
+    made = ipython.InteractiveShell()
+    made.run_line_magic("load_ext", "tclab")
+    yield made
+    made.history_manager.end_session()
+    ipython.InteractiveShell.clear_instance()
+
+
+def test_a_cell_has_a_ledger_and_the_shell_keeps_it(shell):
+    shell.ex("batches = [1, 2, 3, 4]")
+    cell = 'for batch in ledger.steps(batches):\n    with ledger.stage("forward"):\n        total = sum(range(batch))\n'
+    found = shell.run_cell_magic("ledger", "", cell)
+    assert len(found) == 4
+    assert "forward" in found._repr_html_()
+    assert shell.user_ns["ledger"] is found
+    assert shell.user_ns["total"] == 6
+    assert len(shell.run_cell_magic("ledger", "mine", cell.replace("ledger", "mine"))) == 4
+    with pytest.raises(InputError, match=r"ran no step; expected .* for batch in ledger\.steps"):
+        shell.run_cell_magic("ledger", "", "for batch in batches:\n    pass\n")
+
+
+def test_a_cell_races_its_parts(shell):
+    cell = "number = 1000\n# arm: short\nsum(range(number))\n# arm: long\nsum(range(30 * number))\n"
+    found = shell.run_cell_magic("race", "1.5", cell)
+    assert found.arms == ("short", "long")
+    assert found.ratio < 0.5
+    with pytest.raises(InputError, match="found 1 parts, expected two or more"):
+        shell.run_cell_magic("race", "", "# arm: short\nsum(range(3))\n")
+    with pytest.raises(InputError, match="expected seconds"):
+        shell.run_cell_magic("race", "soon", cell)
