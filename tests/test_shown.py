@@ -36,6 +36,18 @@ def ledger():
     return made
 
 
+def profiled():
+    with timing.profile() as seen:
+        time.sleep(0.05)
+    return seen
+
+
+def waits():
+    with timing.syncs() as found:
+        torch.ones(2).sum().item()
+    return found
+
+
 def view():
     with tclab.view(GRAPH, [[0], [1, 2]], "node_mask") as made:
         return made
@@ -78,6 +90,9 @@ RESULTS = {
     "CostModel": (lambda: fit_costs(made_up(SEEN, noise=0.02)), "α"),
     "SpikeIn": (spikes, "1.010"),
     "Receipt": (lambda: Receipt(1.001, (1.0, 1.002), 0.01, 2e-5, None), "20.0 µs"),
+    "Profile": (profiled, "time.sleep(0.05)"),
+    "Lines": (lambda: profiled().lines, "time.sleep(0.05)"),
+    "Syncs": (waits, "torch.ones(2).sum().item()"),
     "trace Report": (lambda: trace.analyze(trace.example()), "self time"),
     "trace Comparison": (lambda: trace.compare(trace.example(), trace.example()), "b : a"),
     "networks": (lambda: GRAPH.networks, "tflink"),

@@ -20,6 +20,7 @@ from tclab.timing._spike_in import spike_in
 if TYPE_CHECKING:
     pass
     from tclab.timing._advice_rules import advise
+    from tclab.timing._profile import profile, profile_script
     from tclab.timing._receipt import receipt
     from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, Pair, verdict_of, verdicts_of
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "advise": "_advice_rules",
+    "profile": "_profile",
+    "profile_script": "_profile",
     "receipt": "_receipt",
     "FASTER": "_verdict",
     "SAME": "_verdict",
@@ -57,6 +60,8 @@ __all__ = [
     "conditions",
     "environment",
     "lightning_callback",
+    "profile",
+    "profile_script",
     "race",
     "race_cells",
     "read_samples",

@@ -114,7 +114,7 @@ def advise(ledger: Ledger, *, syncs: Syncs | None = None, communication: Communi
         if communication is not None and no_advice_reason(account) is None:
             suggestions += exchange_suggestions(account, communication)
     if syncs is not None and syncs.count:
-        places = ", ".join(f"{place} ({times} ×)" for place, times in syncs.places.most_common(_PLACES))
+        places = ", ".join(f"{place} ({times} ×)" for place, times, _ in syncs.ranked()[:_PLACES])
         missing.append(host_sync_text(syncs.count, account.cuda, places))
     return Advice(account.of, ranked(suggestions), tuple(missing))
 

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from time import perf_counter
+from types import FrameType
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from tclab.timing._ledger import Ledger
+from tclab._display import Display, Shown
+from tclab._format import seconds_text
+from tclab.timing._stack_sampler import is_user_frame, source_of
+
+
+class Staged(Protocol):
+    """What knows the stage that a program is in: a ledger."""
+
+    @property
+    def current(self) -> str:
+        """The stage."""
+
 
 # Operations whose result, or whose result's size, the host needs before it continues.
 _ALWAYS = frozenset(
@@ -28,6 +41,10 @@ _ALWAYS = frozenset(
     }
 )
 
+
+# Methods that give a tensor to Python: on a CPU the dispatcher sees nothing of them, or their parts alone.
+_READS = ("cpu", "tolist", "__repr__")  # not numpy: it refuses a tensor on a device
+_MOST = 10  # lines that are shown
 
 # Operations that allocate memory and compute nothing.
 _NO_KERNEL = frozenset(
@@ -54,38 +71,78 @@ class OperationCounts:
     allocated_bytes: int = 0
 
 
-@dataclass
-class Syncs:
-    """The host-device synchronisations that `syncs` counted.
+@dataclass(repr=False)
+class Syncs(Shown):
+    """The host-device synchronisations that `syncs` counted; `print` it for the lines, the costliest first.
 
     **Arguments:**
 
     - `operations`: name of the operation → times that the host waited in it.
-    - `places`: "file:line in function" of the operation's nearest caller outside torch → times.
+    - `places`: "file:line in function" of the user's innermost line → times. Where no line is the user's, the nearest
+      one outside torch.
+    - `seconds`: the same places → seconds in these operations; on a CPU they are not waiting.
     - `stages`: stage of the ledger → all its operations, counted; `other` outside stages.
+    - `cuda`: one of these operations read a CUDA device. Otherwise nothing waited, and all of it is a forecast.
     """
 
     operations: Counter[str] = field(default_factory=Counter)
     places: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
     stages: dict[str, OperationCounts] = field(default_factory=dict)
+    cuda: bool = False
 
     @property
     def count(self) -> int:
         """Total number of times that the host waited."""
         return sum(self.operations.values())
 
+    def ranked(self) -> list[tuple[str, int, float | None]]:
+        """Return (place, times, seconds waited), the longest first.
+
+        On a CPU, where nothing waits, seconds are `None`, and the place that would wait most often comes first.
+        """
+        if not self.cuda:
+            return [(place, times, None) for place, times in self.places.most_common()]
+        costs = sorted(self.seconds.items(), key=lambda item: -item[1])
+        return [(place, self.places[place], seconds) for place, seconds in costs]
+
+    def _display(self) -> Display:
+        lines = [
+            (seconds_text(seconds) if seconds is not None else "", str(times), *_place_texts(place))
+            for place, times, seconds in self.ranked()[:_MOST]
+        ]
+        columns = ("waited", "times", "line", "code")
+        if not self.cuda:
+            note = "A forecast: nothing waits on a CPU. On a GPU the host would wait here, if the tensors are there."
+            return Display(f"{self.count} waits foretold", columns[1:], [line[1:] for line in lines], [note])
+        note = "Counting slows the host down, so the device has less left to do when it is waited for."
+        return Display(f"the host waited {self.count} times", columns, lines, [note])
+
+
+def _place_texts(place: str) -> tuple[str, str]:
+    file, _, rest = place.rpartition(":")
+    line = rest.partition(" ")[0]
+    return (f"{Path(file).name}:{rest}", source_of(file, int(line))) if line.isdecimal() else (place, "")
+
+
+def place_text(file: str, line: int, function: str) -> str:
+    """Return the name of a place in `Syncs.places`."""
+    return f"{file}:{line} in {function}"
+
 
 def _caller() -> str:
-    """Return "file:line in function" of the innermost frame outside torch, PyG and this module."""
-    frame = sys._getframe(1)
+    """Return the place of the user's innermost frame, or else of the innermost outside torch, PyG and this module."""
+    nearest = ""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
+        code = frame.f_code
+        if is_user_frame(frame):
+            return place_text(code.co_filename, frame.f_lineno, code.co_qualname)
         name = frame.f_globals.get("__name__", "")
-        if not name.startswith(("torch.", "torch_geometric.")) and name not in ("torch", __name__):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-        if frame.f_back is None:
-            break
+        if not (nearest or name.startswith(("torch.", "torch_geometric.")) or name in ("torch", __name__)):
+            nearest = place_text(code.co_filename, frame.f_lineno, code.co_qualname)
         frame = frame.f_back
-    return "unknown"
+    return nearest or "unknown"
 
 
 def _waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -130,31 +187,48 @@ def _storages(value: Any) -> dict[int, int]:
 
 
 @contextmanager
-def syncs(ledger: Ledger | None = None) -> Iterator[Syncs]:
+def syncs(ledger: Staged | None = None) -> Iterator[Syncs]:
     """Count where the host waits for the device or, on a CPU, where it would wait for a GPU.
 
-    `with syncs() as counted: step()`, then `counted.count` and `counted.places`. It intercepts every operation that
-    passes torch's dispatcher, backward included, and so slows the step down: do not count and time the same steps.
-    Reads that bypass the dispatcher are not counted: `.tolist()` and `.numpy()` of a CPU tensor.
+    `with syncs() as counted: step()`, then `print(counted)`, `counted.count` and `counted.places`. It intercepts every
+    operation that passes torch's dispatcher, backward included, and so slows the step down: do not count and time the
+    same steps. `.cpu()`, `.tolist()` and a printed tensor count once each.
 
     **Arguments:**
 
     - `ledger`: the ledger whose open stage each operation counts for, in `counted.stages`.
     """
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     counted = Syncs()
+    reading = False  # inside one of `_READS`: its parts are not counted again
+
+    def of_stage() -> OperationCounts:
+        return counted.stages.setdefault("other" if ledger is None else ledger.current, OperationCounts())
+
+    def waited(name: str, call: Callable[[], Any], tensor: Any) -> Any:
+        place = _caller()
+        counted.operations[name] += 1
+        counted.places[place] += 1
+        of_stage().syncs += 1
+        counted.cuda |= bool(getattr(tensor, "is_cuda", False))
+        begin = perf_counter()
+        try:
+            return call()
+        finally:
+            counted.seconds[place] = counted.seconds.get(place, 0.0) + perf_counter() - begin
 
     class CountingMode(TorchDispatchMode):
         def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = op._schema.name.removeprefix("aten::")
-            counts = counted.stages.setdefault("other" if ledger is None else ledger.current, OperationCounts())
-            if _waits(name, args, kwargs or {}):
-                counted.operations[name] += 1
-                counted.places[_caller()] += 1
-                counts.syncs += 1
+            counts = of_stage()
+            if not reading and _waits(name, args, kwargs or {}):
+                source = args[1] if name == "copy_" else args[0]
+                result = waited(name, lambda: op(*args, **(kwargs or {})), source)
+            else:
+                result = op(*args, **(kwargs or {}))
             counts.kernels += _computes(op, name)
-            result = op(*args, **(kwargs or {}))
             inputs = _storages([*args, *(kwargs or {}).values()])
             for address, size in _storages(result).items():
                 if address not in inputs:
@@ -162,5 +236,30 @@ def syncs(ledger: Ledger | None = None) -> Iterator[Syncs]:
                     counts.allocated_bytes += size
             return result
 
-    with CountingMode():
-        yield counted
+    def reader(name: str) -> Any:
+        read = getattr(torch.Tensor, name)
+
+        def counting(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal reading
+            if reading:
+                return read(tensor, *args, **kwargs)
+            reading = True
+            try:
+                return waited(name, lambda: read(tensor, *args, **kwargs), tensor)
+            finally:
+                reading = False
+
+        return counting
+
+    own = {name: vars(torch.Tensor)[name] for name in _READS if name in vars(torch.Tensor)}
+    for name in _READS:
+        setattr(torch.Tensor, name, reader(name))
+    try:
+        with CountingMode():
+            yield counted
+    finally:
+        for name in _READS:
+            if name in own:
+                setattr(torch.Tensor, name, own[name])
+            else:
+                delattr(torch.Tensor, name)

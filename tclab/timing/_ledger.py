@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tclab._display import Display, Shown
 from tclab._format import seconds_text
 from tclab.errors import InputError
+from tclab.timing._host_syncs import Syncs, syncs
 from tclab.timing._ledger_rows import (
     QUEUE,
     SUMS,
@@ -30,6 +31,8 @@ from tclab.timing._ledger_rows import (
     ledger_rows,
     raw_clock_ns,
 )
+from tclab.timing._line_times import Lines, line_times
+from tclab.timing._stack_sampler import HERTZ, StackSampler
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 _END: Any = object()
+OUTSIDE = "outside"  # the stage of a sample outside steps
+_STEPS_BEFORE_COUNTING = 2  # what is compiled or allocated once is over
 # The instructions at which a loop's frame drops its iterator when it ends by itself, by `break` or by `return`.
 _ENDS_LOOP = {"POP_TOP", "FOR_ITER", "END_FOR"}
 _YIELDS = {"YIELD_VALUE", "RESUME"}
@@ -97,10 +102,18 @@ class Ledger(Shown):
     - `marks`: also mark each stage, as `ledger: forward`, in the trace of a torch.profiler that is recording.
     - `spike`: step number → (stage, seconds) of a delay to insert, or `None`; for the stage `other`, between the first
       two stages. See `spike_in`.
+    - `lines`: also sample the stack of the main thread 100 times a second, for `ledger.lines`: which lines of the
+      user's code the time of each stage went to. The third step is not timed: its waits for the device are counted.
     """
 
     def __init__(
-        self, *, cuda: bool | None = None, queued: bool = False, marks: bool = False, spike: Spike | None = None
+        self,
+        *,
+        cuda: bool | None = None,
+        queued: bool = False,
+        marks: bool = False,
+        spike: Spike | None = None,
+        lines: bool = False,
     ) -> None:
         self.cuda = cuda
         self.queued = queued
@@ -120,14 +133,26 @@ class Ledger(Shown):
         self._stages: dict[str, _Stage] = {}
         self._marks: list[Any] = []  # of the open stages
         self._broken = False  # an exception left a stage of the open step
+        self._sampler = StackSampler(self._sampled_stage) if lines else None
+        self._waits: Syncs | None = None  # of the step in which they were counted
+        self._counter: AbstractContextManager[Syncs] | None = None  # while they are
+        self._begun = 0  # steps
+        self.counts_waits = lines
+        self._entered = False
 
     def __enter__(self) -> Ledger:
+        self._entered = True
+        if self._sampler is not None:
+            self._sampler.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
+        self._entered = False
+        if self._sampler is not None:
+            self._sampler.stop()
 
     def __len__(self) -> int:
         """Number of completed steps."""
@@ -165,6 +190,8 @@ class Ledger(Shown):
                 if isinstance(timing, BatchTiming):
                     self.add_batch_timing(timing)
                 self._delay_device()
+                if self._sampler is not None and (caller := sys._getframe(1)) is not None:
+                    self._sampler.loop_codes[id(caller.f_code)] = caller.f_code
                 held, batch = [batch], None  # only the loop holds the batch, so that it can free it
                 try:
                     yield held.pop()
@@ -190,6 +217,8 @@ class Ledger(Shown):
     def next_step(self) -> None:
         """End the open step, if any, and begin the next with the same cut; for the hooks of a framework's loop."""
         self._finish_step()
+        if self._sampler is not None:
+            self._count_waits()
         if self._first is None:
             self._begin_block()
         self._cuts, before = Cuts(), self._before
@@ -247,9 +276,48 @@ class Ledger(Shown):
         """
         self._steps[step].reassign(begin_ns, end_ns, stage)
 
+    # ---- lines
+
+    def _sampled_stage(self) -> str | None:
+        """Return the stage that a sample is booked to; `None` while waits are counted."""
+        if self._counter is not None:
+            return None
+        return self.current if self._cuts is not None else OUTSIDE
+
+    def _count_waits(self) -> None:
+        """Begin to count the waits of the step that begins, if it is the one for that; it is not timed."""
+        self._begun += 1
+        wanted = self.counts_waits and self._waits is None
+        if wanted and self._begun > _STEPS_BEFORE_COUNTING and "torch" in sys.modules:
+            if self._first is not None:
+                self._end_block()
+            counter = syncs(self)
+            self._waits = counter.__enter__()
+            self._counter = counter
+
+    def _end_counting(self) -> None:
+        if self._counter is not None:
+            counter, self._counter = self._counter, None
+            counter.__exit__(None, None, None)
+
+    @property
+    def lines(self) -> Lines:
+        """The lines of the user's code that the time of each stage went to, sampled.
+
+        **Raises:** `InputError` without `Ledger(lines=True)`.
+        """
+        if self._sampler is None:
+            raise InputError("this ledger samples no lines; expected Ledger(lines=True)")
+        waits = None if self._counter is not None else self._waits
+        times = line_times(self._sampler.sites(), waits=waits)
+        cuda = None if waits is None else waits.cuda
+        return Lines(tuple(times), self._sampler.slots, HERTZ, cuda, self._sampler.own_ns / 1e9)
+
     # ---- cuts
 
     def _begin_block(self) -> None:
+        if self._sampler is not None and not self._sampler.running:
+            self._sampler.start()
         if self.cuda is None:
             torch = sys.modules.get("torch")
             self.cuda = bool(torch is not None and torch.cuda.is_initialized())
@@ -265,6 +333,8 @@ class Ledger(Shown):
         assert first is not None
         if len(self._steps) > first:
             self._blocks.append(Block(first, len(self._steps), self._end_ns - self._begin_ns))
+        if self._sampler is not None and not self._entered:
+            self._sampler.stop()
 
     def _synchronize(self) -> None:
         if self.cuda:
@@ -273,6 +343,7 @@ class Ledger(Shown):
             torch.cuda.synchronize()
 
     def _drop_step(self) -> None:
+        self._end_counting()
         self._cuts = None
         self._broken = False
         self._open.clear()
@@ -282,6 +353,11 @@ class Ledger(Shown):
     def _finish_step(self) -> None:
         """Complete the open step, unless there is none or an exception left one of its stages."""
         cuts = self._cuts
+        if self._counter is not None:
+            self._drop_step()
+            if self._first is not None:
+                self._end_block()
+            return
         if cuts is None or self._broken:
             self._drop_step()
             return
@@ -437,6 +513,7 @@ class Ledger(Shown):
                 times = (seconds_text(sum(seconds) / steps), seconds_text(median(seconds)))
                 lines.append((timeline, name, *times, share, str(len(seconds))))
         accounted = [accounted_text(timeline, share) for timeline, share in self.accounted.items()]
+        accounted += self.lines.sentences() if self._sampler is not None else []
         return Display(
             f"{len(self)} steps", ("timeline", "stage", "mean", "median", "share", "steps"), lines, accounted
         )

@@ -68,7 +68,13 @@ def _cut_seconds(stages: list[str], steps: int = 2000) -> float:
     return max(0.0, took(Ledger(cuda=False)) - took(NullLedger()))
 
 
-def receipt(loop: Callable[[Any], object], *, budget_seconds: float = 20.0, clock: Clock = perf_counter_ns) -> Receipt:
+def receipt(
+    loop: Callable[[Any], object],
+    *,
+    budget_seconds: float = 20.0,
+    clock: Clock = perf_counter_ns,
+    lines: bool = False,
+) -> Receipt:
     """Race a loop under a ledger against the same loop without one.
 
     **Arguments:**
@@ -77,12 +83,19 @@ def receipt(loop: Callable[[Any], object], *, budget_seconds: float = 20.0, cloc
     - `budget_seconds`: wall time for the race. A ledger costs some microseconds a step: where the time of a step varies
       by more, the interval is wide, and `cut_seconds` is the better figure.
     - `clock`: returns nanoseconds; for tests of the race.
+    - `lines`: the ledger samples lines, as `Ledger(lines=True)` does, without the one step in which it counts waits.
     """
-    ledger = Ledger()
+
+    def made() -> Ledger:
+        ledger = Ledger(lines=lines)
+        ledger.counts_waits = False
+        return ledger
+
+    ledger = made()
     loop(ledger)
     names = [name for name in ledger.seconds() if name not in ("data_wait", "other", "step")]
     result = race(
-        {"instrumented": lambda: loop(Ledger()), "bare": lambda: loop(NullLedger())},
+        {"instrumented": lambda: loop(made()), "bare": lambda: loop(NullLedger())},
         budget_seconds=budget_seconds,
         clock=clock,
     )

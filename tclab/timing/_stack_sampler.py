@@ -1,0 +1,232 @@
+"""A stack sampler: what the main thread does, by stage and line of the user's own code, with no mark in it.
+
+It is a timer's signal, not a thread that reads `sys._current_frames()`. A thread needs the interpreter's lock before it
+reads, and gets it where the program gives it away: in a call that waits. Lines that hold the lock (JSON, dictionaries,
+a loop in Python) would count for the next tensor operation. A signal's handler runs on the main thread itself, after
+the call that it came in, on that call's line. Time is cut into slots of 10 ms with a moment at random in each, so that
+no loop runs in step with them; moments that pass before a handler runs lay in that call, which gets their slots.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import random
+import signal
+import site
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
+from dis import get_instructions
+from functools import cache
+from pathlib import Path
+from time import perf_counter_ns
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from tclab.errors import InputError
+
+HERTZ = 100.0
+_SHORTEST = 2e-5  # seconds to the next signal: 0 would turn the timer off
+_DRAWN = 4096
+_DEEPEST = 8  # user's frames of a stack that are told apart, innermost first
+
+# how a file counts in a stack
+_LIBRARY, _USER, _INTERACTIVE, _DRIVER = 0, 1, 2, 3
+# files of a framework's loop: what lies outside of them is no part of a step
+_DRIVERS = ("/torch/utils/data/_utils/fetch.py", "/lightning/pytorch/loops/", "/pytorch_lightning/loops/",
+            "/transformers/trainer.py")  # fmt: skip
+
+
+def _library_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {str(Path(folder).resolve()) for folder in folders}
+    folders |= {*site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parents[1])}
+    return tuple(f"{folder}{os.sep}" for folder in folders)
+
+
+_FOLDERS = _library_folders()
+
+
+@cache
+def _kind_of(filename: str) -> int:
+    if any(driver in filename for driver in _DRIVERS):
+        return _DRIVER
+    if filename.startswith("<"):  # generated code, the interpreter's own, or what was typed
+        return _USER if filename.startswith("<ipython") else _INTERACTIVE
+    inside = filename.startswith(_FOLDERS) or "site-packages" in filename or "dist-packages" in filename
+    return _LIBRARY if inside or "torchinductor_" in filename else _USER
+
+
+class Site(NamedTuple):
+    """A place in the user's code, and what it was called for."""
+
+    file: str
+    line: int
+    function: str
+    inside: str  # library function that the line is in, as "module.function"; empty for the line's own work
+    loops: int  # loops around the line, those of its callers included
+
+
+def line_of(code: CodeType, instruction: int) -> int:
+    """Return the line of an instruction, given as `f_lasti`."""
+    for place, (line, *_) in enumerate(code.co_positions()):
+        if place == instruction // 2:
+            return line or code.co_firstlineno
+    return code.co_firstlineno
+
+
+def loops_of(code: CodeType) -> list[tuple[int, int]]:
+    """Return the first and last offset of each loop in a function's own bytecode."""
+    ends: dict[int, int] = {}
+    for instruction in get_instructions(code):
+        backward = "JUMP" in instruction.opname and "NO_INTERRUPT" not in instruction.opname
+        if backward and isinstance(instruction.argval, int) and instruction.argval < instruction.offset:
+            ends[instruction.argval] = max(ends.get(instruction.argval, 0), instruction.offset)
+    return sorted(ends.items())
+
+
+def is_user_frame(frame: FrameType) -> bool:
+    """Return whether a frame is the user's: no installed package, no part of Python or of tclab, nothing generated."""
+    kind = _kind_of(frame.f_code.co_filename)
+    return kind == _USER or (kind == _INTERACTIVE and frame.f_globals.get("__name__") == "__main__")
+
+
+def source_of(file: str, line: int) -> str:
+    """Return a line's text, stripped; empty where it is not known."""
+    return linecache.getline(file, line).strip()
+
+
+class StackSampler:
+    """Samples the main thread's stack and adds up its time by stage and line.
+
+    **Arguments:**
+
+    - `stage`: returns the stage that the program is in; `None` to leave the sample out.
+    - `hertz`: rate.
+    """
+
+    def __init__(self, stage: Callable[[], str | None], hertz: float = HERTZ) -> None:
+        self.stage = stage
+        self.loop_codes: dict[int, CodeType] = {}  # functions that iterate over the steps: their loop is none in a step
+        self.own_ns = 0  # time of the sampler itself
+        self.slots = 0  # samples
+        self._slots: dict[tuple[Any, ...], int] = {}
+        self._codes: dict[int, CodeType] = {}  # keeps them, so that an id stays one function's
+        self._modules: dict[int, str] = {}
+        self._kinds: dict[str, int] = {}
+        rng = random.Random(0)  # not the user's generator
+        self._slot = int(1e9 / hertz)  # nanoseconds
+        self._moments = [int(rng.random() * self._slot) for _ in range(_DRAWN)]
+        self._origin = self._next = 0  # the first slot's begin, and the number of the next
+        self._before: Any = None
+        self.running = False
+
+    def start(self) -> None:
+        """Begin.
+
+        **Raises:** `InputError` on another than the main thread, and where SIGALRM is in use.
+        """
+        if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+            raise InputError("lines are sampled by a timer's signal, which only a main thread on Linux or macOS gets")
+        self._before = signal.getsignal(signal.SIGALRM)
+        if isinstance(getattr(self._before, "__self__", None), StackSampler):
+            if any(signal.getitimer(signal.ITIMER_REAL)):
+                raise InputError("lines are sampled already; expected one Ledger(lines=True) or profile at a time")
+            self._before = signal.SIG_DFL  # a forked process has its parent's handler and no timer
+        if self._before not in (signal.SIG_DFL, signal.SIG_IGN, None):
+            raise InputError(f"lines are sampled by SIGALRM, which has a handler: {self._before!r}; expected none")
+        _hide_from_dynamo()
+        signal.signal(signal.SIGALRM, self._sample)
+        signal.siginterrupt(signal.SIGALRM, False)  # a read or a wait that a signal meets goes on
+        self.running = True
+        self._origin, self._next = perf_counter_ns(), 0
+        signal.setitimer(signal.ITIMER_REAL, max(_SHORTEST, self._moments[0] * 1e-9))
+
+    def stop(self) -> None:
+        """End; what was sampled stays."""
+        if self.running:
+            self.running = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)  # drops one that is on its way
+            signal.signal(signal.SIGALRM, self._before or signal.SIG_DFL)
+
+    def _sample(self, number: int, frame: FrameType | None) -> None:
+        """Book the time since the signal before; no other function of Python is called where the code was seen."""
+        begin = perf_counter_ns()
+        passed = 0
+        while (due := self._origin + self._next * self._slot + self._moments[self._next % _DRAWN]) <= begin:
+            self._next += 1
+            passed += 1
+        if not self.running:
+            return
+        if not passed:  # the timer was early
+            signal.setitimer(signal.ITIMER_REAL, max(_SHORTEST, (due - begin) * 1e-9))
+            return
+        kinds, codes = self._kinds, self._codes
+        chain: list[int] = []
+        leaf = inside = 0  # the innermost function; the library's function that the user's innermost line called
+        while frame is not None:
+            code = frame.f_code
+            kind = kinds.get(code.co_filename, -1)
+            if kind < 0:
+                kind = kinds[code.co_filename] = _kind_of(code.co_filename)
+            if kind == _INTERACTIVE:
+                kind = _USER if frame.f_globals.get("__name__") == "__main__" else _LIBRARY
+            identity = id(code)
+            if kind == _USER:
+                codes[identity] = code
+                chain += (identity, frame.f_lasti)
+                if identity in self.loop_codes or len(chain) >= 2 * _DEEPEST:
+                    break
+            elif kind == _DRIVER and chain:
+                break
+            elif not chain:
+                inside = identity
+                if identity not in codes:
+                    codes[identity] = code
+                    self._modules[identity] = frame.f_globals.get("__name__", "")
+            leaf = leaf or identity
+            frame = frame.f_back
+        stage = self.stage()
+        if stage is not None:
+            key = (stage, tuple(chain), inside if chain else leaf)
+            self._slots[key] = self._slots.get(key, 0) + passed
+            self.slots += passed
+        now = perf_counter_ns()
+        self.own_ns += now - begin
+        signal.setitimer(signal.ITIMER_REAL, max(_SHORTEST, (due - now) * 1e-9))
+
+    def sites(self) -> dict[tuple[str, Site], float]:
+        """Return (stage, line) → sampled seconds."""
+        found: dict[tuple[str, Site], float] = {}
+        loops: dict[int, list[tuple[int, int]]] = {}
+        for (stage, chain, inside), slots in list(self._slots.items()):
+            around = 0
+            for identity, at in zip(chain[::2], chain[1::2], strict=True):
+                if identity not in loops:
+                    loops[identity] = loops_of(self._codes[identity])
+                depth = sum(first <= at <= last for first, last in loops[identity])
+                around += max(0, depth - (identity in self.loop_codes))
+            name = ""
+            if inside:
+                name = f"{self._modules.get(inside, '')}.{self._codes[inside].co_qualname}".lstrip(".")
+            if chain:
+                code = self._codes[chain[0]]
+                place = Site(code.co_filename, line_of(code, chain[1]), code.co_qualname, name, around)
+            else:
+                place = Site("", 0, "", name, 0)
+            found[stage, place] = found.get((stage, place), 0.0) + slots * self._slot * 1e-9
+        return found
+
+
+def _hide_from_dynamo() -> None:
+    """Keep torch.compile from tracing the handler where a signal comes inside a compiled function."""
+    if "torch" in sys.modules:
+        from torch._C._dynamo import eval_frame
+
+        skip = eval_frame._FrameAction.SKIP
+        strategy = eval_frame._FrameExecStrategy(skip, skip)
+        eval_frame.set_code_exec_strategy(StackSampler._sample.__code__, strategy)
