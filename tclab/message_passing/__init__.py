@@ -1,12 +1,30 @@
-"""Views: B node-deleted copies of one graph, as a model reads them, and `SharedGraph`, a layer of one."""
+"""Views: B node-deleted copies of one graph, as a model reads them, `SharedGraph`, a layer of one, and PyG's
+convolutions over it.
+"""
 
+from tclab.message_passing._shared_convs import (
+    SharedGATv2Conv,
+    SharedGCNConv,
+    SharedGINConv,
+    SharedHeteroConv,
+    SharedSAGEConv,
+    to_grid,
+    to_rows,
+)
 from tclab.message_passing._shared_graph import SharedGraph
 from tclab.message_passing._shared_view import SharedView
 from tclab.message_passing._view import View
 
 __all__ = [
+    "SharedGATv2Conv",
+    "SharedGCNConv",
+    "SharedGINConv",
     "SharedGraph",
+    "SharedHeteroConv",
+    "SharedSAGEConv",
     "SharedView",
     "View",
+    "to_grid",
+    "to_rows",
 ]
 __dir__ = __all__.copy  # completion offers these

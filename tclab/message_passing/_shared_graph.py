@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from tclab.errors import InputError, unknown
 from tclab.graph import Network
+from tclab.message_passing.kernels._edge_blocks import EdgesByTarget, block_starts, edge_max
+from tclab.message_passing.kernels._row_ops import add_rows, take_rows
 from tclab.message_passing.kernels._shared_sums import Link, shared_sums
 from tclab.message_passing.kernels._spmm import Csr
 
-REDUCTIONS = ("sum", "mean")
+REDUCTIONS = ("sum", "mean", "max")
 Keep = Tensor | tuple[Tensor | None, Tensor | None]
 
 
@@ -56,6 +58,11 @@ class SharedGraph(nn.Module):
     _back_values: Tensor
     _back_counts: Tensor
     _degree: Tensor
+    _by_target: Tensor
+    _place: Tensor
+    _weights_by_target: Tensor | None
+    _loop_sum: Tensor
+    _loop_last: Tensor
 
     def __init__(self, edge_index: Tensor, num_nodes: int | tuple[int, int], *, weight: Tensor | None = None) -> None:
         super().__init__()
@@ -80,17 +87,48 @@ class SharedGraph(nn.Module):
             for name, tensor in whole.items():
                 self.register_buffer(f"_{side}_{name}", tensor, persistent=False)
         self.register_buffer("_degree", network.degree().to(torch.int32), persistent=False)
+        order = torch.argsort(edge_index[1], stable=True)
+        self.register_buffer("_by_target", edge_index[:, order].to(torch.int32), persistent=False)
+        # of each edge as it was given, its place there
+        self.register_buffer("_place", torch.argsort(order).to(torch.int32), persistent=False)
+        given = None if weight is None else weight.double()[order].view(torch.int64)
+        self.register_buffer("_weights_by_target", given, persistent=False)
+        self._starts = block_starts(self._by_target[1], self.num_targets)
         self._links: dict[tuple[str, torch.dtype], Link] = {}
+        self._note_self_loops(edge_index, num_nodes, weight)
 
-    def forward(self, x: Tensor, keep: Keep | None = None, *, reduce: str = "sum") -> Tensor:
-        """Return the sum, or the mean, of each kept target's kept sources; zero for targets that are deleted.
+    def _note_self_loops(self, edge_index: Tensor, num_nodes: int | tuple[int, int], weight: Tensor | None) -> None:
+        """Keep what a convolution needs that treats self-loops as a part of their nodes."""
+        self._others: SharedGraph | None = None
+        given = torch.ones_like(edge_index[0], dtype=torch.float64) if weight is None else weight.double()
+        total = given.new_zeros(self.num_targets)
+        last = given.new_full((self.num_targets,), float("nan"))
+        own = torch.nonzero(edge_index[0] == edge_index[1]).flatten()
+        if not self.bipartite and len(own):
+            if bool(given[own].any()):
+                self._others = SharedGraph(edge_index, num_nodes, weight=given.index_fill(0, own, 0.0))
+            nodes = edge_index[0, own]
+            total.index_add_(0, nodes, given[own])
+            edge = nodes.new_full((self.num_targets,), -1)
+            edge.scatter_reduce_(0, nodes, own, "amax")
+            last = torch.where(edge < 0, last, given[edge.clamp_min(0)])
+        self.register_buffer("_loop_sum", total.view(torch.int64), persistent=False)
+        self.register_buffer("_loop_last", last.view(torch.int64), persistent=False)
+
+    def forward(self, x: Tensor, keep: Keep | None = None, *, reduce: str = "sum", cut: Tensor | None = None) -> Tensor:
+        """Return the sum, mean or maximum of each kept target's kept sources; zero for targets that are deleted.
 
         **Arguments:**
 
         - `x`: [N_source, B, H] float; what rows of deleted nodes hold reaches nothing, not even where it is not
           finite.
-        - `keep`: [N, B] bool; (sources', targets') for a bipartite graph, `None` for a side that is whole.
-        - `reduce`: "sum", or "mean": over each sample's own kept edges, 0 where a node has none.
+        - `keep`: [N, B] bool; (sources', targets') for a bipartite graph, `None` for a side that is whole. On a
+          graph of one kind of nodes a pair says which may send and which may receive: (None, receives) cuts the
+          edges into some nodes, and what those send stays.
+        - `reduce`: "sum", "mean" or "max": over each sample's own kept edges, 0 where a node has none. A maximum
+          goes through the edges by blocks, and has no weights.
+        - `cut`: [2, n] int64, single edges that a sample has not: the edge, as `edge_index` numbers it, and the
+          sample, each pair once. Of a sum they are subtracted, so it differs from one without them by rounding.
 
         **Returns:** [N_target, B, H]
 
@@ -100,34 +138,107 @@ class SharedGraph(nn.Module):
             raise unknown("reduction", reduce, REDUCTIONS)
         if x.dim() != 3 or x.size(0) != self.num_sources or not x.is_floating_point():
             raise InputError(f"x is {list(x.shape)} {x.dtype}, expected [{self.num_sources}, B, H] of floats")
-        sources, targets = self._sides(keep, x.size(1))
+        sources, targets = self.sides(keep, x.size(1))
+        if reduce == "max":
+            return edge_max(x, self.edges_by_target(sources, targets, cut, x.size(1)))
         # The sum can leave rows out by itself, with fewer copies, given their numbers; to count them a GPU would
         # make the host wait, and a compiler has no values.
-        by_rows = x.device.type == "cpu" and not torch.compiler.is_compiling()
+        by_rows = x.device.type == "cpu" and not torch.compiler.is_compiling() and cut is None
         if not by_rows and sources is not None:
             x = x.masked_fill(~sources.unsqueeze(-1), 0.0)
         removed = (_removed_rows(sources), _removed_rows(targets)) if by_rows else (None, None)
         summed = self._sum(x, "values", *removed)
+        if cut is not None:
+            summed = summed - self._sum_of_cut(x, cut, weighted=True)
         if reduce == "mean":
-            degree = self.degree(sources, x.size(1)).clamp_min(1).unsqueeze(-1)
+            degree = self.degree(sources, x.size(1), cut=cut).clamp_min(1).unsqueeze(-1)
             summed = (summed / degree).to(x.dtype)  # a bfloat16 has no degrees above 256
         if by_rows or targets is None:
             return summed
         return summed.masked_fill(~targets.unsqueeze(-1), 0.0)
 
-    def degree(self, keep: Tensor | None, size: int = 1) -> Tensor:
+    def degree(self, keep: Tensor | None, size: int = 1, *, cut: Tensor | None = None) -> Tensor:
         """Return how many kept sources each target has in each sample, weights not counted.
 
         **Arguments:**
 
         - `keep`: the sources', [N_source, B] bool; `None` where nothing is removed.
         - `size`: B, where `keep` is `None`.
+        - `cut`: as for a sum.
 
         **Returns:** [N_target, B] float32
         """
-        if keep is None:
+        if keep is None and cut is None:
             return self._degree.float().unsqueeze(1).expand(-1, size)
-        return self._sum(keep.unsqueeze(-1).float(), "counts").squeeze(-1)
+        if keep is None:
+            ones = torch.ones(self.num_sources, size, 1, device=self._degree.device)
+        else:
+            ones = keep.unsqueeze(-1).float()
+        counted = self._sum(ones, "counts")
+        if cut is not None:
+            counted = counted - self._sum_of_cut(ones, cut, weighted=False)
+        return counted.squeeze(-1)
+
+    def edges_by_target(
+        self, sources: Tensor | None, targets: Tensor | None, cut: Tensor | None, size: int
+    ) -> EdgesByTarget:
+        """Return the single edges, for an operation that goes through them by blocks.
+
+        **Arguments:**
+
+        - `sources`, `targets`: which are kept, [N, B] bool, `None` for all.
+        - `cut`: as for a sum. `size`: B.
+
+        **Raises:** `InputError` where the edges have weights, which such an operation would leave out.
+        """
+        if self._weights_by_target is not None:
+            raise InputError("the graph's edges have weights, expected none: only sums and means weigh messages")
+        mask = None
+        if cut is not None:
+            mask = torch.zeros(self._place.numel() * size, dtype=torch.bool, device=self._place.device)
+            edge, sample = self._checked(cut, size)
+            mask = mask.index_fill(0, self._place.index_select(0, edge).long() * size + sample, True).view(-1, size)
+        source, target = self._by_target
+        return EdgesByTarget(source, target, *self._starts, sources, targets, mask)
+
+    def without_self_loops(self) -> SharedGraph:
+        """Return this graph with the same edges, its self-loops of weight 0; itself where it has none."""
+        return self if self._others is None else self._others
+
+    def self_loops(self, fill: float | None) -> Tensor:
+        """Return the weight of each node's self-loops, [N] float64, or with `fill` that of its last, `fill` for none.
+
+        Without weights and with `fill` it is 1 for every node: PyG's GCNConv does not fill there.
+        """
+        if fill is None:
+            return self._loop_sum.view(torch.float64)
+        last = self._loop_last.view(torch.float64)
+        if self._weights_by_target is None:
+            return torch.ones_like(last)
+        return torch.where(last.isnan(), fill, last)
+
+    def _checked(self, cut: Tensor, size: int) -> Tensor:
+        number = self._place.numel()
+        if cut.dim() != 2 or cut.size(0) != 2 or cut.dtype != torch.int64:
+            raise InputError(f"cut is {list(cut.shape)} {cut.dtype}, expected [2, n] torch.int64: edges, samples")
+        if cut.device.type == "cpu" and not torch.compiler.is_compiling() and cut.numel():
+            if bool((cut < 0).any()) or int(cut[0].max()) >= number or int(cut[1].max()) >= size:
+                raise InputError(f"cut has an index outside the {number} edges and {size} samples")
+            if len(torch.unique(cut[0] * size + cut[1])) < cut.size(1):
+                raise InputError("cut has an edge of a sample twice, expected each once")
+        return cut
+
+    def _sum_of_cut(self, x: Tensor, cut: Tensor, *, weighted: bool) -> Tensor:
+        """Return what edges that are cut would bring, [N_target, B, F], of `x: [N_source, B, F]`."""
+        size = x.size(1)
+        edge, sample = self._checked(cut, size)
+        place = self._place.index_select(0, edge)
+        source, target = self._by_target.index_select(1, place).long()
+        messages = take_rows(x.flatten(0, 1), source * size + sample)
+        if weighted and self._weights_by_target is not None:
+            weights = self._weights_by_target.index_select(0, place).view(torch.float64)
+            messages = messages * weights.to(x.dtype).unsqueeze(-1)
+        return add_rows(messages, target * size + sample, self.num_targets * size).view(-1, *x.shape[1:])
 
     def _sum(
         self, x: Tensor, what: str, source_removed: Tensor | None = None, target_removed: Tensor | None = None
@@ -170,7 +281,11 @@ class SharedGraph(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_links": {}}  # what can be made again does not travel
 
-    def _sides(self, keep: Keep | None, size: int) -> tuple[Tensor | None, Tensor | None]:
+    def sides(self, keep: Keep | None, size: int) -> tuple[Tensor | None, Tensor | None]:
+        """Return a keep-mask as (sources', targets'), [N, B] bool each or `None`; see `forward`.
+
+        **Raises:** `InputError` for one that does not fit `size` samples of this graph.
+        """
         if keep is None:
             return None, None
         if isinstance(keep, Tensor):

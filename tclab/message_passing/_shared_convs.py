@@ -1,0 +1,474 @@
+"""PyG's convolutions over one graph that all samples share: the same names, arguments and parameters.
+
+Each is called `conv(x, shared, keep)`, with a `SharedGraph` and a mask in the place of the edge list, and gives what
+PyG's own gives on the batch of the samples' subgraphs. A `state_dict` of PyG's own loads as it is.
+
+One mask deletes nodes: their rows come out zero and reach nothing. A pair (sources, targets) on a graph of one kind of
+nodes deletes none and cuts edges: those from and into some nodes, whose own rows and added self-loops stay. So
+`(None, mask)` cuts what goes into a node, and `(mask, mask)` leaves it alone with its own features. On a bipartite
+graph a pair is the masks of its two sides, and deletes nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tclab.errors import InputError, unknown
+from tclab.message_passing._shared_graph import Keep, SharedGraph
+from tclab.message_passing.kernels._edge_blocks import edge_attention
+from tclab.message_passing.kernels._row_ops import add_rows, take_rows
+
+PairOfTensors = tuple[Tensor, Tensor | None]
+EdgeType = tuple[str, str, str]
+
+
+def to_grid(rows: Tensor, size: int) -> Tensor:
+    """Return the rows of a PyG batch of `size` graphs of N nodes each, [B · N, F], as [N, B, F]; nothing is copied.
+
+    **Raises:** `InputError` where the rows do not divide.
+    """
+    if size < 1 or len(rows) % size:
+        raise InputError(f"{len(rows)} rows are not {size} graphs of one size")
+    return rows.view(size, len(rows) // size, *rows.shape[1:]).transpose(0, 1)
+
+
+def to_rows(grid: Tensor) -> Tensor:
+    """Return `[N, B, F]` as the rows of a PyG batch, graph after graph, [B · N, F]."""
+    return grid.transpose(0, 1).flatten(0, 1)
+
+
+class _Samples:
+    """What a convolution is called with: both sides' features and masks, deleted rows zero.
+
+    **Arguments:**
+
+    - `x`: [N, B, F], or both sides' (of a bipartite graph).
+    - `shared`, `keep`: as for a convolution.
+    """
+
+    def __init__(self, x: Tensor | PairOfTensors, shared: SharedGraph, keep: Keep | None) -> None:
+        both = (x, None if shared.bipartite else x) if isinstance(x, Tensor) else x
+        for rows, number in zip(both, (shared.num_sources, shared.num_targets), strict=True):
+            if rows is not None and (rows.dim() != 3 or rows.size(0) != number):
+                raise InputError(f"x is {list(rows.shape)}, expected [{number}, B, F]")
+        self.sources, self.targets = shared.sides(keep, both[0].size(1))
+        deletes = isinstance(keep, Tensor) or shared.bipartite
+        self.deleted = ~self.targets.unsqueeze(-1) if deletes and self.targets is not None else None
+        own = self.deleted if not shared.bipartite else None if self.sources is None else ~self.sources.unsqueeze(-1)
+        self.x = both[0] if own is None else both[0].masked_fill(own, 0.0)
+        self.own: Tensor | None = self.x  # what a target adds of itself
+        if both[1] is not both[0]:
+            self.own = both[1]
+            if both[1] is not None and self.deleted is not None:
+                self.own = both[1].masked_fill(self.deleted, 0.0)
+
+    @property
+    def keep(self) -> tuple[Tensor | None, Tensor | None]:
+        """Both sides' masks."""
+        return self.sources, self.targets
+
+    def shown(self, out: Tensor) -> Tensor:
+        """Return the result, rows of deleted targets zero."""
+        return out if self.deleted is None else out.masked_fill(self.deleted, 0.0)
+
+
+class SharedGCNConv(nn.Module):
+    """PyG's GCNConv over a shared graph: the weights of a sum are those of each sample's own degrees.
+
+    Edge weights are the shared graph's, constants. A self-loop is a part of its node: a pair of masks does not cut it.
+
+    **Arguments:**
+
+    - `in_channels`, `out_channels`: features before and after.
+    - `improved`: a self-loop that is added weighs 2; as in PyG, where the edges have weights.
+    - `cached`: as PyG's, for one graph that stays: degrees are the whole graph's, whatever a sample deletes or cuts.
+    - `add_self_loops`: `normalize` unless given.
+    - `normalize`: divide each message by the root of both degrees.
+    - `bias`: add one.
+    """
+
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        improved: bool = False,
+        cached: bool = False,
+        add_self_loops: bool | None = None,
+        normalize: bool = True,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.add_self_loops = normalize if add_self_loops is None else add_self_loops
+        if self.add_self_loops and not normalize:
+            raise InputError("add_self_loops is True, expected False where normalize is False")
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.improved, self.cached, self.normalize = improved, cached, normalize
+        self.lin = _linear(in_channels, out_channels, bias=False)
+        self.register_parameter("bias", nn.Parameter(torch.empty(out_channels)) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
+        nn.init.xavier_uniform_(self.lin.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor, shared: SharedGraph, keep: Keep | None = None, *, cut: Tensor | None = None) -> Tensor:
+        """Return [N, B, out_channels] of `x: [N, B, in_channels]`; `keep` and `cut` as for a `SharedGraph`.
+
+        **Raises:** `InputError` for a bipartite graph, or what does not fit.
+        """
+        if shared.bipartite:
+            raise InputError("the graph is bipartite, expected one kind of nodes: SharedSAGEConv takes two")
+        given = _Samples(x, shared, keep)
+        x = self.lin(given.x)
+        others = shared.without_self_loops()
+        loops = shared.self_loops((2.0 if self.improved else 1.0) if self.add_self_loops else None).unsqueeze(1)
+        # deleted rows are zero already, and are made zero at the end
+        masks = None if given.deleted is not None else given.keep
+        if not self.normalize:
+            out = others(x, masks, cut=cut) + loops.to(x.dtype).unsqueeze(-1) * x
+        else:
+            dtype = torch.promote_types(x.dtype, torch.float32)
+            if self.cached or (given.sources is None and given.targets is None and cut is None):
+                degree = others(torch.ones(len(x), 1, 1, dtype=dtype, device=x.device)).squeeze(-1)
+            else:
+                ones = torch.ones(len(x), x.size(1), 1, dtype=dtype, device=x.device)
+                degree = others(ones, given.keep, cut=cut).squeeze(-1)
+            root = (degree + loops.to(dtype)).pow(-0.5)
+            root = root.masked_fill(root == float("inf"), 0.0)
+            own = (loops * root * root).to(x.dtype).unsqueeze(-1)
+            root = root.to(x.dtype).unsqueeze(-1)
+            out = root * others(root * x, masks, cut=cut) + own * x
+        return given.shown(out if self.bias is None else out + self.bias)
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        return f"{self.in_channels}, {self.out_channels}"
+
+
+class SharedGINConv(nn.Module):
+    """PyG's GINConv over a shared graph: `nn` of a node's row times 1 + eps and the sum over its neighbours.
+
+    Where the shared graph has weights, messages are multiplied by them; PyG's has none.
+
+    **Arguments:**
+
+    - `nn`: a module of rows [n, F]. Where it has a batch norm it gets the rows that are kept, as PyG's does; how many
+      they are a compiler does not know, so `torch.compile` splits there.
+    - `eps`: at the beginning.
+    - `train_eps`: make it a parameter.
+    """
+
+    eps: Tensor
+
+    def __init__(self, nn: nn.Module, eps: float = 0.0, train_eps: bool = False) -> None:
+        super().__init__()
+        self.nn = nn
+        self.initial_eps = eps
+        if train_eps:
+            self.eps = torch.nn.Parameter(torch.empty(1))
+        else:
+            self.register_buffer("eps", torch.empty(1))
+        with torch.no_grad():
+            self.eps.fill_(eps)
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters of `nn` anew, and begin with `eps` again."""
+        for module in self.nn.modules():
+            reset: Callable[[], object] | None = getattr(module, "reset_parameters", None)
+            if reset is not None:
+                reset()
+        with torch.no_grad():
+            self.eps.fill_(self.initial_eps)
+
+    def forward(
+        self,
+        x: Tensor | PairOfTensors,
+        shared: SharedGraph,
+        keep: Keep | None = None,
+        *,
+        cut: Tensor | None = None,
+    ) -> Tensor:
+        """Return [N_target, B, F'] of `x: [N, B, F]`, or of both sides'; `keep` and `cut` as for a `SharedGraph`.
+
+        **Raises:** `InputError` for what does not fit.
+        """
+        given = _Samples(x, shared, keep)
+        out = shared(given.x, None if given.deleted is not None else given.keep, cut=cut)
+        if given.own is not None:
+            out = out + (1 + self.eps) * given.own
+        rows = out.flatten(0, 1)
+        if given.deleted is None or not any(isinstance(each, _ACROSS_ROWS) for each in self.nn.modules()):
+            return given.shown(self.nn(rows).unflatten(0, out.shape[:2]))
+        kept = torch.nonzero(~given.deleted.flatten()).flatten()
+        return add_rows(self.nn(take_rows(rows, kept)), kept, len(rows)).unflatten(0, out.shape[:2])
+
+
+_ACROSS_ROWS = (nn.modules.batchnorm._NormBase,)  # what a row becomes depends on the others
+
+
+class SharedSAGEConv(nn.Module):
+    """PyG's SAGEConv over a shared graph.
+
+    **Arguments:**
+
+    - `in_channels`: features before, or (sources', targets').
+    - `out_channels`: features after.
+    - `aggr`: "mean", "sum" ("add") or "max". A maximum is exact, and so is its gradient, which goes to rows that are
+      equally high in equal shares, as PyG's does where it has no torch-scatter; with torch-scatter on CUDA PyG's goes
+      to one of them. It goes through the edges by blocks and keeps nothing of them. Of weights that the shared graph
+      has, a mean and a sum multiply messages by them (PyG's has none), and a maximum is refused.
+    - `normalize`: divide each row by its length.
+    - `root_weight`: add a linear function of the node's own row.
+    - `project`: a linear layer and ReLU before the sum.
+    - `bias`: add one.
+    """
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        aggr: str = "mean",
+        normalize: bool = False,
+        root_weight: bool = True,
+        project: bool = False,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if aggr not in ("mean", "sum", "add", "max"):
+            raise unknown("aggregation", aggr, ("mean", "sum", "add", "max"))
+        self.in_channels, self.out_channels, self.aggr = in_channels, out_channels, aggr
+        self.normalize, self.root_weight, self.project = normalize, root_weight, project
+        sources, targets = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        if project:
+            self.lin = _linear(sources, sources)
+        self.lin_l = _linear(sources, out_channels, bias=bias)
+        if root_weight:
+            self.lin_r = _linear(targets, out_channels, bias=False)
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
+        for linear in self.children():
+            assert isinstance(linear, nn.Linear)
+            linear.reset_parameters()
+
+    def forward(
+        self,
+        x: Tensor | PairOfTensors,
+        shared: SharedGraph,
+        keep: Keep | None = None,
+        *,
+        cut: Tensor | None = None,
+    ) -> Tensor:
+        """Return [N_target, B, out_channels] of `x: [N, B, F]`, or of both sides'; `keep`, `cut` as for `SharedGraph`.
+
+        **Raises:** `InputError` for what does not fit.
+        """
+        given = _Samples(x, shared, keep)
+        sent = self.lin(given.x).relu() if self.project else given.x
+        reduce = "sum" if self.aggr == "add" else self.aggr
+        out = self.lin_l(shared(sent, given.keep, reduce=reduce, cut=cut))
+        if self.root_weight and given.own is not None:
+            out = out + self.lin_r(given.own)
+        return given.shown(F.normalize(out, dim=-1) if self.normalize else out)
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        return f"{self.in_channels}, {self.out_channels}, aggr={self.aggr}"
+
+
+class SharedGATv2Conv(nn.Module):
+    """PyG's GATv2Conv over a shared graph: attention over each sample's own edges, none of which is copied.
+
+    It goes through the edges by blocks, and the backward goes through them again: besides what goes in and comes out
+    one number a node, sample and head is kept, and a block of (edge, sample) rows is there at a time. `cut` takes a
+    byte an edge and sample besides. Not there: features of edges, and `return_attention_weights`, which would be
+    numbers of every edge and sample.
+
+    **Arguments:**
+
+    - `in_channels`: features before, or (sources', targets').
+    - `out_channels`: features after, of each head.
+    - `heads`: how many there are. `concat`: side by side; their mean otherwise.
+    - `negative_slope`: the leaky ReLU's.
+    - `dropout`: the probability with which an edge's weight is zero in a sample, in training.
+    - `add_self_loops`: one for each node in place of its own. `(None, mask)` does not cut it.
+    - `edge_dim`, `fill_value`: `None`, and whatever it is: they are PyG's for features of edges.
+    - `bias`: add one.
+    - `share_weights`: one linear layer for sources and targets.
+    - `residual`: add a linear function of the node's own row.
+    """
+
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: None = None,
+        fill_value: object = "mean",
+        bias: bool = True,
+        share_weights: bool = False,
+        residual: bool = False,
+    ) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
+        if edge_dim is not None:
+            raise InputError(f"edge_dim is {edge_dim!r}, expected None: edges have no features here")
+        self.negative_slope, self.dropout, self.add_self_loops = negative_slope, dropout, add_self_loops
+        sources, targets = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        width, total = heads * out_channels, out_channels * (heads if concat else 1)
+        self.lin_l = _linear(sources, width, bias=bias)
+        self.lin_r = self.lin_l if share_weights else _linear(targets, width, bias=bias)
+        self.att = nn.Parameter(torch.empty(1, heads, out_channels))
+        self.res = _linear(targets, total, bias=False) if residual else None
+        self.register_parameter("bias", nn.Parameter(torch.empty(total)) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
+        for linear in (self.lin_l, self.lin_r, self.res):
+            if linear is not None:
+                linear.reset_parameters()
+                nn.init.xavier_uniform_(linear.weight)
+        bound = math.sqrt(6.0 / (self.heads + self.out_channels))
+        nn.init.uniform_(self.att, -bound, bound)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(
+        self,
+        x: Tensor | PairOfTensors,
+        shared: SharedGraph,
+        keep: Keep | None = None,
+        *,
+        cut: Tensor | None = None,
+    ) -> Tensor:
+        """Return [N_target, B, heads · out_channels], or out_channels without `concat`; as for `SharedSAGEConv`.
+
+        **Raises:** `InputError` for edges with weights, or what does not fit.
+        """
+        if self.add_self_loops and shared.bipartite and keep is not None:
+            raise InputError("add_self_loops is True, expected False on a bipartite graph with deletions")
+        given = _Samples(x, shared, keep)
+        if given.own is None:
+            raise InputError("x has no targets, expected (sources', targets'): attention compares them")
+        heads = (self.heads, self.out_channels)
+        x_l, x_r = (lin(rows).unflatten(-1, heads) for lin, rows in ((self.lin_l, given.x), (self.lin_r, given.own)))
+        out = edge_attention(
+            x_l,
+            x_r,
+            self.att[0],
+            shared.edges_by_target(*given.keep, cut, x_l.size(1)),
+            slope=self.negative_slope,
+            dropout=self.dropout if self.training else 0.0,
+            loops=min(shared.num_sources, shared.num_targets) if self.add_self_loops else None,
+        )
+        out = out.flatten(2) if self.concat else out.mean(2)
+        if self.res is not None:
+            out = out + self.res(given.own)
+        return given.shown(out if self.bias is None else out + self.bias)
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"
+
+
+class SharedHeteroConv(nn.Module):
+    """PyG's HeteroConv over shared graphs: one convolution a relation, and what a node type receives from all.
+
+    **Arguments:**
+
+    - `convs`: (source type, relation, target type) → one of the convolutions here.
+    - `aggr`: "sum", "mean", "min", "max", "cat", or `None`, which stacks them in [N, relations, B, F].
+    """
+
+    def __init__(self, convs: Mapping[EdgeType, nn.Module], aggr: str | None = "sum") -> None:
+        super().__init__()
+        if aggr not in (None, "sum", "mean", "min", "max", "cat"):
+            raise unknown("aggregation", aggr, ("sum", "mean", "min", "max", "cat"))
+        for edge_type, conv in convs.items():
+            if edge_type[0] != edge_type[2] and getattr(conv, "add_self_loops", False):
+                raise InputError(f"{edge_type} adds self-loops, expected add_self_loops=False between two types")
+        self.edge_types = list(convs)
+        self.convs = nn.ModuleDict({_module_name(edge_type): conv for edge_type, conv in convs.items()})
+        self.aggr = aggr
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters of every convolution anew."""
+        for conv in self.convs.values():
+            conv.reset_parameters()  # type: ignore[operator]
+
+    def forward(
+        self,
+        x_dict: Mapping[str, Tensor],
+        shared_dict: Mapping[EdgeType, SharedGraph],
+        keep_dict: Mapping[str, Tensor | None] | None = None,
+        *,
+        cut_dict: Mapping[EdgeType, Tensor] | None = None,
+    ) -> dict[str, Tensor]:
+        """Return for each node type that something goes into its rows.
+
+        **Arguments:**
+
+        - `x_dict`: node type → [N, B, F].
+        - `shared_dict`: relation → its graph, bipartite between two types; relations that are not there are left out.
+        - `keep_dict`: node type → [N, B] bool; all are kept of a type that is not there.
+        - `cut_dict`: relation → edges that a sample has not, as for a `SharedGraph`.
+        """
+        keeps = keep_dict or {}
+        found: dict[str, list[Tensor]] = {}
+        for edge_type in self.edge_types:
+            if edge_type not in shared_dict:
+                continue
+            source, _, target = edge_type
+            x: Any = x_dict[source] if source == target else (x_dict[source], x_dict.get(target))
+            keep: Any = keeps.get(source) if source == target else (keeps.get(source), keeps.get(target))
+            conv = self.convs[_module_name(edge_type)]
+            cut = (cut_dict or {}).get(edge_type)
+            found.setdefault(target, []).append(conv(x, shared_dict[edge_type], keep, cut=cut))
+        return {target: self._grouped(parts) for target, parts in found.items()}
+
+    def _grouped(self, parts: Sequence[Tensor]) -> Tensor:
+        if self.aggr is None:
+            return torch.stack(list(parts), dim=1)
+        if len(parts) == 1:
+            return parts[0]
+        if self.aggr == "cat":
+            return torch.cat(list(parts), dim=-1)
+        stacked = torch.stack(list(parts))
+        reduce: dict[str, Callable[..., Tensor]] = {
+            "sum": torch.sum,
+            "mean": torch.mean,
+            "min": lambda each, dim: torch.min(each, dim=dim)[0],
+            "max": lambda each, dim: torch.max(each, dim=dim)[0],
+        }
+        return reduce[self.aggr](stacked, dim=0)
+
+    def extra_repr(self) -> str:
+        """Return how many relations there are."""
+        return f"num_relations={len(self.convs)}"
+
+
+def _module_name(edge_type: EdgeType) -> str:
+    return f"<{'___'.join(edge_type)}>".replace(".", "#")  # as PyG's ModuleDict has it, for its state_dict
+
+
+def _linear(before: int, after: int, *, bias: bool = True) -> nn.Linear:
+    if before < 1:
+        raise InputError(f"in_channels is {before}, expected how many there are: they are not derived from x")
+    return nn.Linear(before, after, bias=bias)

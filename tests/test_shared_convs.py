@@ -1,0 +1,495 @@
+"""PyG's convolutions over a shared graph: as PyG's own on the batch of the subgraphs, and its unit tests' cases."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.checkpoint import checkpoint
+from torch_geometric.data import Batch, Data
+from torch_geometric.utils import bipartite_subgraph, subgraph
+
+import tclab
+from tclab import SharedGraph
+from tclab.message_passing import (
+    SharedGATv2Conv,
+    SharedGCNConv,
+    SharedGINConv,
+    SharedHeteroConv,
+    SharedSAGEConv,
+    to_grid,
+    to_rows,
+)
+
+# `--hypothesis-profile wide`, as make test-all has it: at least 300 cases a layer
+CASES = settings(max_examples=300 if settings.default.max_examples > 12 else 8)
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+
+
+def mlp(before, after, norm=False):
+    between = [torch.nn.BatchNorm1d(7)] if norm else []
+    return torch.nn.Sequential(torch.nn.Linear(before, 7), *between, torch.nn.Tanh(), torch.nn.Linear(7, after))
+
+
+# name → PyG's class, the shared one, and what each takes; "nn" stands for an MLP of its own
+GCN = [{}, {"improved": True}, {"bias": False}, {"add_self_loops": False}, {"normalize": False}]
+GIN = [{}, {"eps": 0.3}, {"train_eps": True}, {"norm": True}]
+SAGE = [{}, {"aggr": "max"}, {"aggr": "sum"}, {"normalize": True}, {"project": True}, {"root_weight": False}]
+GAT = [
+    {},
+    {"heads": 3},
+    {"heads": 2, "concat": False},
+    {"add_self_loops": False},
+    {"share_weights": True, "bias": False},
+    {"residual": True, "negative_slope": 0.5},
+]
+
+
+def pair(name, options, dtype=torch.float64):
+    """Return PyG's layer and the shared one, with the same parameters."""
+    theirs, ours = getattr(pyg, name), getattr(tclab.message_passing, f"Shared{name}")
+    if name == "GINConv":
+        options = dict(options)
+        norm = options.pop("norm", False)
+        first, second = (kind(mlp(4, 5, norm), **options) for kind in (theirs, ours))
+    else:
+        first, second = (kind(4, 5, **options) for kind in (theirs, ours))
+    second.load_state_dict(first.state_dict(), strict=True)
+    return first.to(dtype), second.to(dtype)
+
+
+@st.composite
+def graphs(draw, weighted=False):
+    """Draw N, edges with duplicates and self-loops, masks, single edges that are cut, features."""
+    number, size = draw(st.integers(1, 7)), draw(st.integers(1, 3))
+    node = st.integers(0, number - 1)
+    edges = draw(st.lists(st.tuples(node, node), max_size=20))
+    edge_index = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).t().contiguous()
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 999)))
+    kept = torch.rand(number, size, generator=generator) < draw(st.sampled_from([0.0, 0.6, 0.9]))
+    others = torch.rand(number, size, generator=generator) < 0.7
+    keep = {"one": kept, "both": (kept, kept), "in": (None, kept), "pair": (others, kept), "none": None}[
+        draw(st.sampled_from(["one", "one", "both", "in", "pair", "none"]))
+    ]
+    cut = torch.rand(len(edges), size, generator=generator) < draw(st.sampled_from([0.0, 0.3]))
+    weight = torch.rand(len(edges), generator=generator, dtype=torch.float64) + 0.1
+    x = torch.randn(number, size, 4, generator=generator, dtype=torch.float64)
+    weight = weight if weighted and draw(st.booleans()) else None
+    return edge_index, weight, x, keep, cut
+
+
+def by_subgraphs(conv, x, edge_index, weight, keep, cut, *, loops_stay):
+    """By the definition, with PyG's layer on PyG's batch; also which rows [N, B] the batch has."""
+    number, size = x.shape[:2]
+    loops = edge_index[0] == edge_index[1]
+    rows = keep if isinstance(keep, torch.Tensor) else torch.ones(number, size, dtype=torch.bool)
+    samples = []
+    for b in range(size):
+        left = torch.ones_like(loops) if cut is None else ~cut[:, b]
+        if isinstance(keep, tuple):
+            for mask, ends in zip(keep, edge_index, strict=True):
+                left &= True if mask is None else mask[ends, b]
+        if loops_stay:
+            left |= loops
+        edges, weights = edge_index[:, left], None if weight is None else weight[left]
+        if isinstance(keep, torch.Tensor):
+            edges, weights = subgraph(keep[:, b], edges, weights, relabel_nodes=True, num_nodes=number)
+        samples.append(Data(x=x[rows[:, b], b], edge_index=edges, edge_attr=weights))
+    batch = Batch.from_data_list(samples)
+    out = conv(batch.x, batch.edge_index) if weight is None else conv(batch.x, batch.edge_index, batch.edge_attr)
+    return out, rows
+
+
+def pairs_of(cut):
+    """Return [2, n]: the edges that samples cut, in the form that a shared graph takes."""
+    return cut.nonzero().t()
+
+
+def same_as_pyg(name, options, case, dtype):
+    edge_index, weight, x, keep, cut = case
+    first, second = pair(name, options, dtype)
+    weight = None if weight is None else weight.to(dtype)
+    rows = keep.sum() if isinstance(keep, torch.Tensor) else x[..., 0].numel()
+    if options.get("norm") and rows < 2:
+        return  # a batch norm refuses one row
+    shared = SharedGraph(edge_index, len(x), weight=weight)
+    found = []
+    for mine in (True, False):
+        own = x.to(dtype).clone().requires_grad_()
+        conv = second if mine else first
+        if mine:
+            out = conv(own, shared, keep, cut=pairs_of(cut) if cut.any() else None)
+            if isinstance(keep, torch.Tensor):
+                assert not out[~keep].any()
+            out = to_rows(out)
+        else:
+            out, rows = by_subgraphs(conv, own, edge_index, weight, keep, cut, loops_stay=name == "GCNConv")
+            whole = out.new_zeros(rows.numel(), out.size(1))
+            out = whole.index_put((rows.t().flatten().nonzero().flatten(),), out)
+        by = torch.randn(out.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+        gradients = torch.autograd.grad((out * by).sum(), [own, *conv.parameters()], allow_unused=True)
+        found.append([out, *gradients])
+    tolerance = TOLERANCE[dtype]
+    for ours, theirs in zip(*found, strict=True):
+        ours, theirs = (torch.zeros(1) if each is None else each for each in (ours, theirs))
+        torch.testing.assert_close(ours.double(), theirs.double().expand_as(ours), rtol=tolerance, atol=tolerance)
+
+
+@CASES
+@given(case=graphs(weighted=True), options=st.sampled_from(GCN))
+def test_gcn_is_pygs_on_the_batch_of_subgraphs(case, options):
+    for dtype in TOLERANCE:
+        same_as_pyg("GCNConv", options, case, dtype)
+
+
+@CASES
+@given(case=graphs(), options=st.sampled_from(GIN))
+def test_gin_is_pygs_on_the_batch_of_subgraphs(case, options):
+    same_as_pyg("GINConv", options, case, torch.float64)
+    if not options.get("norm"):  # which makes large what rounding leaves of a few rows' variance
+        same_as_pyg("GINConv", options, case, torch.float32)
+
+
+@CASES
+@given(case=graphs(), options=st.sampled_from(SAGE))
+def test_sage_is_pygs_on_the_batch_of_subgraphs(case, options):
+    for dtype in TOLERANCE:
+        same_as_pyg("SAGEConv", options, case, dtype)
+
+
+@CASES
+@given(case=graphs(), options=st.sampled_from(GAT))
+def test_gatv2_is_pygs_on_the_batch_of_subgraphs(case, options):
+    for dtype in TOLERANCE:
+        same_as_pyg("GATv2Conv", options, case, dtype)
+
+
+def two_kinds(seed=0):
+    """Return 5 sources, 4 targets, 2 samples: edges, masks, features, and which edges are cut."""
+    generator = torch.Generator().manual_seed(seed)
+    edge_index = torch.stack([torch.randint(n, (14,), generator=generator) for n in (5, 4)])
+    keep = [torch.rand(n, 2, generator=generator) < 0.7 for n in (5, 4)]
+    x = [torch.randn(n, 2, width, generator=generator, dtype=torch.float64) for n, width in ((5, 4), (4, 6))]
+    return edge_index, keep, x
+
+
+LAYERS_OF_TWO = {
+    "SAGEConv": [{}, {"aggr": "max"}, {"project": True}],
+    "GATv2Conv": [{"heads": 2, "add_self_loops": False}, {"add_self_loops": False, "residual": True}],
+}
+
+
+@pytest.mark.parametrize(("name", "options"), [(name, each) for name, all_ in LAYERS_OF_TWO.items() for each in all_])
+def test_a_bipartite_graph_has_a_mask_for_each_side(name, options):
+    edge_index, keep, x = two_kinds()
+    theirs = getattr(pyg, name)((4, 6), 5, **options).double()
+    ours = getattr(tclab.message_passing, f"Shared{name}")((4, 6), 5, **options).double()
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+    out = ours(tuple(x), SharedGraph(edge_index, (5, 4)), tuple(keep))
+    for b in range(2):
+        sides = (keep[0][:, b], keep[1][:, b])
+        edges, _ = bipartite_subgraph(sides, edge_index, relabel_nodes=True, size=(5, 4))
+        expected = theirs((x[0][sides[0], b], x[1][sides[1], b]), edges)
+        torch.testing.assert_close(out[sides[1], b], expected, rtol=1e-10, atol=1e-10)
+        assert not out[~sides[1], b].any()
+
+
+@pytest.mark.parametrize("aggr", ["sum", "mean", "min", "max", "cat", None])
+def test_hetero_conv_is_pygs_on_every_samples_own_graph(aggr):
+    generator = torch.Generator().manual_seed(3)
+    number = {"gene": 6, "reaction.of": 4}
+    types = [("gene", "binds", "gene"), ("gene", "makes", "reaction.of"), ("reaction.of", "needs", "gene")]
+    edges = {
+        t: torch.stack([torch.randint(number[k], (12,), generator=generator) for k in (t[0], t[2])]) for t in types
+    }
+    x = {k: torch.randn(n, 3, 4, generator=generator, dtype=torch.float64) for k, n in number.items()}
+    keep = {"gene": torch.rand(6, 3, generator=generator) < 0.7}
+    shared = {t: SharedGraph(edges[t], number[t[0]] if t[0] == t[2] else (number[t[0]], number[t[2]])) for t in types}
+
+    def layers(of, prefix):
+        kinds = [(f"{prefix}GCNConv", {}), (f"{prefix}SAGEConv", {}), (f"{prefix}GATv2Conv", {"add_self_loops": False})]
+        return {t: getattr(of, kind)(4, 5, **options) for t, (kind, options) in zip(types, kinds, strict=True)}
+
+    theirs = pyg.HeteroConv(layers(pyg, ""), aggr=aggr).double()
+    ours = SharedHeteroConv(layers(tclab.message_passing, "Shared"), aggr=aggr).double()
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+    found = ours(x, shared, keep)
+    whole = torch.ones(4, dtype=torch.bool)
+    for b in range(3):
+        left = {"gene": keep["gene"][:, b], "reaction.of": whole}
+        own = {}
+        for t in types:
+            sides = (left[t[0]], left[t[2]])
+            size = (number[t[0]], number[t[2]])
+            own[t], _ = bipartite_subgraph(sides, edges[t], relabel_nodes=True, size=size)
+        expected = theirs({k: x[k][left[k], b] for k in x}, own)
+        assert set(expected) == set(found)
+        for k, rows in expected.items():
+            mine = found[k][left[k]].select(-2, b)
+            torch.testing.assert_close(mine, rows, rtol=1e-10, atol=1e-10)
+
+
+LAYERS = {
+    "gcn": lambda: SharedGCNConv(8, 6),
+    "gin": lambda: SharedGINConv(mlp(8, 6), train_eps=True),
+    "sage": lambda: SharedSAGEConv(8, 6),
+    "sage max": lambda: SharedSAGEConv(8, 6, aggr="max"),
+    "gatv2": lambda: SharedGATv2Conv(8, 3, heads=2),
+}
+
+
+@pytest.fixture(scope="module")
+def ring():
+    nodes = torch.arange(40)
+    edge_index = torch.cat([torch.stack([nodes, (nodes + step) % 40]) for step in (0, 1, 3, 3)], dim=1)
+    generator = torch.Generator().manual_seed(0)
+    keep = torch.rand(40, 4, generator=generator) < 0.8
+    return SharedGraph(edge_index, 40), torch.randn(40, 4, 8, generator=generator), keep
+
+
+def run(call, x, *args, **kwargs):
+    own = x.clone().requires_grad_()
+    out = call(own, *args, **kwargs)
+    out.float().square().sum().backward()
+    return out.detach(), own.grad
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", LAYERS)
+def test_each_layer_goes_through_compile_whole_with_its_gradient(ring, name, backend):
+    shared, x, keep = ring
+    conv = LAYERS[name]()
+    cut = torch.tensor([[0, 50, 90], [1, 2, 2]])
+    torch.compiler.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's own imports
+        compiled = torch.compile(conv, backend=backend, fullgraph=True)
+        for masks in (keep, (None, keep)):
+            torch.testing.assert_close(run(compiled, x, shared, masks, cut=cut), run(conv, x, shared, masks, cut=cut))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_each_layer_runs_under_autocast_and_checkpoint_and_loses_nothing(ring, name):
+    shared, x, keep = ring
+    conv = LAYERS[name]()
+    exact = run(conv, x, shared, keep)
+    again = run(lambda *args: checkpoint(conv, *args, use_reentrant=False), x, shared, keep)
+    assert all(torch.equal(a, b) for a, b in zip(exact, again, strict=True))
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = run(conv, x, shared, keep)
+    torch.testing.assert_close(rough[0].float(), exact[0], rtol=0.1, atol=0.1)
+    torch.testing.assert_close(rough[1].float(), exact[1], rtol=0.3, atol=0.5)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_deleted_rows_hold_reaches_nothing_even_if_it_is_not_finite(ring, name):
+    shared, x, keep = ring
+    conv = LAYERS[name]()
+    expected = run(conv, x, shared, keep)
+    wanted = [p.grad.clone() for p in conv.parameters()]
+    conv.zero_grad()
+    found = run(conv, x.masked_fill(~keep.unsqueeze(-1), float("nan")), shared, keep)
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
+    assert all(torch.equal(p.grad, grad) for p, grad in zip(conv.parameters(), wanted, strict=True))
+
+
+@pytest.mark.parametrize("aggr", ["attention", "max"])
+def test_nothing_is_kept_of_an_edge_and_a_sample(aggr):
+    """What the backward keeps grows with the nodes, not with the edges, but for two lists of their ends."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(20, 5, 8, generator=generator, requires_grad=True)
+    conv = SharedGATv2Conv(8, 8) if aggr == "attention" else SharedSAGEConv(8, 8, aggr="max")
+    keep = torch.ones(20, 5, dtype=torch.bool)
+    kept = []
+    for number in (200, 2200):
+        shared = SharedGraph(torch.randint(20, (2, number), generator=generator), 20)
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, s=sizes: (s.append(t.numel()), t)[1], lambda t: t):
+            conv(x, shared, keep)
+        kept.append(sum(sizes))
+    assert kept[1] - kept[0] == 2 * 2000
+
+
+def test_dropout_leaves_out_weights_in_training_and_its_gradient_is_of_those_left(ring):
+    shared, x, keep = ring
+    conv = SharedGATv2Conv(8, 3, heads=2, dropout=0.5).double()
+    torch.manual_seed(5)
+    dropped = conv(x.double(), shared, keep)
+    assert not torch.allclose(dropped, conv.eval()(x.double(), shared, keep))
+    conv.train()
+
+    def out(own):
+        torch.manual_seed(5)
+        return conv(own, shared, keep)
+
+    own = x[:, :, :].double().requires_grad_()
+    assert torch.equal(out(own), dropped)
+    direction = torch.randn(own.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(out(own).sin().sum(), own)
+    step = 1e-6
+    with torch.no_grad():
+        numeric = (out(own + step * direction).sin().sum() - out(own - step * direction).sin().sum()) / (2 * step)
+    torch.testing.assert_close((gradient * direction).sum(), numeric, rtol=1e-6, atol=1e-6)
+    mean = torch.stack([conv(x.double(), shared, keep) for _ in range(300)]).mean(0)
+    torch.testing.assert_close(mean, conv.eval()(x.double(), shared, keep), rtol=0.3, atol=0.35)
+
+
+def test_degrees_of_the_whole_graph_stay_where_they_are_cached(ring):
+    """PDGrapher's: what goes into a node is cut, weights are those of the whole graph."""
+    _, x, keep = ring
+    edge_index = torch.stack([torch.arange(40), (torch.arange(40) * 7 + 1) % 40])
+    edge_index = torch.cat([edge_index, edge_index.flip(0)], dim=1)
+    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
+    conv = SharedGCNConv(8, 6, add_self_loops=False, cached=True).double()
+    out = conv(x.double(), SharedGraph(edge_index, 40), (None, keep))
+    degree = torch.bincount(edge_index[1], minlength=40).double()
+    root = degree.pow(-0.5).masked_fill(degree == 0, 0.0)
+    for b in range(4):
+        messages = (root[edge_index[0]] * root[edge_index[1]] * keep[edge_index[1], b]).unsqueeze(1)
+        sent = conv.lin(x[:, b].double())[edge_index[0]] * messages
+        expected = torch.zeros(40, 6, dtype=torch.float64).index_add_(0, edge_index[1], sent) + conv.bias
+        torch.testing.assert_close(out[:, b], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_rows_of_a_batch_become_a_grid_and_rows_again():
+    rows = torch.arange(12.0).view(6, 2)
+    grid = to_grid(rows, 3)
+    assert grid.shape == (2, 3, 2)
+    assert grid[1, 2].tolist() == rows[5].tolist()
+    assert torch.equal(to_rows(grid), rows)
+    with pytest.raises(tclab.InputError, match="6 rows are not 4 graphs"):
+        to_grid(rows, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda g, x: SharedGCNConv(-1, 4), "in_channels is -1"),
+        (lambda g, x: SharedGCNConv(8, 4, add_self_loops=True, normalize=False), "expected False where normalize"),
+        (lambda g, x: SharedSAGEConv(8, 4, aggr="mix"), "unknown aggregation 'mix'; did you mean 'max'"),
+        (lambda g, x: SharedGATv2Conv(8, 4, edge_dim=3), "edge_dim is 3, expected None"),
+        (lambda g, x: SharedSAGEConv(8, 4)(x[:, 0], g), r"x is \[40, 8\], expected \[40, B, F\]"),
+        (lambda g, x: SharedHeteroConv({("a", "to", "b"): SharedGATv2Conv(4, 4)}), "adds self-loops"),
+        (lambda g, x: SharedHeteroConv({}, aggr="most"), "unknown aggregation 'most'"),
+        (lambda g, x: g(x, cut=torch.tensor([[160], [0]])), "cut has an index outside the 160 edges and 4 samples"),
+        (lambda g, x: g(x, cut=torch.tensor([[3, 3], [0, 0]])), "an edge of a sample twice"),
+        (lambda g, x: g(x, cut=torch.tensor([3])), r"cut is \[1\] torch.int64, expected \[2, n\]"),
+        (
+            lambda g, x: SharedGATv2Conv(8, 4)(x, SharedGraph(torch.tensor([[0], [1]]), 40, weight=torch.ones(1))),
+            "the graph's edges have weights, expected none",
+        ),
+        (lambda g, x: SharedGCNConv(8, 4)((x, x), SharedGraph(torch.tensor([[0], [1]]), (40, 40))), "is bipartite"),
+    ],
+)
+def test_bad_input_is_named(ring, call, words):
+    shared, x, _ = ring
+    with pytest.raises(tclab.InputError, match=words):
+        call(shared, x)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_sample_has_not_the_edges_it_cuts(ring, reduce, weighted):
+    """N-1 and N-k of a power grid: a line out in a sample, or a few."""
+    if weighted and reduce == "max":
+        return
+    generator = torch.Generator().manual_seed(2)
+    edge_index = torch.randint(12, (2, 60), generator=generator)
+    weight = torch.rand(60, generator=generator, dtype=torch.float64) if weighted else None
+    x = torch.randn(12, 5, 3, generator=generator, dtype=torch.float64)
+    keep = torch.rand(12, 5, generator=generator) < 0.8
+    cut = torch.tensor([[0, 7, 7, 30, 31, 59], [0, 0, 4, 2, 2, 3]])
+    found = SharedGraph(edge_index, 12, weight=weight)(x, keep, reduce=reduce, cut=cut)
+    for b in range(5):
+        left = torch.ones(60, dtype=torch.bool)
+        left[cut[0, cut[1] == b]] = False
+        own = SharedGraph(edge_index[:, left], 12, weight=None if weight is None else weight[left])
+        expected = own(x[:, [b]], keep[:, [b]], reduce=reduce)
+        torch.testing.assert_close(found[:, [b]], expected, rtol=1e-12, atol=1e-12)
+
+
+# The cases of PyG's own unit tests of these layers (its release 2.7), written anew: at B = 1 and nothing deleted they
+# are its layers on one graph.
+FOUR = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 1]])
+
+
+def alone(conv, x, shared, **kwargs):
+    grid = tuple(None if part is None else part.unsqueeze(1) for part in x) if isinstance(x, tuple) else x.unsqueeze(1)
+    return conv(grid, shared, **kwargs).squeeze(1)
+
+
+def same_alone(theirs, ours, x, edge_index, size, *weight):
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+    shared = SharedGraph(edge_index, size, weight=weight[0] if weight else None)
+    found = alone(ours, x, shared)
+    sizes = {"size": size} if isinstance(x, tuple) and x[1] is None else {}
+    torch.testing.assert_close(found, theirs(x, edge_index, *weight, **sizes), rtol=1e-6, atol=1e-6)
+    return found
+
+
+def test_pygs_cases_of_gcn():
+    x, edge_index = torch.randn(4, 16), torch.tensor([[0, 0, 0, 1, 2, 3], [1, 2, 3, 0, 0, 0]])
+    value = torch.rand(6)
+    for weight in ((), (value,)):
+        for options in ({}, {"normalize": False}, {"cached": True}, {"add_self_loops": False}, {"improved": True}):
+            found = same_alone(
+                pyg.GCNConv(16, 32, **options), SharedGCNConv(16, 32, **options), x, edge_index, 4, *weight
+            )
+            assert found.shape == (4, 32)
+    assert repr(SharedGCNConv(16, 32)).startswith("SharedGCNConv(\n  16, 32")
+    conv = SharedGCNConv(16, 32)
+    torch.manual_seed(0)
+    conv.reset_parameters()
+    assert not conv.bias.any()
+    bound = (6 / 48) ** 0.5  # Glorot's
+    assert conv.lin.weight.abs().max() <= bound
+    assert conv.lin.weight.abs().max() > 0.9 * bound
+
+
+def test_pygs_cases_of_gin():
+    x1, x2 = torch.randn(4, 16), torch.randn(2, 16)
+    net = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32))
+    for train_eps in (True, False):
+        theirs, ours = pyg.GINConv(net, train_eps=train_eps), SharedGINConv(copy.deepcopy(net), train_eps=train_eps)
+        assert same_alone(theirs, ours, x1, FOUR, 4).shape == (4, 32)
+        assert same_alone(theirs, ours, (x1, x2), FOUR, (4, 2)).shape == (2, 32)
+        assert same_alone(theirs, ours, (x1, None), FOUR, (4, 2)).shape == (2, 32)
+        assert isinstance(ours.eps, torch.nn.Parameter) == train_eps
+    edges = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])  # a node alone has its own row and nothing else
+    same_alone(pyg.GINConv(net, eps=2.0), SharedGINConv(copy.deepcopy(net), eps=2.0), torch.randn(5, 16), edges, 5)
+
+
+@pytest.mark.parametrize("project", [False, True])
+@pytest.mark.parametrize("aggr", ["mean", "sum", "max"])
+def test_pygs_cases_of_sage(project, aggr):
+    x1, x2 = torch.randn(4, 8), torch.randn(2, 16)
+    options = {"project": project, "aggr": aggr}
+    found = same_alone(pyg.SAGEConv(8, 32, **options), SharedSAGEConv(8, 32, **options), x1, FOUR, 4)
+    assert found.shape == (4, 32)
+    assert repr(SharedSAGEConv(8, 32, **options)).startswith(f"SharedSAGEConv(\n  8, 32, aggr={aggr}")
+    theirs, ours = pyg.SAGEConv((8, 16), 32, **options), SharedSAGEConv((8, 16), 32, **options)
+    assert same_alone(theirs, ours, (x1, x2), FOUR, (4, 2)).shape == (2, 32)
+    assert same_alone(theirs, ours, (x1, None), FOUR, (4, 2)).shape == (2, 32)
+    normalized = same_alone(pyg.SAGEConv(8, 32, normalize=True), SharedSAGEConv(8, 32, normalize=True), x1, FOUR, 4)
+    torch.testing.assert_close(normalized.norm(dim=-1), torch.ones(4))
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_pygs_cases_of_gatv2(residual):
+    x1, x2 = torch.randn(4, 8), torch.randn(2, 8)
+    options = {"heads": 2, "residual": residual}
+    found = same_alone(pyg.GATv2Conv(8, 32, **options), SharedGATv2Conv(8, 32, **options), x1, FOUR, 4)
+    assert found.shape == (4, 64)
+    options["concat"] = False
+    assert same_alone(pyg.GATv2Conv(8, 32, **options), SharedGATv2Conv(8, 32, **options), x1, FOUR, 4).shape == (4, 32)
+    for both in (8, (8, 8)):
+        theirs, ours = pyg.GATv2Conv(both, 32, **options), SharedGATv2Conv(both, 32, **options)
+        assert same_alone(theirs, ours, (x1, x2), FOUR, (4, 2)).shape == (2, 32)
+    with pytest.raises(tclab.InputError, match="x has no targets"):
+        alone(SharedGATv2Conv(8, 4), (x1, None), SharedGraph(FOUR, (4, 2)))
+    nobody = torch.empty(2, 0, dtype=torch.int64)
+    same_alone(pyg.GATv2Conv(8, 32, heads=2), SharedGATv2Conv(8, 32, heads=2), x1, nobody, 4)
