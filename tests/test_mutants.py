@@ -60,7 +60,7 @@ DELETIONS = {
     "nodes are off by one": lambda sets: [sorted({max(node - 1, 0) for node in one}) for one in sets],
     "the union of all sets in each": lambda sets: [sorted(set().union(*sets))] * len(sets),
     "the mask of the batch before": _stale,
-    "wrong for more than 32 samples": lambda sets: sets if len(sets) <= 32 else [[] for _ in sets],
+    "wrong for more than 64 samples": lambda sets: sets if len(sets) <= 64 else [[] for _ in sets],
 }
 
 # ---- the neighbour sums, made wrong
@@ -242,8 +242,6 @@ MUTANTS = {
     "the wild type's degree": WildDegree,
 }
 SURVIVORS = {
-    "the mask of the batch before": "the check asks for one batch, again and again",
-    "wrong for more than 32 samples": "the check has nine samples",
     "the wild type's degree": "the model of the check reads no degree",
     "source masked and target not": "no mutant: rows of deleted nodes have no meaning, and each layer masks them again",
 }
@@ -279,7 +277,7 @@ def test_a_wrong_strategy_fails_the_equivalence_check_or_is_named(reference, mut
 
 def test_nearly_all_mutants_are_killed():
     assert len(MUTANTS) >= 40
-    assert len(SURVIVORS) <= 0.1 * len(MUTANTS)
+    assert len(SURVIVORS) <= 0.05 * len(MUTANTS)
 
 
 # ---- verdicts

@@ -31,6 +31,7 @@ _ROUNDING = {"float32": 4 * torch.finfo(torch.float32).eps, "bfloat16": 4 * torc
 # is taken relative to at least this share of the largest gradient.
 _SMALL = 1e-3
 _SLICE = 3  # samples a slice, where the check runs with slices
+_CROWD = 66  # samples at least of the large batch: more than a word has bits
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ class EquivalenceResult:
     - `passed`: the strategy is exact, `fp64_error` is at most 1e-10 and `fp32_ratio` at most 2. For numerics other
       than plain ones, the errors with these are included: `fp64_error` and `fp32_ratio` are the larger of both.
     - `fp64_error`: in fp64, the largest difference from `subgraph` over the largest value, of the predictions or of
-      one parameter's gradient; the worst draw.
+      one parameter's gradient; the worst draw. The predictions of two more batches count with them: one of more than
+      64 samples, and the samples in another order, where what the batch before left behind would show.
     - `fp32_error`: in fp32, the norm of the difference from `subgraph` in fp64 over the latter's norm, of the
       predictions or of the whole gradient; the median draw.
     - `fp32_ratio`: `fp32_error` over `subgraph`'s own fp32 error, or over fp32's rounding where that is larger; the
@@ -252,6 +254,10 @@ class EquivalenceReference:
         self._generator = torch.Generator().manual_seed(0)
         self._expected: list[tuple[Outcome, Outcome]] = []
         self._expectations(DRAWS)
+        # rotated first, right after as many samples in their own order
+        self._more = [[*deletions[1:], *deletions[:1]], list(deletions) * -(-_CROWD // max(len(deletions), 1))]
+        with _one_thread():
+            self._expected_of_more = self._predictions_of_more(model, "subgraph")
 
     def compare(self, strategy: str, collation: str = "lean", *, numerics: Numerics = Numerics()) -> EquivalenceResult:
         """Return how far a strategy is from `subgraph`.
@@ -271,6 +277,7 @@ class EquivalenceReference:
                 fp64.append(relative_error(outcome64, expected))
                 error = norm_error(outcome32, expected)
                 fp32.append((error / max(norm_error(subgraph32, expected), _ROUNDING["float32"]), error))
+            fp64 += map(relative_error, self._predictions_of_more(self.tried, strategy, collation), self._expected_of_more)
         ratio, error = sorted(fp32)[DRAWS // 2]
         exact = get(strategy).exact
         if exact and not numerics.plain:
@@ -300,6 +307,19 @@ class EquivalenceReference:
                 outcome(model.double(), self.graph, self.deletions, strategy, collation),
                 outcome(model.float(), self.graph, self.deletions, strategy, collation),
             )
+        finally:
+            model.float().load_state_dict(self._weights[0])
+
+    def _predictions_of_more(self, model: nn.Module, strategy: str, collation: str = "lean") -> list[Outcome]:
+        """Return a strategy's predictions in fp64, and no gradients, for the samples rotated and for a large batch."""
+        device = next(model.parameters()).device
+        model.load_state_dict(self._weights[0])
+        outcomes: list[Outcome] = []
+        try:
+            for removed in self._more:
+                with view(self.graph, removed, strategy, device=device, collation=collation) as copies:
+                    outcomes.append((model.double()(copies).detach().cpu(), []))
+            return outcomes
         finally:
             model.float().load_state_dict(self._weights[0])
 
