@@ -277,7 +277,8 @@ class EquivalenceReference:
                 fp64.append(relative_error(outcome64, expected))
                 error = norm_error(outcome32, expected)
                 fp32.append((error / max(norm_error(subgraph32, expected), _ROUNDING["float32"]), error))
-            fp64 += map(relative_error, self._predictions_of_more(self.tried, strategy, collation), self._expected_of_more)
+            more = self._predictions_of_more(self.tried, strategy, collation)
+        fp64 += map(relative_error, more, self._expected_of_more)
         ratio, error = sorted(fp32)[DRAWS // 2]
         exact = get(strategy).exact
         if exact and not numerics.plain:
