@@ -34,7 +34,7 @@ OTHER = {
     "workers": 2, "prefetch_factor": 3, "start_method": "spawn", "persistent_workers": True, "store": "json",
     "pin_memory": True, "double_buffer": True, "allocator": "keep_pages", "loop": "lightning",
     "loss": "mle_wass_supcr", "clip": None, "optimizer": "plain", "accumulate": 2, "overheads": ("print_loss",),
-    "micro_batch": 1, "checkpoint": True, "compile": True,
+    "runs": 2, "micro_batch": 1, "checkpoint": True, "compile": True,
 }  # fmt: skip
 
 

@@ -93,6 +93,7 @@ OF_ROWS = {
     "overhead_costs_chart": lambda _: case_study.overhead_costs_chart(framed(*rounds_of("isnan_checks", 1.5, 2))),
     "exchange_shares": lambda _: lab.charts.exchange_shares(ranks()),
     "published_ratios_chart": lambda root: case_study.published_ratios_chart(modes(), published(root)),
+    "runs_chart": lambda _: lab.charts.runs_chart(framed(step(runs=1), step(runs=2))),
     "speed_up": lambda _: lab.charts.speed_up(ranks(), ranks()),
     "stage_spread": lambda _: lab.charts.stage_spread(modes()),
     "stages": lambda _: lab.charts.stages(framed(*point_rows("node_mask"))),

@@ -5,7 +5,14 @@ from tclab.lab.charts._bytes_charts import bytes_per_batch, time_against_bytes
 from tclab.lab.charts._cost_charts import break_even_chart, held_out_chart, largest_batches_chart, roofline_chart
 from tclab.lab.charts._graph_charts import degree_chart, overlap_chart, reach_chart, size_chart
 from tclab.lab.charts._mask_pictures import mask_picture
-from tclab.lab.charts._scaling_charts import accumulation, epoch_chart, exchange_shares, speed_up, steps_per_epoch_chart
+from tclab.lab.charts._scaling_charts import (
+    accumulation,
+    epoch_chart,
+    exchange_shares,
+    runs_chart,
+    speed_up,
+    steps_per_epoch_chart,
+)
 from tclab.lab.charts._stage_charts import ledger_chart, stage_spread, stages
 from tclab.lab.charts._throughput_charts import throughput
 from tclab.lab.charts._trace_charts import trace_chart, trace_comparison, trace_timeline
@@ -28,6 +35,7 @@ __all__ = [
     "race_chart",
     "reach_chart",
     "roofline_chart",
+    "runs_chart",
     "size_chart",
     "speed_up",
     "spike_chart",

@@ -8,6 +8,7 @@ from tclab.lab.reports._race_tables import (
     race_card,
     race_findings,
 )
+from tclab.lab.reports._runs_tables import runs_findings, runs_table
 from tclab.lab.reports._scaling_tables import (
     epoch_table,
     exchange_table,
@@ -34,6 +35,8 @@ __all__ = [
     "reach_findings",
     "reach_rows",
     "rows_of_points",
+    "runs_findings",
+    "runs_table",
     "scaling_table",
     "sharing_table",
     "step_findings",

@@ -44,7 +44,8 @@ def change_trial(now: Point, changed: Point) -> Callable[..., Pair]:
 
     - `now`, `changed`: the points; the verdict is about the second.
     """
-    apart = now.allocator != changed.allocator or now.device != changed.device
+    apart = any(getattr(now, name) != getattr(changed, name) for name in ("allocator", "device", "runs"))
+    apart = apart or now.runs > 1  # a race is of steps of one process
     return partial(_by_runs if apart else _by_race, now, changed)
 
 
@@ -67,7 +68,7 @@ def _by_runs(now: Point, changed: Point, *, budget_seconds: float, **_: Any) -> 
         rounds += 1
     sides = [pd.concat(steps[name]) for name in NAMES]
     (pair,) = pairs_of_runs([("", sides[0], sides[1])], NAMES, margin=0.05)
-    return per_sample(replace(pair, cell=None), now.batch_size / changed.batch_size)
+    return per_sample(replace(pair, cell=None), now.batch_size * now.runs / (changed.batch_size * changed.runs))
 
 
 def per_sample(pair: Pair, factor: float) -> Pair:
@@ -240,12 +241,14 @@ def _alternatives(steps: pd.DataFrame, base: pd.DataFrame) -> tuple[list[Suggest
             moving.append(_change(name, was, new))
             continue
         ratio, interval, _ = ratio_of_runs(samples, own, alpha=_ALPHA / len(others))
-        a_sample = was / new if name == "batch_size" else 1.0
+        a_sample = was / new if name in ("batch_size", "runs") else 1.0
         ratio, interval = a_sample * ratio, interval and (a_sample * interval[0], a_sample * interval[1])
         change = _change(name, was, new)
         if interval is None or interval[1] >= 1 - WORTH:
             close += [change] if ratio < 1 - WORTH else []
             continue
+        if name == "runs":
+            change = f"{new} runs on this device, which bring {1 / ratio:.2f} × the samples a second of {was}"
         why = " ".join(filter(None, [_evidence(first, row, samples, own), _FIELDS[name].caution]))
         value = tuple(filter(None, (new or "").split(","))) if name == "overheads" else new
         found.append(Suggestion(change, why, ratio, interval, MEASURED, {name: value}))

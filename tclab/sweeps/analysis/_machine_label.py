@@ -81,10 +81,10 @@ def _of_point(row: Mapping[str, Any]) -> tuple[float | None, bool | None]:
 
 def _point_threads(row: Mapping[str, Any]) -> float | None:
     """Return how many threads of a point on one machine can want a processor at once; `None` where not known."""
-    threads, ranks = plain(row["threads"]), plain(row["ranks"]) or 1
+    threads, ranks = plain(row["threads"]), (plain(row["ranks"]) or 1) * (plain(row["runs"]) or 1)
     if threads is None:
         return None
-    exchange = 1 if ranks > 1 else 0  # the thread that gradients are exchanged in
+    exchange = 1 if (plain(row["ranks"]) or 1) > 1 else 0  # the thread that gradients are exchanged in
     each = threads + (plain(row["workers"]) or 0) + exchange
     return float(each * ranks / (plain(row["machines"]) or 1))
 

@@ -176,6 +176,18 @@ class Point(Shown):
     ranks: int = declare(
         1, "how many processes train together.", whole_number(1), unit="processes", memory=False, place=True
     )
+    runs: int = declare(
+        1,
+        "how many processes train side by side, each by itself: on one GPU, or each on its share of the cores. "
+        "Samples a second and memory are those of all together, seconds are the mean run's.",
+        whole_number(1),
+        unit="processes",
+        memory=False,
+        charted=True,
+        advised=True,
+        caution="Told for a sample of all runs together; each of them is slower than it is alone.",
+        label="runs side by side",
+    )
     dtype: str = declare(
         "float32",
         '"float32", "float64" or "bfloat16" (autocast).',
@@ -493,6 +505,8 @@ class Point(Shown):
             raise InputError(f"ship_edges is a switch of the gpu_mask strategies, {self.strategy!r} has none")
         if self.ranks % self.machines:
             raise InputError(f"ranks is {self.ranks}, expected as many on each of {self.machines} machines")
+        if self.ranks > 1 and self.runs > 1:
+            raise InputError(f"ranks is {self.ranks} and runs is {self.runs}, expected one of them to be 1")
         if self.mode == "empty" and self.loop == "plain":
             raise InputError("loop is 'plain', and mode 'empty' is Lightning's; expected 'lightning' or None")
         if self.graph == "synthetic" and self.networks is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import repeat
 from time import perf_counter
@@ -16,7 +17,7 @@ from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._rank import RankContext
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks, timelines
-from tclab.sweeps.execution._setup import pace_of, setup
+from tclab.sweeps.execution._setup import Setup, pace_of, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs
 from tclab.timing._host_syncs import Syncs
@@ -26,6 +27,8 @@ from tclab.training._equivalence import EquivalenceReference, EquivalenceResult,
 from tclab.training._loading import LoadedBatch
 from tclab.training._overheads import inexact_overheads
 from tclab.training._step import WITHOUT_MODEL
+
+_BESIDE = 2  # times its own steps, for which a run of several has batches
 
 
 @lru_cache(maxsize=8)
@@ -70,9 +73,9 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
     """Warm up, count what one step asks of the device, then time `steps` steps."""
     cuda = point.device == "cuda"
     fixed = point.mode == "fixed_batch"
-    number = 1 if fixed else point.warmup + 1 + point.steps
+    number = 1 if fixed else point.warmup + 1 + point.steps * (1 if point.runs == 1 else _BESIDE)
     # a framework's loop takes a while to start: a cycle of steps before those that count, while its workers go on
-    lead = point.workers if point.loop == "lightning" and context is None and not fixed else 0
+    lead = point.workers if point.loop == "lightning" and point.ranks == 1 and not fixed else 0
     ahead = 2 * point.workers * (point.prefetch_factor or 1)  # that `leave_stock` takes at most
     epoch = None if fixed or not point.workers else number + lead + ahead
     with setup(point, number * point.batch_size, context, batches=epoch) as here:
@@ -103,6 +106,8 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
                 if context is not None:
                     context.barrier()  # else the first step waits for whoever comes last
                 here.run(given, steps=lead + point.steps, ledger=ledger)
+            if context is not None and point.runs > 1:
+                _go_on(here, given, context)
             if exchanges is not None:
                 exchanges.finish()
         finally:
@@ -123,6 +128,16 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
         conditions=[before, conditions()],
         batch_cpu_seconds=_cpu_seconds(ledger) if point.workers else None,
     )
+
+
+def _go_on(here: Setup, batches: Iterator[Any], context: RankContext) -> None:
+    """Train on until all runs have made their steps: the last ones of the slowest would have the device for themselves.
+
+    A run that is more than `_BESIDE` times as fast as the slowest has no batches left for that.
+    """
+    all_through = context.through()
+    while not all_through() and (batch := next(batches, None)) is not None:
+        here.run([batch], steps=1)
 
 
 def _cpu_seconds(ledger: Ledger) -> float | None:

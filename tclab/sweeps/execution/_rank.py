@@ -1,4 +1,4 @@
-"""One of the ranks that run a point together, which torchrun started.
+"""One of the ranks that run a point together, or of the runs that train side by side, which torchrun started.
 
 Rank 0 receives the requests, as a single worker does, and hands them to the others. What ranks send to the parent has
 their `rank`: each its `pid` at once, then the number of stages that it `entered` and which one it is `at`, and how it
@@ -67,6 +67,10 @@ class SignedStore:
         """Write a text for the other ranks."""
         self._store.set(key, self._signature(key, text.encode()) + text.encode())
 
+    def written(self, key: str) -> bool:
+        """Return whether a text is there, without waiting for it."""
+        return bool(self._store.check([key]))
+
     def read(self, key: str) -> str:
         """Wait for a text and return it.
 
@@ -119,6 +123,19 @@ class RankContext:
     def barrier(self) -> None:
         """Wait until every rank is here."""
         self.all_gather("")
+
+    def through(self) -> Callable[[], bool]:
+        """Note that this rank is through; return a function that says, without waiting, whether all are."""
+        self._texts += 1
+        self._store.write(self._key(self.rank), "")
+        waiting = [self._key(rank) for rank in range(self.ranks)]
+
+        def all_through() -> bool:
+            while waiting and self._store.written(waiting[-1]):
+                waiting.pop()
+            return not waiting
+
+        return all_through
 
     def watched(self, ledger: Ledger | NullLedger | None) -> Any:
         """Return a ledger's two methods as a loop calls them, which note every stage that this rank enters."""
@@ -180,12 +197,13 @@ def serve_as_rank(parent: ParentPipe) -> None:
     reporter.send(pid=os.getpid())
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # writes where a rank that hangs is at
     context: RankContext | None = None
-    store, number = _connect_to_store(), 0
-    while request := _next_request(parent, number, store):
+    store, number, rank = _connect_to_store(), 0, int(os.environ["RANK"])
+    while request := _next_request(parent, number, store, rank):
         number += 1
         try:
             if context is None:
-                context = _join(request["point"]["device"], store)
+                alone = request["point"]["runs"] > 1
+                context = _beside(store) if alone else _join(request["point"]["device"], store)
                 reporter.follow(context)
             context.entered, context.stage = 0, "setting up"
             rows = rows_of_request(request, context)
@@ -195,7 +213,7 @@ def serve_as_rank(parent: ParentPipe) -> None:
             os._exit(1)  # what the others are at cannot be taken up again
         if context.rank == 0:
             reporter.send_rows(rows)
-    if context is not None:
+    if distributed.is_initialized():
         distributed.destroy_process_group()
 
 
@@ -211,9 +229,19 @@ def _join(device: str, store: SignedStore) -> RankContext:
     return context
 
 
-def _next_request(parent: ParentPipe, number: int, store: SignedStore) -> dict[str, Any] | None:
+def _beside(store: SignedStore) -> RankContext:
+    """Join others that train by themselves, on the same device: nothing is exchanged but texts."""
+    context = RankContext(store, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)  # by which a framework would take them for ranks of one run
+    for name in [name for name in os.environ if name.startswith("TORCHELASTIC_")]:
+        del os.environ[name]
+    return context
+
+
+def _next_request(parent: ParentPipe, number: int, store: SignedStore, rank: int) -> dict[str, Any] | None:
     """Return the next request on every rank; `None` when none follows."""
-    if os.environ["RANK"] == "0":
+    if rank == 0:
         request = parent.receive()
         store.write(f"request/{number}", json.dumps(request))
         return request

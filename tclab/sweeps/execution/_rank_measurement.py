@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,7 +99,8 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
 
     A stage's seconds are, step by step, the mean over ranks, so that stages add up to the step. Where there are
     several ranks, each has rows of its own besides: `where` is "rank 0", …, the stages are those of its own step,
-    which is called `whole`, and `overlapped`, the exchange that its backward hid.
+    which is called `whole`, and `overlapped`, the exchange that its backward hid. Of several runs side by side the same
+    holds: "run 0", …, each `whole` with its own samples a second and memory.
 
     **Arguments:**
 
@@ -119,7 +122,12 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
             rows.append(row)
     if len(ranks) > 1:
         for rank, measured in enumerate(ranks):
-            rows += [{**every, **row} for row in _of_rank(f"rank {rank}", measured, place, cycle)]
+            where = f"rank {rank}" if point.runs == 1 else f"run {rank}"
+            for row in _of_rank(where, measured, place, cycle):
+                if point.runs > 1 and row["stage"] == "whole":
+                    row |= {"samples_per_second": point.batch_size / row["mean_seconds"]}
+                    row |= {"peak_bytes": measured.peak_bytes}
+                rows.append({**every, **row})
     return rows
 
 
@@ -172,6 +180,18 @@ def _means(ranks: Sequence[Timelines]) -> Timelines:
     return means
 
 
+def _mean(seconds: Samples) -> float:
+    return sum(took or 0.0 for took in seconds) / len(seconds)
+
+
+def device_sharing(device: str) -> str:
+    """Return how processes share a device: "cores"; of a GPU "mps" where its control daemon runs, or "time slicing"."""
+    if device != "cuda":
+        return "cores"
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+    return "mps" if (pipes / "control").exists() else "time slicing"
+
+
 def _farthest(shares: Sequence[float | None]) -> float | None:
     """Return the share that is farthest from 1."""
     return max((share for share in shares if share is not None), key=lambda share: abs(share - 1.0), default=None)
@@ -182,11 +202,18 @@ def _of_the_step(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[s
     workers = [share for measured in ranks for line, share in measured.accounted.items() if line.startswith("worker")]
     peaks = [measured.peak_bytes for measured in ranks if measured.peak_bytes is not None]
     exchanged = ranks[0].exchanged
+    if point.runs == 1:
+        samples, peak = point.batch_size * point.ranks / step["mean_seconds"], max(peaks, default=None)
+    else:  # of all together: they share the device and its memory
+        place = "device" if point.device == "cuda" else "host"
+        samples = sum(point.batch_size / _mean(measured.timelines[place]["step"]) for measured in ranks)
+        peak = sum(peaks) if peaks else None
     return {
-        "samples_per_second": point.batch_size * point.ranks / step["mean_seconds"],
+        "samples_per_second": samples,
         "batch_bytes": max(measured.batch_bytes for measured in ranks),
         "edge_bytes": max(measured.edge_bytes for measured in ranks),
-        "peak_bytes": max(peaks, default=None),
+        "peak_bytes": peak,
+        "device_sharing": device_sharing(point.device) if point.runs > 1 else None,
         "first_step_seconds": max(measured.first_step_seconds for measured in ranks),
         "host_accounted": _farthest([measured.accounted.get("host") for measured in ranks]),
         "device_accounted": _farthest([measured.accounted.get("device") for measured in ranks]),

@@ -159,7 +159,8 @@ def setup(
     **Arguments:**
 
     - `samples`: for each rank.
-    - `context`: this rank among the point's; each trains on its own part of every batch.
+    - `context`: this rank among the point's, each of which trains on its own part of every batch; or this one of
+      several runs, each of which trains on all of it.
     - `batches`: of an epoch, in which samples come again after the last; as many as the samples fill unless given.
     """
     graph = point.cell_graph()
@@ -175,7 +176,7 @@ def setup(
             if context is not None and context.local_rank == 0:
                 context.all_gather(str(place))  # what is kept on disk is whole: the other ranks may open it
             step = step_of(point, viewing)
-            shard = Shard() if context is None else Shard(context.rank, context.ranks)
+            shard = Shard() if context is None or point.ranks == 1 else Shard(context.rank, context.ranks)
             order = None if batches is None else np.arange(batches * point.batch_size * point.ranks) % len(read)
             data = Batches(loading, read, point.batch_size, order, micro_batch=point.micro_batch, shard=shard)
             loads = Loader(

@@ -124,6 +124,7 @@ class WorkerKind(NamedTuple):
     allocator: str
     memory_bytes: int | None
     device: str
+    runs: int = 1
 
 
 class WorkerPool:
@@ -159,7 +160,7 @@ class WorkerPool:
         """
         with self._lock:
             files = files_of(point)
-            kind = WorkerKind(point.ranks, point.allocator, memory_bytes, point.device)
+            kind = WorkerKind(point.ranks, point.allocator, memory_bytes, point.device, point.runs)
             worker = None if fresh else self.idle.pop(kind, None)
             if worker is not None and (
                 not worker.alive or any(worker.has_read.get(file, state) != state for file, state in files.items())
@@ -201,13 +202,14 @@ class WorkerPool:
     def _start(self, point: Point, memory_bytes: int | None) -> Worker:
         """Start the worker for a point, and end warm ones that would be in its way.
 
-        One set of ranks is kept, for each has all its memory and caches; on a GPU nothing else at all.
+        One set of ranks, or of runs, is kept, for each has all its memory and caches; on a GPU nothing else at all.
         """
+        processes = point.ranks * point.runs
         for kind, worker in tuple(self.idle.items()):
-            if (point.ranks > 1 and isinstance(worker, RankGroup)) or point.device == kind.device == "cuda":
+            if (processes > 1 and isinstance(worker, RankGroup)) or point.device == kind.device == "cuda":
                 self.idle.pop(kind).close()
         environment = worker_environment(point, memory_bytes)
-        return WorkerProcess(environment) if point.ranks == 1 else RankGroup(point.ranks, environment)
+        return WorkerProcess(environment) if processes == 1 else RankGroup(processes, environment)
 
     def warm_up(self, allocator: str = "default") -> None:
         """Start the worker that the next point will be run in, so that its imports are over by then.

@@ -212,6 +212,8 @@ def run_epoch(
     reason = point.skipped()
     if reason is None and point.ranks > 1:
         reason = f"{point.ranks} ranks asked for, and an epoch is of one process"
+    if reason is None and point.runs > 1:
+        reason = f"{point.runs} runs asked for, and an epoch is of one process"
     if reason is not None:
         raise InputError(f"this point has no epoch: {reason}")
     point = point.resolved()

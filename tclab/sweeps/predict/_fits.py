@@ -57,7 +57,7 @@ class Fits(Shown):
     - `exchange`: memory of a rank for exchanging gradients: DDP's buckets, and the state of a compression.
     - `not_covered`: what the point holds that none of these counts, in words.
     - `samples`: how many rows of the file of perturbations were read and left out; empty for synthetic samples.
-    - `ranks`: processes; all but `shared` is one rank's.
+    - `ranks`: processes; all but `shared` is one rank's. `runs`: of these side by side, on one device.
     - `on_host`: the model and the steps are on the CPU.
     - `host_limit`, `shared_limit`, `device_limit`: the available memory; `None` where the system does not report it.
     """
@@ -79,6 +79,7 @@ class Fits(Shown):
     exchange: int = 0
     not_covered: tuple[str, ...] = ()
     samples: str = ""
+    runs: int = 1
 
     @property
     def host(self) -> int:
@@ -100,8 +101,8 @@ class Fits(Shown):
         """Why the point cannot run, with both numbers; `None` where it can."""
         for what, needed, there in (
             ("shared memory", self.shared, self.shared_limit),
-            ("host memory", self.host * self.ranks + self.shared, self.host_limit),
-            ("device memory", self.device, self.device_limit),
+            ("host memory", self.host * self.ranks * self.runs + self.shared, self.host_limit),
+            ("device memory", None if self.device is None else self.device * self.runs, self.device_limit),
         ):
             if needed is not None and there is not None and needed > there:
                 return f"needs {bytes_text(needed)} of {what}{REFUSED}{bytes_text(there)}"
@@ -123,6 +124,7 @@ class Fits(Shown):
         notes = [f"of which {', '.join(f'{name} {bytes_text(getattr(self, name))}' for name in names)}"]
         notes += [f"samples: {self.samples}"] if self.samples else []
         notes += [f"not covered: {'; '.join(self.not_covered)}"] if self.not_covered else []
+        notes += [f"host and device are those of one of {self.runs} runs side by side"] if self.runs > 1 else []
         notes.append("fits" if self.refusal is None else f"does not fit: {self.refusal}")
         return Display(columns=("memory", "needed", "available"), lines=lines, notes=notes)
 
@@ -154,7 +156,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
         share = 0.0
     elif share and strategy.edges_vary:
         share = VARYING_SHARE
-    in_flight = point.ranks * point.workers * (point.prefetch_factor or 0)
+    in_flight = point.ranks * point.runs * point.workers * (point.prefetch_factor or 0)
     return Fits(
         batch=found.batch,
         shared=0 if found.batch <= INLINE_BYTES else in_flight * found.batch,
@@ -172,6 +174,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
         on_device=2 if point.double_buffer else 1,
         exchange=_exchange_bytes(point, found.gradients, found.largest_gradient),
         not_covered=_not_covered(point, found.gathers),
+        runs=point.runs,
         samples="" if (screen := point.screen()) is None else str(screen.report),
     )
 
