@@ -21,7 +21,7 @@ from tclab.lab.panel._background_estimate import BackgroundEstimate
 from tclab.lab.panel._live_sweep import running_sweep
 from tclab.lab.panel._panel_model import PanelModel
 from tclab.lab.panel._panel_state import PanelState
-from tclab.lab.panel._panel_text import memory_text, points_table, points_text
+from tclab.lab.panel._panel_text import Part, memory_parts, points_table, points_text
 from tclab.lab.panel._panel_view import PanelView
 from tclab.lab.reports._tables import without_time
 from tclab.masking._delta import Delta
@@ -77,6 +77,10 @@ def through(view):
     view.wait()
     view.model.sweep.join()
     view.wait()
+
+
+def said_of(*arguments, **options):
+    return " · ".join(part.text for part in memory_parts(*arguments, **options))
 
 
 # What it is set to
@@ -231,6 +235,11 @@ def test_a_persons_way_through_it(front_end, tmp_path):
     assert later.status.value == "The last sweep here: 6 of 6 points."
     assert later.table.value == view.table.value
     assert len(later.model.rows()) > 0
+    click(later.compare_button, later)
+    assert "name another folder of results" in later.message.value
+    later.other.value = str(tmp_path / "rows")
+    click(later.compare_button, later)
+    assert "1 ×" in later.comparison.value
 
 
 def test_a_sweep_that_was_cut_off_is_there_and_goes_on(front_end, tmp_path):
@@ -319,10 +328,36 @@ def test_bad_input_is_said_and_cannot_be_run(front_end, tmp_path):
 def test_a_point_that_cannot_fit_is_red(front_end, tmp_path):
     view = view_of(tmp_path)
     need = tclab.fits(tclab.Point(scale=0.02, networks=1, steps=1))
-    view._show_memory(f"memory of the heaviest · edge_mask, batch 2, {replace(need, host_limit=1).refusal}")
+    view._show_memory([Part("memory of the heaviest"), Part(f"edge_mask, {replace(need, host_limit=1).refusal}", True)])
     before, _, after = view.memory.value.partition(" · ")
     assert "color" not in before
     assert "color" in after
+
+
+def test_two_kernels_do_not_sweep_into_one_folder_at_once(front_end, tmp_path):
+    seen = []
+    impossible = tclab.Point(model="dango", strategy="node_mask", scale=0.02)  # has a row at once
+    tclab.sweep(impossible, results=tmp_path, progress=lambda _: seen.append(Results(tmp_path).sweeping()))
+    assert seen[0].startswith("process ")
+    assert Results(tmp_path).sweeping() is None
+    with Results(tmp_path).swept():
+        view = view_of(tmp_path)
+        assert "Another kernel or cell sweeps here: process " in view.status.value
+        click(view.run_button, view)
+        assert "Another kernel or cell sweeps here: process " in view.message.value
+        assert view.model.sweep is None
+    click(view.run_button, view)
+    assert view.message.value == ""
+    through(view)
+
+
+def test_every_strategy_and_mode_is_explained_where_the_mouse_is(front_end, tmp_path):
+    form = view_of(tmp_path).form
+    for name in tclab.masking.names():
+        assert re.search(rf"^{name}: \w.{{20}}", form.strategies.tooltip, re.MULTILINE)
+    assert form.strategies.description == ""  # with a label the browser gives the help to the label alone
+    for name in form.mode.options:
+        assert f"\n{name}: " in form.mode.tooltip
 
 
 def test_a_folder_that_cannot_be_written_is_said(front_end, tmp_path):
@@ -557,12 +592,12 @@ def test_words_say_how_many_points_cannot_be():
 @pytest.mark.slow
 def test_words_say_what_the_heaviest_point_holds_and_what_there_is():
     points = tclab.grid(models="hetero_cell", strategies="node_mask,edge_mask", batch_sizes="1,2", scale=0.02, gpus=0)
-    said = memory_text(points)
+    said = said_of(points)
     need = tclab.fits(max((p for p in points if p.strategy == "edge_mask"), key=lambda p: p.batch_size))
     assert said.startswith(
         f"memory of the heaviest (edge_mask, batch 2): about host memory {bytes_text(need.host)} of "
     )
-    assert memory_text(tclab.grid(models="dango", strategies="node_mask", batch_sizes="1", scale=0.02)) == ""
+    assert said_of(tclab.grid(models="dango", strategies="node_mask", batch_sizes="1", scale=0.02)) == ""
 
 
 @pytest.mark.slow
@@ -573,7 +608,7 @@ def test_the_heaviest_is_by_memory_and_not_by_the_bytes_that_travel():
     largest = {name: [p for p in points if p.strategy == name and p.batch_size == 2] for name in strategies.split(",")}
     holds = {name: max(tclab.fits(p).host for p in own) for name, own in largest.items()}
     heaviest = max(holds, key=holds.get)
-    assert f"heaviest ({heaviest}, batch 2): about host memory {bytes_text(holds[heaviest])} of " in memory_text(points)
+    assert f"heaviest ({heaviest}, batch 2): about host memory {bytes_text(holds[heaviest])} of " in said_of(points)
     assert heaviest == "dense"
 
 
@@ -593,13 +628,13 @@ def test_every_strategy_that_will_not_fit_is_named_and_one_that_cannot_be_estima
         return real(point, memory_bytes=1000)
 
     monkeypatch.setattr(_panel_text, "fits", refusing)
-    said = memory_text(points)
+    said = said_of(points)
     assert asked == [("node_mask", 2), ("edge_mask", 2), ("gpu_mask", 2)]
     for name in ("node_mask", "edge_mask"):
         assert re.search(rf"· {name}, batch 2, needs [\d.]+ .B of host memory, and there are 1,000 B", said)
     assert said.endswith("gpu_mask, batch 2, is not known: no such kernel")
-    assert memory_text(points, lambda: True) == ""
-    assert memory_text(points, seconds=-1) == "3 more strategies were not estimated"
+    assert said_of(points, lambda: True) == ""
+    assert said_of(points, seconds=-1) == "3 more strategies were not estimated"
     assert len(asked) == 3
 
 
@@ -609,35 +644,35 @@ def test_memory_is_estimated_for_one_request_at_a_time_and_shown_for_the_last(mo
     def slowly(points, stop, *, seconds):
         begun.set()
         go_on.wait(30)
-        return "" if stop() else str(points)
+        return [] if stop() else [Part(str(points))]
 
-    monkeypatch.setattr(_background_estimate, "memory_text", slowly)
+    monkeypatch.setattr(_background_estimate, "memory_parts", slowly)
     ahead = BackgroundEstimate(shown.append, 0.01)
     ahead.request(["first"])
     assert begun.wait(30)
     ahead.request(["second"])  # a field is changed meanwhile
     go_on.set()
-    until(lambda: shown[-1] == "['second']")
-    assert shown == ["", "", "['second']"]
+    until(lambda: shown[-1] == [Part("['second']")])
+    assert shown == [(), (), [Part("['second']")]]
     go_on.clear(), begun.clear()
     ahead.request(["third"])
     assert begun.wait(30)
     threading.Timer(0.2, go_on.set).start()
     ahead.finish(60)  # Run is pressed: it waits until the cores are free
     assert go_on.is_set()
-    assert shown[3:] == [""]
+    assert shown[3:] == [()]
 
 
 def test_memory_is_estimated_again_at_a_sweeps_end_and_never_while_it_runs(front_end, tmp_path, monkeypatch):
     running = []
     monkeypatch.setattr(_panel_view, "_MEMORY_SECONDS", 0.05)
 
-    def memory_text(points, stop, seconds):
+    def memory_parts(points, stop, seconds):
         if points[0].seed == 7:  # the panels of earlier tests estimate as well
             running.append(running_sweep(tmp_path))
-        return f"{len(points)} estimated"
+        return [Part(f"{len(points)} estimated")]
 
-    monkeypatch.setattr(_background_estimate, "memory_text", memory_text)
+    monkeypatch.setattr(_background_estimate, "memory_parts", memory_parts)
     view = view_of(tmp_path, strategies="node_mask", batch_sizes="1", seed=7)
     until(lambda: view.memory.value == "1 estimated")
     click(view.run_button, view)

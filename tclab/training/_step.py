@@ -30,7 +30,13 @@ from tclab.training._overheads import (
 Stage = Callable[[str], AbstractContextManager[Any]]
 
 # What a step runs after loading a batch; see `Step`. `fixed_batch` loads a single batch.
-MODES = ("data", "empty", "model", "step", "fixed_batch")
+MODES = {
+    "data": "transfer only; there is no model",
+    "empty": "the loop itself: a model of one parameter that does not depend on the batch",
+    "model": "transfer, mask, forward, loss and backward; there is no optimizer",
+    "step": "every stage",
+    "fixed_batch": "every stage, on one batch that the loop repeats",
+}
 WITHOUT_MODEL = ("data", "empty")
 _UPDATING = ("empty", "step", "fixed_batch")
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from tclab.lab.panel._background_calls import BackgroundCalls
-from tclab.lab.panel._panel_text import memory_text
+from tclab.lab.panel._panel_text import Part, memory_parts
 from tclab.sweeps import Point
 
 _SECONDS = 6.0  # the page answers slowly meanwhile: an estimate keeps the interpreter busy
@@ -17,11 +17,11 @@ class BackgroundEstimate:
 
     **Arguments:**
 
-    - `show`: called with the text, in that thread; with an empty one as soon as the points are others.
+    - `show`: called with the parts of a line, in that thread; with none as soon as the points are others.
     - `after_seconds`: how long the points have to stay the same before an estimate begins.
     """
 
-    def __init__(self, show: Callable[[str], None], after_seconds: float) -> None:
+    def __init__(self, show: Callable[[Sequence[Part]], None], after_seconds: float) -> None:
         self._show = show
         self._after = after_seconds
         self._calls = BackgroundCalls()
@@ -38,7 +38,7 @@ class BackgroundEstimate:
     def cancel(self) -> None:
         """Withdraw the request and show nothing."""
         self._end()
-        self._show("")
+        self._show(())
 
     def finish(self, at_most_seconds: float = 1.0) -> None:
         """Withdraw the request, and wait until the cores are free.
@@ -57,9 +57,9 @@ class BackgroundEstimate:
     def _estimate(self) -> None:
         points, stop = self._points, self._stop
         try:
-            text = memory_text(points, stop.is_set, seconds=_SECONDS)
+            parts = memory_parts(points, stop.is_set, seconds=_SECONDS)
         except Exception as error:  # what cannot be estimated may still run
-            text = f"memory is not known: {error}"
+            parts = [Part(f"memory is not known: {error}")]
         with self._showing:
             if not stop.is_set():
-                self._show(text)
+                self._show(parts)

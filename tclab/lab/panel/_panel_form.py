@@ -19,6 +19,13 @@ from tclab.training._step import DTYPES, MODES
 _LABEL = "105px"
 _MODEL_DEFAULT = "the model's own"
 _MOST_ROWS = 24  # of the list of strategies
+_STRATEGIES = "\n".join(
+    [
+        "several with Ctrl or Shift",
+        *(f"{n}: {(strategy_of(n).__doc__ or '').splitlines()[0]}" for n in strategy_names()),
+    ]
+).replace("`", "")
+_MODES = "\n".join(["what of a step is run", *(f"{name}: {meaning}" for name, meaning in MODES.items())])
 _SCALES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
 
 
@@ -75,12 +82,12 @@ class PanelForm:
         self.hidden = _field(choice, "hidden", "hidden size", "the model's width H", options=[(_MODEL_DEFAULT, "none")])
         self.layers = _field(choice, "layers", "layers", "of message passing", options=[(_MODEL_DEFAULT, "none")])
         self.strategies = _field(
-            widgets.SelectMultiple, "strategies", "strategies", "several with Ctrl or Shift",
+            widgets.SelectMultiple, "strategies", "", _STRATEGIES,  # without a label a list shows its help itself
             options=strategy_names(),
         )  # fmt: skip
         self.batch_sizes = _field(text, "batch-sizes", "batch sizes", "samples in a batch: 1,2,4")
         self.networks = _field(text, "networks", "networks", "edge types: 1,3,9 for the first n, names, auto or all")
-        self.mode = _field(choice, "mode", "mode", "what of a step is run", options=list(MODES))
+        self.mode = _field(choice, "mode", "mode", _MODES, options=list(MODES))
         self.device = _field(
             choice, "device", "device", "auto is a GPU where there is one",
             options=["auto", "cpu", *(["cuda"] if gpus else [])],

@@ -66,6 +66,12 @@ class SavedSweep:
         return cls(frame(pa.concat_tables([SCHEMA.empty_table(), *done])), state, len(done), len(wanted), text)
 
 
+def other_runs(folder: Path) -> list[str]:
+    """Return the other folders of results beside one, or beside the folder that it lies in (`runs/a/rows`)."""
+    near = {path.parent for level in ("*", "*/*") for path in folder.parent.parent.glob(f"{level}/[!.]*.parquet")}
+    return sorted(str(path) for path in near - {folder})
+
+
 # fields of a point that a panel has one value of; charts have an axis for the others
 _ONE_OF_EACH = tuple(
     name
@@ -147,6 +153,11 @@ class PanelModel:
             self.sweep = sweep.listen(listener)
         return sweep
 
+    def sweeping_elsewhere(self, folder: Path) -> str:
+        """Return in a sentence which sweep that is not this panel's runs into a folder; empty without one."""
+        owner = None if self.running else Results(folder).sweeping()
+        return "" if owner is None else f"Another kernel or cell sweeps here: {owner}."
+
     def start(self, listener: Callable[[LiveSweep], None] | None = None) -> LiveSweep:
         """Start the sweep that the state asks for, into its results folder, and return at once.
 
@@ -154,12 +165,15 @@ class PanelModel:
 
         - `listener`: as for `LiveSweep.listen`.
 
-        **Raises:** `InputError` for a value out of its range or a folder that cannot be written.
+        **Raises:** `InputError` for a value out of its range, a folder that cannot be written or that another kernel
+        sweeps into.
         """
         points = self.state.points()
         if not points:
             raise InputError("no points: expected at least one strategy that serves the model")
         Results(self.state.folder).make()
+        if elsewhere := self.sweeping_elsewhere(self.state.folder):
+            raise InputError(f"{elsewhere} Wait for its end, or name another folder: both would measure at once.")
         self.state.save()
         sweep = LiveSweep(points, results=self.state.folder, **self.state.options())
         if listener is not None:

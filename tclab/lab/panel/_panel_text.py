@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -96,9 +96,16 @@ def points_text(points: Iterable[Point]) -> str:
     return " · ".join(words)
 
 
-def memory_text(
+class Part(NamedTuple):
+    """A part of a line of text, and whether it says that a point cannot run."""
+
+    text: str
+    refuses: bool = False
+
+
+def memory_parts(
     points: Iterable[Point], stop: Callable[[], bool] = lambda: False, *, seconds: float = float("inf")
-) -> str:
+) -> list[Part]:
     """Return the memory of the point that needs the most, what there is, and each point that will not fit.
 
     Each strategy's largest point is estimated, which takes some seconds the first time: its step is run on meta
@@ -115,7 +122,7 @@ def memory_text(
     end = monotonic() + seconds
     for point in _largest([point for point in points if point.skipped() is None]):
         if stop():
-            return ""
+            return []
         if monotonic() > end:
             left += 1
             continue
@@ -123,10 +130,10 @@ def memory_text(
             needs[point] = fits(point)
         except Exception as error:  # of a user's strategy or model; the others are estimated nevertheless
             unknown.append(f"{_named(point)} is not known: {error}")
-    refused = [f"{_named(point)} {need.refusal}" for point, need in needs.items() if need.refusal]
+    refused = [Part(f"{_named(point)} {need.refusal}", True) for point, need in needs.items() if need.refusal]
     heaviest = [_heaviest(needs)] if needs else []
-    more = [f"{left} more strategies were not estimated"] if left else []
-    return " · ".join([*heaviest, *refused, *unknown, *more])
+    more = [f"{left} more {'strategy was' if left == 1 else 'strategies were'} not estimated"] if left else []
+    return [*map(Part, heaviest), *refused, *map(Part, [*unknown, *more])]
 
 
 def _named(point: Point) -> str:

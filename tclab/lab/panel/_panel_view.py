@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import altair as alt
@@ -19,13 +20,20 @@ from tclab.lab.panel._background_calls import BackgroundCalls
 from tclab.lab.panel._background_estimate import BackgroundEstimate
 from tclab.lab.panel._live_sweep import LiveSweep
 from tclab.lab.panel._panel_form import PanelForm
-from tclab.lab.panel._panel_model import PanelModel
-from tclab.lab.panel._panel_text import ERROR_COLOUR, findings_html, list_html, machine_text, points_table, points_text
+from tclab.lab.panel._panel_model import PanelModel, other_runs
+from tclab.lab.panel._panel_text import (
+    ERROR_COLOUR,
+    Part,
+    findings_html,
+    list_html,
+    machine_text,
+    points_table,
+    points_text,
+)
 from tclab.lab.reports._tables import without_time
-from tclab.sweeps import Point
+from tclab.sweeps import Point, compare
 from tclab.sweeps.config._gpus import listed
 from tclab.sweeps.execution._worker_pool import warm_up
-from tclab.sweeps.predict._fits import REFUSED
 
 
 class LiveChart:
@@ -94,9 +102,16 @@ class PanelView:
         self.choice = widgets.ToggleButtons(options=list(SWEEP_CHARTS), style={"button_width": "auto"})
         self.table = widgets.HTML(layout=widgets.Layout(flex="1 1 400px", overflow="auto"))  # to the chart's right
         self.findings = widgets.HTML()
+        self.other = widgets.Combobox(
+            description="compare with", placeholder="another folder of results",
+            tooltip="a verdict on each point that both have, about what is shown here",
+            layout=widgets.Layout(width="500px"), style={"description_width": "105px"},
+        )  # fmt: skip
+        self.compare_button = _button("Compare", "balance-scale", "", "the rows of that folder with those shown here")
+        self.comparison = widgets.HTML()
         self.failed = widgets.HTML()
         self.line, self.code = _text_to_copy(3), _text_to_copy(14)
-        for name in ("status", "points", "memory", "message", "table", "findings", "failed"):
+        for name in ("status", "points", "memory", "message", "table", "findings", "failed", "other", "comparison"):
             getattr(self, name).add_class(f"tclab-{name}")
         to_copy = widgets.Accordion(
             [widgets.VBox([self.line, self.code])],
@@ -114,6 +129,8 @@ class PanelView:
                 widgets.HBox([self.chart.box, self.table], layout=widgets.Layout(flex_flow="row wrap")),
                 self.findings,
                 self.failed,
+                _row(self.other, self.compare_button),
+                self.comparison,
                 to_copy,
             ]
         )
@@ -129,6 +146,7 @@ class PanelView:
         self._start_call = self._reporting("run", self._start_sweep)
         self._resume_call = self._reporting("run", self._resume)
         self._load_call = self._reporting("run", self._load)
+        self._compare_call = self._reporting("run", self._compare)
         self._clock_call = self._reporting("run", self._look_at_clock)
         self._redraw_calls = [self._reporting("run", self._draw_same) for _ in _REDRAW_SECONDS]
         self.form.on_change(self._check_soon)
@@ -136,6 +154,7 @@ class PanelView:
         self.stop_button.on_click(lambda _: self._stop())
         self.resume_button.on_click(lambda _: self._calls.request(self._resume_call))
         self.load_button.on_click(lambda _: self._calls.request(self._load_call))
+        self.compare_button.on_click(lambda _: self._calls.request(self._compare_call))
         self.choice.observe(lambda _: self._draw_soon(), names="value")
         threading.Thread(target=warm_up, daemon=True).start()
         self._take_over()
@@ -178,12 +197,11 @@ class PanelView:
         self.message.value = f'<div style="{style}">{"".join(lines)}</div>' if lines else ""
         self._show_buttons()
 
-    def _show_memory(self, text: str) -> None:
-        parts = [
-            f'<span style="color:{ERROR_COLOUR}">{escape(part)}</span>' if REFUSED in part else escape(part)
-            for part in text.split(" · ")
-        ]
-        self.memory.value = " · ".join(parts)
+    def _show_memory(self, parts: Sequence[Part]) -> None:
+        self.memory.value = " · ".join(
+            f'<span style="color:{ERROR_COLOUR}">{escape(part.text)}</span>' if part.refuses else escape(part.text)
+            for part in parts
+        )
 
     # ---- the sweep that the fields describe
 
@@ -222,7 +240,9 @@ class PanelView:
         finally:  # the rows of another folder are gone, whatever is wrong with this one
             saved = self.model.saved
             self.bar.max, self.bar.value = saved.wanted or 1, saved.done
-            self.status.value = saved.text
+            self.status.value = " ".join(filter(None, (saved.text, self.model.sweeping_elsewhere(Path(self._opened)))))
+            self.other.options = other_runs(Path(self._opened))
+            self.comparison.value = ""
             self._show_problem("run", "")
             self._draw_soon()
         return ""
@@ -267,6 +287,15 @@ class PanelView:
         if self.model.last is not None:
             self.form.write(self.model.last)
             self._check_soon()
+
+    def _compare(self) -> str:
+        """Show the comparison of a folder that was named with the rows that are shown."""
+        self.comparison.value = ""
+        if not self.other.value.strip():
+            raise InputError("there is nothing to compare with: name another folder of results")
+        found = compare(project_path(self.other.value.strip()), self.model.rows(), names=("that folder", "this one"))
+        self.comparison.value = found._repr_html_()
+        return ""
 
     def _watch(self, sweep: LiveSweep) -> None:
         self.bar.max, self.bar.value = len(sweep.points), sweep.done

@@ -121,6 +121,10 @@ class LocalExecutor:
     def run(self, points: list[Point], options: SweepOptions) -> list[pa.Table]:
         """Return the rows of each point: those that are kept, and of the others those that they are run for."""
         results = Results(options.results).make()
+        with results.swept():  # or another sweep holds the folder: the two share its points
+            return self._run(points, options, results)
+
+    def _run(self, points: list[Point], options: SweepOptions, results: Results) -> list[pa.Table]:
         begin, any_run = monotonic(), False
         not_kept: str | None = None  # why no more rows can be kept
         tables: list[pa.Table] = []

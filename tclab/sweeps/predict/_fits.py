@@ -38,7 +38,6 @@ PROCESS_BYTES = 505 * 1024**2
 # Blocks that are mapped one by one leave no holes.
 HEAP_SHARE = {"default": 1 / 3, "keep_pages": 1 / 3, "map_each": 0.0}
 VARYING_SHARE = 0.8
-REFUSED = ", and there are "  # in each sentence on a point that does not fit
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,7 +104,7 @@ class Fits(Shown):
             ("device memory", None if self.device is None else self.device * self.runs, self.device_limit),
         ):
             if needed is not None and there is not None and needed > there:
-                return f"needs {bytes_text(needed)} of {what}{REFUSED}{bytes_text(there)}"
+                return f"needs {bytes_text(needed)} of {what}, and there are {bytes_text(there)}"
         return None
 
     def _display(self) -> Display:

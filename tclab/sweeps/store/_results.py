@@ -25,6 +25,7 @@ from tclab.sweeps.store._code_fingerprint import own_code, tclabs_code
 from tclab.sweeps.store._rows import SCHEMA, SCHEMA_VERSION, frame, upgraded, upgraded_point
 from tclab.timing._environment import fingerprint
 
+_SWEEP = ".running-sweep"  # which whoever sweeps holds
 # The variable that says, as JSON, what a cluster was asked for on whose machine this runs
 WHERE = "TCLAB_WHERE"
 
@@ -85,6 +86,17 @@ class Results:
     def claimed(self, name: str) -> AbstractContextManager[str | None]:
         """Hold a point against other sweeps by the name of its file; yield who runs it already, or `None`."""
         return claimed(self.folder / f".running-{name}")
+
+    def swept(self) -> AbstractContextManager[str | None]:
+        """Say within the block that a sweep runs into this folder; yield which one does already, or `None`."""
+        return claimed(self.folder / _SWEEP)
+
+    def sweeping(self) -> str | None:
+        """Return which process sweeps into this folder and since when; `None` where none does."""
+        if not (self.folder / _SWEEP).exists():
+            return None
+        with self.swept() as owner:
+            return owner
 
     def path(self, point: Point) -> Path:
         """Return where a point's rows are, or would be."""
