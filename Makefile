@@ -96,7 +96,7 @@ lock:
 	.venv-lock/bin/python -m pip install --quiet torch==2.13.0
 	# later ones of jsonschema have rfc3987-syntax, whose import is 2 s of every notebook that altair is in
 	# torch 2.13.0 for CUDA takes this triton and no other
-	.venv-lock/bin/python -m pip install --quiet '.[notebook,data,lightning,slurm,dev]' 'jsonschema<4.25' triton==3.7.1
+	.venv-lock/bin/python -m pip install --quiet '.[lab,lightning,slurm,dev]' 'jsonschema<4.25' triton==3.7.1
 	(echo "# every version exactly; made by: make lock"; \
 		.venv-lock/bin/python -m pip freeze --exclude tclab | sed 's/^\(torch==[0-9.]*\)+cpu$$/\1/') > requirements.lock
 	rm -rf .venv-lock

@@ -12,7 +12,7 @@ from test_notebooks import NOTEBOOKS
 import tclab
 
 CONDA_NAMES = {"torch": "pytorch", "torch-geometric": "pytorch_geometric", "lmdb": "python-lmdb"}
-EXTRAS = ("notebook", "data", "lightning", "slurm", "dev")
+EXTRAS = ("sweep", "trace", "readers", "notebook", "data", "lightning", "slurm", "dev")
 
 
 @pytest.fixture

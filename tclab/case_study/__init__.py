@@ -6,6 +6,10 @@ with a verdict each (`hypotheses`) and two experiments as points (`experiment_08
 `notebooks/case_study/`.
 """
 
+from tclab._extras import need
+
+need(__name__, "lab", "pandas", "scipy", "altair", "ipywidgets")
+
 from tclab.case_study._artefacts import (
     wrong_figure_parts,
     wrong_figures,

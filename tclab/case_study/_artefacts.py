@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from tclab import trace
+from tclab._extras import need
 from tclab.errors import InputError
 from tclab.lab.charts._case_study_charts import draw_wrong_figure_parts, draw_wrong_figures
 from tclab.sweeps import Point, run
@@ -90,6 +91,7 @@ def record_run(point: Point) -> Run:
     """
     if point.steps < FEWEST_STEPS:
         raise InputError(f"steps is {point.steps}, expected at least {FEWEST_STEPS}: five readings and a profiled end")
+    need("a loop with a progress bar", "sweep", "tqdm")
     from tqdm import tqdm
 
     point = point.resolved()

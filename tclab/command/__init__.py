@@ -3,6 +3,10 @@
 A verb's module is imported when the verb is run: `tclab --help` imports no torch.
 """
 
+from tclab._extras import need
+
+need(__name__, "sweep", "cyclopts")
+
 from tclab.command._app import main
 
 __all__ = ["main"]

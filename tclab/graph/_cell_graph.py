@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tclab import _folder_reader
+from tclab._extras import need
 from tclab.errors import InputError, check_whole, require, unknown
 from tclab.graph._graph_folder import HEADER_FILE, GraphFields, read_fields, write_fields
 from tclab.graph._network import MOST_NODES, Network, Networks
@@ -179,6 +180,7 @@ class CellGraph:
 
     def to_hetero_data(self) -> HeteroData:
         """Return a PyG `HeteroData`: node counts and names, edges, their `edge_weight` and `edge_type`."""
+        need("to_hetero_data", "sweep", "torch_geometric")
         from torch_geometric.data import HeteroData  # takes a second to import, and few ask for it
 
         data = HeteroData()

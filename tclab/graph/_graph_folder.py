@@ -7,15 +7,17 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet
 import torch
 
+from tclab._extras import need
 from tclab._io import atomic_write
 from tclab.errors import InputError
 from tclab.graph._network import Network
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 HEADER_FILE = "graph.json"
 _FORMAT = "tclab graph 1"
@@ -134,7 +136,16 @@ def _network(folder: Path, entry: dict[str, Any], num_nodes: dict[str, int]) -> 
     )
 
 
+def _pyarrow() -> Any:
+    """Return pyarrow, which a graph that no file holds does without."""
+    need("a folder of a graph", "readers", "pyarrow")
+    import pyarrow.parquet
+
+    return pyarrow
+
+
 def _write(folder: Path, name: str, columns: dict[str, Any]) -> dict[str, Any]:
+    pa = _pyarrow()
     atomic_write(folder / name, lambda file: pa.parquet.write_table(pa.table(columns), file))
     return {"file": name, "columns": list(columns), "sha256": _sha256(folder / name)}
 
@@ -143,6 +154,7 @@ def _read(folder: Path, entry: dict[str, Any], columns: list[str]) -> pa.Table:
     file = folder / Path(entry["file"]).name  # a header that someone sent does not reach outside its folder
     if file.exists() and not file.is_file():
         raise InputError(f"{file}: is no file")
+    pa = _pyarrow()
     try:
         if _sha256(file) != entry["sha256"]:
             raise InputError(f"{file}: is not what was written: its SHA-256 is another")

@@ -4,6 +4,10 @@ Charts are `tclab.lab.charts.<name>`, tables and sentences
 `tclab.lab.reports.<name>`.
 """
 
+from tclab._extras import need
+
+need(__name__, "lab", "pandas", "pyarrow", "altair", "ipywidgets")
+
 from tclab.lab import charts, reports
 from tclab.lab._html_report import report
 from tclab.lab._notebook import import_file, project_path

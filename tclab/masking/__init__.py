@@ -1,5 +1,9 @@
 """The strategies, one a file, each from a sample to a view; their registry and the batch that travels."""
 
+from tclab._extras import need
+
+need(__name__, "sweep", "scipy")
+
 from tclab.masking._batch import Batch
 from tclab.masking._packing import Piece
 from tclab.masking._strategy import Strategy

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tclab._extras import need
 from tclab.graph import CellGraph
 from tclab.masking._batch import Batch
 from tclab.masking._packing import shared_memory
@@ -32,6 +33,7 @@ def pyg_batch(
 
     **Raises:** `SharedMemoryError` in a worker, where the edges do not fit into shared memory.
     """
+    need("a batch of replicated edges", "sweep", "torch_geometric")
     from torch_geometric.data import Batch as PygBatch
 
     samples = [_data(graph, removed, scores, masks, b) for b in range(len(scores))]

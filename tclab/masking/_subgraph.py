@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tclab._extras import need
 from tclab.masking._batch import Batch
 from tclab.masking._packing import Piece, unfilled
 from tclab.masking._replicated_edges import edge_lists, moved_edges
@@ -32,6 +33,7 @@ class Subgraph(Strategy):
         return [self._cut({kind: deletions[sample] for kind, deletions in removed.items()}) for sample in samples]
 
     def _cut(self, removed: dict[str, Tensor]) -> dict[str, Tensor]:
+        need("the strategy subgraph", "sweep", "torch_geometric")
         from torch_geometric.utils import bipartite_subgraph, subgraph
 
         encoded, keep = {}, {}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tclab._extras import need
 from tclab.errors import InputError
 from tclab.models._peers import Peers
 
@@ -113,6 +114,7 @@ class MleWassSupCR:
         self.temperature = temperature
         self.gather_interval = gather_interval if capacity is not None else None
         self.buffer = None if capacity is None else CircularBuffer(capacity)
+        need("the loss MleWassSupCR", "sweep", "geomloss")
         from geomloss import SamplesLoss  # both models have other losses, which do without it
 
         self._distance = SamplesLoss(

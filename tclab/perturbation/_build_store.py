@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tclab._extras import need
 from tclab._format import bytes_text
 from tclab.errors import InputError
 from tclab.perturbation._sample_store import (
@@ -83,6 +84,7 @@ Progress = Callable[[Building], None]
 
 def bar() -> Progress:
     """Return a progress that says the size first and draws tqdm's bar."""
+    need("a bar of progress", "sweep", "tqdm")
     from tqdm import tqdm
 
     shown: list[Any] = []

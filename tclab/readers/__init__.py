@@ -1,5 +1,9 @@
 """Public files of the yeast cell: a function for each format, and `read_folder` for a folder of them."""
 
+from tclab._extras import need
+
+need(__name__, "readers", "pandas", "pyarrow")
+
 from tclab.readers._bigg_json import bigg_json
 from tclab.readers._biogrid import biogrid
 from tclab.readers._costanzo import costanzo

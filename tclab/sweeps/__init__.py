@@ -4,6 +4,10 @@
 memory and time before anything runs.
 """
 
+from tclab._extras import need
+
+need(__name__, "sweep", "pandas", "pyarrow")
+
 from tclab.sweeps import config, execution, predict
 from tclab.sweeps._sweep import sweep
 from tclab.sweeps.analysis._advise import advise

@@ -21,6 +21,10 @@ device times are null. Both count communication that overlaps compute as compute
 This package imports of tclab only files that know nothing of graphs, and torch only in `record` and `example`.
 """
 
+from tclab._extras import need
+
+need(__name__, "trace", "pandas", "pyarrow", "msgspec")
+
 from tclab.trace._categories import RULES, Rule
 from tclab.trace._compare_traces import compare
 from tclab.trace._merge import merge

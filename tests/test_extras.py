@@ -1,0 +1,98 @@
+"""The core by itself: what it imports, and the sentences for what is not installed."""
+
+import json
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+CORE = {"torch", "numpy"}
+# refuses every package that an extra brings, as if it were not installed
+BLOCKED = """
+import importlib.util
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+there = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name.partition(".")[0] in {blocked!r} else there(name, *more)
+sys.meta_path.insert(0, Blocked())
+"""
+BROUGHT = {
+    "torch_geometric", "pandas", "pyarrow", "msgspec", "scipy", "tqdm", "pynvml", "geomloss", "cyclopts", "lmdb",
+    "openpyxl", "yaml", "lightning", "submitit", "altair", "ipywidgets", "anywidget", "papermill", "IPython",
+}  # fmt: skip
+
+
+def alone(root, code, blocked=BROUGHT):
+    """Run code in a process of its own, without packages."""
+    command = [sys.executable, "-c", BLOCKED.format(blocked=sorted(blocked)) + code]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+
+def test_the_core_depends_on_torch_and_numpy_alone(root):
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert {line.split(">")[0] for line in project["dependencies"]} == CORE
+
+
+def test_the_shared_graph_and_its_convolutions_need_torch_and_numpy_alone(root):
+    code = """
+import json
+import numpy, torch
+before = {name.partition(".")[0] for name in sys.modules}
+from tclab import SharedGraph
+from tclab.message_passing import SharedGATv2Conv, SharedGCNConv, SharedGINConv, SharedHeteroConv, SharedSAGEConv
+loaded = {name.partition(".")[0] for name in sys.modules} - before
+ring = SharedGraph(torch.tensor([[0, 1, 2], [1, 2, 0]]), 3)
+keep = torch.tensor([[True, True], [True, False], [True, True]])
+x = torch.ones(3, 2, 4, requires_grad=True)
+for conv in (SharedGCNConv(4, 5), SharedGINConv(torch.nn.Linear(4, 5)), SharedSAGEConv(4, 5, aggr="max"),
+             SharedGATv2Conv(4, 5), SharedHeteroConv({("a", "to", "a"): SharedGCNConv(4, 5)})):
+    if isinstance(conv, SharedHeteroConv):
+        conv({"a": x}, {("a", "to", "a"): ring}, {"a": keep})["a"].sum().backward()
+    else:
+        conv(x, ring, keep).sum().backward()
+import tclab
+tclab.CellGraph.synthetic(0.02)
+print(json.dumps(sorted(loaded - sys.stdlib_module_names)))
+"""
+    done = alone(root, code)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["tclab"]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import tclab.sweeps", "tclab.sweeps needs pandas: pip install 'tclab[sweep]'"),
+        ("import tclab; tclab.view", "tclab.masking needs scipy: pip install 'tclab[sweep]'"),
+        ("import tclab.readers", "tclab.readers needs pandas: pip install 'tclab[readers]'"),
+        ("import tclab.trace", "tclab.trace needs pandas: pip install 'tclab[trace]'"),
+        ("import tclab.command", "tclab.command needs cyclopts: pip install 'tclab[sweep]'"),
+        ("import tclab.case_study", "tclab.case_study needs pandas: pip install 'tclab[lab]'"),
+        (
+            "import tclab; tclab.CellGraph.synthetic(0.02).to_folder('nowhere')",
+            "a folder of a graph needs pyarrow: pip install 'tclab[readers]'",
+        ),
+    ],
+)
+def test_what_is_missing_is_named_with_its_extra(root, tmp_path, code, words):
+    code = code.replace("nowhere", str(tmp_path / "graph"))
+    done = alone(root, code)
+    assert done.stderr.strip().splitlines()[-1].endswith(words)
+
+
+def test_a_missing_extra_is_an_import_error_and_an_input_error(root):
+    code = """
+import tclab
+try:
+    import tclab.sweeps
+except ImportError as error:
+    assert isinstance(error, tclab.InputError), error
+    print(error.name)
+"""
+    assert alone(root, code).stdout.strip() == "pandas"
