@@ -72,6 +72,14 @@ class EdgeListView(View):
             return list(zip(self._samples[kind].tolist(), self._nodes[kind].tolist(), strict=True))
         return [(sample, node) for sample in range(self.size) for node in range(self.graph.num_nodes[kind])]
 
+    def row_samples(self) -> Tensor:
+        """Return the sample of each row of the deleted type, [R]; samples are one after the other."""
+        kind = self.graph.deleted_type
+        if self._samples is not None:
+            return self._samples[kind]
+        rows = torch.arange(self.size, device=self.graph.device)
+        return rows.repeat_interleave(self.graph.num_nodes[kind])
+
     def lift(self, x: Tensor, node_type: str | None = None) -> Tensor:
         """Return one row for each (sample, node) pair; see `View.lift`."""
         if self._nodes is not None:

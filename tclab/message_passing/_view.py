@@ -137,6 +137,13 @@ class View(Shown, ABC):
         """
         raise NeedsEdgesError(f"{type(self).__name__} has no single edges to give")
 
+    def row_samples(self) -> Tensor:
+        """Return the sample of each row of the deleted type, [R] int64: what PyG calls `batch`.
+
+        **Raises:** `NeedsEdgesError` where the view has no edges to give.
+        """
+        raise NeedsEdgesError(f"{type(self).__name__} has no rows sample by sample to give")
+
     def _display(self) -> Display:
         state = ", closed" if self._closed else ""
         return Display(f"{type(self).__name__}: {self.size} copies of {self.graph!r}{state}")

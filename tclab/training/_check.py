@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -254,8 +255,11 @@ def _probe(name: str, model: nn.Module, graph: CellGraph, deletions: Sequence[Se
     except InputError:
         raise
     except Exception as error:
+        pyg = "edge_index" in inspect.signature(model.forward).parameters
+        hint = "; a model of PyG's runs as tclab.models.PygModel(model, features)" if pyg else ""
         raise InputError(
             f"{name} cannot run on a view of {len(deletions)} samples: {type(error).__name__}: {_first_line(error)}"
+            + hint
         ) from error
     if together.shape != (len(deletions),):
         raise InputError(
