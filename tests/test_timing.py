@@ -165,7 +165,7 @@ def test_the_gpu_that_cuda_sees_is_the_one_that_is_looked_at(monkeypatch):
 
 def groups(folder, monkeypatch, own, **files):
     """Have a process in the control group `own`; the files of each group are given by its path, / as __."""
-    module = sys.modules["tclab.timing._conditions"]
+    module = sys.modules["tclab._limits"]
     (folder / "own").write_text(f"1:cpu:/old\n0::{own}\n")
     for path, texts in files.items():
         group = folder / "groups" / path.strip("_").replace("__", "/")

@@ -8,30 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tclab._limits import field_of, groups, memory_available_bytes, number_of, text_of
+
 _CPU0 = Path("/sys/devices/system/cpu/cpu0/cpufreq")
-_PROCESS_GROUP = Path("/proc/self/cgroup")
-_GROUPS = Path("/sys/fs/cgroup")
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return None
-
-
-def _number(text: str | None) -> float | None:
-    with suppress(TypeError, ValueError):
-        return float(text)  # type: ignore[arg-type]
-    return None
-
-
-def _field(path: str, begins: str, place: int = 1) -> float | None:
-    """Return the number at `place` in the first line of a file that begins with a word; `None` if there is none."""
-    for line in (_text(Path(path)) or "").splitlines():
-        if line.startswith(begins):
-            return _number(line.split()[place].rpartition("=")[2])
-    return None
 
 
 @cache
@@ -84,48 +63,9 @@ def gpu_driver() -> str | None:
     return None if nvml is None else str(nvml.nvmlSystemGetDriverVersion())
 
 
-def _groups() -> list[Path]:
-    """Return the folders of the control groups (v2) that this process is in, innermost first; all their limits hold."""
-    lines = (_text(_PROCESS_GROUP) or "").splitlines()
-    group = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
-    folder = _GROUPS / group.strip("/")
-    return [folder, *(parent for parent in folder.parents if parent.is_relative_to(_GROUPS))]
-
-
-def cpu_limit_cores() -> float | None:
-    """Return the container's or job's CPU limit in cores (cgroup v2); `None` without a limit."""
-    limits = []
-    for group in _groups():
-        quota, _, period = (_text(group / "cpu.max") or "").partition(" ")
-        limit, every = _number(quota), _number(period)
-        if limit is not None and every:
-            limits.append(limit / every)
-    return min(limits, default=None)
-
-
-def memory_limit_bytes() -> int | None:
-    """Return the container's or job's memory limit in bytes (cgroup v2); `None` without a limit."""
-    limits = [_number(_text(group / "memory.max")) for group in _groups()]
-    return min((int(limit) for limit in limits if limit is not None), default=None)
-
-
-def memory_available_bytes() -> int | None:
-    """Return the memory that this machine, container or job has left, in bytes; `None` where unknown."""
-    free = _field("/proc/meminfo", "MemAvailable")
-    if free is None:
-        return None
-    left = [int(free) * 1024]
-    for group in _groups():
-        limit, used = _number(_text(group / "memory.max")), _number(_text(group / "memory.current"))
-        if limit is not None and used is not None:
-            # the page cache is freed when memory is needed
-            left.append(max(0, int(limit - used + (_field(str(group / "memory.stat"), "inactive_file") or 0))))
-    return min(left)
-
-
 def _throttled() -> float | None:
     """Return how often a CPU limit throttled this process's control groups: the largest count of any of them."""
-    times = [_field(str(group / "cpu.stat"), "nr_throttled") for group in _groups()]
+    times = [field_of(str(group / "cpu.stat"), "nr_throttled") for group in groups()]
     return max((number for number in times if number is not None), default=None)
 
 
@@ -146,13 +86,13 @@ def conditions(gpu: int = 0) -> dict[str, float | int | str | None]:
         load: float | None = os.getloadavg()[0]
     except OSError:
         load = None
-    clock = _number(_text(_CPU0 / "scaling_cur_freq"))
+    clock = number_of(text_of(_CPU0 / "scaling_cur_freq"))
     return {
         "load": load,
-        "cpu_pressure_percent": _field("/proc/pressure/cpu", "some"),
+        "cpu_pressure_percent": field_of("/proc/pressure/cpu", "some"),
         "memory_available_bytes": memory_available_bytes(),
         "throttled_periods": _throttled(),
-        "governor": _text(_CPU0 / "scaling_governor"),
+        "governor": text_of(_CPU0 / "scaling_governor"),
         "cpu_clock_mhz": None if clock is None else clock / 1e3,
         "gpu_clock_mhz": None,
         "gpu_memory_clock_mhz": None,

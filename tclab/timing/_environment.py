@@ -11,7 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tclab.timing._conditions import cpu_limit_cores, gpu_driver, memory_limit_bytes
+from tclab._limits import cpu_limit_cores, memory_limit_bytes
+from tclab.timing._conditions import gpu_driver
 
 # Settings of the memory allocator: glibc's, a preloaded library's, and torch's on CUDA.
 _ALLOCATOR_SETTINGS = (

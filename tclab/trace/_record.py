@@ -5,34 +5,73 @@ torch is imported in `record` and `example` and nowhere else in this package.
 
 import gzip
 import os
+import shutil
+import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
+from tclab._format import bytes_text
 from tclab._io import atomic_write
+from tclab._limits import memory_available_bytes
 from tclab.trace._read_trace import TraceError, event_slices, head_and_rest
+
+# Measured, torch 2.13, CPU: what `analyze` holds for an event, and torch's profiler until the file is written.
+READ_BYTES, PROFILER_BYTES = 600, 4_600
 
 
 class ScheduleError(ValueError):
-    """A profiling window that the run does not reach; the message shows the arithmetic."""
+    """A profiling window that the run does not reach, or too large to read back; the message shows the arithmetic."""
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """How large a window will be, from a probe of one step with the same settings.
+
+    - `events`, `bytes`: of the whole window's file, before it is packed. `steps`: that it will have.
+    - `memory_bytes`: what torch's profiler will hold meanwhile, or `analyze` afterwards, whichever is more.
+    - `cold`: the probe was the loop's first step, which does more than the others.
+    """
+
+    events: int
+    bytes: int
+    steps: int
+    memory_bytes: int
+    cold: bool
+
+    def __str__(self) -> str:
+        first = ", by the loop's first step, which does more than others" if self.cold else ""
+        return (
+            f"the window of {self.steps} steps will be {bytes_text(self.bytes)} and {self.events:,} events, and take "
+            f"{bytes_text(self.memory_bytes)} of memory{first}"
+        )
+
+
+def _say(window: Foretold) -> None:
+    print(window, file=sys.stderr, flush=True)
 
 
 class Recorder:
     """The recorder of a loop, from `record`: call `step()` after each batch.
 
     Afterwards `path` is the trace file, and `overhead_ratio` the median profiled step over the median unprofiled one of
-    the same run; None where fewer than two unprofiled steps ran, the first not counted.
+    the same run; None where fewer than two unprofiled steps ran, the first and the probed one not counted. `foretold`
+    is how large the window will be, None before the probe and where there is none.
     """
 
-    def __init__(self, profiler: Any, first: int, active: int, synchronize: Any) -> None:
+    def __init__(self, profiler: Any, first: int, active: int, synchronize: Any, probe: "_Probe | None" = None) -> None:
         self.path: Path | None = None
+        self._probe = probe
+        if probe is not None and probe.step == 0:
+            probe.begin()
         self.steps = 0
         self._profiler, self._first, self._active = profiler, first, active
         self._synchronize = synchronize
@@ -45,9 +84,20 @@ class Recorder:
         if self.steps + 1 in (1, self._first, self._first + self._active):
             self._synchronize()
         self._step_ns.append(time.perf_counter_ns() - self._since)
-        self._profiler.step()
         self.steps += 1
+        if self._probe is not None and self.steps == self._probe.step + 1:
+            self._synchronize()
+            self._probe.end()  # before the window's own profiler may begin: a process has one at a time
+        self._profiler.step()
+        if self._probe is not None and self.steps == self._probe.step:
+            self._synchronize()
+            self._probe.begin()
         self._since = time.perf_counter_ns()
+
+    @property
+    def foretold(self) -> Foretold | None:
+        """How large the window will be."""
+        return None if self._probe is None else self._probe.found
 
     @property
     def profiled_us(self) -> list[float]:
@@ -56,10 +106,74 @@ class Recorder:
 
     def unprofiled_us(self, warmup: int) -> list[float]:
         """Durations of the steps before the warm-up, the first not counted, and after the window, µs."""
-        before = self._step_ns[1 : self._first - warmup]
+        probed = None if self._probe is None else self._probe.step
+        before = [ns for at, ns in enumerate(self._step_ns[: self._first - warmup]) if at not in (0, probed)]
         return [ns / 1e3 for ns in before + self._step_ns[self._first + self._active :]]
 
     overhead_ratio: float | None = None
+
+
+class _Probe:
+    """A profile of one step before the window, from which the window's size is foretold.
+
+    **Arguments:**
+
+    - `make`: returns a profiler with the window's settings, for one step.
+    - `file`: where its trace may be written for a moment.
+    - `step`: which one, from 0. `active`: steps of the window.
+    - `most_bytes`: the largest file that is wanted. `say`: called with what is foretold.
+    """
+
+    def __init__(
+        self, make: Callable[[], Any], file: Path, step: int, active: int, most_bytes: int | None, say: Any
+    ) -> None:
+        self.step, self.found = step, cast("Foretold | None", None)
+        self._make, self._file, self._active, self._most, self._say = make, file, active, most_bytes, say
+        self._profiler: Any = None
+
+    def begin(self) -> None:
+        self._profiler = self._make()
+        self._profiler.start()
+
+    def end(self) -> None:
+        """Foretell the window's size.
+
+        **Raises:** `ScheduleError` for one that could not be read back here.
+        """
+        self.stop()
+        try:
+            self._profiler.export_chrome_trace(str(self._file))
+            size = self._file.stat().st_size
+            with self._file.open("rb") as text:
+                events = sum(line.count(b'"ph":') for line in text)
+        finally:
+            self._file.unlink(missing_ok=True)
+        events, size = events * self._active, size * self._active
+        memory = events * max(READ_BYTES, PROFILER_BYTES)
+        self.found = Foretold(events, size, self._active, memory, self.step == 0)
+        if (reason := self._refusal(self.found)) is not None:
+            raise ScheduleError(f"{self.found}{reason}; record fewer steps, or less of each (stacks, shapes, memory)")
+        if self._say is not None:
+            self._say(self.found)
+
+    def stop(self) -> None:
+        """End the probe's profiler, where it runs."""
+        if self._profiler is not None and self._profiler.profiler is not None and not self._stopped:
+            self._stopped = True
+            self._profiler.stop()
+
+    _stopped = False
+
+    def _refusal(self, found: Foretold) -> str | None:
+        if self._most is not None and found.bytes > self._most:
+            return f", more than the {bytes_text(self._most)} that most_bytes allows"
+        free = shutil.disk_usage(self._file.parent).free
+        if found.bytes > free:
+            return f", and {bytes_text(free)} are free in {self._file.parent}"
+        there = memory_available_bytes()
+        if there is not None and found.memory_bytes > there:
+            return f", and {bytes_text(there)} are available"
+        return None
 
 
 def planned_steps(
@@ -103,7 +217,7 @@ def check_schedule(wait: int, warmup: int, active: int, plan: tuple[int, str] | 
 def record(
     folder: str | Path,
     *,
-    wait: int = 3,
+    wait: int = 4,
     warmup: int = 1,
     active: int = 3,
     steps: int | None = None,
@@ -113,6 +227,8 @@ def record(
     stacks: bool = False,
     shapes: bool = False,
     memory: bool = False,
+    most_bytes: int | None = None,
+    foretell: Callable[[Foretold], None] | None = _say,
 ) -> Iterator[Recorder]:
     """Profile `active` steps of a loop after `wait` unprofiled and `warmup` discarded ones.
 
@@ -125,7 +241,12 @@ def record(
     `steps` or by `samples` and `batch_size`, a window that the run never reaches is refused before it starts; without
     it, when the loop ends. A window that the end of the loop cuts short is kept, with a warning.
 
-    `overhead_ratio` needs unprofiled steps: `wait` of 3 or more, or steps after the window.
+    Before the window begins, the loop's second step is profiled by itself (its first where `wait` is 1): how many bytes
+    and events the window will be is said then, and one that could not be read back, for lack of disk or memory, is
+    refused. The probe is a session of the profiler: on CUDA each later one may lose its first kernels, which
+    `trace.trust` counts.
+
+    `overhead_ratio` needs unprofiled steps: `wait` of 4 or more, or steps after the window.
 
     **Arguments:**
 
@@ -139,8 +260,11 @@ def record(
     - `stacks`: record Python stacks, which name the line of a synchronisation.
     - `shapes`: record the shapes of operators' inputs.
     - `memory`: record the allocator.
+    - `most_bytes`: refuse a window whose file would be larger, before it is packed.
+    - `foretell`: called with the window's size, a `Foretold`; prints a line to stderr unless given. None probes
+      nothing, nor does a `wait` of 0.
 
-    **Raises:** `ScheduleError` for a window that the run does not reach.
+    **Raises:** `ScheduleError` for a window that the run does not reach; from `step()`, for one that will be too large.
     """
     import torch
     from torch.profiler import ProfilerActivity, profile, schedule
@@ -153,21 +277,31 @@ def record(
     raw = folder / f".rank{rank}.{os.getpid()}.json"
     on_device = torch.cuda.is_available()
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_device else [])
+    how: dict[str, Any] = {
+        "activities": activities,
+        "record_shapes": shapes,
+        "profile_memory": memory,
+        "with_stack": stacks,
+        "acc_events": True,
+    }
     profiler = profile(
-        activities=activities,
         schedule=schedule(wait=wait, warmup=warmup, active=active, repeat=1),
         on_trace_ready=lambda done: done.export_chrome_trace(str(raw)),
-        record_shapes=shapes,
-        profile_memory=memory,
-        with_stack=stacks,
-        acc_events=True,
+        **how,
     )
+    probe = None
+    if wait and foretell is not None:
+        file = raw.with_suffix(".probe")
+        probe = _Probe(lambda: profile(**how), file, min(wait - 1, 1), active, most_bytes, foretell)
     try:
         with profiler:
-            recorder = Recorder(profiler, wait + warmup, active, torch.cuda.synchronize if on_device else lambda: None)
+            synchronize = torch.cuda.synchronize if on_device else lambda: None
+            recorder = Recorder(profiler, wait + warmup, active, synchronize, probe)
             yield recorder
         _finish(recorder, raw, out, wait, warmup, active)
     finally:
+        if probe is not None:
+            probe.stop()
         raw.unlink(missing_ok=True)
 
 
@@ -194,6 +328,8 @@ def _finish(recorder: Recorder, raw: Path, out: Path, wait: int, warmup: int, ac
         "unprofiled_step_us": median(unprofiled) if unprofiled else None,
         "unprofiled_steps": len(unprofiled),
         "overhead_ratio": recorder.overhead_ratio,
+        "foretold_bytes": None if recorder.foretold is None else recorder.foretold.bytes,
+        "foretold_events": None if recorder.foretold is None else recorder.foretold.events,
         "unix_minus_perf_ns": _unix_minus_perf_ns(),
     }
     write_with(raw, out, [], {"tclab_record": settings})

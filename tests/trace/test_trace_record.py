@@ -78,6 +78,40 @@ def test_a_loop_too_short_is_an_error_or_a_warning(tmp_path):
     assert len(trace.analyze(recorder.path).steps) >= 2
 
 
+def test_a_windows_size_is_said_before_it_begins(tmp_path, capsys):
+    said = []
+    with trace.record(tmp_path, wait=3, warmup=1, active=6, steps=10, foretell=said.append) as recorder:
+        loop(recorder, 2)
+        (found,) = said  # before the window, which begins with the fifth step
+        assert recorder.foretold is found
+        loop(recorder, 8)
+    text = gzip.decompress(recorder.path.read_bytes())
+    assert found.bytes == pytest.approx(len(text), rel=0.25)
+    assert found.events == pytest.approx(text.count(b'"ph":'), rel=0.25)
+    assert (found.steps, found.cold) == (6, False)
+    with trace.record(tmp_path / "cold", wait=1, active=1) as recorder:
+        loop(recorder, 3)
+    assert recorder.foretold.cold
+    assert "the window of 1 steps will be" in capsys.readouterr().err
+    with trace.record(tmp_path / "none", wait=2, active=1, foretell=None) as recorder:
+        loop(recorder, 4)
+    assert recorder.foretold is None
+
+
+def test_a_window_that_could_not_be_read_back_is_refused_before_it_begins(tmp_path):
+    for limits, words in (
+        ({"active": 10**8}, "are free in|are available"),
+        ({"active": 2, "most_bytes": 100}, "more than the 100 B that most_bytes allows"),
+    ):
+        with pytest.raises(ScheduleError, match=words), trace.record(tmp_path, wait=2, **limits) as recorder:
+            loop(recorder, 6)
+        assert recorder.steps == 2  # of which the second is the probe
+        assert not list(tmp_path.iterdir())
+    with trace.record(tmp_path, wait=2, active=1) as recorder:  # the refused one left no profiler behind
+        loop(recorder, 4)
+    assert len(trace.analyze(tmp_path).steps) == 1
+
+
 def failing_loop(folder):
     with trace.record(folder, wait=1, active=1) as recorder:
         loop(recorder, 3)

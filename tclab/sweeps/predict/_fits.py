@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tclab._display import Display, Shown
 from tclab._format import bytes_text
+from tclab._limits import memory_available_bytes
 from tclab.errors import InputError, require
 from tclab.graph import CellGraph, Network
 from tclab.masking import get as strategy_of
@@ -24,7 +25,7 @@ from tclab.sweeps.execution._run import run
 from tclab.sweeps.execution._setup import step_of, tune
 from tclab.sweeps.predict._alpha_beta import MEBIBYTE
 from tclab.sweeps.store._code_fingerprint import files_of
-from tclab.timing._conditions import conditions, memory_available_bytes
+from tclab.timing._conditions import conditions
 from tclab.training._memory_estimate import MemoryEstimate, estimate_memory, meta_batch
 from tclab.training._step import WITHOUT_MODEL
 
