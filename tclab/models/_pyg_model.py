@@ -16,7 +16,8 @@ class PygModel(nn.Module):
 
     What is deleted is left out before the model is called: it gets the nodes and edges of the copies as PyG's loader
     would have collated them, and pooling and norms see no other rows. With strategies that have no single edges
-    (`node_mask`, `delta`, `dense`, …) it raises `NeedsEdgesError`, and the equivalence check skips them.
+    (`node_mask`, `delta`, `dense`, …) it raises `NeedsEdgesError`, and the equivalence check skips them. How many rows
+    are left depends on values, so `tclab.fits` has no estimate for it.
 
     **Arguments:**
 
@@ -50,13 +51,9 @@ class PygModel(nn.Module):
                 "graph"
             )
         edges = [view.edges(name) for name in self.networks or view.graph.networks]
+        index = torch.cat([index if mask is None else index[:, mask] for index, mask in edges], 1)
         samples, keep = view.row_samples(), view.keep[kind]
-        if keep.is_meta:  # how many are left is in no tensor without values: an estimate of memory counts all
-            keep = torch.ones_like(keep)
-            left, index = torch.arange(len(keep), device=keep.device), torch.cat([index for index, _ in edges], 1)
-        else:
-            left = keep.nonzero().squeeze(1)
-            index = torch.cat([index if mask is None else index[:, mask] for index, mask in edges], 1)
+        left = keep.nonzero().squeeze(1)
         place = keep.cumsum(0) - 1  # of a row among those that are left
         output: Tensor = self.model(view.lift(self.features)[left], place[index], samples[left])
         if output.shape not in ((view.size,), (view.size, 1)):

@@ -71,8 +71,14 @@ def sweep(
     if executor == "local":
         if given := [name for name, value in cluster.items() if value not in (None, "", 0)]:
             raise InputError(f"{', '.join(given)}: no option of a local sweep; executor='slurm' takes those of sbatch")
-        refusal = (lambda point: fits(point, memory_bytes=memory_bytes).refusal) if refuse else None
-        chosen = LocalExecutor(budget_seconds=budget_seconds, refusal=refusal)
+
+        def refusal(point: Point) -> str | None:
+            try:
+                return fits(point, memory_bytes=memory_bytes).refusal
+            except InputError:  # what cannot be estimated may still run
+                return None
+
+        chosen = LocalExecutor(budget_seconds=budget_seconds, refusal=refusal if refuse else None)
     elif executor == "slurm":
         if budget_seconds is not None:
             raise InputError("budget_seconds is for executor='local'; on Slurm `time` is each job's limit")

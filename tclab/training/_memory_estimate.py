@@ -19,11 +19,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from tclab.errors import InputError
 from tclab.graph import CellGraph, Network
 from tclab.graph._network import Rows
 from tclab.masking import Batch, Strategy
@@ -266,16 +267,24 @@ def estimate_memory(step: Step, batch: Batch, *, device: str = "cpu") -> MemoryE
     - `step`: a step on the CPU.
     - `batch`: a batch without data, from `meta_batch`.
     - `device`: "cpu" or "cuda", whose autocast decides which activations are bfloat16.
+
+    **Raises:** `InputError` for a model the sizes of whose tensors depend on values.
     """
     model = sum(tensor.nbytes for tensor in (*step.model.parameters(), *step.model.buffers()))
     step.accumulate = min(step.accumulate, 2)  # later batches hold no more than the second
     with _on_meta_graph(step) as live, _CudaAutocast() if device == "cuda" else nullcontext():
         fake = Batch.sliced([_on_cpu(part) for part in batch.slices]) if batch.slices else _on_cpu(batch)
         before = live.now
-        _optimizer_step(step, fake)
-        kept = live.now - before
-        live.peak = live.now
-        _optimizer_step(step, fake)
+        try:
+            _optimizer_step(step, fake)
+            kept = live.now - before
+            live.peak = live.now
+            _optimizer_step(step, fake)
+        except (DynamicOutputShapeException, DataDependentOutputException) as error:
+            raise InputError(
+                f"the memory of {step.kind.name} cannot be estimated: the sizes of its tensors depend on values "
+                f"({error})"
+            ) from error
         peak = live.peak - live.now
     return MemoryEstimate(model, kept, peak)
 
