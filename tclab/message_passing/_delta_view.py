@@ -22,6 +22,7 @@ from tclab.message_passing.kernels._delta_sums import Carried, delta_sums, sprea
 from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.message_passing.kernels._shared_sums import Link
 from tclab.perturbation import Deletions
+from tclab.timing._marks import mark
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class _WildTypeAndSamples(SharedView, LayerwiseView):
         sums = self._delta_sums(layer, relations, x, self_weights)[::-1]
         for name, function in zip(relations, functions, strict=True):
             part = function(sums.pop())
-            yield spread([part], [_cast(layer.spread[name], part.dtype)])
+            yield mark("spread", spread([part], [_cast(layer.spread[name], part.dtype)]), name)
 
     def convolved_sum(
         self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], *, self_weights: Sequence[Tensor]
@@ -142,7 +143,7 @@ class _WildTypeAndSamples(SharedView, LayerwiseView):
             return running_sum(self.convolved(relations, x, functions, self_weights=self_weights))
         sums = self._delta_sums(layer, relations, x, self_weights)
         parts = [function(summed) for function, summed in zip(functions, sums, strict=True)]
-        return spread(parts, [_cast(layer.spread[name], parts[0].dtype) for name in relations])
+        return mark("spread", spread(parts, [_cast(layer.spread[name], parts[0].dtype) for name in relations]))
 
     def _delta_sums(
         self, layer: DeltaLayer, relations: Sequence[str], x: Tensor, self_weights: Sequence[Tensor]
@@ -152,7 +153,8 @@ class _WildTypeAndSamples(SharedView, LayerwiseView):
         wild = [link_of(self._relation(name), x.dtype) for name in relations]
         carried = [Carried(*(_cast(link, x.dtype) for link in layer.carried[name])) for name in relations]
         weights = torch.cat(list(self_weights)).to(x.dtype)
-        return delta_sums(x, wild, _cast(layer.changes, x.dtype), carried, self_weights=weights)
+        sums = delta_sums(x, wild, _cast(layer.changes, x.dtype), carried, self_weights=weights)
+        return [mark("neighbour sums", summed) for summed in sums]
 
     def complete(self, x: Tensor) -> Tensor:
         """Return one row for each (node, sample) pair, [N * (B + 1), H]."""

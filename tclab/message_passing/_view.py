@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 
 from torch import Tensor
@@ -12,6 +12,7 @@ from tclab._display import Display, Shown
 from tclab.errors import InputError, unknown
 from tclab.graph import CellGraph, Network
 from tclab.perturbation import Deletions
+from tclab.timing._marks import mark
 
 
 class View(Shown, ABC):
@@ -80,10 +81,10 @@ class View(Shown, ABC):
 
     def neighbour_sums(
         self, relations: Sequence[str], x: Tensor, *, self_weights: Sequence[Tensor]
-    ) -> Sequence[Tensor]:
+    ) -> Iterable[Tensor]:
         """Return `neighbour_sum` for several relations within the deleted type, each with its own self-weight.
 
-        One after the other, unless a view overrides it.
+        One after the other, each when it is asked for, unless a view overrides it.
 
         **Arguments:**
 
@@ -93,8 +94,8 @@ class View(Shown, ABC):
 
         **Returns:** [R, H] for each relation.
         """
-        pairs = zip(relations, self_weights, strict=True)
-        return [self.neighbour_sum(name, x, self_weight=weight) for name, weight in pairs]
+        for name, weight in zip(relations, self_weights, strict=True):
+            yield mark("neighbour sum", self.neighbour_sum(name, x, self_weight=weight), name)
 
     @abstractmethod
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:

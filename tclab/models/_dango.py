@@ -16,6 +16,7 @@ from tclab.graph import CellGraph
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.models._hyper_sagnn import HyperSAGNN
+from tclab.timing._marks import around, mark
 
 
 class DangoOutput(NamedTuple):
@@ -83,11 +84,12 @@ class Dango(nn.Module):
     def encode(self, view: View) -> list[Tensor]:
         """Return each network's embeddings of the wild type, [N, H]."""
         encoded = []
-        for name, (first, second) in zip(
-            self.networks, (layers.children() for layers in self.convolutions), strict=True
-        ):
-            x = first(view, name, view.lift(self.embedding.weight)).relu()
-            encoded.append(second(view, name, x).relu())
+        for name, layers in zip(self.networks, self.convolutions, strict=True):
+            x = view.lift(self.embedding.weight)
+            for place, layer in enumerate(layers.children()):
+                with around(copies="wild type", layer=f"layer {place + 1}"):
+                    x = mark("convolution", layer(view, name, x).relu(), name)
+            encoded.append(x)
         return encoded
 
     def forward(self, view: View) -> Tensor:
@@ -98,14 +100,16 @@ class Dango(nn.Module):
         """Return the predictions and every network's reconstruction, from one pass."""
         encoded = self.encode(view.wild_type)
         heads = zip(self.networks, self.heads, encoded, strict=True)
-        return DangoOutput(self._score(view, encoded), {name: head(x) for name, head, x in heads})
+        return DangoOutput(
+            self._score(view, encoded), {name: mark("reconstruction", head(x), name) for name, head, x in heads}
+        )
 
     def _score(self, view: View, encoded: list[Tensor]) -> Tensor:
         stacked = torch.stack(encoded, dim=1)  # [N, networks, H]
         scores = self.scorer[1](self.scorer[0](stacked).relu())
         mixed = (scores.softmax(dim=1) * stacked).sum(dim=1)  # [N, H]
-        score: Tensor = self.hyper_sagnn(take_rows(mixed, view.deleted.nodes), view.deleted)
-        return score
+        mixed = mark("meta-embedding", mixed)
+        return mark("HyperSAGNN", self.hyper_sagnn(take_rows(mixed, view.deleted.nodes), view.deleted))
 
 
 def string_networks(names: Iterable[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,9 +17,14 @@ from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.models._aggregation import Mean, Sum, aggregation_of
 from tclab.models._hyper_sagnn import HyperSAGNN
 from tclab.models._layers import GINUpdate, MetabolicConv, Preprocessor, activation_of
+from tclab.timing._marks import around, mark
 
 COMBINATIONS = ("global", "fixed", "gate")
 METABOLISMS = ("off", "carried", "used")
+
+
+def _marked_update(name: str, gin: GINUpdate) -> Callable[[Tensor], Tensor]:
+    return lambda summed: mark("update", gin(summed), name)
 
 
 class HeteroCellOutput(NamedTuple):
@@ -129,7 +134,7 @@ class HeteroCell(nn.Module):
 
     def rows(self, view: View) -> Tensor:
         """Return what goes into the first layer, [R, H]; every sample begins with the same features."""
-        x = self.preprocessor(self.embedding.weight)
+        x = mark("preprocessor", self.preprocessor(self.embedding.weight))
         # with dropout rows differ by chance: no sample may share the wild type's
         return view.lift(x) if self.training and self.dropout > 0.0 else layerwise(view).begin(x)
 
@@ -137,7 +142,8 @@ class HeteroCell(nn.Module):
         """Return the rows' embeddings after the last layer, [R, H]."""
         x = self.rows(view)
         for place in range(len(self.convolutions)):
-            x = self._layer(view, x, place)
+            with around(layer=f"layer {place + 1}"):
+                x = self._layer(view, x, place)
         return layerwise(view).complete(x)
 
     def _layer(self, view: View, x: Tensor, place: int) -> Tensor:
@@ -146,22 +152,25 @@ class HeteroCell(nn.Module):
         layers = layerwise(view)
         if not (self.checkpoint and torch.is_grad_enabled()):
             weights = [gin.self_weight for gin in gins]
+            updates = [_marked_update(name, gin) for name, gin in zip(self.networks, gins, strict=True)]
             if isinstance(aggregate, (Sum, Mean)):  # a view may add them up as they come
-                parts = iter([layers.convolved_sum(self.networks, x, gins, self_weights=weights)])
+                parts = iter([layers.convolved_sum(self.networks, x, updates, self_weights=weights)])
             else:
-                parts = layers.convolved(self.networks, x, gins, self_weights=weights)
+                parts = layers.convolved(self.networks, x, updates, self_weights=weights)
             x = aggregate(parts)
         elif isinstance(aggregate, (Sum, Mean)):
             x = aggregate(self._checkpointed(layers, x, gins))
         else:  # the aggregation keeps all networks' rows for its backward
             x = checkpoint(lambda x: aggregate(self._checkpointed(layers, x, gins)), x, use_reentrant=False)
-        return self.metabolic[place](view, layers.complete(x)) if self.metabolic else x
+        x = mark("aggregation", x)
+        return mark("metabolism", self.metabolic[place](view, layers.complete(x))) if self.metabolic else x
 
     def _checkpointed(self, layers: LayerwiseView, x: Tensor, gins: list[GINUpdate]) -> Iterator[Tensor]:
         """Yield each network's rows; the backward computes them again, one network at a time."""
 
         def one(name: str, gin: GINUpdate, x: Tensor) -> Tensor:
-            (part,) = layers.convolved([name], x, [gin], self_weights=[gin.self_weight])
+            update = _marked_update(name, gin)
+            (part,) = layers.convolved([name], x, [update], self_weights=[gin.self_weight])
             return part
 
         for name, gin in zip(self.networks, gins, strict=True):
@@ -175,13 +184,17 @@ class HeteroCell(nn.Module):
         **Returns:** [1 + B, H] and [N, H]
         """
         pooled, left, wild = [], [], None
-        for part in self.parts(view):
-            x = self.encode(part)
-            wild = part.first(x) if wild is None else wild
-            scores = self.gate[1](self.activation(self.gate[0](x)))
-            pooled.append(part.pool(scores, x))
-            with torch.no_grad():  # about 1, or 0 where nothing is left
-                left.append(part.pool(scores, torch.ones_like(scores)))
+        parts = self.parts(view)
+        for place, part in enumerate(parts):
+            copies = ("wild type", "samples")[place] if len(parts) == 2 else "wild type and samples"
+            with around(copies=copies):
+                x = self.encode(part)
+                wild = part.first(x) if wild is None else wild
+                scores = self.gate[1](self.activation(self.gate[0](x)))
+                z = part.pool(scores, x)
+                with torch.no_grad():  # about 1, or 0 where nothing is left
+                    left.append(part.pool(scores, torch.ones_like(scores)))
+                pooled.append(mark("pooling", z))
         assert wild is not None  # a view has a wild type
         z = self.transform(torch.cat(pooled))
         return z.masked_fill(torch.cat(left) < 0.5, 0.0), wild
@@ -194,11 +207,11 @@ class HeteroCell(nn.Module):
         """Return the predictions, and z_p that they are made from."""
         z, wild = self.pooled(view)
         z_p = z[:1] - z[1:]
-        score: Tensor = self.head[1](self.activation(self.head[0](z_p))).squeeze(-1)
+        score = mark("global head", self.head[1](self.activation(self.head[0](z_p))).squeeze(-1))
         if self.local_head is None:
             return HeteroCellOutput(score, z_p)
         deleted = view.deleted
-        local = self.local_head(take_rows(wild, deleted.nodes), deleted)
+        local = mark("local head", self.local_head(take_rows(wild, deleted.nodes), deleted))
         if self.mixer is None:
             return HeteroCellOutput(0.5 * score + 0.5 * local, z_p)
         both = torch.stack([score, local], dim=-1)  # [B, 2]

@@ -12,6 +12,7 @@ from tclab.sweeps import config, execution, predict
 from tclab.sweeps._sweep import sweep
 from tclab.sweeps.analysis._advise import advise
 from tclab.sweeps.analysis._compare_runs import compare
+from tclab.sweeps.analysis._inside import inside, trace_point
 from tclab.sweeps.analysis._race_points import loop_of, race_grid, race_points
 from tclab.sweeps.config._grid import grid
 from tclab.sweeps.config._point import Point
@@ -31,6 +32,7 @@ __all__ = [
     "execution",
     "fits",
     "grid",
+    "inside",
     "largest_batch",
     "loop_of",
     "predict",
@@ -40,6 +42,7 @@ __all__ = [
     "run",
     "run_epoch",
     "sweep",
+    "trace_point",
     "write_rows",
 ]
 __dir__ = __all__.copy  # completion offers these

@@ -261,6 +261,22 @@ class Ledger(Shown):
             self._stages[name] = _Stage(self, name)
         return self._stages[name]
 
+    def split(self, name: str, *, goes_on: bool = False) -> None:
+        """Assign the time since the last cut to a stage; what follows is of the open stage, or of this one, too.
+
+        **Arguments:**
+
+        - `name`: of the stage. `goes_on`: what follows is of it.
+        """
+        if self._cuts is not None:
+            self._cuts.owners[-1] = name
+            self._cut(name if goes_on else self.current)
+
+    def turn(self, name: str) -> None:
+        """Assign the time from here to the next cut to a stage; on any thread: a backward may have its own."""
+        if self._cuts is not None:
+            self._cut(name)
+
     def add_batch_timing(self, timing: BatchTiming) -> None:
         """Enter the times of making a batch on its worker's timeline."""
         self._batch_timings.append(timing)

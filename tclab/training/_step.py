@@ -18,6 +18,7 @@ from tclab.message_passing import View
 from tclab.models import ModelKind
 from tclab.models._peers import Peers
 from tclab.timing import Communication
+from tclab.timing._marks import mark
 from tclab.training._distributed import Exchange, check_slices, distributed_forward, without_gradient
 from tclab.training._overheads import (
     apply_to_loss,
@@ -296,6 +297,7 @@ class Step:
                     with stage("loss"):
                         loss = self._loss(output, part, sizes, stage)
                         loss = loss if part.size == batch.size else loss * (part.size / batch.size)
+                        loss = mark("loss", loss)
                 with stage("backward"):
                     backward(loss if self.accumulate == 1 else loss / self.accumulate)
             losses.append(loss.detach())
@@ -327,7 +329,7 @@ class Step:
                     outputs.append(recomputed(self._forward, view, use_reentrant=False))
             with stage("loss"):
                 output = outputs[0]._make(map(torch.cat, zip(*outputs, strict=True)))
-                loss = self._loss(output, batch, None, stage)
+                loss = mark("loss", self._loss(output, batch, None, stage))
             with stage("backward"):
                 backward(loss if self.accumulate == 1 else loss / self.accumulate)
         return loss, _predictions(output)
