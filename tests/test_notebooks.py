@@ -25,7 +25,8 @@ from tclab.timing._statistics import FEWEST
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks"
-NOTEBOOKS = sorted([*FOLDER.glob("*.ipynb"), *(FOLDER / "case_study").glob("*.ipynb")])
+PORTS = sorted((FOLDER / "ports").glob("*.ipynb"))
+NOTEBOOKS = sorted([*FOLDER.glob("*.ipynb"), *(FOLDER / "case_study").glob("*.ipynb"), *PORTS])
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -115,7 +116,7 @@ def plain_text(shown):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*sorted(FOLDER.glob("*.ipynb")), *PORTS], ids=lambda path: path.stem)
 def test_by_its_defaults_it_ends_and_shows_charts(path, tmp_path, monkeypatch):
     if "test_parameters" not in path.read_text():
         pytest.skip("make test runs it by its defaults")
