@@ -27,6 +27,7 @@ need(__name__, "trace", "pandas", "pyarrow", "msgspec")
 
 from tclab.trace._categories import RULES, Rule
 from tclab.trace._compare_traces import compare
+from tclab.trace._memory_owners import MemoryOwners, memory_owners
 from tclab.trace._merge import merge
 from tclab.trace._read_trace import TraceError
 from tclab.trace._record import example, lay_spans, record
@@ -35,6 +36,7 @@ from tclab.trace._trust import Trust
 
 __all__ = [
     "RULES",
+    "MemoryOwners",
     "Report",
     "Rule",
     "TraceError",
@@ -43,6 +45,7 @@ __all__ = [
     "compare",
     "example",
     "lay_spans",
+    "memory_owners",
     "merge",
     "record",
     "trust",

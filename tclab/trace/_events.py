@@ -39,6 +39,9 @@ class Memory:
     allocated: Floats  # bytes held after it, null where not recorded
     reserved: Floats
     device: list[str]  # "cpu" or "device 0"
+    bytes: Floats  # taken, or given back where below 0; null where not recorded, as the next
+    address: Floats
+    track: Ints  # the thread, an index into `Trace.tracks`
 
 
 @dataclass(frozen=True)
@@ -233,6 +236,9 @@ def read_trace(path: Path) -> Trace:
             "ts": _numbers([e.ts for e in memory]),
             "allocated": _numbers([e.args.allocated for e in memory if e.args]),
             "reserved": _numbers([e.args.reserved for e in memory if e.args]),
+            "bytes": _numbers([e.args.memory_bytes for e in memory if e.args]),
+            "address": _numbers([e.args.address for e in memory if e.args]),
+            "track": tracks.of([(e.pid, e.tid) for e in memory], len(memory)),
             "device": devices.of([(e.args.device_type, e.args.device_id) for e in memory if e.args], len(memory)),
         }
         for key, values in held.items():
@@ -292,6 +298,9 @@ def _to_ticks(
         allocated=held["allocated"][known][order],
         reserved=held["reserved"][known][order],
         device=[device_labels[code] for code in held["device"][known][order]],
+        bytes=held["bytes"][known][order],
+        address=held["address"][known][order],
+        track=held["track"][known][order],
     )
     correlation = columns["correlation"]
     correlation = np.where(np.abs(correlation) < 2**53, correlation, -1)  # NaN compares false

@@ -45,6 +45,7 @@ class Args(
         "device_type": "Device Type",
         "device_id": "Device Id",
         "memory_bytes": "Bytes",
+        "address": "Addr",
         "python_id": "Python id",
     },
 ):
@@ -60,6 +61,7 @@ class Args(
     device_type: Any = None
     device_id: Any = None
     memory_bytes: Any = None
+    address: Any = None
     python_id: Any = None
 
 

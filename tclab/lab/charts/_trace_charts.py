@@ -10,9 +10,10 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from tclab._format import bytes_text
 from tclab.errors import unknown
 from tclab.lab.charts._style import STAGE_COLOURS, empty_chart, fixed_colour
-from tclab.trace import Report
+from tclab.trace import MemoryOwners, Report
 from tclab.trace._categories import CATEGORIES
 from tclab.trace._compare_traces import Comparison
 from tclab.trace._events import Trace
@@ -229,6 +230,23 @@ def _memory(memory: pd.DataFrame, most: int = 4000) -> alt.Chart:
         .properties(width=_WIDTH - 60, height=200, title="Memory held by tensors")
     )
     return chart
+
+
+def trace_memory_owners(owners: MemoryOwners, most: int = 15) -> Any:
+    """Return what held memory at each device's peak, by line, in the colour of its stage."""
+    table = owners.owners.groupby("device", sort=False).head(most).copy()
+    table["text"] = [f"{bytes_text(row['bytes'])}, {row['share']:.0%}" for row in table.to_dict("records")]
+    table["where"] = table["device"] + " · " + table["line"].str.slice(0, 80)
+    shown = list(dict.fromkeys(table["stage"]))
+    bars = alt.Chart(table).mark_bar().encode(
+        y=alt.Y("where:N", sort=list(dict.fromkeys(table["where"])), title=None, axis=alt.Axis(labelLimit=420)),
+        x=alt.X("sum(bytes):Q", title="bytes held at the peak", axis=alt.Axis(format="~s")),
+        color=alt.Color("stage:N", scale=_category_scale(shown), title="stage"),
+        tooltip=["where", "stage", "text"],
+    )  # fmt: skip
+    peaks = "; ".join(f"{row['device']}: {bytes_text(row['bytes'])}" for row in owners.peaks.to_dict("records"))
+    title = alt.Title("What held memory at the peak", subtitle=peaks)
+    return bars.properties(width=420, height=alt.Step(20), title=title)
 
 
 def trace_comparison(comparison: Comparison) -> alt.Chart:
