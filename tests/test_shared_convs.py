@@ -257,8 +257,17 @@ def run(call, x, *args, **kwargs):
     return out.detach(), own.grad
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", LAYERS)
+QUICK = ("gcn", "gatv2")  # a tracing takes a second; that of the others is as the sums' and the first one's
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        pytest.param(name, backend, marks=() if name in QUICK and backend == "aot_eager" else pytest.mark.slow)
+        for name in LAYERS
+        for backend in ("aot_eager", "inductor")
+    ],
+)
 def test_each_layer_goes_through_compile_whole_with_its_gradient(ring, name, backend):
     shared, x, keep = ring
     conv = LAYERS[name]()
