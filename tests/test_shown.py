@@ -42,6 +42,16 @@ def profiled():
     return seen
 
 
+def watched():
+    loader = torch.utils.data.DataLoader(list(range(6)), batch_size=2)
+    with timing.Ledger(lines=True) as made:
+        made.counts_waits = False
+        for _ in made.steps(loader):
+            pass
+        list(loader)
+    return made
+
+
 def waits():
     with timing.syncs() as found:
         torch.ones(2).sum().item()
@@ -92,6 +102,9 @@ RESULTS = {
     "Receipt": (lambda: Receipt(1.001, (1.0, 1.002), 0.01, 2e-5, None), "20.0 µs"),
     "Profile": (profiled, "time.sleep(0.05)"),
     "Lines": (lambda: profiled().lines, "time.sleep(0.05)"),
+    "SampleTimes": (lambda: watched().samples, "collate"),
+    "Loaders": (lambda: watched().loaders, "2 passes"),
+    "EpochParts": (lambda: watched().epoch, "3 steps"),
     "Syncs": (waits, "torch.ones(2).sum().item()"),
     "trace Report": (lambda: trace.analyze(trace.example()), "self time"),
     "trace Comparison": (lambda: trace.compare(trace.example(), trace.example()), "b : a"),

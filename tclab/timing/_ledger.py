@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tclab._display import Display, Shown
 from tclab._format import seconds_text
 from tclab.errors import InputError
+from tclab.timing._epoch_parts import STEPS, EpochParts
 from tclab.timing._host_syncs import Syncs, syncs
 from tclab.timing._ledger_rows import (
     QUEUE,
@@ -31,8 +32,9 @@ from tclab.timing._ledger_rows import (
     ledger_rows,
     raw_clock_ns,
 )
-from tclab.timing._line_times import Lines, line_times
-from tclab.timing._stack_sampler import HERTZ, StackSampler
+from tclab.timing._line_times import OUTSIDE, Lines
+from tclab.timing._sample_times import Loaders, SampleTimes
+from tclab.timing._watch import Watch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 _END: Any = object()
-OUTSIDE = "outside"  # the stage of a sample outside steps
 _STEPS_BEFORE_COUNTING = 2  # what is compiled or allocated once is over
 # The instructions at which a loop's frame drops its iterator when it ends by itself, by `break` or by `return`.
 _ENDS_LOOP = {"POP_TOP", "FOR_ITER", "END_FOR"}
@@ -133,26 +134,26 @@ class Ledger(Shown):
         self._stages: dict[str, _Stage] = {}
         self._marks: list[Any] = []  # of the open stages
         self._broken = False  # an exception left a stage of the open step
-        self._sampler = StackSampler(self._sampled_stage) if lines else None
+        self._watch = Watch(self._sampled_stage) if lines else None
         self._waits: Syncs | None = None  # of the step in which they were counted
         self._counter: AbstractContextManager[Syncs] | None = None  # while they are
         self._begun = 0  # steps
         self.counts_waits = lines
-        self._entered = False
+        self._entered = 0  # times
 
     def __enter__(self) -> Ledger:
-        self._entered = True
-        if self._sampler is not None:
-            self._sampler.start()
+        self._entered += 1
+        if self._watch is not None and not self._watch.running:
+            self._watch.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
-        self._entered = False
-        if self._sampler is not None:
-            self._sampler.stop()
+        self._entered -= 1
+        if not self._entered:
+            self._stop_watching()
 
     def __len__(self) -> int:
         """Number of completed steps."""
@@ -165,6 +166,11 @@ class Ledger(Shown):
     def current(self) -> str:
         """The stage that the loop is in; `other` between stages and outside steps."""
         return self._open[-1] if self._open else "other"
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a step is open."""
+        return self._cuts is not None
 
     # ---- the loop
 
@@ -190,8 +196,8 @@ class Ledger(Shown):
                 if isinstance(timing, BatchTiming):
                     self.add_batch_timing(timing)
                 self._delay_device()
-                if self._sampler is not None and (caller := sys._getframe(1)) is not None:
-                    self._sampler.loop_codes[id(caller.f_code)] = caller.f_code
+                if self._watch is not None and (caller := sys._getframe(1)) is not None:
+                    self._watch.sampler.loop_codes[id(caller.f_code)] = caller.f_code
                 held, batch = [batch], None  # only the loop holds the batch, so that it can free it
                 try:
                     yield held.pop()
@@ -217,7 +223,7 @@ class Ledger(Shown):
     def next_step(self) -> None:
         """End the open step, if any, and begin the next with the same cut; for the hooks of a framework's loop."""
         self._finish_step()
-        if self._sampler is not None:
+        if self._watch is not None:
             self._count_waits()
         if self._first is None:
             self._begin_block()
@@ -316,24 +322,61 @@ class Ledger(Shown):
             counter, self._counter = self._counter, None
             counter.__exit__(None, None, None)
 
+    def _stop_watching(self) -> None:
+        if self._watch is not None and self._watch.running:
+            self._watch.stop()
+            if not self._batch_timings:  # batches that carry no times of their own
+                self._batch_timings.extend(self._watch.batch_timings())
+
+    def _watched(self) -> Watch:
+        if self._watch is None:
+            raise InputError("this ledger samples no lines; expected Ledger(lines=True)")
+        return self._watch
+
+    def part(self, name: str) -> AbstractContextManager[None]:
+        """Return the context of a part of the run besides its steps, for `epoch`; nothing without `lines=True`.
+
+        **Arguments:**
+
+        - `name`: "validation", "checkpoint", or any other.
+        """
+        return nullcontext() if self._watch is None else self._watch.clock.of(name)
+
+    @property
+    def samples_lines(self) -> bool:
+        """Whether it was made with `lines=True`."""
+        return self._watch is not None
+
     @property
     def lines(self) -> Lines:
-        """The lines of the user's code that the time of each stage went to, sampled.
+        """The lines of the user's code that the time of each stage went to, sampled, and those of loaders' workers.
 
-        **Raises:** `InputError` without `Ledger(lines=True)`.
+        **Raises:** `InputError` without `Ledger(lines=True)`; so do `samples`, `loaders` and `epoch`.
         """
-        if self._sampler is None:
-            raise InputError("this ledger samples no lines; expected Ledger(lines=True)")
-        waits = None if self._counter is not None else self._waits
-        times = line_times(self._sampler.sites(), waits=waits)
-        cuda = None if waits is None else waits.cuda
-        return Lines(tuple(times), self._sampler.slots, HERTZ, cuda, self._sampler.own_ns / 1e9)
+        return self._watched().lines(None if self._counter is not None else self._waits)
+
+    @property
+    def samples(self) -> SampleTimes:
+        """Where the time of making a sample went: read, decode, validate, build, own code, collate."""
+        return self._watched().samples()
+
+    @property
+    def loaders(self) -> Loaders:
+        """The passes over DataLoaders while the ledger was open: how often their workers started, and what it cost."""
+        return self._watched().loaders()
+
+    @property
+    def epoch(self) -> EpochParts:
+        """The parts of the time while the ledger was open: steps, loaders that start, validation, checkpoints."""
+        return self._watched().epoch(len(self))
 
     # ---- cuts
 
     def _begin_block(self) -> None:
-        if self._sampler is not None and not self._sampler.running:
-            self._sampler.start()
+        if self._watch is not None:
+            if not self._watch.running:
+                self._watch.start()
+            self._watch.clock.enter(STEPS)
         if self.cuda is None:
             torch = sys.modules.get("torch")
             self.cuda = bool(torch is not None and torch.cuda.is_initialized())
@@ -345,12 +388,14 @@ class Ledger(Shown):
         if self.cuda:
             self._synchronize()
             self._end_ns = raw_clock_ns()
+        if self._watch is not None:
+            self._watch.clock.leave(STEPS)
         first, self._first, self._before = self._first, None, None
         assert first is not None
         if len(self._steps) > first:
             self._blocks.append(Block(first, len(self._steps), self._end_ns - self._begin_ns))
-        if self._sampler is not None and not self._entered:
-            self._sampler.stop()
+        if not self._entered:
+            self._stop_watching()
 
     def _synchronize(self) -> None:
         if self.cuda:
@@ -529,7 +574,7 @@ class Ledger(Shown):
                 times = (seconds_text(sum(seconds) / steps), seconds_text(median(seconds)))
                 lines.append((timeline, name, *times, share, str(len(seconds))))
         accounted = [accounted_text(timeline, share) for timeline, share in self.accounted.items()]
-        accounted += self.lines.sentences() if self._sampler is not None else []
+        accounted += self.lines.sentences() if self._watch is not None else []
         return Display(
             f"{len(self)} steps", ("timeline", "stage", "mean", "median", "share", "steps"), lines, accounted
         )

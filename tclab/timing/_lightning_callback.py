@@ -6,6 +6,7 @@ import importlib
 import re
 from typing import Any
 
+from tclab.timing._epoch_parts import CHECKPOINT, VALIDATION
 from tclab.timing._ledger import Ledger
 
 # The first pattern that matches the name of a Lightning profiler action gives its stage. An action without a stage
@@ -31,6 +32,16 @@ def stage_of(action: str) -> str | None:
     return next((stage for pattern, stage in _STAGES if pattern.match(action)), None)
 
 
+# Actions that are a part of the run besides its steps, with `Ledger(lines=True)`.
+_PARTS = ((re.compile(r"save_checkpoint$"), CHECKPOINT),
+          (re.compile(r".*\.(on_sanity_check_start|configure_optimizers|setup|prepare_data)$"), "setup"))  # fmt: skip
+
+
+def part_of(action: str) -> str | None:
+    """Return the part of a run that a Lightning profiler's action is; `None` if it is none."""
+    return next((part for pattern, part in _PARTS if pattern.match(action)), None)
+
+
 def lightning_callback(ledger: Ledger) -> Any:
     """Return a `lightning.Callback` that times a trainer's training steps with a ledger.
 
@@ -41,7 +52,8 @@ def lightning_callback(ledger: Ledger) -> Any:
 
     **Arguments:**
 
-    - `ledger`: records the steps.
+    - `ledger`: records the steps. With `lines=True` it is open from the callback's `setup` to its `teardown`, and a
+      validation pass ends the step before it: the pass, with the start of its loader, is a part of `ledger.epoch`.
 
     **Raises:** `ImportError` if neither `lightning` nor `pytorch_lightning` is installed.
     """
@@ -58,21 +70,30 @@ def lightning_callback(ledger: Ledger) -> Any:
             self.inner = inner
             self.training = False
             self.entered: list[tuple[str, Any]] = []
+            self.parts: list[tuple[str, Any]] = []
 
         def start(self, action_name: str) -> None:
             stage = stage_of(action_name)
+            part = part_of(action_name)
+            if part is not None:
+                inside = ledger.part(part)
+                inside.__enter__()
+                self.parts.append((action_name, inside))
             if stage is not None and self.training:
                 if stage == "data_wait":
                     ledger.next_step()
-                context = ledger.stage(stage)
-                context.__enter__()
-                self.entered.append((action_name, context))
+                if ledger.in_step:
+                    context = ledger.stage(stage)
+                    context.__enter__()
+                    self.entered.append((action_name, context))
             self.inner.start(action_name)
 
         def stop(self, action_name: str) -> None:
             self.inner.stop(action_name)
             if self.entered and self.entered[-1][0] == action_name:
                 self.entered.pop()[1].__exit__(None, None, None)
+            if self.parts and self.parts[-1][0] == action_name:
+                self.parts.pop()[1].__exit__(None, None, None)
 
         def setup(self, *args: Any, **kwargs: Any) -> None:
             self.inner.setup(*args, **kwargs)
@@ -89,6 +110,33 @@ def lightning_callback(ledger: Ledger) -> Any:
     class LedgerCallback(lightning.Callback):  # type: ignore[misc]
         """Wraps the trainer's profiler in a `StageProfiler` while it trains."""
 
+        def setup(self, trainer: Any, module: Any, stage: str) -> None:
+            if not ledger.samples_lines or stage != "fit":
+                return
+            ledger.__enter__()
+            trainer.profiler = StageProfiler(trainer.profiler)
+            loop = trainer.fit_loop.epoch_loop.val_loop
+            run = loop.run
+
+            def validate() -> Any:
+                training = trainer.profiler.training
+                trainer.profiler.training = False
+                ledger.end(keep=True)
+                try:
+                    with ledger.part(VALIDATION):
+                        return run()
+                finally:
+                    trainer.profiler.training = training
+
+            loop.run = validate
+
+        def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+            loop = trainer.fit_loop.epoch_loop.val_loop
+            if ledger.samples_lines and stage == "fit" and "run" in vars(loop):
+                del loop.run
+                self._unwrap(trainer)
+                ledger.__exit__(None, None, None)
+
         def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
             if not isinstance(trainer.profiler, StageProfiler):
                 trainer.profiler = StageProfiler(trainer.profiler)
@@ -99,9 +147,15 @@ def lightning_callback(ledger: Ledger) -> Any:
 
         def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
             self._end(trainer, keep=False)
+            if ledger.samples_lines:  # no teardown comes
+                self.teardown(trainer, module, "fit")
 
         def on_train_end(self, trainer: Any, module: Any) -> None:
             self._end(trainer)
+            if not ledger.samples_lines:
+                self._unwrap(trainer)
+
+        def _unwrap(self, trainer: Any) -> None:
             if isinstance(trainer.profiler, StageProfiler):
                 trainer.profiler = trainer.profiler.inner
 

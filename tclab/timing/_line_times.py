@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tclab._display import Display, Shown
-from tclab._format import seconds_text
 from tclab.timing._host_syncs import Syncs, place_text
 from tclab.timing._stack_sampler import Site, source_of
 
@@ -16,9 +15,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST = 10  # lines that are shown
-_LONGEST = 48  # characters of a line's text that are shown
+_OF_WORKER = 2  # of each worker
+_LONGEST = 36  # characters of a line's text that are shown
 _FEW = 100  # samples below which a share is rough
 MAIN = "main"
+OUTSIDE = "outside"  # the stage of a sample outside steps
 
 
 @dataclass(frozen=True)
@@ -120,30 +121,28 @@ class Lines(Shown):
         return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
     def sentences(self, most: int = 3) -> list[str]:
-        """Return the longest lines in words."""
+        """Return the longest of the user's lines within steps, in words."""
+        within = [one for one in self.by_line() if one.file and one.stage != OUTSIDE]
         return [
             f"{one.stage + ' ' if one.stage else ''}{one.share:.0%}: {one.place} `{_short(one.text)}`"
             f"{', ' if one.remarks else ''}{one.remarks}"
-            for one in self.by_line()[:most]
+            for one in within[:most]
         ]
 
     def _display(self) -> Display:
-        places = dict.fromkeys(one.where for one in self.times)
-        staged = any(one.stage for one in self.times)
+        staged = any(one.stage for one in self.times if one.where == MAIN)
         lines = []
-        for where in places:
-            for one in self.by_line(where)[: _MOST if where == MAIN else 3]:
-                code = _short(one.text) or (f"in {one.function}" if one.function else "")
-                head = (where,) if len(places) > 1 else ()
-                stage = (one.stage,) if staged else ()
-                waits = () if self.cuda is None else (f"{one.waits:.3g}" if one.waits else "",)
-                loop = "yes" if one.loops else ""
-                lines.append(
-                    (*head, *stage, f"{one.share:.1%}", seconds_text(one.seconds), one.place, loop, *waits, code)
-                )
-        columns = ["where"] * (len(places) > 1) + ["stage"] * staged + ["share", "time", "line", "loop"]
-        columns += ["waits"] * (self.cuda is not None) + ["code"]
+        for one in self.by_line()[:_MOST]:
+            code = _short(one.text) or (f"in {one.function}" if one.function else "")
+            waits = () if self.cuda is None else (f"{one.waits:.3g}" if one.waits else "",)
+            loop = "yes" if one.loops else ""
+            lines.append((*((one.stage,) if staged else ()), f"{one.share:.1%}", one.place, loop, *waits, code))
+        columns = [*["stage"] * staged, "share", "line", "loop", *["waits"] * (self.cuda is not None), "code"]
         notes = []
+        for where in sorted({one.where for one in self.times} - {MAIN}):
+            most = ", ".join(f"{one.stage} {one.share:.0%} {one.place} `{_short(one.text)}`"
+                             for one in self.by_line(where)[:_OF_WORKER])  # fmt: skip
+            notes.append(f"{where}: {most}")
         if self.samples < _FEW:
             notes.append(
                 f"{self.samples} samples are few: a share may be off by {50 / max(1, self.samples) ** 0.5:.0f} points"
@@ -157,6 +156,7 @@ class Lines(Shown):
 
 
 def _short(text: str) -> str:
+    text = text.partition("  #")[0]
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 

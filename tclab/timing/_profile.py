@@ -12,8 +12,10 @@ from time import perf_counter
 from tclab._display import Display, Shown
 from tclab._format import seconds_text
 from tclab.errors import InputError
-from tclab.timing._line_times import Lines, line_times
-from tclab.timing._stack_sampler import HERTZ, StackSampler
+from tclab.timing._line_times import Lines
+from tclab.timing._sample_times import Loaders, SampleTimes
+from tclab.timing._stack_sampler import HERTZ
+from tclab.timing._watch import Watch
 
 _FUNCTIONS = 3  # that are named
 
@@ -30,24 +32,38 @@ class Profile(Shown):
         self.hertz = hertz
         self.seconds = 0.0  # wall time
         self.error: BaseException | None = None  # what ended the script
-        self._sampler = StackSampler(str, hertz)
+        self._watch = Watch(self._stage, hertz)
 
     def start(self) -> None:
-        """Begin to sample; see `StackSampler.start` for what it raises."""
-        self._sampler.start()
+        """Begin; `InputError` where no lines can be sampled."""
+        self._watch.start()
         self._begin = perf_counter()
+
+    def _stage(self) -> str:
+        if not self._watch.loaders_open:  # the program imports torch when it likes
+            self._watch.open_loaders()
+        return ""
 
     def stop(self) -> None:
         """End."""
-        if self._sampler.running:
-            self._sampler.stop()
+        if self._watch.running:
+            self._watch.stop()
             self.seconds = perf_counter() - self._begin
 
     @property
     def lines(self) -> Lines:
         """The lines of the user's code that the time went to."""
-        sampler = self._sampler
-        return Lines(tuple(line_times(sampler.sites())), sampler.slots, self.hertz, None, sampler.own_ns / 1e9)
+        return self._watch.lines()
+
+    @property
+    def samples(self) -> SampleTimes:
+        """Where the time of making a sample went, if a DataLoader made any."""
+        return self._watch.samples()
+
+    @property
+    def loaders(self) -> Loaders:
+        """The passes over DataLoaders."""
+        return self._watch.loaders()
 
     @property
     def exit_code(self) -> int:
@@ -61,7 +77,10 @@ class Profile(Shown):
         shown = self.lines
         display = shown._display()
         functions = ", ".join(f"{name} {share:.0%}" for name, share in list(shown.by_function().items())[:_FUNCTIONS])
-        notes = [*([f"by function: {functions}"] if functions else []), *display.notes]
+        loaders, samples = self.loaders._display(), self.samples
+        parts = ", ".join(f"{part} {seconds_text(seconds)}" for part, seconds in samples.parts().items() if seconds)
+        notes = [*([f"by function: {functions}"] if functions else []), *display.notes, *loaders.notes]
+        notes += [f"a sample is made in: {parts}"] if parts else []
         return Display(f"{seconds_text(self.seconds)}, {display.title}", display.columns, display.lines, notes)
 
 

@@ -9,6 +9,7 @@ no loop runs in step with them; moments that pass before a handler runs lay in t
 
 from __future__ import annotations
 
+import atexit
 import linecache
 import os
 import random
@@ -26,6 +27,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from tclab.errors import InputError
+from tclab.timing._sample_parts import COLLATE, OWN, part_of_call, part_of_module
 
 HERTZ = 100.0
 _SHORTEST = 2e-5  # seconds to the next signal: 0 would turn the timer off
@@ -33,7 +35,7 @@ _DRAWN = 4096
 _DEEPEST = 8  # user's frames of a stack that are told apart, innermost first
 
 # how a file counts in a stack
-_LIBRARY, _USER, _INTERACTIVE, _DRIVER = 0, 1, 2, 3
+_LIBRARY, _USER, _INTERACTIVE, _DRIVER, _SELF = 0, 1, 2, 3, 4
 # files of a framework's loop: what lies outside of them is no part of a step
 _DRIVERS = ("/torch/utils/data/_utils/fetch.py", "/lightning/pytorch/loops/", "/pytorch_lightning/loops/",
             "/transformers/trainer.py")  # fmt: skip
@@ -48,12 +50,15 @@ def _library_folders() -> tuple[str, ...]:
 
 
 _FOLDERS = _library_folders()
+_OURS = f"{Path(__file__).parent}{os.sep}"
 
 
 @cache
 def _kind_of(filename: str) -> int:
     if any(driver in filename for driver in _DRIVERS):
         return _DRIVER
+    if filename.startswith(_OURS):
+        return _SELF
     if filename.startswith("<"):  # generated code, the interpreter's own, or what was typed
         return _USER if filename.startswith("<ipython") else _INTERACTIVE
     inside = filename.startswith(_FOLDERS) or "site-packages" in filename or "dist-packages" in filename
@@ -68,6 +73,7 @@ class Site(NamedTuple):
     function: str
     inside: str  # library function that the line is in, as "module.function"; empty for the line's own work
     loops: int  # loops around the line, those of its callers included
+    part: str = ""  # of making a sample, one of `PARTS`; empty elsewhere
 
 
 def line_of(code: CodeType, instruction: int) -> int:
@@ -111,6 +117,8 @@ class StackSampler:
     def __init__(self, stage: Callable[[], str | None], hertz: float = HERTZ) -> None:
         self.stage = stage
         self.loop_codes: dict[int, CodeType] = {}  # functions that iterate over the steps: their loop is none in a step
+        self.phase = ""  # "sample" or `COLLATE` while a dataset or a collate_fn runs
+        self._callees: dict[tuple[int, int], str | None] = {}  # instruction of a dataset's code → part of what it calls
         self.own_ns = 0  # time of the sampler itself
         self.slots = 0  # samples
         self._slots: dict[tuple[Any, ...], int] = {}
@@ -138,10 +146,11 @@ class StackSampler:
             self._before = signal.SIG_DFL  # a forked process has its parent's handler and no timer
         if self._before not in (signal.SIG_DFL, signal.SIG_IGN, None):
             raise InputError(f"lines are sampled by SIGALRM, which has a handler: {self._before!r}; expected none")
-        _hide_from_dynamo()
+        hide_from_dynamo()
         signal.signal(signal.SIGALRM, self._sample)
         signal.siginterrupt(signal.SIGALRM, False)  # a read or a wait that a signal meets goes on
         self.running = True
+        atexit.register(self.stop)  # a signal after the interpreter's end would kill the process
         self._origin, self._next = perf_counter_ns(), 0
         signal.setitimer(signal.ITIMER_REAL, max(_SHORTEST, self._moments[0] * 1e-9))
 
@@ -149,6 +158,7 @@ class StackSampler:
         """End; what was sampled stays."""
         if self.running:
             self.running = False
+            atexit.unregister(self.stop)
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signal.SIG_IGN)  # drops one that is on its way
             signal.signal(signal.SIGALRM, self._before or signal.SIG_DFL)
@@ -168,6 +178,8 @@ class StackSampler:
         kinds, codes = self._kinds, self._codes
         chain: list[int] = []
         leaf = inside = 0  # the innermost function; the library's function that the user's innermost line called
+        outer = 0  # the library's function that called the user's innermost one, in a dataset
+        innermost = frame
         while frame is not None:
             code = frame.f_code
             kind = kinds.get(code.co_filename, -1)
@@ -176,23 +188,33 @@ class StackSampler:
             if kind == _INTERACTIVE:
                 kind = _USER if frame.f_globals.get("__name__") == "__main__" else _LIBRARY
             identity = id(code)
+            if not leaf:
+                leaf = identity
+                codes[identity] = code
+                self._modules[identity] = frame.f_globals.get("__name__", "")
             if kind == _USER:
                 codes[identity] = code
                 chain += (identity, frame.f_lasti)
                 if identity in self.loop_codes or len(chain) >= 2 * _DEEPEST:
                     break
-            elif kind == _DRIVER and chain:
+            elif kind == _DRIVER:
+                if not chain:  # the framework's own work: the user's line outside would be the one that began it all
+                    inside = 0
                 break
-            elif not chain:
-                inside = identity
+            elif kind != _SELF and (not chain or (self.phase and not outer)):
+                if chain:
+                    outer = identity
+                else:
+                    inside = identity
                 if identity not in codes:
                     codes[identity] = code
                     self._modules[identity] = frame.f_globals.get("__name__", "")
-            leaf = leaf or identity
             frame = frame.f_back
         stage = self.stage()
         if stage is not None:
-            key = (stage, tuple(chain), inside if chain else leaf)
+            key = (stage, tuple(chain), inside if chain else leaf, self.phase, outer)
+            if self.phase and chain and not inside and innermost is not None and (*chain[:2],) not in self._callees:
+                self._callees[chain[0], chain[1]] = part_of_call(innermost)
             self._slots[key] = self._slots.get(key, 0) + passed
             self.slots += passed
         now = perf_counter_ns()
@@ -203,7 +225,7 @@ class StackSampler:
         """Return (stage, line) → sampled seconds."""
         found: dict[tuple[str, Site], float] = {}
         loops: dict[int, list[tuple[int, int]]] = {}
-        for (stage, chain, inside), slots in list(self._slots.items()):
+        for (stage, chain, inside, phase, outer), slots in list(self._slots.items()):
             around = 0
             for identity, at in zip(chain[::2], chain[1::2], strict=True):
                 if identity not in loops:
@@ -213,16 +235,22 @@ class StackSampler:
             name = ""
             if inside:
                 name = f"{self._modules.get(inside, '')}.{self._codes[inside].co_qualname}".lstrip(".")
+            part = ""
+            if phase:
+                modules = [self._modules.get(identity, "") for identity in (inside, outer)]
+                called = self._callees.get((*chain[:2],)) if chain and not inside else None
+                part = part_of_module(modules[0]) or called or part_of_module(modules[1]) or OWN
+                part = COLLATE if phase == COLLATE else part
             if chain:
                 code = self._codes[chain[0]]
-                place = Site(code.co_filename, line_of(code, chain[1]), code.co_qualname, name, around)
+                place = Site(code.co_filename, line_of(code, chain[1]), code.co_qualname, name, around, part)
             else:
-                place = Site("", 0, "", name, 0)
+                place = Site("", 0, "", name, 0, part)
             found[stage, place] = found.get((stage, place), 0.0) + slots * self._slot * 1e-9
         return found
 
 
-def _hide_from_dynamo() -> None:
+def hide_from_dynamo() -> None:
     """Keep torch.compile from tracing the handler where a signal comes inside a compiled function."""
     if "torch" in sys.modules:
         from torch._C._dynamo import eval_frame

@@ -1,0 +1,339 @@
+"""What DataLoaders do while a ledger or a profile is open: when they start, and what their workers' time goes to.
+
+Nothing of the loop is marked: `DataLoader.__iter__` and what fetches a batch are wrapped until it closes. A worker
+samples its own stack and writes what it knows to a file, since its process ends without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing import util
+from pathlib import Path
+from time import perf_counter_ns, thread_time_ns
+from typing import Any
+
+from tclab._io import TemporaryFolder
+from tclab.timing._epoch_parts import LOADER_END, LOADER_START, PartClock
+from tclab.timing._ledger_rows import BatchTiming, raw_clock_ns
+from tclab.timing._sample_parts import COLLATE
+from tclab.timing._stack_sampler import Site, StackSampler, is_user_frame
+
+_FLUSH_NS = 2_000_000_000
+_MOST_BATCHES = 5000  # that a process keeps the times of
+_SAMPLE = "sample"
+
+
+@dataclass
+class LoaderPass:
+    """One iteration over a DataLoader.
+
+    **Arguments:**
+
+    - `loader`: number of the loader, in the order in which they were first iterated over.
+    - `place`: "Dataset at file:line": the dataset's class, and the user's innermost line that began it.
+    - `workers`, `persistent`: of the loader. `fresh`: its processes, if any, were started for this pass.
+    - `training`: gradients were enabled when it began.
+    - `begin_ns`: by `perf_counter_ns`.
+    - `start_seconds`: `iter(loader)` and the wait for the first batch.
+    - `wait_seconds`: the waits for all later batches.
+    - `end_seconds`: waiting for its processes to end; 0 without.
+    - `batches`: that it gave.
+    - `ready_seconds`: from its begin to the last worker that was ready: its process, its imports, its
+      worker_init_fn; `None` if unknown.
+    - `end_ns`: when its last batch was given.
+    """
+
+    loader: int
+    place: str
+    workers: int
+    persistent: bool
+    fresh: bool
+    training: bool
+    begin_ns: int
+    start_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    end_seconds: float = 0.0
+    batches: int = 0
+    ready_seconds: float | None = None
+    end_ns: int = 0
+
+
+@dataclass
+class FetchTimes:
+    """What one process spent on making batches.
+
+    **Arguments:**
+
+    - `where`: "worker 0", … or "main".
+    - `fetch_ns`, `collate_ns`: nanoseconds of making batches, and of `collate_fn` in it.
+    - `samples`: number of samples.
+    - `batches`: [batches] begin, end, raw begin, raw end, processor time, collating; nanoseconds.
+    - `sites`: (stage, line) → sampled seconds.
+    """
+
+    where: str
+    fetch_ns: int = 0
+    collate_ns: int = 0
+    samples: int = 0
+    batches: list[list[int]] = field(default_factory=list)
+    sites: dict[tuple[str, Site], float] = field(default_factory=dict)
+
+
+class _Fetching:
+    """Times each batch that a process makes, and tells its sampler whether it runs the dataset or the collate_fn."""
+
+    def __init__(
+        self, times: FetchTimes, sampler: StackSampler | None, flush: Callable[[], None] | None = None
+    ) -> None:
+        self.times = times
+        self.sampler = sampler
+        self.flush = flush
+        self._owner = os.getpid()
+        self._undo: list[Callable[[], None]] = []
+        from torch.utils.data._utils import fetch
+
+        for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            self._wrap(kind)
+
+    def close(self) -> None:
+        """Put the fetchers back."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _wrap(self, kind: Any) -> None:
+        original = kind.fetch
+
+        def fetch(fetcher: Any, index: Any) -> Any:
+            if os.getpid() != self._owner:
+                return original(fetcher, index)
+            return self._timed(original, fetcher, index)
+
+        kind.fetch = fetch
+        self._undo.append(lambda: setattr(kind, "fetch", original))
+
+    def _timed(self, original: Any, fetcher: Any, index: Any) -> Any:
+        collate, took = fetcher.collate_fn, 0
+
+        def collating(samples: Any) -> Any:
+            nonlocal took
+            self._phase(COLLATE)
+            at = perf_counter_ns()
+            try:
+                return collate(samples)
+            finally:
+                took += perf_counter_ns() - at
+
+        fetcher.collate_fn = collating
+        raw, cpu, begin = raw_clock_ns(), thread_time_ns(), perf_counter_ns()
+        self._phase(_SAMPLE)
+        try:
+            return original(fetcher, index)
+        finally:
+            self._phase("")
+            end = perf_counter_ns()
+            fetcher.collate_fn = collate
+            times = self.times
+            times.fetch_ns += end - begin
+            times.collate_ns += took
+            times.samples += len(index) if hasattr(index, "__len__") else 1
+            if len(times.batches) < _MOST_BATCHES:
+                times.batches.append([begin, end, raw, raw_clock_ns(), thread_time_ns() - cpu, took])
+            if self.flush is not None:
+                self.flush()
+
+    def _phase(self, phase: str) -> None:
+        if self.sampler is not None:
+            self.sampler.phase = phase
+
+
+class _WorkerStart:
+    """The `worker_init_fn` of a watched loader: begins to sample in the worker, and calls the user's."""
+
+    def __init__(self, users: Callable[[int], Any] | None, folder: str, number: int) -> None:
+        self.users = users
+        self.folder = folder
+        self.number = number
+
+    def __call__(self, worker: int) -> None:
+        if self.users is not None:
+            self.users(worker)
+        ready = perf_counter_ns()
+        sampler = StackSampler(_no_stage)
+        times = FetchTimes(f"worker {worker}")
+        path = Path(self.folder) / f"{self.number}-{worker}-{os.getpid()}.json"
+        written = 0
+
+        def flush(at_end: bool = False) -> None:
+            nonlocal written
+            if not at_end and perf_counter_ns() - written < _FLUSH_NS:
+                return
+            if at_end:
+                sampler.stop()
+            sites = [[stage, list(site), seconds] for (stage, site), seconds in sampler.sites().items()]
+            known = {**vars(times), "sites": sites, "pass": self.number, "ready_ns": ready}
+            try:
+                path.write_text(json.dumps(known), encoding="utf-8")
+            except OSError:  # the folder is gone: the ledger has closed
+                return
+            written = perf_counter_ns()
+
+        sampler.start()
+        _Fetching(times, sampler, flush)
+        util.Finalize(None, flush, args=(True,), exitpriority=100)
+
+
+def _no_stage() -> str:
+    return ""
+
+
+class LoaderWatch:
+    """Watches every DataLoader that the process iterates over, from `open` to `close`.
+
+    **Arguments:**
+
+    - `clock`: the parts of the run.
+    - `sampler`: of this process.
+    """
+
+    def __init__(self, clock: PartClock, sampler: StackSampler) -> None:
+        self.clock = clock
+        self.sampler = sampler
+        self.passes: list[LoaderPass] = []
+        self.fetches: list[FetchTimes] = []
+        self._folder: TemporaryFolder | None = None
+        self._loaders: list[Any] = []
+        self._undo: list[Callable[[], None]] = []
+        self._fetching: _Fetching | None = None
+        self._owner = 0
+
+    def open(self) -> None:
+        """Begin to watch."""
+        from torch.utils.data import dataloader
+
+        self._owner = os.getpid()
+        self._folder = TemporaryFolder()
+        own = FetchTimes("main")
+        self.fetches.append(own)
+        self._fetching = _Fetching(own, self.sampler)
+        several = dataloader._MultiProcessingDataLoaderIter
+        self._replace(dataloader.DataLoader, "__iter__", self._iter)
+        self._replace(dataloader._BaseDataLoaderIter, "__next__", self._next)
+        self._replace(several, "_shutdown_workers", self._shut_down)
+
+    def close(self) -> None:
+        """Put everything back, and read what the workers wrote."""
+        while self._undo:
+            self._undo.pop()()
+        if self._fetching is not None:
+            self._fetching.close()
+            self._fetching = None
+        if self._folder is not None:
+            self.read()
+            self._folder.close()
+            self._folder = None
+
+    def read(self) -> None:
+        """Read what workers have written; those that go on write every two seconds."""
+        assert self._folder is not None
+        for path in sorted(self._folder.path.glob("*.json")):
+            try:
+                known = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError):  # its worker was killed while it wrote
+                continue
+            sites = {(stage, Site(*site)): seconds for stage, site, seconds in known.pop("sites")}
+            number, ready = known.pop("pass"), known.pop("ready_ns")
+            self.fetches.append(FetchTimes(**{**known, "sites": sites}))
+            one = self.passes[number]
+            one.ready_seconds = max(one.ready_seconds or 0.0, (ready - one.begin_ns) / 1e9)
+
+    def batch_timings(self) -> list[BatchTiming]:
+        """Return the times of the batches that workers made, in their order."""
+        timings = []
+        for fetch in self.fetches:
+            worker = None if fetch.where == "main" else int(fetch.where.partition(" ")[2])
+            for begin, end, raw, raw_end, cpu, collate in fetch.batches:
+                timings.append(BatchTiming(worker, begin, end, {COLLATE: collate}, (raw, raw_end), cpu))
+        return sorted(timings, key=lambda timing: timing.end_ns)
+
+    def _replace(self, kind: Any, name: str, with_: Callable[..., Any]) -> None:
+        original = getattr(kind, name)
+
+        def replaced(object: Any, *args: Any) -> Any:
+            if os.getpid() != self._owner:  # in a forked worker
+                return original(object, *args)
+            return with_(original, object, *args)
+
+        setattr(kind, name, replaced)
+        self._undo.append(lambda: setattr(kind, name, original))
+
+    def _iter(self, original: Any, loader: Any) -> Any:
+        import torch
+
+        if not any(loader is known for known in self._loaders):
+            self._loaders.append(loader)
+        number = next(place for place, known in enumerate(self._loaders) if known is loader)
+        fresh = not (loader.persistent_workers and loader._iterator is not None)
+        one = LoaderPass(
+            number, f"{type(loader.dataset).__name__} at {_place()}", loader.num_workers,
+            bool(loader.persistent_workers), fresh, torch.is_grad_enabled(), perf_counter_ns(),
+        )  # fmt: skip
+        self.passes.append(one)
+        users = loader.worker_init_fn
+        assert self._folder is not None
+        self.clock.enter(LOADER_START)
+        if loader.num_workers:
+            loader.worker_init_fn = _WorkerStart(users, str(self._folder.path), len(self.passes) - 1)
+        try:
+            iterator = original(loader)
+        finally:
+            loader.worker_init_fn = users
+            self.clock.leave(LOADER_START)
+        iterator._tclab_pass = one
+        one.start_seconds = (perf_counter_ns() - one.begin_ns) / 1e9
+        return iterator
+
+    def _next(self, original: Any, iterator: Any) -> Any:
+        one: LoaderPass | None = getattr(iterator, "_tclab_pass", None)
+        if one is None:
+            return original(iterator)
+        first = not one.batches and one.workers > 0
+        if first:
+            self.clock.enter(LOADER_START)
+            self.clock.times[LOADER_START] -= 1  # it was counted when it began
+        begin, ending = perf_counter_ns(), one.end_seconds
+        try:
+            batch = original(iterator)
+            one.batches += 1
+        finally:
+            one.end_ns = perf_counter_ns()
+            took = (one.end_ns - begin) / 1e9 - (one.end_seconds - ending)  # the last call ends the processes
+            if first:
+                self.clock.leave(LOADER_START)
+                one.start_seconds += took
+            else:
+                one.wait_seconds += took
+        return batch
+
+    def _shut_down(self, original: Any, iterator: Any) -> Any:
+        one: LoaderPass | None = getattr(iterator, "_tclab_pass", None)
+        begin = perf_counter_ns()
+        with self.clock.of(LOADER_END):
+            result = original(iterator)
+        if one is not None:
+            one.end_seconds += (perf_counter_ns() - begin) / 1e9
+        return result
+
+
+def _place() -> str:
+    frame = sys._getframe(1)
+    while frame is not None:
+        if is_user_frame(frame):
+            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return ""

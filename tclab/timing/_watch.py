@@ -1,0 +1,109 @@
+"""What is learnt of a program without marks in it, while a ledger or a profile is open: lines, loaders, parts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tclab.timing._epoch_parts import STEPS, EpochParts, PartClock
+from tclab.timing._host_syncs import Syncs
+from tclab.timing._line_times import MAIN, Lines, line_times
+from tclab.timing._loader_watch import LoaderWatch
+from tclab.timing._sample_times import Loaders, SampleTimes, sample_times
+from tclab.timing._stack_sampler import HERTZ, Site, StackSampler, hide_from_dynamo
+
+
+class Watch:
+    """A stack sampler, the parts of the run, and what DataLoaders do.
+
+    **Arguments:**
+
+    - `stage`: returns the stage that the program is in; `None` to leave a sample out.
+    - `hertz`: samples a second.
+    """
+
+    def __init__(self, stage: Callable[[], str | None], hertz: float = HERTZ) -> None:
+        self.hertz = hertz
+        self.sampler = StackSampler(stage, hertz)
+        self.clock = PartClock()
+        self.loaders_open = False
+        self._loaders: LoaderWatch | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it samples."""
+        return self.sampler.running
+
+    def start(self) -> None:
+        """Begin; see `StackSampler.start` for what it raises."""
+        self.sampler.start()
+        self.clock.begin()
+        self.open_loaders()
+
+    def open_loaders(self) -> None:
+        """Begin to watch DataLoaders, where torch is imported."""
+        module = sys.modules.get("torch.utils.data.dataloader")
+        if self.loaders_open or module is None or getattr(module.__spec__, "_initializing", False):
+            return
+        self.loaders_open = True
+        if self._loaders is None:
+            self._loaders = LoaderWatch(self.clock, self.sampler)
+        self._loaders.open()
+        hide_from_dynamo()
+
+    def stop(self) -> None:
+        """End; what was learnt stays."""
+        self.sampler.stop()
+        self.clock.end()
+        if self._loaders is not None:
+            self._loaders.close()
+        self.loaders_open = False
+
+    def lines(self, waits: Syncs | None = None) -> Lines:
+        """Return the lines of the main thread and of the workers.
+
+        **Arguments:**
+
+        - `waits`: the synchronisations of one step.
+        """
+        times = line_times(self.sampler.sites(), waits=waits)
+        by_worker: dict[str, dict[tuple[str, Site], float]] = {}
+        for fetch in [] if self._loaders is None else self._loaders.fetches:
+            if fetch.where == MAIN:
+                continue
+            sites = by_worker.setdefault(fetch.where, {})
+            for (_, site), seconds in fetch.sites.items():
+                if site.part:  # what a worker does between batches is waiting
+                    sites[site.part, site] = sites.get((site.part, site), 0.0) + seconds
+        for where in sorted(by_worker):
+            times += line_times(by_worker[where], where=where)
+        cuda = None if waits is None else waits.cuda
+        return Lines(tuple(times), self.sampler.slots, self.hertz, cuda, self.sampler.own_ns / 1e9)
+
+    def samples(self) -> SampleTimes:
+        """Return where the time of making samples went."""
+        fetches = [] if self._loaders is None else self._loaders.fetches
+        for fetch in fetches:
+            if fetch.where == MAIN:
+                fetch.sites = {key: seconds for key, seconds in self.sampler.sites().items() if key[1].part}
+        return sample_times(fetches)
+
+    def loaders(self) -> Loaders:
+        """Return the passes over DataLoaders."""
+        return Loaders(() if self._loaders is None else tuple(self._loaders.passes))
+
+    def epoch(self, steps: int) -> EpochParts:
+        """Return the parts of the run.
+
+        **Arguments:**
+
+        - `steps`: number of steps in it.
+        """
+        seconds = {part: spent / 1e9 for part, spent in self.clock.nanoseconds.items()}
+        times = {part: number for part, number in self.clock.times.items() if part != STEPS}
+        return EpochParts(seconds, times, steps)
+
+    def batch_timings(self) -> list[Any]:
+        """Return the times of the batches that workers made."""
+        return [] if self._loaders is None else self._loaders.batch_timings()

@@ -1,0 +1,213 @@
+"""A Lightning project and a bare loop with no mark in them: lines, loaders, samples, parts of the epoch."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from time import perf_counter, sleep
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+pytest.importorskip("lightning.pytorch", reason="lightning is an extra: pip install 'tclab[lightning]'")
+pytest.importorskip("lmdb", reason="lmdb is in the extra data")
+pytest.importorskip("pydantic", reason="pydantic is in the extra dev")
+
+from unmarked_project import Model, Records, train, write_records
+
+from tclab import timing
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # lightning's own advice on workers
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records") / "lmdb"
+    write_records(folder)
+    return folder
+
+
+def of_function(lines, function):
+    return sum(one.share for one in lines.by_line() if one.function == function)
+
+
+def test_a_trainer_that_knows_nothing_of_it_is_told_line_by_line(records):
+    ledger = timing.Ledger(lines=True)
+    begin = perf_counter()
+    train(records, callbacks=[timing.lightning_callback(ledger)], epochs=2, passes=4)
+    wall = perf_counter() - begin
+    lines = ledger.lines
+    first = next(one for one in lines.by_line() if one.file and one.stage != "outside")
+    assert (first.function, first.stage) == ("Model.decode", "forward")
+    assert first.loops >= 1
+    assert {one.waits for one in lines.times if one.text == "total += value.item()"} == {8 * 400}
+    assert "in a loop" in str(ledger)
+    assert len(ledger) == 63  # two epochs of 32 steps; the waits of one were counted
+    assert ledger.adds_up()
+    parts = ledger.epoch
+    assert parts.whole_seconds == pytest.approx(wall, rel=0.3)
+    assert parts.times["validation"] == 2
+    validating, training = ledger.loaders.passes[1], ledger.loaders.passes[0]
+    assert (validating.workers, validating.training, training.training) == (1, False, True)
+    (again,) = ledger.loaders.restarts(validating.loader)
+    assert again.start_seconds > 0.2  # what a worker does before its first sample
+    assert again.ready_seconds > 0.2
+    assert ledger.loaders.restart_seconds == again.start_seconds + again.end_seconds
+    assert "persistent_workers=True" in str(ledger.loaders)
+    assert parts.predict(32, loader_start=1) > again.start_seconds / 2
+    assert sum(ledger.samples.samples.values()) == 2 * (4 * 64 + 64)
+    assert {one.where for one in lines.times} >= {"main"}
+
+
+def test_a_trainer_that_fails_leaves_nothing_behind(records):
+    class Failing(Model):
+        def training_step(self, batch, index):
+            raise ValueError("no")
+
+    before = (DataLoader.__iter__, torch.utils.data._utils.fetch._MapDatasetFetcher.fetch)
+    ledger = timing.Ledger(lines=True)
+    with pytest.raises(ValueError, match="no"):
+        train(records, callbacks=[timing.lightning_callback(ledger)], model=Failing(), workers=1)
+    assert (DataLoader.__iter__, torch.utils.data._utils.fetch._MapDatasetFetcher.fetch) == before
+    with timing.profile():  # nothing samples any more
+        pass
+
+
+class Sleepy(Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        sleep(0.005)
+        return json.loads("[" + ",".join(["1.5"] * 20000) + "]")[:2]
+
+
+def ready(worker):
+    sleep(0.3)
+
+
+def test_a_bare_loops_loader_that_starts_anew_is_found_with_its_seconds_and_its_workers():
+    loader = DataLoader(Sleepy(), batch_size=3, num_workers=2, worker_init_fn=ready)
+    took = []
+    with timing.Ledger(lines=True) as ledger:
+        for _ in range(2):
+            begin = perf_counter()
+            for number, _ in enumerate(ledger.steps(loader)):
+                if not number:
+                    took.append(perf_counter() - begin)
+    assert loader.worker_init_fn is ready
+    (again,) = ledger.loaders.restarts(0)
+    assert again.start_seconds == pytest.approx(took[1], rel=0.1)
+    assert again.end_seconds > 0
+    samples = ledger.samples
+    assert set(samples.samples) == {"worker 0", "worker 1"}
+    assert sum(samples.samples.values()) == 24
+    parts = samples.parts()
+    assert parts["own code"] > 0.003
+    assert parts["decode"] > 0
+    assert parts["read"] == parts["validate"] == 0
+    assert sum(parts.values()) == pytest.approx(sum(t.end_ns - t.begin_ns for t in ledger.batch_timings) / 24e9)
+    in_workers = [one for one in ledger.lines.times if one.where.startswith("worker")]
+    assert any(one.text == "sleep(0.005)" and one.stage == "own code" for one in in_workers)
+    assert ledger.workers == 2
+    assert ledger.epoch.seconds["loader start"] == pytest.approx(sum(took), rel=0.2)
+    assert "starts" in str(ledger.loaders)
+    assert "decode" in str(samples)
+    assert "loader start" in str(ledger.epoch)
+
+
+def test_a_sample_is_split_by_the_libraries_that_its_lines_call(records):
+    data = Records(records)
+    with timing.profile() as seen:
+        for _ in range(6):
+            for _ in DataLoader(data, batch_size=16):
+                pass
+    parts = seen.samples.parts()
+    assert parts["own code"] < 0.35 * sum(parts.values())
+    assert parts["decode"] + parts["validate"] + parts["build"] > 0.4 * sum(parts.values())
+    assert seen.samples.samples == {"main": 6 * 64}
+
+
+@pytest.mark.slow
+def test_the_split_of_a_sample_agrees_with_cprofile(records):
+    import cProfile
+    import pstats
+
+    data = Records(records)
+    profile = cProfile.Profile()
+    with timing.profile() as seen:
+        profile.enable()  # the same samples, at the same time
+        for _ in range(120):
+            for _ in DataLoader(data, batch_size=16, collate_fn=len):
+                pass
+        profile.disable()
+    calls = {}
+    whole = 0.0
+    for (file, _, name), (_, _, _, cumulative, _) in pstats.Stats(profile).stats.items():
+        if name == "__getitem__" and file.endswith("unmarked_project.py"):
+            whole = cumulative
+        elif name == "loads" and file.endswith("json/__init__.py"):
+            calls["decode"] = cumulative
+        elif name == "__init__" and "pydantic" in file:
+            calls["validate"] = cumulative
+        elif "method" in name and "tensor" in name:
+            calls["build"] = cumulative
+    parts = seen.samples.parts()
+    for part in ("decode", "validate", "build"):
+        found, expected = parts[part] / sum(parts.values()), calls[part] / whole
+        assert found == pytest.approx(expected, rel=0.1, abs=0.04), (part, found, expected)
+
+
+SCRIPT = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, sys.argv[1])
+import torch
+torch.set_num_threads(1)
+from unmarked_project import train
+from tclab import timing
+ledger = timing.Ledger(lines=True)
+train(sys.argv[2], callbacks=[timing.lightning_callback(ledger)], epochs=2, passes=60)
+lines = ledger.lines
+print(json.dumps([sum(one.share for one in lines.by_line() if one.function == "Model.decode"), lines.samples,
+                  next(one for one in lines.by_line() if one.file).function]))
+"""
+
+
+@pytest.mark.slow
+def test_the_decoding_lines_share_is_that_of_py_spy(records, tmp_path):
+    spy = shutil.which("py-spy") or str(Path(sys.executable).with_name("py-spy"))
+    if not Path(spy).is_file():
+        pytest.skip("py-spy is in the extra dev")
+    script, found = tmp_path / "script.py", tmp_path / "stacks.txt"
+    script.write_text(SCRIPT)
+    command = [spy, "record", "--format", "raw", "--idle", "--threads", "--rate", "100", "--output", str(found), "--"]
+    arguments = [sys.executable, str(script), str(Path(__file__).parent), str(records)]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=240, check=False)
+    if not found.is_file():
+        pytest.skip(f"py-spy cannot attach here: {(done.stderr.strip().splitlines() or [''])[-1]}")
+    share, samples, first = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[")))
+    fitting = decoding = 0
+    for line in found.read_text().splitlines():
+        stack, _, number = line.rpartition(" ")
+        if "MainThread" in stack and "fit (lightning" in stack:
+            fitting += int(number)
+            decoding += int(number) * ("decode (" in stack and "unmarked_project.py" in stack.rpartition("decode (")[2])
+    assert fitting > 300
+    assert first == "Model.decode"
+    assert abs(share - decoding / fitting) < 0.05, (share, decoding, fitting, samples)
+
+
+@pytest.mark.slow
+def test_keeping_the_workers_brings_what_was_foretold(records):
+    took, foretold = {}, 0.0
+    for persistent in (True, False):
+        ledger = timing.Ledger(lines=True)
+        begin = perf_counter()
+        train(records, callbacks=[timing.lightning_callback(ledger)], epochs=6, passes=1, start_seconds=0.6,
+              persistent=persistent)  # fmt: skip
+        took[persistent] = perf_counter() - begin
+        foretold = ledger.loaders.restart_seconds
+    assert took[False] - took[True] == pytest.approx(foretold, rel=0.2)
