@@ -5,7 +5,9 @@ promises: a test machine is noisy, and `benchmarks/browser_latency.py` holds the
 """
 
 import json
+import re
 import time
+from contextlib import nullcontext
 
 import papermill
 import pytest
@@ -210,6 +212,41 @@ def test_500_points_keep_the_page_usable_and_the_notebook_small(page, folder, ma
     size = (folder / many).stat().st_size
     said("notebook_of_500_points_bytes", size)
     assert size < 2_000_000
+    assert page.errors == []
+
+
+CHARTS = """from tclab import lab
+lab.show_charts()
+rows = {rows!r}
+lab.charts.throughput(rows)"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_chart_shows_its_figures_under_the_mouse_in_the_theme_of_the_page(page, folder, theme):
+    path = folder / "notebooks" / f"chart_{theme}.ipynb"
+    cell = {"id": "chart", "cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
+    cell["source"] = CHARTS.format(rows=str(ROOT / "tests" / "recorded_rows.parquet"))
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    path.write_text(json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": kernel, "cells": [cell]}))
+    with dark(folder) if theme == "dark" else nullcontext():
+        page.open(f"notebooks/{path.name}")
+        page.run_all()
+        page.wait(".jp-RenderedVegaCommon5 canvas, .jp-RenderedVegaCommon5 svg")
+        time.sleep(1)  # JupyterLab draws it and then its picture
+        chart = page.page.query_selector(".jp-RenderedVegaCommon5 canvas, .jp-RenderedVegaCommon5 svg").bounding_box()
+        for step in range(3):  # into the first bar: below the title, right of the names
+            page.page.mouse.move(chart["x"] + 200 + step, chart["y"] + 64)
+        page.wait_for_text("#vg-tooltip-element", "samples a second")
+        assert re.search(r"samples a second:\s+\d", page.text("#vg-tooltip-element"))
+        page.picture(f"8-chart-{theme}")
+        corner = page.page.evaluate("""() => {
+            const canvas = document.querySelector('.jp-RenderedVegaCommon5 canvas');
+            return [...canvas.getContext('2d').getImageData(2, 2, 1, 1).data];
+        }""")
+        assert (max(corner[:3]) < 100 and corner[3] == 255) == (theme == "dark")
+        page.save()
+    [output] = json.loads(path.read_text())["cells"][0]["outputs"]
+    assert "image/png" in output["data"]  # for whoever reads the notebook without a JupyterLab
     assert page.errors == []
 
 

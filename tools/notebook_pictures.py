@@ -85,7 +85,7 @@ def renew(notebook: str | Path, executed: str | Path) -> list[Path]:
     """
     found = _found(executed)
     if not found:
-        raise InputError(f"{notebook} shows no picture, expected a chart under alt.renderers.enable('png')")
+        raise InputError(f"{notebook} shows no picture, expected a chart after lab.show_charts()")
     tagged = [(cell, png) for cell, png in found if TAG in cell["metadata"].get("tags", [])]
     _check_whole(notebook, executed, [cell["id"] for cell, _ in tagged or found[:1]])
     folder = Path(notebook).parent / "pictures"

@@ -9,6 +9,7 @@ from tclab._extras import need
 need(__name__, "lab", "pandas", "pyarrow", "altair", "ipywidgets")
 
 from tclab.lab import charts, reports
+from tclab.lab._chart_output import show_charts
 from tclab.lab._html_report import report
 from tclab.lab._notebook import import_file, project_path
 from tclab.lab._notebook_parameters import check_parameters
@@ -31,6 +32,7 @@ __all__ = [
     "recording",
     "report",
     "reports",
+    "show_charts",
     "steps",
 ]
 __dir__ = __all__.copy  # completion offers these

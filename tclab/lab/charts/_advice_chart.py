@@ -8,7 +8,7 @@ import altair as alt
 import pandas as pd
 
 from tclab.errors import require
-from tclab.lab.charts._style import chart_title, empty_chart, fixed_colour, log_axis
+from tclab.lab.charts._style import GREY, chart_title, empty_chart, fixed_colour, log_axis
 from tclab.sweeps.analysis._machine_label import this_machine
 from tclab.timing import UNDECIDED
 from tclab.timing._advice import Advice
@@ -41,6 +41,7 @@ def advice_chart(advice: Advice, *, where: str | None = None) -> Any:
         return empty_chart(f"{advice.of}: nothing to change that the evidence supports.")
     rows = pd.DataFrame(lines, columns=["change", "place", "ratio", "low", "high", "kind", "word"])
     rows = rows.astype({"low": "float64", "high": "float64"})
+    rows["end"] = rows["high"].fillna(rows["ratio"])  # beyond its own interval, which would strike the word out
     kinds = [kind for kind in _COLOURS if kind in set(rows["kind"])]
     x = alt.X(
         "ratio:Q",
@@ -56,7 +57,6 @@ def advice_chart(advice: Advice, *, where: str | None = None) -> Any:
         color=colour,
     )
     sure, unsure = (base.transform_filter(f"datum.word {sign}== ''") for sign in "=!")
-    grey = alt.value("#333333")
     layers = [
         alt.Chart(pd.DataFrame({"one": [1.0]})).mark_rule(color="#888888").encode(x=alt.X("one:Q")),
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q"), x2="high:Q"),
@@ -64,7 +64,9 @@ def advice_chart(advice: Advice, *, where: str | None = None) -> Any:
         unsure.mark_point(filled=True, fill="white", size=80, opacity=1, strokeWidth=2).encode(
             x=x, shape=shape, stroke=colour
         ),
-        unsure.mark_text(align="left", dx=9, fontStyle="italic").encode(x=x, text="word:N", color=grey),
+        unsure.mark_text(align="left", dx=6, fontStyle="italic").encode(
+            x=alt.X("end:Q"), text="word:N", color=alt.value(GREY)
+        ),
     ]
     machine = f"{where or advice.where or this_machine()} · 95 % intervals"
     return alt.layer(*layers).properties(

@@ -9,7 +9,7 @@ import altair as alt
 import pandas as pd
 
 from tclab._format import bytes_text
-from tclab.lab.charts._style import chart_title, empty_chart, log_ticks, plain_frame, rows_title, strategy_colour
+from tclab.lab.charts._style import GREY, chart_title, empty_chart, log_ticks, plain_frame, rows_title, strategy_colour
 from tclab.lab.reports._bytes_fit import bytes_fit, loading_points
 from tclab.lab.reports._comparable_rows import fullest_cells, one_run_each, step_throughput, values_text, with_ways
 from tclab.lab.reports._stage_parts import ordered_ways
@@ -76,15 +76,15 @@ def time_against_bytes(rows: Runs) -> Any:
         layers = [
             base.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q"), y2="high:Q"),
             base.mark_point(filled=True, size=60, opacity=1).encode(y=y),
-            base.mark_text(align="left", dx=7, dy=-7, fontSize=10, color="#555555").encode(
-                y=y, text=alt.Text("batch_size:Q", format="d"), color=alt.value("#555555")
+            base.mark_text(align="left", dx=7, dy=-7, fontSize=10).encode(
+                y=y, text=alt.Text("batch_size:Q", format="d"), color=alt.value(GREY)
             ),
         ]
         fit = fits[way]
         if pd.notna(fit["r_squared"]):
             ends = pd.DataFrame({"sent": [0.0, end]})
             ends["took"] = factor * (fit["seconds_at_none"] + fit["seconds_per_byte"] * size * ends["sent"])
-            line = alt.Chart(ends).mark_line(strokeDash=[5, 3], color="#333333", clip=True)
+            line = alt.Chart(ends).mark_line(strokeDash=[5, 3], color=GREY, clip=True)
             layers.insert(0, line.encode(x=x, y=y))
         title = chart_title(way, _fit_text(fit), size=12)
         panels.append(alt.layer(*layers).properties(width=_PANEL, height=220, title=title))

@@ -9,6 +9,7 @@ import altair as alt
 import pandas as pd
 
 from tclab.lab.charts._style import (
+    GREY,
     chart_title,
     empty_chart,
     fixed_colour,
@@ -184,7 +185,7 @@ def draw_published_ratios(
             shape=alt.Shape("standing:N", scale=shape, legend=None),
             fill=alt.Fill("standing:N", scale=fill, legend=None),
         ),
-        points.mark_text(align="left", dx=9, fontSize=10, color="#555555").encode(text="text:N"),
+        points.mark_text(align="left", dx=9, fontSize=10, color=GREY).encode(text="text:N"),
     ]
     place = " · ".join(filter(None, (where_measured(rows), graph_text(rows))))
     title = chart_title(

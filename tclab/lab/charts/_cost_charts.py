@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.lab.charts._style import chart_title, fixed_colour, log_axis, strategy_colours
+from tclab.lab.charts._style import GREY, chart_title, fixed_colour, log_axis, strategy_colours
 from tclab.sweeps.analysis._machine_label import this_machine
 from tclab.sweeps.predict._cost_model import CostModel, HitRate
 from tclab.sweeps.predict._fits import LargestBatch
@@ -116,7 +116,7 @@ def roofline_chart(kernels: pd.DataFrame, limits: Ceilings, *, where: str | None
     logs = [log_axis([*roof[name], *rows[name]], padding=25) for name in ("intensity", "gflops")]
     line = (
         alt.Chart(roof)
-        .mark_line(color="#000000")
+        .mark_line(color=GREY)
         .encode(
             x=alt.X("intensity:Q", title="operations a byte (of the least traffic)", **logs[0]),
             y=alt.Y("gflops:Q", title="billion operations a second", **logs[1]),

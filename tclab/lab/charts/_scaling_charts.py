@@ -10,6 +10,7 @@ import pandas as pd
 
 from tclab._format import bytes_text
 from tclab.lab.charts._style import (
+    GREY,
     STAGE_COLOURS,
     chart_title,
     empty_chart,
@@ -229,11 +230,11 @@ def epoch_chart(epochs: Sequence[Epoch], *, where: str | None = None) -> alt.Lay
     chart: Any = alt.layer(
         alt.Chart(band).mark_rect(color="#bbbbbb", opacity=0.4).encode(x=alt.X("low:Q", scale=scale), x2="high:Q"),
         alt.Chart(pd.DataFrame({"at": [1.0]}))
-        .mark_rule(color="#333333", strokeDash=[4, 3])
+        .mark_rule(color=GREY, strokeDash=[4, 3])
         .encode(x=alt.X("at:Q", scale=scale)),
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y, color=colour),
         base.mark_point(filled=True, size=80, opacity=1).encode(x=x, y=y, color=colour, shape=shape),
-        base.mark_text(align="left", dx=8, color="#555555").encode(x=alt.value(_EPOCH_WIDTH), y=y, text="seconds:N"),
+        base.mark_text(align="left", dx=8, color=GREY).encode(x=alt.value(_EPOCH_WIDTH), y=y, text="seconds:N"),
     )
     devices = {epoch.point.device for epoch in epochs}
     where = where or this_machine(devices.pop() if len(devices) == 1 else None)

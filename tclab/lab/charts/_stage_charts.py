@@ -11,10 +11,13 @@ import pandas as pd
 from tclab._format import bytes_text, seconds_text
 from tclab.errors import require, unknown
 from tclab.lab.charts._style import (
+    GREY,
     STAGE_COLOURS,
     chart_title,
     empty_chart,
     fixed_colour,
+    hover,
+    line_over_bars,
     plain_frame,
     rows_title,
     stage_colours,
@@ -79,6 +82,7 @@ def _by_strategy(rows: pd.DataFrame) -> alt.LayerChart:
     parts = chosen[chosen["stage"].isin(list(STAGE_COLOURS))]
     flat = plain_frame(parts, ["way", "stage", "mean_seconds", "order"])
     flat["mean_seconds"] = flat["mean_seconds"].clip(lower=0)
+    flat["share"] = flat["mean_seconds"] / flat.groupby("way")["mean_seconds"].transform("sum")
     wholes = chosen[(chosen["stage"] == "step") & chosen["way"].isin(flat["way"]) & chosen["samples_seconds"].notna()]
     ends = [np.quantile(seconds, [0.05, 0.95]) for seconds in wholes["samples_seconds"]]
     spread_of = pd.DataFrame({"way": list(wholes["way"]), "p5": [e[0] for e in ends], "p95": [e[1] for e in ends]})
@@ -92,11 +96,16 @@ def _by_strategy(rows: pd.DataFrame) -> alt.LayerChart:
             x=alt.X("mean_seconds:Q", title="seconds a step (mean of each stage)"),
             color=fixed_colour("stage", STAGE_COLOURS, flat["stage"]),
             order="order:Q",
+            tooltip=hover(
+                {"way": "way", "stage": "stage"}, {"mean_seconds": "seconds, mean", "share": "share of a step"}
+            ),
         )
     )
-    spread = alt.Chart(spread_of).mark_rule(strokeWidth=1.5, color="#000000").encode(y=y, x="p5:Q", x2="p95:Q")
+    spread = line_over_bars(alt.Chart(spread_of), y=y, x="p5:Q", x2="p95:Q")
     more = f"{values_text(chosen, 'batch_size')}, {values_text(chosen, 'networks')} · line: nine in ten single steps"
-    return (bars + spread).properties(width=_WIDTH, title=rows_title("Where a step's time goes", chosen, more))
+    layers: Any = alt.layer(bars, *spread)
+    chart: alt.LayerChart = layers.properties(width=_WIDTH, title=rows_title("Where a step's time goes", chosen, more))
+    return chart
 
 
 def _by_mode(rows: pd.DataFrame) -> Any:
@@ -171,11 +180,9 @@ def _timeline(
         alt.Chart(drawn[["way", "stage", "value", "order"]])
         .mark_bar(size=17)
         .encode(y=y, x=x, color=colour, order="order:Q"),
-        alt.Chart(wholes)
-        .mark_rule(strokeWidth=1.5, color="#000000")
-        .encode(y=y, x=alt.X("p5_value:Q"), x2="p95_value:Q"),
+        *line_over_bars(alt.Chart(wholes), y=y, x=alt.X("p5_value:Q"), x2="p95_value:Q"),
         alt.Chart(_bar_texts(parts, ways, ran))
-        .mark_text(align="left", dx=5, fontSize=10, color="#444444")
+        .mark_text(align="left", dx=5, fontSize=10, color=GREY)
         .encode(y=y, x=alt.X("end:Q"), text="text:N"),
     ]
     return alt.layer(*layers).properties(width=_WIDTHS[where], height=_ROW * len(ways))
@@ -247,6 +254,9 @@ def stage_spread(rows: Runs, mode: str = "step") -> Any:
             ),
             yOffset=alt.YOffset("way:N", scale=alt.Scale(domain=ordered_ways(frame))),
             color=strategy_colour(frame),
+            tooltip=hover(
+                {"way": "way", "stage": "stage"}, {"mean": "ms, mean", "median": "median", "p5": "5 %", "p95": "95 %"}
+            ),
         )
         panels.append(
             (
@@ -285,6 +295,7 @@ def ledger_chart(ledger: Ledger, *, where: str | None = None) -> Any:
     shown = [name for name in colours if name in set(means["stage"])]
     means["order"] = means["stage"].map({name: place for place, name in enumerate(shown)})
     sums = means.groupby("timeline")["seconds"].sum()
+    means["share"] = means["seconds"] / means["timeline"].map(sums)
     means["line"] = means["timeline"] + means["timeline"].map(lambda name: f" · {seconds_text(sums[name])}")
     accounted = ", ".join(f"{line} {share:.1%}" for line, share in ledger.accounted.items() if share is not None)
     chart: Any = (
@@ -295,6 +306,7 @@ def ledger_chart(ledger: Ledger, *, where: str | None = None) -> Any:
             x=alt.X("seconds:Q", title="seconds a step (mean of each stage)"),
             color=fixed_colour("stage", colours, shown, title="stage"),
             order="order:Q",
+            tooltip=hover({"stage": "stage"}, {"seconds": "seconds, mean", "share": "share of a step"}),
         )
         .properties(
             width=520,

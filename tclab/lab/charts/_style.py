@@ -68,6 +68,7 @@ SHAPES = (
     "triangle-left",
     "triangle-right",
 )
+GREY = "#8a8a8a"  # of words and lines: it can be read on a light page and on a dark one
 EMPTY = "Nothing to show"  # how the text of a chart without figures begins
 
 
@@ -158,6 +159,18 @@ def plain_frame(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     return made
 
 
+def line_over_bars(chart: alt.Chart, **ends: Any) -> tuple[alt.Chart, alt.Chart]:
+    """Return the layers of a line that can be seen on bars of any colour, on a light page and on a dark one."""
+    wide = chart.mark_rule(strokeWidth=3.5, color="#ffffff").encode(**ends)
+    return wide, chart.mark_rule(strokeWidth=1.5, color="#000000").encode(**ends)
+
+
+def hover(texts: Mapping[str, str], numbers: Mapping[str, str]) -> list[Any]:
+    """Return what a mark shows under the mouse: field → its title, of texts and of numbers."""
+    words = [alt.Tooltip(f"{field}:N", title=title) for field, title in texts.items()]
+    return words + [alt.Tooltip(f"{field}:Q", title=title, format=".4~g") for field, title in numbers.items()]
+
+
 def strategy_colour(frame: pd.DataFrame) -> Any:
     """Return the colour encoding of the strategies in a frame's column `strategy`."""
     return fixed_colour("strategy", strategy_colours(frame["strategy"]), frame["strategy"], title="strategy")
@@ -201,7 +214,7 @@ def empty_chart(text: str) -> alt.Chart:
     """Return a chart whose text says why there are no figures."""
     chart: alt.Chart = (
         _EmptyChart(pd.DataFrame({"text": [text]}))
-        .mark_text(align="left", fontSize=13, color="#555555", lineBreak="\n")
+        .mark_text(align="left", fontSize=13, color=GREY, lineBreak="\n")
         .encode(text="text:N", x=alt.value(10))
         .properties(width=620, height=30)
     )

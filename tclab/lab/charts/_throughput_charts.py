@@ -9,7 +9,16 @@ import altair as alt
 import pandas as pd
 
 from tclab.errors import unknown
-from tclab.lab.charts._style import log_axis, plain_frame, rows_title, strategy_colour, strategy_shape
+from tclab.lab.charts._style import (
+    GREY,
+    hover,
+    line_over_bars,
+    log_axis,
+    plain_frame,
+    rows_title,
+    strategy_colour,
+    strategy_shape,
+)
 from tclab.lab.reports._comparable_rows import (
     against_the_fastest,
     by_arms,
@@ -32,6 +41,7 @@ _AXES = {
     "batch_size": ("batch size", "Throughput over batch size"),
     "networks": ("networks (edge types)", "Throughput over edge types"),
 }
+_FIGURES = {"samples_per_second": "samples a second", "low": "95 % from", "high": "95 % to"}
 _VERDICTS = {UNDECIDED: "undecided", SAME: "the same"}  # those that bars alone do not show
 
 
@@ -71,7 +81,8 @@ def _lines(rows: pd.DataFrame, column: str, axis: str, title: str, more: str) ->
         scale=alt.Scale(domain=lines, range=_DASHES),
         legend=alt.Legend(title=None, orient="bottom", columns=1, labelLimit=_WIDTH) if len(lines) > 1 else None,
     )
-    base = alt.Chart(ok).encode(x=x, color=strategy_colour(ok), detail="way:N", tooltip=["way:N"])
+    figures = hover({"way": "way"}, {column: axis, **_FIGURES})
+    base = alt.Chart(ok).encode(x=x, color=strategy_colour(ok), detail="way:N", tooltip=figures)
     if single:
         base = base.encode(xOffset=alt.XOffset("way:N", sort=ok.sort_values(["line", "strategy"])["way"].tolist()))
     layers = [
@@ -82,9 +93,9 @@ def _lines(rows: pd.DataFrame, column: str, axis: str, title: str, more: str) ->
     if len(missing):
         text = alt.Chart(missing)
         if single:
-            text = text.mark_text(align="center", dy=-6, fontSize=10, color="#555555")
+            text = text.mark_text(align="center", dy=-6, fontSize=10, color=GREY)
         else:
-            text = text.mark_text(angle=270, align="left", dx=4, dy=9, fontSize=10, color="#555555")
+            text = text.mark_text(angle=270, align="left", dx=4, dy=9, fontSize=10, color=GREY)
         layers.append(text.encode(x=x, y=alt.value("height"), text="text:N"))
     return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=rows_title(title, rows, more))
 
@@ -148,6 +159,9 @@ def _middle_batch(rows: pd.DataFrame) -> pd.DataFrame:
 def _bars(chosen: pd.DataFrame, pairs: Iterable[Pair]) -> alt.LayerChart:
     steps = step_throughput(one_run_each(chosen))
     ok = plain_frame(steps[steps["status"] == "ok"], ["strategy", "way", "samples_per_second", "low", "high"])
+    marks = _bar_words(chosen, ok, pairs)
+    words = dict(zip(marks["way"], marks["word"], strict=True))
+    ok["said"] = [words.get(way, "—") for way in ok["way"]]
     scale = alt.Scale(domain=[0, 1.2 * ok["high"].max()]) if len(ok) else alt.Scale()  # leaves space for words
     order = ok.sort_values("samples_per_second", ascending=False)["way"].tolist()
     y = alt.Y("way:N", sort=order, title=None, axis=_WAYS)
@@ -164,20 +178,22 @@ def _bars(chosen: pd.DataFrame, pairs: Iterable[Pair]) -> alt.LayerChart:
                 axis=alt.Axis(tickCount=6),
             ),
             color=strategy_colour(ok).legend(None),
+            tooltip=hover({"way": "way", **({"said": "against the fastest"} if words else {})}, _FIGURES),
         )
     )
-    spread = alt.Chart(ok).mark_rule(strokeWidth=2).encode(y=y, x="low:Q", x2="high:Q", color=alt.value("#333333"))
-    marks = _bar_words(chosen, ok, pairs)
+    spread = line_over_bars(alt.Chart(ok), y=y, x="low:Q", x2="high:Q")
     text = (
         alt.Chart(marks)
-        .mark_text(align="left", dx=6, color="#333333", fontStyle="italic")
+        .mark_text(align="left", dx=6, fontSize=11, color=GREY, fontStyle="italic")
         .encode(y=y, x="place:Q", text="word:N")
     )
     more = f"{values_text(chosen, 'batch_size')}, {values_text(chosen, 'networks')}"
     more += " · words: against the fastest" * bool(marks["word"].isin(list(_VERDICTS.values())).any())
-    return (bars + spread + text).properties(
+    layers: Any = alt.layer(bars, *spread, text)
+    chart: alt.LayerChart = layers.properties(
         width=_WIDTH, title=rows_title("Throughput of each strategy", chosen, more)
     )
+    return chart
 
 
 def _bar_words(chosen: pd.DataFrame, ok: pd.DataFrame, pairs: Iterable[Pair]) -> pd.DataFrame:

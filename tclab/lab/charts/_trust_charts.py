@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.lab.charts._style import chart_title, empty_chart, fixed_colour, log_axis, strategy_colours
+from tclab.lab.charts._style import chart_title, empty_chart, fixed_colour, hover, log_axis, strategy_colours
 from tclab.lab.reports._race_tables import pairs_against, winner_table
 from tclab.sweeps.analysis._compare_runs import Comparison
 from tclab.sweeps.analysis._machine_label import this_machine
@@ -51,7 +51,11 @@ def ratio_layers(rows: pd.DataFrame, *, by: str, title: str, of: str, margin: fl
         **log_axis([*ends, *rows["ratio"], *rows["low"], *rows["high"]], padding=16),
     )
     band = pd.DataFrame({"from": ends[:1], "to": ends[1:]})
-    base = alt.Chart(rows).encode(y=y, color=fixed_colour("verdict", VERDICT_COLOURS, rows["verdict"], title=of))
+    base = alt.Chart(rows).encode(
+        y=y,
+        color=fixed_colour("verdict", VERDICT_COLOURS, rows["verdict"], title=of),
+        tooltip=hover({by: by, "verdict": of}, {"ratio": "ratio", "low": "95 % from", "high": "95 % to"}),
+    )
     return alt.layer(
         alt.Chart(band).mark_rect(color="#bbbbbb", opacity=0.4).encode(x="from:Q", x2="to:Q"),
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q"), x2="high:Q"),
