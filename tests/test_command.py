@@ -41,11 +41,13 @@ def test_help_is_there_at_once_and_names_every_verb():
     shown = subprocess.run([sys.executable, "-m", "tclab", "--help"], capture_output=True, text=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < 0.5
-    for verb in ("sweep", "run", "race", "trace", "compare", "advise", "fits", "report", "panel"):
+    for verb in ("sweep", "run", "race", "trace", "compare", "advise", "fits", "report", "profile", "panel"):
         assert f" {verb} " in shown.stdout
 
 
-@pytest.mark.parametrize("verb", ["sweep", "run", "race", "trace", "compare", "advise", "fits", "report", "panel"])
+@pytest.mark.parametrize(
+    "verb", ["sweep", "run", "race", "trace", "compare", "advise", "fits", "report", "profile", "panel"]
+)
 def test_a_verb_explains_itself(verb, capsys):
     assert main([verb, "--help"]) == 0
     shown = capsys.readouterr().out
@@ -53,6 +55,19 @@ def test_a_verb_explains_itself(verb, capsys):
     if verb in ("sweep", "run", "race", "fits"):
         assert "--dtype" in shown
         assert '"float32", "float64" or "bfloat16"' in " ".join(shown.replace("│", " ").split())
+
+
+def test_a_script_is_profiled_with_its_own_options(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, time\nuntil = time.perf_counter() + 0.1\nwhile time.perf_counter() < until: pass\n"
+        "print(sys.argv[1:])\nsys.exit(3)\n"
+    )
+    assert main(["profile", str(script), "--epochs", "2", "-v"]) == 3
+    shown = capsys.readouterr().out
+    assert shown.startswith("['--epochs', '2', '-v']")
+    assert "train.py:3" in shown
+    assert main(["profile", str(tmp_path / "no.py")]) == 2
 
 
 @pytest.mark.slow  # worker processes

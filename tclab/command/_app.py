@@ -30,6 +30,7 @@ _VERBS = {
     "compare": ("_result_verbs", "Compare two folders of rows, with a verdict on each point."),
     "report": ("_result_verbs", "Write a sweep's charts and findings into one HTML page."),
     "trace": ("_result_verbs", "Say where the time of a torch.profiler trace goes; of two, what differs."),
+    "profile": ("_result_verbs", "Run a script that has no marks, and say which of its lines the time went to."),
     "panel": ("_result_verbs", "Open JupyterLab with a panel to set up, run and watch a sweep."),
 }
 

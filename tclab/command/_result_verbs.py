@@ -76,6 +76,18 @@ def trace(
     return 0
 
 
+def profile(
+    script: Annotated[Path, Parameter(help="a Python program.")],
+    *argv: Annotated[str, Parameter(allow_leading_hyphen=True, help="its own arguments.")],
+) -> int:
+    """Run a script as Python does, and say which of its lines the time went to; see `tclab.timing.profile_script`."""
+    from tclab import timing
+
+    seen = timing.profile_script(script, argv)
+    print(seen)
+    return seen.exit_code
+
+
 def panel(
     results: Annotated[Path, Parameter(help="the folder that rows are kept in; panel.ipynb is written there.")] = Path(
         "runs/explore/rows"
