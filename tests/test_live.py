@@ -88,6 +88,22 @@ def test_with_a_front_end_the_bar_moves_and_nothing_is_printed(monkeypatch, tmp_
     assert button.disabled  # there is nothing left to stop
 
 
+def test_the_bar_says_what_to_do_about_the_points_that_a_budget_left(tmp_path):
+    impossible = [Point(model="dango", strategy="node_mask", batch_size=b, scale=0.02) for b in (1, 2)]  # rows at once
+    sweep = lab.LiveSweep([*impossible, *points(2)], results=tmp_path, budget_seconds=1e-9)
+    label = sweep.panel(live=True).children[1]
+    sweep.start().join()
+    left = len(sweep.points) - sweep.done
+    assert left >= 2
+    assert label.value.startswith(
+        f"the budget is spent, {left} points left: run the cell again, or raise budget_seconds"
+    )
+    whole = lab.LiveSweep(impossible, results=tmp_path)
+    label = whole.panel(live=True).children[1]
+    whole.start().join()
+    assert label.value.startswith("through after ")
+
+
 def test_the_stop_button_ends_the_sweep(monkeypatch, tmp_path):
     monkeypatch.setenv("JPY_SESSION_NAME", "some.ipynb")
     sweep = lab.LiveSweep(points(3), results=tmp_path)

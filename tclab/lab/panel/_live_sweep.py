@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from tclab._format import duration_text
 from tclab.lab._notebook import has_front_end
 from tclab.sweeps import Point, Progress, sweep
 from tclab.sweeps.config._point import points_of
@@ -83,8 +84,7 @@ class LiveSweep:
         def show(sweep: LiveSweep) -> None:
             bar.value = sweep.done
             button.disabled = not sweep.running
-            if sweep.last is not None:
-                label.value = str(sweep.last)
+            label.value = " · ".join([sweep._time_text(), *([] if sweep.last is None else [str(sweep.last)])])
 
         self.listen(show)
         return ipywidgets.VBox([ipywidgets.HBox([bar, button]), label])
@@ -142,6 +142,18 @@ class LiveSweep:
         if self.budget_seconds is None:
             return left
         return min(left, max(0.0, self._start_time + self.budget_seconds - monotonic()))
+
+    def _time_text(self) -> str:
+        """Return the time that is left, or what to do about the points that are."""
+        if self.running:
+            left = self.seconds_left()
+            return "begun" if left is None else f"about {duration_text(left)} left"
+        points = len(self.points) - self.done
+        if self.error is not None or not points:
+            return f"{'it ended with an error' if points else 'through'} after {duration_text(self.seconds)}"
+        if self.stopped:
+            return f"stopped, {points} points left: run the cell again"
+        return f"the budget is spent, {points} points left: run the cell again, or raise budget_seconds"
 
     def rows(self) -> pd.DataFrame:
         """Return the rows there are so far."""
