@@ -22,7 +22,7 @@ from tclab import timing
 
 PORTS = Path(__file__).resolve().parents[1] / "notebooks" / "ports"
 # nodes, directed edges, samples, features
-NATURAL = {"pdgrapher": (10_000, 300_000, 8, 16), "dig_subgraphx": (30, 64, 256, 64), "shapiq": (12, 24, 4096, 32)}
+NATURAL = {"pdgrapher": (10_000, 300_000, 8, 16), "dig_subgraphx": (30, 64, 256, 64), "shapiq": (10, 20, 1024, 32)}
 LARGE = (10_000, 500_000, 64, 8)
 
 
