@@ -122,6 +122,7 @@ def test_strategies_race(capsys, tmp_path):
     assert pairs[0]["verdict"] in ("FASTER", "SLOWER", "SAME", "UNDECIDED")
 
 
+@pytest.mark.slow  # the charts of a report
 def test_rows_are_read_by_advise_compare_and_report(root, tmp_path, capsys):
     rows = root / "tests" / "recorded_rows.parquet"
     code, advice = answer(capsys, "advise", rows)
