@@ -223,7 +223,7 @@ def test_a_prediction_is_on_the_disk_before_its_epoch_begins(fields, tmp_path):
     assert epoch == read_epoch(tmp_path / first)
     assert epoch.predicted.steps == 5
     assert epoch.predicted.workers == fields["workers"]
-    assert epoch.full.steps == full_steps(epoch.point) == TRAINING_SAMPLES // 2
+    assert epoch.full.steps == full_steps(epoch.point) == -(-TRAINING_SAMPLES // 2)
     assert len(epoch.costs.load_seconds) == len(epoch.costs.step_seconds) == 3
     assert min(epoch.costs.load_seconds) > 0
     assert (epoch.costs.contention is not None) == (fields["workers"] > 0)

@@ -266,3 +266,16 @@ def test_a_process_holds_about_what_was_said_where_each_tensor_has_its_own_pages
     held = [int(rows[rows["stage"] == "step"]["peak_bytes"].iloc[0]) for rows in (small, large)]
     found = tclab.fits(point)
     assert found.host - found.process == pytest.approx(held[1] - held[0], rel=0.15)
+
+
+def test_a_points_peak_is_its_own_and_not_an_earlier_points():
+    small = Point(scale=0.05, networks=1, batch_size=1, steps=2, warmup=0, workers=0, device="cpu")
+
+    def peak(point):
+        return run_point(point)["peak_bytes"].dropna().max()
+
+    run_point(small)
+    before = peak(small)
+    large = peak(replace(small, scale=0.15, networks=None, strategy="edge_mask", batch_size=4))
+    assert large > before + 100e6
+    assert peak(small) < before + 40e6

@@ -243,3 +243,12 @@ def test_any_value_of_a_field_makes_a_point_or_a_sentence(name):
         assert len(table([columns_of(point)])) == 1  # and its row be kept
     assert len(sentences) > len(ODD) // 2
     assert all(name.removesuffix("s") in sentence and "\n" not in sentence for sentence in sentences)
+
+
+def test_a_number_of_networks_takes_those_first_that_the_model_reads():
+    dango = tclab.Point(scale=0.02, model="dango", strategy="indices", networks=3)
+    assert list(dango.cell_graph().networks) == [
+        "string12_0_neighborhood", "string12_0_fusion", "string12_0_cooccurence"
+    ]  # fmt: skip
+    assert len(tclab.Point(scale=0.02, model="dango", strategy="indices", networks=9).cell_graph().networks) == 9
+    assert list(tclab.Point(scale=0.02, networks=2).cell_graph().networks) == ["regulatory", "physical"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+from contextlib import suppress
 from types import TracebackType
 
 
@@ -14,6 +17,16 @@ def _resident_peak_bytes() -> int | None:
     except OSError:
         pass
     return None
+
+
+def release_memory() -> None:
+    """Give the pages of freed memory back to the system, where the C library can (glibc).
+
+    Else the resident set of a process holds what earlier work in it has freed.
+    """
+    gc.collect()
+    with suppress(OSError, TypeError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class PeakMemory:

@@ -214,18 +214,28 @@ def _auto_networks(masked: bool, common: dict[str, Any], model: str) -> list[int
 
 
 def _lines_first(points: list[Point]) -> list[Point]:
-    """Return the points where the charts' lines cross first (every strategy at the middle batch size and the most
-    networks), then the rest of the lines, then the other points; the strategies of one cell together.
-    """
+    """Return the points in an order in which every budget shows something of each axis.
 
-    middle = {}
+    First, for each model, its first strategy at the middle batch size and the most networks, at another batch size, and
+    with the fewest networks. Then the points where the charts' lines cross (every strategy at the middle batch size and
+    the most networks), the rest of the lines, the other points; the strategies of one cell together.
+    """
+    middle, least = {}, {}
     for model in {point.model for point in points}:
         sizes = sorted({point.batch_size for point in points if point.model == model})
-        middle[model] = sizes[len(sizes) // 2]
-    most = max((p.network_count for p in points if p.networks is not None), default=float("inf"))
+        middle[model], least[model] = sizes[len(sizes) // 2], sizes[0]
+    counts = [p.network_count for p in points if p.networks is not None]
+    most, fewest = max(counts, default=float("inf")), min(counts, default=float("inf"))
 
     def place(point: Point) -> tuple[int, int, float]:
         on = (point.batch_size == middle[point.model]) + (point.network_count >= most)
         return (2 - on, point.batch_size, point.network_count)
 
-    return sorted(points, key=place)
+    ordered = sorted(points, key=place)
+    first: list[Point] = []
+    for batch, networks in ((middle, most), (least, most), (middle, fewest)):
+        for model in dict.fromkeys(point.model for point in ordered):
+            cell = [p for p in ordered if p.model == model and p.batch_size == batch[model] and p.skipped() is None]
+            cell = [p for p in cell if p.networks is None or p.network_count == networks]
+            first += cell[:1]
+    return list(dict.fromkeys([*first, *ordered]))

@@ -149,7 +149,8 @@ class Point(Shown):
     )
     networks: int | tuple[str, ...] | None = declare(
         None,
-        "n for the first n of the graph's networks, or names; `None` for those that the model reads.",
+        "n for the first n of the graph's networks, beginning with those that the model reads, or names; `None` for "
+        "all that it reads.",
         count_or_names,
         unit="networks",
         optional=True,
@@ -652,9 +653,9 @@ class Point(Shown):
     def cell_graph(self) -> CellGraph:
         """Return the graph that this point runs on, on the CPU; the last few are kept."""
         graph = self._whole()
-        networks = self.networks
-        if networks is None:
-            networks = tuple(self.kind.default_networks(list(graph.networks)))
+        own = self.kind.default_networks(list(graph.networks))
+        order = [*own, *(name for name in graph.networks if name not in own)]
+        networks = tuple(own) if self.networks is None else tuple(chosen(self.networks, order))
         graph = _variant(graph, networks, self.variant)
         return graph.without_metabolism() if self.metabolism == "off" else graph
 
@@ -703,7 +704,7 @@ def _screen(path: str, graph: CellGraph, stamp: object) -> ScreenPerturbations:
 
 
 @lru_cache(maxsize=4)
-def _variant(graph: CellGraph, networks: int | tuple[str, ...], variant: str) -> CellGraph:
+def _variant(graph: CellGraph, networks: tuple[str, ...], variant: str) -> CellGraph:
     """Return a variant of some of a graph's networks; cached, with the lookups of a merged network."""
     return variant_of(graph.select(networks), variant)
 

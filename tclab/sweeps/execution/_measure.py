@@ -21,7 +21,7 @@ from tclab.sweeps.execution._setup import Setup, pace_of, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs
 from tclab.timing._host_syncs import Syncs
-from tclab.timing._peak_memory import PeakMemory
+from tclab.timing._peak_memory import PeakMemory, release_memory
 from tclab.training import OVERHEADS, Step, equivalence_reference
 from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Numerics
 from tclab.training._loading import LoadedBatch
@@ -226,6 +226,8 @@ def measure(point: Point, context: RankContext | None = None) -> list[dict[str, 
             return [{**every, "stage": "step", "status": "wrong"}]
     if point.device == "cuda":
         torch.cuda.empty_cache()
+    else:
+        release_memory()  # or the point's peak would hold what earlier points freed
     if point.compile:
         torch.compiler.reset()  # what earlier points compiled counts against what this one may
     measurement = _run(point, context)

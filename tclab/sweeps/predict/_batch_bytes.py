@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from tclab.graph._cell_graph import chosen
 from tclab.graph._synthetic_graph import NETWORK_SIZES, NUM_GENES
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
@@ -41,7 +42,8 @@ def _sizes(point: Point) -> tuple[int, int]:
     if point.networks is None:
         names = point.kind.default_networks(every)
     else:
-        names = every[: point.networks] if isinstance(point.networks, int) else list(point.networks)
+        own = point.kind.default_networks(every)
+        names = chosen(point.networks, [*own, *(name for name in every if name not in own)])
     edges = sum(max(1, round(NETWORK_SIZES[name].edges * point.scale**2)) for name in names)
     return edges, max(2, round(NUM_GENES * point.scale))
 

@@ -20,7 +20,7 @@ from tclab._io import atomic_write
 from tclab.errors import InputError, require
 from tclab.masking import get as strategy_of
 from tclab.perturbation import split
-from tclab.perturbation._dataset import TRAINING_SAMPLES
+from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.config._fields import whole_number
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._measure import equivalence_of
@@ -182,7 +182,7 @@ def full_steps(point: Point) -> int:
     """
     screen = point.screen()
     samples = TRAINING_SAMPLES if screen is None else len(split(len(screen)).train)
-    return max(1, samples // (point.batch_size * point.ranks))
+    return steps_per_epoch(point.batch_size, point.ranks, samples)
 
 
 def run_epoch(
