@@ -276,7 +276,7 @@ def test_each_layer_goes_through_compile_whole_with_its_gradient(ring, name, bac
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the compiler's own imports
         compiled = torch.compile(conv, backend=backend, fullgraph=True)
-        for masks in (keep, (None, keep)):
+        for masks in [keep] if backend == "inductor" else [keep, (None, keep)]:  # each is compiled anew
             torch.testing.assert_close(run(compiled, x, shared, masks, cut=cut), run(conv, x, shared, masks, cut=cut))
 
 
