@@ -180,7 +180,9 @@ def test_a_ledger_that_is_not_a_context_samples_its_steps_alone():
     for _ in ledger.steps(range(4)):
         spin(0.03)
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
-    assert set(ledger.lines.of_stages()) <= {"other", "data_wait"}
+    stages = ledger.lines.of_stages()  # a sample may meet its beginning
+    assert max(stages, key=stages.get) == "other"
+    assert set(stages) <= {"other", "data_wait", "outside"}
     assert ledger.lines.by_line()[0].function == "spin"
 
 
@@ -234,7 +236,7 @@ def test_lines_cost_less_than_two_percent_of_steps_of_20_ms():
     """Its own clock around each handler; the race beside it is as wide as the machine is busy."""
 
     def loop(ledger):
-        for _ in ledger.steps(range(20)):
+        for _ in ledger.steps(range(60)):
             spin(0.02)
 
     with timing.Ledger(lines=True) as ledger:

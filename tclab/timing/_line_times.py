@@ -82,7 +82,7 @@ class Lines(Shown):
     - `samples`: number of moments at which the main thread's stack was seen.
     - `hertz`: their rate.
     - `cuda`: waits were seen on a CUDA device; otherwise they are a forecast. `None` if none were counted.
-    - `own_seconds`: time that the sampler itself took of the main thread.
+    - `own_seconds`: processor time that the sampler itself took of the main thread.
     """
 
     times: tuple[LineTime, ...]

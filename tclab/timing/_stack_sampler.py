@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dis import get_instructions
 from functools import cache
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -119,7 +119,7 @@ class StackSampler:
         self.loop_codes: dict[int, CodeType] = {}  # functions that iterate over the steps: their loop is none in a step
         self.phase = ""  # "sample" or `COLLATE` while a dataset or a collate_fn runs
         self._callees: dict[tuple[int, int], str | None] = {}  # instruction of a dataset's code → part of what it calls
-        self.own_ns = 0  # time of the sampler itself
+        self.own_ns = 0  # processor time of the sampler itself
         self.slots = 0  # samples
         self._slots: dict[tuple[Any, ...], int] = {}
         self._codes: dict[int, CodeType] = {}  # keeps them, so that an id stays one function's
@@ -165,7 +165,7 @@ class StackSampler:
 
     def _sample(self, number: int, frame: FrameType | None) -> None:
         """Book the time since the signal before; no other function of Python is called where the code was seen."""
-        begin = perf_counter_ns()
+        begin, own = perf_counter_ns(), thread_time_ns()
         passed = 0
         while (due := self._origin + self._next * self._slot + self._moments[self._next % _DRAWN]) <= begin:
             self._next += 1
@@ -218,7 +218,7 @@ class StackSampler:
             self._slots[key] = self._slots.get(key, 0) + passed
             self.slots += passed
         now = perf_counter_ns()
-        self.own_ns += now - begin
+        self.own_ns += thread_time_ns() - own
         signal.setitimer(signal.ITIMER_REAL, max(_SHORTEST, (due - now) * 1e-9))
 
     def sites(self) -> dict[tuple[str, Site], float]:
