@@ -12,6 +12,7 @@ from tclab.sweeps import config, execution, predict
 from tclab.sweeps._sweep import sweep
 from tclab.sweeps.analysis._advise import advise
 from tclab.sweeps.analysis._compare_runs import compare
+from tclab.sweeps.analysis._export import export
 from tclab.sweeps.analysis._inside import inside, trace_point
 from tclab.sweeps.analysis._race_points import loop_of, race_grid, race_points
 from tclab.sweeps.config._grid import grid
@@ -30,6 +31,7 @@ __all__ = [
     "compare",
     "config",
     "execution",
+    "export",
     "fits",
     "grid",
     "inside",
