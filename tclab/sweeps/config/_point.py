@@ -177,6 +177,16 @@ class Point(Shown):
     ranks: int = declare(
         1, "how many processes train together.", whole_number(1), unit="processes", memory=False, place=True
     )
+    dtype: str = declare(
+        "float32",
+        '"float32", "float64" or "bfloat16" (autocast).',
+        one_of(DTYPES),
+        equivalence="candidate",
+        advised=True,
+        caution="It rounds otherwise: look at the loss.",
+        step=True,
+        panel=True,
+    )
     runs: int = declare(
         1,
         "how many processes train side by side, each by itself: on one GPU, or each on its share of the cores. "
@@ -188,16 +198,6 @@ class Point(Shown):
         advised=True,
         caution="Told for a sample of all runs together; each of them is slower than it is alone.",
         label="runs side by side",
-    )
-    dtype: str = declare(
-        "float32",
-        '"float32", "float64" or "bfloat16" (autocast).',
-        one_of(DTYPES),
-        equivalence="candidate",
-        advised=True,
-        caution="It rounds otherwise: look at the loss.",
-        step=True,
-        panel=True,
     )
     machines: int = declare(
         1,
