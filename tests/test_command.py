@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 
+import pydantic  # noqa: F401 (where it is loaded, cyclopts has it check what a verb takes)
 import pytest
 
 import tclab

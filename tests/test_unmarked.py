@@ -45,7 +45,7 @@ def test_a_trainer_that_knows_nothing_of_it_is_told_line_by_line(records):
     assert {one.waits for one in lines.times if one.text == "total += value.item()"} == {8 * 400}
     assert "in a loop" in str(ledger)
     assert len(ledger) == 63  # two epochs of 32 steps; the waits of one were counted
-    assert ledger.adds_up()
+    assert ledger.adds_up(), ledger.accounted
     parts = ledger.epoch
     assert parts.whole_seconds == pytest.approx(wall, rel=0.3)
     assert parts.times["validation"] == 2

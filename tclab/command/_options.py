@@ -41,7 +41,8 @@ def options_class(name: str, options: Iterable[Any]) -> Any:
     """Return a dataclass of options, which a verb takes as one argument."""
     made = make_dataclass(name, list(options), frozen=True)
     made.__module__ = __name__  # of the standard library's classes, as it is made to be, no field is read
-    return Annotated[made, Parameter(name="*")]
+    # None where no option is given: cyclopts has pydantic check it where that is loaded
+    return Annotated[made | None, Parameter(name="*")]
 
 
 def given(options: Any) -> dict[str, str]:

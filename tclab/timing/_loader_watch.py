@@ -128,20 +128,20 @@ class _Fetching:
                 took += perf_counter_ns() - at
 
         fetcher.collate_fn = collating
-        raw, cpu, begin = raw_clock_ns(), thread_time_ns(), perf_counter_ns()
+        cpu, raw, begin = thread_time_ns(), raw_clock_ns(), perf_counter_ns()
         self._phase(_SAMPLE)
         try:
             return original(fetcher, index)
         finally:
             self._phase("")
-            end = perf_counter_ns()
+            end, raw_end = perf_counter_ns(), raw_clock_ns()  # at once, or they differ by what runs between them
             fetcher.collate_fn = collate
             times = self.times
             times.fetch_ns += end - begin
             times.collate_ns += took
             times.samples += len(index) if hasattr(index, "__len__") else 1
             if len(times.batches) < _MOST_BATCHES:
-                times.batches.append([begin, end, raw, raw_clock_ns(), thread_time_ns() - cpu, took])
+                times.batches.append([begin, end, raw, raw_end, thread_time_ns() - cpu, took])
             if self.flush is not None:
                 self.flush()
 

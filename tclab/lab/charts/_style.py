@@ -215,7 +215,7 @@ def empty_chart(text: str) -> alt.Chart:
     chart: alt.Chart = (
         _EmptyChart(pd.DataFrame({"text": [text]}))
         .mark_text(align="left", fontSize=13, color=GREY, lineBreak="\n")
-        .encode(text="text:N", x=alt.value(10))
-        .properties(width=620, height=30)
+        .encode(text="text:N", x=alt.value(10), y=alt.value(15))
+        .properties(width=620, height=30 + 16 * text.count("\n"))
     )
     return chart

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import altair as alt
@@ -14,6 +14,7 @@ from tclab.sweeps.analysis._compare_runs import Comparison
 from tclab.sweeps.analysis._machine_label import this_machine
 from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED, Pair
 from tclab.timing._spike_in import SpikeIn
+from tclab.timing.races._race_result import Races
 
 # Okabe and Ito's colours for decided verdicts, grey for the undecided one
 VERDICT_COLOURS = {FASTER: "#009e73", SAME: "#0072b2", SLOWER: "#d55e00", UNDECIDED: "#999999"}
@@ -99,7 +100,7 @@ def _subtitle(comparison: Comparison, margin: float) -> list[str]:
     return lines
 
 
-def race_chart(pairs: Iterable[Pair], against: str, *, where: str | None = None) -> alt.LayerChart:
+def race_chart(pairs: Iterable[Pair], against: str, *, where: str | None = None) -> Any:
     """Return each arm's time over that of one of them, with its 95 % interval, and the margin as a band.
 
     **Arguments:**
@@ -109,19 +110,38 @@ def race_chart(pairs: Iterable[Pair], against: str, *, where: str | None = None)
     - `where`: the machine, for the title; this machine unless given.
     """
     chosen = pairs_against(pairs, against)
-    rows = ratio_rows(((pair.a, pair) for pair in chosen), by="arm").sort_values("ratio")
-    margin = max((pair.margin for pair in chosen), default=0.0)
-    chart: alt.LayerChart = ratio_layers(
-        rows, by="arm", title=f"time over that of {against}", of=f"against {against}", margin=margin
-    ).properties(
+    title = f"Each arm against {against}"
+    return _pairs_chart({pair.a: pair for pair in chosen}, by="arm", of=against, title=title, where=where, sort=True)
+
+
+def races_chart(races: Races, a: str, b: str, *, by: str, title: str, where: str | None = None) -> Any:
+    """Return the time of arm `a` over that of arm `b` in each cell, with 95 % intervals, and the margin as a band.
+
+    **Arguments:**
+
+    - `races`: of `tclab.timing.race_cells`.
+    - `by`: what a cell's name is, "samples".
+    - `title`: the chart's.
+    - `where`: the machine, for the title; this machine unless given.
+    """
+    pairs = {f"{cell} {by}": race.pair(a, b) for cell, race in races.cells.items()}
+    return _pairs_chart(pairs, by=by, of=b, title=title, where=where, sort=False)
+
+
+def _pairs_chart(
+    pairs: Mapping[str | None, Pair], *, by: str, of: str, title: str, where: str | None, sort: bool
+) -> Any:
+    rows = ratio_rows(pairs.items(), by=by)
+    if rows.empty:
+        reasons = "\n".join(dict.fromkeys(f"{name}: {pair.why}" for name, pair in pairs.items()))
+        return empty_chart(f"{title}: no ratio.\n{reasons}")
+    margin = max(pair.margin for pair in pairs.values())
+    rows = rows.sort_values("ratio") if sort else rows
+    return ratio_layers(rows, by=by, title=f"time over that of {of}", of=f"against {of}", margin=margin).properties(
         width=520,
         height=alt.Step(26),
-        title=chart_title(
-            f"Each arm against {against}",
-            f"{where or this_machine()} · 95 % intervals; grey band: the margin of ±{margin:.1%}",
-        ),
+        title=chart_title(title, f"{where or this_machine()} · 95 % intervals; grey band: the margin of ±{margin:.1%}"),
     )
-    return chart
 
 
 def winner_map(pairs: Iterable[Pair], *, where: str | None = None) -> alt.LayerChart:

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tclab import trace
 from tclab._display import Display, Shown
 from tclab._format import seconds_text
 from tclab.errors import InputError, require
@@ -23,6 +22,9 @@ from tclab.timing._ledger import NullLedger
 from tclab.timing._marks import Part, watched
 from tclab.timing._receipt import Receipt
 from tclab.training._step import WITHOUT_MODEL
+
+if TYPE_CHECKING:
+    from tclab import trace
 
 _STAGES = ("forward", "backward")
 _FIRST = 2  # steps that are in no figure
@@ -156,6 +158,8 @@ def trace_point(
 
     **Raises:** `InputError` for a point without a model or of several ranks, and as `inside`.
     """
+    from tclab import trace  # late: it needs a package that a sweep does not
+
     point = _alone(point)
     steps = wait + warmup + active
     ledger = Ledger(cuda=point.device == "cuda", marks=True)
