@@ -376,6 +376,8 @@ def main():
     parser.add_argument("--sweep", nargs=2, metavar=("KIND", "FOLDER"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.sweep:
+        # a shell that puts the benchmark in the background has it ignore the interrupt
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         sweep(*given.sweep)
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the figures so far are printed

@@ -1,10 +1,6 @@
 """Several runs side by side on one device: what they bring together, what each loses, and what the rows say of it."""
 
 import json
-import os
-import subprocess
-import sys
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -112,89 +108,13 @@ def test_more_runs_are_advised_with_what_they_bring(rows):
     assert "each of them is slower than it is alone" in found[2].why
 
 
-BY_HAND = """
-import json, sys, time
-from pathlib import Path
-import torch
-from tclab import Point
-from tclab.sweeps.execution._setup import setup
-
-folder, number, runs = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-point = Point.from_dict(json.loads(sys.argv[4]))
-with setup(point, point.batch_size * 8) as here:
-    batches = list(here.data[number] for number in range(8))
-    def one(number):
-        here.run([here.data[number % 8]], steps=1)
-    for number in range(5):
-        one(number)
-    for window in range(3):
-        (folder / f"ready {window} {sys.argv[2]}").touch()
-        while not (folder / f"go {window}").exists():
-            time.sleep(0.01)
-        ends, number = [time.perf_counter()], 0
-        while ends[-1] - ends[0] < float(sys.argv[5]):
-            one(number)
-            ends.append(time.perf_counter())
-            number += 1
-        (folder / f"found {window} {sys.argv[2]}").write_text(json.dumps(ends))
-"""
-
-
-def wait_for(files):
-    while not all(file.exists() for file in files):
-        time.sleep(0.02)
-
-
-def window_by_hand(folder, window, runs):
-    """Let the processes run for a while; return samples a second of all of them, and a 95 % interval."""
-    wait_for([folder / f"ready {window} {run}" for run in range(runs)])
-    (folder / f"go {window}").touch()
-    wait_for([folder / f"found {window} {run}" for run in range(runs)])
-    time.sleep(0.1)
-    total = variance = 0.0
-    for run in range(runs):
-        seconds = np.diff(json.loads((folder / f"found {window} {run}").read_text()))
-        blocks = np.array([SMALL.batch_size / block.mean() for block in np.array_split(seconds, 8)])
-        total += SMALL.batch_size / seconds.mean()
-        variance += blocks.var(ddof=1) / 8
-    return total, 2.4 * variance**0.5
-
-
 @pytest.mark.slow
-def test_runs_bring_what_as_many_processes_started_by_hand_do(tmp_path):
-    """In turn, three windows by hand and two runs of the point: what changes on the machine meanwhile hits both."""
-    for runs in (1, 2, 3):
-        folder = tmp_path / str(runs)
-        folder.mkdir()
-        threads = str(max(1, min(int(os.environ.get("OMP_NUM_THREADS", 64)), (os.cpu_count() or 1) // runs)))
-        point = replace(SMALL, steps=24, warmup=4)
-        arguments = [str(runs), json.dumps(point.resolved().to_dict()), "1.2"]
-        started = [
-            subprocess.Popen(
-                [sys.executable, "-c", BY_HAND, str(folder), str(run), *arguments],
-                env={**os.environ, "OMP_NUM_THREADS": threads},
-            )
-            for run in range(runs)
-        ]
-        by_hand, together = [], []
-        try:
-            for window in range(3):
-                by_hand.append(window_by_hand(folder, window, runs))
-                if window == 2:
-                    break
-                rows = tclab.run(replace(point, runs=runs))
-                assert set(rows["status"]) == {"ok"}
-                each = rows[rows["stage"].isin(["whole"] if runs > 1 else ["step"])]
-                assert len(each) == runs
-                own = float((SMALL.batch_size * (1 / each["low_seconds"] - 1 / each["high_seconds"])).sum()) / 2
-                together.append((float(rows[rows["stage"] == "step"]["samples_per_second"].item()), own))
-        finally:
-            for process in started:
-                process.kill()
-                process.wait()
-        (low, high), (least, most) = (
-            (min(total - error for total, error in found), max(total + error for total, error in found))
-            for found in (by_hand, together)
-        )
-        assert low <= most, (runs, by_hand, together)
-        assert least <= high, (runs, by_hand, together)
+def test_runs_train_side_by_side_and_each_has_its_rows():
+    """What they bring against processes started by hand, `benchmarks/runs_by_hand.py` prints."""
+    rows = tclab.run(replace(SMALL, runs=2))
+    assert set(rows["status"]) == {"ok"}
+    each, step = rows[rows["stage"] == "whole"], rows[rows["stage"] == "step"]
+    assert each["where"].nunique() == len(each) == 2
+    assert (each["n"] == SMALL.steps).all()
+    bring = (SMALL.batch_size / each["mean_seconds"]).sum()
+    assert step["samples_per_second"].item() == pytest.approx(bring)
