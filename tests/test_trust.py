@@ -6,9 +6,11 @@ import re
 import subprocess
 import sys
 import textwrap
+from time import sleep
 
 import pandas as pd
 import pytest
+import vl_convert
 from synthetic_machine import SyntheticMachine
 
 import tclab
@@ -63,6 +65,18 @@ def test_the_winner_is_faster_than_all_others_for_certain(verdicts, winner):
     pairs = [pair("a", "b", ab), pair("a", "c", ac), pair("b", "c", bc)]
     assert winner_of(pairs) == winner
     assert winner_of([p.flipped() for p in pairs]) == winner
+
+
+def test_a_race_without_a_ratio_is_said_with_its_reason_and_drawn():
+    races = race_cells({4: lambda: {"a": lambda: sleep(0.05), "b": lambda: sleep(0.05)}}, budget_seconds=0.2)
+    for chart in (
+        lab.charts.races_chart(races, "a", "b", by="samples", title="Sizes"),
+        lab.charts.race_chart(races.pairs, "b"),
+    ):
+        (text,) = [one["text"] for one in data_of(chart)]
+        assert "no ratio" in text
+        assert races.cells[4].pair("a", "b").why in text
+        assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
 
 
 def test_the_winner_map_has_a_colour_for_what_is_open():

@@ -30,6 +30,7 @@ from tclab.timing._spike_in import SpikeIn
 from tclab.trace._categories import CATEGORIES
 
 MADE_UP = "cpu · 2 cores · Made Up"  # the machine of rows that were made by hand
+CELLS = SimpleNamespace(cells={size: SimpleNamespace(pair=lambda a, b: pair(a, b, "SLOWER")) for size in (4, 16)})
 NOT_MEASURED = {
     "steps_per_epoch_chart": "arithmetic, nothing measured",
     "mask_picture": "a drawing",
@@ -112,6 +113,7 @@ OF_THIS_MACHINE = {
         [LargestBatch(tclab.Point(device="cpu"), 12, 10, 10**9, {12: "ok"})], **where),
     "ledger_chart": lambda **where: lab.charts.ledger_chart(ledger(), **where),
     "race_chart": lambda **where: lab.charts.race_chart([pair("a", "b", "FASTER")], "b", **where),
+    "races_chart": lambda **where: lab.charts.races_chart(CELLS, "a", "b", by="samples", title="Two sizes", **where),
     "roofline_chart": lambda **where: lab.charts.roofline_chart(kernels(), Ceilings(1e9, 1e11), **where),
     "spike_chart": lambda **where: lab.charts.spike_chart(SpikeIn([trial("forward", 0.001, 0.00101)]), **where),
     "winner_map": lambda **where: lab.charts.winner_map([pair("a", "b", "FASTER", "batch 1, 2 networks")], **where),

@@ -120,11 +120,12 @@ def races_chart(races: Races, a: str, b: str, *, by: str, title: str, where: str
     **Arguments:**
 
     - `races`: of `tclab.timing.race_cells`.
+    - `a`, `b`: two of its arms.
     - `by`: what a cell's name is, "samples".
     - `title`: the chart's.
     - `where`: the machine, for the title; this machine unless given.
     """
-    pairs = {f"{cell} {by}": race.pair(a, b) for cell, race in races.cells.items()}
+    pairs: dict[str | None, Pair] = {f"{cell} {by}": race.pair(a, b) for cell, race in races.cells.items()}
     return _pairs_chart(pairs, by=by, of=b, title=title, where=where, sort=False)
 
 
