@@ -197,7 +197,9 @@ def test_the_decoding_lines_share_is_that_of_py_spy(records, tmp_path):
             decoding += int(number) * ("decode (" in stack and "unmarked_project.py" in stack.rpartition("decode (")[2])
     assert fitting > 300
     assert first == "Model.decode"
-    assert abs(share - decoding / fitting) < 0.05, (share, decoding, fitting, samples)
+    counted = decoding / fitting
+    chance = 2.5 * (counted * (1 - counted) * (1 / fitting + 1 / samples)) ** 0.5  # of two counts of one share
+    assert abs(share - counted) < max(0.05, chance), (share, decoding, fitting, samples)
 
 
 @pytest.mark.slow

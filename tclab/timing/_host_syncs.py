@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from types import FrameType
 from typing import Any, Protocol
 
 from tclab._display import Display, Shown
 from tclab._format import seconds_text
-from tclab.timing._stack_sampler import is_user_frame, source_of
+from tclab.timing._stack_sampler import source_of, user_frame
 
 
 class Staged(Protocol):
@@ -132,17 +131,18 @@ def place_text(file: str, line: int, function: str) -> str:
 
 def _caller() -> str:
     """Return the place of the user's innermost frame, or else of the innermost outside torch, PyG and this module."""
-    nearest = ""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if is_user_frame(frame):
-            return place_text(code.co_filename, frame.f_lineno, code.co_qualname)
-        name = frame.f_globals.get("__name__", "")
-        if not (nearest or name.startswith(("torch.", "torch_geometric.")) or name in ("torch", __name__)):
-            nearest = place_text(code.co_filename, frame.f_lineno, code.co_qualname)
-        frame = frame.f_back
-    return nearest or "unknown"
+    frame = user_frame(sys._getframe(1))
+    if frame is None:
+        frame = sys._getframe(1)
+        while frame is not None and _of_torch(frame.f_globals.get("__name__", "")):
+            frame = frame.f_back
+    if frame is None:
+        return "unknown"
+    return place_text(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
+
+
+def _of_torch(module: str) -> bool:
+    return module in ("torch", __name__) or module.startswith(("torch.", "torch_geometric."))
 
 
 def _waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

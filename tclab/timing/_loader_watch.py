@@ -20,7 +20,7 @@ from tclab._io import TemporaryFolder
 from tclab.timing._epoch_parts import LOADER_END, LOADER_START, PartClock
 from tclab.timing._ledger_rows import BatchTiming, raw_clock_ns
 from tclab.timing._sample_parts import COLLATE
-from tclab.timing._stack_sampler import Site, StackSampler, is_user_frame
+from tclab.timing._stack_sampler import Site, StackSampler, user_frame
 
 _FLUSH_NS = 2_000_000_000
 _MOST_BATCHES = 5000  # that a process keeps the times of
@@ -329,11 +329,5 @@ class LoaderWatch:
 
 
 def _place() -> str:
-    frame = sys._getframe(1)
-    while frame is not None:
-        if is_user_frame(frame):
-            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return ""
+    frame = user_frame(sys._getframe(1))
+    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -100,6 +100,13 @@ def is_user_frame(frame: FrameType) -> bool:
     return kind == _USER or (kind == _INTERACTIVE and frame.f_globals.get("__name__") == "__main__")
 
 
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of the user's from this one on; `None` where there is none."""
+    while frame is not None and not is_user_frame(frame):
+        frame = frame.f_back
+    return frame
+
+
 def source_of(file: str, line: int) -> str:
     """Return a line's text, stripped; empty where it is not known."""
     return linecache.getline(file, line).strip()
