@@ -19,7 +19,7 @@ from tclab.timing._statistics import alpha_of, average_ranks
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from race_verdicts import APART, EQUAL, NEARLY, Attack
 
-SEEDS = [pytest.param(range(4), id="few"), pytest.param(range(200), id="many", marks=pytest.mark.slow)]
+SEEDS = [pytest.param(range(4), id="few"), pytest.param(range(100), id="many", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
