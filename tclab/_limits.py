@@ -24,11 +24,11 @@ def number_of(text: str | None) -> float | None:
     return None
 
 
-def field_of(path: str, begins: str, place: int = 1) -> float | None:
-    """Return the number at `place` in the first line of a file that begins with a word; `None` if there is none."""
+def field_of(path: str, begins: str) -> float | None:
+    """Return the number behind the word that a line of a file begins with; `None` where no line does."""
     for line in (text_of(Path(path)) or "").splitlines():
         if line.startswith(begins):
-            return number_of(line.split()[place].rpartition("=")[2])
+            return number_of(line.split()[1].rpartition("=")[2])
     return None
 
 

@@ -455,7 +455,7 @@ def test_points_of_ranks_go_through_json_and_are_kept_apart(tmp_path):
 
 
 def test_a_race_and_an_epoch_are_of_one_process(tmp_path):
-    with pytest.raises(InputError, match="2 ranks, and a race is of steps of one process"):
+    with pytest.raises(InputError, match="2 ranks asked for, and a race is of one process"):
         tclab.sweeps.race_points({"a": tiny(), "b": tiny(ranks=1)}, budget_seconds=1)
     with pytest.raises(InputError, match="2 ranks asked for, and an epoch is of one process"):
         tclab.sweeps.run_epoch(tiny(), 2, tmp_path / "record")

@@ -24,7 +24,7 @@ def test_runs_and_ranks_are_not_asked_for_together():
 
 def test_what_is_of_one_process_alone_takes_no_runs(tmp_path):
     beside = replace(SMALL, runs=2)
-    with pytest.raises(InputError, match="2 runs side by side, and a race is of steps of one process"):
+    with pytest.raises(InputError, match="2 runs asked for, and a race is of one process"):
         sweeps.race_points({"one": SMALL, "two": beside}, budget_seconds=1)
     with pytest.raises(InputError, match="2 runs asked for, and an epoch is of one process"):
         sweeps.run_epoch(beside, steps=4, record=tmp_path)

@@ -215,7 +215,7 @@ def test_an_executor_is_local_or_slurm_and_options_go_with_slurm(tmp_path):
 def test_without_slurm_or_submitit_it_says_what_is_missing(fake, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "submitit", None)
-        with pytest.raises(InputError, match=r"needs the package submitit: pip install 'tclab\[slurm\]'"):
+        with pytest.raises(InputError, match=r"needs submitit: pip install 'tclab\[slurm\]'"):
             fake.sweep(points(1))
     monkeypatch.setenv("PATH", str(fake.folder))
     with pytest.raises(InputError, match="there is no sbatch on this machine"):

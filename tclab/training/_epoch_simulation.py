@@ -76,20 +76,6 @@ class LoaderOverheads:
     end: float = 0.0
 
 
-@dataclass(frozen=True)
-class SimulatedEpoch:
-    """The result of a simulated epoch.
-
-    **Arguments:**
-
-    - `seconds`: the epoch's wall time.
-    - `data_wait_seconds`: the part of it in which the training process waits for a batch.
-    """
-
-    seconds: float
-    data_wait_seconds: float
-
-
 def simulate(
     load: Sequence[float],
     step: Sequence[float],
@@ -98,8 +84,8 @@ def simulate(
     prefetch_factor: int = 2,
     loader_overheads: LoaderOverheads | None = None,
     contention: ContentionFactors | None = None,
-) -> SimulatedEpoch:
-    """Simulate an epoch's wall time from the seconds of loading and training on each batch.
+) -> float:
+    """Simulate an epoch and return its wall time in seconds, from those of loading and training on each batch.
 
     The simulation follows PyTorch's `DataLoader`: worker `i % workers` makes batch `i`; the loader keeps at most
     `prefetch_factor * workers` batches requested and not yet taken; the training process takes batches in order.
@@ -122,13 +108,13 @@ def simulate(
     if workers < 0:
         raise InputError(f"workers is {workers}, expected 0 or more")
     if not workers:
-        return SimulatedEpoch(sum(load) + sum(step), sum(load))
+        return sum(load) + sum(step)
     if prefetch_factor < 1:
         raise InputError(f"prefetch_factor is {prefetch_factor}, expected 1 or more")
     overheads = loader_overheads or LoaderOverheads()
     factors = contention or ContentionFactors.of_cores(workers + 1, workers)
     steps, ahead = len(load), prefetch_factor * workers
-    now, waited = workers * overheads.start, 0.0
+    now = workers * overheads.start
     batch_of = list(range(workers))  # the batch that each worker makes now or will make next
     remaining: list[float | None] = [None] * workers  # seconds of work; None while the worker waits for a request
     wake = [overheads.wake] * workers
@@ -147,9 +133,7 @@ def simulate(
         load_speed = factors.of_load(active, training is not None) if active else 1.0
         step_speed = factors.of_step(active)
         passed = min((work / load_speed for work in remaining if work is not None), default=inf)
-        if training is None:
-            waited += passed
-        else:
+        if training is not None:
             passed = min(passed, training / step_speed)
             training -= passed * step_speed
             if training <= _DONE:
@@ -163,4 +147,4 @@ def simulate(
                 ready[batch_of[worker]] = True
                 batch_of[worker] += workers
                 remaining[worker] = None
-    return SimulatedEpoch(now + overheads.end, waited)
+    return now + overheads.end

@@ -31,6 +31,7 @@ _ROUNDING = {"float32": 4 * torch.finfo(torch.float32).eps, "bfloat16": 4 * torc
 # is taken relative to at least this share of the largest gradient.
 _SMALL = 1e-3
 _SLICE = 3  # samples a slice, where the check runs with slices
+_HALF = 50  # of the nodes of a type in the check's graph
 _CROWD = 66  # samples at least of the large batch: more than a word has bits
 
 
@@ -106,21 +107,17 @@ def _degrees(graph: CellGraph, node_type: str) -> Tensor:
     return degree
 
 
-def equivalence_graph(graph: CellGraph, *, most_nodes: int = 100) -> CellGraph:
-    """Return the part of a graph that a sweep's equivalence check runs on: nodes of every degree, with the hubs.
+def equivalence_graph(graph: CellGraph) -> CellGraph:
+    """Return the part of a graph, on the CPU, that a sweep's equivalence check runs on: nodes of every degree.
 
-    **Arguments:**
-
-    - `graph`: on the CPU.
-    - `most_nodes`: nodes of each type to keep: half of them those of highest degree, half spread over the rest.
+    Of each type it keeps at most 100: half of them those of highest degree, half spread over the rest.
     """
     kept = {}
     for node_type, number in graph.num_nodes.items():
-        if number > most_nodes:
+        if number > 2 * _HALF:
             by_degree = torch.argsort(_degrees(graph, node_type), descending=True, stable=True)
-            half = most_nodes // 2
-            rest = by_degree[half:][:: max(1, (number - half) // (most_nodes - half))][: most_nodes - half]
-            kept[node_type] = torch.cat([by_degree[:half], rest]).sort().values
+            hubs, rest = by_degree[:_HALF], by_degree[_HALF:]
+            kept[node_type] = torch.cat([hubs, rest[:: len(rest) // _HALF][:_HALF]]).sort().values
     return graph.induced(kept) if kept else graph
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tclab.errors import InputError
+from tclab._extras import need
 from tclab.masking import Batch
 from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger
@@ -47,10 +47,8 @@ class _SizedBatches:
 
 @cache
 def _task() -> type:
-    try:
-        from lightning.pytorch import LightningModule
-    except ModuleNotFoundError:
-        raise InputError("the Lightning loop needs the package lightning: pip install 'tclab[lightning]'") from None
+    need("the Lightning loop", "lightning", "lightning")
+    from lightning.pytorch import LightningModule
 
     class StepTask(LightningModule):
         """A `Step` as a LightningModule with manual optimization, as the case study's trainers are."""

@@ -319,7 +319,7 @@ def _worker_error(error: RuntimeError, iterator: Any) -> Exception:
 
 
 def double_buffered(batches: Iterable[LoadedBatch], device: torch.device | str) -> Iterator[LoadedBatch]:
-    """Return the batches on the device, each copied there while the one before it computes.
+    """Yield the batches on the device, each copied there while the one before it computes.
 
     The copy of a batch is enqueued on a side stream before the preceding batch is yielded, and the current stream waits
     for the copy of a batch only when that batch is yielded. Copies overlap with compute only from page-locked memory
@@ -330,15 +330,11 @@ def double_buffered(batches: Iterable[LoadedBatch], device: torch.device | str) 
     - `batches`: batches on the CPU, in page-locked memory.
     - `device`: a CUDA device.
 
-    **Raises:** `InputError` for a device other than CUDA.
+    **Raises:** `InputError` for a device other than CUDA, at the first batch.
     """
     device = torch.device(device)
     if device.type != "cuda":
         raise InputError(f"double_buffer needs cuda, and the device is {str(device)!r}")
-    return _double_buffered(batches, device)
-
-
-def _double_buffered(batches: Iterable[LoadedBatch], device: torch.device) -> Iterator[LoadedBatch]:
     stream = torch.cuda.Stream(device)
     following: LoadedBatch | None = None
     for loaded in batches:

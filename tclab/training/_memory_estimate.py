@@ -105,29 +105,10 @@ def _workspace_bytes(op: Any, args: Any) -> int:
 
 # Operations that CUDA's autocast runs in float32 and the CPU's does not: "CUDA Ops that can autocast to float32" in
 # torch's documentation, less those that no model is likely to call.
-_FLOAT32_ON_CUDA = frozenset(
-    [
-        "layer_norm",
-        "group_norm",
-        "softmax",
-        "log_softmax",
-        "softplus",
-        "normalize",
-        "sum",
-        "prod",
-        "cumsum",
-        "norm",
-        "exp",
-        "expm1",
-        "log",
-        "log1p",
-        "pow",
-        "rsqrt",
-        "reciprocal",
-        "cosh",
-        "sinh",
-    ]
-)
+_FLOAT32_ON_CUDA = frozenset([
+    "layer_norm", "group_norm", "softmax", "log_softmax", "softplus", "normalize", "sum", "prod", "cumsum", "norm",
+    "exp", "expm1", "log", "log1p", "pow", "rsqrt", "reciprocal", "cosh", "sinh",
+])  # fmt: skip
 
 
 class _CudaAutocast(TorchFunctionMode):
@@ -172,13 +153,8 @@ class _MetaNetwork(Network):
         rows, columns = (self.num_sources, self.num_targets) if transpose else (self.num_targets, self.num_sources)
 
         def build() -> tuple[Tensor, Tensor, Tensor, int]:
-            crow = torch.empty(rows + 1, dtype=torch.int32)
-            return (
-                crow,
-                torch.empty(self.entries, dtype=torch.int32),
-                torch.empty(self.entries, dtype=dtype),
-                columns,
-            )
+            crow, col = (torch.empty(number, dtype=torch.int32) for number in (rows + 1, self.entries))
+            return crow, col, torch.empty(self.entries, dtype=dtype), columns
 
         return self._once(("csr", dtype, transpose), build)
 
@@ -248,9 +224,7 @@ def _on_meta_graph(step: Step) -> Iterator[_LiveBytes]:
     strategy = step.strategy
     entries = {name: _entries(network) for name, network in strategy.graph.relations.items()}
     with FakeTensorMode(allow_non_fake_inputs=True):
-        relations = {
-            name: _MetaNetwork.like(network, entries[name]) for name, network in strategy.graph.relations.items()
-        }
+        relations = {name: _MetaNetwork.like(strategy.graph.relations[name], entries[name]) for name in entries}
         graph = CellGraph(strategy.graph.num_nodes, relations, strategy.graph.deleted_type)
         step.strategy = _MetaStrategy(strategy.on(graph))  # type: ignore[assignment]
         with _LiveBytes() as live:

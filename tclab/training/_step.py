@@ -40,8 +40,7 @@ MODES = {
 }
 WITHOUT_MODEL = ("data", "empty")
 _UPDATING = ("empty", "step", "fixed_batch")
-_DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
-DTYPES = tuple(_DTYPES)
+DTYPES = ("float32", "float64", "bfloat16")
 # AdamW's three implementations of the parameter update
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "fused": {"fused": True},

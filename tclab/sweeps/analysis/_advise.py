@@ -75,8 +75,6 @@ def per_sample(pair: Pair, factor: float) -> Pair:
     """Return a comparison of steps as one of samples, with the verdict of the scaled interval."""
     if factor == 1.0 or pair.ratio is None or pair.interval is None or pair.deciding is None:
         return pair
-    import numpy as np
-
     interval, deciding = ((factor * low, factor * high) for low, high in (pair.interval, pair.deciding))
     verdict = decide(float(np.log(deciding[0])), float(np.log(deciding[1])), pair.margin)
     if pair.doubt is not None:

@@ -109,15 +109,13 @@ def inside(*points: Point, steps: int = 10, receipt_seconds: float = 10.0) -> In
 def _kept(point: Point) -> Point:
     """Return a point as one process that keeps its batch."""
     require("point", point, Point, "a tclab.Point")
-    return replace(point, mode="fixed_batch", workers=0, ranks=1, machines=1)
+    return replace(point, mode="fixed_batch", workers=0, ranks=1, runs=1, machines=1)
 
 
 def _alone(point: Point) -> Point:
     """Return a point as it is run here, resolved and checked."""
     require("point", point, Point, "a tclab.Point")
-    reason = point.skipped()
-    if reason is None and point.ranks > 1:
-        reason = f"{point.ranks} ranks asked for, and this is of one process"
+    reason = point.skipped_alone("this")
     if reason is None and point.mode in WITHOUT_MODEL:
         reason = f"mode {point.mode!r} has no model"
     if reason is not None:

@@ -86,12 +86,7 @@ def _arms(points: Mapping[str, Point], opened: ExitStack | None) -> dict[str, An
         require(f"points[{name!r}]", point, Point, "a tclab.Point")
     resolved = {name: point.resolved() for name, point in points.items()}
     for name, point in resolved.items():
-        reason = point.skipped()
-        if reason is None and point.ranks > 1:
-            reason = f"{point.ranks} ranks, and a race is of steps of one process"
-        if reason is None and point.runs > 1:
-            reason = f"{point.runs} runs side by side, and a race is of steps of one process"
-        if reason is not None:
+        if (reason := point.skipped_alone("a race")) is not None:
             raise InputError(f"{name}: {reason}")
     for field in ("allocator", "device"):
         values = sorted({getattr(point, field) for point in resolved.values()})
@@ -143,7 +138,7 @@ def cells_of(points: Iterable[Point]) -> dict[str, dict[str, Point]]:
     """Return points by batch size and number of networks, and in each cell by strategy; see `race_grid`."""
     cells: dict[tuple[int, int], dict[str, Point]] = {}
     for point in points:
-        if point.skipped() is None and point.ranks * point.runs == 1:
+        if point.skipped_alone("a race") is None:
             cells.setdefault((point.batch_size, len(point.cell_graph().networks)), {})[point.strategy] = point
     return {f"batch {b}, {n} networks": arms for (b, n), arms in sorted(cells.items()) if len(arms) > 1}
 

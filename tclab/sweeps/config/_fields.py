@@ -141,16 +141,12 @@ def declare(default: Any, meaning: str, check: Check, **more: Any) -> Any:
     return dataclasses.field(default=default, metadata={_KEY: made})
 
 
+@cache
 def declarations(of: Any) -> dict[str, Declaration]:
     """Return field → declaration of a dataclass, in the order of its fields.
 
     **Raises:** `TypeError` for a field without a declaration, or one of a type that no column holds.
     """
-    return _declarations(of)
-
-
-@cache
-def _declarations(of: Any) -> dict[str, Declaration]:
     types_of = get_type_hints(of)
     declared_fields = {}
     for field in dataclasses.fields(of):

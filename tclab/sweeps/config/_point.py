@@ -574,6 +574,15 @@ class Point(Shown):
             return f"skipped: {'double_buffer' if self.double_buffer else 'pin_memory'} needs cuda"
         return None
 
+    def skipped_alone(self, what: str) -> str | None:
+        """Return why this point cannot be run in one process alone, as `what` ("a race") is, where it cannot be."""
+        if (reason := self.skipped()) is not None:
+            return reason
+        for kind, number in (("ranks", self.ranks), ("runs", self.runs)):
+            if number > 1:
+                return f"{number} {kind} asked for, and {what} is of one process"
+        return None
+
     def resolved(self) -> Point:
         """Return this point with its device, its paths and `pin_memory` made definite.
 

@@ -26,13 +26,11 @@ _FAILED, _DONE = ".failed", ".over"
 class Rendezvous:
     """Where a point's ranks on several machines find one another: small files that all of the machines can read.
 
-    **Arguments:**
-
-    - `path`: the first file; the variable `TCLAB_RENDEZVOUS_FILE` names it for the point that a job runs.
+    The variable `TCLAB_RENDEZVOUS_FILE` names the first of them, for the point that a job runs.
     """
 
-    def __init__(self, path: str | Path | None = None) -> None:
-        self._path = Path(os.environ[RENDEZVOUS_FILE] if path is None else path)
+    def __init__(self) -> None:
+        self._path = Path(os.environ[RENDEZVOUS_FILE])
 
     def _write(self, text: str, suffix: str = "") -> None:
         atomic_write(Path(f"{self._path}{suffix}"), text, readers=0o600)  # the first one has a secret
@@ -107,14 +105,14 @@ def run_on_machines(
     return answer
 
 
-def lend_ranks(point: Point, node: int, *, memory_bytes: int | None = None, hang_seconds: float | None = None) -> None:
+def lend_ranks(point: Point, node: int, *, memory_bytes: int | None = None) -> None:
     """Run this machine's ranks of a point whose first machine answers for it; return when they have ended.
 
     **Arguments:**
 
     - `point`: resolved.
     - `node`: which of the point's machines this is, from 1 up.
-    - `memory_bytes`: see `run`. `hang_seconds`: the first machine's; this one only waits.
+    - `memory_bytes`: see `run`.
     """
     rendezvous = Rendezvous()
     published = rendezvous.endpoint()

@@ -20,7 +20,6 @@ from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ra
 from tclab.sweeps.execution._setup import Setup, pace_of, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs
-from tclab.timing._host_syncs import Syncs
 from tclab.timing._peak_memory import PeakMemory, release_memory
 from tclab.training import OVERHEADS, Step, equivalence_reference
 from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Numerics
@@ -88,7 +87,7 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
             if cuda:
                 torch.cuda.synchronize()
             cold = perf_counter() - begin
-            operations = _audited(here.step, first)
+            demands = _demands(here.step, first)
             batch_bytes, edge_bytes = first.batch.bytes, first.batch.edge_bytes
             given = repeat(first) if fixed else batches
             del first  # or it would lie beside every later batch
@@ -119,7 +118,7 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
         timelines=timelines(ledger, cuda, exchanged, lead),
         exchanged=exchanged,
         late=late,
-        demands=_demands(operations),
+        demands=demands,
         accounted=ledger.accounted,
         first_step_seconds=cold,
         batch_bytes=batch_bytes,
@@ -146,19 +145,12 @@ def _cpu_seconds(ledger: Ledger) -> float | None:
     return sum(known) / len(known) / 1e9 if known else None
 
 
-def _audited(step: Step, loaded: LoadedBatch) -> Syncs | None:
-    """Return what a step asks of the device, stage by stage. Missing where there is no model."""
+def _demands(step: Step, loaded: LoadedBatch) -> dict[str, dict[str, int]]:
+    """Run a step, and return stage → what it asks of the device; `step` is the sum. Empty where there is no model."""
     if step.mode in WITHOUT_MODEL:
-        return None
+        return {}
     with Ledger(cuda=False) as ledger, syncs(ledger) as counted, ledger.step():
         step(loaded.batch, stage=ledger.stage)
-    return counted
-
-
-def _demands(counted: Syncs | None) -> dict[str, dict[str, int]]:
-    """Return stage → its columns; the stage `step` is the sum over all of them."""
-    if counted is None:
-        return {}
     columns = {
         stage: {
             # AdamW's own counters live on the host, and are no waits

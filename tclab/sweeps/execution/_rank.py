@@ -202,8 +202,11 @@ def serve_as_rank(parent: ParentPipe) -> None:
         number += 1
         try:
             if context is None:
-                alone = request["point"]["runs"] > 1
-                context = _beside(store) if alone else _join(request["point"]["device"], store)
+                context = RankContext(store, rank, int(os.environ["WORLD_SIZE"]))
+                if request["point"]["runs"] > 1:
+                    _forget_the_others()
+                else:
+                    _join(context, request["point"]["device"])
                 reporter.follow(context)
             context.entered, context.stage = 0, "setting up"
             rows = rows_of_request(request, context)
@@ -217,26 +220,21 @@ def serve_as_rank(parent: ParentPipe) -> None:
         distributed.destroy_process_group()
 
 
-def _join(device: str, store: SignedStore) -> RankContext:
+def _join(context: RankContext, device: str) -> None:
     """Join the other ranks in a process group for a device: gloo, and NCCL on CUDA."""
-    context = RankContext(store, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     options: dict[str, Any] = {"backend": "gloo"}
     if device == "cuda":
         torch.cuda.set_device(context.local_rank)
         options = {"backend": "cpu:gloo,cuda:nccl", "device_id": torch.device("cuda", context.local_rank)}
     # the parent finds a rank that hangs; a collective's own limit would name those that wait for it
     distributed.init_process_group(timeout=timedelta(days=1), **options)
-    return context
 
 
-def _beside(store: SignedStore) -> RankContext:
-    """Join others that train by themselves, on the same device: nothing is exchanged but texts."""
-    context = RankContext(store, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"):
-        os.environ.pop(name, None)  # by which a framework would take them for ranks of one run
-    for name in [name for name in os.environ if name.startswith("TORCHELASTIC_")]:
+def _forget_the_others() -> None:
+    """Remove the variables by which a framework would take runs side by side for ranks of one run."""
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+    for name in [name for name in os.environ if name in names or name.startswith("TORCHELASTIC_")]:
         del os.environ[name]
-    return context
 
 
 def _next_request(parent: ParentPipe, number: int, store: SignedStore, rank: int) -> dict[str, Any] | None:

@@ -47,7 +47,7 @@ class RankReport:
 
 
 class RankGroup:
-    """Ranks under torchrun, in a session of their own, kept for as long as they are asked; a `Worker`.
+    """Ranks under torchrun, in a session of their own, kept for as long as they are asked.
 
     **Arguments:**
 
@@ -69,7 +69,7 @@ class RankGroup:
     ) -> None:
         self.ranks = ranks
         self.nodes = nodes
-        self.has_read: dict[str, Any] = {}
+        self.has_read: dict[str, Any] = {}  # files that points of these ranks read, each with its state then
         self.own_fault = False  # the failure began with a rank here, not on another machine
         self._reports = {node * ranks + place: RankReport() for place in range(ranks)}
         self._exit_codes: dict[int, int] = {}  # of ranks that failed, from torchrun
@@ -119,8 +119,7 @@ class RankGroup:
             if messages is None or (failed_at is not None and now - failed_at > _OTHERS_SECONDS):
                 self._end()
                 return self._reason()
-            started = all(report.entered for report in self._reports.values())
-            if now - moved > (hang_seconds if started else max(hang_seconds, HANG_SECONDS)):
+            if now - moved > (hang_seconds if self.started else max(hang_seconds, HANG_SECONDS)):
                 reason = self._hanging(hang_seconds)
                 self._end()
                 return reason

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from tclab._child_process import ChildProcess, child_command
 from tclab._io import TemporaryFolder
@@ -26,7 +26,7 @@ _LOOK_SECONDS = 0.5  # between looks whether a worker's time is up
 
 
 class WorkerProcess(ChildProcess):
-    """One process that runs points of one rank; a `Worker` of `_worker_pool`.
+    """One process that runs points of one rank.
 
     **Arguments:**
 
@@ -34,7 +34,7 @@ class WorkerProcess(ChildProcess):
     """
 
     def __init__(self, environment: dict[str, str]) -> None:
-        self.has_read: dict[str, Any] = {}
+        self.has_read: dict[str, Any] = {}  # files that points of this process read, each with its state then
         self._folder = TemporaryFolder()  # for all that it keeps on disk: one that is killed cannot clear up
         # the compiler's cache outlives the process, as it does elsewhere
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}"))}
@@ -82,23 +82,7 @@ def _killed_for_memory() -> int | None:
 Answer = list[dict[str, Any]] | str  # rows, or why there are none
 
 
-class Worker(Protocol):
-    """What runs one point at a time, kept warm for the next: one process, or a set of ranks."""
-
-    has_read: dict[str, Any]  # the user's modules and folders that it has read, with their state then
-
-    @property
-    def alive(self) -> bool:
-        """Whether it can be asked."""
-
-    def ask(self, request: dict[str, Any], *, hang_seconds: float | None) -> Answer:
-        """Return the rows of a request, or how the worker ended."""
-
-    def kill(self) -> None:
-        """End its processes at once; who asks it learns so."""
-
-    def close(self) -> None:
-        """End its processes, and remove what they kept on disk."""
+Worker = WorkerProcess | RankGroup  # runs one point at a time, and is kept warm for the next
 
 
 def worker_environment(point: Point, memory_bytes: int | None) -> dict[str, str]:
@@ -211,20 +195,16 @@ class WorkerPool:
         environment = worker_environment(point, memory_bytes)
         return WorkerProcess(environment) if processes == 1 else RankGroup(processes, environment)
 
-    def warm_up(self, allocator: str = "default") -> None:
+    def warm_up(self) -> None:
         """Start the worker that the next point will be run in, so that its imports are over by then.
 
         Nothing happens where one waits already, or is at work.
-
-        **Arguments:**
-
-        - `allocator`: the points' own; see `Point`.
         """
         if not self._lock.acquire(blocking=False):
             return  # a point is being run: its worker is warm
         try:
-            point = Point(allocator=allocator, device=device_of("auto"))
-            kind = WorkerKind(1, allocator, None, point.device)
+            point = Point(device=device_of("auto"))
+            kind = WorkerKind(1, point.allocator, None, point.device)
             worker = self.idle.get(kind)
             if worker is None or not worker.alive:
                 if worker is not None:

@@ -13,7 +13,7 @@ here, which small graphs need. Filtering pays from p = (γ + δ - α) / (β·H) 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import product
 from typing import Any
 
@@ -116,8 +116,7 @@ def measure_cells(wanted: Sequence[Cell] | str, *, device: str = "cpu", rounds: 
             call()
         found = least_seconds(calls, rounds=rounds, clock=clock_of(device))
         ways = {"mask_seconds": found["mask"], "filter_seconds": found["find"] + found["write"] + found["sum"]}
-        sizes = {"edges": cell.edges, "width": cell.width, "batch_size": cell.batch_size, "removed": cell.removed}
-        rows.append({**sizes, "removed_found": removed, **found, **ways})
+        rows.append({**asdict(cell), "removed_found": removed, **found, **ways})
     return pd.DataFrame(rows)
 
 
@@ -237,13 +236,7 @@ class CostModel(Shown):
             mask = cost["beta"] * features + cost["alpha"] * edges + cost["mask"]
             find = (cost["gamma"] + cost["delta"]) * edges + cost["find"] + cost["write"]
             rest = cost["beta"] * (1 - cell.removed) * features + cost["sum"]
-            sizes = {
-                "edges": cell.edges,
-                "width": cell.width,
-                "batch_size": cell.batch_size,
-                "removed": cell.removed,
-            }
-            rows.append({**sizes, "predicted_mask_seconds": mask, "predicted_filter_seconds": find + rest})
+            rows.append({**asdict(cell), "predicted_mask_seconds": mask, "predicted_filter_seconds": find + rest})
         return pd.DataFrame(rows)
 
     def against(self, measured: pd.DataFrame) -> tuple[pd.DataFrame, HitRate]:
@@ -253,9 +246,9 @@ class CostModel(Shown):
 
         - `measured`: cells that the model was not fitted to, as `measure_cells` returns them.
         """
-        sizes = measured[["edges", "width", "batch_size", "removed"]].itertuples(index=False)
-        predicted = self.predict([_cell(size) for size in sizes])
-        both = predicted.merge(measured, on=["edges", "width", "batch_size", "removed"], validate="1:1")
+        sizes = [one.name for one in fields(Cell)]
+        predicted = self.predict([_cell(size) for size in measured[sizes].itertuples(index=False)])
+        both = predicted.merge(measured, on=sizes, validate="1:1")
         for way, prefix in (("predicted", "predicted_"), ("measured", "")):
             mask_wins = both[f"{prefix}mask_seconds"] <= both[f"{prefix}filter_seconds"]
             both[way] = np.where(mask_wins, "mask", "filter")

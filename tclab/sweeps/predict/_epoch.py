@@ -139,7 +139,7 @@ def predict_epoch(
     few = min(steps, max(_EVENTS // _RUNS, 100 * (workers + 1)))
 
     def seconds(loads: Sequence[float], trains: Sequence[float]) -> float:
-        found = simulate(
+        return costs.around_seconds + simulate(
             loads,
             trains,
             workers=workers,
@@ -147,7 +147,6 @@ def predict_epoch(
             loader_overheads=costs.loader_overheads,
             contention=costs.contention,
         )
-        return found.seconds + costs.around_seconds
 
     runs = []
     for _ in range(_RUNS):
@@ -209,12 +208,7 @@ def run_epoch(
         raise InputError("mode is 'fixed_batch', which loads one batch and has no epoch; expected another")
     for name, value in (("steps", steps), ("threads", 1 if threads is None else threads)):
         whole_number(1)(name, value)
-    reason = point.skipped()
-    if reason is None and point.ranks > 1:
-        reason = f"{point.ranks} ranks asked for, and an epoch is of one process"
-    if reason is None and point.runs > 1:
-        reason = f"{point.runs} runs asked for, and an epoch is of one process"
-    if reason is not None:
+    if (reason := point.skipped_alone("an epoch")) is not None:
         raise InputError(f"this point has no epoch: {reason}")
     point = point.resolved()
     folder = Path(record).expanduser().resolve()

@@ -16,6 +16,7 @@ from typing import Any, Unpack
 import pyarrow as pa
 
 from tclab._child_process import SOURCE
+from tclab._extras import need
 from tclab.errors import InputError, unknown
 from tclab.sweeps.config._fields import whole_number
 from tclab.sweeps.config._point import Point
@@ -238,10 +239,9 @@ class _Sweep:
 
 
 def _submitit() -> Any:
-    try:
-        import submitit
-    except ImportError:
-        raise InputError("executor='slurm' needs the package submitit: pip install 'tclab[slurm]'") from None
+    need("executor='slurm'", "slurm", "submitit")
+    import submitit
+
     slurm_queue.ask("sbatch", "--version")
     return submitit
 

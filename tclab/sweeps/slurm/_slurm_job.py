@@ -42,8 +42,7 @@ def run_job(request: str) -> None:
         if node == 0:
             _run(submissions, name, point, job["submission"], job["options"])
         else:
-            limits = {option: job["options"][option] for option in ("memory_bytes", "hang_seconds")}
-            lend_ranks(point.resolved(), node, **limits)
+            lend_ranks(point.resolved(), node, memory_bytes=job["options"]["memory_bytes"])
     close_workers()
 
 

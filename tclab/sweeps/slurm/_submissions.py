@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import warnings
@@ -17,11 +16,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from tclab._io import atomic_write
-from tclab._version import __version__
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._code_fingerprint import own_code
-from tclab.sweeps.store._results import Results
-from tclab.sweeps.store._rows import SCHEMA_VERSION
+from tclab.sweeps.store._results import Results, point_key
 from tclab.timing._environment import fingerprint
 
 # What srun says after whatever a job said itself.
@@ -88,19 +84,8 @@ def name_of(point: Point, where: Mapping[str, Any]) -> str:
 
     - `where`: what decides the kind of machine: the cluster, its partition, GPUs and the like.
     """
-    what = {
-        "schema": SCHEMA_VERSION,
-        "tclab": __version__,
-        "point": point.to_dict(),
-        "where": dict(where),
-        "software": fingerprint("software"),
-        "threads": os.environ.get("OMP_NUM_THREADS"),
-        "files": point.file_stamps(),
-    }
-    if users_code := own_code(point):  # of a user's own, each version of its file stands for itself
-        what["own_code"] = users_code
-    canonical = json.dumps(what, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:24]
+    threads = os.environ.get("OMP_NUM_THREADS")
+    return point_key(point, {"where": dict(where), "software": fingerprint("software"), "threads": threads})
 
 
 class Submissions:

@@ -94,14 +94,10 @@ def _model_modules() -> list[str]:
 
 @cache
 def _digest_of(module: str) -> str:
-    return hashlib.sha256(ast.dump(ast.parse(_source(module))).encode()).hexdigest()
-
-
-def _source(module: str) -> str:
     spec = find_spec(module)
     assert spec is not None  # it is one of tclab's
     assert spec.origin is not None
-    return Path(spec.origin).read_text()
+    return hashlib.sha256(ast.dump(ast.parse(Path(spec.origin).read_text())).encode()).hexdigest()
 
 
 def files_of(point: Point) -> dict[str, Any]:

@@ -37,20 +37,24 @@ def _machine() -> dict[str, Any]:
 
 def results_key(point: Point) -> str:
     """Return the name of a resolved point's file: a hash of the point, its code, the schema, machine and versions."""
+    what = {"machine": _machine(), "code": tclabs_code(point)}
+    if where := os.environ.get(WHERE):  # rows of one partition do not stand in for another's
+        what["where"] = json.loads(where)
+    return point_key(point, what)
+
+
+def point_key(point: Point, more: dict[str, Any]) -> str:
+    """Return a hash of a point, its files, the user's code in it, the versions, and whatever else tells rows apart."""
     what = {
         "schema": SCHEMA_VERSION,
         "tclab": __version__,
         "point": point.to_dict(),
-        "machine": _machine(),
         "files": point.file_stamps(),
-        "code": tclabs_code(point),
+        **more,
     }
-    users_code = own_code(point)
-    if users_code:  # of a user's own, each version of its file stands for itself
+    if users_code := own_code(point):  # of a user's own, each version of its file stands for itself
         what["own_code"] = users_code
-    if where := os.environ.get(WHERE):  # rows of one partition do not stand in for another's
-        what["where"] = json.loads(where)
-    canonical = json.dumps(what, sort_keys=True, separators=(",", ":"))
+    canonical = json.dumps(what, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(canonical.encode()).hexdigest()[:24]
 
 
