@@ -231,8 +231,7 @@ def _recorded(s: Settings, part: str, points: list[Point]) -> pd.DataFrame:
     import pyarrow.parquet as pq
 
     import tclab
-    from tclab.sweeps import Progress, sweep
-    from tclab.sweeps.execution import close_workers
+    from tclab.sweeps import Progress, close_workers, sweep
     from tclab.sweeps.store._rows import table
     from tclab.timing import environment
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 import argparse
 
 from tclab.masking import get, names
-from tclab.sweeps import Point, fits, run
-from tclab.sweeps.execution import close_workers
+from tclab.sweeps import Point, close_workers, fits, run
 from tclab.sweeps.predict._fits import PROCESS_BYTES
 
 

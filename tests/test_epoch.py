@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tclab import InputError, Point, lab
-from tclab.sweeps import run_epoch
-from tclab.sweeps.execution import close_workers
+from tclab.sweeps import close_workers, run_epoch
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.predict._epoch import BOTH, COMPUTE, LOADER, TRAINING_SAMPLES, full_steps, predict_epoch, read_epoch
 from tclab.sweeps.predict._epoch_costs import Costs, _touch

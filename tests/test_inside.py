@@ -132,6 +132,7 @@ def test_a_point_is_traced_in_one_call(tmp_path):
     ("fields", "words"),
     [
         ({"ranks": 2}, "2 ranks asked for"),
+        ({"runs": 2}, "2 runs asked for"),
         ({"strategy": "indices"}, "nothing is to be seen inside this point: skipped"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from tclab import InputError, Point, lab
 from tclab._child_process import SOURCE
 from tclab.lab import _notebook as front_end
-from tclab.sweeps.execution import close_workers
+from tclab.sweeps import close_workers
 from tclab.sweeps.execution._worker_pool import pool
 
 

@@ -25,7 +25,7 @@ from tclab.lab.panel._panel_text import Part, memory_parts, points_table, points
 from tclab.lab.panel._panel_view import PanelView
 from tclab.lab.reports._tables import without_time
 from tclab.masking._delta import Delta
-from tclab.sweeps.execution import close_workers
+from tclab.sweeps import close_workers
 from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
 from tclab.sweeps.store._results import SCHEMA_VERSION, Results
 from tclab.sweeps.store._row_files import read_rows

@@ -16,7 +16,7 @@ import pytest
 
 import tclab
 from tclab import InputError, Point
-from tclab.sweeps.execution import close_workers
+from tclab.sweeps import close_workers
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import MEASURED_COLUMNS, POINT_COLUMNS
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+from cyclopts import Parameter
+
+Json = Annotated[bool, Parameter(name="--json", negative="", help="print JSON.")]
 
 
 def show(result: Any, *, as_json: bool) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field, fields, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -11,8 +12,7 @@ import pandas as pd
 from cyclopts import Group, Parameter
 
 from tclab import sweeps
-from tclab.command._options import given, of_declaration, option, options_class, value_of
-from tclab.command._output import plain, show
+from tclab.command._output import Json, plain, show
 from tclab.sweeps import Point
 from tclab.sweeps.config._fields import Declaration, declarations
 from tclab.sweeps.execution._executor import print_progress
@@ -35,32 +35,82 @@ _OF_A_GRID = {
 }
 
 
-def _group(declared: Declaration) -> Group:
-    return _USUAL if declared.panel or declared.place else _RARE
+def _option(name: str, help: str, default: Any = None, *, group: Group, metavar: str = "TEXT") -> Any:
+    """Return a field of `_options_class`: a text that is `None` unless it was given.
+
+    **Arguments:**
+
+    - `name`: of the parameter in Python. `help`: its meaning. `default`: what Python takes where it is not given.
+    - `group`: the heading in the help. `metavar`: what stands for the value there.
+    """
+    shown = None if default in (None, ()) else str(default)
+    parameter = Parameter(
+        help=help,
+        metavar=metavar,
+        show_default=False if shown is None else lambda _: shown,
+        group=group,
+        allow_leading_hyphen=True,
+    )
+    return name, Annotated[str | None, parameter], field(default=None)
+
+
+def _option_of(declared: Declaration, name: str, default: Any) -> Any:
+    """Return the option of a point's field, under its own name or a grid's."""
+    unit = f" Unit: {declared.unit}." if declared.unit else ""
+    metavar = "true|false" if declared.column == "flag" else "TEXT"
+    group = _USUAL if declared.panel or declared.place else _RARE
+    return _option(name, declared.meaning + unit, default, group=group, metavar=metavar)
+
+
+def _options_class(name: str, options: Iterable[Any]) -> Any:
+    """Return a dataclass of options, which a verb takes as one argument."""
+    made = make_dataclass(name, list(options), frozen=True)
+    made.__module__ = __name__  # of the standard library's classes, as it is made to be, no field is read
+    # None where no option is given: cyclopts has pydantic check it where that is loaded
+    return Annotated[made | None, Parameter(name="*")]
+
+
+def _given(options: Any) -> dict[str, str]:
+    """Return name → text of the options that were given."""
+    every = {one.name: getattr(options, one.name) for one in fields(options)}
+    return {name: value for name, value in every.items() if value is not None}
+
+
+def _value_of(text: str) -> Any:
+    """Return a text as papermill's `-p` reads it: a number, true, false or none where it is one."""
+    words: Mapping[str, Any] = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _point_options(*without: str) -> Iterator[Any]:
     for name, declared in _FIELDS.items():
         if name not in without:
-            yield of_declaration(declared, name, declared.default, group=_group(declared))
+            yield _option_of(declared, name, declared.default)
 
 
 def _grid_options() -> Iterator[Any]:
-    fields = {declared.grid: declared for declared in _FIELDS.values()}
+    declared_as = {declared.grid: declared for declared in _FIELDS.values()}
     for name, default in _GRID.items():
         if name in _OF_A_GRID:
-            yield option(name, _OF_A_GRID[name], default, group=_USUAL)
+            yield _option(name, _OF_A_GRID[name], default, group=_USUAL)
         else:
-            yield of_declaration(fields[name], name, default, group=_group(fields[name]))
-    for name, declared in fields.items():
+            yield _option_of(declared_as[name], name, default)
+    for name, declared in declared_as.items():
         if name not in _GRID and name != "ranks":  # which `gpus` says
-            yield of_declaration(declared, name, declared.default, group=_group(declared))
+            yield _option_of(declared, name, declared.default)
 
 
 def _slurm_options() -> Iterator[Any]:
     for name in SlurmOptions.__annotations__:
         if name not in _GRID:
-            yield option(name, "see tclab.sweep" if name == "points_per_job" else "as sbatch takes it", group=_CLUSTER)
+            yield _option(name, "see tclab.sweep" if name == "points_per_job" else "as sbatch takes it", group=_CLUSTER)
 
 
 if TYPE_CHECKING:  # classes that are made here, of which no type is known before
@@ -69,16 +119,15 @@ if TYPE_CHECKING:  # classes that are made here, of which no type is known befor
     GridOptions: TypeAlias = Any
     ClusterOptions: TypeAlias = Any
 else:
-    PointOptions = options_class("PointOptions", _point_options())
-    RaceOptions = options_class("RaceOptions", _point_options("strategy"))
-    GridOptions = options_class("GridOptions", _grid_options())
-    ClusterOptions = options_class("ClusterOptions", _slurm_options())
-Json = Annotated[bool, Parameter(name="--json", negative="", help="print JSON.")]
+    PointOptions = _options_class("PointOptions", _point_options())
+    RaceOptions = _options_class("RaceOptions", _point_options("strategy"))
+    GridOptions = _options_class("GridOptions", _grid_options())
+    ClusterOptions = _options_class("ClusterOptions", _slurm_options())
 Memory = Annotated[int | None, Parameter(help="bytes that a process may take.")]
 
 
 def _point(options: Any, **more: Any) -> Point:
-    texts = {name: _FIELDS[name].parsed(_listed(name, text)) for name, text in given(options).items()}
+    texts = {name: _FIELDS[name].parsed(_listed(name, text)) for name, text in _given(options).items()}
     return Point(**texts, **more)
 
 
@@ -113,10 +162,10 @@ def sweep(
     A list is written `1,2,4`; of every option with several values each combination is a point. The options are the
     parameters of `notebooks/sweep.ipynb`, by the same names.
     """
-    wanted = {} if grid is None else given(grid)
+    wanted = {} if grid is None else _given(grid)
     counted = (*_OF_A_GRID, "machines")
-    asked: dict[str, Any] = {name: value_of(text) if name in counted else text for name, text in wanted.items()}
-    options = {} if cluster is None else {name: value_of(text) for name, text in given(cluster).items()}
+    asked: dict[str, Any] = {name: _value_of(text) if name in counted else text for name, text in wanted.items()}
+    options = {} if cluster is None else {name: _value_of(text) for name, text in _given(cluster).items()}
     if executor == "slurm" and "gpus_per_node" in asked:
         options["gpus_per_node"] = asked["gpus_per_node"]
     points = sweeps.grid(**asked)

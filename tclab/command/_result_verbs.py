@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tclab.command._output import show
+from tclab.command._output import Json, show
 
-Json = Annotated[bool, Parameter(name="--json", negative="", help="print JSON.")]
 Rows = Annotated[Path, Parameter(help="a folder of results, or a file of rows.")]
 
 

@@ -1,14 +1,13 @@
 """Points, sweeps of points, and the rows that they give; more in each sub-package.
 
-`tclab.sweeps.config` makes the points of a sweep, `execution` has the warm processes that run them, `predict` estimates
-memory and time before anything runs.
+`tclab.sweeps.config` makes the points of a sweep, `predict` estimates memory and time before anything runs.
 """
 
 from tclab._extras import need
 
 need(__name__, "sweep", "pandas", "pyarrow")
 
-from tclab.sweeps import config, execution, predict
+from tclab.sweeps import config, predict
 from tclab.sweeps._sweep import sweep
 from tclab.sweeps.analysis._advise import advise
 from tclab.sweeps.analysis._compare_runs import compare
@@ -19,6 +18,7 @@ from tclab.sweeps.config._grid import grid
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._executor import Progress
 from tclab.sweeps.execution._run import run
+from tclab.sweeps.execution._worker_pool import close_workers
 from tclab.sweeps.predict._epoch import run_epoch
 from tclab.sweeps.predict._fits import fits, largest_batch
 from tclab.sweeps.store._row_files import rows_of as rows
@@ -28,9 +28,9 @@ __all__ = [
     "Point",
     "Progress",
     "advise",
+    "close_workers",
     "compare",
     "config",
-    "execution",
     "export",
     "fits",
     "grid",

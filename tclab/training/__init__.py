@@ -1,6 +1,6 @@
 """One training step and what surrounds it: loading, loops, data-parallel training, the equivalence check, estimates."""
 
-from tclab.training._check import Check, check
+from tclab.training._check import check
 from tclab.training._distributed import Exchange, Shard
 from tclab.training._equivalence import equivalence_reference
 from tclab.training._lightning_loop import run_lightning
@@ -13,7 +13,6 @@ __all__ = [
     "MODES",
     "OVERHEADS",
     "Batches",
-    "Check",
     "Exchange",
     "Loader",
     "Shard",
