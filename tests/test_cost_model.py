@@ -132,12 +132,6 @@ def test_the_share_that_deletions_remove_is_that_of_the_edges_they_touch():
     assert sweeps.predict.removed_share(graph, deleted=1) == pytest.approx(2 / 50)
 
 
-def test_physics_asks_for_the_slower_of_the_two():
-    limits = Ceilings(bytes_per_second=10.0, flops=100.0)
-    assert limits.seconds(20.0, 100.0) == 2.0
-    assert limits.seconds(20.0, 400.0) == 4.0
-
-
 def test_a_roofline_counts_what_each_kernel_must_do():
     graph = tclab.CellGraph.synthetic(0.01, metabolism=False)
     found = roofline(graph, "physical", batch_size=2, width=8, limits=Ceilings(1e9, 1e12), rounds=1).set_index("kernel")
@@ -149,6 +143,9 @@ def test_a_roofline_counts_what_each_kernel_must_do():
     assert found.loc["gpu_filter", "flop"] == features  # added
     assert found.loc["edge_mask", "bytes"] > found.loc["gpu_filter", "bytes"] > found.loc["node_mask", "bytes"]
     assert (found["seconds"] > 0).all()
+    assert found.loc["node_mask", "floor_seconds"] == found.loc["node_mask", "bytes"] / 1e9  # the slower of the two
+    slow = roofline(graph, "physical", batch_size=2, width=8, limits=Ceilings(1e9, 1e6), rounds=1).set_index("kernel")
+    assert slow.loc["node_mask", "floor_seconds"] == slow.loc["node_mask", "flop"] / 1e6
     with pytest.raises(InputError, match="physical"):
         roofline(graph, "phisical", batch_size=2, limits=Ceilings(1.0, 1.0))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -170,9 +170,12 @@ def _to_wandb(runs: list[_Run], folder: Path, name: str) -> None:
         made = wandb.init(
             project=name, name=run.name[:128], dir=str(folder), config=run.settings, mode="offline", reinit="create_new"
         )
-        for step, figures in _by_step(run).items():
+        by_step: dict[int, dict[str, float]] = {}
+        for key, step, value in run.figures:
+            by_step.setdefault(step, {})[key] = value
+        for step, figures in sorted(by_step.items()):
             made.log(figures, step=step)
-        last = max(_by_step(run), default=0)
+        last = max(by_step, default=0)
         tables = {key: wandb.Table(dataframe=_texts(table)) for key, table in run.tables.items()}
         made.log(tables | {key: wandb.Html(f"<pre>{text}</pre>") for key, text in run.texts.items()}, step=last)
         made.finish()
@@ -181,13 +184,6 @@ def _to_wandb(runs: list[_Run], folder: Path, name: str) -> None:
 def _texts(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose cells W&B takes: numbers and texts, missing ones None."""
     return pd.DataFrame({str(key): [plain(value) for value in table[key]] for key in table}, dtype=object)
-
-
-def _by_step(run: _Run) -> Mapping[int, dict[str, float]]:
-    by_step: dict[int, dict[str, float]] = {}
-    for key, step, value in run.figures:
-        by_step.setdefault(step, {})[key] = value
-    return dict(sorted(by_step.items()))
 
 
 def _to_tensorboard(runs: list[_Run], folder: Path, name: str) -> None:

@@ -82,7 +82,9 @@ def inside(*points: Point, steps: int = 10, receipt_seconds: float = 10.0) -> In
     whole_number(1)("steps", steps)
     frames, receipts = [], {}
     for point in points:
-        point, name = _alone(_kept(point)), _name(point)
+        require("point", point, Point, "a tclab.Point")
+        name = f"{point.model} · {point.strategy} · batch {point.batch_size}"
+        point = _alone(replace(point, mode="fixed_batch", workers=0, ranks=1, runs=1, machines=1))
         with setup(point, point.batch_size) as here:
             batch = next(here.batches())
             marks: dict[str, tuple[str, Part]] = {}
@@ -106,12 +108,6 @@ def inside(*points: Point, steps: int = 10, receipt_seconds: float = 10.0) -> In
     return Inside(pd.concat(frames, ignore_index=True), receipts)
 
 
-def _kept(point: Point) -> Point:
-    """Return a point as one process that keeps its batch."""
-    require("point", point, Point, "a tclab.Point")
-    return replace(point, mode="fixed_batch", workers=0, ranks=1, runs=1, machines=1)
-
-
 def _alone(point: Point) -> Point:
     """Return a point as it is run here, resolved and checked."""
     require("point", point, Point, "a tclab.Point")
@@ -124,10 +120,6 @@ def _alone(point: Point) -> Point:
     if not equivalence_of(point).passed:
         raise InputError(f"{point.strategy} is not equivalent to subgraph, and is not timed")
     return point
-
-
-def _name(point: Point) -> str:
-    return f"{point.model} · {point.strategy} · batch {point.batch_size}"
 
 
 def _frame(name: str, ledger: Ledger, marks: Mapping[str, tuple[str, Part]]) -> pd.DataFrame:

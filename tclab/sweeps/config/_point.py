@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, wraps
 from pathlib import Path
@@ -728,20 +728,18 @@ def stamp_of(place: str) -> Stamp:
     return tuple((str(f.relative_to(root)), f.stat().st_size, f.stat().st_mtime_ns) for f in files)
 
 
-def _refusing_unknown_fields(make: Callable[..., None]) -> Callable[..., None]:
-    """Return a constructor that names the nearest field for a keyword that is none."""
-
-    @wraps(make)
-    def checked_make(self: Point, *given: Any, **named: Any) -> None:
-        for name in named:
-            if name not in declarations(Point):
-                raise unknown("field of a point", name, declarations(Point))
-        make(self, *given, **named)
-
-    return checked_make
+_plain_make = Point.__init__
 
 
-Point.__init__ = _refusing_unknown_fields(Point.__init__)  # type: ignore[method-assign]
+@wraps(_plain_make)
+def _checked_make(self: Point, *given: Any, **named: Any) -> None:
+    for name in named:
+        if name not in declarations(Point):
+            raise unknown("field of a point", name, declarations(Point))
+    _plain_make(self, *given, **named)
+
+
+Point.__init__ = _checked_make  # type: ignore[method-assign]
 # the fields with their defaults and units, for whoever asks for help on `Point`
 Point.__doc__ = f"""{Point.__doc__}
     **Arguments:**

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -160,44 +161,14 @@ class _WatchedLedger:
         return self._ledger.stage(name)
 
 
-class RankReporter:
-    """The messages of this rank to the parent, which all ranks send through one pipe."""
-
-    def __init__(self, parent: ParentPipe) -> None:
-        self._parent = parent
-        self._rank = int(os.environ["RANK"])
-
-    def send(self, **fields: Any) -> None:
-        """Send a message that names this rank."""
-        self._parent.send(rank=self._rank, **fields)
-
-    def send_rows(self, rows: list[dict[str, Any]]) -> None:
-        """Send the rows, in a file: they are too long for a line that others might write into."""
-        with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
-            json.dump(rows, file)
-        self.send(rows_file=file.name)
-
-    def follow(self, context: RankContext) -> None:
-        """Send once a second which stage this rank is at, where that has changed."""
-
-        def watch() -> None:
-            before = -1
-            while True:
-                if context.entered != before:
-                    before = context.entered
-                    self.send(entered=before, at=context.stage)
-                time.sleep(1.0)
-
-        threading.Thread(target=watch, daemon=True).start()
-
-
 def serve_as_rank(parent: ParentPipe) -> None:
     """Serve points with the other ranks until no request follows."""
-    reporter = RankReporter(parent)
-    reporter.send(pid=os.getpid())
+    rank = int(os.environ["RANK"])
+    send = partial(parent.send, rank=rank)  # all ranks send through one pipe
+    send(pid=os.getpid())
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # writes where a rank that hangs is at
     context: RankContext | None = None
-    store, number, rank = _connect_to_store(), 0, int(os.environ["RANK"])
+    store, number = _connect_to_store(), 0
     while request := _next_request(parent, number, store, rank):
         number += 1
         try:
@@ -207,17 +178,29 @@ def serve_as_rank(parent: ParentPipe) -> None:
                     _forget_the_others()
                 else:
                     _join(context, request["point"]["device"])
-                reporter.follow(context)
+                threading.Thread(target=_follow, args=(context, send), daemon=True).start()
             context.entered, context.stage = 0, "setting up"
             rows = rows_of_request(request, context)
         except BaseException as error:
             traceback.print_exc()
-            reporter.send(failed=status_of_error(error), peer=_caused_by_a_peer(error))
+            send(failed=status_of_error(error), peer=_caused_by_a_peer(error))
             os._exit(1)  # what the others are at cannot be taken up again
-        if context.rank == 0:
-            reporter.send_rows(rows)
+        if rank == 0:  # in a file: the rows are too long for a line that others might write into
+            with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
+                json.dump(rows, file)
+            send(rows_file=file.name)
     if distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+def _follow(context: RankContext, send: Callable[..., None]) -> None:
+    """Send once a second which stage this rank is at, where that has changed."""
+    before = -1
+    while True:
+        if context.entered != before:
+            before = context.entered
+            send(entered=before, at=context.stage)
+        time.sleep(1.0)
 
 
 def _join(context: RankContext, device: str) -> None:

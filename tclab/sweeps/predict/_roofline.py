@@ -31,10 +31,6 @@ class Ceilings:
     bytes_per_second: float
     flops: float
 
-    def seconds(self, moved: float, computed: float) -> float:
-        """Return the least time for so many bytes and operations: whichever ceiling is reached first."""
-        return max(moved / self.bytes_per_second, computed / self.flops)
-
 
 def ceilings(*, device: str = "cpu", dtype: torch.dtype = torch.float32, rounds: int = 7) -> Ceilings:
     """Measure both ceilings of a device."""
@@ -127,7 +123,7 @@ def roofline(
         least = least_seconds(calls, rounds=rounds, clock=clock_of(device))
     for name, seconds in least.items():
         moved, computed = floors[name]
-        floor = limits.seconds(moved, computed)
+        floor = max(moved / limits.bytes_per_second, computed / limits.flops)  # whichever ceiling is reached first
         rows.append(
             {
                 "kernel": name,

@@ -61,12 +61,7 @@ class SlurmExecutor:
 
         **Raises:** `InputError` for an sbatch that refuses, or a cluster that does not answer.
         """
-        job_options = {
-            "retry": options.retry,
-            "fresh": options.fresh,
-            "memory_bytes": options.memory_bytes,
-            "hang_seconds": options.hang_seconds,
-        }
+        job_options = {name: getattr(options, name) for name in ("retry", "fresh", "memory_bytes", "hang_seconds")}
         submissions = Submissions(Results(options.results.resolve()).make())
         sweep = _Sweep(submissions, job_options, self._options)
         stop = options.stop or threading.Event()

@@ -94,10 +94,14 @@ def _model_modules() -> list[str]:
 
 @cache
 def _digest_of(module: str) -> str:
+    return hashlib.sha256(ast.dump(ast.parse(_source(module))).encode()).hexdigest()
+
+
+def _source(module: str) -> str:
     spec = find_spec(module)
     assert spec is not None  # it is one of tclab's
     assert spec.origin is not None
-    return hashlib.sha256(ast.dump(ast.parse(Path(spec.origin).read_text())).encode()).hexdigest()
+    return Path(spec.origin).read_text()
 
 
 def files_of(point: Point) -> dict[str, Any]:
