@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial, update_wrapper
 from typing import Any
 
 from tclab.errors import InputError
@@ -14,16 +15,8 @@ _SECONDS = 10.0
 
 def register(shell: Any) -> None:
     """Make the magics known to an IPython shell."""
-
-    def ledger(line: str, cell: str) -> Ledger:
-        return ledger_of_cell(shell, line, cell)
-
-    def race(line: str, cell: str) -> Race:
-        return race_of_cell(shell, line, cell)
-
-    ledger.__doc__, race.__doc__ = ledger_of_cell.__doc__, race_of_cell.__doc__
-    shell.register_magic_function(ledger, magic_kind="cell", magic_name="ledger")
-    shell.register_magic_function(race, magic_kind="cell", magic_name="race")
+    for name, run in (("ledger", ledger_of_cell), ("race", race_of_cell)):
+        shell.register_magic_function(update_wrapper(partial(run, shell), run), magic_kind="cell", magic_name=name)
 
 
 def ledger_of_cell(shell: Any, line: str, cell: str) -> Ledger:

@@ -71,8 +71,8 @@ def _options_class(name: str, options: Iterable[Any]) -> Any:
 
 
 def _given(options: Any) -> dict[str, str]:
-    """Return name → text of the options that were given."""
-    every = {one.name: getattr(options, one.name) for one in fields(options)}
+    """Return name → text of the options that were given; `None` has none."""
+    every = {} if options is None else {one.name: getattr(options, one.name) for one in fields(options)}
     return {name: value for name, value in every.items() if value is not None}
 
 
@@ -162,10 +162,9 @@ def sweep(
     A list is written `1,2,4`; of every option with several values each combination is a point. The options are the
     parameters of `notebooks/sweep.ipynb`, by the same names.
     """
-    wanted = {} if grid is None else _given(grid)
     counted = (*_OF_A_GRID, "machines")
-    asked: dict[str, Any] = {name: _value_of(text) if name in counted else text for name, text in wanted.items()}
-    options = {} if cluster is None else {name: _value_of(text) for name, text in _given(cluster).items()}
+    asked: dict[str, Any] = {n: _value_of(text) if n in counted else text for n, text in _given(grid).items()}
+    options = {name: _value_of(text) for name, text in _given(cluster).items()}
     if executor == "slurm" and "gpus_per_node" in asked:
         options["gpus_per_node"] = asked["gpus_per_node"]
     points = sweeps.grid(**asked)
@@ -190,7 +189,7 @@ def run(*, point: PointOptions = None, memory_bytes: Memory = None, json: Json =
 
     The equivalence check comes first: a strategy that does not compute what `subgraph` computes is not timed.
     """
-    return _end(sweeps.run(_point(point) if point else Point(), memory_bytes=memory_bytes), json)
+    return _end(sweeps.run(_point(point), memory_bytes=memory_bytes), json)
 
 
 def race(
@@ -202,7 +201,7 @@ def race(
     json: Json = False,
 ) -> int:
     """Race whole steps of strategies in turn, as `tclab.sweeps.race_points` does, and print the verdicts."""
-    arms = {name: _point(point, strategy=name) if point else Point(strategy=name) for name in strategies}
+    arms = {name: _point(point, strategy=name) for name in strategies}
     found: Race = sweeps.race_points(arms, budget_seconds=budget_seconds, processes=processes or None, record=record)
     show(found.pairs if json else found, as_json=json)
     return 0
@@ -210,7 +209,7 @@ def race(
 
 def fits(*, point: PointOptions = None, memory_bytes: Memory = None, json: Json = False) -> int:
     """Estimate the memory of a point, as `tclab.fits` does; the exit code is 1 where it does not fit."""
-    found = sweeps.fits(_point(point) if point else Point(), memory_bytes=memory_bytes)
+    found = sweeps.fits(_point(point), memory_bytes=memory_bytes)
     show({**plain(found), "host": found.host, "device": found.device, "refusal": found.refusal} if json else found,
          as_json=json)  # fmt: skip
     return 0 if found.refusal is None else _SOME_FAILED

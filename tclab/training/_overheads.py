@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -140,18 +141,11 @@ def _isnan_checks(model: nn.Module) -> None:
         module.register_forward_hook(_raise_on_nan)
 
 
-def _batch_wide_layer_norm(model: nn.Module) -> None:
+def _replace_layers(kind: type[nn.Module], replacement: Callable[[Any], nn.Module], model: nn.Module) -> None:
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if isinstance(child, nn.LayerNorm):
-                setattr(module, name, BatchWideLayerNorm(child))
-
-
-def _quadratic_attention(model: nn.Module) -> None:
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, HyperSAGNN):
-                setattr(module, name, BatchQuadraticHyperSAGNN(child))
+            if isinstance(child, kind):
+                setattr(module, name, replacement(child))
 
 
 def _wild_type_apart(model: nn.Module) -> None:
@@ -195,10 +189,10 @@ def _replace_method(model: nn.Module, method: str, replacement: Callable[[View],
 
 _OF_THE_MODEL: dict[str, Callable[[nn.Module], None]] = {
     "isnan_checks": _isnan_checks,
-    "batch_wide_layer_norm": _batch_wide_layer_norm,
+    "batch_wide_layer_norm": partial(_replace_layers, nn.LayerNorm, BatchWideLayerNorm),
     "wild_type_apart": _wild_type_apart,
     "wild_type_once": _wild_type_once,
     "preprocessor_per_sample": _preprocessor_per_sample,
-    "quadratic_attention": _quadratic_attention,
+    "quadratic_attention": partial(_replace_layers, HyperSAGNN, BatchQuadraticHyperSAGNN),
     "second_forward": _second_forward,
 }
