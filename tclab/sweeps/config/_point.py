@@ -468,7 +468,7 @@ class Point(Shown):
     )
 
     def __post_init__(self) -> None:
-        for name, declared in declarations(type(self)).items():
+        for name, declared in declarations(type(self)).items():  # type: ignore[arg-type]
             object.__setattr__(self, name, declared.kept(self, getattr(self, name)))
         self._check_pairs()
 
@@ -491,7 +491,7 @@ class Point(Shown):
 
     def _changed(self) -> dict[str, Declaration]:
         """Return the declarations of the fields that do not have the value that leaving them out gives."""
-        every = declarations(type(self)).items()
+        every = declarations(type(self)).items()  # type: ignore[arg-type]
         return {name: d for name, d in every if getattr(self, name) != d.kept(self, d.default)}
 
     def _check_pairs(self) -> None:
@@ -599,9 +599,8 @@ class Point(Shown):
 
     def paths(self) -> dict[str, str]:
         """Return field → path of the files that the point is measured on; empty where all is synthetic."""
-        every = {name: getattr(self, name) for name, declared in declarations(Point).items() if declared.reads}
-        synthetic = {name: declared.synthetic for name, declared in declarations(Point).items()}
-        return {name: value for name, value in every.items() if value is not None and value not in synthetic[name]}
+        read = [(getattr(self, name), declared) for name, declared in declarations(Point).items() if declared.reads]
+        return {declared.name: value for value, declared in read if value not in (None, *declared.synthetic)}
 
     def check_files(self) -> None:
         """Look whether the files that the point names are there, and hold the networks that it names.

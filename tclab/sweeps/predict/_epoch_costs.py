@@ -172,15 +172,10 @@ class Costs:
     @staticmethod
     def from_dict(fields: dict[str, Any]) -> Costs:
         """Return the costs of the fields that `asdict` gives, as they come back from JSON."""
-        contention = fields["contention"]
-        factors = None if contention is None else {name: tuple(values) for name, values in contention.items()}
-        return Costs(
-            fields["load_seconds"],
-            fields["step_seconds"],
-            fields["around_seconds"],
-            LoaderOverheads(**fields["loader_overheads"]),
-            None if factors is None else ContentionFactors(**factors),
-        )
+        overheads, contention = LoaderOverheads(**fields["loader_overheads"]), fields["contention"]
+        if contention is not None:
+            contention = ContentionFactors(**{name: tuple(values) for name, values in contention.items()})
+        return Costs(**{**fields, "loader_overheads": overheads, "contention": contention})
 
 
 def costs_of(setup: Setup) -> Costs:
