@@ -60,8 +60,8 @@ LOSSY = {
 }
 DIFFERENT = {"with a buffer": {**HETERO, "loss": "mle_wass_supcr"}}
 # of each kind one, for the tests that run each time
-FEW = ("strategy node_mask", "strategy edge_mask", "strategy delta", "dango", "uneven", "sliced, accumulated", "fp16",
-       "unused, looked for", "unused, static graph", "with a buffer")  # fmt: skip
+FEW = ("strategy node_mask", "dango", "uneven", "sliced, accumulated", "unused, looked for",
+       "unused, static graph", "with a buffer")  # fmt: skip
 EXCHANGE = ("bucket_cap_mb", "static_graph", "find_unused_parameters", "no_sync", "compression")
 
 

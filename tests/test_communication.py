@@ -53,7 +53,7 @@ RANK = """
 """
 
 
-@pytest.fixture(scope="module", params=[0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[pytest.param(late, marks=pytest.mark.slow) for late in (0, 1)])
 def ranks(request, root, tmp_path_factory):
     late, folder = request.param, tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-c", textwrap.dedent(RANK), str(folder), str(late)]

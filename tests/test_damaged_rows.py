@@ -198,7 +198,9 @@ class Faults:
         return call
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    "error", [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.slow)], ids=errno.errorcode.get
+)
 def test_whatever_call_fails_no_row_is_lost_doubled_or_wrong(tmp_path, runs, monkeypatch, error):
     """The n-th call that writes fails, for every n until a sweep passes; then the sweep goes on without a fault."""
     undisturbed = tclab.sweep(POINTS, results=tmp_path / "undisturbed", progress=None)

@@ -111,6 +111,7 @@ def in_float64(link):
     return Link(*(csr._replace(values=csr.values.double()) for csr in link))
 
 
+@pytest.mark.slow
 def test_its_operations_are_registered_as_torch_asks():
     edge_index = torch.tensor([[0, 0, 1, 2, 3], [1, 1, 2, 3, 4]])
     weight = torch.tensor([0.1, 2.0, -1.0, 3.0, 0.7], dtype=torch.float64)

@@ -206,6 +206,7 @@ def test_used_metabolism_changes_predictions_and_carried_does_not(small):
     assert (with_reactions - carried).abs().item() > 1e-6
 
 
+@pytest.mark.slow
 def test_both_models_learn(small):
     """A few steps on one batch bring the loss down: the gradients point the right way."""
     graph = small.without_metabolism()

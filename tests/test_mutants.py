@@ -270,6 +270,7 @@ def killed_by(reference, mutant):
     return None if reference.compare("mutant", numerics=Numerics("bfloat16")).passed else "bfloat16"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_wrong_strategy_fails_the_equivalence_check_or_is_named(reference, mutant):
     assert (killed_by(reference, mutant) is None) == (mutant in SURVIVORS)

@@ -1,5 +1,7 @@
 """Samples lie side by side in groups, and nothing that is computed depends on how many are in one."""
 
+from itertools import product
+
 import pytest
 import torch
 from hypothesis import given
@@ -24,8 +26,14 @@ def test_each_node_of_each_sample_has_one_row(size, group, number):
     assert side_by_side.tolist() == [list(range(size))] * number
 
 
-@pytest.mark.parametrize("strategy", ["node_mask", "dense", "delta"])
-@pytest.mark.parametrize("metabolism", ["off", "used"])
+@pytest.mark.parametrize(
+    ("strategy", "metabolism"),
+    [
+        *product(["node_mask", "dense", "delta"], ["off"]),
+        *product(["node_mask", "delta"], ["used"]),
+        pytest.param("dense", "used", marks=pytest.mark.slow),
+    ],
+)
 def test_predictions_and_gradients_are_those_of_any_other_grouping(strategy, metabolism, monkeypatch):
     graph = tclab.CellGraph.synthetic(0.01, seed=1)
     torch.manual_seed(0)

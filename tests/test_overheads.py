@@ -257,7 +257,7 @@ OVERHEAD_CASES = sorted(
         *itertools.product(("batch_wide_layer_norm", "wild_type_apart"), GATED),
     }
 )
-QUICK_CASES = {("batch_wide_layer_norm", "node_mask"), ("wild_type_apart", "edge_mask")}
+QUICK_CASES = {("wild_type_apart", "edge_mask")}
 
 
 @pytest.mark.parametrize(

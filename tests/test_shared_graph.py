@@ -256,6 +256,7 @@ def test_every_kernel_and_tile_gives_the_same(dtype, add, weighted):
             assert torch.equal(product, found[0]), tiling
 
 
+@pytest.mark.slow
 def test_the_operation_is_registered_as_torch_asks():
     network = tclab.CellGraph.synthetic(0.02).networks["physical"]
     link = link_of(network, torch.float64)

@@ -180,6 +180,7 @@ def test_a_file_that_may_not_grow_is_a_full_disk_too(tmp_path):
     assert found.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_no_file_but_the_stores_own(tmp_path):
     """In a folder with other files, in which a build goes on and the disk fills up."""
     (tmp_path / "s").mkdir()
@@ -406,7 +407,10 @@ DAMAGED = """
 """
 
 
-@pytest.mark.parametrize("encoding", ["lmdb", "json", "stored_mask", "stored_index"])
+@pytest.mark.parametrize(
+    "encoding",
+    ["lmdb", *(pytest.param(name, marks=pytest.mark.slow) for name in ("json", "stored_mask", "stored_index"))],
+)
 def test_a_store_of_which_a_page_was_lost_is_refused_with_a_sentence(encoding, tmp_path):
     found = run(DAMAGED, encoding, tmp_path / "s")
     assert found.returncode == 0, found.stderr[-2000:]

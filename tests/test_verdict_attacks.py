@@ -1,7 +1,6 @@
 """Attacks on a verdict: noise that hits one arm alone, drifts, stretches, pulses, the luck of processes.
 
-`benchmarks/race_verdicts.py` has them, and measures their rates on 200 races each; here a few seeds stand for it, more
-of them with the marker `slow`.
+`benchmarks/race_verdicts.py` has them, and measures their rates on 200 races each; here 100 stand for it.
 """
 
 import sys
@@ -19,28 +18,28 @@ from tclab.timing._statistics import alpha_of, average_ranks
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from race_verdicts import APART, EQUAL, NEARLY, Attack
 
-SEEDS = [pytest.param(range(4), id="few"), pytest.param(range(100), id="many", marks=pytest.mark.slow)]
+SEEDS = range(100)
 
 
-@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", EQUAL, ids=lambda attack: attack.name)
-def test_equal_arms_are_hardly_ever_told_apart(attack, seeds):
-    verdicts = [attack.verdict(seed, 60.0) for seed in seeds]
+def test_equal_arms_are_hardly_ever_told_apart(attack):
+    verdicts = [attack.verdict(seed, 60.0) for seed in SEEDS]
     false = sum(verdict in (FASTER, SLOWER) for verdict in verdicts)
     assert binomtest(false, len(verdicts), 0.05, alternative="greater").pvalue > 0.01, verdicts
 
 
-@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", NEARLY, ids=lambda attack: attack.name)
-def test_arms_just_beyond_the_margin_are_hardly_ever_the_same(attack, seeds):
-    verdicts = [attack.verdict(seed, 60.0) for seed in seeds]
+def test_arms_just_beyond_the_margin_are_hardly_ever_the_same(attack):
+    verdicts = [attack.verdict(seed, 60.0) for seed in SEEDS]
     assert binomtest(verdicts.count(SAME), len(verdicts), 0.05, alternative="greater").pvalue > 0.01, verdicts
 
 
-@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.slow
 @pytest.mark.parametrize(("attack", "share"), [(APART[0], 0.8), (APART[1], 0.95)], ids=["5 %", "10 %"])
-def test_a_real_difference_is_found_under_mild_noise(attack, share, seeds):
-    verdicts = [attack.verdict(seed, 60.0) for seed in seeds]
+def test_a_real_difference_is_found_under_mild_noise(attack, share):
+    verdicts = [attack.verdict(seed, 60.0) for seed in SEEDS]
     assert SLOWER not in verdicts
     assert binomtest(verdicts.count(FASTER), len(verdicts), share, alternative="less").pvalue > 0.01, verdicts
 

@@ -174,6 +174,7 @@ def test_a_bare_list_and_a_byte_order_mark(tmp_path):
         assert trace.analyze(put(tmp_path, text)).categories["self_us"].sum() == 10
 
 
+@pytest.mark.slow
 def test_strings_of_megabytes(tmp_path):
     long = "} , {" * (4 << 20)  # 20 MB of what looks like cuts between events
     events = [entry(name=long), entry(name="b" * (5 << 20), ts=20), entry(ts=40, args={"x": long})]
@@ -199,6 +200,7 @@ def test_a_million_tiny_events(tmp_path):
     assert report.threads["events"].sum() == 1_000_000
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_names_and_threads(tmp_path):
     row = '{{"ph":"X","cat":"c{}","name":"op{}","pid":{},"tid":"t","ts":{},"dur":2}}'
     rows = (row.format(i % 300, i, i % 2000, i) for i in range(100_000))
