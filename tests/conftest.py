@@ -41,6 +41,7 @@ LONGEST = (
     "test_slurm.py",
     "test_launched.py",
     "test_readme.py",
+    "test_verdict_attacks.py",
     "test_sweep.py",
     "test_panel.py",
     "test_epoch.py",
