@@ -1,14 +1,16 @@
-"""Mutants: wrong strategies and wrong verdicts, made by rule, which the equivalence check and the promises must kill.
+"""Mutants: wrong strategies, verdicts and ledgers, made by rule, which the equivalence check and promises must kill.
 
 A survivor is named in `SURVIVORS`, with the reason.
 """
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from clock import Clock
 
 import tclab
 from tclab import masking, models
@@ -16,7 +18,18 @@ from tclab.masking import Strategy
 from tclab.message_passing import SharedView
 from tclab.message_passing.kernels._row_ops import zero_rows
 from tclab.perturbation import Deletions
-from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED, _noise_model, _verdict, verdict_of
+from tclab.timing import (
+    FASTER,
+    SAME,
+    SLOWER,
+    UNDECIDED,
+    Ledger,
+    _ledger,
+    _ledger_rows,
+    _noise_model,
+    _verdict,
+    verdict_of,
+)  # fmt: skip
 from tclab.timing._noise_model import Series, centre_of
 from tclab.training import equivalence_reference
 from tclab.training._equivalence import Numerics
@@ -353,7 +366,120 @@ def test_the_verdicts_keep_their_promises():
     assert all(kept_promises().values()), kept_promises()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", VERDICTS)
 def test_a_wrong_verdict_breaks_a_promise(mutant, monkeypatch):
     monkeypatch.setattr(*VERDICTS[mutant])
     assert not all(kept_promises().values())
+
+
+# ---- ledgers
+
+TIMES = {"data_wait": 0.003, "forward": 0.002, "mask": 0.005, "backward": 0.007, "other": 0.001}
+
+
+def _batches(clock):
+    for number in range(4):
+        clock.work(TIMES["data_wait"] * (1 + number))  # no two steps are alike
+        yield number
+    clock.work(1.0)  # no batch comes of it, and no step
+
+
+def kept_by_the_ledger(monkeypatch, drift=1.0):
+    """Return promise → whether the ledger as it is now keeps it, of a loop on a made-up clock."""
+    clock = Clock().set_in(monkeypatch)
+    monkeypatch.setattr(_ledger, "raw_clock_ns", lambda: round(drift * clock.nanoseconds()))
+    with Ledger() as ledger:
+        for number in ledger.steps(_batches(clock)):
+            with ledger.stage("forward"):
+                clock.work(TIMES["forward"] * (1 + number))
+                with ledger.stage("mask"):
+                    clock.work(TIMES["mask"] * (1 + number))
+            clock.work(TIMES["other"] * (1 + number))
+            if number != 2:
+                with ledger.stage("backward"):
+                    clock.work(TIMES["backward"] * (1 + number))
+    expected = {stage: [seconds * (1 + n) for n in range(4)] for stage, seconds in TIMES.items()}
+    del expected["backward"][2]  # missing, and not 0
+    found = ledger.seconds()
+    steps = found.pop("step")
+    failed = Ledger()
+    with failed.step(), suppress(ValueError), failed.stage("forward"):
+        raise ValueError
+    return {
+        "each stage has its time in its step": found == {stage: pytest.approx(t) for stage, t in expected.items()},
+        "a step is its stages": steps == pytest.approx([0.018, 0.036, 0.054 - 0.021, 0.072]),
+        "stages add up to another clock": ledger.adds_up(),
+        "what fails in a stage is no step": len(failed) == 0,
+    }
+
+
+_sums, _step_rows, _rows = _ledger_rows._sums, _ledger_rows._step_rows, _ledger.ledger_rows
+
+
+def _with_sums(change):
+    def sums(*given):
+        found = _sums(*given)
+        change(found)
+        return found
+
+    return _ledger_rows, "_sums", sums
+
+
+def _twice(found):
+    found["backward"] = 2 * found.get("backward", 0.0)
+
+
+def _in_both(found):
+    found["forward"] = found.get("forward", 0.0) + found.get("mask", 0.0)
+
+
+def _in_other(found):
+    found["other"] = found.get("other", 0.0) + found.pop("data_wait", 0.0)
+
+
+def _zero(line, number, seconds):
+    return ((*row[:3], row[3] or 0.0) for row in _step_rows(line, number, seconds))
+
+
+def _step_that_begins_late(ledger):
+    begin(ledger)
+    ledger._cuts.host[-1] += 1_000_000
+
+
+begin, leave, end, exit_stage = Ledger.next_step, Ledger._leave, Ledger.end, _ledger._Stage.__exit__
+LEDGERS = {
+    "a stage lost": _with_sums(lambda found: found.pop("backward", None)),
+    "a stage counted twice": _with_sums(_twice),
+    "an inner stage counted in the outer one, too": _with_sums(_in_both),
+    "the time between stages lost": _with_sums(lambda found: found.pop("other", None)),
+    "the wait for a batch is no stage": _with_sums(_in_other),
+    "a stage that goes on after its end": (Ledger, "_leave", lambda ledger: ledger._open.pop()),
+    "stages on the step before": (_ledger, "ledger_rows", lambda steps, *g, **k: _rows(steps[1:] + steps[:1], *g, **k)),
+    "the last step dropped": (_ledger, "ledger_rows", lambda steps, *given, **k: _rows(steps[:-1], *given, **k)),
+    "the time between steps lost": (Ledger, "next_step", _step_that_begins_late),
+    "the end of the loop is a step": (Ledger, "end", lambda ledger, *, keep=False: end(ledger, keep=True)),
+    "missing is 0": (_ledger_rows, "_step_rows", _zero),
+    "a stage that failed is a whole one": (
+        _ledger._Stage,
+        "__exit__",
+        lambda stage, *_: exit_stage(stage, None, None, None),
+    ),
+}
+
+
+def test_the_ledger_keeps_its_promises(monkeypatch):
+    kept = kept_by_the_ledger(monkeypatch)
+    assert all(kept.values()), kept
+
+
+@pytest.mark.parametrize("mutant", LEDGERS)
+def test_a_wrong_ledger_breaks_a_promise(mutant, monkeypatch):
+    monkeypatch.setattr(*LEDGERS[mutant])
+    assert not all(kept_by_the_ledger(monkeypatch).values())
+
+
+@pytest.mark.parametrize("drift", [0.95, 0.97, 1.03, 1.05])
+def test_a_ledger_whose_clock_drifts_does_not_add_up(drift, monkeypatch):
+    kept = kept_by_the_ledger(monkeypatch, drift)
+    assert [promise for promise, kept in kept.items() if not kept] == ["stages add up to another clock"]
