@@ -94,6 +94,38 @@ def test_links_and_named_files_are_there(root):
             assert (root / path).is_file(), f"{page.name}: {path}"
 
 
+class _Asked(Exception):
+    """A command has got as far as measuring."""
+
+
+def test_the_commands_of_the_questions_have_points_to_measure(root, monkeypatch):
+    from tclab.command import main
+
+    def asked(*arguments, **options):
+        raise _Asked(arguments[0])
+
+    for name in ("sweep", "race_points", "fits"):
+        monkeypatch.setattr(f"tclab.sweeps.{name}", asked)
+    text = (root / "docs" / "questions.md").read_text(encoding="utf-8")
+    commands = re.findall(r"`tclab ((?:sweep|race|fits) [^`]+)`", text)
+    assert len(commands) > 12
+    for command in commands:
+        with pytest.raises(_Asked) as points:
+            main(command.split())
+        if command.startswith("sweep ") and "," in command:
+            assert len(points.value.args[0]) > 1, f"{command}: a list with commas, and one point"
+
+
+def test_the_notebooks_of_the_questions_have_the_parameters(root):
+    text = (root / "docs" / "questions.md").read_text(encoding="utf-8")
+    commands = re.findall(r"`NB (\S+) out.ipynb([^`]*)`", text)
+    assert len(commands) > 8
+    for notebook, options in commands:
+        source = (root / notebook).read_text(encoding="utf-8")
+        for name in re.findall(r"-p (\w+) ", options):
+            assert f'"{name} = ' in source or notebook.endswith("/sweep.ipynb"), f"{notebook}: {name}"
+
+
 class _Loader(yaml.SafeLoader):
     """mkdocs.yml names Python functions, which are of no interest here."""
 

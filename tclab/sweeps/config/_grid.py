@@ -151,11 +151,9 @@ def grid(
                 continue
             for *values, taken in product(*axes.values(), _overheads(overheads, kind)):
                 chosen = {**common, **dict(zip(axes, values, strict=True)), "overheads": taken}
-                for count in counts or _auto_networks(kind.reads_masked_graph, chosen, str(model)):
-                    points += [
-                        Point(**chosen, model=str(model), strategy=name, batch_size=size, networks=count)
-                        for size in sizes
-                    ]
+                chosen |= {"model": str(model), "strategy": name}
+                for count in counts or _auto_networks(kind.reads_masked_graph, chosen):
+                    points += [Point(**chosen, batch_size=size, networks=count) for size in sizes]
     for point in {(point.networks, point.perturbations): point for point in points}.values():
         point.check_files()
     return _lines_first(points)
@@ -205,11 +203,11 @@ def _networks(networks: Listed) -> list[Any] | None:
     return [tuple(str(item) for item in asked)]  # names: one choice of networks
 
 
-def _auto_networks(masked: bool, common: dict[str, Any], model: str) -> list[int | None]:
+def _auto_networks(masked: bool, chosen: dict[str, Any]) -> list[int | None]:
     """Return one, a third and all of a graph's networks; for DANGO those it reads."""
     if not masked:
         return [None]
-    count = len(Point(**common, model=model).network_names())
+    count = len(Point(**chosen).network_names())
     return [*sorted({1, max(1, count // 3), count})]
 
 
