@@ -280,6 +280,18 @@ def test_each_layer_goes_through_compile_whole_with_its_gradient(ring, name, bac
             torch.testing.assert_close(run(compiled, x, shared, masks, cut=cut), run(conv, x, shared, masks, cut=cut))
 
 
+def test_what_a_layer_needs_of_a_new_graph_is_made_while_it_is_compiled():
+    edge_index = torch.randint(20, (2, 60), generator=torch.Generator().manual_seed(0))
+    x, keep = torch.randn(20, 2, 4), torch.rand(20, 2) < 0.8
+    torch.compiler.reset()
+    for conv in (SharedGCNConv(4, 3), SharedGATv2Conv(4, 3)):
+        compiled = torch.compile(conv, backend="eager", fullgraph=True)
+        for shared in (SharedGraph(edge_index, 20), SharedGraph(edge_index.flip(0), 20)):
+            torch.testing.assert_close(compiled(x, shared, keep), conv(x, copy.deepcopy(shared), keep))
+            shared.double()  # forgets what was made
+            torch.testing.assert_close(compiled(x, shared, keep), conv(x, shared, keep))
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_each_layer_runs_under_autocast_and_checkpoint_and_loses_nothing(ring, name):
     shared, x, keep = ring

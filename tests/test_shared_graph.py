@@ -142,6 +142,40 @@ def test_it_is_a_layer_of_any_module_and_adds_nothing_to_its_state(ring):
     assert repr(graph) == "SharedGraph(50 → 50, 150 edges)"
 
 
+def held_bytes(graph):
+    """Return the bytes of all tensors that a shared graph holds, each memory once."""
+    found, left = {}, [graph]
+    while left:
+        each = left.pop()
+        if isinstance(each, torch.Tensor):
+            found[each.untyped_storage().data_ptr()] = each.untyped_storage().nbytes()
+        elif isinstance(each, dict | list | tuple):
+            left += each.values() if isinstance(each, dict) else each
+        elif isinstance(each, torch.nn.Module):
+            left.append(vars(each))
+    return sum(found.values())
+
+
+@pytest.mark.parametrize(("weighted", "each"), [(False, 8 * 4), (True, 8 * 8)])
+def test_sums_alone_hold_the_edges_and_two_matrices_and_the_rest_comes_with_its_use(weighted, each):
+    generator = torch.Generator().manual_seed(1)
+    edge_index = torch.randint(500, (2, 20_000), generator=generator)  # some of them self-loops
+    weight = torch.rand(20_000, generator=generator, dtype=torch.float64) if weighted else None
+    graph = tclab.SharedGraph(edge_index, 500, weight=weight)
+    x, keep = torch.randn(500, 2, 3), torch.rand(500, 2, generator=generator) < 0.8
+    for reduce in ("sum", "mean"):
+        graph(x, keep, reduce=reduce)
+        graph(x, keep, reduce=reduce, cut=torch.tensor([[3, 9], [0, 1]]))
+    assert held_bytes(graph) <= each * 20_000 + 20 * 500
+    travelling = held_bytes(copy.deepcopy(graph))
+    conv = tclab.message_passing.SharedGCNConv(3, 4)
+    conv(x, graph, keep)
+    if not weighted:
+        graph(x, keep, reduce="max")
+    assert held_bytes(graph) > 1.5 * each * 20_000
+    assert held_bytes(copy.deepcopy(graph)) == travelling  # what can be made again does not travel
+
+
 def test_a_module_brought_to_another_dtype_and_back_has_every_digit_of_its_weights(ring):
     _, x, keep = ring
     generator = torch.Generator().manual_seed(1)
@@ -238,7 +272,7 @@ def test_bad_input_is_named(ring, call, words):
 def test_every_kernel_and_tile_gives_the_same(dtype, add, weighted):
     network = tclab.CellGraph.synthetic(0.05).networks["physical"]
     if weighted:
-        network = replace(network, weight=torch.randn(network.num_edges, dtype=torch.float64), _made={})
+        network = replace(network, weight=torch.randn(network.num_edges, dtype=torch.float64))
     x = torch.randn(network.num_sources, 101).to(dtype)
     tilings = [Tiling("aten", None), Tiling("aten", 40)]
     if dtype != torch.bfloat16:

@@ -12,6 +12,7 @@ graph a pair is the masks of its two sides, and deletes nodes.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,13 +45,7 @@ def to_rows(grid: Tensor) -> Tensor:
 
 
 class _Samples:
-    """What a convolution is called with: both sides' features and masks, deleted rows zero.
-
-    **Arguments:**
-
-    - `x`: [N, B, F], or both sides' (of a bipartite graph).
-    - `shared`, `keep`: as for a convolution.
-    """
+    """What a convolution is called with: both sides' features and masks, deleted rows zero."""
 
     def __init__(self, x: Tensor | PairOfTensors, shared: SharedGraph, keep: Keep | None) -> None:
         both = (x, None if shared.bipartite else x) if isinstance(x, Tensor) else x
@@ -78,10 +73,40 @@ class _Samples:
         return out if self.deleted is None else out.masked_fill(self.deleted, 0.0)
 
 
-class SharedGCNConv(nn.Module):
+class _SharedConv(nn.Module, ABC):
+    """What all convolutions of one relation are: how they are called."""
+
+    def forward(
+        self,
+        x: Tensor | PairOfTensors,
+        shared: SharedGraph,
+        keep: Keep | None = None,
+        *,
+        cut: Tensor | None = None,
+    ) -> Tensor:
+        """Return the targets' new rows, [N_target, B, F'], zero where they are deleted.
+
+        F' is `out_channels`, of attention times its heads where they are side by side, and what `nn` makes for GIN.
+
+        **Arguments:**
+
+        - `x`: [N, B, F], or both sides' (of a bipartite graph).
+        - `shared`: the graph of all samples.
+        - `keep`, `cut`: as for a `SharedGraph`.
+
+        **Raises:** `InputError` for what does not fit.
+        """
+        return self._convolved(_Samples(x, shared, keep), shared, cut)
+
+    @abstractmethod
+    def _convolved(self, given: _Samples, shared: SharedGraph, cut: Tensor | None) -> Tensor: ...
+
+
+class SharedGCNConv(_SharedConv):
     """PyG's GCNConv over a shared graph: the weights of a sum are those of each sample's own degrees.
 
     Edge weights are the shared graph's, constants. A self-loop is a part of its node: a pair of masks does not cut it.
+    A bipartite graph is refused.
 
     **Arguments:**
 
@@ -121,14 +146,9 @@ class SharedGCNConv(nn.Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def forward(self, x: Tensor, shared: SharedGraph, keep: Keep | None = None, *, cut: Tensor | None = None) -> Tensor:
-        """Return [N, B, out_channels] of `x: [N, B, in_channels]`; `keep` and `cut` as for a `SharedGraph`.
-
-        **Raises:** `InputError` for a bipartite graph, or what does not fit.
-        """
+    def _convolved(self, given: _Samples, shared: SharedGraph, cut: Tensor | None) -> Tensor:
         if shared.bipartite:
             raise InputError("the graph is bipartite, expected one kind of nodes: SharedSAGEConv takes two")
-        given = _Samples(x, shared, keep)
         x = self.lin(given.x)
         others = shared.without_self_loops()
         loops = shared.self_loops((2.0 if self.improved else 1.0) if self.add_self_loops else None).unsqueeze(1)
@@ -155,7 +175,7 @@ class SharedGCNConv(nn.Module):
         return f"{self.in_channels}, {self.out_channels}"
 
 
-class SharedGINConv(nn.Module):
+class SharedGINConv(_SharedConv):
     """PyG's GINConv over a shared graph: `nn` of a node's row times 1 + eps and the sum over its neighbours.
 
     Where the shared graph has weights, messages are multiplied by them; PyG's has none.
@@ -190,19 +210,7 @@ class SharedGINConv(nn.Module):
         with torch.no_grad():
             self.eps.fill_(self.initial_eps)
 
-    def forward(
-        self,
-        x: Tensor | PairOfTensors,
-        shared: SharedGraph,
-        keep: Keep | None = None,
-        *,
-        cut: Tensor | None = None,
-    ) -> Tensor:
-        """Return [N_target, B, F'] of `x: [N, B, F]`, or of both sides'; `keep` and `cut` as for a `SharedGraph`.
-
-        **Raises:** `InputError` for what does not fit.
-        """
-        given = _Samples(x, shared, keep)
+    def _convolved(self, given: _Samples, shared: SharedGraph, cut: Tensor | None) -> Tensor:
         out = shared(given.x, None if given.deleted is not None else given.keep, cut=cut)
         if given.own is not None:
             out = out + (1 + self.eps) * given.own
@@ -216,7 +224,7 @@ class SharedGINConv(nn.Module):
 _ACROSS_ROWS = (nn.modules.batchnorm._NormBase,)  # what a row becomes depends on the others
 
 
-class SharedSAGEConv(nn.Module):
+class SharedSAGEConv(_SharedConv):
     """PyG's SAGEConv over a shared graph.
 
     **Arguments:**
@@ -261,19 +269,7 @@ class SharedSAGEConv(nn.Module):
             assert isinstance(linear, nn.Linear)
             linear.reset_parameters()
 
-    def forward(
-        self,
-        x: Tensor | PairOfTensors,
-        shared: SharedGraph,
-        keep: Keep | None = None,
-        *,
-        cut: Tensor | None = None,
-    ) -> Tensor:
-        """Return [N_target, B, out_channels] of `x: [N, B, F]`, or of both sides'; `keep`, `cut` as for `SharedGraph`.
-
-        **Raises:** `InputError` for what does not fit.
-        """
-        given = _Samples(x, shared, keep)
+    def _convolved(self, given: _Samples, shared: SharedGraph, cut: Tensor | None) -> Tensor:
         sent = self.lin(given.x).relu() if self.project else given.x
         reduce = "sum" if self.aggr == "add" else self.aggr
         out = self.lin_l(shared(sent, given.keep, reduce=reduce, cut=cut))
@@ -286,13 +282,13 @@ class SharedSAGEConv(nn.Module):
         return f"{self.in_channels}, {self.out_channels}, aggr={self.aggr}"
 
 
-class SharedGATv2Conv(nn.Module):
+class SharedGATv2Conv(_SharedConv):
     """PyG's GATv2Conv over a shared graph: attention over each sample's own edges, none of which is copied.
 
     It goes through the edges by blocks, and the backward goes through them again: besides what goes in and comes out
     one number a node, sample and head is kept, and a block of (edge, sample) rows is there at a time. `cut` takes a
-    byte an edge and sample besides. Not there: features of edges, and `return_attention_weights`, which would be
-    numbers of every edge and sample.
+    byte an edge and sample besides. Not there: features and weights of edges, and `return_attention_weights`, which
+    would be numbers of every edge and sample.
 
     **Arguments:**
 
@@ -350,21 +346,9 @@ class SharedGATv2Conv(nn.Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def forward(
-        self,
-        x: Tensor | PairOfTensors,
-        shared: SharedGraph,
-        keep: Keep | None = None,
-        *,
-        cut: Tensor | None = None,
-    ) -> Tensor:
-        """Return [N_target, B, heads · out_channels], or out_channels without `concat`; as for `SharedSAGEConv`.
-
-        **Raises:** `InputError` for edges with weights, or what does not fit.
-        """
-        if self.add_self_loops and shared.bipartite and keep is not None:
+    def _convolved(self, given: _Samples, shared: SharedGraph, cut: Tensor | None) -> Tensor:
+        if self.add_self_loops and shared.bipartite and (given.sources is not None or given.targets is not None):
             raise InputError("add_self_loops is True, expected False on a bipartite graph with deletions")
-        given = _Samples(x, shared, keep)
         if given.own is None:
             raise InputError("x has no targets, expected (sources', targets'): attention compares them")
         heads = (self.heads, self.out_channels)

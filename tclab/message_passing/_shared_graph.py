@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,23 @@ from tclab.message_passing.kernels._spmm import Csr
 
 REDUCTIONS = ("sum", "mean", "max")
 Keep = Tensor | tuple[Tensor | None, Tensor | None]
+
+
+class _Sorted(NamedTuple):
+    """The edges by target: their ends, of each edge as it was given its place there, and where blocks may begin."""
+
+    ends: Tensor  # [2, E] int32
+    place: Tensor  # [E] int32
+    first_edge: list[int]
+    first_target: list[int]
+
+
+class _Loops(NamedTuple):
+    """Self-loops: the graph with theirs of weight 0 (None: itself), the weight of each node's, and of its last."""
+
+    others: SharedGraph | None
+    total: Tensor  # [N_target] float64
+    last: Tensor  # [N_target] float64, NaN where there is none
 
 
 class SharedGraph(nn.Module):
@@ -49,20 +66,17 @@ class SharedGraph(nn.Module):
     **Raises:** `InputError` where edges, nodes and weights do not go together.
     """
 
+    _edge_index: Tensor
+    _weights: Tensor | None
     _there_crow: Tensor
     _there_col: Tensor
-    _there_values: Tensor
     _there_counts: Tensor
+    _there_weights: Tensor
     _back_crow: Tensor
     _back_col: Tensor
-    _back_values: Tensor
     _back_counts: Tensor
+    _back_weights: Tensor
     _degree: Tensor
-    _by_target: Tensor
-    _place: Tensor
-    _weights_by_target: Tensor | None
-    _loop_sum: Tensor
-    _loop_last: Tensor
 
     def __init__(self, edge_index: Tensor, num_nodes: int | tuple[int, int], *, weight: Tensor | None = None) -> None:
         super().__init__()
@@ -79,41 +93,26 @@ class SharedGraph(nn.Module):
             self.num_targets,
             weight=None if weight is None else weight.double(),
         )
+        # whole numbers, floats by their bits: `to(dtype)` rounds what is a float, and for good
+        self.register_buffer("_edge_index", edge_index.to(torch.int32), persistent=False)  # in the order given
+        bits = None if weight is None else weight.to(torch.float64, copy=True).view(torch.int64)
+        self.register_buffer("_weights", bits, persistent=False)
         for side, transpose in (("there", False), ("back", True)):
-            crow, col, values, _ = network.csr_parts(dtype=torch.float64, transpose=transpose)
-            counts = network.unweighted().csr_parts(dtype=torch.int32, transpose=transpose)[2]
-            # whole numbers, floats by their bits: `to(dtype)` rounds what is a float, and for good
-            whole = {"crow": crow, "col": col, "values": values.view(torch.int64), "counts": counts}
+            crow, col, counts, _ = network.unweighted().csr_parts(dtype=torch.int32, transpose=transpose)
+            whole = {"crow": crow, "col": col, "counts": counts}
+            if weight is not None:
+                weights = network.csr_parts(dtype=torch.float64, transpose=transpose)[2]
+                whole["weights"] = weights.view(torch.int64)
             for name, tensor in whole.items():
                 self.register_buffer(f"_{side}_{name}", tensor, persistent=False)
         self.register_buffer("_degree", network.degree().to(torch.int32), persistent=False)
-        order = torch.argsort(edge_index[1], stable=True)
-        self.register_buffer("_by_target", edge_index[:, order].to(torch.int32), persistent=False)
-        # of each edge as it was given, its place there
-        self.register_buffer("_place", torch.argsort(order).to(torch.int32), persistent=False)
-        given = None if weight is None else weight.double()[order].view(torch.int64)
-        self.register_buffer("_weights_by_target", given, persistent=False)
-        self._starts = block_starts(self._by_target[1], self.num_targets)
-        self._links: dict[tuple[str, torch.dtype], Link] = {}
-        self._note_self_loops(edge_index, num_nodes, weight)
+        self._forget()
 
-    def _note_self_loops(self, edge_index: Tensor, num_nodes: int | tuple[int, int], weight: Tensor | None) -> None:
-        """Keep what a convolution needs that treats self-loops as a part of their nodes."""
-        self._others: SharedGraph | None = None
-        given = torch.ones_like(edge_index[0], dtype=torch.float64) if weight is None else weight.double()
-        total = given.new_zeros(self.num_targets)
-        last = given.new_full((self.num_targets,), float("nan"))
-        own = torch.nonzero(edge_index[0] == edge_index[1]).flatten()
-        if not self.bipartite and len(own):
-            if bool(given[own].any()):
-                self._others = SharedGraph(edge_index, num_nodes, weight=given.index_fill(0, own, 0.0))
-            nodes = edge_index[0, own]
-            total.index_add_(0, nodes, given[own])
-            edge = nodes.new_full((self.num_targets,), -1)
-            edge.scatter_reduce_(0, nodes, own, "amax")
-            last = torch.where(edge < 0, last, given[edge.clamp_min(0)])
-        self.register_buffer("_loop_sum", total.view(torch.int64), persistent=False)
-        self.register_buffer("_loop_last", last.view(torch.int64), persistent=False)
+    def _forget(self) -> None:
+        """Forget what is made of the edges when it is first needed, and made again then."""
+        self._links: dict[tuple[str, torch.dtype], Link] = {}
+        self._sorted: _Sorted | None = None
+        self._loops: _Loops | None = None
 
     def forward(self, x: Tensor, keep: Keep | None = None, *, reduce: str = "sum", cut: Tensor | None = None) -> Tensor:
         """Return the sum, mean or maximum of each kept target's kept sources; zero for targets that are deleted.
@@ -147,7 +146,7 @@ class SharedGraph(nn.Module):
         if not by_rows and sources is not None:
             x = x.masked_fill(~sources.unsqueeze(-1), 0.0)
         removed = (_removed_rows(sources), _removed_rows(targets)) if by_rows else (None, None)
-        summed = self._sum(x, "values", *removed)
+        summed = self._sum(x, "weights", *removed)
         if cut is not None:
             summed = summed - self._sum_of_cut(x, cut, weighted=True)
         if reduce == "mean":
@@ -191,34 +190,72 @@ class SharedGraph(nn.Module):
 
         **Raises:** `InputError` where the edges have weights, which such an operation would leave out.
         """
-        if self._weights_by_target is not None:
+        if self._weights is not None:
             raise InputError("the graph's edges have weights, expected none: only sums and means weigh messages")
+        self._sort_edges()
+        assert self._sorted is not None
+        (source, target), place, first_edge, first_target = self._sorted
         mask = None
         if cut is not None:
-            mask = torch.zeros(self._place.numel() * size, dtype=torch.bool, device=self._place.device)
             edge, sample = self._checked(cut, size)
-            mask = mask.index_fill(0, self._place.index_select(0, edge).long() * size + sample, True).view(-1, size)
-        source, target = self._by_target
-        return EdgesByTarget(source, target, *self._starts, sources, targets, mask)
+            mask = torch.zeros(place.numel() * size, dtype=torch.bool, device=place.device)
+            mask = mask.index_fill(0, place.index_select(0, edge).long() * size + sample, True).view(-1, size)
+        return EdgesByTarget(source, target, first_edge, first_target, sources, targets, mask)
+
+    # A compiler calls this while it traces, and reads what it has made: `block_starts` needs values.
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def _sort_edges(self) -> None:
+        """Sort the edges by target, unless they are."""
+        if self._sorted is None:
+            order = torch.argsort(self._edge_index[1], stable=True)
+            by_target = self._edge_index[:, order]
+            place = torch.argsort(order).to(torch.int32)
+            self._sorted = _Sorted(by_target, place, *block_starts(by_target[1], self.num_targets))
+
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def _note_self_loops(self) -> None:
+        """Make what a convolution needs that treats self-loops as a part of their nodes, unless it is there."""
+        if self._loops is not None:
+            return
+        sources = self._edge_index[0].long()
+        given = torch.ones_like(sources, dtype=torch.float64)
+        if self._weights is not None:
+            given = self._weights.view(torch.float64)
+        own = torch.nonzero(sources == self._edge_index[1]).flatten()
+        others = None
+        total = given.new_zeros(self.num_targets)
+        last = given.new_full((self.num_targets,), float("nan"))
+        if not self.bipartite and len(own):
+            if bool(given[own].any()):
+                weight = given.index_fill(0, own, 0.0)
+                others = SharedGraph(self._edge_index.long(), self.num_targets, weight=weight)
+            nodes = sources[own]
+            total.index_add_(0, nodes, given[own])
+            edge = nodes.new_full((self.num_targets,), -1)
+            edge.scatter_reduce_(0, nodes, own, "amax")
+            last = torch.where(edge < 0, last, given[edge.clamp_min(0)])
+        self._loops = _Loops(others, total, last)
 
     def without_self_loops(self) -> SharedGraph:
         """Return this graph with the same edges, its self-loops of weight 0; itself where it has none."""
-        return self if self._others is None else self._others
+        self._note_self_loops()
+        assert self._loops is not None
+        return self if self._loops.others is None else self._loops.others
 
     def self_loops(self, fill: float | None) -> Tensor:
         """Return the weight of each node's self-loops, [N] float64, or with `fill` that of its last, `fill` for none.
 
         Without weights and with `fill` it is 1 for every node: PyG's GCNConv does not fill there.
         """
+        self._note_self_loops()
+        assert self._loops is not None
         if fill is None:
-            return self._loop_sum.view(torch.float64)
-        last = self._loop_last.view(torch.float64)
-        if self._weights_by_target is None:
-            return torch.ones_like(last)
-        return torch.where(last.isnan(), fill, last)
+            return self._loops.total
+        last = self._loops.last
+        return torch.ones_like(last) if self._weights is None else torch.where(last.isnan(), fill, last)
 
     def _checked(self, cut: Tensor, size: int) -> Tensor:
-        number = self._place.numel()
+        number = self._edge_index.size(1)
         if cut.dim() != 2 or cut.size(0) != 2 or cut.dtype != torch.int64:
             raise InputError(f"cut is {list(cut.shape)} {cut.dtype}, expected [2, n] torch.int64: edges, samples")
         if cut.device.type == "cpu" and not torch.compiler.is_compiling() and cut.numel():
@@ -232,11 +269,10 @@ class SharedGraph(nn.Module):
         """Return what edges that are cut would bring, [N_target, B, F], of `x: [N_source, B, F]`."""
         size = x.size(1)
         edge, sample = self._checked(cut, size)
-        place = self._place.index_select(0, edge)
-        source, target = self._by_target.index_select(1, place).long()
+        source, target = self._edge_index.index_select(1, edge).long()
         messages = take_rows(x.flatten(0, 1), source * size + sample)
-        if weighted and self._weights_by_target is not None:
-            weights = self._weights_by_target.index_select(0, place).view(torch.float64)
+        if weighted and self._weights is not None:
+            weights = self._weights.index_select(0, edge).view(torch.float64)
             messages = messages * weights.to(x.dtype).unsqueeze(-1)
         return add_rows(messages, target * size + sample, self.num_targets * size).view(-1, *x.shape[1:])
 
@@ -256,13 +292,14 @@ class SharedGraph(nn.Module):
         return summed.view(self.num_targets, size, width)
 
     def _link(self, what: str, dtype: torch.dtype) -> Link:
-        """Return the matrices of the edges' "values" or "counts" in a dtype, kept for the next call."""
+        """Return the matrices of the edges' "weights" or "counts" in a dtype, kept for the next call."""
+        if self._weights is None:
+            what = "counts"  # each edge weighs 1
         if (what, dtype) in self._links:
             return self._links[what, dtype]
-        if what == "values":
-            there, back = (bits.view(torch.float64) for bits in (self._there_values, self._back_values))
-        else:
-            there, back = self._there_counts, self._back_counts
+        there, back = self._there_counts, self._back_counts
+        if what == "weights":
+            there, back = self._there_weights.view(torch.float64), self._back_weights.view(torch.float64)
         compiling = torch.compiler.is_compiling()
         if not compiling:  # where nothing can be kept, the sum casts them itself: it knows a matrix by where it lies
             there, back = there.to(dtype), back.to(dtype)
@@ -275,11 +312,12 @@ class SharedGraph(nn.Module):
         return link
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self._links = {}  # they may lie on another device now
+        self._forget()  # it may lie on another device now
         return super()._apply(fn, recurse)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_links": {}}  # what can be made again does not travel
+        # what can be made again does not travel
+        return {**self.__dict__, "_links": {}, "_sorted": None, "_loops": None}
 
     def sides(self, keep: Keep | None, size: int) -> tuple[Tensor | None, Tensor | None]:
         """Return a keep-mask as (sources', targets'), [N, B] bool each or `None`; see `forward`.
