@@ -137,7 +137,7 @@ def formats() -> dict[str, tuple[str, Callable[[Path], object]]]:
         "tflink": ("TFLink_made_up_simpleFormat_v1.0.tsv", lambda path: readers.tflink(path, genes, **limit)),
         "tflink_targets": (
             "targets_of_P00000.tsv",
-            lambda path: readers.tflink_targets(path, genes, factor="MAD1", **limit),
+            lambda path: readers.tflink(path, genes, factor="MAD1", **limit),
         ),
         "sgd_regulation": ("sgd_regulation.tsv", lambda path: readers.sgd_regulation(path, genes, **limit)),
         "yeast_gem_yml": ("yeast-GEM.yml", model(readers.yeast_gem, cache=False)),

@@ -161,12 +161,16 @@ def test_log_cosh_is_its_definition_and_never_overflows(errors):
 
 
 def test_schedules():
-    at = {name: [SCHEDULES[name](10)(epoch) for epoch in (0, 5, 9, 10, 30)] for name in SCHEDULES}
+    graph = tclab.CellGraph.synthetic(0.01)
+    losses = {name: DangoLoss(graph, schedule=name, transition_epoch=10) for name in SCHEDULES}
+    at = {name: [loss.alpha(epoch) for epoch in (0, 5, 9, 10, 30)] for name, loss in losses.items()}
     assert at["PreThenPost"] == [1, 1, 1, 0, 0]
     assert at["LinearUntilUniform"] == pytest.approx([1, 0.75, 0.55, 0.5, 0.5])
     assert at["LinearUntilFlipped"] == pytest.approx([1, 0.5, 0.1, 0, 0])
     with pytest.raises(tclab.InputError, match="unknown schedule 'PreThenPast'; did you mean 'PreThenPost'"):
-        DangoLoss(tclab.CellGraph.synthetic(0.01), schedule="PreThenPast")
+        DangoLoss(graph, schedule="PreThenPast")
+    with pytest.raises(tclab.InputError, match="transition_epoch is 0, expected 1 or more"):
+        DangoLoss(graph, transition_epoch=0)
 
 
 def test_weight_of_zeros_is_as_published():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from tclab import _folder_reader
 from tclab._extras import need
 from tclab.errors import InputError, check_whole, require, unknown
-from tclab.graph._graph_folder import HEADER_FILE, GraphFields, read_fields, write_fields
+from tclab.graph._graph_folder import HEADER_FILE, GraphFields, write_fields
 from tclab.graph._network import MOST_NODES, Network, Networks
 from tclab.graph._synthetic_graph import synthetic_relations
 
@@ -254,16 +254,10 @@ class CellGraph:
             has[source[source == target]] = True
             missing = torch.nonzero(~has).flatten()
             weight = network.weight
-            relations[name] = Network(
-                name,
-                torch.cat([network.edge_index, missing.expand(2, -1)], dim=1),
-                network.source,
-                network.target,
-                network.num_sources,
-                network.num_targets,
+            relations[name] = replace(
+                network,
+                edge_index=torch.cat([network.edge_index, missing.expand(2, -1)], dim=1),
                 weight=None if weight is None else torch.cat([weight, weight.new_ones(len(missing))]),
-                directed=network.directed,
-                report=network.report,
             )
         return self.with_relations(relations)
 
@@ -285,17 +279,14 @@ class CellGraph:
             source = place[network.source][source] if network.source in place else source
             target = place[network.target][target] if network.target in place else target
             kept = (source >= 0) & (target >= 0)
-            relations[name] = Network(
-                name,
-                torch.stack([source, target])[:, kept],
-                network.source,
-                network.target,
-                num_nodes[network.source],
-                num_nodes[network.target],
+            relations[name] = replace(
+                network,
+                edge_index=torch.stack([source, target])[:, kept],
+                num_sources=num_nodes[network.source],
+                num_targets=num_nodes[network.target],
                 weight=None if network.weight is None else network.weight[kept],
-                cascades=network.cascades,
-                directed=network.directed,
                 edge_type=None if network.edge_type is None else network.edge_type[kept],
+                report=None,
             )
         return CellGraph(num_nodes, relations, self.deleted_type, source=f"part of {self.source}")
 
@@ -334,14 +325,6 @@ class CellGraph:
     def __repr__(self) -> str:
         nodes = ", ".join(f"{number:,} {kind}" for kind, number in self.num_nodes.items())
         return f"CellGraph({self.source}: {nodes}; {len(self.networks)} networks, {self.num_edges:,} edges)"
-
-
-def read_graph(path: str | Path) -> CellGraph:
-    """Return the graph of a folder that `CellGraph.to_folder` wrote.
-
-    **Raises:** `InputError` with the file where one is missing or has changed since it was written.
-    """
-    return CellGraph(*read_fields(path))
 
 
 def keep_graph(graph: CellGraph, folder: str | Path) -> str:

@@ -67,7 +67,7 @@ class Network(Shown):
     directed: bool = True
     report: Any = None
     edge_type: Tensor | None = None
-    _made: dict[Any, Any] = field(default_factory=dict, repr=False)
+    _made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def _display(self) -> Display:
         return Display(f"Network({self.name}: {self.source} → {self.target}, {self.num_edges:,} edges)")
@@ -129,14 +129,18 @@ class Network(Shown):
             return self
 
         def moved() -> Network:
-            copy = type(self).__new__(type(self))
-            copy.__dict__.update(self.__dict__, _made={})
-            for name in ("edge_index", "weight", "edge_type"):
-                tensor = getattr(self, name)
-                copy.__dict__[name] = None if tensor is None else tensor.to(device)
-            return copy
+            tensors = {name: getattr(self, name) for name in ("edge_index", "weight", "edge_type")}
+            return self._copy(
+                **{name: None if tensor is None else tensor.to(device) for name, tensor in tensors.items()}
+            )
 
         return self._once(("to", device), moved)
+
+    def _copy(self, **changes: Any) -> Network:
+        """Return this network with other fields that need no check; on a device a check makes the host wait."""
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__, _made={}, **changes)
+        return copy
 
     def csr_parts(self, *, dtype: torch.dtype, transpose: bool = False) -> tuple[Tensor, Tensor, Tensor, int]:
         """Return the adjacency [targets, sources] in CSR, or its transpose, as plain tensors; made once.
@@ -177,13 +181,7 @@ class Network(Shown):
 
     def unweighted(self) -> Network:
         """Return this network with every edge counting 1; made once."""
-
-        def made() -> Network:
-            copy = type(self).__new__(type(self))
-            copy.__dict__.update(self.__dict__, weight=None, _made={})
-            return copy
-
-        return self if self.weight is None else self._once("unweighted", made)
+        return self if self.weight is None else self._once("unweighted", lambda: self._copy(weight=None))
 
     def degree(self, *, transpose: bool = False) -> Tensor:
         """Return how many edges go into each target node, or out of each source, [N] float32."""

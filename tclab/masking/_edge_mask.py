@@ -16,10 +16,16 @@ from torch import Tensor
 from tclab.masking._batch import Batch
 from tclab.masking._packing import Piece
 from tclab.masking._pyg_collation import pyg_batch
-from tclab.masking._replicated_edges import edge_lists, edge_pieces, kept_rows, moved_edges, removed_edges
+from tclab.masking._replicated_edges import (
+    edge_lists,
+    edge_pieces,
+    edge_view,
+    kept_rows,
+    moved_edges,
+    removed_edges,
+)
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
-from tclab.message_passing._edge_list_view import EdgeListView
 from tclab.perturbation import Deletions
 
 Masks = list[dict[str, Tensor]]  # for each sample: relation → [E] bool, which edges are kept
@@ -73,14 +79,7 @@ class EdgeMask(Strategy):
     def view(self, batch: Batch) -> View:
         """Return the view that multiplies every message by its mask."""
         masks = {name: batch.tensors[f"edge_mask/{name}"] for name in self.graph.relations}
-        keep = kept_rows(self.graph, batch.deletions)
-        keep[self.graph.deleted_type] = batch.tensors["keep"]
-        return EdgeListView(
-            self.graph,
-            batch.deletions[self.graph.deleted_type],
-            edge_lists(self.graph, moved_edges(batch), masks),
-            keep=keep,
-        )
+        return edge_view(self.graph, batch, edge_lists(self.graph, moved_edges(batch), masks))
 
 
 def _joined(masks: list[Tensor], out: Tensor) -> None:

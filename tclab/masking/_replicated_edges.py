@@ -17,20 +17,12 @@ from tclab.perturbation import Deletions
 from tclab.perturbation._deletions import Int64s
 
 
-def replicated_edge_index(network: Network, size: int, out: Tensor | None = None) -> Tensor:
-    """Return a network's edges for `size` copies, [2, size * E] int64: copy b's rows begin at b times N.
-
-    **Arguments:**
-
-    - `out`: where to write them.
-    """
+def _replicate(network: Network, size: int, out: Tensor) -> None:
+    """Write a network's edges for `size` copies to [2, size * E] int64: copy b's rows begin at b times N."""
     edges = network.edge_index
-    if out is None:
-        out = edges.new_empty(2, size * network.num_edges)
     step = torch.tensor([[network.num_sources], [network.num_targets]], device=edges.device)
     offsets = torch.arange(size, device=edges.device) * step
     torch.add(edges.unsqueeze(1), offsets.unsqueeze(2), out=out.view(2, size, -1))
-    return out
 
 
 def edge_pieces(graph: CellGraph, size: int) -> dict[str, Piece]:
@@ -38,7 +30,7 @@ def edge_pieces(graph: CellGraph, size: int) -> dict[str, Piece]:
     pieces: dict[str, Piece] = {}
     for name, network in graph.relations.items():
         number = size * network.num_edges
-        pieces[f"edge_index/{name}"] = Piece((2, number), torch.int64, partial(replicated_edge_index, network, size))
+        pieces[f"edge_index/{name}"] = Piece((2, number), torch.int64, partial(_replicate, network, size))
         if network.weight is not None:
             fill = partial(_repeated, network.weight)
             pieces[f"edge_weight/{name}"] = Piece((number,), network.weight.dtype, fill)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -186,8 +187,8 @@ def _timed(
             continue
         x = torch.randn(network.num_sources * size, width, device=device).to(dtype).requires_grad_()
         arms: dict[str, Callable[[], object]] = {
-            f"{name} sparse": _both_ways(_Sparse(network, x, order), x),
-            f"{name} dense": _both_ways(_Dense(network, x, order), x),
+            f"{name} sparse": _both_ways(partial(_sparse_sum, network, order=order), x),
+            f"{name} dense": _both_ways(partial(dense_sum, network, order=order), x),
         }
         seconds |= least_seconds(arms, rounds=3)
         if seconds[f"{name} dense"] < seconds[f"{name} sparse"]:
@@ -197,63 +198,36 @@ def _timed(
     differences = delta(graph, deletions, dense)
     assert isinstance(differences, SharedView)
     shared = SharedView(graph, differences.removed, dense=dense)
-    views = {"delta": _Layers(differences, x), "shared": _Layers(shared, x)}
-    calls: dict[str, Callable[[], object]] = {name: _both_ways(layers, x) for name, layers in views.items()}
+    views = {"delta": differences, "shared": shared}
+    calls: dict[str, Callable[[], object]] = {n: _both_ways(partial(_layers, view), x) for n, view in views.items()}
     seconds |= least_seconds(calls, rounds=3)
     return Choice(tuple(dense), seconds["delta"] < seconds["shared"], seconds)
 
 
-@dataclass
-class _Sparse:
-    """A sparse sum over one network."""
-
-    network: Network
-    x: Tensor
-    order: Order
-
-    def __call__(self) -> Tensor:
-        links = [link_of(self.network, self.x.dtype)]
-        (summed,) = shared_sums(self.x, links, self.order.size, group=self.order.group)
-        return summed
+def _sparse_sum(network: Network, x: Tensor, order: Order) -> Tensor:
+    (summed,) = shared_sums(x, [link_of(network, x.dtype)], order.size, group=order.group)
+    return summed
 
 
-@dataclass
-class _Dense:
-    """A dense sum over one network."""
-
-    network: Network
-    x: Tensor
-    order: Order
-
-    def __call__(self) -> Tensor:
-        return dense_sum(self.network, self.x, self.order)
-
-
-@dataclass
-class _Layers:
-    """Sums over all networks, layer after layer, of the wild type and the samples."""
-
-    view: View
-    x: Tensor
-
-    def __call__(self) -> Tensor:
-        (view,) = self.view.with_wild_type()
-        names = list(view.graph.networks)
-        weights = [self.x.new_ones(1)] * len(names)
-        rows = layerwise(view)
-        x = rows.begin(self.x)
-        for _ in range(_DEPTH):
-            x = rows.convolved_sum(names, x, [_row_wise] * len(names), self_weights=weights) / len(names)
-        return rows.complete(x)
+def _layers(view: View, x: Tensor) -> Tensor:
+    """Return sums over all networks, layer after layer, of the wild type and the samples."""
+    (both,) = view.with_wild_type()
+    names = list(both.graph.networks)
+    weights = [x.new_ones(1)] * len(names)
+    rows = layerwise(both)
+    out = rows.begin(x)
+    for _ in range(_DEPTH):
+        out = rows.convolved_sum(names, out, [_row_wise] * len(names), self_weights=weights) / len(names)
+    return rows.complete(out)
 
 
 def _row_wise(x: Tensor) -> Tensor:
     return x.tanh()  # keeps numbers small from layer to layer
 
 
-def _both_ways(forward: Callable[[], Tensor], x: Tensor) -> Callable[[], None]:
+def _both_ways(forward: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], None]:
     def call() -> None:
-        out = forward()
+        out = forward(x)
         x.grad = None
         out.backward(torch.ones_like(out))
         if out.is_cuda:

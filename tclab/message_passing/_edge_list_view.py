@@ -126,7 +126,13 @@ class EdgeListView(View):
     @property
     def wild_type(self) -> View:
         """One copy of the graph with nothing deleted."""
-        return wild_type_by_edges(self.graph)
+        graph, device = self.graph, self.graph.device
+        return EdgeListView(
+            graph,
+            Deletions.nothing(1, device=device),
+            {name: EdgeList(n.edge_index, weight=n.weight) for name, n in graph.relations.items()},
+            keep={kind: torch.ones(n, dtype=torch.bool, device=device) for kind, n in graph.num_nodes.items()},
+        )
 
     def first(self, x: Tensor) -> Tensor:
         """Return the first sample's rows, [N, H]; that sample must delete nothing."""
@@ -136,14 +142,3 @@ class EdgeListView(View):
         """Return a relation's edges of rows, and which of them count."""
         self._relation(relation)
         return self._edges[relation].edge_index, self._edges[relation].mask
-
-
-def wild_type_by_edges(graph: CellGraph) -> EdgeListView:
-    """Return the view of the whole graph that gathers and scatters along its edges; nothing is masked."""
-    device = graph.device
-    return EdgeListView(
-        graph,
-        Deletions.nothing(1, device=device),
-        {name: EdgeList(n.edge_index, weight=n.weight) for name, n in graph.relations.items()},
-        keep={kind: torch.ones(number, dtype=torch.bool, device=device) for kind, number in graph.num_nodes.items()},
-    )

@@ -147,7 +147,8 @@ class SharedView(View):
     @property
     def wild_type(self) -> View:
         """One copy of the graph with nothing deleted."""
-        return wild_type_by_sharing(self.graph, dense=self.dense)
+        nothing = Deletions.nothing(1, device=self.graph.device)
+        return SharedView(self.graph, dict.fromkeys(self.graph.num_nodes, nothing), dense=self.dense)
 
     def with_wild_type(self) -> Sequence[View]:
         """Return one view of B + 1 copies, the wild type first: one product serves them all."""
@@ -162,12 +163,6 @@ class SharedView(View):
 def _one_more(removed: Deletions) -> Deletions:
     """Return the deletions with a sample that deletes nothing put first."""
     return Deletions(removed.nodes, torch.cat([removed.ptr[:1], removed.ptr]), removed.most)
-
-
-def wild_type_by_sharing(graph: CellGraph, *, dense: Collection[str] = ()) -> SharedView:
-    """Return the view of the whole graph that multiplies by its matrices; nothing is deleted."""
-    nothing = Deletions.nothing(1, device=graph.device)
-    return SharedView(graph, dict.fromkeys(graph.num_nodes, nothing), dense=dense)
 
 
 def dense_sum(

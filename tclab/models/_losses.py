@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,8 +15,6 @@ from tclab.graph import CellGraph
 from tclab.models._dango import DangoOutput
 from tclab.models._peers import Peers
 
-Schedule = Callable[[int], float]
-
 
 def log_cosh(predictions: Tensor, targets: Tensor) -> Tensor:
     """Return the mean of log(cosh(prediction - target)), without overflow; both are [B]."""
@@ -23,33 +22,11 @@ def log_cosh(predictions: Tensor, targets: Tensor) -> Tensor:
     return (error + F.softplus(-2.0 * error) - math.log(2.0)).mean()
 
 
-def pre_then_post(transition_epoch: int = 10) -> Schedule:
-    """Return α: 1 before the transition (reconstruction alone), 0 from it on (interaction alone)."""
-    _check(transition_epoch)
-    return lambda epoch: 1.0 if epoch < transition_epoch else 0.0
-
-
-def linear_until_uniform(transition_epoch: int = 20) -> Schedule:
-    """Return α: from 1 straight down to 0.5 at the transition, then 0.5."""
-    _check(transition_epoch)
-    return lambda epoch: 1.0 - 0.5 * min(epoch / transition_epoch, 1.0)
-
-
-def linear_until_flipped(transition_epoch: int = 20) -> Schedule:
-    """Return α: from 1 straight down to 0 at the transition, then 0."""
-    _check(transition_epoch)
-    return lambda epoch: 1.0 - min(epoch / transition_epoch, 1.0)
-
-
-def _check(transition_epoch: int) -> None:
-    if transition_epoch < 1:
-        raise InputError(f"transition_epoch is {transition_epoch!r}, expected 1 or more")
-
-
-SCHEDULES: dict[str, Callable[[int], Schedule]] = {
-    "PreThenPost": pre_then_post,
-    "LinearUntilUniform": linear_until_uniform,
-    "LinearUntilFlipped": linear_until_flipped,
+# name → (epoch, epoch of the transition) → α, the share of the reconstruction
+SCHEDULES: dict[str, Callable[..., float]] = {
+    "PreThenPost": lambda epoch, at: 1.0 if epoch < at else 0.0,
+    "LinearUntilUniform": lambda epoch, at: 1.0 - 0.5 * min(epoch / at, 1.0),
+    "LinearUntilFlipped": lambda epoch, at: 1.0 - min(epoch / at, 1.0),
 }
 
 
@@ -116,7 +93,9 @@ class DangoLoss:
     ) -> None:
         if schedule not in SCHEDULES:
             raise unknown("schedule", schedule, SCHEDULES)
-        self.alpha = SCHEDULES[schedule](transition_epoch)
+        if transition_epoch < 1:
+            raise InputError(f"transition_epoch is {transition_epoch!r}, expected 1 or more")
+        self.alpha = partial(SCHEDULES[schedule], at=transition_epoch)
         self._edges = {name: n.edge_index.unique(dim=1) for name, n in graph.networks.items()}
         self._zero_weights = {name: zero_weight(name) for name in self._edges} | dict(zero_weights or {})
 

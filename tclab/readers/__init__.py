@@ -21,7 +21,7 @@ from tclab.readers._sgd_regulation import sgd_regulation
 from tclab.readers._source import ReadError
 from tclab.readers._string_dango import dango_genes, string_dango
 from tclab.readers._string_links import string_links
-from tclab.readers._tflink import tflink, tflink_targets
+from tclab.readers._tflink import tflink
 from tclab.readers._yeast_gem import yeast_gem
 from tclab.readers._yeastract import yeastract, yeastract_names
 
@@ -48,7 +48,6 @@ __all__ = [
     "string_dango",
     "string_links",
     "tflink",
-    "tflink_targets",
     "yeast_gem",
     "yeastract",
     "yeastract_names",

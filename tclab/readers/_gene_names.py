@@ -21,6 +21,14 @@ UNKNOWN_LIMIT = 0.5  # a file that loses more than half its rows to unknown name
 Names: TypeAlias = Mapping[str, tuple[str, ...]]
 
 
+def owners_of(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return name → the genes that have it, sorted, of pairs of a name and a gene."""
+    owners: dict[str, set[str]] = {}
+    for name, gene in pairs:
+        owners.setdefault(name, set()).add(gene)
+    return {name: tuple(sorted(genes)) for name, genes in owners.items()}
+
+
 @dataclass(frozen=True, eq=False)
 class Genes:
     """A gene list in its order, with the other names of its genes.
@@ -57,12 +65,11 @@ class Genes:
     @staticmethod
     def union(lists: Sequence[Genes]) -> Genes:
         """Return the sorted union of gene lists; a name that two of them give to different genes becomes ambiguous."""
-        standard: dict[str, tuple[str, ...]] = {}
-        aliases: dict[str, tuple[str, ...]] = {}
-        for genes in lists:
-            for into, names in ((standard, genes.standard), (aliases, genes.aliases)):
-                for name, owners in names.items():
-                    into[name] = tuple(sorted({*into.get(name, ()), *owners}))
+
+        def merged(each: Iterable[Names]) -> Names:
+            return owners_of((name, owner) for names in each for name, owners in names.items() for owner in owners)
+
+        standard, aliases = merged(genes.standard for genes in lists), merged(genes.aliases for genes in lists)
         return Genes(tuple(sorted({name for genes in lists for name in genes.names})), standard, aliases)
 
     def __len__(self) -> int:

@@ -19,7 +19,7 @@ from tclab.graph import Network
 from tclab.graph._cell_graph import Metabolism
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup
 from tclab.readers._read_report import Report
-from tclab.readers._source import LIMIT_BYTES, bad_file, read_bytes
+from tclab.readers._source import LIMIT_BYTES, bad_file, quoted, read_bytes
 
 MOST_WORK = 3_000_000  # gene names copied while a rule is expanded: a second or so
 MOST_BRANCHES = 10_000  # yeast-GEM's longest rule has a few dozen; ands of ors grow without end
@@ -50,7 +50,7 @@ def branches(rule: str) -> list[tuple[str, ...]]:
         right, left = values.pop(), values.pop()
         work += _work(operator, left, right)
         if work > MOST_WORK or (operator == "and" and len(left) * len(right) > MOST_BRANCHES):
-            raise InputError(f"rule {_cut(rule)} is too large: more than {MOST_BRANCHES:,} branches, or nearly")
+            raise InputError(f"rule {quoted(rule)} is too large: more than {MOST_BRANCHES:,} branches, or nearly")
         both = (one | other for one in left for other in right)
         values.append(left | right if operator == "or" else frozenset(both))
 
@@ -59,14 +59,14 @@ def branches(rule: str) -> list[tuple[str, ...]]:
         needs_value = before in ("(", "and", "or")
         if needs_value != (word not in ("and", "or", ")")):
             expected = "a gene or an opening bracket" if needs_value else "and, or, or a closing bracket"
-            raise InputError(f"{_cut(token)} after {_cut(before)} in rule {_cut(rule)}, expected {expected}")
+            raise InputError(f"{quoted(token)} after {quoted(before)} in rule {quoted(rule)}, expected {expected}")
         if word == "(":
             waiting.append(word)
         elif word == ")":
             while waiting and waiting[-1] != "(":
                 apply(waiting.pop())
             if not waiting:
-                raise InputError(f"a bracket is closed that was never opened in rule {_cut(rule)}")
+                raise InputError(f"a bracket is closed that was never opened in rule {quoted(rule)}")
             waiting.pop()
         elif word in ("and", "or"):
             while waiting and (waiting[-1] == "and" or waiting[-1] == word):
@@ -78,10 +78,10 @@ def branches(rule: str) -> list[tuple[str, ...]]:
     if not values and not waiting:
         return []
     if before in ("(", "and", "or"):
-        raise InputError(f"rule {_cut(rule)} ends after {_cut(before)}, expected a gene")
+        raise InputError(f"rule {quoted(rule)} ends after {quoted(before)}, expected a gene")
     while waiting:
         if waiting[-1] == "(":
-            raise InputError(f"a bracket is opened that is never closed in rule {_cut(rule)}")
+            raise InputError(f"a bracket is opened that is never closed in rule {quoted(rule)}")
         apply(waiting.pop())
     return sorted(tuple(sorted(genes)) for genes in values[0])
 
@@ -98,10 +98,6 @@ def _work(operator: str, left: Branches, right: Branches) -> int:
     if operator == "or":
         return len(left) + len(right)
     return len(right) * sum(map(len, left)) + len(left) * sum(map(len, right))
-
-
-def _cut(rule: str) -> str:
-    return repr(rule if len(rule) <= 60 else rule[:59] + "…")
 
 
 @dataclass(frozen=True)

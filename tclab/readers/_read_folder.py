@@ -10,8 +10,7 @@ from typing import TypeAlias, TypeVar
 
 from tclab.errors import InputError, require
 from tclab.graph import CellGraph, Network
-from tclab.graph._cell_graph import read_graph
-from tclab.graph._graph_folder import HEADER_FILE
+from tclab.graph._graph_folder import HEADER_FILE, read_fields
 from tclab.readers._bigg_json import BIGG_FILE, bigg_json
 from tclab.readers._biogrid import BIOGRID_FILE, biogrid
 from tclab.readers._costanzo import COSTANZO_FILE
@@ -70,7 +69,7 @@ _NOT_THE_GRAPH = [
     (TRIGENIC_FILE, "perturbations: read it with tclab.readers.read_perturbations or tclab.readers.sga_trigenic"),
     (DIGENIC_FILE, "perturbations: read it with tclab.readers.read_perturbations or tclab.readers.sga_digenic"),
     (re.compile(r"YeastTFConsensus\.csv"), "binding motifs of factors, not edges"),
-    (TARGETS_FILE, "does not name its factor: read it with tclab.readers.tflink_targets"),
+    (TARGETS_FILE, "does not name its factor: read it with tclab.readers.tflink and factor="),
 ]
 # Regulatory, physical, TFLink, STRING: the order of the synthetic graph.
 _ORDER = ("yeastract", "sgd_regulation", "biogrid", "tflink", "string")
@@ -102,7 +101,7 @@ def read_folder(path: str | Path, *, progress: Callable[[str], None] | None = No
     if not path.is_dir():
         raise bad_file(path, "no such folder" if not path.exists() else "is a file, expected a folder")
     if (path / HEADER_FILE).is_file():
-        return read_graph(path)
+        return CellGraph(*read_fields(path))
     return _Folder(path, progress or (lambda name: None)).graph()
 
 

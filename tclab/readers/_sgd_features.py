@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tclab.errors import InputError
-from tclab.readers._gene_names import Genes
+from tclab.readers._gene_names import Genes, owners_of
 from tclab.readers._read_report import Report
 from tclab.readers._source import LIMIT_BYTES, bad_file, quoted
 from tclab.readers._table import Table
@@ -67,8 +67,8 @@ def sgd_features(
     if isinstance(feature_types, str) or isinstance(qualifiers, str):
         raise InputError("feature_types and qualifiers are lists of words, such as ['ORF']")
     names: list[str] = []
-    standard: dict[str, set[str]] = {}
-    aliases: dict[str, set[str]] = {}
+    standard: list[tuple[str, str]] = []
+    aliases: list[tuple[str, str]] = []
     dropped: Counter[str] = Counter()
     rows = 0
     table = Table(path, columns=_COLUMNS, limit_bytes=limit_bytes)
@@ -83,9 +83,8 @@ def sgd_features(
         else:
             names.append(name)
             if standard_name:
-                standard.setdefault(standard_name, set()).add(name)
-            for other in filter(None, alias.split("|")):
-                aliases.setdefault(other, set()).add(name)
+                standard.append((standard_name, name))
+            aliases += [(other, name) for other in alias.split("|") if other]
     return _genes(path, rows, names, standard, aliases, dropped)
 
 
@@ -94,34 +93,31 @@ def sgd_gene_names(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> Genes
 
     **Raises:** `ReadError` with the line for a bad row; for a gene that appears twice.
     """
-    names: list[str] = []
-    standard: dict[str, set[str]] = {}
-    for name, standard_name in Table(path, limit_bytes=limit_bytes).rows("Systematic_name", "Standard_name"):
-        names.append(name)
-        if standard_name and standard_name != name:
-            standard.setdefault(standard_name, set()).add(name)
-    return _genes(path, len(names), names, standard, {}, Counter())
+    rows = list(Table(path, limit_bytes=limit_bytes).rows("Systematic_name", "Standard_name"))
+    standard = [(other, name) for name, other in rows if other and other != name]
+    return _genes(path, len(rows), [name for name, _ in rows], standard, [], {})
 
 
 def _genes(
     path: str | Path,
     rows: int,
     names: list[str],
-    standard: dict[str, set[str]],
-    aliases: dict[str, set[str]],
-    dropped: Counter[str],
+    standard: Iterable[tuple[str, str]],
+    aliases: Iterable[tuple[str, str]],
+    dropped: Mapping[str, int],
 ) -> Genes:
     twice = [name for name, number in Counter(names).items() if number > 1]
     if twice or "" in names:
         raise bad_file(path, f"gene {quoted(min(twice, default=''))} appears twice or has no name")
     if not names:
         raise bad_file(path, f"none of its {rows:,} rows is a gene")
-    shared = sum(len(owners) > 1 for owners in aliases.values())
-    shadowed = sum(len(owners - standard[alias]) for alias, owners in aliases.items() if alias in standard)
+    first, also = owners_of(standard), owners_of(aliases)
+    shared = sum(len(owners) > 1 for owners in also.values())
+    shadowed = sum(len({*owners} - {*first[alias]}) for alias, owners in also.items() if alias in first)
     return Genes(
         tuple(sorted(names)),
-        {name: tuple(sorted(owners)) for name, owners in standard.items()},
-        {name: tuple(sorted(owners)) for name, owners in aliases.items()},
+        first,
+        also,
         report=Report(
             str(path),
             rows,

@@ -26,6 +26,7 @@ def tflink(
     *,
     organism: str | None = "Saccharomyces cerevisiae",
     small_scale: bool = False,
+    factor: str | None = None,
     unknown_limit: float = UNKNOWN_LIMIT,
     limit_bytes: int = LIMIT_BYTES,
     progress: Progress | None = None,
@@ -37,62 +38,34 @@ def tflink(
 
     **Arguments:**
 
-    - `path`: a simpleFormat table.
+    - `path`: a simpleFormat table, or with `factor` the table of one factor's targets.
     - `genes`: the nodes of the network.
     - `organism`: the value required in the column `Organism`; None takes any.
     - `small_scale`: only interactions with `Small-scale.evidence`.
+    - `factor`: the gene of the factor, for a table of its targets: only that file's name says whose they are, as a
+      UniProt id.
     - `unknown_limit`: the share of rows that may be lost to unknown names.
     - `limit_bytes`: how much the file may unpack to.
     - `progress`: called as the file is read.
 
-    **Raises:** `ReadError` with the line for a wrong number of columns; for a missing column, or too many unknown
-    names.
-    """
-    table = Table(path, limit_bytes=limit_bytes, progress=progress)
-    return load_network(
-        table,
-        "tflink",
-        ("Name.TF", "Name.Target"),
-        Lookup(Genes.of(genes)),
-        directed=True,
-        filters=_filters(organism, small_scale),
-        unknown_limit=unknown_limit,
-    )
-
-
-def tflink_targets(
-    path: str | Path,
-    genes: Genes | Iterable[str],
-    *,
-    factor: str,
-    organism: str | None = "Saccharomyces cerevisiae",
-    small_scale: bool = False,
-    unknown_limit: float = UNKNOWN_LIMIT,
-    limit_bytes: int = LIMIT_BYTES,
-) -> Network:
-    """Return the table of one factor's targets as the directed network `tflink`, factor → target.
-
-    **Arguments:** as `tflink`, and
-
-    - `factor`: the gene of the factor, which only the file's name gives, as a UniProt id.
-
-    **Raises:** as `tflink`; `ReadError` where `factor` is not in `genes`.
+    **Raises:** `ReadError` with the line for a wrong number of columns; for a missing column, too many unknown
+    names, or a `factor` that is not in `genes`.
     """
     genes = Genes.of(genes)
-    source = genes.place(factor)
-    if source < 0:
-        raise bad_file(path, f"factor {quoted(factor)} is not in the gene list of {len(genes):,}")
+    source: str | int = "Name.TF"
+    if factor is not None:
+        source = genes.place(factor)
+        if source < 0:
+            raise bad_file(path, f"factor {quoted(factor)} is not in the gene list of {len(genes):,}")
+    filters = [] if organism is None else [Filter(["Organism"], organism, f"organism is not {organism}")]
+    if small_scale:
+        filters.append(Filter(["Small-scale.evidence"], "Yes", "no small-scale evidence"))
     return load_network(
-        Table(path, limit_bytes=limit_bytes),
+        Table(path, limit_bytes=limit_bytes, progress=progress),
         "tflink",
         (source, "Name.Target"),
         Lookup(genes),
         directed=True,
-        filters=_filters(organism, small_scale),
+        filters=filters,
         unknown_limit=unknown_limit,
     )
-
-
-def _filters(organism: str | None, small_scale: bool) -> list[Filter]:
-    filters = [] if organism is None else [Filter(["Organism"], organism, f"organism is not {organism}")]
-    return [*filters, Filter(["Small-scale.evidence"], "Yes", "no small-scale evidence")] if small_scale else filters

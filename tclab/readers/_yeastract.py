@@ -14,7 +14,7 @@ import numpy as np
 
 from tclab.graph import Network
 from tclab.readers._edge_table import load_network, network_of
-from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup
+from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup, owners_of
 from tclab.readers._read_report import Report
 from tclab.readers._source import LIMIT_BYTES, bad_file, quoted, text_lines
 from tclab.readers._table import Table, first_line, no_rows
@@ -35,14 +35,9 @@ def yeastract_names(path: str | Path) -> Genes:
     table = Table(path)
     if table.columns != ["Name", "ORF"]:
         raise bad_file(path, f"the header is {quoted(table.columns)}, expected Name and ORF, tab between", line=1)
-    owners: dict[str, set[str]] = {}
-    rows = 0
-    for name, orf in table.rows("Name", "ORF"):
-        rows += 1
-        owners.setdefault(name, set()).add(orf)
-    standard = {name: tuple(sorted(orfs)) for name, orfs in owners.items()}
-    names = tuple(sorted({orf for orfs in standard.values() for orf in orfs}))
-    return Genes(names, standard, report=Report(str(path), rows, rows))
+    pairs = list(table.rows("Name", "ORF"))
+    names = tuple(sorted({orf for _, orf in pairs}))
+    return Genes(names, owners_of((name, orf) for name, orf in pairs), report=Report(str(path), len(pairs), len(pairs)))
 
 
 def yeastract(

@@ -79,7 +79,7 @@ def test_models_screens_and_empty_networks_find_their_place(write, tmp_path):
     assert graph.metabolism.gpr.edge_index.tolist() == [[0], [0]]
     assert graph.report.ignored["iMM904.json"].startswith("a second metabolic model")
     assert "tclab.readers.costanzo" in graph.report.ignored["SGA_NxN.txt"]
-    assert "tclab.readers.tflink_targets" in graph.report.ignored["targets_of_P03069.tsv"]
+    assert "tclab.readers.tflink and factor=" in graph.report.ignored["targets_of_P03069.tsv"]
     assert graph.report.ignored["simpleFormat.tsv"].startswith("keeps no edge")
     assert seen == ["SGDgeneNames.tsv", "simpleFormat.tsv", "yeast-GEM.txt"]
 

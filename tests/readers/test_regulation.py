@@ -8,7 +8,6 @@ from tclab.readers import (
     sgd_features,
     sgd_regulation,
     tflink,
-    tflink_targets,
     yeastract,
 )
 
@@ -41,9 +40,9 @@ def test_tflink_is_filtered_by_organism_and_evidence(write):
 
 def test_a_factors_targets_need_its_name(write):
     path = write("targets_of_P1.tsv", SIMPLE + SIMPLE_ROWS)
-    assert tflink_targets(path, GENES, factor="GCN4").edge_index.tolist() == [[0, 0], [0, 1]]
+    assert tflink(path, GENES, factor="GCN4").edge_index.tolist() == [[0, 0], [0, 1]]
     with pytest.raises(ReadError, match="factor 'GCN5' is not in the gene list"):
-        tflink_targets(path, GENES, factor="GCN5")
+        tflink(path, GENES, factor="GCN5")
 
 
 def test_sgds_and_yeastmines_tables_give_the_same(write):
@@ -105,7 +104,7 @@ def test_the_public_tables_have_their_rows(public):
     genes = sgd_features(public("sgd_features/SGD_features_barseq.tab.gz"))
     pairs = yeastract(public("yeastract/igem_yeastract_orf_tf_1_999.csv.gz"), genes)
     assert pairs.report.rows == 27_498
-    targets = tflink_targets(public("tflink_excerpt/targets_of_P03069_GCN4_excerpt.tsv"), genes, factor="GCN4")
+    targets = tflink(public("tflink_excerpt/targets_of_P03069_GCN4_excerpt.tsv"), genes, factor="GCN4")
     assert (targets.report.rows, targets.num_edges) == (14, 12)  # two have no name
     human = tflink(public("tflink_excerpt/simpleFormat_header_and_2_human_rows.tsv"), genes)
     assert human.report.dropped == {"organism is not Saccharomyces cerevisiae": 2}

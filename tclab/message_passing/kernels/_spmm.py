@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple, TypeVar
 
@@ -94,23 +95,6 @@ def multiply(matrix: Tensor, right: Columns, *, out: Tensor | None = None, add: 
     return out
 
 
-def spmm(matrix: Tensor, x: Tensor) -> Tensor:
-    """Return a sparse CSR matrix times a dense one by the device's best kernel; see `multiply`.
-
-    On CUDA that is cuSPARSE. A CPU has two kernels, ATen's reduction and MKL's product; which is faster, and in
-    tiles of how many columns, differs from one make of processor to the next and with the width, so the first
-    call of about each width times them. MKL knows float32 and float64 alone.
-
-    **Arguments:**
-
-    - `matrix`: [rows, columns], sparse CSR.
-    - `x`: [columns, C]
-
-    **Returns:** [rows, C]
-    """
-    return multiply(matrix, columns(x))
-
-
 def _by_aten(matrix: Tensor, x: Tensor, out: Tensor | None, add: bool) -> Tensor:
     product = torch.sparse.mm(matrix, x, "sum")
     if out is None:
@@ -126,7 +110,12 @@ def _by_library(matrix: Tensor, x: Tensor, out: Tensor | None, add: bool) -> Ten
 
 
 def tiling_of(x: Tensor) -> Tiling:
-    """Return the kernel and tile that a product with `x: [rows, C]` uses on this machine."""
+    """Return the kernel and tile that a product with `x: [rows, C]` uses on this machine.
+
+    On CUDA that is cuSPARSE. A CPU has two kernels, ATen's reduction and MKL's product; which is faster, and in
+    tiles of how many columns, differs from one make of processor to the next and with the width, so the first
+    call of about each width times them. MKL knows float32 and float64 alone.
+    """
     return tiling_for(x.dtype, *x.shape) if x.device.type == "cpu" else Tiling("library", None)
 
 
@@ -159,7 +148,8 @@ def _fastest(dtype: torch.dtype, width: int) -> Tiling:
     matrix = _skewed(_TARGETS["narrow" if width <= 512 else "wide"], dtype).matrix()
     x = torch.ones(_ROWS, width, dtype=dtype)
     cut = {tiling: columns(x, tiling) for tiling in candidates}
-    return fastest({tiling: _product(matrix, right) for tiling, right in cut.items()}, rounds=4)
+    seconds = least_seconds({tiling: partial(multiply, matrix, right) for tiling, right in cut.items()}, rounds=4)
+    return min(seconds, key=seconds.__getitem__)
 
 
 def _skewed(targets: int, dtype: torch.dtype) -> Csr:
@@ -177,18 +167,8 @@ def _skewed(targets: int, dtype: torch.dtype) -> Csr:
     return Csr(crow, (places % _ROWS).to(torch.int32), torch.ones(len(places), dtype=dtype), _ROWS)
 
 
-def _product(matrix: Tensor, right: Columns) -> Callable[[], Tensor]:
-    return lambda: multiply(matrix, right)
-
-
-def fastest(arms: dict[T, Callable[[], object]], *, rounds: int = 5) -> T:
-    """Return the key of the call that takes least; see `least_seconds`."""
-    seconds = least_seconds(arms, rounds=rounds)
-    return min(seconds, key=seconds.__getitem__)
-
-
 def least_seconds(
-    arms: dict[T, Callable[[], object]], *, rounds: int = 5, clock: Callable[[], float] = perf_counter
+    arms: Mapping[T, Callable[[], object]], *, rounds: int = 5, clock: Callable[[], float] = perf_counter
 ) -> dict[T, float]:
     """Return the least time of each call, in seconds; in turns, as another process may be at work.
 
