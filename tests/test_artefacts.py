@@ -1,13 +1,15 @@
 """The wrong figures: from runs made by hand, so that every figure is known, and from one that is really run."""
 
+import re
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import vl_convert
 
-from tclab import InputError, Point, case_study
+from tclab import InputError, Point
 from tclab.case_study import _artefacts as artefacts
-from tclab.case_study._artefacts import Figure, Run
+from tclab.case_study._artefacts import Figure, Run, WrongFigures
 from tclab.timing import environment
 
 
@@ -83,19 +85,18 @@ def test_a_figure_is_the_ratio_of_its_parts(runs):
 
 
 def test_words_and_pictures_show_both_figures(runs):
-    import vl_convert
-
-    figures = [artefacts.progress_bar(*runs), artefacts.nested_events(*runs)]
-    for sentence, figure in zip(artefacts.wrong_figures_sentences(figures), figures, strict=True):
-        assert f"{figure.wrong:.2f} ×" in sentence
-        assert f"{figure.right:.2f} ×" in sentence
-        assert figure.why in sentence
-    assert list(artefacts.wrong_figures_table(figures).index) == ["12.5", "875"]
-    for chart in (case_study.wrong_figures_chart(figures), *map(case_study.wrong_figure_parts, figures)):
-        assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
-    for chart in (case_study.wrong_figures_chart(figures), case_study.wrong_figure_parts(figures[0])):
-        assert str(environment()["cpu"]) in str(chart.to_dict()["title"]["subtitle"])
-    assert "24 × where 8 × is right" in case_study.wrong_figure_parts(figures[1]).to_dict()["title"]["text"]
+    figures = WrongFigures({one.key: one for one in (artefacts.progress_bar(*runs), artefacts.nested_events(*runs))})
+    words = re.sub(r"\s+", " ", str(figures))
+    for key, figure in figures.items():
+        assert f"{key}: How many times" in words
+        assert f"{figure.wrong:.2f} × by the {figure.mistake}; {figure.right:.2f} × by the {figure.right_of}. " in words
+        assert figure.why in words
+        assert f"<td>{figure.wrong:.2f} ×</td>" in figures._repr_html_()
+    for drawn in (figures, *figures.values()):
+        spec = drawn.chart().to_json()
+        assert vl_convert.vegalite_to_png(spec)[:4] == b"\x89PNG"
+        assert str(environment()["cpu"]) in str(drawn.chart().to_dict()["title"]["subtitle"])
+    assert "24 × where 8 × is right" in figures["875"].chart().to_dict()["title"]["text"]
 
 
 def test_a_real_run_is_seen_by_every_clock():

@@ -10,17 +10,10 @@ from tclab._extras import need
 
 need(__name__, "lab", "pandas", "scipy", "altair", "ipywidgets")
 
-from tclab.case_study._artefacts import (
-    wrong_figure_parts,
-    wrong_figures,
-    wrong_figures_chart,
-    wrong_figures_sentences,
-    wrong_figures_table,
-)
-from tclab.case_study._case_findings import findings
+from tclab.case_study._artefacts import wrong_figures
 from tclab.case_study._components import component_findings, component_table
 from tclab.case_study._experiments import experiment_083, experiment_084
-from tclab.case_study._hypotheses import hypotheses
+from tclab.case_study._hypotheses import findings, hypotheses
 from tclab.case_study._overhead_costs import overhead_costs, overhead_costs_chart, overhead_findings
 from tclab.case_study._published import published_figures, published_ratios_chart, published_ratios_table
 
@@ -37,10 +30,6 @@ __all__ = [
     "published_figures",
     "published_ratios_chart",
     "published_ratios_table",
-    "wrong_figure_parts",
     "wrong_figures",
-    "wrong_figures_chart",
-    "wrong_figures_sentences",
-    "wrong_figures_table",
 ]
 __dir__ = __all__.copy  # completion offers these

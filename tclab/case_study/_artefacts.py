@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from tclab import trace
+from tclab._display import Display, Shown
 from tclab._extras import need
 from tclab.errors import InputError
 from tclab.lab.charts._case_study_charts import draw_wrong_figure_parts, draw_wrong_figures
@@ -82,6 +83,28 @@ class Figure:
     right: float
     right_of: str
     parts: pd.DataFrame = field(repr=False)
+
+    def __str__(self) -> str:
+        wrong, right = f"{self.wrong:.2f} × by the {self.mistake}", f"{self.right:.2f} × by the {self.right_of}"
+        return f"{self.key}: {self.what} {wrong}; {right}. {self.why}"
+
+    def chart(self) -> Any:
+        """Return the chart of what both figures are made of: seconds a step, on one scale."""
+        title = f"The “{self.key}”: {self.wrong:.3g} × where {self.right:.3g} × is right"
+        return draw_wrong_figure_parts(self.parts, title, self.mistake)
+
+
+class WrongFigures(Shown, dict[str, Figure]):
+    """Key → wrong figure, of the same runs; displayed as a table with a sentence each."""
+
+    def _display(self) -> Display:
+        lines = [(key, f"{one.wrong:.2f} ×", f"{one.right:.2f} ×", one.right_of) for key, one in self.items()]
+        return Display("", ("once", "wrong", "right", "right is"), lines, [str(one) for one in self.values()])
+
+    def chart(self) -> Any:
+        """Return the chart of each wrong figure and the right one, on one logarithmic axis."""
+        ratios = [{"figure": f"the “{key}”", "wrong": one.wrong, "right": one.right} for key, one in self.items()]
+        return draw_wrong_figures(pd.DataFrame(ratios))
 
 
 def record_run(point: Point) -> Run:
@@ -288,10 +311,11 @@ def wrong_figures(
     steps: int = 30,
     seed: int = 0,
     gpus: int | str = 0,
-) -> dict[str, Figure]:
+) -> WrongFigures:
     """Run HeteroCell and DANGO once each and return the five wrong figures with the right ones, by their keys.
 
-    HeteroCell runs with `subgraph`, whose workers have work; the allocators are tried on two other strategies.
+    HeteroCell runs with `subgraph`, whose workers have work; the allocators are tried on two other strategies. The
+    result shows itself as a table with a sentence for each; its `chart()` is of all figures, `["875"].chart()` of one.
 
     **Arguments:**
 
@@ -316,44 +340,4 @@ def wrong_figures(
         no_backward(slow, fast),
         page_faults(large),
     ]
-    return {figure.key: figure for figure in figures}
-
-
-def wrong_figures_table(figures: Iterable[Figure]) -> pd.DataFrame:
-    """Return one row a figure: the ratio that the mistake once gave, the one it gives here, and the right one."""
-    rows = [
-        {"once": f.key, "wrong": f"{f.wrong:.2f} ×", "right": f"{f.right:.2f} ×", "right is": f.right_of}
-        for f in figures
-    ]
-    return pd.DataFrame(rows).set_index("once")
-
-
-def wrong_figures_sentences(figures: Iterable[Figure]) -> list[str]:
-    """Return for each figure the question, the wrong answer and how it comes about, the right one, the reason."""
-    return [
-        f"{f.key}: {f.what} {f.wrong:.2f} × by the {f.mistake}; {f.right:.2f} × by the {f.right_of}. {f.why}"
-        for f in figures
-    ]
-
-
-def wrong_figures_chart(figures: Iterable[Figure]) -> Any:
-    """Return the chart of each wrong figure and the right one, on one logarithmic axis.
-
-    **Arguments:**
-
-    - `figures`: from the same runs.
-    """
-    return draw_wrong_figures(
-        pd.DataFrame([{"figure": f"the “{one.key}”", "wrong": one.wrong, "right": one.right} for one in figures])
-    )
-
-
-def wrong_figure_parts(figure: Figure) -> Any:
-    """Return the chart of what a wrong figure and the right one are made of: seconds a step, on one scale.
-
-    **Arguments:**
-
-    - `figure`: one of them.
-    """
-    title = f"The “{figure.key}”: {figure.wrong:.3g} × where {figure.right:.3g} × is right"
-    return draw_wrong_figure_parts(figure.parts, title, figure.mistake)
+    return WrongFigures({figure.key: figure for figure in figures})

@@ -1,4 +1,4 @@
-"""Three hypotheses on why the hetero model is slow, each with a verdict and its evidence from rows."""
+"""Three hypotheses on why the hetero model is slow, each with a verdict and its evidence from rows; the findings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tclab._format import bytes_text, seconds_text
+from tclab.case_study._published import measured_ratios
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.lab.reports._comparable_rows import ratio_of_rows, ratio_text
 from tclab.lab.reports._stage_parts import one_point_each, times_text
@@ -67,6 +68,31 @@ def hypotheses(rows: Runs, rank_rows: Runs | None = None) -> list[Hypothesis]:
     rows = rows_of(rows)
     rank_rows = rank_rows if rank_rows is None else rows_of(rank_rows)
     return [_data_pipeline(rows), _mask_generation(rows), ddp_hypothesis(rows if rank_rows is None else rank_rows)]
+
+
+def findings(rows: Runs, rank_rows: Runs | None = None) -> list[str]:
+    """Return what the rows of the modes show of the published claims, a sentence each.
+
+    **Arguments:** as for `hypotheses`.
+    """
+    rows = rows_of(rows)
+    rank_rows = rank_rows if rank_rows is None else rows_of(rank_rows)
+    verdicts = [f"Hypothesis “{found.name}”: {found.verdict}." for found in hypotheses(rows, rank_rows)]
+    return [sentence for sentence in (_ratios(rows), *verdicts) if sentence]
+
+
+def _ratios(rows: pd.DataFrame) -> str:
+    found = measured_ratios(rows)
+    parts = []
+    for strategy, group in found.groupby("strategy", sort=False):
+        named = [
+            f"{row['mode']} {times_text(row['ratio'])} [{row['low']:.2g}, {row['high']:.2g}]"
+            for _, row in group.iterrows()
+        ]
+        parts.append(f"with {strategy} {', '.join(named)}")
+    if not parts:
+        return ""
+    return f"A step of the hetero model takes, of DANGO's, [95 % interval]: {'; '.join(parts)}."
 
 
 # ---- shares of a step
