@@ -102,7 +102,7 @@ def test_time_that_follows_bytes_is_fitted_and_said():
     assert fit["r_squared"] == pytest.approx(1)
     assert 1 / fit["seconds_per_byte"] == pytest.approx(41e6 / 0.02)
     assert fit["seconds_at_none"] == pytest.approx(0.001)
-    edge, node = lab.reports.bytes_findings(rows)
+    edge, node = lab.findings(rows, "bytes")
     assert "time follows bytes, 2.05 GB a second, and 100% of it at batch 16 grows with them" in edge
     assert "The same samples with node_mask, 832 B for 656 MB, take 0.1% of that." in edge
     assert edge.endswith("So it is bound by bytes.")
@@ -118,18 +118,18 @@ def test_time_that_follows_bytes_is_fitted_and_said():
 def test_samples_alone_are_not_called_bytes():
     """Time grows as straight as it can, but the same samples in few bytes take as long: it is no bytes' doing."""
     made = [*loads("edge_mask", lambda b: 0.02 * b, 41_000), *loads("node_mask", lambda b: 0.019 * b, 52)]
-    assert not any("bound by bytes" in said for said in lab.reports.bytes_findings(frame(table(made))))
+    assert not any("bound by bytes" in said for said in lab.findings(frame(table(made)), "bytes"))
 
 
 def test_a_time_that_is_constant_for_the_most_part_is_not_bound_by_bytes():
     made = [*loads("edge_mask", lambda b: 1 + 0.001 * b, 41_000), *loads("node_mask", lambda b: 1e-3, 52)]
-    assert "bound by bytes" not in lab.reports.bytes_findings(frame(table(made)))[0]
+    assert "bound by bytes" not in lab.findings(frame(table(made)), "bytes")[0]
 
 
 def test_two_batch_sizes_are_too_few_for_a_line():
     rows = frame(table(loads("edge_mask", lambda b: b, 41_000, sizes=(2, 4))))
     assert bytes_fit(rows)["r_squared"].isna().all()
-    assert "too few" in lab.reports.bytes_findings(rows)[0]
+    assert "too few" in lab.findings(rows, "bytes")[0]
     assert "too few for a line" in str(lab.charts.time_against_bytes(rows).to_dict())
 
 

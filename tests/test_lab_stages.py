@@ -49,7 +49,7 @@ def test_a_slow_step_is_in_the_mean_and_is_named():
             one |= mean_columns(samples, 1)
     found = stage_parts(framed(made)).query("where == 'host'")
     assert found["seconds"].sum() == pytest.approx(0.02 * 119 / 20, rel=0.05)
-    said = lab.reports.step_findings(framed(made))
+    said = lab.findings(framed(made), "steps")
     assert any("1 of 20 steps took more than 3 × the median one and hold 83% of the time" in one for one in said)
 
 
@@ -102,7 +102,7 @@ def test_a_timeline_that_does_not_close_has_words_and_no_bar():
     host = spec["vconcat"][0]["hconcat"][1]["layer"]
     bars = next(layer for layer in host if layer["mark"]["type"] == "bar")
     assert spec["datasets"][bars["data"]["name"]] == []
-    said = " ".join(lab.reports.step_findings(framed(point_rows("edge_mask", accounted=0.9))))
+    said = " ".join(lab.findings(framed(point_rows("edge_mask", accounted=0.9)), "steps"))
     assert "1 of 2 timelines do not add up and are not drawn" in said
 
 
@@ -137,7 +137,7 @@ def test_spread_draws_every_stage_that_a_clock_can_see(rows):
 def test_charts_of_nothing_say_so():
     none = framed([lost("edge_mask", "oom")])
     assert "No mode was measured" in drawn(lab.charts.stages(none, "mode"))
-    assert lab.reports.step_findings(none)[-1].endswith(": oom.")
+    assert lab.findings(none, "steps")[-1].endswith(": oom.")
 
 
 def test_the_old_chart_takes_one_timeline_alone(rows):
@@ -148,7 +148,7 @@ def test_the_old_chart_takes_one_timeline_alone(rows):
 
 
 def test_findings_carry_the_rows_figures(rows):
-    said = lab.reports.step_findings(rows)
+    said = lab.findings(rows, "steps")
     assert any("hetero_cell with edge_mask" in s and "data_wait 60%, backward 16%, forward 14%" in s for s in said)
     assert any("Meanwhile a worker of hetero_cell with node_mask makes a batch in 3" in s for s in said)
     assert any("add up within 2%" in sentence for sentence in said)
@@ -159,7 +159,7 @@ def test_a_cpu_pressure_is_named(rows):
     moment = json.dumps([{"load": 5.0, "cpu_pressure_percent": 80.0}, {"load": 1.0, "cpu_pressure_percent": None}])
     said = parts.load_text(rows.assign(conditions=moment, threads=1, workers=1))
     assert "(others wanted its CPUs up to 80 % of the time): such times are not the strategy's alone." in said
-    assert said in lab.reports.step_findings(rows.assign(conditions=moment, threads=1, workers=1))
+    assert said in lab.findings(rows.assign(conditions=moment, threads=1, workers=1), "steps")
     calm = json.dumps([{"load": 1.0, "cpu_pressure_percent": 9.0}, {"load": 5.0, "cpu_pressure_percent": 8.0}])
     assert parts.load_text(rows.assign(conditions=calm)) == (
         "Load 1.0 to 5.0 on 2 cores; for 9 % of the time at worst, something waited for a core: more than "

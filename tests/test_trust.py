@@ -45,6 +45,14 @@ def test_a_race_is_told_against_one_of_its_arms(decided):
     assert "is claimed" in words[-1]
 
 
+def test_several_cells_of_a_race_are_lines_by_their_names():
+    two = [pair("a", "b", "FASTER", size) for size in ("16", "4")]
+    drawn = data_of(lab.charts.race_chart(two, "b", by="samples"))
+    assert [row["samples"] for row in drawn if "samples" in row] == ["16 samples", "4 samples"]
+    drawn = data_of(lab.charts.race_chart([*two, pair("c", "b", "SLOWER", "4")], "b"))
+    assert [row["arm"] for row in drawn if "arm" in row] == ["a · 16", "a · 4", "c · 4"]
+
+
 def pair(a, b, verdict, cell=None):
     ratio = {"FASTER": 0.5, "SLOWER": 2.0}.get(verdict, 1.0)
     return Pair(a, b, verdict, "", ratio=ratio, cell=cell)
@@ -70,7 +78,7 @@ def test_the_winner_is_faster_than_all_others_for_certain(verdicts, winner):
 def test_a_race_without_a_ratio_is_said_with_its_reason_and_drawn():
     races = race_cells({4: lambda: {"a": lambda: sleep(0.05), "b": lambda: sleep(0.05)}}, budget_seconds=0.2)
     for chart in (
-        lab.charts.races_chart(races, "a", "b", by="samples", title="Sizes"),
+        lab.charts.race_chart(races.pairs, "b", by="samples", title="Sizes"),
         lab.charts.race_chart(races.pairs, "b"),
     ):
         (text,) = [one["text"] for one in data_of(chart)]

@@ -9,9 +9,8 @@ from tclab._extras import need
 need(__name__, "lab", "pandas", "pyarrow", "altair", "ipywidgets")
 
 from tclab.lab import charts, reports
-from tclab.lab._chart_output import show_charts
 from tclab.lab._html_report import report
-from tclab.lab._notebook import import_file, project_path
+from tclab.lab._notebook import import_file, project_path, show_charts
 from tclab.lab._notebook_parameters import check_parameters
 from tclab.lab._recordings import recording
 from tclab.lab.panel._live_sweep import LiveSweep

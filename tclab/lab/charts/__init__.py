@@ -16,7 +16,7 @@ from tclab.lab.charts._scaling_charts import (
 from tclab.lab.charts._stage_charts import ledger_chart, stage_spread, stages
 from tclab.lab.charts._throughput_charts import throughput
 from tclab.lab.charts._trace_charts import trace_chart, trace_comparison, trace_memory_owners, trace_timeline
-from tclab.lab.charts._trust_charts import comparison_chart, race_chart, races_chart, spike_chart, winner_map
+from tclab.lab.charts._trust_charts import comparison_chart, race_chart, spike_chart, winner_map
 
 __all__ = [
     "accumulation",
@@ -33,7 +33,6 @@ __all__ = [
     "mask_picture",
     "overlap_chart",
     "race_chart",
-    "races_chart",
     "reach_chart",
     "roofline_chart",
     "runs_chart",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import altair as alt
@@ -14,7 +14,6 @@ from tclab.sweeps.analysis._compare_runs import Comparison
 from tclab.sweeps.analysis._machine_label import this_machine
 from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED, Pair
 from tclab.timing._spike_in import SpikeIn
-from tclab.timing.races._race_result import Races
 
 # Okabe and Ito's colours for decided verdicts, grey for the undecided one
 VERDICT_COLOURS = {FASTER: "#009e73", SAME: "#0072b2", SLOWER: "#d55e00", UNDECIDED: "#999999"}
@@ -100,45 +99,35 @@ def _subtitle(comparison: Comparison, margin: float) -> list[str]:
     return lines
 
 
-def race_chart(pairs: Iterable[Pair], against: str, *, where: str | None = None) -> Any:
+def race_chart(pairs: Iterable[Pair], against: str, *, by: str = "", title: str = "", where: str | None = None) -> Any:
     """Return each arm's time over that of one of them, with its 95 % interval, and the margin as a band.
 
+    In a race of several cells a line is named by its cell, and by its arm where there are others besides.
+
     **Arguments:**
 
-    - `pairs`: `Race.pairs`, or `tclab.lab.reports.pairs_of` raw blocks.
+    - `pairs`: `Race.pairs`, `Races.pairs`, or those of `tclab.timing.verdicts_of(samples)`.
     - `against`: the arm that is 1.
-    - `where`: the machine, for the title; this machine unless given.
-    """
-    chosen = pairs_against(pairs, against)
-    title = f"Each arm against {against}"
-    return _pairs_chart({pair.a: pair for pair in chosen}, by="arm", of=against, title=title, where=where, sort=True)
-
-
-def races_chart(races: Races, a: str, b: str, *, by: str, title: str, where: str | None = None) -> Any:
-    """Return the time of arm `a` over that of arm `b` in each cell, with 95 % intervals, and the margin as a band.
-
-    **Arguments:**
-
-    - `races`: of `tclab.timing.race_cells`.
-    - `a`, `b`: two of its arms.
     - `by`: what a cell's name is, "samples".
     - `title`: the chart's.
     - `where`: the machine, for the title; this machine unless given.
     """
-    pairs: dict[str | None, Pair] = {f"{cell} {by}": race.pair(a, b) for cell, race in races.cells.items()}
-    return _pairs_chart(pairs, by=by, of=b, title=title, where=where, sort=False)
-
-
-def _pairs_chart(
-    pairs: Mapping[str | None, Pair], *, by: str, of: str, title: str, where: str | None, sort: bool
-) -> Any:
-    rows = ratio_rows(pairs.items(), by=by)
+    chosen = pairs_against(pairs, against)
+    several = len({pair.a for pair in chosen}) > 1
+    named = {}
+    for pair in chosen:
+        cell = pair.cell and f"{pair.cell} {by}".strip()
+        named[pair.a if cell is None else f"{pair.a} · {cell}" if several else cell] = pair
+    title = title or f"Each arm against {against}"
+    rows = ratio_rows(named.items(), by=by or "arm")
     if rows.empty:
-        reasons = "\n".join(dict.fromkeys(f"{name}: {pair.why}" for name, pair in pairs.items()))
+        reasons = "\n".join(dict.fromkeys(f"{name}: {pair.why}" for name, pair in named.items()))
         return empty_chart(f"{title}: no ratio.\n{reasons}")
-    margin = max(pair.margin for pair in pairs.values())
-    rows = rows.sort_values("ratio") if sort else rows
-    return ratio_layers(rows, by=by, title=f"time over that of {of}", of=f"against {of}", margin=margin).properties(
+    margin = max(pair.margin for pair in chosen)
+    rows = rows.sort_values("ratio") if chosen[0].cell is None else rows
+    return ratio_layers(
+        rows, by=by or "arm", title=f"time over that of {against}", of=f"against {against}", margin=margin
+    ).properties(
         width=520,
         height=alt.Step(26),
         title=chart_title(title, f"{where or this_machine()} · 95 % intervals; grey band: the margin of ±{margin:.1%}"),

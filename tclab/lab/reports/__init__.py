@@ -1,14 +1,9 @@
 """Tables and sentences made from rows, races, ledgers, graphs and predictions."""
 
-from tclab.lab.reports._bytes_fit import bytes_findings
 from tclab.lab.reports._graph_tables import network_table, reach_findings, reach_rows
 from tclab.lab.reports._mask_drawings import sharing_table
-from tclab.lab.reports._race_tables import (
-    carry_over_table,
-    race_card,
-    race_findings,
-)
-from tclab.lab.reports._runs_tables import runs_findings, runs_table
+from tclab.lab.reports._race_tables import race_card, race_findings
+from tclab.lab.reports._runs_tables import runs_table
 from tclab.lab.reports._scaling_tables import (
     epoch_table,
     exchange_table,
@@ -17,13 +12,10 @@ from tclab.lab.reports._scaling_tables import (
     rows_of_points,
     scaling_table,
 )
-from tclab.lab.reports._step_findings import step_findings
 from tclab.lab.reports._tables import errors_and_times
 from tclab.sweeps.analysis._machine_label import this_machine
 
 __all__ = [
-    "bytes_findings",
-    "carry_over_table",
     "epoch_table",
     "errors_and_times",
     "exchange_table",
@@ -35,11 +27,9 @@ __all__ = [
     "reach_findings",
     "reach_rows",
     "rows_of_points",
-    "runs_findings",
     "runs_table",
     "scaling_table",
     "sharing_table",
-    "step_findings",
     "this_machine",
 ]
 __dir__ = __all__.copy  # completion offers these

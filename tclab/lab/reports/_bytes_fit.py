@@ -9,7 +9,6 @@ import pandas as pd
 
 from tclab._format import bytes_text
 from tclab.lab.reports._stage_parts import ordered_ways
-from tclab.sweeps.store._row_files import Runs, rows_of
 
 _FEWEST = 3  # batch sizes: a line goes through any two
 _FITS = 0.9  # R² from which on the line counts as a fit
@@ -58,14 +57,13 @@ def bytes_fit(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=[*columns, "r_squared"])
 
 
-def bytes_findings(rows: Runs) -> list[str]:
+def bytes_findings(rows: pd.DataFrame) -> list[str]:
     """Return whether each way of loading is bound by bytes, a sentence each.
 
     Within one strategy bytes grow with samples, so its line alone cannot separate the two: a strategy that makes
     the same samples of fewer bytes can. Loading is bound by bytes where a line fits, most of the time grows with
     bytes, and the same samples in few bytes take less than half as long.
     """
-    rows = rows_of(rows)
     points, sentences = loading_points(rows), []
     fits = {fit["way"]: fit for fit in bytes_fit(rows).to_dict("records")}
     for fit in (fits[way] for way in ordered_ways(points)):

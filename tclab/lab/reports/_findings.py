@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import pandas as pd
 
 from tclab._format import bytes_text
+from tclab.errors import unknown
+from tclab.lab.reports._bytes_fit import bytes_findings
 from tclab.lab.reports._comparable_rows import (
     against_the_fastest,
     alike,
@@ -16,6 +18,8 @@ from tclab.lab.reports._comparable_rows import (
     outlier_sentences,
     ratio_text,
 )
+from tclab.lab.reports._runs_tables import runs_findings
+from tclab.lab.reports._step_findings import step_findings
 from tclab.lab.reports._tables import without_time
 from tclab.sweeps.analysis._machine_label import busy_text, pressures, ranks_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
@@ -103,15 +107,28 @@ def _bytes_carried(slow: pd.Series, fast: pd.Series) -> str:
 _MODEL_SETTINGS = ("model", "loss", "hidden", "layers")  # settings that models cannot share
 
 
-def findings(rows: Runs, *, concluded: bool = False) -> list[str]:
+_ABOUT = {"steps": step_findings, "bytes": bytes_findings, "runs": runs_findings}
+
+
+def findings(rows: Runs, about: str = "sweep", *, concluded: bool = False) -> list[str]:
     """Return the findings of a sweep's rows, a sentence each; every sentence rests on rows.
 
     **Arguments:**
 
     - `rows`: of a sweep.
+    - `about`: "sweep", strategies and models next to each other; "steps", of points in the modes of
+      `tclab.training.MODES`: the largest stages, the workers, whether timelines add up; "bytes", whether loading is
+      bound by bytes: where a line fits, most of the time grows with bytes, and the same samples in few bytes take less
+      than half as long; or "runs", how many runs side by side are best, what they bring, and what `fits` says.
     - `concluded`: leave the `conclusion` out, as it stands elsewhere.
+
+    **Raises:** `InputError` for another `about`.
     """
     rows = rows_of(rows)
+    if about in _ABOUT:
+        return _ABOUT[about](rows)
+    if about != "sweep":
+        raise unknown("subject of findings", about, ["sweep", *_ABOUT])
     if rows.empty:
         return ["There are no rows yet: run this again when the sweep has ended."]
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]

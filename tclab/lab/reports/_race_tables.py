@@ -111,17 +111,3 @@ def winner_table(pairs: Iterable[Pair]) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows, columns=["batch_size", "networks", "winner", "lead"])
-
-
-def carry_over_table(race: Race) -> pd.DataFrame:
-    """Return each arm's time among the others over its time alone; missing where it ran alone too seldom."""
-    return pd.DataFrame(
-        {
-            arm: {
-                "time among the others over alone": effect.ratio,
-                "95 % interval": None if effect.interval is None else "[{:.3f}, {:.3f}]".format(*effect.interval),
-                "times alone": effect.controls,
-            }
-            for arm, effect in race.carry_over.items()
-        }
-    ).T.rename_axis("arm")

@@ -56,9 +56,8 @@ def runs_table(rows: Runs) -> pd.DataFrame:
     return pd.DataFrame(found, columns=_COLUMNS)
 
 
-def runs_findings(rows: Runs) -> list[str]:
+def runs_findings(rows: pd.DataFrame) -> list[str]:
     """Return for each model and strategy how many runs side by side are best, what they bring, and what `fits` says."""
-    rows = rows_of(rows)
     table = runs_table(rows)
     found = []
     for row in records(table[table["best"].astype(bool)]) if len(table) else []:

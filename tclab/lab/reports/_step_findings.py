@@ -8,19 +8,17 @@ from tclab._format import seconds_text
 from tclab.lab.reports._comparable_rows import outlier_sentences
 from tclab.lab.reports._stage_parts import accounted_text, adds_up, load_text, one_point_each, stage_parts
 from tclab.lab.reports._tables import without_time
-from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing._ledger_rows import TOLERANCE
 from tclab.timing._warmup import NOT_STEADY
 
 
-def step_findings(rows: Runs) -> list[str]:
+def step_findings(rows: pd.DataFrame) -> list[str]:
     """Return what rows of several modes show, a sentence each; a sentence that no row supports is left out.
 
     **Arguments:**
 
     - `rows`: of points in the modes of `tclab.training.MODES`, as `tclab.sweep` returns them.
     """
-    rows = rows_of(rows)
     parts = stage_parts(rows)
     sentences = [*_largest(parts), *_workers(parts), _accounted(parts), _steady(rows)]
     sentences += outlier_sentences(one_point_each(rows))
