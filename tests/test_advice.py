@@ -415,17 +415,17 @@ def test_a_row_that_does_not_name_its_networks_is_no_point():
 
 def test_the_chart_has_predicted_beside_measured():
     advice = tclab.advise(rows(step("edge_mask", 1.0), step("node_mask", 0.1)))
-    assert "measured" not in str(lab.charts.advice_chart(advice).to_dict()["layer"])
+    assert "measured" not in str(lab.charts.result_chart(advice).to_dict()["layer"])
     pair = Pair("changed", "now", FASTER, "", ratio=0.12, interval=(0.11, 0.13))
     from dataclasses import replace
 
     tried = replace(advice, suggestions=(replace(advice.suggestions[0], measured=pair),))
-    spec = str(lab.charts.advice_chart(tried).to_dict())
+    spec = str(lab.charts.result_chart(tried).to_dict())
     assert "'kind': 'measured'" in spec
     assert "node_mask in place of edge_mask" in spec
     assert tried.frame()["verdict"].tolist() == [FASTER]
     empty = tclab.advise(rows(step()))
-    assert "nothing to change that the evidence supports" in str(lab.charts.advice_chart(empty).to_dict())
+    assert "nothing to change that the evidence supports" in str(lab.charts.result_chart(empty).to_dict())
 
 
 def test_a_ledgers_chart_has_a_bar_a_timeline_whose_parts_are_its_mean_step():
@@ -435,7 +435,7 @@ def test_a_ledgers_chart_has_a_bar_a_timeline_whose_parts_are_its_mean_step():
                 pass
             with ledger.stage("polish"):
                 pass
-    spec = lab.charts.ledger_chart(ledger, where="here").to_dict()
+    spec = lab.charts.result_chart(ledger, where="here").to_dict()
     drawn = next(iter(spec["datasets"].values()))
     host = {row["stage"]: row["seconds"] for row in drawn if row["timeline"] == "host"}
     whole = ledger.seconds()["step"]
@@ -444,4 +444,4 @@ def test_a_ledgers_chart_has_a_bar_a_timeline_whose_parts_are_its_mean_step():
     assert {row["timeline"] for row in drawn} == {"host", "loading"}
     assert "step" not in {row["stage"] for row in drawn}
     assert spec["title"]["subtitle"][0].startswith("here · 4 steps · accounted for: host ")
-    assert "no step" in str(lab.charts.ledger_chart(timing.Ledger()).to_dict())
+    assert "no step" in str(lab.charts.result_chart(timing.Ledger()).to_dict())

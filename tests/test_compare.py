@@ -140,7 +140,7 @@ def test_what_has_no_time_is_said_and_never_a_verdict():
     assert apart.pairs == ()
     assert "No point is in both. They differ in strategy: give between=['strategy']" in str(apart)
     assert len(apart.only_first) == 4
-    assert lab.charts.comparison_chart(apart).to_dict()
+    assert lab.charts.result_chart(apart).to_dict()
 
 
 def test_a_side_of_several_commits_or_machines_decides_nothing():
@@ -268,7 +268,7 @@ def test_bad_input_is_one_clear_line(options, words):
 
 def test_the_chart_shows_every_verdict_and_what_is_open():
     found = tclab.compare(sweep(), pd.concat([sweep(0.5).head(1), sweep(2.0).tail(3)]), names=("old", "new"))
-    spec = lab.charts.comparison_chart(found).to_dict()
+    spec = lab.charts.result_chart(found).to_dict()
     text = str(spec)
     assert "new over old" in text
     assert all(verdict in text for verdict in (FASTER, SLOWER))
@@ -279,7 +279,7 @@ def test_what_is_undecided_is_hollow_and_what_has_no_time_is_counted():
     lost = step("dense") | {"status": "oom", "samples_seconds": None, "median_seconds": None}
     old = rows(step(seed=1), step("edge_mask", 0.9), step("dense"))
     found = tclab.compare(old, rows(step(seed=2, seconds=0.105), step("edge_mask", 0.4), lost), names=("old", "new"))
-    spec = lab.charts.comparison_chart(found).to_dict()
+    spec = lab.charts.result_chart(found).to_dict()
     points = [layer for layer in spec["layer"] if layer["mark"]["type"] == "point"]
     filled = {layer["mark"]["filled"]: str(layer["transform"]) for layer in points}
     assert f"!== '{UNDECIDED}'" in filled[True]

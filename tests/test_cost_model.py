@@ -165,7 +165,7 @@ def test_the_charts_show_what_was_found():
         lab.charts.break_even_chart(model, [16, 64], deleted_share=0.01),
         lab.charts.held_out_chart(both, rate),
         lab.charts.roofline_chart(roofline(graph, "physical", batch_size=1, width=4, limits=limits, rounds=1), limits),
-        lab.charts.largest_batches_chart([largest]),
+        lab.charts.result_chart([largest]),
     ]
     titles = [chart.to_dict()["title"]["text"] for chart in charts]
     assert titles[0] == "Filtering is faster above the line"

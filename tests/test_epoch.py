@@ -322,7 +322,7 @@ def test_a_chart_and_tables_of_epochs(tmp_path):
     shown = [
         run_epoch(tiny(workers=0, **fields), 3, tmp_path) for fields in ({}, {"model": "dango", "strategy": "indices"})
     ]
-    chart = lab.charts.epoch_chart(shown).to_dict()
+    chart = lab.charts.result_chart(shown).to_dict()
     drawn = [row for rows in chart["datasets"].values() for row in rows if "ratio" in row]
     assert [row["ratio"] for row in drawn] == pytest.approx([epoch.ratio for epoch in shown])
     table = lab.reports.epoch_table(shown)

@@ -82,7 +82,7 @@ def rows():
 
 
 def test_the_fewest_runs_that_bring_the_most_are_best(rows):
-    found = lab.reports.runs_table(rows).set_index("runs")
+    found = lab.reports.scaling_table(rows, "runs").set_index("runs")
     assert found["gain"].tolist() == pytest.approx([1, 1.9, 2.1, 2.105])
     assert found["slowdown"].tolist() == pytest.approx([1, 2 / 1.9, 3 / 2.1, 4 / 2.105])
     assert found.loc[3, "slowest"] == pytest.approx(1.2 * 3 / 2.1)
@@ -91,13 +91,13 @@ def test_the_fewest_runs_that_bring_the_most_are_best(rows):
     (said,) = lab.findings(rows, "runs")
     assert "3 runs on this device, each with its share of the cores, bring 2.10 × the samples a second" in said
     assert "a step of each takes 1.43 × as long (the slowest 1.71 ×); together they hold 1.8 GB. By `fits` they" in said
-    chart = lab.charts.runs_chart(rows)
+    chart = lab.charts.scaling_chart(rows, "runs")
     assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
     data = [one for rows in chart.to_dict()["datasets"].values() for one in rows]
     assert {one["runs"]: one["best"] for one in data} == {1: False, 2: False, 3: True, 4: False}
     assert "each × 1.43 slower; 1.8 GB" in {one["text"] for one in data if one["runs"] == 3}.pop()
-    assert lab.reports.runs_table(rows[rows["runs"] == 1]).empty
-    assert "No number of runs" in json.dumps(lab.charts.runs_chart(rows[rows["runs"] == 1]).to_dict())
+    assert lab.reports.scaling_table(rows[rows["runs"] == 1], "runs").empty
+    assert "No number of runs" in json.dumps(lab.charts.scaling_chart(rows[rows["runs"] == 1], "runs").to_dict())
 
 
 def test_more_runs_are_advised_with_what_they_bring(rows):

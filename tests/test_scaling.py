@@ -115,7 +115,7 @@ def test_scaling_is_against_the_fewest_ranks_the_ideal_and_the_cores(rows):
 
 
 def test_the_exchange_of_a_step_is_told_apart(rows):
-    (found,) = lab.reports.exchange_table(rows).to_dict("records")
+    (found,) = lab.reports.scaling_table(rows, "exchange").to_dict("records")
     assert (found["communication"], found["rank_wait"], found["gather"]) == (0.01, 0.02, 0.005)
     assert found["overlapped"] == pytest.approx(0.001)
     assert found["last"] == "rank 1 (80%)"
@@ -137,8 +137,8 @@ def test_the_hypothesis_names_the_straggler_and_keeps_waiting_apart(rows):
 def test_charts_of_scaling_are_pictures_that_say_what_ran(rows):
     charts = [
         lab.charts.speed_up(rows, rows),
-        lab.charts.exchange_shares(rows),
-        lab.charts.accumulation(rows),
+        lab.charts.scaling_chart(rows, "exchange"),
+        lab.charts.scaling_chart(rows, "accumulation"),
         lab.charts.steps_per_epoch_chart(rows),
     ]
     for chart in charts:
@@ -151,8 +151,8 @@ def test_charts_of_scaling_are_pictures_that_say_what_ran(rows):
     nothing = frame(table([{**row("node_mask", 1.0), "status": "failed: rank 2 is gone", "ranks": 4, "overheads": ""}]))
     for chart in (
         lab.charts.speed_up(nothing, nothing),
-        lab.charts.exchange_shares(nothing),
-        lab.charts.accumulation(nothing),
+        lab.charts.scaling_chart(nothing, "exchange"),
+        lab.charts.scaling_chart(nothing, "accumulation"),
     ):
         assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
 
@@ -169,7 +169,7 @@ def test_a_rate_is_of_whole_optimizer_steps_however_many_batches_make_one():
     (whole,) = made[made["stage"] == "step"].to_dict("records")
     assert whole["median_seconds"] == pytest.approx(0.1)
     assert whole["samples_per_second"] == pytest.approx(4 / 0.2)
-    ((drawn,),) = lab.charts.accumulation(made).to_dict()["datasets"].values()
+    ((drawn,),) = lab.charts.scaling_chart(made, "accumulation").to_dict()["datasets"].values()
     assert [drawn["low"], drawn["high"]] == pytest.approx([20.0, 20.0])  # each optimizer step took as long
 
 
@@ -256,4 +256,4 @@ def test_steps_at_more_ranks_are_made_of_those_that_were_measured(rows):
 
 
 def test_stage_rows_of_one_rank_have_no_exchange():
-    assert lab.reports.exchange_table(frame(table(point_rows("node_mask", ranks=1)))).empty
+    assert lab.reports.scaling_table(frame(table(point_rows("node_mask", ranks=1))), "exchange").empty

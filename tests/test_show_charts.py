@@ -32,7 +32,7 @@ def test_the_share_of_a_wait_is_one_figure_in_chart_table_and_advice():
     seconds = ledger.seconds()
     share = sum(seconds["data_wait"]) / sum(seconds["step"])
     assert share > 0.15  # and not the 4 % of typical steps
-    chart = lab.charts.ledger_chart(ledger, where="here").to_dict()
+    chart = lab.charts.result_chart(ledger, where="here").to_dict()
     [drawn] = [row for rows in chart["datasets"].values() for row in rows if row["stage"] == "data_wait"]
     assert drawn["share"] == pytest.approx(share, rel=0.02)
     assert f"{share:.1%}" in str(ledger)

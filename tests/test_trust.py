@@ -123,9 +123,9 @@ def trial(stage, injected, back, found="forward"):
 def test_spikes_that_came_back_are_told_from_those_that_did_not():
     found = SpikeIn([trial("forward", 0.001, 0.00101), trial("forward", 0.002, 0.003), trial("forward", 0.0, 1e-6),
                      trial("forward", 0.0, 3e-6), trial("forward", 0.001, 0.001, found="other")])  # fmt: skip
-    shown = [row["found"] for row in data_of(lab.charts.spike_chart(found)) if "found" in row]
+    shown = [row["found"] for row in data_of(lab.charts.result_chart(found)) if "found" in row]
     assert shown == ["yes", "no", "no"]
-    assert "33%" in lab.charts.spike_chart(found).to_dict()["title"]["text"]
+    assert "33%" in lab.charts.result_chart(found).to_dict()["title"]["text"]
     assert re.search(r"forward .*µs +33% of 3", str(found))
 
 

@@ -1,7 +1,5 @@
 """Every chart of something that was measured says in its title on which machine; and what some charts must show."""
 
-from types import SimpleNamespace
-
 import pandas as pd
 import pytest
 import torch
@@ -21,6 +19,7 @@ from tclab.lab.charts._trace_charts import CATEGORY_COLOURS
 from tclab.sweeps.analysis._machine_label import this_machine, where_measured
 from tclab.sweeps.predict import fit_costs
 from tclab.sweeps.predict._cost_model import CostModel
+from tclab.sweeps.predict._epoch import Epoch, Prediction
 from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.predict._roofline import Ceilings
 from tclab.timing import FASTER, UNDECIDED, Pair, environment
@@ -33,12 +32,8 @@ CELLS = [pair("a", "b", "SLOWER", str(size)) for size in (4, 16)]
 NOT_MEASURED = {
     "steps_per_epoch_chart": "arithmetic, nothing measured",
     "mask_picture": "a drawing",
-    **dict.fromkeys(("size_chart", "degree_chart", "overlap_chart", "reach_chart"), "of a graph"),
-    **{
-        name: "of a trace, whose machine a trace does not name"
-        for name in lab.charts.__all__
-        if name.startswith("trace_")
-    },
+    **dict.fromkeys(("graph_chart", "reach_chart"), "of a graph"),
+    **dict.fromkeys(("trace_chart", "trace_timeline"), "of a trace, whose machine a trace does not name"),
 }
 
 
@@ -66,9 +61,8 @@ def costs():
 
 
 def epochs():
-    predicted = SimpleNamespace(low=0.9, high=1.1, seconds=1.0, binds="loader")
-    point = tclab.Point(device="cpu")
-    return [SimpleNamespace(point=point, predicted=predicted, measured_seconds=1.0, ratio=1.0)]
+    predicted = Prediction(1.0, 0.9, 1.1, "loader", 8, 0, None)
+    return [Epoch(tclab.Point(device="cpu"), None, predicted, predicted, 1.0, "", "", 1.0, None, None)]
 
 
 def kernels():
@@ -81,14 +75,15 @@ def published(root):
 
 
 OF_ROWS = {
-    "accumulation": lambda _: lab.charts.accumulation(ranks()),
-    "advice_chart": lambda _: lab.charts.advice_chart(tclab.advise(framed(step("edge_mask", 1.0), step("node_mask")))),
+    "scaling_chart, accumulation": lambda _: lab.charts.scaling_chart(ranks(), "accumulation"),
+    "result_chart, advice": lambda _: lab.charts.result_chart(
+        tclab.advise(framed(step("edge_mask", 1.0), step("node_mask")))),
     "bytes_per_batch": lambda _: lab.charts.bytes_per_batch(grid()),
-    "comparison_chart": lambda _: lab.charts.comparison_chart(tclab.compare(grid(), grid())),
+    "result_chart, comparison": lambda _: lab.charts.result_chart(tclab.compare(grid(), grid())),
     "overhead_costs_chart": lambda _: case_study.overhead_costs_chart(framed(*rounds_of("isnan_checks", 1.5, 2))),
-    "exchange_shares": lambda _: lab.charts.exchange_shares(ranks()),
+    "scaling_chart, exchange": lambda _: lab.charts.scaling_chart(ranks(), "exchange"),
     "published_ratios_chart": lambda root: case_study.published_ratios_chart(modes(), published(root)),
-    "runs_chart": lambda _: lab.charts.runs_chart(framed(step(runs=1), step(runs=2))),
+    "scaling_chart, runs": lambda _: lab.charts.scaling_chart(framed(step(runs=1), step(runs=2)), "runs"),
     "speed_up": lambda _: lab.charts.speed_up(ranks(), ranks()),
     "stage_spread": lambda _: lab.charts.stage_spread(modes()),
     "stages": lambda _: lab.charts.stages(framed(*point_rows("node_mask"))),
@@ -100,16 +95,17 @@ OF_ROWS = {
 }  # fmt: skip
 OF_THIS_MACHINE = {
     "break_even_chart": lambda **where: lab.charts.break_even_chart(costs(), [16, 64], deleted_share=0.01, **where),
-    "epoch_chart": lambda **where: lab.charts.epoch_chart(epochs(), **where),
+    "result_chart, epoch": lambda **where: lab.charts.result_chart(epochs(), **where),
     "held_out_chart": lambda **where: lab.charts.held_out_chart(
         *costs().against(made_up(UNSEEN)), **where),
-    "largest_batches_chart": lambda **where: lab.charts.largest_batches_chart(
+    "result_chart, largest batches": lambda **where: lab.charts.result_chart(
         [LargestBatch(tclab.Point(device="cpu"), 12, 10, 10**9, {12: "ok"})], **where),
-    "ledger_chart": lambda **where: lab.charts.ledger_chart(ledger(), **where),
+    "result_chart, ledger": lambda **where: lab.charts.result_chart(ledger(), **where),
     "race_chart": lambda **where: lab.charts.race_chart([pair("a", "b", "FASTER")], "b", **where),
     "race_chart, cells": lambda **where: lab.charts.race_chart(CELLS, "b", by="samples", title="Two sizes", **where),
     "roofline_chart": lambda **where: lab.charts.roofline_chart(kernels(), Ceilings(1e9, 1e11), **where),
-    "spike_chart": lambda **where: lab.charts.spike_chart(SpikeIn([trial("forward", 0.001, 0.00101)]), **where),
+    "result_chart, spikes": lambda **where: lab.charts.result_chart(
+        SpikeIn([trial("forward", 0.001, 0.00101)]), **where),
     "winner_map": lambda **where: lab.charts.winner_map([pair("a", "b", "FASTER", "batch 1, 2 networks")], **where),
 }  # fmt: skip
 
@@ -144,7 +140,7 @@ def test_no_public_chart_is_left_out():
 
 def test_two_machines_of_a_comparison_are_both_named():
     found = tclab.compare(framed(step()), framed(step(cpu="Other", seconds=0.05)), names=("old", "new"))
-    assert titles(lab.charts.comparison_chart(found))[1:3] == [f"old: {MADE_UP}", "new: cpu · 2 cores · Other"]
+    assert titles(lab.charts.result_chart(found))[1:3] == [f"old: {MADE_UP}", "new: cpu · 2 cores · Other"]
     assert found.where == (MADE_UP, "cpu · 2 cores · Other")
 
 
@@ -161,7 +157,7 @@ def test_advice_that_was_measured_and_is_undecided_is_hollow_and_says_so():
         Suggestion(name, "", 0.5, None, "model", measured=Pair("changed", "now", verdict, "", ratio=0.9))
         for name, verdict in (("one", FASTER), ("two", UNDECIDED))
     ]
-    spec = lab.charts.advice_chart(Advice("of a test", tuple(made), where="there")).to_dict()
+    spec = lab.charts.result_chart(Advice("of a test", tuple(made), where="there")).to_dict()
     assert spec["title"]["subtitle"][0].startswith("there · ")
     lines = [line for data in spec["datasets"].values() for line in data if line.get("kind") == "measured"]
     assert {line["change"]: line["word"] for line in lines} == {"one": "", "two": "undecided"}

@@ -47,8 +47,7 @@ POINT = tclab.Point(scale=0.01, networks=1, device="cpu")
         (lambda _: GRAPH.select(5.5), "networks is 5.5, expected how many, or names"),
         (lambda _: list(tclab.timing.Ledger().steps(5)), "batches of ledger.steps are 5, expected a DataLoader"),
         (lambda _: lab.charts.race_chart("x", "a"), "a pair is 'x', expected Race.pairs"),
-        (lambda _: lab.charts.advice_chart("x"), "advice is 'x', expected what tclab.advise"),
-        (lambda _: lab.charts.ledger_chart("x"), "ledger is 'x', expected a tclab.timing.Ledger"),
+        (lambda _: lab.charts.result_chart("x"), "result is 'x', expected an advice, a comparison"),
         (lambda _: lab.steps(pd.DataFrame({"a": [1]})), "the rows have no column 'stage'"),
     ],
 )

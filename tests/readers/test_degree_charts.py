@@ -27,9 +27,9 @@ def test_sizes_are_next_to_the_published_ones(graphs):
     assert len(frame) == sum(len(graph.networks) for graph in graphs.values())
 
 
-@pytest.mark.parametrize("chart", [charts.size_chart, charts.degree_chart])
+@pytest.mark.parametrize("chart", ["sizes", "degrees"])
 def test_charts_hold_every_network_of_every_graph(graphs, chart):
-    made = chart(graphs).to_dict()
+    made = charts.graph_chart(graphs, chart).to_dict()
     (rows,) = [rows for rows in made["datasets"].values() if rows]
     assert {(row["graph"], row["network"]) for row in rows} == {
         (name, network) for name, graph in graphs.items() for network in graph.networks
@@ -37,7 +37,7 @@ def test_charts_hold_every_network_of_every_graph(graphs, chart):
 
 
 def test_the_overlap_of_a_network_with_itself_is_whole(graphs):
-    made = charts.overlap_chart(graphs["real"]).to_dict()
+    made = charts.graph_chart({"real": graphs["real"]}, "overlap").to_dict()
     (rows,) = made["datasets"].values()
     assert all(row["jaccard"] == 1 for row in rows if row["first"] == row["second"])
 

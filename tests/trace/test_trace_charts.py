@@ -19,7 +19,7 @@ def charts(report):
         "idle": drawn.trace_chart(report, "idle_causes"),
         "timeline": drawn.trace_timeline(report.traces[0]),
         "memory": drawn.trace_chart(report, "memory"),
-        "compared": drawn.trace_comparison(trace.compare(report, report)),
+        "compared": drawn.result_chart(trace.compare(report, report)),
     }
 
 

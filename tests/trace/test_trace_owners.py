@@ -208,7 +208,7 @@ def test_a_real_run_on_a_cpu_names_the_function_that_holds_the_most(tmp_path):
         assert first["bytes"] == 12_000_000
         assert first["share"] > 0.9
         assert found.peaks["bytes"].item() == found.timeline["bytes"].max() >= 12_000_000
-    chart = lab.charts.trace_memory_owners(found)
+    chart = lab.charts.result_chart(found)
     assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.errors import require
 from tclab.lab.charts._style import GREY, chart_title, empty_chart, fixed_colour, log_axis
 from tclab.sweeps.analysis._machine_label import this_machine
 from tclab.timing import UNDECIDED
@@ -22,13 +21,7 @@ def advice_chart(advice: Advice, *, where: str | None = None) -> Any:
 
     1 is the present. A triangle is a bound: a part's time removed entirely. A measured point is hollow, with a word
     at it, where its verdict is UNDECIDED.
-
-    **Arguments:**
-
-    - `advice`: measured or not.
-    - `where`: the machine, for the title; the machine of the advice's rows, or this one, unless given.
     """
-    require("advice", advice, Advice, "what tclab.advise or tclab.timing.advise returns")
     lines: list[tuple[Any, ...]] = []
     for place, one in enumerate(advice.suggestions):
         kind = "at best" if one.basis == "at best" else "predicted"

@@ -144,13 +144,7 @@ def roofline_chart(kernels: pd.DataFrame, limits: Ceilings, *, where: str | None
 
 
 def largest_batches_chart(batches: Sequence[LargestBatch], *, where: str | None = None) -> Any:
-    """Return the largest batch of each strategy that ran within a memory limit, and the expected one.
-
-    **Arguments:**
-
-    - `batches`: by `tclab.sweeps.largest_batch`, a strategy each.
-    - `where`: the machine, for the title; this machine, and their device, unless given.
-    """
+    """Return the largest batch of each strategy that ran within a memory limit, and the expected one."""
     rows = pd.DataFrame(
         [
             {"strategy": one.point.strategy, "samples": number, "what": what}

@@ -9,6 +9,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from tclab.errors import unknown
 from tclab.graph import CellGraph
 from tclab.graph._graph_statistics import degree_ranks, overlap
 from tclab.lab.charts._style import chart_title, fixed_colour
@@ -25,8 +26,25 @@ _SHARES = {
 }
 
 
-def size_chart(graphs: Mapping[str, CellGraph]) -> Any:
-    """Return each network's nodes and edges, one colour a graph."""
+def graph_chart(graphs: Mapping[str, CellGraph], of: str = "sizes") -> Any:
+    """Return a chart of the networks of some graphs.
+
+    **Arguments:**
+
+    - `graphs`: name → graph.
+    - `of`: "sizes", each network's nodes and edges; "degrees", over the mean degree, by rank from the largest, a panel
+      for each kind of network; or "overlap", the Jaccard index of the node pairs of each two networks, a panel a graph.
+
+    **Raises:** `InputError` for another `of`.
+    """
+    if of == "overlap":
+        return alt.hconcat(*map(_overlap, graphs.values()))
+    if of not in ("sizes", "degrees"):
+        raise unknown("chart of graphs", of, ("sizes", "degrees", "overlap"))
+    return _sizes(graphs) if of == "sizes" else _degrees(graphs)
+
+
+def _sizes(graphs: Mapping[str, CellGraph]) -> Any:
     frame = network_table(graphs)[["graph", "network", "nodes", "edges"]]
     order = list(dict.fromkeys(frame["network"]))
     return (
@@ -43,8 +61,7 @@ def size_chart(graphs: Mapping[str, CellGraph]) -> Any:
     )
 
 
-def degree_chart(graphs: Mapping[str, CellGraph]) -> Any:
-    """Return degrees over the mean degree, by rank from the largest, a panel for each kind of network."""
+def _degrees(graphs: Mapping[str, CellGraph]) -> Any:
     frame = pd.concat([degree_ranks(graph).assign(graph=name) for name, graph in graphs.items()])
     frame["kind"] = frame["network"].map(_kind)
     lines = (
@@ -67,8 +84,7 @@ def degree_chart(graphs: Mapping[str, CellGraph]) -> Any:
     return lines.properties(title=chart_title("How uneven degrees are", "a line a network; logarithmic"))
 
 
-def overlap_chart(graph: CellGraph) -> Any:
-    """Return the Jaccard index of the node pairs of each two networks."""
+def _overlap(graph: CellGraph) -> Any:
     order = list(graph.networks)
     base = alt.Chart(overlap(graph)).encode(
         x=alt.X("first:N", sort=order, title=None), y=alt.Y("second:N", sort=order, title=None)

@@ -9,6 +9,7 @@ import altair as alt
 import pandas as pd
 
 from tclab._format import bytes_text
+from tclab.errors import unknown
 from tclab.lab.charts._style import (
     GREY,
     STAGE_COLOURS,
@@ -20,9 +21,9 @@ from tclab.lab.charts._style import (
     strategy_colour,
     strategy_shape,
 )
-from tclab.lab.reports._comparable_rows import step_throughput
+from tclab.lab.reports._comparable_rows import records, step_throughput
 from tclab.lab.reports._runs_tables import RUNS_KEY, runs_table
-from tclab.lab.reports._scaling_tables import EXCHANGE, KEY, epoch_name, exchange_table, records, scaling_table
+from tclab.lab.reports._scaling_tables import EXCHANGE, KEY, epoch_name, exchange_table, ranks_table
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.analysis._machine_label import this_machine
 from tclab.sweeps.predict._epoch import BOTH, COMPUTE, LOADER, Epoch
@@ -37,7 +38,7 @@ def speed_up(strong: Runs, weak: Runs) -> Any:
     weak = rows_of(weak)
     panels = []
     for name, rows in (("strong: one batch shared", strong), ("weak: a batch for each rank", weak)):
-        table = scaling_table(rows)
+        table = ranks_table(rows)
         if table.empty:
             continue
         panels.append(_speedup(table, name))
@@ -76,9 +77,26 @@ def _speedup(table: pd.DataFrame, name: str) -> Any:
     return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=title)
 
 
-def exchange_shares(rows: Runs) -> Any:
-    """Return the share of a step that several ranks cost: the loss's gather, rank_wait, exposed communication."""
+def scaling_chart(rows: Runs, of: str) -> Any:
+    """Return a chart of what several processes cost and bring.
+
+    **Arguments:**
+
+    - `rows`: of a sweep.
+    - `of`: "exchange", the share of a step that several ranks cost: the loss's gather, rank_wait, exposed
+      communication; "accumulation", samples a second at one effective batch size, by more ranks or by more accumulated
+      batches; or "runs", samples a second of all runs side by side over their number, with each run's slowdown and
+      their memory.
+
+    **Raises:** `InputError` for another `of`.
+    """
     rows = rows_of(rows)
+    if of not in _CHARTS:
+        raise unknown("chart of scaling", of, _CHARTS)
+    return _CHARTS[of](rows)
+
+
+def _exchange(rows: pd.DataFrame) -> Any:
     table = exchange_table(rows)
     if table.empty:
         return empty_chart("No point of several ranks was measured.")
@@ -101,9 +119,7 @@ def exchange_shares(rows: Runs) -> Any:
     )
 
 
-def accumulation(rows: Runs) -> Any:
-    """Return samples a second at one effective batch size, by more ranks or by more accumulated batches."""
-    rows = rows_of(rows)
+def _accumulation(rows: pd.DataFrame) -> Any:
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     if ok.empty:
         return empty_chart("No accumulation was measured.")
@@ -125,37 +141,7 @@ def accumulation(rows: Runs) -> Any:
     return alt.layer(*layers).properties(width=420, height=alt.Step(24), title=title)
 
 
-def steps_per_epoch_chart(rows: Runs, *, samples: int = TRAINING_SAMPLES) -> Any:
-    """Return the steps of an epoch over ranks × batch size, by arithmetic, with the published runs marked."""
-    rows = rows_of(rows)
-    ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
-    pairs = {(int(row["ranks"]), int(row["batch_size"])): "here" for row in records(ok)}
-    pairs |= {(4, 28): "published: hetero", (4, 64): "published: DANGO"}
-    frame = pd.DataFrame(
-        [
-            {"samples": r * b, "steps": steps_per_epoch(b, r, samples), "what": what,
-             "text": f"{r} × {b}: {steps_per_epoch(b, r, samples):,}"}
-            for (r, b), what in pairs.items()
-        ]
-    )  # fmt: skip
-    hetero, dango = steps_per_epoch(28, 4, samples), steps_per_epoch(64, 4, samples)
-    x = alt.X("samples:Q", scale=alt.Scale(type="log"), title="ranks × batch", axis=alt.Axis(format="~g"))
-    y = alt.Y("steps:Q", scale=alt.Scale(type="log"), title="steps an epoch", axis=alt.Axis(format="~s"))
-    base = alt.Chart(frame).encode(x=x, y=y)
-    layers = [
-        base.mark_line(color="#bbbbbb"),
-        base.mark_point(filled=True, size=70, opacity=1).encode(color=alt.Color("what:N", title=None)),
-        base.mark_text(align="left", dx=8, dy=-6, fontSize=10).encode(text="text:N"),
-    ]
-    more = f"hetero at 4 × 28 takes {hetero / dango:.2f} × the steps of DANGO at 4 × 64"
-    subtitle = f"{samples:,} samples; arithmetic, nothing measured: {more}"
-    title = chart_title("Steps of an epoch", subtitle)
-    return alt.layer(*layers).properties(width=520, height=_HEIGHT, title=title)
-
-
-def runs_chart(rows: Runs) -> Any:
-    """Return samples a second of all runs side by side over their number, with each run's slowdown and their memory."""
-    rows = rows_of(rows)
+def _runs(rows: pd.DataFrame) -> Any:
     table = runs_table(rows)
     if table.empty:
         return empty_chart("No number of runs side by side was measured, but one.")
@@ -189,6 +175,37 @@ def runs_chart(rows: Runs) -> Any:
     return alt.layer(*layers).properties(width=520, height=_HEIGHT, title=title)
 
 
+_CHARTS = {"exchange": _exchange, "accumulation": _accumulation, "runs": _runs}
+
+
+def steps_per_epoch_chart(rows: Runs, *, samples: int = TRAINING_SAMPLES) -> Any:
+    """Return the steps of an epoch over ranks × batch size, by arithmetic, with the published runs marked."""
+    rows = rows_of(rows)
+    ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
+    pairs = {(int(row["ranks"]), int(row["batch_size"])): "here" for row in records(ok)}
+    pairs |= {(4, 28): "published: hetero", (4, 64): "published: DANGO"}
+    frame = pd.DataFrame(
+        [
+            {"samples": r * b, "steps": steps_per_epoch(b, r, samples), "what": what,
+             "text": f"{r} × {b}: {steps_per_epoch(b, r, samples):,}"}
+            for (r, b), what in pairs.items()
+        ]
+    )  # fmt: skip
+    hetero, dango = steps_per_epoch(28, 4, samples), steps_per_epoch(64, 4, samples)
+    x = alt.X("samples:Q", scale=alt.Scale(type="log"), title="ranks × batch", axis=alt.Axis(format="~g"))
+    y = alt.Y("steps:Q", scale=alt.Scale(type="log"), title="steps an epoch", axis=alt.Axis(format="~s"))
+    base = alt.Chart(frame).encode(x=x, y=y)
+    layers = [
+        base.mark_line(color="#bbbbbb"),
+        base.mark_point(filled=True, size=70, opacity=1).encode(color=alt.Color("what:N", title=None)),
+        base.mark_text(align="left", dx=8, dy=-6, fontSize=10).encode(text="text:N"),
+    ]
+    more = f"hetero at 4 × 28 takes {hetero / dango:.2f} × the steps of DANGO at 4 × 64"
+    subtitle = f"{samples:,} samples; arithmetic, nothing measured: {more}"
+    title = chart_title("Steps of an epoch", subtitle)
+    return alt.layer(*layers).properties(width=520, height=_HEIGHT, title=title)
+
+
 # Okabe and Ito's colours; points have shapes too
 _COLOURS = {LOADER: "#e69f00", COMPUTE: "#0072b2", BOTH: "#009e73"}
 _SHAPES = {LOADER: "square", COMPUTE: "circle", BOTH: "diamond"}
@@ -197,13 +214,7 @@ _WITHIN = 0.10  # error that a prediction may have
 
 
 def epoch_chart(epochs: Sequence[Epoch], *, where: str | None = None) -> alt.LayerChart:
-    """Return predicted over measured seconds of each epoch, its interval, and a band of ±10 %.
-
-    **Arguments:**
-
-    - `epochs`: predicted and run.
-    - `where`: the machine, for the title; this machine, and their device, unless given.
-    """
+    """Return predicted over measured seconds of each epoch, its interval, and a band of ±10 %."""
     rows = pd.DataFrame(
         [
             {

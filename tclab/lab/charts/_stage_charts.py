@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tclab._format import bytes_text, seconds_text
-from tclab.errors import require, unknown
+from tclab.errors import unknown
 from tclab.lab.charts._style import (
     GREY,
     STAGE_COLOURS,
@@ -277,13 +277,7 @@ def ledger_chart(ledger: Ledger, *, where: str | None = None) -> Any:
     """Return a bar of stages for each timeline of a ledger, the mean of each, which add up to the mean step.
 
     Timelines overlap, so they are never added: a worker makes a batch while the host trains.
-
-    **Arguments:**
-
-    - `ledger`: of any loop.
-    - `where`: the machine, for the title; this machine unless given.
     """
-    require("ledger", ledger, Ledger, "a tclab.timing.Ledger")
     frame = ledger.frame().dropna(subset=["seconds"])
     parts = frame[~frame["stage"].isin([*SUMS, "idle"])]
     if parts.empty:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from tclab._format import bytes_text
 from tclab.errors import unknown
-from tclab.lab.charts._style import STAGE_COLOURS, empty_chart, fixed_colour
+from tclab.lab.charts._style import STAGE_COLOURS, chart_title, empty_chart, fixed_colour
 from tclab.trace import MemoryOwners, Report
 from tclab.trace._categories import CATEGORIES
 from tclab.trace._compare_traces import Comparison
@@ -232,7 +232,7 @@ def _memory(memory: pd.DataFrame, most: int = 4000) -> alt.Chart:
     return chart
 
 
-def trace_memory_owners(owners: MemoryOwners, most: int = 15) -> Any:
+def trace_memory_owners_chart(owners: MemoryOwners, *, where: str | None = None, most: int = 15) -> Any:
     """Return what held memory at each device's peak, by line, in the colour of its stage."""
     table = owners.owners.groupby("device", sort=False).head(most).copy()
     table["text"] = [f"{bytes_text(row['bytes'])}, {row['share']:.0%}" for row in table.to_dict("records")]
@@ -245,11 +245,11 @@ def trace_memory_owners(owners: MemoryOwners, most: int = 15) -> Any:
         tooltip=["where", "stage", "text"],
     )  # fmt: skip
     peaks = "; ".join(f"{row['device']}: {bytes_text(row['bytes'])}" for row in owners.peaks.to_dict("records"))
-    title = alt.Title("What held memory at the peak", subtitle=peaks)
+    title = chart_title("What held memory at the peak", where or "", peaks)
     return bars.properties(width=420, height=alt.Step(20), title=title)
 
 
-def trace_comparison(comparison: Comparison) -> alt.Chart:
+def trace_comparison_chart(comparison: Comparison, *, where: str | None = None) -> alt.Chart:
     """Return bars of two runs by category: per step where both have steps, else in total."""
     table = comparison.categories
     per_step = table[["a_us_per_step", "b_us_per_step"]].notna().all(axis=None)
@@ -270,7 +270,7 @@ def trace_comparison(comparison: Comparison) -> alt.Chart:
             color=fixed_colour("run", {"a": "#0072b2", "b": "#e69f00"}, ["a", "b"], title="run"),
             tooltip=["category", "run", alt.Tooltip("ms:Q", format=".3f")],
         )
-        .properties(width=_WIDTH, height=alt.Step(14), title="Main threads of two runs")
+        .properties(width=_WIDTH, height=alt.Step(14), title=chart_title("Main threads of two runs", where or ""))
     )
     return chart
 

@@ -64,7 +64,7 @@ def ratio_layers(rows: pd.DataFrame, *, by: str, title: str, of: str, margin: fl
     )
 
 
-def comparison_chart(comparison: Comparison) -> Any:
+def comparison_chart(comparison: Comparison, *, where: str | None = None) -> Any:
     """Return the second runs' time over the first's for each point, with 95 % intervals and the margin as a band.
 
     A point is hollow where it is undecided. Points that are in one side alone, or have no time on one side, are
@@ -80,15 +80,15 @@ def comparison_chart(comparison: Comparison) -> Any:
     ).properties(
         width=420,
         height=alt.Step(24),
-        title=chart_title(f"{second} against {first}", *_subtitle(comparison, margin)),
+        title=chart_title(f"{second} against {first}", *_subtitle(comparison, margin, where)),
     )
     return chart
 
 
-def _subtitle(comparison: Comparison, margin: float) -> list[str]:
+def _subtitle(comparison: Comparison, margin: float, where: str | None) -> list[str]:
     first, second = comparison.names
     places = [f"{name}: {where}" for name, where in zip(comparison.names, comparison.where, strict=True)]
-    lines = [comparison.where[0]] if len(set(comparison.where)) == 1 else places
+    lines = [where or comparison.where[0]] if where or len(set(comparison.where)) == 1 else places
     lines += [f"{name}: {was} → {now}" for name, (was, now) in comparison.differs.items()]
     lines = [line if len(line) <= 100 else f"{line[:97]}…" for line in lines]
     lines.append(f"95 % intervals, the sides ran at different times; grey band: the margin of ±{margin:.0%}")
@@ -165,13 +165,7 @@ def winner_map(pairs: Iterable[Pair], *, where: str | None = None) -> alt.LayerC
 
 
 def spike_chart(spikes: SpikeIn, *, where: str | None = None) -> alt.LayerChart:
-    """Return measured over injected delays, a colour a stage, with a band of ±10 %.
-
-    **Arguments:**
-
-    - `spikes`: by `tclab.timing.spike_in`.
-    - `where`: the machine, for the title; this machine unless given.
-    """
+    """Return measured over injected delays, a colour a stage, with a band of ±10 %."""
     rows = pd.DataFrame(
         [
             {

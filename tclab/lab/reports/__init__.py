@@ -3,10 +3,8 @@
 from tclab.lab.reports._graph_tables import network_table, reach_findings, reach_rows
 from tclab.lab.reports._mask_drawings import sharing_table
 from tclab.lab.reports._race_tables import race_card, race_findings
-from tclab.lab.reports._runs_tables import runs_table
 from tclab.lab.reports._scaling_tables import (
     epoch_table,
-    exchange_table,
     model_ratios,
     predicted_steps,
     rows_of_points,
@@ -18,7 +16,6 @@ from tclab.sweeps.analysis._machine_label import this_machine
 __all__ = [
     "epoch_table",
     "errors_and_times",
-    "exchange_table",
     "model_ratios",
     "network_table",
     "predicted_steps",
@@ -27,7 +24,6 @@ __all__ = [
     "reach_findings",
     "reach_rows",
     "rows_of_points",
-    "runs_table",
     "scaling_table",
     "sharing_table",
     "this_machine",

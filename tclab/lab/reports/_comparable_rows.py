@@ -162,6 +162,10 @@ def _by_time(cell: pd.DataFrame) -> list[str]:
     return [str(name) for name in means.index]
 
 
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
 def step_throughput(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the steps, one row a point, with `low` and `high`: the 95 % interval of samples a second.
 

@@ -8,10 +8,8 @@ import pandas as pd
 
 from tclab._format import bytes_text
 from tclab.errors import InputError
-from tclab.lab.reports._comparable_rows import ratio_of_rows, step_throughput
-from tclab.lab.reports._scaling_tables import records
+from tclab.lab.reports._comparable_rows import ratio_of_rows, records, step_throughput
 from tclab.sweeps.predict._fits import fits
-from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import plain, point_of
 
 RUNS_KEY = ["model", "strategy", "batch_size", "networks"]
@@ -21,15 +19,9 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
-def runs_table(rows: Runs) -> pd.DataFrame:
-    """Return a row for each number of runs side by side, of each model, strategy, batch size and number of networks.
-
-    `samples_per_second` are of all runs together, `low` and `high` its 95 % interval; `gain` is over the fewest runs.
-    `slowdown` is a step of the mean run over one with the fewest, `slowest` that of the slowest run. `peak_bytes` are
-    of all runs together. `best` is the fewest runs whose samples a second are within the interval of the most.
-    """
-    every = rows_of(rows)
-    every = every[every["status"] == "ok"]
+def runs_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the `scaling_table` of runs side by side on one device."""
+    every = rows[rows["status"] == "ok"]
     found: list[dict[str, Any]] = []
     for _, group in step_throughput(every).groupby(RUNS_KEY, sort=False):
         each = records(group.sort_values("runs"))

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab.lab.reports._comparable_rows import ratio_of_rows
+from tclab.errors import unknown
+from tclab.lab.reports._comparable_rows import ratio_of_rows, records
+from tclab.lab.reports._runs_tables import runs_table
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps import Point
 from tclab.sweeps.predict._alpha_beta import Link, cores_slowdown, predict_step
 from tclab.sweeps.predict._epoch import Epoch
 from tclab.sweeps.store._row_files import Runs, rows_of
+from tclab.training._distributed import BUCKET_MB
 
 KEY = ["model", "strategy", "ranks", "batch_size", "accumulate"]
 _Row = dict[str, Any]
@@ -29,13 +32,35 @@ def rows_of_points(rows: Runs, points: Iterable[Point]) -> pd.DataFrame:
     return rows[keys.isin(wanted)]
 
 
-def scaling_table(rows: Runs) -> pd.DataFrame:
-    """Return a row for each number of ranks, of each model and strategy.
+def scaling_table(rows: Runs, of: str = "ranks") -> pd.DataFrame:
+    """Return a table of what several processes bring and cost, for each model and strategy.
 
-    `speedup` is samples a second over those of the fewest ranks; `ideal` as many times as there are more ranks;
-    `cores_allow` the same, but no more than there are cores for; `efficiency` is speedup over ideal.
+    **Arguments:**
+
+    - `rows`: of a sweep.
+    - `of`: "ranks", a row for each number of ranks: `speedup` is samples a second over those of the fewest ranks;
+      `ideal` as many times as there are more ranks; `cores_allow` the same, but no more than there are cores for;
+      `efficiency` is speedup over ideal.
+
+        "exchange", the seconds of a step that each point spends on its ranks, the mean over ranks and steps:
+        `communication` and `rank_wait` are exposed; `overlapped` is hidden by the backward; `gather` is the loss's.
+        `last` names the rank that came last most often, with its share of all exchanges.
+
+        "runs", a row for each number of runs side by side, of each batch size and number of networks:
+        `samples_per_second` are of all runs together, `low` and `high` its 95 % interval; `gain` is over the fewest
+        runs. `slowdown` is a step of the mean run over one with the fewest, `slowest` that of the slowest run.
+        `peak_bytes` are of all runs together. `best` is the fewest runs whose samples a second are within the interval
+        of the most.
+
+    **Raises:** `InputError` for another `of`.
     """
-    rows = rows_of(rows)
+    if of not in _TABLES:
+        raise unknown("table of scaling", of, _TABLES)
+    return _TABLES[of](rows_of(rows))
+
+
+def ranks_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the `scaling_table` of ranks."""
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     found = []
     for _, group in ok.groupby(["model", "strategy"], sort=False):
@@ -61,17 +86,8 @@ def scaling_table(rows: Runs) -> pd.DataFrame:
     return pd.DataFrame(found, columns=columns)
 
 
-def records(frame: pd.DataFrame) -> list[_Row]:
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
-
-
-def exchange_table(rows: Runs) -> pd.DataFrame:
-    """Return the seconds of a step that each point spends on its ranks: the mean over ranks and steps.
-
-    `communication` and `rank_wait` are exposed; `overlapped` is hidden by the backward; `gather` is the loss's.
-    `last` names the rank that came last most often, with its share of all exchanges.
-    """
-    rows = rows_of(rows)
+def exchange_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the `scaling_table` of what ranks exchange."""
     ok = rows[(rows["status"] == "ok") & (rows["ranks"] > 1)]
     found = []
     for key, group in ok.groupby(KEY, sort=False):
@@ -92,6 +108,9 @@ def exchange_table(rows: Runs) -> pd.DataFrame:
         )
     columns = [*KEY, "step", *EXCHANGE, "overlapped", "gradient_bytes", "last"]
     return pd.DataFrame(found, columns=columns)
+
+
+_TABLES = {"ranks": ranks_table, "exchange": exchange_table, "runs": runs_table}
 
 
 def predicted_steps(rows: Runs, link: Link, *, ranks: Iterable[int], samples: int = TRAINING_SAMPLES) -> pd.DataFrame:
@@ -127,16 +146,14 @@ def predicted_steps(rows: Runs, link: Link, *, ranks: Iterable[int], samples: in
         for name in (n for n in EXCHANGE if n in stages and len(stages[n]) == len(rest)):
             rest = rest - np.asarray(stages[name], dtype=np.float64)
         batch = int(step["batch_size"])
-        cap: dict[str, float] = {}
-        if pd.notna(step["bucket_cap_mb"]):
-            cap["bucket_cap_mb"] = float(step["bucket_cap_mb"])
+        bucket = BUCKET_MB if pd.isna(step["bucket_cap_mb"]) else float(step["bucket_cap_mb"])
         same = group[(group["stage"] == "step") & (group["batch_size"] == batch)]
         measured = {int(row["ranks"]): row for row in records(same)}
         for number in sorted({*ranks, *measured}):
             there = measured.get(number)
             made = predict_step(
                 backward.tolist(), rest.tolist(), gradient_bytes=float(size.max()), ranks=number, link=link,
-                slowdown=1.0 if there is None else _slowdown(there) / _slowdown(step), **cap,
+                slowdown=1.0 if there is None else _slowdown(there) / _slowdown(step), bucket_cap_mb=bucket,
             )  # fmt: skip
             took = None if there is None else float(there["mean_seconds"])
             steps = steps_per_epoch(batch, number, samples)
