@@ -21,7 +21,7 @@ _WAYS = alt.Axis(labelLimit=380)
 _PANEL = 260
 
 
-def bytes_per_batch(rows: Runs) -> alt.LayerChart:
+def bytes_per_batch(rows: Runs) -> Any:
     """Return the bytes of a batch of each strategy, counted from its tensors, on a logarithmic axis."""
     rows = rows_of(rows)
     chosen = fullest_cells(with_ways(rows))

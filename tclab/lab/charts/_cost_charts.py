@@ -157,14 +157,10 @@ def largest_batches_chart(batches: Sequence[LargestBatch], *, where: str | None 
         where or this_machine(batches[0].point.device),
         f"{batches[0].memory_bytes / 1e9:.3g} GB a process; found by bisection, each trial in a process",
     )
-    return (
-        alt.Chart(rows)
-        .mark_bar()
-        .encode(
-            y=alt.Y("strategy:N", sort="-x", title=None),
-            x=alt.X("samples:Q", title="samples in a batch"),
-            yOffset=alt.YOffset("what:N", sort=["ran", "expected"]),
-            color=fixed_colour("what", {"ran": "#009e73", "expected": "#999999"}, ["ran", "expected"]),
-        )
-        .properties(width=_WIDTH, height=alt.Step(16), title=title)
+    marks = alt.Chart(rows).encode(
+        y=alt.Y("strategy:N", sort="-x", title=None),
+        x=alt.X("samples:Q", title="samples in a batch"),
+        yOffset=alt.YOffset("what:N", sort=["ran", "expected"]),
+        color=fixed_colour("what", {"ran": "#009e73", "expected": "#999999"}, ["ran", "expected"]),
     )
+    return marks.mark_bar().properties(width=_WIDTH, height=alt.Step(16), title=title)

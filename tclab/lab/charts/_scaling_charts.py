@@ -213,7 +213,7 @@ _EPOCH_WIDTH = 460
 _WITHIN = 0.10  # error that a prediction may have
 
 
-def epoch_chart(epochs: Sequence[Epoch], *, where: str | None = None) -> alt.LayerChart:
+def epoch_chart(epochs: Sequence[Epoch], *, where: str | None = None) -> Any:
     """Return predicted over measured seconds of each epoch, its interval, and a band of ±10 %."""
     rows = pd.DataFrame(
         [

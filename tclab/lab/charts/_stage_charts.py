@@ -73,7 +73,7 @@ def stages(rows: Runs, by: str = "strategy") -> Any:
     return _by_strategy(rows_of(rows)) if by == "strategy" else _by_mode(rows_of(rows))
 
 
-def _by_strategy(rows: pd.DataFrame) -> alt.LayerChart:
+def _by_strategy(rows: pd.DataFrame) -> Any:
     chosen = one_run_each(fullest_cells(with_ways(rows)))
     # the timeline that the step is timed on; workers make other batches meanwhile
     main = chosen["where"].eq(chosen["device"].map({"cuda": "device"}).fillna("host"))
@@ -103,9 +103,7 @@ def _by_strategy(rows: pd.DataFrame) -> alt.LayerChart:
     )
     spread = line_over_bars(alt.Chart(spread_of), y=y, x="p5:Q", x2="p95:Q")
     more = f"{values_text(chosen, 'batch_size')}, {values_text(chosen, 'networks')} · line: nine in ten single steps"
-    layers: Any = alt.layer(bars, *spread)
-    chart: alt.LayerChart = layers.properties(width=_WIDTH, title=rows_title("Where a step's time goes", chosen, more))
-    return chart
+    return alt.layer(bars, *spread).properties(width=_WIDTH, title=rows_title("Where a step's time goes", chosen, more))
 
 
 def _by_mode(rows: pd.DataFrame) -> Any:
@@ -292,23 +290,18 @@ def ledger_chart(ledger: Ledger, *, where: str | None = None) -> Any:
     means["share"] = means["seconds"] / means["timeline"].map(sums)
     means["line"] = means["timeline"] + means["timeline"].map(lambda name: f" · {seconds_text(sums[name])}")
     accounted = ", ".join(f"{line} {share:.1%}" for line, share in ledger.accounted.items() if share is not None)
-    chart: Any = (
-        alt.Chart(pd.DataFrame(means))
-        .mark_bar()
-        .encode(
-            y=alt.Y("line:N", title=None, sort=None, axis=alt.Axis(labelLimit=260)),
-            x=alt.X("seconds:Q", title="seconds a step (mean of each stage)"),
-            color=fixed_colour("stage", colours, shown, title="stage"),
-            order="order:Q",
-            tooltip=hover({"stage": "stage"}, {"seconds": "seconds, mean", "share": "share of a step"}),
-        )
-        .properties(
-            width=520,
-            height=alt.Step(30),
-            title=chart_title(
-                "Where a step's time goes",
-                f"{where or this_machine()} · {len(ledger)} steps · accounted for: {accounted}",
-            ),
-        )
+    marks = alt.Chart(pd.DataFrame(means)).encode(
+        y=alt.Y("line:N", title=None, sort=None, axis=alt.Axis(labelLimit=260)),
+        x=alt.X("seconds:Q", title="seconds a step (mean of each stage)"),
+        color=fixed_colour("stage", colours, shown, title="stage"),
+        order="order:Q",
+        tooltip=hover({"stage": "stage"}, {"seconds": "seconds, mean", "share": "share of a step"}),
     )
-    return chart
+    return marks.mark_bar().properties(
+        width=520,
+        height=alt.Step(30),
+        title=chart_title(
+            "Where a step's time goes",
+            f"{where or this_machine()} · {len(ledger)} steps · accounted for: {accounted}",
+        ),
+    )

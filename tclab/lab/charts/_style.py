@@ -152,11 +152,9 @@ def fixed_colour(field: str, colours: Mapping[str, str], present: Iterable[str],
 
 def plain_frame(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     """Return some columns with the types that altair can write: text as objects, numbers as float64."""
-    made = pd.DataFrame()
-    for name in columns:
-        text = pd.api.types.is_string_dtype(frame[name].dtype)
-        made[name] = frame[name].astype(object) if text else frame[name].astype("float64")
-    return made
+    return frame[columns].astype(
+        {name: object if pd.api.types.is_string_dtype(frame[name].dtype) else "float64" for name in columns}
+    )
 
 
 def line_over_bars(chart: alt.Chart, **ends: Any) -> tuple[alt.Chart, alt.Chart]:
@@ -210,12 +208,8 @@ class _EmptyChart(alt.Chart):
         return f"{EMPTY}: {' '.join(self.data['text'])}"
 
 
-def empty_chart(text: str) -> alt.Chart:
+def empty_chart(text: str) -> Any:
     """Return a chart whose text says why there are no figures."""
-    chart: alt.Chart = (
-        _EmptyChart(pd.DataFrame({"text": [text]}))
-        .mark_text(align="left", fontSize=13, color=GREY, lineBreak="\n")
-        .encode(text="text:N", x=alt.value(10), y=alt.value(15))
-        .properties(width=620, height=30 + 16 * text.count("\n"))
-    )
-    return chart
+    words = _EmptyChart(pd.DataFrame({"text": [text]})).encode(text="text:N", x=alt.value(10), y=alt.value(15))
+    words = words.mark_text(align="left", fontSize=13, color=GREY, lineBreak="\n")
+    return words.properties(width=620, height=30 + 16 * text.count("\n"))

@@ -116,7 +116,7 @@ def _without_time(steps: pd.DataFrame, column: str) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=[column, "text"])
 
 
-def throughput(rows: Runs, by: str = "strategy", *, pairs: Iterable[Pair] = ()) -> alt.LayerChart:
+def throughput(rows: Runs, by: str = "strategy", *, pairs: Iterable[Pair] = ()) -> Any:
     """Return samples a second: bars of strategies, or a line a strategy over batch size or edge types.
 
     Bars are at the largest batch and networks that the most strategies ran at. A word at a bar marks what bars do not
@@ -156,7 +156,7 @@ def _middle_batch(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["batch_size"] == counts.sort_index().idxmax()]
 
 
-def _bars(chosen: pd.DataFrame, pairs: Iterable[Pair]) -> alt.LayerChart:
+def _bars(chosen: pd.DataFrame, pairs: Iterable[Pair]) -> Any:
     steps = step_throughput(one_run_each(chosen))
     ok = plain_frame(steps[steps["status"] == "ok"], ["strategy", "way", "samples_per_second", "low", "high"])
     marks = _bar_words(chosen, ok, pairs)
@@ -189,11 +189,8 @@ def _bars(chosen: pd.DataFrame, pairs: Iterable[Pair]) -> alt.LayerChart:
     )
     more = f"{values_text(chosen, 'batch_size')}, {values_text(chosen, 'networks')}"
     more += " · words: against the fastest" * bool(marks["word"].isin(list(_VERDICTS.values())).any())
-    layers: Any = alt.layer(bars, *spread, text)
-    chart: alt.LayerChart = layers.properties(
-        width=_WIDTH, title=rows_title("Throughput of each strategy", chosen, more)
-    )
-    return chart
+    title = rows_title("Throughput of each strategy", chosen, more)
+    return alt.layer(bars, *spread, text).properties(width=_WIDTH, title=title)
 
 
 def _bar_words(chosen: pd.DataFrame, ok: pd.DataFrame, pairs: Iterable[Pair]) -> pd.DataFrame:

@@ -62,7 +62,7 @@ def trace_chart(report: Report, table: str) -> Any:
     return _OF_TABLES[table](getattr(report, table))
 
 
-def _self_time(table: pd.DataFrame, title: str = "Main thread, self time") -> alt.Chart | alt.LayerChart:
+def _self_time(table: pd.DataFrame, title: str = "Main thread, self time") -> Any:
     """Return bars of `report.categories` or `report.stages`: first column, self_us, share."""
     of = table.columns[0]
     rows = table[table["self_us"] > 0].assign(
@@ -78,11 +78,10 @@ def _self_time(table: pd.DataFrame, title: str = "Main thread, self time") -> al
     shown = rows[of].tolist()
     coloured = bars.mark_bar().encode(color=alt.Color(f"{of}:N", scale=_category_scale(shown), legend=None))
     words = bars.mark_text(align="left", dx=4).encode(text="label:N")
-    chart: alt.LayerChart = (coloured + words).properties(width=_WIDTH, height=alt.Step(24), title=title)
-    return chart
+    return (coloured + words).properties(width=_WIDTH, height=alt.Step(24), title=title)
 
 
-def _device_time(breakdown: pd.DataFrame) -> alt.Chart:
+def _device_time(breakdown: pd.DataFrame) -> Any:
     """Return stacked bars of `report.breakdown`: each rank's device span, split into kinds that sum to it."""
     rows = breakdown[breakdown["span_us"].notna()]
     if rows.empty:
@@ -101,45 +100,37 @@ def _device_time(breakdown: pd.DataFrame) -> alt.Chart:
     long["ms"] = long["us"].clip(lower=0) / 1e3
     long["order"] = long["kind"].map({kind: place for place, kind in enumerate(_DEVICE_COLOURS)})
     legend = alt.Legend(orient="top")
-    chart: alt.Chart = (
-        alt.Chart(long)
-        .mark_bar()
-        .encode(
-            x=alt.X("ms:Q", title="device time [ms]"),
-            y=alt.Y("rank:N", title="rank"),
-            color=fixed_colour("kind", _DEVICE_COLOURS, _DEVICE_COLOURS, title=None, legend=legend),
-            order="order:Q",
-            tooltip=["rank", "kind", alt.Tooltip("ms:Q", format=".3f")],
-        )
-        .properties(width=_WIDTH, height=alt.Step(26), title="Device, from its first event to its last")
+    marks = alt.Chart(long).encode(
+        x=alt.X("ms:Q", title="device time [ms]"),
+        y=alt.Y("rank:N", title="rank"),
+        color=fixed_colour("kind", _DEVICE_COLOURS, _DEVICE_COLOURS, title=None, legend=legend),
+        order="order:Q",
+        tooltip=["rank", "kind", alt.Tooltip("ms:Q", format=".3f")],
     )
-    return chart
+    return marks.mark_bar().properties(
+        width=_WIDTH, height=alt.Step(26), title="Device, from its first event to its last"
+    )
 
 
-def _idle_causes(causes: pd.DataFrame) -> alt.Chart:
+def _idle_causes(causes: pd.DataFrame) -> Any:
     """Return bars of `report.idle_causes`: what the host did while the device was idle."""
     if causes.empty:
         return empty_chart("No idle time of a device in this trace.")
     rows = causes.groupby(["stage", "host_category"], as_index=False)["idle_us"].sum()
     rows = rows.assign(ms=rows["idle_us"] / 1e3)
     shown = [c for c in (*CATEGORIES, "no event recorded") if c in set(rows["host_category"])]
-    chart: alt.Chart = (
-        alt.Chart(rows)
-        .mark_bar()
-        .encode(
-            x=alt.X("ms:Q", title="device idle [ms]"),
-            y=alt.Y("stage:N", title="stage of the host", sort="-x", axis=alt.Axis(labelLimit=200)),
-            color=alt.Color("host_category:N", scale=_category_scale(shown), title="host in"),
-            tooltip=["stage", "host_category", alt.Tooltip("ms:Q", format=".3f")],
-        )
-        .properties(width=_WIDTH - 130, height=alt.Step(24), title="What the host did while the device was idle")
+    marks = alt.Chart(rows).encode(
+        x=alt.X("ms:Q", title="device idle [ms]"),
+        y=alt.Y("stage:N", title="stage of the host", sort="-x", axis=alt.Axis(labelLimit=200)),
+        color=alt.Color("host_category:N", scale=_category_scale(shown), title="host in"),
+        tooltip=["stage", "host_category", alt.Tooltip("ms:Q", format=".3f")],
     )
-    return chart
+    return marks.mark_bar().properties(
+        width=_WIDTH - 130, height=alt.Step(24), title="What the host did while the device was idle"
+    )
 
 
-def trace_timeline(
-    trace: Trace, start_us: float | None = None, end_us: float | None = None, *, lanes: int = 24
-) -> alt.Chart | alt.VConcatChart:
+def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | None = None, *, lanes: int = 24) -> Any:
     """Return a timeline of a window of a trace: a panel for each track, lanes by depth; it zooms in a front end.
 
     Outer lanes that a single event fills from end to end are left out but for the innermost, and so are events
@@ -195,11 +186,10 @@ def trace_timeline(
         )
     with warnings.catch_warnings():  # the panels share one zoom on purpose
         warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter")
-        chart: alt.VConcatChart = alt.vconcat(*panels, spacing=6).resolve_scale(color="shared", x="shared")
-    return chart
+        return alt.vconcat(*panels, spacing=6).resolve_scale(color="shared", x="shared")
 
 
-def _memory(memory: pd.DataFrame, most: int = 4000) -> alt.Chart:
+def _memory(memory: pd.DataFrame, most: int = 4000) -> Any:
     """Return lines of `report.memory`: bytes allocated and reserved, per device and rank."""
     if memory.empty:
         return empty_chart("Memory was not recorded: record with profile_memory=True.")
@@ -218,18 +208,15 @@ def _memory(memory: pd.DataFrame, most: int = 4000) -> alt.Chart:
         place=lambda t: t["device"] + ", rank " + t["rank"].astype("string").fillna("not known"),
     )
     colours = {"allocated": "#0072b2", "reserved": "#e69f00"}
-    chart: alt.Chart = (
-        alt.Chart(long)
-        .mark_line(interpolate="step-after")
-        .encode(
-            x=alt.X("ms:Q", title="time since the first event [ms]"),
-            y=alt.Y("MB:Q", title="memory [MB]"),
-            color=fixed_colour("kind", colours, long["kind"], title=None),
-            strokeDash=alt.StrokeDash("place:N", title=None),
-        )
-        .properties(width=_WIDTH - 60, height=200, title="Memory held by tensors")
+    marks = alt.Chart(long).encode(
+        x=alt.X("ms:Q", title="time since the first event [ms]"),
+        y=alt.Y("MB:Q", title="memory [MB]"),
+        color=fixed_colour("kind", colours, long["kind"], title=None),
+        strokeDash=alt.StrokeDash("place:N", title=None),
     )
-    return chart
+    return marks.mark_line(interpolate="step-after").properties(
+        width=_WIDTH - 60, height=200, title="Memory held by tensors"
+    )
 
 
 def trace_memory_owners_chart(owners: MemoryOwners, *, where: str | None = None, most: int = 15) -> Any:
@@ -249,7 +236,7 @@ def trace_memory_owners_chart(owners: MemoryOwners, *, where: str | None = None,
     return bars.properties(width=420, height=alt.Step(20), title=title)
 
 
-def trace_comparison_chart(comparison: Comparison, *, where: str | None = None) -> alt.Chart:
+def trace_comparison_chart(comparison: Comparison, *, where: str | None = None) -> Any:
     """Return bars of two runs by category: per step where both have steps, else in total."""
     table = comparison.categories
     per_step = table[["a_us_per_step", "b_us_per_step"]].notna().all(axis=None)
@@ -260,19 +247,16 @@ def trace_comparison_chart(comparison: Comparison, *, where: str | None = None) 
     long = long[long.groupby("category")["us"].transform("sum") > 0]
     if long.empty:
         return empty_chart("No host event in either trace.")
-    chart: alt.Chart = (
-        alt.Chart(long)
-        .mark_bar()
-        .encode(
-            x=alt.X("ms:Q", title=f"self time {'per step' if per_step else 'in total'} [ms]"),
-            y=alt.Y("category:N", sort=None, title=None, axis=alt.Axis(labelLimit=200)),
-            yOffset="run:N",
-            color=fixed_colour("run", {"a": "#0072b2", "b": "#e69f00"}, ["a", "b"], title="run"),
-            tooltip=["category", "run", alt.Tooltip("ms:Q", format=".3f")],
-        )
-        .properties(width=_WIDTH, height=alt.Step(14), title=chart_title("Main threads of two runs", where or ""))
+    marks = alt.Chart(long).encode(
+        x=alt.X("ms:Q", title=f"self time {'per step' if per_step else 'in total'} [ms]"),
+        y=alt.Y("category:N", sort=None, title=None, axis=alt.Axis(labelLimit=200)),
+        yOffset="run:N",
+        color=fixed_colour("run", {"a": "#0072b2", "b": "#e69f00"}, ["a", "b"], title="run"),
+        tooltip=["category", "run", alt.Tooltip("ms:Q", format=".3f")],
     )
-    return chart
+    return marks.mark_bar().properties(
+        width=_WIDTH, height=alt.Step(14), title=chart_title("Main threads of two runs", where or "")
+    )
 
 
 _OF_TABLES: dict[str, Callable[[pd.DataFrame], Any]] = {

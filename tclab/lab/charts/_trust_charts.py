@@ -75,14 +75,13 @@ def comparison_chart(comparison: Comparison, *, where: str | None = None) -> Any
     if rows.empty:
         return empty_chart(f"No point of {first} and {second} has a time in both.")
     margin = max(pair.margin for pair in comparison.pairs)
-    chart = ratio_layers(
+    return ratio_layers(
         rows, by="point", title=f"{comparison.stage}: time of {second} over {first}", of=second, margin=margin
     ).properties(
         width=420,
         height=alt.Step(24),
         title=chart_title(f"{second} against {first}", *_subtitle(comparison, margin, where)),
     )
-    return chart
 
 
 def _subtitle(comparison: Comparison, margin: float, where: str | None) -> list[str]:
@@ -134,7 +133,7 @@ def race_chart(pairs: Iterable[Pair], against: str, *, by: str = "", title: str 
     )
 
 
-def winner_map(pairs: Iterable[Pair], *, where: str | None = None) -> alt.LayerChart:
+def winner_map(pairs: Iterable[Pair], *, where: str | None = None) -> Any:
     """Return the fastest strategy of each batch size and number of networks; a tie and the undecided have colours.
 
     **Arguments:**
@@ -149,7 +148,7 @@ def winner_map(pairs: Iterable[Pair], *, where: str | None = None) -> alt.LayerC
         x=alt.X("batch_size:O", title="batch size", axis=alt.Axis(labelAngle=0)),
         y=alt.Y("networks:O", title="edge types", sort="descending"),
     )
-    chart: Any = alt.layer(
+    return alt.layer(
         base.mark_rect(stroke="white", strokeWidth=2).encode(
             color=fixed_colour("winner", colours, [*table["winner"], "undecided"], title="fastest")
         ),
@@ -161,10 +160,9 @@ def winner_map(pairs: Iterable[Pair], *, where: str | None = None) -> alt.LayerC
             "The fastest strategy of each cell", where or this_machine(), "number: how much longer the slowest takes"
         ),
     )
-    return chart
 
 
-def spike_chart(spikes: SpikeIn, *, where: str | None = None) -> alt.LayerChart:
+def spike_chart(spikes: SpikeIn, *, where: str | None = None) -> Any:
     """Return measured over injected delays, a colour a stage, with a band of ±10 %."""
     rows = pd.DataFrame(
         [
@@ -183,7 +181,7 @@ def spike_chart(spikes: SpikeIn, *, where: str | None = None) -> alt.LayerChart:
     line["low"], line["high"] = 0.9 * line["x"], 1.1 * line["x"]
     log = log_axis([*rows["injected"], *rows["recovered"]], domain=[low, high], clamp=True)
     x = alt.X("injected:Q", title="injected delay [ms]", **log)
-    chart: Any = alt.layer(
+    return alt.layer(
         alt.Chart(line)
         .mark_area(color="#bbbbbb", opacity=0.4)
         .encode(x=alt.X("x:Q", **log), y=alt.Y("low:Q", **log), y2="high:Q"),
@@ -207,4 +205,3 @@ def spike_chart(spikes: SpikeIn, *, where: str | None = None) -> alt.LayerChart:
             f"{where or this_machine()} · grey band: within 10 %",
         ),
     )
-    return chart
