@@ -130,6 +130,7 @@ def test_a_chart_of_what_was_measured_here_names_this_machine_or_what_it_is_told
     told = " ".join(titles(OF_THIS_MACHINE[name](where="cuda · H200")))
     assert "cuda · H200" in told
     assert str(environment()["cpu"]) not in told
+    assert f"cpu · {environment()['cores']} cores" in " ".join(titles(OF_THIS_MACHINE[name](where="cpu")))
 
 
 def test_no_public_chart_is_left_out():

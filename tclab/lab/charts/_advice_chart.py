@@ -7,8 +7,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.lab.charts._style import GREY, chart_title, empty_chart, fixed_colour, log_axis
-from tclab.sweeps.analysis._machine_label import this_machine
+from tclab.lab.charts._style import GREY, chart_title, empty_chart, fixed_colour, log_axis, machine_text
 from tclab.timing import UNDECIDED
 from tclab.timing._advice import Advice
 
@@ -61,7 +60,7 @@ def advice_chart(advice: Advice, *, where: str | None = None) -> Any:
             x=alt.X("end:Q"), text="word:N", color=alt.value(GREY)
         ),
     ]
-    machine = f"{where or advice.where or this_machine()} · 95 % intervals"
+    machine = f"{machine_text(where or advice.where)} · 95 % intervals"
     return alt.layer(*layers).properties(
         width=420, height=alt.Step(16), title=chart_title("What to change", machine, advice.of)
     )

@@ -8,8 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.lab.charts._style import GREY, chart_title, fixed_colour, log_axis, strategy_colours
-from tclab.sweeps.analysis._machine_label import this_machine
+from tclab.lab.charts._style import GREY, chart_title, fixed_colour, log_axis, machine_text, strategy_colours
 from tclab.sweeps.predict._cost_model import CostModel, HitRate
 from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.predict._roofline import Ceilings
@@ -28,7 +27,7 @@ def break_even_chart(
 
     - `model`: the fitted costs. `widths`: numbers of features.
     - `deleted_share`: the share that the given deletions remove, drawn as a dashed line.
-    - `where`: the machine, for the title; this machine unless given.
+    - `where`: the machine, for the title; this one unless given, its device alone for "cpu" or "cuda".
     """
     rows = []
     for width in widths:
@@ -45,7 +44,7 @@ def break_even_chart(
     if deleted_share is not None:
         rule = pd.DataFrame({"p": [deleted_share]})
         layers.append(alt.Chart(rule).mark_rule(color="#d55e00", strokeDash=[5, 3]).encode(y="p:Q"))
-    subtitle = [f"{where or this_machine()} · band: 95 % interval"]
+    subtitle = [f"{machine_text(where)} · band: 95 % interval"]
     if deleted_share is not None:
         subtitle.append(f"dashed: {deleted_share:.2%} removed, {_break_even_verdict(model, widths, deleted_share)}")
     title = chart_title("Filtering is faster above the line", *subtitle)
@@ -73,7 +72,7 @@ def held_out_chart(both: pd.DataFrame, rate: HitRate, *, where: str | None = Non
     **Arguments:**
 
     - `both`, `rate`: of `CostModel.against`.
-    - `where`: the machine, for the title; this machine unless given.
+    - `where`: the machine, for the title; this one unless given, its device alone for "cpu" or "cuda".
     """
     parts = []
     for way in ("mask", "filter"):
@@ -95,7 +94,7 @@ def held_out_chart(both: pd.DataFrame, rate: HitRate, *, where: str | None = Non
     )
     ends = pd.DataFrame({"measured": limits, "predicted": limits})
     line = alt.Chart(ends).mark_line(color="#999999").encode(x="measured:Q", y="predicted:Q")
-    title = chart_title("Held-out cells, predicted before they ran", where or this_machine(), str(rate))
+    title = chart_title("Held-out cells, predicted before they ran", machine_text(where), str(rate))
     return (line + dots).properties(width=_WIDTH, height=_HEIGHT, title=title)
 
 
@@ -105,7 +104,7 @@ def roofline_chart(kernels: pd.DataFrame, limits: Ceilings, *, where: str | None
     **Arguments:**
 
     - `kernels`: of `tclab.sweeps.predict.roofline`. `limits`: the machine's bandwidth and operations a second.
-    - `where`: the machine, for the title; this machine unless given.
+    - `where`: the machine, for the title; this one unless given, its device alone for "cpu" or "cuda".
     """
     rows = kernels.assign(intensity=kernels["flop"] / kernels["bytes"], gflops=kernels["flops"] / 1e9)
     ridge = limits.flops / limits.bytes_per_second
@@ -136,7 +135,7 @@ def roofline_chart(kernels: pd.DataFrame, limits: Ceilings, *, where: str | None
     measured = f"{limits.bytes_per_second / 1e9:.3g} GB/s in a copy, {limits.flops / 1e9:.4g} GFLOP/s in a product"
     title = chart_title(
         "Each kernel under this machine's ceilings",
-        where or this_machine(),
+        machine_text(where),
         measured,
         "number: the least time that the ceilings allow over the measured time",
     )
@@ -154,7 +153,7 @@ def largest_batches_chart(batches: Sequence[LargestBatch], *, where: str | None 
     )
     title = chart_title(
         "The largest batch that fits",
-        where or this_machine(batches[0].point.device),
+        machine_text(where or batches[0].point.device),
         f"{batches[0].memory_bytes / 1e9:.3g} GB a process; found by bisection, each trial in a process",
     )
     marks = alt.Chart(rows).encode(

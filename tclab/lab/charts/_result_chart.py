@@ -52,7 +52,8 @@ def result_chart(result: Any, *, where: str | None = None) -> Any:
     **Arguments:**
 
     - `result`: of one of these.
-    - `where`: the machine, for the title; unless given that of the result, or of its rows, or this one.
+    - `where`: the machine, for the title; unless given that of the result, or of its rows, or this one. "cpu" and
+      "cuda" are this machine's.
 
     **Raises:** `InputError` for anything else.
     """

@@ -16,6 +16,7 @@ from tclab.lab.charts._style import (
     chart_title,
     empty_chart,
     fixed_colour,
+    machine_text,
     plain_frame,
     rows_title,
     strategy_colour,
@@ -25,7 +26,6 @@ from tclab.lab.reports._comparable_rows import records, step_throughput
 from tclab.lab.reports._runs_tables import RUNS_KEY, runs_table
 from tclab.lab.reports._scaling_tables import EXCHANGE, KEY, epoch_name, exchange_table, ranks_table
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
-from tclab.sweeps.analysis._machine_label import this_machine
 from tclab.sweeps.predict._epoch import BOTH, COMPUTE, LOADER, Epoch
 from tclab.sweeps.store._row_files import Runs, rows_of
 
@@ -248,7 +248,7 @@ def epoch_chart(epochs: Sequence[Epoch], *, where: str | None = None) -> Any:
         base.mark_text(align="left", dx=8, color=GREY).encode(x=alt.value(_EPOCH_WIDTH), y=y, text="seconds:N"),
     )
     devices = {epoch.point.device for epoch in epochs}
-    where = where or this_machine(devices.pop() if len(devices) == 1 else None)
+    where = machine_text(where or (devices.pop() if len(devices) == 1 else None))
     inside = int((abs(rows["ratio"] - 1) <= _WITHIN).sum())
     return chart.properties(
         width=_EPOCH_WIDTH,

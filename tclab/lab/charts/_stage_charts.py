@@ -18,6 +18,7 @@ from tclab.lab.charts._style import (
     fixed_colour,
     hover,
     line_over_bars,
+    machine_text,
     plain_frame,
     rows_title,
     stage_colours,
@@ -33,7 +34,6 @@ from tclab.lab.reports._stage_parts import (
     ordered_ways,
     stage_parts,
 )
-from tclab.sweeps.analysis._machine_label import this_machine
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing import Ledger
 from tclab.timing._ledger_rows import SUMS
@@ -302,6 +302,6 @@ def ledger_chart(ledger: Ledger, *, where: str | None = None) -> Any:
         height=alt.Step(30),
         title=chart_title(
             "Where a step's time goes",
-            f"{where or this_machine()} · {len(ledger)} steps · accounted for: {accounted}",
+            f"{machine_text(where)} · {len(ledger)} steps · accounted for: {accounted}",
         ),
     )

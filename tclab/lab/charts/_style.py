@@ -10,7 +10,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from tclab.sweeps.analysis._machine_label import graph_text, where_measured
+from tclab.sweeps.analysis._machine_label import graph_text, this_machine, where_measured
 
 # Okabe and Ito's colour-blind safe palette, then Paul Tol's muted and vibrant ones for what it lacks; the same
 # strategy has the same colour in every chart, and points have shapes too.
@@ -194,6 +194,11 @@ def chart_title(text: str, *lines: str, size: int | None = None) -> Any:
     if any(lines):
         options["subtitle"] = [line for line in lines if line]
     return alt.TitleParams(text, anchor="start", **options)
+
+
+def machine_text(where: str | None) -> str:
+    """Return a machine as titles name it: `where`; this one where it is missing or a device, "cpu" or "cuda", of it."""
+    return this_machine(where) if where in (None, "cpu", "cuda") else where
 
 
 def rows_title(text: str, rows: pd.DataFrame, more: str = "") -> Any:

@@ -8,10 +8,17 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.lab.charts._style import chart_title, empty_chart, fixed_colour, hover, log_axis, strategy_colours
+from tclab.lab.charts._style import (
+    chart_title,
+    empty_chart,
+    fixed_colour,
+    hover,
+    log_axis,
+    machine_text,
+    strategy_colours,
+)
 from tclab.lab.reports._race_tables import pairs_against, winner_table
 from tclab.sweeps.analysis._compare_runs import Comparison
-from tclab.sweeps.analysis._machine_label import this_machine
 from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED, Pair
 from tclab.timing._spike_in import SpikeIn
 
@@ -109,7 +116,7 @@ def race_chart(pairs: Iterable[Pair], against: str, *, by: str = "", title: str 
     - `against`: the arm that is 1.
     - `by`: what a cell's name is, "samples".
     - `title`: the chart's.
-    - `where`: the machine, for the title; this machine unless given.
+    - `where`: the machine, for the title; this one unless given, its device alone for "cpu" or "cuda".
     """
     chosen = pairs_against(pairs, against)
     several = len({pair.a for pair in chosen}) > 1
@@ -129,7 +136,7 @@ def race_chart(pairs: Iterable[Pair], against: str, *, by: str = "", title: str 
     ).properties(
         width=520,
         height=alt.Step(26),
-        title=chart_title(title, f"{where or this_machine()} · 95 % intervals; grey band: the margin of ±{margin:.1%}"),
+        title=chart_title(title, f"{machine_text(where)} · 95 % intervals; grey band: the margin of ±{margin:.1%}"),
     )
 
 
@@ -139,7 +146,7 @@ def winner_map(pairs: Iterable[Pair], *, where: str | None = None) -> Any:
     **Arguments:**
 
     - `pairs`: `Races.pairs` of `tclab.sweeps.race_grid(points)`.
-    - `where`: the machine, for the title; this machine unless given.
+    - `where`: the machine, for the title; this one unless given, its device alone for "cpu" or "cuda".
     """
     table = winner_table(pairs)
     named = [name for name in table["winner"] if name not in ("tie", "undecided")]
@@ -157,7 +164,7 @@ def winner_map(pairs: Iterable[Pair], *, where: str | None = None) -> Any:
         width=alt.Step(90),
         height=alt.Step(50),
         title=chart_title(
-            "The fastest strategy of each cell", where or this_machine(), "number: how much longer the slowest takes"
+            "The fastest strategy of each cell", machine_text(where), "number: how much longer the slowest takes"
         ),
     )
 
@@ -202,6 +209,6 @@ def spike_chart(spikes: SpikeIn, *, where: str | None = None) -> Any:
         height=300,
         title=chart_title(
             f"{spikes.share():.0%} of {len(rows)} delays were measured in the stage that they were injected into",
-            f"{where or this_machine()} · grey band: within 10 %",
+            f"{machine_text(where)} · grey band: within 10 %",
         ),
     )

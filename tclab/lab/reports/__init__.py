@@ -11,7 +11,6 @@ from tclab.lab.reports._scaling_tables import (
     scaling_table,
 )
 from tclab.lab.reports._tables import errors_and_times
-from tclab.sweeps.analysis._machine_label import this_machine
 
 __all__ = [
     "epoch_table",
@@ -26,6 +25,5 @@ __all__ = [
     "rows_of_points",
     "scaling_table",
     "sharing_table",
-    "this_machine",
 ]
 __dir__ = __all__.copy  # completion offers these
