@@ -59,11 +59,6 @@ NUM_FACTORS = 201  # transcription factors in YEASTRACT's list of documented pai
 EXPONENT, OFFSET = 0.6, 10.0
 
 
-def _power_law(number: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the cumulative weights of `number` nodes in random order of rank, ending at 1."""
-    return _cumulative((rng.permutation(number) + OFFSET) ** -EXPONENT)
-
-
 def _cumulative(weights: np.ndarray) -> np.ndarray:
     total = np.cumsum(weights)
     return np.asarray(total / total[-1])
@@ -139,7 +134,7 @@ def _bipartite_edges(left: int, right: int, edges: int, rng: np.random.Generator
     """Return [2, edges] distinct pairs that touch each left and each right node, the right heavy-tailed."""
     most = max(left, right)
     keys = np.unique((np.arange(most) % left) * right + rng.permutation(most) % right)
-    cumulative = _power_law(right, rng)
+    cumulative = _cumulative((rng.permutation(right) + OFFSET) ** -EXPONENT)
     while (missing := edges - len(keys)) > 0:
         drawn = rng.integers(0, left, 2 * missing + 16) * right + _draw(cumulative, 2 * missing + 16, rng)
         keys = np.union1d(keys, rng.permutation(np.setdiff1d(drawn, keys))[:missing])

@@ -8,8 +8,8 @@ strategy uses the product of `node_mask`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,37 +45,14 @@ class _Change(NamedTuple):
     edges: dict[str, sparse.csr_array]
 
 
-@dataclass(frozen=True)
-class _Count:
-    """How much is changed at one layer: lengths of what `_Change` has, and whether an edge counts other than 1."""
-
-    before: int
-    reached: dict[str, int]
-    edges: dict[str, int]
-    valued: dict[str, bool]
-
-    @staticmethod
-    def total(counts: Sequence[_Count]) -> _Count:
-        """Return that of several samples together."""
-        names = list(counts[0].reached)
-        return _Count(
-            sum(count.before for count in counts),
-            {name: sum(count.reached[name] for count in counts) for name in names},
-            {name: sum(count.edges[name] for count in counts) for name in names},
-            {name: any(count.valued[name] for count in counts) for name in names},
-        )
-
-
-def _counted(changes: Sequence[_Change]) -> list[_Count]:
-    return [
-        _Count(
-            len(change.before),
-            {name: len(nodes) for name, nodes in change.reached.items()},
-            {name: matrix.nnz for name, matrix in change.edges.items()},
-            {name: not (matrix.data == 1.0).all() for name, matrix in change.edges.items()},
-        )
-        for change in changes
-    ]
+def _counted(change: _Change) -> Counter[Any]:
+    """Return how many rows, edges and edges that count other than 1 a change has, which add up over samples."""
+    count: Counter[Any] = Counter({"before": len(change.before)})
+    for name, edges in change.edges.items():
+        count["reached", name] = len(change.reached[name])
+        count["edges", name] = edges.nnz
+        count["valued", name] = int((edges.data != 1.0).sum())
+    return count
 
 
 class Delta(Strategy):
@@ -160,23 +137,23 @@ class Delta(Strategy):
     ) -> tuple[Mapping[str, Tensor | Piece], dict[str, Any]]:
         """Return what `pack` returns, from the sizes of the samples' changes: it holds one sample's edges at a time."""
         deleted = removed[self.graph.deleted_type]
-        counts = [_counted(self._changes(deleted[sample].numpy())) for sample in range(len(indices))]
+        counts = [[*map(_counted, self._changes(deleted[sample].numpy()))] for sample in range(len(indices))]
         depth = min(map(len, counts))
         number, removals = self.graph.num_nodes[self.graph.deleted_type], len(deleted.nodes)
-        totals = [_Count.total([sample[layer] for sample in counts]) for layer in range(depth)]
+        totals = [sum((sample[layer] for sample in counts), Counter[Any]()) for layer in range(depth)]
         tensors: dict[str, Tensor | Piece] = {}
         for layer, total in enumerate(totals):
-            key, differ = f"edge_delta/{layer}", total.before
+            key, differ = f"edge_delta/{layer}", total["before"]
             for name in ("nodes", "samples"):
                 tensors[f"{key}/{name}"] = Piece((differ,), torch.int64, unfilled)
             changes = differ + removals
             tensors |= _meta_matrix(f"{key}/changes", (changes, number + differ), changes + differ, valued=changes > 0)
-            rows = number * (len(indices) + 1) if layer + 1 == depth else number + totals[layer + 1].before
+            rows = number * (len(indices) + 1) if layer + 1 == depth else number + totals[layer + 1]["before"]
             for name in self.graph.networks:
-                reached, edges = total.reached[name], total.edges[name]
+                reached, edges = total["reached", name], total["edges", name]
                 tensors |= _meta_matrix(f"{key}/start/{name}", (reached, number), reached, valued=False)
                 shape, entries = (reached, changes + differ), edges + differ
-                tensors |= _meta_matrix(f"{key}/edges/{name}", shape, entries, valued=total.valued[name])
+                tensors |= _meta_matrix(f"{key}/edges/{name}", shape, entries, valued=total["valued", name] > 0)
                 tensors |= _meta_matrix(f"{key}/spread/{name}", (rows, number + reached), rows, valued=False)
         return tensors, {"layers": depth}
 

@@ -41,7 +41,8 @@ class _Attention(nn.Module):
 
 
 class HyperSAGNN(nn.Module):
-    """A score for each set of nodes: how far attention moves its members, `Linear((dynamic - static)²)`, averaged.
+    """A score for each set of nodes: `Linear((dynamic - static)²)` of its members, averaged: how far two layers of
+    attention move them.
 
     A set with no member scores 0; in a set of one, attention, which leaves out the member itself, adds 0.
     Work and memory grow with the samples, not with their square: sets are padded to the largest.
@@ -50,14 +51,13 @@ class HyperSAGNN(nn.Module):
 
     - `width`: H.
     - `heads`: must divide `width`.
-    - `layers`: of attention, one after the other.
     """
 
-    def __init__(self, width: int, *, heads: int = 4, layers: int = 2) -> None:
+    def __init__(self, width: int, *, heads: int) -> None:
         super().__init__()
         if width % heads:
             raise InputError(f"heads is {heads}, expected a divisor of the width {width}")
-        self.attention = nn.ModuleList(_Attention(width, heads) for _ in range(layers))
+        self.attention = nn.ModuleList(_Attention(width, heads) for _ in range(2))
         self.static = nn.Linear(width, width)
         self.score = nn.Linear(width, 1)
 

@@ -9,6 +9,7 @@ import logging
 import math
 import re
 import warnings
+from functools import partial
 from pathlib import Path
 
 from tclab.errors import InputError
@@ -33,11 +34,7 @@ def sbml(path: str | Path, *, cache: bool | str | Path = True, limit_bytes: int 
 
     **Raises:** `ReadError` for a file that is not SBML; `InputError` where cobra is missing.
     """
-
-    def read(content: bytes) -> MetabolicModel:
-        return _from_sbml(path, content)
-
-    return cached(path, read, reader="sbml-1", cache=cache, limit_bytes=limit_bytes)
+    return cached(path, partial(_from_sbml, path), reader="sbml-1", cache=cache, limit_bytes=limit_bytes)
 
 
 def _from_sbml(path: str | Path, content: bytes) -> MetabolicModel:

@@ -202,7 +202,9 @@ class ScreenReader:
             duplicates=repeated,
             unknown_rows=dict(sorted(unknown_rows.items(), key=lambda item: (-item[1], item[0]))),
         )
-        return Screen(_perturbations(ordered, table), table, lookup.genes, report)
+        scores: Any = table["score"].to_numpy(dtype=np.float32, copy=True)
+        deletions = Deletions.joined(ordered[ordered < _NO_GENE], (ordered < _NO_GENE).sum(axis=1))
+        return Screen(Perturbations(deletions, torch.from_numpy(scores)), table, lookup.genes, report)
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,12 +320,6 @@ def _with_repeats(
         for name in kept.columns.difference(["gene_1", "gene_2", "gene_3", "score", "rows"]):
             kept[name] = kept[name].mask(several)
     return kept, places[chosen], repeated
-
-
-def _perturbations(places: np.ndarray, table: pd.DataFrame) -> Perturbations:
-    present = places < _NO_GENE
-    scores: Any = table["score"].to_numpy(dtype=np.float32, copy=True)
-    return Perturbations(Deletions.joined(places[present], present.sum(axis=1)), torch.from_numpy(scores))
 
 
 def _columns(

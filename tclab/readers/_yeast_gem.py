@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,7 @@ def yeast_gem(path: str | Path, *, cache: bool | str | Path = True, limit_bytes:
     """
     if Path(path).name.removesuffix(".gz").endswith(".txt"):
         return _from_table(path, limit_bytes)
-
-    def read(content: bytes) -> MetabolicModel:
-        return _from_yaml(path, content)
-
-    return cached(path, read, reader="yeast_gem_yml-1", cache=cache, limit_bytes=limit_bytes)
+    return cached(path, partial(_from_yaml, path), reader="yeast_gem_yml-1", cache=cache, limit_bytes=limit_bytes)
 
 
 def _from_yaml(path: str | Path, content: bytes) -> MetabolicModel:
