@@ -66,13 +66,15 @@ def findings(ranks: list[RankWork], tables: dict[str, pd.DataFrame]) -> list[Fin
     found: list[Finding] = []
     for rank in ranks:
         found += _where_time_went(rank, tables["threads"])
-        found += device_findings(rank)
+        found += _idle(rank)
+        found += _small_kernels(rank)
+        found += _communication(rank)
         found += _steps(rank)
         found += _optimizer_holds_step(rank)
         found += _left_out(rank)
-    found += _syncs(tables["syncs"], ranks)
-    found += _copies(tables["copies"], ranks)
-    found += _memory(tables["memory"], ranks)
+    for name, of_rank in (("syncs", _syncs), ("copies", _copies), ("memory", _memory)):
+        for rank in ranks:
+            found += of_rank(_of(tables[name], rank), rank)
     found += _stragglers(tables["collectives"], ranks)
     return found
 
@@ -83,30 +85,21 @@ def _where_time_went(rank: RankWork, threads: pd.DataFrame) -> Iterator[Finding]
         yield not_enough("host", "where the host's time went", "it has no host events", place)
         return
     thread = "{} {}".format(*rank.trace.tracks[rank.host.main])
-    mine = threads[(threads["thread"] == thread) & threads["is_main"].astype(bool)]
-    mine = mine[(mine["rank"] == rank.trace.rank) | (mine["rank"].isna() & (rank.trace.rank is None))]
+    mine = _of(threads[(threads["thread"] == thread) & threads["is_main"].astype(bool)], rank)
     wall = float(mine["self_us"].sum())
     if wall <= 0:
         return
     top = mine.sort_values("self_us", ascending=False).head(3)
-    parts = ", ".join(f"{row.category} {row.share:.1%}" for row in top.itertuples() if float(str(row.share)) > 0)
-    yield Finding(
-        f"The main thread's {us_text(wall)} went to {parts} (self time, {place}, thread {thread}).",
-        "host",
-        float(top["share"].iloc[0]),
-        "share",
-        place,
-    )
-    unrecorded = float(mine["unrecorded_us"].sum())
-    if unrecorded > 0.2 * wall:
-        yield Finding(
-            f"For {unrecorded / wall:.1%} of the main thread's time no event was recorded ({place}): Python "
-            "between operators; record with stacks to see it.",
-            "host",
-            unrecorded / wall,
-            "share",
-            place,
+    parts = ", ".join(f"{row['category']} {row['share']:.1%}" for row in top.to_dict("records") if row["share"] > 0)
+    text = f"The main thread's {us_text(wall)} went to {parts} (self time, {place}, thread {thread})."
+    yield Finding(text, "host", float(top["share"].iloc[0]), "share", place)
+    unrecorded = float(mine["unrecorded_us"].sum()) / wall
+    if unrecorded > 0.2:
+        text = (
+            f"For {unrecorded:.1%} of the main thread's time no event was recorded ({place}): Python "
+            "between operators; record with stacks to see it."
         )
+        yield Finding(text, "host", unrecorded, "share", place)
 
 
 def _steps(rank: RankWork) -> Iterator[Finding]:
@@ -133,112 +126,83 @@ def _optimizer_holds_step(rank: RankWork) -> Iterator[Finding]:
     if len(held) == 0:
         return
     whole, own = trace.duration[host.rows[held]].sum(), host.self_time[held].sum()
-    times = f"{us_text(trace.us(whole))} in all, {us_text(trace.us(own))} of it self time ({trace.label})."
-    yield Finding(
-        f"{len(held)} of {int(is_step.sum())} Optimizer.step events contain a forward or backward (closures): {times}",
-        "optimizer",
-        float(trace.us(own)),
-        "us",
-        trace.label,
+    text = (
+        f"{len(held)} of {int(is_step.sum())} Optimizer.step events contain a forward or backward (closures): "
+        f"{us_text(trace.us(whole))} in all, {us_text(trace.us(own))} of it self time ({trace.label})."
     )
+    yield Finding(text, "optimizer", float(trace.us(own)), "us", trace.label)
 
 
 def _left_out(rank: RankWork) -> Iterator[Finding]:
-    for reason, count in rank.trace.left_out.items():
-        place = rank.trace.label
+    trace, place = rank.trace, rank.trace.label
+    for reason, count in trace.left_out.items():
         yield Finding(f"Left out of all figures: {count} {reason} ({place}).", "reading", count, "events", place)
-    overhead = rank.trace.is_category({"overhead"})
+    overhead = trace.is_category({"overhead"})
     if overhead.any():
-        spent = float(rank.trace.us(rank.trace.duration[overhead].sum()))
-        yield Finding(
-            f"The profiler reports {us_text(spent)} of its own overhead ({rank.trace.label}).",
-            "profiler",
-            spent,
-            "us",
-            rank.trace.label,
-        )
-    record = rank.trace.settings["record"]
+        spent = float(trace.us(trace.duration[overhead].sum()))
+        text = f"The profiler reports {us_text(spent)} of its own overhead ({place})."
+        yield Finding(text, "profiler", spent, "us", place)
+    record = trace.settings["record"]
     ratio = record.get("overhead_ratio") if isinstance(record, dict) else None
     if isinstance(ratio, (int, float)):
-        yield Finding(
+        text = (
             f"Profiled steps took {ratio:.2f} × as long as {record.get('unprofiled_steps')} unprofiled ones "
-            f"of the same run, median over median ({rank.trace.label}).",
-            "profiler",
-            float(ratio),
-            "ratio",
-            rank.trace.label,
+            f"of the same run, median over median ({place})."
         )
+        yield Finding(text, "profiler", float(ratio), "ratio", place)
 
 
-def _syncs(syncs: pd.DataFrame, ranks: list[RankWork]) -> Iterator[Finding]:
-    for rank in ranks:
-        place = rank.trace.label
-        if not rank.trace.settings["device_events"]:
-            continue
-        mine = syncs[_of(syncs, rank)] if len(syncs) else syncs
-        if len(mine) == 0:
-            yield Finding(f"No call that waits for the device was recorded ({place}).", "syncs", 0, "calls", place)
-            continue
-        top = mine.iloc[0]
-        calls, wait = int(mine["calls"].sum()), float(mine["wait_us"].sum())
-        at = f" at {short(top['site'])}" if isinstance(top["site"], str) else ""
-        op = f" in {short(top['op'])}" if isinstance(top["op"], str) else ""
-        yield Finding(
-            f"{counted(calls, 'call')} waited for the device, {us_text(wait)} in all; most in "
-            f"{top['call']}{op}{at}: {counted(int(top['calls']), 'call')}, {us_text(float(top['wait_us']))} "
-            f"(stage: {top['stage']}, {place}).",
-            "syncs",
-            wait,
-            "us",
-            f"{place}{at}",
+def _syncs(syncs: pd.DataFrame, rank: RankWork) -> Iterator[Finding]:
+    place = rank.trace.label
+    if not rank.trace.settings["device_events"]:
+        return
+    if len(syncs) == 0:
+        yield Finding(f"No call that waits for the device was recorded ({place}).", "syncs", 0, "calls", place)
+        return
+    top = syncs.iloc[0]
+    calls, wait = int(syncs["calls"].sum()), float(syncs["wait_us"].sum())
+    at = f" at {short(top['site'])}" if isinstance(top["site"], str) else ""
+    op = f" in {short(top['op'])}" if isinstance(top["op"], str) else ""
+    text = (
+        f"{counted(calls, 'call')} waited for the device, {us_text(wait)} in all; most in "
+        f"{top['call']}{op}{at}: {counted(int(top['calls']), 'call')}, {us_text(float(top['wait_us']))} "
+        f"(stage: {top['stage']}, {place})."
+    )
+    yield Finding(text, "syncs", wait, "us", f"{place}{at}")
+    if not rank.trace.settings["with_stack"]:
+        yield not_enough("syncs", "which line waited", "it was recorded without stacks (with_stack=True)", place)
+
+
+def _copies(copies: pd.DataFrame, rank: RankWork) -> Iterator[Finding]:
+    place = rank.trace.label
+    for row in copies.head(2).to_dict("records"):
+        size = float(row["bytes"])
+        known = not np.isnan(size)
+        volume = f" moved {bytes_text(size)}" if known else " moved data (size not recorded)"
+        rate = f" at {row['gb_per_s']:.2f} GB/s" if known and row["time_us"] > 0 else ""
+        text = (
+            f"{counted(row['copies'], 'copy', 'copies')} {_or(row['direction'], 'of unknown direction')}{volume} in "
+            f"{us_text(row['time_us'])}{rate} ({_or(row['memory'], 'memory not named')}, each "
+            f"{_or(row['size'], 'of unknown size')}, {place})."
         )
-        if not rank.trace.settings["with_stack"]:
-            why = "it was recorded without stacks (with_stack=True)"
-            yield not_enough("syncs", "which line waited", why, place)
+        yield Finding(text, "copies", size if known else None, "bytes", place)
 
 
-def _copies(copies: pd.DataFrame, ranks: list[RankWork]) -> Iterator[Finding]:
-    for rank in ranks:
-        mine = copies[_of(copies, rank)] if len(copies) else copies
-        for row in mine.head(2).itertuples():
-            size = float(str(row.bytes))
-            known = not np.isnan(size)
-            volume = f" moved {bytes_text(size)}" if known else " moved data (size not recorded)"
-            rate = f" at {row.gb_per_s:.2f} GB/s" if known and float(str(row.time_us)) > 0 else ""
-            yield Finding(
-                f"{counted(int(str(row.copies)), 'copy', 'copies')} "
-                f"{_or(row.direction, 'of unknown direction')}{volume} in "
-                f"{us_text(float(str(row.time_us)))}{rate} ({_or(row.memory, 'memory not named')}, each "
-                f"{_or(row.size, 'of unknown size')}, "
-                f"{rank.trace.label}).",
-                "copies",
-                size if known else None,
-                "bytes",
-                rank.trace.label,
-            )
-
-
-def _memory(memory: pd.DataFrame, ranks: list[RankWork]) -> Iterator[Finding]:
-    for rank in ranks:
-        place = rank.trace.label
-        mine = memory[_of(memory, rank)] if len(memory) else memory
-        mine = mine[mine["allocated_bytes"].notna()] if len(mine) else mine
-        if len(mine) == 0:
-            why = "it was recorded without memory (profile_memory=True)"
-            yield not_enough("memory", "how much memory was used when", why, place)
-            continue
-        for device, held in mine.groupby("device"):
-            peak = held.iloc[int(held["allocated_bytes"].argmax())]
-            growth = float(held["allocated_bytes"].iloc[-1] - held["allocated_bytes"].iloc[0])
-            yield Finding(
-                f"Memory of {device} peaked at {bytes_text(float(peak['allocated_bytes']))} allocated, "
-                f"{us_text(float(peak['time_us']))} into the trace; it ended {bytes_text(abs(growth))} "
-                f"{'above' if growth >= 0 else 'below'} where it began ({place}).",
-                "memory",
-                float(peak["allocated_bytes"]),
-                "bytes",
-                f"{place}, {device}",
-            )
+def _memory(memory: pd.DataFrame, rank: RankWork) -> Iterator[Finding]:
+    place = rank.trace.label
+    memory = memory[memory["allocated_bytes"].notna()]
+    if len(memory) == 0:
+        why = "it was recorded without memory (profile_memory=True)"
+        yield not_enough("memory", "how much memory was used when", why, place)
+    for device, held in memory.groupby("device"):
+        peak = held.iloc[int(held["allocated_bytes"].argmax())]
+        growth = float(held["allocated_bytes"].iloc[-1] - held["allocated_bytes"].iloc[0])
+        text = (
+            f"Memory of {device} peaked at {bytes_text(float(peak['allocated_bytes']))} allocated, "
+            f"{us_text(float(peak['time_us']))} into the trace; it ended {bytes_text(abs(growth))} "
+            f"{'above' if growth >= 0 else 'below'} where it began ({place})."
+        )
+        yield Finding(text, "memory", float(peak["allocated_bytes"]), "bytes", f"{place}, {device}")
 
 
 def _stragglers(collectives: pd.DataFrame, ranks: list[RankWork]) -> Iterator[Finding]:
@@ -261,34 +225,28 @@ def _stragglers(collectives: pd.DataFrame, ranks: list[RankWork]) -> Iterator[Fi
     )
     last = wait.idxmin()
     last_share = shared.loc[shared.groupby(["collective", "index"])["duration_us"].idxmin(), "rank"].eq(last).mean()
-    yield Finding(
+    text = (
         f"Of the time in {len(shared) // len(ranks)} shared collectives {float(wait.sum()) / total:.1%} was "
         f"waiting for another rank; rank {last} waited least ({us_text(float(wait.min()))}, the others up to "
-        f"{us_text(float(wait.max()))}) and came last in {last_share:.0%} of them{some}.",
-        "stragglers",
-        float(wait.sum()) / total,
-        "share",
-        f"rank {last}",
+        f"{us_text(float(wait.max()))}) and came last in {last_share:.0%} of them{some}."
     )
+    yield Finding(text, "stragglers", float(wait.sum()) / total, "share", f"rank {last}")
 
 
 def _or(value: object, otherwise: str) -> str:
     return value if isinstance(value, str) else otherwise
 
 
-def _of(table: pd.DataFrame, rank: RankWork) -> "pd.Series[bool]":
-    return table["rank"].isna() if rank.trace.rank is None else (table["rank"] == rank.trace.rank).fillna(False)
+def _of(table: pd.DataFrame, rank: RankWork) -> pd.DataFrame:
+    """Return a rank's rows of a table of all ranks."""
+    if len(table) == 0:
+        return table
+    number = rank.trace.rank
+    return table[table["rank"].isna() if number is None else (table["rank"] == number).fillna(False)]
 
 
 SMALL_KERNEL_US = 10.0
 """A kernel shorter than this costs about as much to launch as to run."""
-
-
-def device_findings(rank: RankWork) -> Iterator[Finding]:
-    """Yield what one rank's device did, or that the trace does not show it."""
-    yield from _idle(rank)
-    yield from _small_kernels(rank)
-    yield from _communication(rank)
 
 
 def _idle(rank: RankWork) -> Iterator[Finding]:
@@ -297,23 +255,16 @@ def _idle(rank: RankWork) -> Iterator[Finding]:
         yield not_enough("idle", "whether a device was idle", "it has no device events", place)
         return
     graphs = trace.names_match(r"^(cuda|hip)GraphLaunch")
-    if graphs.any():
-        replayed = np.isin(trace.correlation[rank.device.rows], trace.correlation[graphs]).any()
-        if not replayed:
-            why = "its kernels ran in graph replays, which this trace records without kernels"
-            yield not_enough("idle", "whether the device was idle", why, place)
-            return
+    if graphs.any() and not np.isin(trace.correlation[rank.device.rows], trace.correlation[graphs]).any():
+        why = "its kernels ran in graph replays, which this trace records without kernels"
+        yield not_enough("idle", "whether the device was idle", why, place)
+        return
     span = int(rank.device.busy.end[-1] - rank.device.busy.start[0])
     gap = span - rank.device.busy.length
     share = gap / span if span else 0.0
-    yield Finding(
-        f"The device was idle for {share:.1%} of its {us_text(trace.us(span))} ({us_text(trace.us(gap))} in "
-        f"{counted(idle.count, 'gap')}, {place}).",
-        "idle",
-        share,
-        "share",
-        place,
-    )
+    text = f"{us_text(trace.us(gap))} in {counted(idle.count, 'gap')}, {place}"
+    text = f"The device was idle for {share:.1%} of its {us_text(trace.us(span))} ({text})."
+    yield Finding(text, "idle", share, "share", place)
     if gap == 0:
         return
     total = float(trace.us(gap))
@@ -323,47 +274,32 @@ def _idle(rank: RankWork) -> Iterator[Finding]:
     else:
         unknown = 1 - (idle.late_us + idle.launch_us + idle.queued_us) / total
         rest = f"; for {unknown:.0%} no launch was recorded" if unknown >= 0.005 else ""
-        yield Finding(
+        text = (
             f"Of the idle time {idle.late_us / total:.0%} passed before the host launched the next work, "
             f"{idle.launch_us / total:.0%} between launch and start, and {idle.queued_us / total:.0%} with "
-            f"work already launched{rest} ({place}).",
-            "idle",
-            idle.late_us / total,
-            "share",
-            place,
+            f"work already launched{rest} ({place})."
         )
-    for row in idle.causes.head(3).itertuples():
-        if float(str(row.share)) >= 0.05:
-            what = str(row.host_category)
+        yield Finding(text, "idle", idle.late_us / total, "share", place)
+    for row in idle.causes.head(3).to_dict("records"):
+        if row["share"] >= 0.05:
+            what = row["host_category"]
             kind = f"in {what}" if what != "no event recorded" else "where no event was recorded"
-            yield Finding(
-                f"While the device was idle, the host was {kind} for {row.share:.0%} of the time "
-                f"(stage: {row.stage}, {place}).",
-                "idle",
-                float(str(row.share)),
-                "share",
-                place,
+            text = (
+                f"While the device was idle, the host was {kind} for {row['share']:.0%} of the time "
+                f"(stage: {row['stage']}, {place})."
             )
-    waiting = idle.causes[idle.causes["stage"] == "data_loading"]["idle_us"].sum() / total
+            yield Finding(text, "idle", row["share"], "share", place)
+    waiting = float(idle.causes[idle.causes["stage"] == "data_loading"]["idle_us"].sum() / total)
     if waiting >= 0.01:
-        yield Finding(
-            f"The device waited for data during {waiting:.1%} of its idle time ({place}).",
-            "data",
-            float(waiting),
-            "share",
-            place,
+        text = f"The device waited for data during {waiting:.1%} of its idle time ({place})."
+        yield Finding(text, "data", waiting, "share", place)
+    for row in idle.gaps.head(1).to_dict("records"):
+        doing = f"; the host was mostly in {short(row['host_mostly_in'])}" if row["host_mostly_in"] else ""
+        text = (
+            f"The longest gap took {us_text(row['gap_us'])} from {us_text(row['start_us'])} on, "
+            f"between {short(row['after'])} and {short(row['before'])}{doing} ({place})."
         )
-    for row in idle.gaps.head(1).itertuples():
-        doing = f"; the host was mostly in {short(row.host_mostly_in)}" if row.host_mostly_in else ""
-        length, begin = us_text(float(str(row.gap_us))), us_text(float(str(row.start_us)))
-        yield Finding(
-            f"The longest gap took {length} from {begin} on, "
-            f"between {short(row.after)} and {short(row.before)}{doing} ({place}).",
-            "idle",
-            float(str(row.gap_us)),
-            "us",
-            f"{place}, {row.start_us} µs",
-        )
+        yield Finding(text, "idle", row["gap_us"], "us", f"{place}, {row['start_us']} µs")
 
 
 def _small_kernels(rank: RankWork) -> Iterator[Finding]:
@@ -375,28 +311,21 @@ def _small_kernels(rank: RankWork) -> Iterator[Finding]:
     total = float(duration.sum())
     share = float(small.mean())
     time = f" and {float(duration[small].sum()) / total:.1%} of their time" if total else ""
-    yield Finding(
+    text = (
         f"{share:.1%} of the {len(rows)} kernels are shorter than {SMALL_KERNEL_US:.0f} µs{time}; the median "
-        f"kernel takes {us_text(float(np.median(duration)))} ({rank.trace.label}).",
-        "kernels",
-        share,
-        "share",
-        rank.trace.label,
+        f"kernel takes {us_text(float(np.median(duration)))} ({rank.trace.label})."
     )
+    yield Finding(text, "kernels", share, "share", rank.trace.label)
 
 
 def _communication(rank: RankWork) -> Iterator[Finding]:
     whole = rank.device.communication.length
     if whole == 0:
         return
-    hidden = intervals.overlap(rank.device.communication, rank.device.compute)
+    exposed = whole - intervals.overlap(rank.device.communication, rank.device.compute)
     us, place = rank.trace.us, rank.trace.label
-    yield Finding(
-        f"Collectives ran for {us_text(us(whole))}; {(whole - hidden) / whole:.1%} of it was exposed "
-        f"({us_text(us(whole - hidden))} with no other kernel running), the rest overlapped compute "
-        f"({place}).",
-        "communication",
-        (whole - hidden) / whole,
-        "share",
-        place,
+    text = (
+        f"Collectives ran for {us_text(us(whole))}; {exposed / whole:.1%} of it was exposed "
+        f"({us_text(us(exposed))} with no other kernel running), the rest overlapped compute ({place})."
     )
+    yield Finding(text, "communication", exposed / whole, "share", place)
