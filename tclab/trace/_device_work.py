@@ -167,9 +167,12 @@ class Idle:
 
 
 def launches(trace: Trace, device_rows: Ints) -> Ints:
-    """Return the runtime call that launched each device event, by correlation; -1 where none is recorded."""
+    """Return the runtime call that launched each device event, by correlation; -1 where none is recorded.
+
+    Of several calls with the same number it is the first.
+    """
     calls = np.flatnonzero(trace.is_category(RUNTIME_CATEGORIES) & (trace.correlation >= 0))
-    calls = calls[np.argsort(trace.correlation[calls], kind="stable")]
+    calls = calls[np.lexsort((trace.start[calls], trace.correlation[calls]))]
     wanted = trace.correlation[device_rows]
     at = np.searchsorted(trace.correlation[calls], wanted)
     at = np.minimum(at, max(len(calls) - 1, 0))

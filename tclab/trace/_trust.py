@@ -10,7 +10,7 @@ from tclab._display import Display, Shown
 from tclab._format import us_text
 from tclab.trace import _intervals as intervals
 from tclab.trace._align import Clock, aligned_clocks
-from tclab.trace._device_work import DeviceWork, device_work
+from tclab.trace._device_work import DeviceWork, device_work, launches
 from tclab.trace._events import DEVICE, HOST, RUNTIME_CATEGORIES, Bools, Ints, Trace, step_windows
 from tclab.trace._trace_findings import Finding, counted
 
@@ -68,27 +68,34 @@ def judge(traces: Sequence[Trace], works: Sequence[DeviceWork] | None = None) ->
     works = [device_work(trace) for trace in traces] if works is None else works
     rows: list[dict[str, object]] = []
     for trace, work in zip(traces, works, strict=True):
-        rows += [{"rank": trace.rank, "file": trace.path.name} | row for row in _pathologies(trace, work)]
+        for pathology in (_lost_kernels, _early_kernels, _head_collectives, _duplicates, _durations):
+            rows += pathology(trace, work)
+        rows += _cut_steps(trace)
     clocks = aligned_clocks(traces, works)
     rows += _unaligned(traces, clocks)
     table = pd.DataFrame(rows, columns=COLUMNS).astype({"rank": "Int64"})
     return Trust(table, _clock_table(traces, clocks), _verdict(table, traces, clocks))
 
 
-def _pathologies(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
-    yield from _lost_kernels(trace, work)
-    yield from _early_kernels(trace, work)
-    yield from _head_collectives(trace, work)
-    yield from _duplicates(trace, work)
-    yield from _durations(trace, work)
-    yield from _cut_steps(trace)
-
-
 def _row(
-    pathology: str, events: int, us: float, window: tuple[float, float], spoils: str, what: str
+    trace: Trace,
+    pathology: str,
+    events: int,
+    us: float,
+    window: tuple[float, float] | None,
+    spoils: str,
+    what: str,
 ) -> dict[str, object]:
-    values = (pathology, events, float(us), float(window[0]), float(window[1]), spoils, what)
-    return dict(zip(COLUMNS[2:], values, strict=True))
+    """Return a row of the table.
+
+    **Arguments:**
+
+    - `us`: that it concerns. `window`: ticks from and to which; `None` if it has no place.
+    - `what`: a sentence, without its end.
+    """
+    begin, end = (np.nan, np.nan) if window is None else window
+    values = (trace.rank, trace.path.name, pathology, events, float(us), float(trace.us(begin)), float(trace.us(end)))
+    return dict(zip(COLUMNS, (*values, spoils, f"{what} ({trace.label})."), strict=True))
 
 
 def _all_launches(trace: Trace) -> Ints:
@@ -157,43 +164,32 @@ def _lost_kernels(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]
     spoils = "breakdown, gaps, idle_causes, steps" + (", copies" if moved else "")
     us = trace.us(concerned.length)
     where = f", {at_head} of them at the head of the window, where profilers lose kernels" if at_head else ""
-    yield _row(
-        "launches without kernels",
-        len(lost),
-        us,
-        (trace.us(min(w[0] for w in windows)), trace.us(max(w[1] for w in windows))),
-        spoils,
+    window = (min(w[0] for w in windows), max(w[1] for w in windows))
+    what = (
         f"{counted(len(lost), 'launch', 'launches')} of {len(rows)} {'has' if len(lost) == 1 else 'have'} no work on "
-        f"the device in the trace{where}: what the device did in {us_text(us)} is not known ({trace.label}).",
+        f"the device in the trace{where}: what the device did in {us_text(us)} is not known"
     )
+    yield _row(trace, "launches without kernels", len(lost), us, window, spoils, what)
 
 
 def _early_kernels(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
     """Yield work that begins before the call that launched it; where times are whole µs, by more than one."""
-    calls = np.flatnonzero(trace.is_category(RUNTIME_CATEGORIES) & (trace.correlation > 0))
-    calls = calls[np.lexsort((trace.start[calls], trace.correlation[calls]))]
-    if len(calls) == 0 or len(work.rows) == 0:
-        return
-    # the first call with its number; a number that two calls have is another pathology
-    numbers, first = np.unique(trace.correlation[calls], return_index=True)
-    wanted = trace.correlation[work.rows]
-    place = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
-    known = numbers[place] == wanted
-    lead = np.where(known, trace.start[calls[first[place]]] - trace.start[work.rows], 0)
+    # of several calls with its number the first; that they have it is another pathology
+    call = launches(trace, work.rows)
+    known = (call >= 0) & (trace.correlation[work.rows] > 0)
+    lead = np.where(known, trace.start[call] - trace.start[work.rows], 0)
     resolution = 1.0 if (trace.ts % 1 == 0).all() else 0.0
     early = trace.us(lead) > resolution
     if early.any():
         us, rows = trace.us(lead[early]), work.rows[early]
-        yield _row(
-            "kernels before their launch",
-            int(early.sum()),
-            us.sum(),
-            (trace.us(trace.start[rows].min()), trace.us((trace.start[rows] + lead[early]).max())),
-            "gaps, idle_causes, syncs",
+        window = (trace.start[rows].min(), (trace.start[rows] + lead[early]).max())
+        what = (
             f"{counted(int(early.sum()), 'kernel or copy', 'kernels or copies')} of {int(known.sum())} began before "
             f"the call that launched it, by {us_text(us.sum())} in all and up to {us_text(us.max())}: the clocks of "
-            f"host and device differ by as much ({trace.label}).",
+            "host and device differ by as much"
         )
+        spoils = "gaps, idle_causes, syncs"
+        yield _row(trace, "kernels before their launch", int(early.sum()), us.sum(), window, spoils, what)
 
 
 def _head_collectives(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
@@ -223,18 +219,15 @@ def _head_collectives(trace: Trace, work: DeviceWork) -> Iterator[dict[str, obje
             break
         head, excess = head + 1, excess + more
     if head:
-        last = int(rows[head - 1])
-        all_us = float(trace.us(work.communication.length))
-        yield _row(
-            "head-of-window collectives",
-            head,
-            excess,
-            (trace.us(trace.start[rows[0]]), trace.us(trace.start[last] + trace.duration[last])),
-            "breakdown, collectives, steps",
+        last = rows[head - 1]
+        window = (trace.start[rows[0]], trace.start[last] + trace.duration[last])
+        what = (
             f"The window's first {counted(head, 'collective')} took {us_text(excess)} longer than the later ones in "
-            f"their place, of {us_text(all_us)} of all: the other ranks' profilers were starting, it is no "
-            f"communication ({trace.label}).",
+            f"their place, of {us_text(trace.us(work.communication.length))} of all: the other ranks' profilers were "
+            "starting, it is no communication"
         )
+        spoils = "breakdown, collectives, steps"
+        yield _row(trace, "head-of-window collectives", head, excess, window, spoils, what)
 
 
 def _duplicates(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
@@ -255,59 +248,44 @@ def _duplicates(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
     ambiguous = calls[np.isin(trace.correlation[calls], list(twice))]
     us = trace.us(trace.duration[rows].sum())
     both = np.concatenate([rows, ambiguous])
-    yield _row(
-        "duplicated correlation ids",
-        len(twice),
-        us,
-        (trace.us(trace.start[both].min()), trace.us((trace.start + trace.duration)[both].max())),
-        "gaps, idle_causes, syncs",
+    window = (trace.start[both].min(), (trace.start + trace.duration)[both].max())
+    what = (
         f"{counted(len(twice), 'correlation id')} {'stands' if len(twice) == 1 else 'stand'} for several launches or "
-        f"kernels: which call launched {us_text(us)} of device work is not known ({trace.label}).",
+        f"kernels: which call launched {us_text(us)} of device work is not known"
     )
+    yield _row(trace, "duplicated correlation ids", len(twice), us, window, "gaps, idle_causes, syncs", what)
 
 
 def _durations(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
     for on_device, sizes in trace.negative_us.items():
         if sizes:
             where = "device" if on_device else "host"
-            yield _row(
-                f"negative durations on the {where}",
-                len(sizes),
-                sum(sizes),
-                (np.nan, np.nan),
-                "breakdown, gaps, steps" if on_device else "categories, stages, ops",
-                f"{counted(len(sizes), 'event')} of the {where} ended {us_text(sum(sizes))} before "
-                f"{'it' if len(sizes) == 1 else 'they'} began, added up; all figures leave "
-                f"{'it' if len(sizes) == 1 else 'them'} out ({trace.label}).",
+            spoils = "breakdown, gaps, steps" if on_device else "categories, stages, ops"
+            they, them = ("it", "it") if len(sizes) == 1 else ("they", "them")
+            what = (
+                f"{counted(len(sizes), 'event')} of the {where} ended {us_text(sum(sizes))} before {they} began, "
+                f"added up; all figures leave {them} out"
             )
+            yield _row(trace, f"negative durations on the {where}", len(sizes), sum(sizes), None, spoils, what)
     zero = work.rows[trace.duration[work.rows] == 0]
     if len(zero):
         usual = pd.Series(trace.us(trace.duration[work.rows])).groupby(trace.name[work.rows])
         median = usual.agg(lambda durations: durations[durations > 0].median())
         us = float(np.nansum(median.loc[trace.name[zero]]))
-        yield _row(
-            "zero durations on the device",
-            len(zero),
-            us,
-            (trace.us(trace.start[zero].min()), trace.us(trace.start[zero].max())),
-            "breakdown, gaps, steps",
+        window = (trace.start[zero].min(), trace.start[zero].max())
+        what = (
             f"{counted(len(zero), 'kernel or copy', 'kernels or copies')} took no time at all; at the median of those "
-            f"with the same name {us_text(us)} are missing ({trace.label}).",
+            f"with the same name {us_text(us)} are missing"
         )
+        spoils = "breakdown, gaps, steps"
+        yield _row(trace, "zero durations on the device", len(zero), us, window, spoils, what)
     exact = bool((trace.ts % 1 != 0).any())  # where times are whole µs, a short event of the host takes none
-    nothing = (trace.kind == HOST) & (trace.duration == 0) & exact
-    if nothing.any():
-        rows = np.flatnonzero(nothing)
+    rows = np.flatnonzero((trace.kind == HOST) & (trace.duration == 0) & exact)
+    if len(rows):
         us = len(rows) / trace.ticks_per_us
-        yield _row(
-            "zero durations on the host",
-            len(rows),
-            us,
-            (trace.us(trace.start[rows].min()), trace.us(trace.start[rows].max())),
-            "ops",
-            f"{counted(len(rows), 'event')} of the host took no time at all, though times have fractions of a µs "
-            f"({trace.label}).",
-        )
+        window = (trace.start[rows].min(), trace.start[rows].max())
+        what = f"{counted(len(rows), 'event')} of the host took no time at all, though times have fractions of a µs"
+        yield _row(trace, "zero durations on the host", len(rows), us, window, "ops", what)
 
 
 def _cut_steps(trace: Trace) -> Iterator[dict[str, object]]:
@@ -330,23 +308,17 @@ def _cut_steps(trace: Trace) -> Iterator[dict[str, object]]:
         if ops[at] >= (1 - EDGE / 2) * usual_ops:
             continue
         if wall[at] < (1 - EDGE) * usual_wall:
-            us, window = float(wall[at]), (trace.us(start[at]), trace.us(end[at]))
+            us, window = float(wall[at]), (float(start[at]), float(end[at]))
             said = f"is a fragment of {us_text(us)}, a whole one takes {us_text(float(usual_wall))}"
         else:
             us = float(silence[at])
             if us - float(np.median([silence[i] for i in others])) < EDGE * usual_wall:
                 continue
-            a, b = trace.us(start[at]), trace.us(end[at])
-            window = (a, a + silence[at]) if at == 0 else (b - silence[at], b)
+            silent = us * trace.ticks_per_us
+            window = (start[at], start[at] + silent) if at == 0 else (end[at] - silent, end[at])
             said = f"{side} with {us_text(us)} in which no event was recorded"
-        yield _row(
-            "steps cut off",
-            1,
-            us,
-            window,
-            "steps, step_categories, stages",
-            f"{names[at]}, the {'first' if at == 0 else 'last'} step, {said} ({trace.label}).",
-        )
+        what = f"{names[at]}, the {'first' if at == 0 else 'last'} step, {said}"
+        yield _row(trace, "steps cut off", 1, us, window, "steps, step_categories, stages", what)
 
 
 def _unaligned(traces: Sequence[Trace], clocks: Sequence[Clock | None]) -> Iterator[dict[str, object]]:
@@ -354,15 +326,12 @@ def _unaligned(traces: Sequence[Trace], clocks: Sequence[Clock | None]) -> Itera
         if clock is None or abs(clock.ahead_us) <= max(clock.error_us, SURE_US):
             continue
         side = "ahead of" if clock.ahead_us > 0 else "behind"
-        yield {"rank": trace.rank, "file": trace.path.name} | _row(
-            "unaligned clocks",
-            clock.collectives,
-            abs(clock.ahead_us),
-            (np.nan, np.nan),
-            "times of this rank beside those of another",
-            f"The clock of {trace.label} is {us_text(abs(clock.ahead_us))} {side} that of {traces[0].label}, "
-            f"by the ends of {counted(clock.collectives, 'collective')}, ± {us_text(clock.error_us)}.",
+        what = (
+            f"The clock is {us_text(abs(clock.ahead_us))} {side} that of {traces[0].label}, by the ends of "
+            f"{counted(clock.collectives, 'collective')}, ± {us_text(clock.error_us)}"
         )
+        spoils = "times of this rank beside those of another"
+        yield _row(trace, "unaligned clocks", clock.collectives, abs(clock.ahead_us), None, spoils, what)
 
 
 def _clock_table(traces: Sequence[Trace], clocks: Sequence[Clock | None]) -> pd.DataFrame:
