@@ -90,9 +90,9 @@ def breakdown(trace: Trace, work: DeviceWork) -> dict[str, object]:
     nanosecond, so over many events they may differ from the written digits by about 0.1 µs; all other figures of a
     report count whole nanoseconds.
     """
-    row: dict[str, object] = {"rank": trace.rank, "file": trace.path.name}
+    row: dict[str, object] = {"rank": trace.rank, **dict.fromkeys(TIMES), "file": trace.path.name}
     if len(work.rows) == 0:
-        return row | dict.fromkeys(TIMES, None) | {"kernels": 0, "device_events": 0, "devices": 0}
+        return row | {"kernels": 0, "device_events": 0, "devices": 0}
     ts, end = trace.ts[work.rows], trace.ts[work.rows] + trace.dur[work.rows]
     span = float(end.max() - ts.min())
     is_compute = work.is_kernel & ~work.is_collective
@@ -112,15 +112,8 @@ def breakdown(trace: Trace, work: DeviceWork) -> dict[str, object]:
         "kernel_sum_us": trace.us(int(trace.duration[work.rows[work.is_kernel]].sum())),
     }
     processes = {trace.tracks[track][0] for track in np.unique(trace.track[work.rows]).tolist()}
-    return (
-        row
-        | times
-        | {
-            "kernels": int(work.is_kernel.sum()),
-            "device_events": len(work.rows),
-            "devices": len(processes),
-        }
-    )
+    counts = {"kernels": int(work.is_kernel.sum()), "device_events": len(work.rows), "devices": len(processes)}
+    return row | times | counts
 
 
 def steps(trace: Trace, work: DeviceWork) -> pd.DataFrame:
@@ -291,17 +284,7 @@ def copy_table(trace: Trace) -> pd.DataFrame:
     from there. Times are sums of durations; copies on two streams may overlap.
     """
     rows = np.flatnonzero(trace.is_category(COPY_CATEGORIES))
-    columns = [
-        "rank",
-        "direction",
-        "memory",
-        "size",
-        "copies",
-        "bytes",
-        "time_us",
-        "median_bytes",
-        "gb_per_s",
-    ]
+    columns = ["rank", "direction", "memory", "size", "copies", "bytes", "time_us", "median_bytes", "gb_per_s"]
     if len(rows) == 0:
         return pd.DataFrame(columns=columns)
     size = trace.size[rows]

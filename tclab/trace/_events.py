@@ -1,7 +1,8 @@
 """Traces as columns: one row per event with a duration, times in whole ticks since the first event."""
 
 import re
-from collections.abc import Hashable, Iterable
+from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -170,12 +171,11 @@ class _Codes(dict[Hashable, int]):
         self[key] = code = len(self)
         return code
 
-    def of(self, values: Iterable[Any], count: int) -> Ints:
-        values = list(values)
+    def of(self, values: list[Any]) -> Ints:
         try:
-            return np.fromiter(map(self.__getitem__, values), dtype=np.int64, count=count)
+            return np.fromiter(map(self.__getitem__, values), dtype=np.int64, count=len(values))
         except TypeError:  # a list or an object in place of a name or number
-            return np.fromiter((self[repr(value)] for value in values), dtype=np.int64, count=count)
+            return np.fromiter((self[repr(value)] for value in values), dtype=np.int64, count=len(values))
 
 
 def _numbers(values: list[Any]) -> Floats:
@@ -206,40 +206,36 @@ def read_trace(path: Path) -> Trace:
     instants: dict[str, list[npt.NDArray[Any]]] = {}
     names, categories, tracks, collectives, devices = _Codes(), _Codes(), _Codes(), _Codes(), _Codes()
     collectives[(None, None)]  # code 0: not recorded
-    other: dict[str, int] = {}
-    memory_kept = 0
+    other: Counter[str] = Counter()
     for events in event_slices(path, head):
         complete = [e for e in events if e.ph == "X"]
         memory = [e for e in events if e.name == "[memory]" and e.ph == "i" and e.args is not None]
         _count_others([e for e in events if e.ph != "X"], other)
         del events
-        n = len(complete)
         args = [e.args for e in complete]
-        size = _numbers([None if a is None else a.bytes if a.bytes is not None else a.size for a in args])
         piece = {
             "ts": _numbers([e.ts for e in complete]),
             "dur": _numbers([e.dur for e in complete]),
-            "name": names.of([e.name for e in complete], n),
-            "category": categories.of([e.cat for e in complete], n),
-            "track": tracks.of([(e.pid, e.tid) for e in complete], n),
+            "name": names.of([e.name for e in complete]),
+            "category": categories.of([e.cat for e in complete]),
+            "track": tracks.of([(e.pid, e.tid) for e in complete]),
             "correlation": _numbers([None if a is None else a.correlation for a in args]),
-            "size": size,
+            "size": _numbers([None if a is None else a.bytes if a.bytes is not None else a.size for a in args]),
             "collective": collectives.of(
-                [(None, None) if a is None or a.collective is None else (a.group, a.collective) for a in args],
-                n,
+                [(None, None) if a is None or a.collective is None else (a.group, a.collective) for a in args]
             ),
         }
         for key, values in piece.items():
             columns.setdefault(key, []).append(values)
-        memory_kept += len(memory)
+        taken = [e.args for e in memory if e.args is not None]
         held = {
             "ts": _numbers([e.ts for e in memory]),
-            "allocated": _numbers([e.args.allocated for e in memory if e.args]),
-            "reserved": _numbers([e.args.reserved for e in memory if e.args]),
-            "bytes": _numbers([e.args.memory_bytes for e in memory if e.args]),
-            "address": _numbers([e.args.address for e in memory if e.args]),
-            "track": tracks.of([(e.pid, e.tid) for e in memory], len(memory)),
-            "device": devices.of([(e.args.device_type, e.args.device_id) for e in memory if e.args], len(memory)),
+            "allocated": _numbers([a.allocated for a in taken]),
+            "reserved": _numbers([a.reserved for a in taken]),
+            "bytes": _numbers([a.memory_bytes for a in taken]),
+            "address": _numbers([a.address for a in taken]),
+            "track": tracks.of([(e.pid, e.tid) for e in memory]),
+            "device": devices.of([(a.device_type, a.device_id) for a in taken]),
         }
         for key, values in held.items():
             instants.setdefault(key, []).append(values)
@@ -249,14 +245,12 @@ def read_trace(path: Path) -> Trace:
     return _to_ticks(path, head, joined, held, (names, categories, tracks, collectives, devices), other)
 
 
-def _count_others(events: list[Event], counts: dict[str, int]) -> None:
-    pairs = sum(e.ph == "B" or e.ph == "E" for e in events)
-    strange = sum(not isinstance(e.ph, str) for e in events)
-    if pairs:
-        reason = "begin and end marks (only complete events, ph X, are read)"
-        counts[reason] = counts.get(reason, 0) + pairs
-    if strange:
-        counts["entries that are no events"] = counts.get("entries that are no events", 0) + strange
+def _count_others(events: list[Event], counts: Counter[str]) -> None:
+    for event in events:
+        if not isinstance(event.ph, str):
+            counts["entries that are no events"] += 1
+        elif event.ph in ("B", "E"):
+            counts["begin and end marks (only complete events, ph X, are read)"] += 1
 
 
 def _to_ticks(

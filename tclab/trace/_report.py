@@ -14,7 +14,6 @@ from tclab.errors import require
 from tclab.trace._categories import RULES, Rule
 from tclab.trace._device_work import (
     TIMES,
-    DeviceWork,
     breakdown,
     collective_table,
     copy_table,
@@ -83,11 +82,13 @@ def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
     (with the position where its JSON breaks), and files whose ranks are unknown or the same.
     """
     traces = read_ranks(path)
-    ranks = [account(trace, rules) for trace in traces]
+    ranks = [_account(trace, rules) for trace in traces]
     threads = _joined([thread_table(r.trace, r.host) for r in ranks])
     stages = _joined([stage_table(r.trace, r.host) for r in ranks])
     tables: dict[str, Any] = {
-        "breakdown": _breakdown(traces, [r.device for r in ranks]),
+        "breakdown": pd.DataFrame([breakdown(r.trace, r.device) for r in ranks]).astype(
+            {"rank": "Int64", **dict.fromkeys(TIMES, "float64")}
+        ),
         "categories": main_threads(threads, "category"),
         "stages": main_threads(stages, "stage"),
         "threads": threads,
@@ -166,13 +167,6 @@ def _refuse_unclear_ranks(traces: list[Trace]) -> None:
             )
 
 
-def _breakdown(traces: list[Trace], work: list[DeviceWork]) -> pd.DataFrame:
-    table = pd.DataFrame([breakdown(t, w) for t, w in zip(traces, work, strict=True)])
-    table = table.astype({"rank": "Int64", **dict.fromkeys(TIMES, "float64")})
-    front = ["rank", *TIMES]
-    return table[[*front, *(c for c in table.columns if c not in front)]]
-
-
 def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
     """Return the ranks' tables concatenated; a table without rows gives its columns only."""
     full = [table for table in tables if len(table)]
@@ -182,13 +176,11 @@ def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _ops(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    if len(tables) == 1:
-        return tables[0]
     added = pd.concat(tables).groupby(["name", "category"], sort=False).sum().reset_index()
     return added.sort_values(["self_us", "name"], ascending=[False, True], ignore_index=True)
 
 
-def account(trace: Trace, rules: tuple[Rule, ...]) -> RankWork:
+def _account(trace: Trace, rules: tuple[Rule, ...]) -> RankWork:
     """Return device, host, steps and idle time of one trace."""
     device, host = device_work(trace), host_work(trace, rules)
     return RankWork(trace, device, host, steps(trace, device), idle(trace, device, host))

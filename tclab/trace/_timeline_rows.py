@@ -29,15 +29,10 @@ def timeline_rows(
     - `most`: how many events at most; the shortest are left out.
     - `rules`: which events belong to which category.
     """
-    if start_us is None or end_us is None:
-        first, last = _last_step(trace)
-        start_us, end_us = (
-            first if start_us is None else start_us,
-            last if end_us is None else end_us,
-        )
+    first, last = _last_step(trace)
+    start_us, end_us = first if start_us is None else start_us, last if end_us is None else end_us
     begin, finish = start_us * trace.ticks_per_us, end_us * trace.ticks_per_us
-    aside = trace.kind == ASIDE
-    spans = ~aside | trace.is_category({"ledger"})
+    spans = (trace.kind != ASIDE) | trace.is_category({"ledger"})
     stop = trace.start + trace.duration
     rows = np.flatnonzero(spans & (trace.start < finish) & (stop > begin) & (trace.duration > 0))
     rows = np.sort(rows[np.argsort(-trace.duration[rows], kind="stable")[:most]])
