@@ -18,13 +18,10 @@ from tclab.timing._lightning_callback import lightning_callback
 from tclab.timing._spike_in import spike_in
 
 if TYPE_CHECKING:
-    pass
     from tclab.timing._advice_rules import advise
     from tclab.timing._profile import profile, profile_script
     from tclab.timing._receipt import receipt
     from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, Pair, verdict_of, verdicts_of
-
-    pass
     from tclab.timing.races._race import race, race_cells
     from tclab.timing.races._race_record import read_samples
     from tclab.timing.races._race_result import Race

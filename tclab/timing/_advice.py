@@ -140,35 +140,15 @@ class Advice(Shown):
 
         rows = []
         for one in self.suggestions:
-            low, high = one.interval or (None, None)
             pair = one.measured
-            ends = pair.interval if pair is not None and pair.interval else (None, None)
-            rows.append(
-                {
-                    "change": one.change,
-                    "predicted": one.ratio,
-                    "low": low,
-                    "high": high,
-                    "basis": one.basis,
-                    "measured": None if pair is None else pair.ratio,
-                    "measured low": ends[0],
-                    "measured high": ends[1],
-                    "verdict": None if pair is None else pair.verdict,
-                    "why": one.why,
-                }
-            )
-        names = [
-            "change",
-            "predicted",
-            "low",
-            "high",
-            "basis",
-            "measured",
-            "measured low",
-            "measured high",
-            "verdict",
-        ]
-        return pd.DataFrame(rows, columns=[*names, "why"]).set_index("change")
+            predicted = (one.ratio, *(one.interval or (None, None)), one.basis)
+            measured: tuple[Any, ...] = (None, None, None, None)
+            if pair is not None:
+                measured = (pair.ratio, *(pair.interval or (None, None)), pair.verdict)
+            rows.append((one.change, *predicted, *measured, one.why))
+        columns = ["change", "predicted", "low", "high", "basis"]
+        columns += ["measured", "measured low", "measured high", "verdict", "why"]
+        return pd.DataFrame(rows, columns=columns).set_index("change")
 
     def __str__(self) -> str:
         suggestions = [f"{place}. {one.sentence}" for place, one in enumerate(self.suggestions, start=1)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean
@@ -151,11 +151,10 @@ def suggestions_from(account: StepAccount) -> tuple[list[Suggestion], list[str]]
     why = no_advice_reason(account)
     if why is not None:
         return [], [why]
-    missing = [text] if (text := outliers(account.whole, account.cycle)) else []
     refusal = _pace_refusal(account)
-    missing += [refusal] if refusal else []
+    missing = [text for text in (outliers(account.whole, account.cycle), refusal) if text]
     suggestions = [] if refusal else _loading(account)
-    suggestions += [one for rule in _RULES if (one := rule(account)) is not None]
+    suggestions += _stages(account)
     other, (low, _) = account.share("other")
     if low > _MOST_OTHER:
         missing.append(f"{other:.0%} of a step is in no stage: enter stages in more of the loop")
@@ -174,11 +173,12 @@ def _pace_refusal(account: StepAccount) -> str:
     return LoaderPace(account.workers, account.batch_seconds, float(account.whole.mean()), 0.0).impossible()
 
 
-# ---- one rule for each stage
-
-
 def _loading(account: StepAccount) -> list[Suggestion]:
     """Suggest more workers if they cannot keep up and cores are free for them, or else cheaper batches."""
+
+    def at_best(change: str, why: str) -> list[Suggestion]:
+        return [best_case(change, why, wait, (low, high))]
+
     wait, (low, high) = account.share("data_wait")
     if low < WORTH:
         return []
@@ -187,31 +187,28 @@ def _loading(account: StepAccount) -> list[Suggestion]:
     waits = f"a step waits for its batch for {wait:.0%} [{low:.0%}, {high:.0%}] of its time"
     make, workers = account.batch_seconds, account.workers
     if make is None or workers is None:
-        change = "make batches ahead: more workers, a deeper prefetch, fewer bytes"
-        return [_bound(account, change, "data_wait", waits)]
+        return at_best("make batches ahead: more workers, a deeper prefetch, fewer bytes", waits)
     enough = max(1, ceil(make / rest))
     wanted = min(enough, _MOST_MORE * max(workers, 1))
     why = f"{waits}; a batch is made in {make:.3g} s, and the rest of a step takes {rest:.3g} s"
     if enough <= workers:
         change = "prefetch further ahead, and keep the workers between epochs"
-        return [
-            _bound(account, change, "data_wait", f"{why}, so {workers} could keep up: batches come unevenly, or late")
-        ]
+        return at_best(change, f"{why}, so {workers} could keep up: batches come unevenly, or late")
     cheaper = "make a batch cheaper, or carry less in it"
     busy = 1.0 if account.batch_cpu_seconds is None else min(1.0, account.batch_cpu_seconds / make)
     room = wanted if account.cores is None or not busy else int((account.cores - 1) / busy)
     if room <= workers:
-        why = f"{why}: {enough} workers could keep up, and none of {account.cores} cores is free for another"
-        return [_bound(account, cheaper, "data_wait", why)]
+        none_free = f"none of {account.cores} cores is free for another"
+        return at_best(cheaper, f"{why}: {enough} workers could keep up, and {none_free}")
     affordable = min(wanted, room)
+    more = f"{affordable} worker{'s' if affordable > 1 else ''}"
     # this ignores that workers share cores with the step, so it has no interval
     ratio = max(rest, make / affordable) / whole
     if ratio > 1 - WORTH:
-        why = f"{why}: {affordable} worker{'s' if affordable > 1 else ''} on {account.cores} cores would change nothing"
-        return [_bound(account, cheaper, "data_wait", why)]
+        return at_best(cheaper, f"{why}: {more} on {account.cores} cores would change nothing")
     if affordable < enough:
         why = f"{why}; {enough} workers could keep up"
-    change = f"load with {affordable} worker{'s' if affordable > 1 else ''} instead of {workers or 'none'}"
+    change = f"load with {more} instead of {workers or 'none'}"
     return [Suggestion(change, f"{_capital(why)}.", ratio, None, MODEL, {"workers": affordable})]
 
 
@@ -229,42 +226,30 @@ def best_case(change: str, why: str, share: float, ends: tuple[float, float], **
     return Suggestion(change, f"{_capital(why)}.", 1 - share, (max(0.0, 1 - high), min(1.0, 1 - low)), AT_BEST, setting)
 
 
-def _bound(account: StepAccount, change: str, stage: str, why: str, **setting: Any) -> Suggestion:
-    return best_case(change, why, *account.share(stage), **setting)
-
-
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _stage(stage: str, change: str, **setting: Any) -> Callable[[StepAccount], Suggestion | None]:
-    """Return the rule that suggests a change for a stage that takes at least `WORTH` of a step."""
+# stage → what to change, and the field of a point that does it
+_CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "transfer": ("send less with a batch", {}),
+    "mask": ("make the masks in the loader, or use a strategy without masks", {}),
+    "clip": ("clip all gradients in one call (foreach), or not at all", {}),
+    "optimizer": ("a fused optimizer, or several batches to one of its steps", {"optimizer": "fused"}),
+    "communication": (_OVERLAP, {}),
+    "rank_wait": (_BALANCE, {}),
+    "log": ("log every so many steps, and read the figures together", {}),
+}
+_CHANGES_ON_CUDA = {**_CHANGES, "transfer": ("copy the next batch while this one computes", {"double_buffer": True})}
 
-    def rule(account: StepAccount) -> Suggestion | None:
+
+def _stages(account: StepAccount) -> Iterator[Suggestion]:
+    """Yield a change for each stage that takes at least `WORTH` of a step."""
+    for stage, (change, setting) in (_CHANGES_ON_CUDA if account.cuda else _CHANGES).items():
         share, (low, high) = account.share(stage)
-        if low < WORTH:
-            return None
-        why = f"{stage} is {share:.0%} [{low:.0%}, {high:.0%}] of a step"
-        return _bound(account, change, stage, why, **setting)
-
-    return rule
-
-
-def _transfer(account: StepAccount) -> Suggestion | None:
-    if account.cuda:
-        return _stage("transfer", "copy the next batch while this one computes", double_buffer=True)(account)
-    return _stage("transfer", "send less with a batch")(account)
-
-
-_RULES = (
-    _transfer,
-    _stage("mask", "make the masks in the loader, or use a strategy without masks"),
-    _stage("clip", "clip all gradients in one call (foreach), or not at all"),
-    _stage("optimizer", "a fused optimizer, or several batches to one of its steps", optimizer="fused"),
-    _stage("communication", _OVERLAP),
-    _stage("rank_wait", _BALANCE),
-    _stage("log", "log every so many steps, and read the figures together"),
-)
+        if low >= WORTH:
+            why = f"{stage} is {share:.0%} [{low:.0%}, {high:.0%}] of a step"
+            yield best_case(change, why, share, (low, high), **setting)
 
 
 def exchange_suggestions(account: StepAccount, communication: Communication) -> list[Suggestion]:
@@ -282,9 +267,8 @@ def exchange_suggestions(account: StepAccount, communication: Communication) -> 
         if len(known) < FEWEST or np.any(account.stages.get(stage, 0)):
             continue
         steps = min(len(known), len(account.whole))
-        share, ends = replace(account, whole=account.whole[:steps], stages={stage: np.asarray(known[:steps])}).share(
-            stage
-        )
+        exposed = replace(account, whole=account.whole[:steps], stages={stage: np.asarray(known[:steps])})
+        share, ends = exposed.share(stage)
         if ends[0] >= WORTH:
             why = f"{text} {share:.0%} [{ends[0]:.0%}, {ends[1]:.0%}] of a step"
             suggestions.append(best_case(change, why, share, ends))

@@ -52,16 +52,15 @@ class Communication:
         self._hook = _mean if hook is None else hook
         self._cuda = next(model.parameters()).is_cuda
         self._exchanges: list[_Exchange] = []
-        self._rank_wait: dict[int, float] = {}
-        self._all_reduce: dict[int, float] = {}
-        self._least_exposed: dict[int, float] = {}  # over the ranks
+        # step → seconds of its all-reduces, this rank's wait in them, and the least exposed seconds of any rank
+        self._over_ranks: dict[int, tuple[float, float, float]] = {}
         self.late: Counter[int] = Counter()  # rank → number of all-reduces that it joined last
         model.register_comm_hook(self, lambda record, bucket: _all_reduce(record, bucket))  # DDP checks annotations
 
     def watch(self, ledger: Ledger | None) -> None:
         """Drop earlier records and record the steps of another ledger; `None` records nothing."""
         self.ledger = ledger
-        self._exchanges, self._rank_wait, self._all_reduce, self._least_exposed = [], {}, {}, {}
+        self._exchanges, self._over_ranks = [], {}
         self.late = Counter()
 
     def _now(self) -> Any:
@@ -102,15 +101,14 @@ class Communication:
         self.late.update(fastest.indices.tolist())  # the last rank to join waits least
         least = ranks[:, len(durations) :].min(0).values.tolist()
         place = 0
-        for number, (step, exchanges) in enumerate(steps.items()):
+        for (step, exchanges), least_exposed in zip(steps.items(), least, strict=True):
             end = place + len(exchanges)
-            self._all_reduce[step] = float(fastest.values[place:end].sum())
-            self._rank_wait[step] = sum(durations[place:end]) - self._all_reduce[step]
-            self._least_exposed[step] = least[number]
+            all_reduce = float(fastest.values[place:end].sum())
+            self._over_ranks[step] = (all_reduce, sum(durations[place:end]) - all_reduce, least_exposed)
             place = end
             if not self._cuda and self.ledger is not None:
                 begin, done = exchanges[-1].ready, max(e.done for e in exchanges)
-                until = done - round(least[number] * 1e9)
+                until = done - round(least_exposed * 1e9)
                 self.ledger.reassign(step, begin, until, "rank_wait")
                 self.ledger.reassign(step, until, done, "communication")
 
@@ -130,7 +128,7 @@ class Communication:
         rows = []
         for step, exchanges in self._steps().items():
             busy, exposed = self._spans(exchanges)
-            least = self._least_exposed.get(step)
+            all_reduce, rank_wait, least = self._over_ranks.get(step, (None, None, None))
             rows.append(
                 {
                     "step": step,
@@ -138,8 +136,8 @@ class Communication:
                     "bytes": sum(e.bytes for e in exchanges),
                     "exposed_seconds": exposed,
                     "overlapped_seconds": busy - min(busy, exposed),
-                    "all_reduce_seconds": self._all_reduce.get(step),
-                    "rank_wait_seconds": self._rank_wait.get(step),
+                    "all_reduce_seconds": all_reduce,
+                    "rank_wait_seconds": rank_wait,
                     "exposed_rank_wait_seconds": None if least is None else exposed - least,
                 }
             )

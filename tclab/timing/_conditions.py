@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -25,35 +26,37 @@ def _nvml() -> Any:
     return pynvml
 
 
+_GPU_READINGS: dict[str, Callable[[Any, Any], Any]] = {  # by the library and a device's handle
+    "gpu_clock_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
+    "gpu_memory_clock_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),
+    "gpu_temperature_celsius": lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+    "gpu_power_watts": lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,
+    "gpu_throttle_reasons": lambda nvml, gpu: hex(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)),
+    "gpu_memory_used_bytes": lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).used),
+    "gpu_memory_total_bytes": lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).total),
+    "gpu_busy_percent": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
+    "gpu_other_processes": lambda nvml, gpu: sum(
+        process.pid != os.getpid() for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+    ),
+}
+
+
 def _gpu(index: int) -> dict[str, Any]:
-    """Return the driver's readings of the GPU with this index among those that CUDA sees."""
+    """Return the driver's readings of the GPU with this index among those that CUDA sees; `None` for what it lacks."""
+    readings: dict[str, Any] = dict.fromkeys(_GPU_READINGS)
     nvml = _nvml()
     if nvml is None:
-        return {}
-    readings: dict[str, Any] = {}
+        return readings
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     name = visible[index] if index < len(visible) else str(index)
     try:
         by_number = name.isdigit()
         handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_number else nvml.nvmlDeviceGetHandleByUUID(name)
     except nvml.NVMLError:  # no GPU of that name
-        return {}
-    readers = {
-        "gpu_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-        "gpu_memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
-        "gpu_temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-        "gpu_power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
-        "gpu_throttle_reasons": lambda: hex(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
-        "gpu_memory_used_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used),
-        "gpu_memory_total_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-        "gpu_busy_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
-        "gpu_other_processes": lambda: sum(
-            process.pid != os.getpid() for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        ),
-    }
-    for name, read in readers.items():
+        return readings
+    for name, read in _GPU_READINGS.items():
         with suppress(nvml.NVMLError):  # not every device has every reading
-            readings[name] = read()
+            readings[name] = read(nvml, handle)
     return readings
 
 
@@ -94,14 +97,5 @@ def conditions(gpu: int = 0) -> dict[str, float | int | str | None]:
         "throttled_periods": _throttled(),
         "governor": text_of(_CPU0 / "scaling_governor"),
         "cpu_clock_mhz": None if clock is None else clock / 1e3,
-        "gpu_clock_mhz": None,
-        "gpu_memory_clock_mhz": None,
-        "gpu_temperature_celsius": None,
-        "gpu_power_watts": None,
-        "gpu_throttle_reasons": None,
-        "gpu_memory_used_bytes": None,
-        "gpu_memory_total_bytes": None,
-        "gpu_busy_percent": None,
-        "gpu_other_processes": None,
         **_gpu(gpu),
     }

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tclab._limits import cpu_limit_cores, memory_limit_bytes
+from tclab._limits import cpu_limit_cores, memory_limit_bytes, text_of
 from tclab.timing._conditions import gpu_driver
 
 # Settings of the memory allocator: glibc's, a preloaded library's, and torch's on CUDA.
@@ -37,12 +37,9 @@ def _version(package: str) -> str | None:
 
 @cache
 def _cpu() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
+    for line in (text_of(Path("/proc/cpuinfo")) or "").splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Reals = NDArray[np.float64]
+from tclab.timing._statistics import Reals
 
 LONGEST_MEMORY_SECONDS = 240.0  # that every race allows for; one that takes longer allows for its own length
 FEWEST_INDEPENDENT = 6  # with fewer independent batches, the memory is named as the reason of UNDECIDED

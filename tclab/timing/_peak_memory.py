@@ -7,16 +7,7 @@ import gc
 from contextlib import suppress
 from types import TracebackType
 
-
-def _resident_peak_bytes() -> int | None:
-    try:
-        with open("/proc/self/status") as status:
-            for line in status:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
+from tclab._limits import field_of
 
 
 def release_memory() -> None:
@@ -67,4 +58,5 @@ class PeakMemory:
 
             self.bytes = torch.cuda.max_memory_allocated()
         elif self._reset:
-            self.bytes = _resident_peak_bytes()
+            peak = field_of("/proc/self/status", "VmHWM:")
+            self.bytes = None if peak is None else int(peak) * 1024
