@@ -83,6 +83,19 @@ class FetchTimes:
     sites: dict[tuple[str, Site], float] = field(default_factory=dict)
 
 
+def _replace(kind: Any, name: str, with_: Callable[..., Any]) -> Callable[[], None]:
+    """Have `with_(original, object, …)` run for a method, in this process alone; return what puts the method back."""
+    original, owner = getattr(kind, name), os.getpid()
+
+    def replaced(object: Any, *args: Any) -> Any:
+        if os.getpid() != owner:  # in a forked worker
+            return original(object, *args)
+        return with_(original, object, *args)
+
+    setattr(kind, name, replaced)
+    return lambda: setattr(kind, name, original)
+
+
 class _Fetching:
     """Times each batch that a process makes, and tells its sampler whether it runs the dataset or the collate_fn."""
 
@@ -92,28 +105,10 @@ class _Fetching:
         self.times = times
         self.sampler = sampler
         self.flush = flush
-        self._owner = os.getpid()
-        self._undo: list[Callable[[], None]] = []
         from torch.utils.data._utils import fetch
 
-        for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-            self._wrap(kind)
-
-    def close(self) -> None:
-        """Put the fetchers back."""
-        while self._undo:
-            self._undo.pop()()
-
-    def _wrap(self, kind: Any) -> None:
-        original = kind.fetch
-
-        def fetch(fetcher: Any, index: Any) -> Any:
-            if os.getpid() != self._owner:
-                return original(fetcher, index)
-            return self._timed(original, fetcher, index)
-
-        kind.fetch = fetch
-        self._undo.append(lambda: setattr(kind, "fetch", original))
+        kinds: tuple[Any, ...] = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
+        self.undo = [_replace(kind, "fetch", self._timed) for kind in kinds]  # call each to put the fetchers back
 
     def _timed(self, original: Any, fetcher: Any, index: Any) -> Any:
         collate, took = fetcher.collate_fn, 0
@@ -207,30 +202,25 @@ class LoaderWatch:
         self._folder: TemporaryFolder | None = None
         self._loaders: list[Any] = []
         self._undo: list[Callable[[], None]] = []
-        self._fetching: _Fetching | None = None
-        self._owner = 0
 
     def open(self) -> None:
         """Begin to watch."""
         from torch.utils.data import dataloader
 
-        self._owner = os.getpid()
         self._folder = TemporaryFolder()
         own = FetchTimes("main")
         self.fetches.append(own)
-        self._fetching = _Fetching(own, self.sampler)
-        several = dataloader._MultiProcessingDataLoaderIter
-        self._replace(dataloader.DataLoader, "__iter__", self._iter)
-        self._replace(dataloader._BaseDataLoaderIter, "__next__", self._next)
-        self._replace(several, "_shutdown_workers", self._shut_down)
+        self._undo = [
+            *_Fetching(own, self.sampler).undo,
+            _replace(dataloader.DataLoader, "__iter__", self._iter),
+            _replace(dataloader._BaseDataLoaderIter, "__next__", self._next),
+            _replace(dataloader._MultiProcessingDataLoaderIter, "_shutdown_workers", self._shut_down),
+        ]
 
     def close(self) -> None:
         """Put everything back, and read what the workers wrote."""
         while self._undo:
             self._undo.pop()()
-        if self._fetching is not None:
-            self._fetching.close()
-            self._fetching = None
         if self._folder is not None:
             self.read()
             self._folder.close()
@@ -258,17 +248,6 @@ class LoaderWatch:
             for begin, end, raw, raw_end, cpu, collate in fetch.batches:
                 timings.append(BatchTiming(worker, begin, end, {COLLATE: collate}, (raw, raw_end), cpu))
         return sorted(timings, key=lambda timing: timing.end_ns)
-
-    def _replace(self, kind: Any, name: str, with_: Callable[..., Any]) -> None:
-        original = getattr(kind, name)
-
-        def replaced(object: Any, *args: Any) -> Any:
-            if os.getpid() != self._owner:  # in a forked worker
-                return original(object, *args)
-            return with_(original, object, *args)
-
-        setattr(kind, name, replaced)
-        self._undo.append(lambda: setattr(kind, name, original))
 
     def _iter(self, original: Any, loader: Any) -> Any:
         import torch

@@ -40,8 +40,7 @@ class Profile(Shown):
         self._begin = perf_counter()
 
     def _stage(self) -> str:
-        if not self._watch.loaders_open:  # the program imports torch when it likes
-            self._watch.open_loaders()
+        self._watch.open_loaders()  # once the program has imported torch, when it likes
         return ""
 
     def stop(self) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from tclab.timing._epoch_parts import STEPS, EpochParts, PartClock
 from tclab.timing._host_syncs import Syncs
+from tclab.timing._ledger_rows import BatchTiming
 from tclab.timing._line_times import MAIN, Lines, line_times
 from tclab.timing._loader_watch import LoaderWatch
 from tclab.timing._sample_times import Loaders, SampleTimes, sample_times
@@ -27,8 +27,8 @@ class Watch:
         self.hertz = hertz
         self.sampler = StackSampler(stage, hertz)
         self.clock = PartClock()
-        self.loaders_open = False
-        self._loaders: LoaderWatch | None = None
+        self._loaders = LoaderWatch(self.clock, self.sampler)
+        self._loaders_open = False  # or opening: a signal's handler may ask meanwhile
 
     @property
     def running(self) -> bool:
@@ -44,11 +44,9 @@ class Watch:
     def open_loaders(self) -> None:
         """Begin to watch DataLoaders, where torch is imported."""
         module = sys.modules.get("torch.utils.data.dataloader")
-        if self.loaders_open or module is None or getattr(module.__spec__, "_initializing", False):
+        if self._loaders_open or module is None or getattr(module.__spec__, "_initializing", False):
             return
-        self.loaders_open = True
-        if self._loaders is None:
-            self._loaders = LoaderWatch(self.clock, self.sampler)
+        self._loaders_open = True
         self._loaders.open()
         hide_from_dynamo()
 
@@ -56,9 +54,8 @@ class Watch:
         """End; what was learnt stays."""
         self.sampler.stop()
         self.clock.end()
-        if self._loaders is not None:
-            self._loaders.close()
-        self.loaders_open = False
+        self._loaders.close()
+        self._loaders_open = False
 
     def lines(self, waits: Syncs | None = None) -> Lines:
         """Return the lines of the main thread and of the workers.
@@ -69,7 +66,7 @@ class Watch:
         """
         times = line_times(self.sampler.sites(), waits=waits)
         by_worker: dict[str, dict[tuple[str, Site], float]] = {}
-        for fetch in [] if self._loaders is None else self._loaders.fetches:
+        for fetch in self._loaders.fetches:
             if fetch.where == MAIN:
                 continue
             sites = by_worker.setdefault(fetch.where, {})
@@ -83,15 +80,14 @@ class Watch:
 
     def samples(self) -> SampleTimes:
         """Return where the time of making samples went."""
-        fetches = [] if self._loaders is None else self._loaders.fetches
-        for fetch in fetches:
+        for fetch in self._loaders.fetches:
             if fetch.where == MAIN:
                 fetch.sites = {key: seconds for key, seconds in self.sampler.sites().items() if key[1].part}
-        return sample_times(fetches)
+        return sample_times(self._loaders.fetches)
 
     def loaders(self) -> Loaders:
         """Return the passes over DataLoaders."""
-        return Loaders(() if self._loaders is None else tuple(self._loaders.passes))
+        return Loaders(tuple(self._loaders.passes))
 
     def epoch(self, steps: int) -> EpochParts:
         """Return the parts of the run.
@@ -104,6 +100,6 @@ class Watch:
         times = {part: number for part, number in self.clock.times.items() if part != STEPS}
         return EpochParts(seconds, times, steps)
 
-    def batch_timings(self) -> list[Any]:
+    def batch_timings(self) -> list[BatchTiming]:
         """Return the times of the batches that workers made."""
-        return [] if self._loaders is None else self._loaders.batch_timings()
+        return self._loaders.batch_timings()

@@ -2,17 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tclab._display import Display, Shown
-from tclab.timing._verdict import LEAST_MARGIN, Pair, floor_of, pairs_display, pick
-from tclab.timing._warmup import SteadyState, steady_state
-from tclab.timing.races._carry_over import CarryOver, carry_over
+import numpy as np
 
+from tclab._display import Display, Shown
+from tclab.timing._statistics import FEWEST, intervals
+from tclab.timing._verdict import LEAST_MARGIN, Pair, Sample, floor_of, pairs_display, pick
+from tclab.timing._warmup import SteadyState, steady_state
+
+_NEAR = 2  # rounds before and after a control with which it is compared
 _Pairs = Mapping[tuple[str | None, str, str], Pair]
+
+
+@dataclass(frozen=True)
+class CarryOver:
+    """An arm's time among the other arms over its time alone.
+
+    **Arguments:**
+
+    - `ratio`: 1.0 if the other arms change nothing; `None` without controls.
+    - `interval`: 95 % interval over controls; `None` if there are too few.
+    - `controls`: number of times that the arm ran alone.
+    """
+
+    ratio: float | None
+    interval: tuple[float, float] | None
+    controls: int
+
+
+def carry_over(samples: Iterable[Sample], arm: str) -> CarryOver:
+    """Return an arm's carry-over, comparing each control with the rounds just before and after it.
+
+    The first block of a control, which follows another arm's, is left out.
+    """
+    alone: dict[tuple[int, int], list[float]] = {}
+    among: dict[tuple[int, int], list[float]] = {}
+    for sample in samples:
+        if sample["arm"] != arm or sample["dropped"]:
+            continue
+        key = (sample["process"], sample["round"])
+        if sample["phase"] == "isolated" and sample["position"] > 0:
+            alone.setdefault(key, []).append(sample["seconds"])
+        elif sample["phase"] == "race":
+            among.setdefault(key, []).append(sample["seconds"])
+    logs: dict[int, list[float]] = {}
+    for (process, round_), seconds in alone.items():
+        # a control runs before the round with its number
+        near = [t for r in range(round_ - _NEAR, round_ + _NEAR) for t in among.get((process, r), [])]
+        if near:
+            logs.setdefault(process, []).append(float(np.log(np.median(near) / np.median(seconds))))
+    if not logs:
+        return CarryOver(None, None, 0)
+    groups = [np.array(ratios) for ratios in logs.values()]
+    every = np.concatenate(groups)
+    interval = None
+    if len(every) >= FEWEST:
+        low, high = np.exp(intervals(groups, [0.95])[0]).tolist()
+        interval = (low, high)
+    return CarryOver(float(np.exp(np.median(every))), interval, len(every))
 
 
 @dataclass(frozen=True, repr=False)
