@@ -64,7 +64,8 @@ class _Stage:
         try:
             if self.ledger.marks:
                 self.ledger._mark(self.name)
-            self.ledger._enter(self.name)
+            self.ledger._open.append(self.name)
+            self.ledger._cut(self.name)
         except BaseException:  # an interrupt between two parts of a cut
             self.ledger._broken = True
             raise
@@ -317,11 +318,6 @@ class Ledger(Shown):
             self._waits = counter.__enter__()
             self._counter = counter
 
-    def _end_counting(self) -> None:
-        if self._counter is not None:
-            counter, self._counter = self._counter, None
-            counter.__exit__(None, None, None)
-
     def _stop_watching(self) -> None:
         if self._watch is not None and self._watch.running:
             self._watch.stop()
@@ -404,7 +400,9 @@ class Ledger(Shown):
             torch.cuda.synchronize()
 
     def _drop_step(self) -> None:
-        self._end_counting()
+        if self._counter is not None:
+            counter, self._counter = self._counter, None
+            counter.__exit__(None, None, None)
         self._cuts = None
         self._broken = False
         self._open.clear()
@@ -458,10 +456,6 @@ class Ledger(Shown):
         context = mark(f"ledger: {name}")
         context.__enter__()
         self._marks.append(context)
-
-    def _enter(self, name: str) -> None:
-        self._open.append(name)
-        self._cut(name)
 
     def _leave(self) -> None:
         if self._cuts is None:  # the step was dropped inside this stage

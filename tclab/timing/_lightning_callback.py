@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from tclab.timing._epoch_parts import CHECKPOINT, VALIDATION
@@ -27,19 +28,14 @@ _STAGES = tuple(
 )
 
 
-def stage_of(action: str) -> str | None:
-    """Return the stage of a Lightning profiler's action; `None` if it has none."""
-    return next((stage for pattern, stage in _STAGES if pattern.match(action)), None)
-
-
 # Actions that are a part of the run besides its steps, with `Ledger(lines=True)`.
 _PARTS = ((re.compile(r"save_checkpoint$"), CHECKPOINT),
           (re.compile(r".*\.(on_sanity_check_start|configure_optimizers|setup|prepare_data)$"), "setup"))  # fmt: skip
 
 
-def part_of(action: str) -> str | None:
-    """Return the part of a run that a Lightning profiler's action is; `None` if it is none."""
-    return next((part for pattern, part in _PARTS if pattern.match(action)), None)
+def _first(table: Iterable[tuple[re.Pattern[str], str]], action: str) -> str | None:
+    """Return what the first pattern that matches an action stands for; `None` if none does."""
+    return next((meaning for pattern, meaning in table if pattern.match(action)), None)
 
 
 def lightning_callback(ledger: Ledger) -> Any:
@@ -73,8 +69,7 @@ def lightning_callback(ledger: Ledger) -> Any:
             self.parts: list[tuple[str, Any]] = []
 
         def start(self, action_name: str) -> None:
-            stage = stage_of(action_name)
-            part = part_of(action_name)
+            stage, part = _first(_STAGES, action_name), _first(_PARTS, action_name)
             if part is not None:
                 inside = ledger.part(part)
                 inside.__enter__()

@@ -210,12 +210,11 @@ class LoaderWatch:
         self._folder = TemporaryFolder()
         own = FetchTimes("main")
         self.fetches.append(own)
-        self._undo = [
-            *_Fetching(own, self.sampler).undo,
-            _replace(dataloader.DataLoader, "__iter__", self._iter),
-            _replace(dataloader._BaseDataLoaderIter, "__next__", self._next),
-            _replace(dataloader._MultiProcessingDataLoaderIter, "_shutdown_workers", self._shut_down),
-        ]
+        self._undo += _Fetching(own, self.sampler).undo
+        several = dataloader._MultiProcessingDataLoaderIter
+        self._undo.append(_replace(dataloader.DataLoader, "__iter__", self._iter))
+        self._undo.append(_replace(dataloader._BaseDataLoaderIter, "__next__", self._next))
+        self._undo.append(_replace(several, "_shutdown_workers", self._shut_down))
 
     def close(self) -> None:
         """Put everything back, and read what the workers wrote."""

@@ -122,15 +122,11 @@ class Loaders(Shown):
             first = of[0]
             start = sum(one.start_seconds for one in fresh)
             ready = max((one.ready_seconds for one in fresh if one.ready_seconds is not None), default=None)
-            cells = (
-                str(len(of)),
-                str(first.workers),
-                str(len(fresh)),
-                seconds_text(start / len(fresh)) if fresh else "",
-            )
+            counts = (str(len(of)), str(first.workers), str(len(fresh)))
+            start_text = seconds_text(start / len(fresh)) if fresh else ""
             ready_text = "" if ready is None else seconds_text(ready)
             waits = seconds_text(sum(one.wait_seconds for one in of))
-            lines.append((first.place or f"loader {number}", *cells, ready_text, waits))
+            lines.append((first.place or f"loader {number}", *counts, start_text, ready_text, waits))
             if again := self.restarts(number):
                 cost = seconds_text(sum(one.start_seconds + one.end_seconds for one in again))
                 kind = "training" if first.training else "without gradients"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, sqrt
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -43,9 +42,8 @@ class Trial:
     @property
     def found_stage(self) -> str:
         """The stage with the largest certain growth: median less two standard errors."""
-        return max(
-            self.recovered_seconds, key=lambda stage: self.recovered_seconds[stage] - 2 * self.error_seconds[stage]
-        )
+        least = {stage: grown - 2 * self.error_seconds[stage] for stage, grown in self.recovered_seconds.items()}
+        return max(least, key=lambda stage: least[stage])
 
     def recovered(self, tolerance: float = 0.1) -> bool:
         """Whether the delay was recovered in its stage, and its length within `tolerance` (a share of it)."""
@@ -122,25 +120,19 @@ class SpikeIn(Shown):
         """Return one row per trial and stage: the delayed stage, the delay, and the seconds recovered in each stage."""
         import pandas as pd
 
-        return pd.DataFrame(
-            [
-                {
-                    "trial": number,
-                    "injected_into": trial.stage,
-                    "injected_seconds": trial.injected_seconds,
-                    "stage": stage,
-                    "recovered_seconds": seconds,
-                }
-                for number, trial in enumerate(self.trials)
-                for stage, seconds in trial.recovered_seconds.items()
-            ]
-        )
+        rows = [
+            (number, trial.stage, trial.injected_seconds, stage, seconds)
+            for number, trial in enumerate(self.trials)
+            for stage, seconds in trial.recovered_seconds.items()
+        ]
+        columns = ["trial", "injected_into", "injected_seconds", "stage", "recovered_seconds"]
+        return pd.DataFrame(rows, columns=columns)
 
 
 def _error(values: Sequence[float]) -> float:
     """Return the standard error of a median: 1.253 sd / √n for a normal core, with sd from the MAD."""
     middle = median(values)
-    return 1.253 * 1.4826 * median(abs(value - middle) for value in values) / math.sqrt(len(values))
+    return 1.253 * 1.4826 * median(abs(value - middle) for value in values) / sqrt(len(values))
 
 
 def _pairs(ledger: Ledger, spiked: Sequence[bool]) -> Iterator[dict[str, float]]:
@@ -227,13 +219,7 @@ def spike_in(
             columns = {name: [pair[name] for pair in pairs if name in pair] for name in names}
             if 2 * len(pairs) >= most_steps or _error(columns[stage]) <= 0.03 * (length or min(filter(None, seconds))):
                 break
-        results.append(
-            Trial(
-                stage,
-                length,
-                {name: median(values) for name, values in columns.items()},
-                {name: _error(values) for name, values in columns.items()},
-                len(pairs),
-            )
-        )
+        recovered = {name: median(values) for name, values in columns.items()}
+        errors = {name: _error(values) for name, values in columns.items()}
+        results.append(Trial(stage, length, recovered, errors, len(pairs)))
     return SpikeIn(results)

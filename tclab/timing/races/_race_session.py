@@ -42,10 +42,10 @@ class RaceSettings:
     clock: Clock = perf_counter_ns
 
     def __post_init__(self) -> None:
-        if isinstance(self.budget_seconds, bool) or not isinstance(self.budget_seconds, (int, float)):
-            raise InputError(f"budget_seconds is {self.budget_seconds!r}, expected a number above 0")
-        if not 0 < self.budget_seconds <= float_info.max:
-            raise InputError(f"budget_seconds is {self.budget_seconds!r}, expected a number above 0")
+        budget = self.budget_seconds
+        number = isinstance(budget, (int, float)) and not isinstance(budget, bool)
+        if not number or not 0 < budget <= float_info.max:
+            raise InputError(f"budget_seconds is {budget!r}, expected a number above 0")
         for name in ("processes", "period", "looks"):
             value = getattr(self, name)
             if value is None and name == "processes":
@@ -142,12 +142,7 @@ class _Cell:
             return
         first = max((s["process"] for s in self.samples), default=-1) + 1
         for number in range(first, first + settings.processes):
-            begin = {
-                "arms": arms,
-                "period": settings.period,
-                "calls": self.calls,
-                "stamp": {"process": number},
-            }
+            begin = {"arms": arms, "period": settings.period, "calls": self.calls, "stamp": {"process": number}}
             self._runners.append((RaceProcess(begin, settings.environment or {}), False))
 
     def _next(self, phase: str, process: int) -> int:
@@ -266,16 +261,9 @@ class RaceSession:
                 cell.close()
             self.record.close()
         pairs = verdicts_of(sample for cell in self.cells for sample in cell.samples)
+        shared = (self.settings.recorded(), self.machine, stopped)
         races = {
-            self._keys[cell.name]: Race(
-                cell.arms,
-                cell.name,
-                self.settings.recorded(),
-                self.machine,
-                stopped,
-                tuple(cell.samples),
-                pairs,
-            )
+            self._keys[cell.name]: Race(cell.arms, cell.name, *shared, tuple(cell.samples), pairs)
             for cell in self.cells
         }
         return Races(races, stopped)
