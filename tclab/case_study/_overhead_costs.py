@@ -10,7 +10,7 @@ import pandas as pd
 from tclab.lab.charts._case_study_charts import draw_overhead_costs
 from tclab.lab.reports._tables import without_time
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.timing._statistics import intervals
+from tclab.timing._statistics import bootstrap_interval
 from tclab.timing._step_means import cycle_means
 from tclab.training import OVERHEADS
 
@@ -26,7 +26,7 @@ def overhead_costs(rows: Runs) -> pd.DataFrame:
     Points of one seed are one round, on the same batches: step `i` with the overhead is compared with step `i` without;
     where steps wait for several workers, whole cycles of them (`tclab.timing._step_means`). The interval, 95 %, is of
     the median of the log ratios by bootstrap over rounds and their steps, no narrower than Student's over rounds; see
-    `tclab.timing._statistics.intervals`. One round decides nothing.
+    `tclab.timing._statistics.bootstrap_interval`. One round decides nothing.
 
     **Arguments:**
 
@@ -61,7 +61,7 @@ def _log_ratios(row: pd.Series, base: pd.Series) -> np.ndarray[Any, np.dtype[np.
 
 
 def _cost(groups: list[Any]) -> dict[str, Any]:
-    ((low, high),) = intervals(groups, [_LEVEL])
+    low, high = bootstrap_interval(groups, _LEVEL)
     verdict = UNDECIDED
     if len(groups) >= _FEWEST_ROUNDS:
         verdict = COSTS if low > 0 else SAVES if high < 0 else UNDECIDED

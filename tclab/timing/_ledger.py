@@ -195,7 +195,7 @@ class Ledger(Shown):
                     break
                 timing = getattr(batch, "timing", None)
                 if isinstance(timing, BatchTiming):
-                    self.add_batch_timing(timing)
+                    self._batch_timings.append(timing)
                 self._delay_device()
                 if self._watch is not None and (caller := sys._getframe(1)) is not None:
                     self._watch.sampler.loop_codes[id(caller.f_code)] = caller.f_code
@@ -283,10 +283,6 @@ class Ledger(Shown):
         """Assign the time from here to the next cut to a stage; on any thread: a backward may have its own."""
         if self._cuts is not None:
             self._cut(name)
-
-    def add_batch_timing(self, timing: BatchTiming) -> None:
-        """Enter the times of making a batch on its worker's timeline."""
-        self._batch_timings.append(timing)
 
     def reassign(self, step: int, begin_ns: int, end_ns: int, stage: str) -> None:
         """Assign a part of a completed step's host timeline to a stage that is known only afterwards.

@@ -120,17 +120,15 @@ def profile_script(path: str | Path, argv: Sequence[str] = (), *, hertz: float =
     before, folder = sys.argv, str(script.resolve().parent)
     sys.argv = [str(script), *argv]
     sys.path.insert(0, folder)
-    seen = Profile(hertz)
-    seen.start()
     try:
-        runpy.run_path(str(script), run_name="__main__")
-    except SystemExit as error:
-        seen.error = error
-    except BaseException as error:
-        seen.error = error
-        sys.excepthook(type(error), error, error.__traceback__)
+        with profile(hertz) as seen:
+            try:
+                runpy.run_path(str(script), run_name="__main__")
+            except BaseException as error:
+                seen.error = error
+                if not isinstance(error, SystemExit):
+                    sys.excepthook(type(error), error, error.__traceback__)
     finally:
-        seen.stop()
         sys.argv = before
         if folder in sys.path:
             sys.path.remove(folder)

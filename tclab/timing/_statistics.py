@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 Reals = NDArray[np.float64]
 
+ALPHA = 0.05  # probability of a false verdict in a race, over all its looks
 AUTOCORRELATION = 0.1  # lag-1 autocorrelation within ± this counts as independence
 FEWEST = 6  # units; with fewer, not even all on one side would reach 5 % two-sided (2 / 2**5 = 0.0625)
 FEWEST_JOINED = 12  # units; joining stops where it would leave fewer
@@ -20,7 +21,7 @@ _RESAMPLES = 2000
 _SEED = 20260912  # of the bootstrap, so that the same samples give the same interval everywhere
 
 
-def alpha_of(look: int, looks: int, alpha: float = 0.05) -> float:
+def alpha_of(look: int, looks: int, alpha: float = ALPHA) -> float:
     """Return the share of `alpha` for one look, a test of whether the race can end.
 
     The looks that were planned share half of alpha as 1 : 2 : …, since most races are decided at later ones. Those of
@@ -76,8 +77,8 @@ def _draws(groups: Sequence[Reals], generator: Any) -> Reals:
     return np.asarray(np.nanmedian(drawn.reshape(_RESAMPLES, -1), axis=1))
 
 
-def intervals(groups: Sequence[Reals], levels: Sequence[float]) -> list[tuple[float, float]]:
-    """Return percentile intervals of the median by hierarchical bootstrap (process, then unit), one for each level.
+def bootstrap_interval(groups: Sequence[Reals], level: float = 0.95) -> tuple[float, float]:
+    """Return the percentile interval of the median by hierarchical bootstrap (process, then unit).
 
     A bootstrap of few processes gives intervals that are too narrow: with 3 of them the interval ends near the
     outermost process, and in one case of four all three lie on the same side of the truth. So where processes differ by
@@ -86,24 +87,20 @@ def intervals(groups: Sequence[Reals], levels: Sequence[float]) -> list[tuple[fl
     **Arguments:**
 
     - `groups`: for each process, [units] the log ratios of its units.
-    - `levels`: such as 0.95.
+    - `level`: of the interval.
     """
     from scipy.stats import t
 
-    draws = _draws(groups, np.random.default_rng(_SEED))
+    tail = (1 - level) / 2
+    low, high = np.quantile(_draws(groups, np.random.default_rng(_SEED)), [tail, 1 - tail]).tolist()
     medians = np.array([np.median(values) for values in groups])
     # the variance of a median of n values is about (π/2) σ²/n, with σ from the quartiles, 1.349 σ apart
     spread = [np.subtract(*np.quantile(values, [0.75, 0.25])) / 1.349 for values in groups]
     within = np.mean([np.pi / 2 * s * s / len(v) for s, v in zip(spread, groups, strict=True)])
-    ends = []
-    for level in levels:
-        tail = (1 - level) / 2
-        low, high = np.quantile(draws, [tail, 1 - tail]).tolist()
-        if len(groups) > 1 and medians.var(ddof=1) > within:
-            reach = float(t.ppf(1 - tail, len(groups) - 1) * medians.std(ddof=1) / np.sqrt(len(groups)))
-            low, high = min(low, medians.mean() - reach), max(high, medians.mean() + reach)
-        ends.append((float(low), float(high)))
-    return ends
+    if len(groups) > 1 and medians.var(ddof=1) > within:
+        reach = float(t.ppf(1 - tail, len(groups) - 1) * medians.std(ddof=1) / np.sqrt(len(groups)))
+        low, high = min(low, medians.mean() - reach), max(high, medians.mean() + reach)
+    return float(low), float(high)
 
 
 def false_discovery(ps: Sequence[float]) -> list[float]:

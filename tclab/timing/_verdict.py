@@ -16,7 +16,7 @@ import numpy as np
 from tclab._display import Display, Shown
 from tclab.errors import InputError, unknown
 from tclab.timing._noise_model import FEWEST_INDEPENDENT, Series, centre_of
-from tclab.timing._statistics import FEWEST, alpha_of, false_discovery
+from tclab.timing._statistics import ALPHA, FEWEST, alpha_of, false_discovery
 
 FASTER, SLOWER, SAME, UNDECIDED = "FASTER", "SLOWER", "SAME", "UNDECIDED"
 _OPPOSITE = {FASTER: SLOWER, SLOWER: FASTER}
@@ -76,7 +76,7 @@ class Pair(Shown):
     ratio: float | None = None
     interval: tuple[float, float] | None = None
     deciding: tuple[float, float] | None = None
-    alpha: float = 0.05
+    alpha: float = ALPHA
     p: float | None = None
     q: float | None = None
     margin: float = LEAST_MARGIN
@@ -247,7 +247,7 @@ def floor_of(samples: Sequence[Sample]) -> float | None:
     return float(np.expm1(abs(np.median(differences)))) if differences else None
 
 
-def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, alpha: float) -> Pair:
+def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None) -> Pair:
     series, controls, broken, dropped = _series(samples, a, b)
     kept = sum(len(one.values) for one in series)
     floor = floor_of(samples)
@@ -257,7 +257,7 @@ def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, alpha
         b,
         UNDECIDED,
         "",
-        alpha=alpha_of(last["look"], last["looks"], alpha) if last else alpha,
+        alpha=alpha_of(last["look"], last["looks"]) if last else ALPHA,
         margin=max(LEAST_MARGIN, floor or 0.0),
         floor=floor,
         kept=kept,
@@ -317,19 +317,18 @@ def _decided(pair: Pair, q: float) -> Pair:
     return replace(pair, q=q, verdict=verdict, why=f"{ends} {words} {edge}{alone}")
 
 
-def verdicts_of(samples: Iterable[Sample], *, alpha: float = 0.05) -> dict[tuple[str | None, str, str], Pair]:
+def verdicts_of(samples: Iterable[Sample]) -> dict[tuple[str | None, str, str], Pair]:
     """Return (cell, a, b) → comparison of every two arms of every cell, with p values adjusted over all of them.
 
     **Arguments:**
 
     - `samples`: those of a race, from `Race.samples` or `read_samples`.
-    - `alpha`: probability of a false verdict, over all looks.
     """
     cells: dict[str | None, list[Sample]] = {}
     for sample in samples:
         cells.setdefault(sample["cell"], []).append(sample)
     open_ = [
-        _compared(of_cell, a, b, cell, alpha)
+        _compared(of_cell, a, b, cell)
         for cell, of_cell in cells.items()
         for a, b in combinations(dict.fromkeys(s["arm"] for s in of_cell if s["phase"] == "race"), 2)
     ]

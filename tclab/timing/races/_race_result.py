@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from tclab._display import Display, Shown
-from tclab.timing._statistics import FEWEST, intervals
+from tclab.timing._statistics import FEWEST, bootstrap_interval
 from tclab.timing._verdict import LEAST_MARGIN, Pair, Sample, floor_of, pairs_display, pick
-from tclab.timing._warmup import SteadyState, steady_state
 
 _NEAR = 2  # rounds before and after a control with which it is compared
 _Pairs = Mapping[tuple[str | None, str, str], Pair]
@@ -61,7 +60,7 @@ def carry_over(samples: Iterable[Sample], arm: str) -> CarryOver:
     every = np.concatenate(groups)
     interval = None
     if len(every) >= FEWEST:
-        low, high = np.exp(intervals(groups, [0.95])[0]).tolist()
+        low, high = np.exp(bootstrap_interval(groups)).tolist()
         interval = (low, high)
     return CarryOver(float(np.exp(np.median(every))), interval, len(every))
 
@@ -129,16 +128,6 @@ class Race(Shown):
     def carry_over(self) -> dict[str, CarryOver]:
         """Arm → its time among the other arms over its time alone."""
         return {arm: carry_over(self._samples, arm) for arm in self.arms}
-
-    @cached_property
-    def steady_states(self) -> dict[str, SteadyState]:
-        """Arm → whether its blocks in the race were steady, in the last process."""
-        rounds = [s for s in self._samples if s["phase"] == "race"]
-        last = max((s["process"] for s in rounds), default=0)
-        return {
-            arm: steady_state([s["seconds"] for s in rounds if s["arm"] == arm and s["process"] == last])
-            for arm in self.arms
-        }
 
     def samples(self) -> list[dict[str, Any]]:
         """Return the samples in the order in which their blocks ran, as `verdict_of` takes them."""
