@@ -94,18 +94,13 @@ class Head(msgspec.Struct):
 
 
 class _Tail(Head):
-    traceEvents: list[Event] = []
-
-
-class _LooseTail(Head):
-    traceEvents: list[Any] = []
+    traceEvents: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 _EVENTS = msgspec.json.Decoder(list[Event])
 _LOOSE_EVENTS = msgspec.json.Decoder(list[Any])
 _HEAD = msgspec.json.Decoder(Head)
 _TAIL = msgspec.json.Decoder(_Tail)
-_LOOSE_TAIL = msgspec.json.Decoder(_LooseTail)
 
 
 class _Text:
@@ -298,20 +293,13 @@ def _decode_tail(text: _Text, head: dict[str, Any]) -> list[Event]:
     prefix = b'{"traceEvents":['
     data = prefix + text.data
     try:
-        try:
-            tail = _TAIL.decode(data)
-            events = tail.traceEvents
-        except msgspec.ValidationError:
-            loose = _LOOSE_TAIL.decode(data)
-            tail, events = loose, _as_events(loose.traceEvents)  # type: ignore[assignment]
-    except msgspec.ValidationError as error:
-        raise TraceError(f"{text.path}: {error} (counted from byte {text.dropped})") from error
+        tail = _TAIL.decode(data)
     except msgspec.DecodeError as error:
         raise _broken(text, error, len(prefix), data) from error
     except (UnicodeDecodeError, RecursionError, ValueError) as error:
         raise TraceError(f"{text.path}: cannot be decoded near byte {text.dropped} ({error})") from error
     _merge(head, tail)
-    return events
+    return _decode(text, bytes(tail.traceEvents), last=True) or []
 
 
 def _as_events(entries: list[Any]) -> list[Event]:
