@@ -294,7 +294,7 @@ def race(s: Settings) -> Verdict:
     """(f) A race of whole steps with its A/A: the same point twice must be no faster than itself."""
     from tclab.sweeps import Point
     from tclab.sweeps.analysis._race_points import race_points
-    from tclab.timing import FASTER, SLOWER
+    from tclab.timing._verdict import FASTER, SLOWER
 
     common = {"scale": s.scale, "batch_size": 8 if s.whole else 2, "device": s.device, "workers": 0}
     same = Point(strategy="node_mask", **common)

@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
-from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED, Race, race, verdict_of
+from tclab.timing import Race, race, verdict_of
+from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 from tclab.timing.races._blocks import order_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))

@@ -15,10 +15,11 @@ from tclab.sweeps.analysis import _advise as trying
 from tclab.sweeps.analysis._advise import per_sample
 from tclab.sweeps.config import in_each_mode
 from tclab.sweeps.store._rows import frame, point_of, table
-from tclab.timing import FASTER, UNDECIDED, Pair
+from tclab.timing import Pair
 from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._advice_rules import StepAccount, suggestions_from
 from tclab.timing._ledger_rows import BatchTiming
+from tclab.timing._verdict import FASTER, UNDECIDED
 
 
 def account(steps=12, *, scatter=0.01, **stages):

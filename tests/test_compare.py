@@ -14,7 +14,7 @@ from tclab.sweeps.analysis._run_verdicts import StepRuns, ratio_of_runs
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._row_files import read_rows
 from tclab.sweeps.store._rows import SCHEMA, frame, mean_columns, not_measured, table
-from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED
+from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 
 
 def step(strategy="node_mask", seconds=0.1, *, n=30, scatter=0.02, seed=0, **fields):

@@ -10,7 +10,8 @@ from tclab.lab.charts._style import SHAPES, STRATEGY_COLOURS, strategy_colours
 from tclab.lab.reports._findings import conclusion
 from tclab.masking import names
 from tclab.sweeps.store._rows import frame, table, upgraded
-from tclab.timing import SAME, Pair
+from tclab.timing import Pair
+from tclab.timing._verdict import SAME
 
 
 def row(strategy, seconds, **fields):

@@ -23,18 +23,9 @@ from damage import KINDS, damage
 from synthetic_machine import SyntheticMachine
 
 from tclab.errors import InputError
-from tclab.timing import (
-    FASTER,
-    SAME,
-    SLOWER,
-    UNDECIDED,
-    race,
-    race_cells,
-    read_samples,
-    verdict_of,
-    verdicts_of,
-)
+from tclab.timing import race, race_cells, read_samples, verdict_of, verdicts_of
 from tclab.timing._environment import fingerprint
+from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 from tclab.timing.races import _race_session
 
 

@@ -25,7 +25,7 @@ from tclab.timing._spike_in import SpikeIn, Trial
 
 POINT = tclab.Point(scale=0.02, batch_size=2, networks=3, device="cpu")
 GRAPH = tclab.CellGraph.synthetic(0.02)
-PAIR = timing.Pair("node_mask", "edge_mask", timing.FASTER, "beyond ±1 %", ratio=0.5234, interval=(0.51, 0.54))
+PAIR = timing.Pair("node_mask", "edge_mask", "FASTER", "beyond ±1 %", ratio=0.5234, interval=(0.51, 0.54))
 
 
 def ledger():

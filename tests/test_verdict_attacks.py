@@ -11,9 +11,10 @@ import pytest
 from scipy.stats import binomtest, rankdata
 from synthetic_machine import SyntheticMachine, memory_noise
 
-from tclab.timing import FASTER, SAME, SLOWER, UNDECIDED, race, verdict_of
+from tclab.timing import race, verdict_of
 from tclab.timing._noise_model import Series, centre_of
 from tclab.timing._statistics import alpha_of, average_ranks
+from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from race_verdicts import APART, EQUAL, NEARLY, Attack

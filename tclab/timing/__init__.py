@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tclab.timing._advice_rules import advise
     from tclab.timing._profile import profile, profile_script
     from tclab.timing._receipt import receipt
-    from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, Pair, verdict_of, verdicts_of
+    from tclab.timing._verdict import Pair, verdict_of, verdicts_of
     from tclab.timing.races._race import race, race_cells
     from tclab.timing.races._race_record import read_samples
     from tclab.timing.races._race_result import Race
@@ -31,10 +31,6 @@ _LAZY = {
     "profile": "_profile",
     "profile_script": "_profile",
     "receipt": "_receipt",
-    "FASTER": "_verdict",
-    "SAME": "_verdict",
-    "SLOWER": "_verdict",
-    "UNDECIDED": "_verdict",
     "Pair": "_verdict",
     "verdict_of": "_verdict",
     "verdicts_of": "_verdict",
@@ -45,10 +41,6 @@ _LAZY = {
 }
 
 __all__ = [
-    "FASTER",
-    "SAME",
-    "SLOWER",
-    "UNDECIDED",
     "Communication",
     "Ledger",
     "Pair",

@@ -27,20 +27,17 @@ need(__name__, "trace", "pandas", "pyarrow", "msgspec")
 
 from tclab.trace._categories import RULES, Rule
 from tclab.trace._compare_traces import compare
-from tclab.trace._memory_owners import MemoryOwners, memory_owners
+from tclab.trace._memory_owners import memory_owners
 from tclab.trace._merge import merge
 from tclab.trace._read_trace import TraceError
 from tclab.trace._record import example, lay_spans, record
 from tclab.trace._report import Report, analyze, trust
-from tclab.trace._trust import Trust
 
 __all__ = [
     "RULES",
-    "MemoryOwners",
     "Report",
     "Rule",
     "TraceError",
-    "Trust",
     "analyze",
     "compare",
     "example",

@@ -32,13 +32,7 @@ _STAGES = (  # in a frame's name or file, the innermost match counts
 
 @dataclass(frozen=True, repr=False)
 class MemoryOwners(Shown):
-    """Who held memory when most was held.
-
-    - `owners`: device, stage, line, blocks, bytes, share: at each device's peak, the most first. Memory that was held
-      before the record began has no line; of a snapshot it has one where it is still held at the end.
-    - `peaks`: device, time_us (since the first event), bytes.
-    - `timeline`: device, time_us, bytes: the most that was held, at up to 2,048 moments.
-    """
+    """Who held memory when most was held; see `memory_owners`."""
 
     owners: pd.DataFrame
     peaks: pd.DataFrame
@@ -141,6 +135,13 @@ def memory_owners(path: str | Path | Trace) -> MemoryOwners:
     **Arguments:**
 
     - `path`: a snapshot (pickle, or the same as JSON), a trace file, or one of `report.traces`.
+
+    **Returns:** an object to print, with the tables
+
+    - `owners`: device, stage, line, blocks, bytes, share: at each device's peak, the most first. Memory that was held
+      before the record began has no line; of a snapshot it has one where it is still held at the end.
+    - `peaks`: device, time_us (since the first event), bytes.
+    - `timeline`: device, time_us, bytes: the most that was held, at up to 2,048 moments.
 
     **Raises:** `TraceError` for a file that is neither, or one without memory events.
     """

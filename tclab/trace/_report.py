@@ -113,11 +113,19 @@ def trust(trace: str | Path | Trace | Report) -> Trust:
 
     Looked for are launches without kernels, kernels before their launch, first collectives that are really the other
     ranks' profilers starting, duplicated correlation ids, zero and negative durations, first and last steps that are
-    not whole, and clocks of ranks that differ. Each row says how many µs it concerns and which tables it spoils.
+    not whole, and clocks of ranks that differ.
 
     **Arguments:**
 
     - `trace`: a trace file or a folder with one per rank, one of `report.traces`, or a report.
+
+    **Returns:** an object to print, with
+
+    - `table`: one row per pathology and rank: rank, file, pathology, how many events, concerned_us, the window from
+      start_us to end_us (since the trace's first event), the tables of `Report` that it spoils, and a sentence.
+    - `clocks`: one row per rank: how far its clock is ahead of the first one's, and the error of that; null where
+      ranks share too few collectives.
+    - `verdict`: a sentence.
 
     **Raises:** as `analyze`.
     """

@@ -28,14 +28,7 @@ COLUMNS = ["rank", "file", "pathology", "events", "concerned_us", "start_us", "e
 
 @dataclass(frozen=True, repr=False)
 class Trust(Shown):
-    """What speaks against the figures of a run's traces.
-
-    - `table`: one row per pathology and rank: rank, file, pathology, how many events, concerned_us, the window from
-      start_us to end_us (since the trace's first event), the tables of `Report` that it spoils, and a sentence.
-    - `clocks`: one row per rank: how far its clock is ahead of the first one's, and the error of that; null where
-      ranks share too few collectives.
-    - `verdict`: a sentence.
-    """
+    """What speaks against the figures of a run's traces; see `tclab.trace.trust`."""
 
     table: pd.DataFrame
     clocks: pd.DataFrame

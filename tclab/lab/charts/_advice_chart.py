@@ -8,8 +8,8 @@ import altair as alt
 import pandas as pd
 
 from tclab.lab.charts._style import GREY, chart_title, empty_chart, fixed_colour, log_axis, machine_text
-from tclab.timing import UNDECIDED
 from tclab.timing._advice import Advice
+from tclab.timing._verdict import UNDECIDED
 
 _COLOURS = {"predicted": "#0072b2", "at best": "#56b4e9", "measured": "#d55e00"}
 _SHAPES = {"predicted": "diamond", "at best": "triangle-left", "measured": "circle"}

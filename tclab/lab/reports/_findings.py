@@ -23,8 +23,9 @@ from tclab.lab.reports._step_findings import step_findings
 from tclab.lab.reports._tables import without_time
 from tclab.sweeps.analysis._machine_label import busy_text, pressures, ranks_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.timing import FASTER, SAME, SLOWER, Pair
+from tclab.timing import Pair
 from tclab.timing._environment import fingerprint
+from tclab.timing._verdict import FASTER, SAME, SLOWER
 
 
 def conclusion(rows: pd.DataFrame, pairs: Iterable[Pair] = ()) -> list[str]:

@@ -10,7 +10,8 @@ import pandas as pd
 from tclab._format import bytes_text
 from tclab.errors import require
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.timing import FASTER, SAME, SLOWER, Pair, Race
+from tclab.timing import Pair, Race
+from tclab.timing._verdict import FASTER, SAME, SLOWER
 
 _CELL = re.compile(r"batch (\d+), (\d+) networks")
 

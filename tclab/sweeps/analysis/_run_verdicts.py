@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab.timing import SAME, UNDECIDED, Pair
+from tclab.timing import Pair
 from tclab.timing._statistics import FEWEST, false_discovery
 from tclab.timing._step_means import Estimate, mean_step, ratio_of_means
-from tclab.timing._verdict import decide
+from tclab.timing._verdict import SAME, UNDECIDED, decide
 from tclab.timing._warmup import NOT_STEADY
 
 _ALPHA = 0.05
