@@ -258,17 +258,9 @@ def _longest(
             owners, index = np.unique(host.owner[where], return_inverse=True)
             longest = owners[np.argmax(np.bincount(index, weights=held))]
             doing = trace.names[trace.name[host.rows[longest]]]
-        rows.append(
-            {
-                "rank": trace.rank,
-                "start_us": trace.us(begin),
-                "gap_us": trace.us(end - begin),
-                "after": trace.names[trace.name[before]],
-                "before": trace.names[trace.name[ended_by[gap]]],
-                "host_mostly_in": doing,
-                "late_us": trace.us(int(late[gap])) if known[gap] else None,
-            }
-        )
+        after, then = (trace.names[trace.name[row]] for row in (before, ended_by[gap]))
+        late_us = trace.us(int(late[gap])) if known[gap] else None
+        rows.append((trace.rank, trace.us(begin), trace.us(end - begin), after, then, doing, late_us))
     columns = ["rank", "start_us", "gap_us", "after", "before", "host_mostly_in", "late_us"]
     return pd.DataFrame(rows, columns=columns).astype({"rank": "Int64"})
 

@@ -114,6 +114,7 @@ class BlockRunner:
     ) -> None:
         self.arms = dict(arms)
         self.calls = dict(calls) if calls else {}
+        self.warmed = False
         self._emit, self._clock, self._period = emit, clock, period
         self._sync = sync
         self._stamp = dict(stamp or {})
@@ -125,6 +126,7 @@ class BlockRunner:
 
     def warm(self) -> None:
         """Call each arm once, unmeasured, since a first call may load or compile."""
+        self.warmed = True
         for call in self.arms.values():
             call()
         self._wait()

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from time import perf_counter
 from typing import Any
 
 from tclab._child_process import ChildProcess, ParentPipe, child_command
@@ -95,7 +96,7 @@ def run_share(runner: BlockRunner, share: Line, stop: Callable[[], bool], emit: 
     - `stop`: asked before each round; true ends the share.
     - `emit`: takes the line of the calibration.
     """
-    if share["warm"]:
+    if not runner.warmed:
         runner.warm()
     if not runner.calls:
         runner.calibrate(share["calibration_seconds"], share["race_seconds"])
@@ -108,8 +109,6 @@ def run_share(runner: BlockRunner, share: Line, stop: Callable[[], bool], emit: 
 
 def main() -> None:
     """Make the arms, then run shares until none follows."""
-    from time import perf_counter
-
     parent = ParentPipe()
 
     def emit(line: Line) -> None:

@@ -91,7 +91,7 @@ class _Cell:
         self.samples: list[dict[str, Any]] = []
         self.looks: set[int] = set()
         self.calls: dict[str, int] | None = None
-        self._runners: list[tuple[BlockRunner | RaceProcess, bool]] = []
+        self._runners: list[BlockRunner | RaceProcess] = []
         if not callable(arms):
             self._arms()
 
@@ -138,12 +138,12 @@ class _Cell:
                 stamp={"process": number},
                 rounds=self._next("race", number),
             )
-            self._runners = [(runner, False)]
+            self._runners = [runner]
             return
         first = max((s["process"] for s in self.samples), default=-1) + 1
         for number in range(first, first + settings.processes):
             begin = {"arms": arms, "period": settings.period, "calls": self.calls, "stamp": {"process": number}}
-            self._runners.append((RaceProcess(begin, settings.environment or {}), False))
+            self._runners.append(RaceProcess(begin, settings.environment or {}))
 
     def _next(self, phase: str, process: int) -> int:
         """Return the number of a process's next round in a phase."""
@@ -155,11 +155,10 @@ class _Cell:
         session = self._session
         settings, begin = session.settings, session.spent()
         whole = settings.budget_seconds / len(session.cells)
-        for place, (runner, warm) in enumerate(self._runners):
+        for place, runner in enumerate(self._runners):
             end = begin + seconds * (place + 1) / len(self._runners)
             number = (settings.processes or 1) if isinstance(runner, RaceProcess) else 1
             share: dict[str, Any] = {
-                "warm": not warm,
                 "look": look,
                 "looks": settings.looks,
                 "isolated": settings.isolated,
@@ -171,7 +170,6 @@ class _Cell:
                 "floor_seconds": None if self._has_floor(place) else FLOOR_SHARE * whole / number,
                 "floor_from": self._next("floor", session.process),
             }
-            self._runners[place] = (runner, True)
             if isinstance(runner, RaceProcess):
                 if session.stopped():
                     return False
@@ -189,7 +187,7 @@ class _Cell:
     def close(self) -> None:
         """End the processes of this cell and drop its arms."""
         while self._runners:
-            runner, _ = self._runners.pop()
+            runner = self._runners.pop()
             if isinstance(runner, RaceProcess):
                 runner.close()
 
