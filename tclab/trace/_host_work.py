@@ -7,21 +7,16 @@ import pandas as pd
 
 from tclab.trace._categories import OUTSIDE, STAGES, Rule, categorise, category_names, nearest, stage_of
 from tclab.trace._events import HOST, RUNTIME_CATEGORIES, Ints, StepWindows, Trace, rank_column
-from tclab.trace._nesting import nest, tie_of
+from tclab.trace._nesting import Nesting, nest, tie_of
 
 
 @dataclass(frozen=True)
-class HostWork:
-    """The host events of one trace, with the owner of each stretch of time. Rows are rows of the trace."""
+class HostWork(Nesting):
+    """The host events of one trace, nested; owners and parents are positions in `rows`."""
 
-    rows: Ints  # all host events
+    rows: Ints  # all host events, rows of the trace
     category: Ints  # [rows] index into `names`
     stage: Ints  # [rows] index into `names`; -1 outside any stage
-    self_time: Ints  # [rows] ticks
-    parent: Ints  # [rows] position in rows; -1 at the root
-    owner: Ints  # [S] position in rows, for each stretch of any thread
-    start: Ints  # [S] ticks
-    end: Ints  # [S] ticks
     names: list[str]  # categories
     main: int | None  # track of the thread that runs the steps
 
@@ -34,21 +29,11 @@ def host_work(trace: Trace, rules: tuple[Rule, ...]) -> HostWork:
     category = categorise(trace, rules)[rows]
     is_stage = np.array([name in STAGES or name not in names[:10] for name in names])
     stage = stage_of(category, nesting.parent, is_stage)
-    return HostWork(
-        rows,
-        category,
-        stage,
-        nesting.self_time,
-        nesting.parent,
-        nesting.owner,
-        nesting.start,
-        nesting.end,
-        names,
-        main_track(trace, rows),
-    )
+    main = _main_track(trace, rows)
+    return HostWork(**vars(nesting), rows=rows, category=category, stage=stage, names=names, main=main)
 
 
-def main_track(trace: Trace, rows: Ints) -> int | None:
+def _main_track(trace: Trace, rows: Ints) -> int | None:
     """Return the thread that runs the steps; None without host events.
 
     It is the one with a `ProfilerStep` and other events; else the process's first thread (on Linux its id is the
