@@ -34,20 +34,9 @@ class Profile(Shown):
         self.error: BaseException | None = None  # what ended the script
         self._watch = Watch(self._stage, hertz)
 
-    def start(self) -> None:
-        """Begin; `InputError` where no lines can be sampled."""
-        self._watch.start()
-        self._begin = perf_counter()
-
     def _stage(self) -> str:
         self._watch.open_loaders()  # once the program has imported torch, when it likes
         return ""
-
-    def stop(self) -> None:
-        """End."""
-        if self._watch.running:
-            self._watch.stop()
-            self.seconds = perf_counter() - self._begin
 
     @property
     def lines(self) -> Lines:
@@ -94,11 +83,13 @@ def profile(hertz: float = HERTZ) -> Iterator[Profile]:
     **Raises:** `InputError` on another thread than the main one, and where SIGALRM has a handler.
     """
     seen = Profile(hertz)
-    seen.start()
+    seen._watch.start()
+    begin = perf_counter()
     try:
         yield seen
     finally:
-        seen.stop()
+        seen._watch.stop()
+        seen.seconds = perf_counter() - begin
 
 
 def profile_script(path: str | Path, argv: Sequence[str] = (), *, hertz: float = HERTZ) -> Profile:
