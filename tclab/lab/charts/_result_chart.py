@@ -18,8 +18,8 @@ from tclab.sweeps.predict._fits import LargestBatch
 from tclab.timing import Ledger
 from tclab.timing._advice import Advice
 from tclab.timing._spike_in import SpikeIn
-from tclab.trace import MemoryOwners
 from tclab.trace._compare_traces import Comparison as TraceComparison
+from tclab.trace._memory_owners import MemoryOwners
 
 _CHARTS: dict[type, Callable[..., Any]] = {
     Advice: advice_chart,
