@@ -65,16 +65,8 @@ class Delta(Strategy):
 
     name = "delta"
 
-    def __init__(
-        self,
-        graph: CellGraph,
-        *,
-        ship_edges: bool = False,
-        collation: str = "lean",
-        depth: int = DEPTH,
-        limit: float = LIMIT,
-    ) -> None:
-        super().__init__(graph, ship_edges=ship_edges, collation=collation)
+    def __init__(self, graph: CellGraph, *, depth: int = DEPTH, limit: float = LIMIT, **options: Any) -> None:
+        super().__init__(graph, **options)
         self.depth = depth
         self.limit = limit
         self._outgoing: dict[str, sparse.csr_array] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,10 +26,8 @@ class GeneMaskCache(EdgeMask):
 
     name = "gene_mask_cache"
 
-    def __init__(
-        self, graph: CellGraph, *, ship_edges: bool = False, collation: str = "lean", most: int = MOST
-    ) -> None:
-        super().__init__(graph, ship_edges=ship_edges, collation=collation)
+    def __init__(self, graph: CellGraph, *, most: int = MOST, **options: Any) -> None:
+        super().__init__(graph, **options)
         self.most = most
         self._packed: OrderedDict[int, dict[str, np.ndarray]] = OrderedDict()
 

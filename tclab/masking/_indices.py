@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NoReturn
-
-from torch import Tensor
+from typing import Any, NoReturn
 
 from tclab.errors import InputError
 from tclab.masking._batch import Batch
@@ -16,24 +13,10 @@ from tclab.message_passing import SharedView, View
 class _WildTypeOnly(SharedView):
     """The samples' deleted nodes and the wild type; it has no rows."""
 
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *given: Any, **named: Any) -> NoReturn:
         raise InputError("the strategy 'indices' makes no node-deleted graph; this model needs one")
 
-    def lift(self, x: Tensor, node_type: str | None = None) -> Tensor:
-        self._refuse()
-
-    def neighbour_sum(
-        self, relation: str, x: Tensor, *, transpose: bool = False, self_weight: Tensor | None = None
-    ) -> Tensor:
-        self._refuse()
-
-    def neighbour_sums(
-        self, relations: Sequence[str], x: Tensor, *, self_weights: Sequence[Tensor]
-    ) -> Sequence[Tensor]:
-        self._refuse()
-
-    def with_wild_type(self) -> NoReturn:
-        self._refuse()
+    lift = neighbour_sum = neighbour_sums = with_wild_type = _refuse
 
 
 class Indices(Strategy):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,10 +32,8 @@ class SampledEdges(Subgraph):
     name = "sampled_edges"
     exact = False
 
-    def __init__(
-        self, graph: CellGraph, *, ship_edges: bool = False, collation: str = "lean", share: float = 0.25
-    ) -> None:
-        super().__init__(graph, ship_edges=ship_edges, collation=collation)
+    def __init__(self, graph: CellGraph, *, share: float = 0.25, **options: Any) -> None:
+        super().__init__(graph, **options)
         self.share = share
 
     def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> list[dict[str, Tensor]]:

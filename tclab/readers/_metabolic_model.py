@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -129,13 +130,8 @@ class MetabolicModel:
 
 
 def first_repeated(names: Iterable[str]) -> str | None:
-    """Return the first name that repeats an earlier one, or None."""
-    earlier: set[str] = set()
-    for name in names:
-        if name in earlier:
-            return name
-        earlier.add(name)
-    return None
+    """Return the first of the names that come more than once, or None."""
+    return next((name for name, times in Counter(names).items() if times > 1), None)
 
 
 def metabolism_of(
