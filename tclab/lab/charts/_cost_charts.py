@@ -82,20 +82,16 @@ def held_out_chart(both: pd.DataFrame, rate: HitRate, *, where: str | None = Non
     limits = [points[["predicted", "measured"]].min().min(), points[["predicted", "measured"]].max().max()]
     log = log_axis(limits, domain=[limits[0] / 1.3, limits[1] * 1.3])
     colours = {"mask": "#d55e00", "filter": "#56b4e9"}
-    dots = (
-        alt.Chart(points)
-        .mark_point(filled=True, size=60)
-        .encode(
-            x=alt.X("measured:Q", title="measured seconds", **log),
-            y=alt.Y("predicted:Q", title="predicted seconds", **log),
-            color=fixed_colour("way", colours, colours),
-            shape=alt.Shape("way:N", scale=alt.Scale(domain=list(colours))),
-        )
+    dots = alt.Chart(points).encode(
+        x=alt.X("measured:Q", title="measured seconds", **log),
+        y=alt.Y("predicted:Q", title="predicted seconds", **log),
+        color=fixed_colour("way", colours, colours),
+        shape=alt.Shape("way:N", scale=alt.Scale(domain=list(colours))),
     )
     ends = pd.DataFrame({"measured": limits, "predicted": limits})
     line = alt.Chart(ends).mark_line(color="#999999").encode(x="measured:Q", y="predicted:Q")
     title = chart_title("Held-out cells, predicted before they ran", machine_text(where), str(rate))
-    return (line + dots).properties(width=_WIDTH, height=_HEIGHT, title=title)
+    return (line + dots.mark_point(filled=True, size=60)).properties(width=_WIDTH, height=_HEIGHT, title=title)
 
 
 def roofline_chart(kernels: pd.DataFrame, limits: Ceilings, *, where: str | None = None) -> Any:
@@ -113,23 +109,15 @@ def roofline_chart(kernels: pd.DataFrame, limits: Ceilings, *, where: str | None
         {"intensity": ends, "gflops": [min(x * limits.bytes_per_second, limits.flops) / 1e9 for x in ends]}
     )
     logs = [log_axis([*roof[name], *rows[name]], padding=25) for name in ("intensity", "gflops")]
-    line = (
-        alt.Chart(roof)
-        .mark_line(color=GREY)
-        .encode(
-            x=alt.X("intensity:Q", title="operations a byte (of the least traffic)", **logs[0]),
-            y=alt.Y("gflops:Q", title="billion operations a second", **logs[1]),
-        )
+    line = alt.Chart(roof).encode(
+        x=alt.X("intensity:Q", title="operations a byte (of the least traffic)", **logs[0]),
+        y=alt.Y("gflops:Q", title="billion operations a second", **logs[1]),
     )
-    dots = (
-        alt.Chart(rows)
-        .mark_point(filled=True, size=120)
-        .encode(
-            x="intensity:Q",
-            y="gflops:Q",
-            color=fixed_colour("kernel", strategy_colours(rows["kernel"]), rows["kernel"]),
-            shape="kernel:N",
-        )
+    dots = alt.Chart(rows).encode(
+        x="intensity:Q",
+        y="gflops:Q",
+        color=fixed_colour("kernel", strategy_colours(rows["kernel"]), rows["kernel"]),
+        shape="kernel:N",
     )
     words = dots.mark_text(align="left", dx=9).encode(text=alt.Text("share:Q", format=".0%"))
     measured = f"{limits.bytes_per_second / 1e9:.3g} GB/s in a copy, {limits.flops / 1e9:.4g} GFLOP/s in a product"
@@ -139,7 +127,9 @@ def roofline_chart(kernels: pd.DataFrame, limits: Ceilings, *, where: str | None
         measured,
         "number: the least time that the ceilings allow over the measured time",
     )
-    return (line + dots + words).properties(width=_WIDTH, height=_HEIGHT, title=title)
+    return (line.mark_line(color=GREY) + dots.mark_point(filled=True, size=120) + words).properties(
+        width=_WIDTH, height=_HEIGHT, title=title
+    )
 
 
 def largest_batches_chart(batches: Sequence[LargestBatch], *, where: str | None = None) -> Any:

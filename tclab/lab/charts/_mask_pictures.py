@@ -55,21 +55,15 @@ def _drawing(title: str, edges: list[tuple[int, int, str]], states: list[str]) -
         columns=["x", "y", "x2", "y2", "state"],
     )
     dots = pd.DataFrame([{"x": x, "y": y, "state": state} for (x, y), state in zip(at, states, strict=True)])
-    drawn = (
-        alt.Chart(lines)
-        .mark_rule()
-        .encode(
-            x=alt.X("x:Q", **axis),
-            y=alt.Y("y:Q", **axis),
-            x2="x2:Q",
-            y2="y2:Q",
-            color=colour,
-            strokeDash=alt.condition("datum.state == 'summed'", alt.value([1, 0]), alt.value([3, 3])),
-        )
+    drawn = alt.Chart(lines).encode(
+        x=alt.X("x:Q", **axis),
+        y=alt.Y("y:Q", **axis),
+        x2="x2:Q",
+        y2="y2:Q",
+        color=colour,
+        strokeDash=alt.condition("datum.state == 'summed'", alt.value([1, 0]), alt.value([3, 3])),
     )
-    points = (
-        alt.Chart(dots)
-        .mark_point(filled=True, size=90, opacity=1)
-        .encode(x=alt.X("x:Q", **axis), y=alt.Y("y:Q", **axis), color=colour)
+    points = alt.Chart(dots).encode(x=alt.X("x:Q", **axis), y=alt.Y("y:Q", **axis), color=colour)
+    return (drawn.mark_rule() + points.mark_point(filled=True, size=90, opacity=1)).properties(
+        width=_SIZE, height=_SIZE, title=title
     )
-    return (drawn + points).properties(width=_SIZE, height=_SIZE, title=title)

@@ -23,8 +23,15 @@ from tclab.lab.charts._style import (
     strategy_shape,
 )
 from tclab.lab.reports._comparable_rows import records, step_throughput
-from tclab.lab.reports._runs_tables import RUNS_KEY, runs_table
-from tclab.lab.reports._scaling_tables import EXCHANGE, KEY, epoch_name, exchange_table, ranks_table
+from tclab.lab.reports._scaling_tables import (
+    EXCHANGE,
+    KEY,
+    RUNS_KEY,
+    epoch_name,
+    exchange_table,
+    ranks_table,
+    runs_table,
+)
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.predict._epoch import BOTH, COMPUTE, LOADER, Epoch
 from tclab.sweeps.store._row_files import Runs, rows_of

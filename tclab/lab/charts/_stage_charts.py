@@ -88,22 +88,18 @@ def _by_strategy(rows: pd.DataFrame) -> Any:
     spread_of = pd.DataFrame({"way": list(wholes["way"]), "p5": [e[0] for e in ends], "p95": [e[1] for e in ends]})
     order = flat.groupby("way")["mean_seconds"].sum().sort_values().index.tolist()
     y = alt.Y("way:N", sort=order, title=None, axis=_WAYS)
-    bars = (
-        alt.Chart(flat)
-        .mark_bar()
-        .encode(
-            y=y,
-            x=alt.X("mean_seconds:Q", title="seconds a step (mean of each stage)"),
-            color=fixed_colour("stage", STAGE_COLOURS, flat["stage"]),
-            order="order:Q",
-            tooltip=hover(
-                {"way": "way", "stage": "stage"}, {"mean_seconds": "seconds, mean", "share": "share of a step"}
-            ),
-        )
+    bars = alt.Chart(flat).encode(
+        y=y,
+        x=alt.X("mean_seconds:Q", title="seconds a step (mean of each stage)"),
+        color=fixed_colour("stage", STAGE_COLOURS, flat["stage"]),
+        order="order:Q",
+        tooltip=hover({"way": "way", "stage": "stage"}, {"mean_seconds": "seconds, mean", "share": "share of a step"}),
     )
     spread = line_over_bars(alt.Chart(spread_of), y=y, x="p5:Q", x2="p95:Q")
     more = f"{values_text(chosen, 'batch_size')}, {values_text(chosen, 'networks')} · line: nine in ten single steps"
-    return alt.layer(bars, *spread).properties(width=_WIDTH, title=rows_title("Where a step's time goes", chosen, more))
+    return alt.layer(bars.mark_bar(), *spread).properties(
+        width=_WIDTH, title=rows_title("Where a step's time goes", chosen, more)
+    )
 
 
 def _by_mode(rows: pd.DataFrame) -> Any:

@@ -166,32 +166,25 @@ def _bars(chosen: pd.DataFrame, pairs: Iterable[Pair]) -> Any:
     scale = alt.Scale(domain=[0, 1.2 * ok["high"].max()]) if len(ok) else alt.Scale()  # leaves space for words
     order = ok.sort_values("samples_per_second", ascending=False)["way"].tolist()
     y = alt.Y("way:N", sort=order, title=None, axis=_WAYS)
-    bars = (
-        alt.Chart(ok)
-        .mark_bar()
-        .encode(
-            y=y,
-            x=alt.X(
-                "samples_per_second:Q",
-                title="samples a second",
-                scale=scale,
-                stack=None,
-                axis=alt.Axis(tickCount=6),
-            ),
-            color=strategy_colour(ok).legend(None),
-            tooltip=hover({"way": "way", **({"said": "against the fastest"} if words else {})}, _FIGURES),
-        )
+    bars = alt.Chart(ok).encode(
+        y=y,
+        x=alt.X(
+            "samples_per_second:Q",
+            title="samples a second",
+            scale=scale,
+            stack=None,
+            axis=alt.Axis(tickCount=6),
+        ),
+        color=strategy_colour(ok).legend(None),
+        tooltip=hover({"way": "way", **({"said": "against the fastest"} if words else {})}, _FIGURES),
     )
     spread = line_over_bars(alt.Chart(ok), y=y, x="low:Q", x2="high:Q")
-    text = (
-        alt.Chart(marks)
-        .mark_text(align="left", dx=6, fontSize=11, color=GREY, fontStyle="italic")
-        .encode(y=y, x="place:Q", text="word:N")
-    )
+    text = alt.Chart(marks).encode(y=y, x="place:Q", text="word:N")
+    text = text.mark_text(align="left", dx=6, fontSize=11, color=GREY, fontStyle="italic")
     more = f"{values_text(chosen, 'batch_size')}, {values_text(chosen, 'networks')}"
     more += " · words: against the fastest" * bool(marks["word"].isin(list(_VERDICTS.values())).any())
     title = rows_title("Throughput of each strategy", chosen, more)
-    return alt.layer(bars, *spread, text).properties(width=_WIDTH, title=title)
+    return alt.layer(bars.mark_bar(), *spread, text).properties(width=_WIDTH, title=title)
 
 
 def _bar_words(chosen: pd.DataFrame, ok: pd.DataFrame, pairs: Iterable[Pair]) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from tclab.lab.reports._comparable_rows import (
     outlier_sentences,
     ratio_text,
 )
-from tclab.lab.reports._runs_tables import runs_findings
+from tclab.lab.reports._scaling_tables import runs_findings
 from tclab.lab.reports._step_findings import step_findings
 from tclab.lab.reports._tables import without_time
 from tclab.sweeps.analysis._machine_label import busy_text, pressures, ranks_text, where_measured
