@@ -36,7 +36,7 @@ def of_function(lines, function):
 def test_a_trainer_that_knows_nothing_of_it_is_told_line_by_line(records):
     ledger = timing.Ledger(lines=True)
     begin = perf_counter()
-    train(records, callbacks=[timing.lightning_callback(ledger)], epochs=2, passes=4)
+    train(records, callbacks=[timing.lightning_callback(ledger)], epochs=2, passes=12)
     wall = perf_counter() - begin
     lines = ledger.lines
     first = next(one for one in lines.by_line() if one.file and one.stage != "outside")
@@ -44,7 +44,7 @@ def test_a_trainer_that_knows_nothing_of_it_is_told_line_by_line(records):
     assert first.loops >= 1
     assert {one.waits for one in lines.times if one.text == "total += value.item()"} == {8 * 400}
     assert "in a loop" in str(ledger)
-    assert len(ledger) == 63  # two epochs of 32 steps; the waits of one were counted
+    assert len(ledger) == 191  # two epochs of 96 steps; the waits of one were counted
     assert ledger.adds_up(), ledger.accounted
     parts = ledger.epoch
     assert parts.whole_seconds == pytest.approx(wall, rel=0.3)
@@ -56,8 +56,8 @@ def test_a_trainer_that_knows_nothing_of_it_is_told_line_by_line(records):
     assert again.ready_seconds > 0.2
     assert ledger.loaders.restart_seconds == again.start_seconds + again.end_seconds
     assert "persistent_workers=True" in str(ledger.loaders)
-    assert parts.predict(32, loader_start=1) > again.start_seconds / 2
-    assert sum(ledger.samples.samples.values()) == 2 * (4 * 64 + 64)
+    assert parts.predict(96, loader_start=1) > again.start_seconds / 2
+    assert sum(ledger.samples.samples.values()) == 2 * (12 * 64 + 64)
     assert {one.where for one in lines.times} >= {"main"}
 
 

@@ -175,7 +175,7 @@ def test_a_large_snapshot_takes_little_memory(tmp_path):
     little, much = large(tmp_path / "little.pickle", 4), large(tmp_path / "much.pickle", 40)
     done = subprocess.run([sys.executable, "-c", MEASURED, str(little), str(much)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 20  # MB, of 36 more: 1.5 GB take less than 900 MB
+    assert float(done.stdout) < 24  # MB, of 36 more: 1.5 GB take less than 1 GB
 
 
 def keep_a_lot():
