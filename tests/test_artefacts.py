@@ -49,6 +49,15 @@ def test_each_mistake_gives_what_it_must_and_the_right_figure_stays(runs):
     assert "no GPU here" in overlap.why
 
 
+def test_a_long_wait_in_few_steps_is_in_the_right_figure():
+    slow, fast = (
+        made(name, 0.1, readings=[10.0] * 5, stages={"forward": 0.1, "backward": 0}, worker=0.0, nested=2)
+        for name in ("slow", "fast")
+    )
+    slow.stages["step"][:] = [0.7, 0.1, 0.1]
+    assert artefacts.progress_bar(slow, fast).right == pytest.approx(3.0)
+
+
 def test_a_device_stands_for_itself():
     slow, fast = (
         made(
@@ -109,7 +118,7 @@ def test_a_real_run_is_seen_by_every_clock():
     assert all(reading > 0 for reading in run.readings)
     assert run.begin >= 1  # the first step is never among those that count
     assert {len(values) for values in run.stages.values()} == {len(run.seconds) - run.begin}
-    assert run.median("data_wait", "transfer", "mask", "forward", "loss", "backward", "optimizer") <= run.median("step")
+    assert run.mean("data_wait", "transfer", "mask", "forward", "loss", "backward", "optimizer") <= run.mean("step")
     figure = artefacts.nested_events(run, run)
     assert figure.wrong == figure.right == 1.0
     sums = figure.parts.groupby("side")["seconds"].sum()

@@ -149,6 +149,15 @@ def test_models_without_a_batch_size_in_common_are_compared_each_at_its_own():
     )
 
 
+def test_words_on_one_rank_do_not_name_those_of_other_points():
+    gloo = {"ranks": 2, "backend": "gloo"}
+    many = [row("node_mask", 0.1, **gloo), row("edge_mask", 0.2, **gloo)]
+    one = [row("node_mask", 0.2), row("edge_mask", 0.4)]
+    assert all("cpu · gloo · 2 ranks" in sentence for sentence in lab.findings(frame(table(many))))
+    both = [sentence for sentence in lab.findings(frame(table([*one, *many]))) if "samples a second" in sentence]
+    assert [("2 ranks" in sentence or "ranks 2" in sentence) for sentence in both] == [False, True], both
+
+
 def test_words_are_no_surer_than_the_rows():
     close = frame(table([row("node_mask", 0.010, spread=0.3), row("gpu_mask", 0.011, spread=0.3)]))
     said = " ".join(lab.findings(close))

@@ -93,6 +93,24 @@ def test_a_verdict_that_the_workers_contradict_is_refused():
     assert any("waiting would be 0% of a step, and it is 84%" in said for said in found.evidence)
 
 
+def against_a_kept_batch(strategy, factor):
+    made = [*point_rows(strategy, scatter=0), *point_rows(strategy, "fixed_batch", scatter=0, factor=factor)]
+    return " ".join(verdicts(made)["Data pipeline"].evidence)
+
+
+def test_a_step_that_loads_and_is_faster_than_one_that_does_not_is_no_evidence():
+    said = against_a_kept_batch("node_mask", 2.0)
+    assert "their ratio is withheld" in said
+    assert "× as long as one on a batch that is kept" not in said
+    assert "1.05 ×" in against_a_kept_batch("node_mask", 1.0)
+
+
+def test_a_step_that_takes_more_than_its_waiting_accounts_for_is_doubted():
+    assert "node_mask: a step takes 2.11 ×" in (said := against_a_kept_batch("node_mask", 0.5))
+    assert "that is kept, more than its waiting (5.5% at most) makes of it: workers or others took the cores" in said
+    assert "more than its waiting" not in against_a_kept_batch("edge_mask", 1.0)
+
+
 def test_masks_hold_only_where_they_could_fill_half_a_step():
     found = verdicts(every_mode())["Mask generation"]
     assert found.verdict == FAILS

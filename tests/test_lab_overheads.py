@@ -46,7 +46,7 @@ def test_one_round_decides_nothing_however_far_apart():
     rows = rounds_of("isnan_checks", 3.0, 1)
     assert costs(rows).loc["isnan_checks"]["verdict"] == "undecided"
     assert (
-        "one round of each overhead was run, which decides nothing"
+        "one round of each overhead was measured, which decides nothing; it takes more rounds, and a budget for them."
         in case_study.overhead_findings(frame(table(rows)))[0]
     )
     assert "one round" in str(case_study.overhead_costs_chart(frame(table(rows))).to_dict())
@@ -104,7 +104,7 @@ def test_time_that_follows_bytes_is_fitted_and_said():
     assert fit["seconds_at_none"] == pytest.approx(0.001)
     edge, node = lab.findings(rows, "bytes")
     assert "time follows bytes, 2.05 GB a second, and 100% of it at batch 16 grows with them" in edge
-    assert "The same samples with node_mask, 832 B for 656 MB, take 0.1% of that." in edge
+    assert "The same samples with node_mask, in 832 B and not 656 MB, take 0.1% of that time." in edge
     assert edge.endswith("So it is bound by bytes.")
     assert "not shown that time follows bytes" in node
     chart = lab.charts.time_against_bytes(rows)

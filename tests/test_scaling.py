@@ -205,6 +205,18 @@ def test_a_step_whose_figures_are_known_by_hand():
     assert cores_slowdown(2, 2, threads=2) == 2.0
 
 
+def test_batches_that_come_in_bursts_are_in_the_mean_and_not_in_a_typical_step(rows):
+    made = predict_step([0.1] * 4, [0.7, 0, 0, 0], gradient_bytes=0, ranks=1, link=Link(1e9, 0))
+    assert made.seconds == pytest.approx(0.275)
+    bursts = rows.assign(cycle_steps=3)  # the last six of eight steps are two whole cycles
+    steps = (bursts["stage"] == "step") & (bursts["ranks"] == 2)
+    bursts.loc[steps, "samples_seconds"] = bursts[steps]["samples_seconds"].map(
+        lambda _: [9, 9, *[0.725, 0.125, 0.125] * 2]
+    )
+    found = lab.reports.predicted_steps(bursts, Link(4e8, 0.0), ranks=[2])
+    assert found["compute"].tolist() == pytest.approx([0.29])
+
+
 @given(
     st.lists(st.floats(0.001, 1), min_size=1, max_size=8),
     st.integers(1, 64),

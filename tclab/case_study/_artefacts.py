@@ -55,9 +55,9 @@ class Run:
     report: trace.Report = field(repr=False)
     cuda: bool
 
-    def median(self, *stages: str) -> float:
-        """Return the median over steps of the seconds of some stages together."""
-        return float(np.median(np.sum([self.stages[stage] for stage in stages], axis=0)))
+    def mean(self, *stages: str) -> float:
+        """Return the seconds of some stages together, of all steps over their number."""
+        return float(np.mean(np.sum([self.stages[stage] for stage in stages], axis=0)))
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def progress_bar(slow: Run, fast: Run) -> Figure:
     """Return the 12.5: the mean of five readings of a progress bar, the first of them taken after the first step."""
     means = {run.name: float(np.mean(run.readings)) for run in (slow, fast)}
     rows = [("wrong: one over the mean reading", name, "a step", 1 / mean) for name, mean in means.items()]
-    rows += [("right: the median step", run.name, "a step", run.median("step")) for run in (slow, fast)]
+    rows += [("right: the mean step", run.name, "a step", run.mean("step")) for run in (slow, fast)]
     return Figure(
         "12.5",
         f"How many times slower is {slow.name} than {fast.name}?",
@@ -189,8 +189,8 @@ def progress_bar(slow: Run, fast: Run) -> Figure:
         "A bar's reading is a smoothed average that still holds the first step (workers starting, memory, caches); "
         "a mean of rates then weighs the fast moments most.",
         means[fast.name] / means[slow.name],
-        slow.median("step") / fast.median("step"),
-        "median step after warm-up",
+        slow.mean("step") / fast.mean("step"),
+        "mean step after warm-up",
         _parts(rows),
     )
 
@@ -224,11 +224,11 @@ def overlapping_times(slow: Run, fast: Run) -> Figure:
     other = "device" if slow.cuda else "worker"
     sums, walls, rows = [], [], []
     for run_ in (slow, fast):
-        wall = run_.median("step")
+        wall = run_.mean("step")
         if slow.cuda:
             other_seconds = float(run_.report.breakdown["busy_us"].sum()) / _PROFILED / 1e6
         else:
-            other_seconds = run_.median("worker")
+            other_seconds = run_.mean("worker")
         sums.append(wall + other_seconds)
         walls.append(wall)
         rows += [
@@ -255,7 +255,7 @@ def no_backward(slow: Run, fast: Run) -> Figure:
     rows = []
     for run_ in (slow, fast):
         for name in every:
-            seconds = run_.median(name)
+            seconds = run_.mean(name)
             if name not in ("backward", "optimizer"):
                 rows.append(("wrong: up to the loss", run_.name, name, seconds))
             rows.append(("right: the whole step", run_.name, name, seconds))
@@ -264,10 +264,10 @@ def no_backward(slow: Run, fast: Run) -> Figure:
         f"How many times slower is {slow.name} than {fast.name}?",
         'mode "model", which never ran a backward',
         "A step that stops at the loss leaves out the backward and the optimizer: "
-        f"{1 - slow.median('data_wait', *_FORWARD) / slow.median('step'):.0%} of {slow.name}'s step and "
-        f"{1 - fast.median('data_wait', *_FORWARD) / fast.median('step'):.0%} of {fast.name}'s.",
-        slow.median("data_wait", *_FORWARD) / fast.median("data_wait", *_FORWARD),
-        slow.median("step") / fast.median("step"),
+        f"{1 - slow.mean('data_wait', *_FORWARD) / slow.mean('step'):.0%} of {slow.name}'s step and "
+        f"{1 - fast.mean('data_wait', *_FORWARD) / fast.mean('step'):.0%} of {fast.name}'s.",
+        slow.mean("data_wait", *_FORWARD) / fast.mean("data_wait", *_FORWARD),
+        slow.mean("step") / fast.mean("step"),
         "whole training step",
         _parts(rows),
     )
@@ -287,7 +287,7 @@ def page_faults(point: Point, slow: str = "edge_mask", fast: str = "node_mask") 
             step = rows[rows["stage"] == "step"].iloc[0]
             if step["status"] != "ok":
                 raise InputError(f"{name} under the allocator {allocator!r} was not measured: {step['status']}")
-            seconds[allocator, name] = float(step["median_seconds"])
+            seconds[allocator, name] = float(step["mean_seconds"])
     sides = {"default": "wrong alone: pages given back", "keep_pages": "with it: pages kept"}
     ratios = {a: seconds[a, slow] / seconds[a, fast] for a in sides}
     return Figure(

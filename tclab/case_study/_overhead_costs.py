@@ -104,7 +104,10 @@ def overhead_findings(rows: Runs) -> list[str]:
     for (model, strategy), group in costs.groupby(["model", "strategy"], sort=False):
         place = f"{model} ({strategy})"
         if group["rounds"].max() < _FEWEST_ROUNDS:
-            sentences.append(f"{place}: one round of each overhead was run, which decides nothing; give rounds.")
+            sentences.append(
+                f"{place}: one round of each overhead was measured, which decides nothing; "
+                "it takes more rounds, and a budget for them."
+            )
             continue
         parts = []
         for verdict, words in ((COSTS, "cost time"), (SAVES, "save time")):

@@ -97,5 +97,5 @@ def _fit_text(fit: Mapping[Hashable, Any]) -> str:
     if pd.isna(fit["r_squared"]):
         return f"{fit['batch_sizes']} batch sizes: too few for a line"
     if not fit["low"] > 0:  # missing where all times are equal
-        return f"R² = {fit['r_squared']:.2f}: no slope that differs from 0"
+        return f"R² = {fit['r_squared']:.2f}: {fit['batch_sizes']} batch sizes do not show a slope"
     return f"R² = {fit['r_squared']:.3f}, {bytes_text(1 / fit['seconds_per_byte'])}/s"

@@ -243,7 +243,7 @@ def trace_comparison_chart(comparison: Comparison, *, where: str | None = None) 
     per_step = table[["a_us_per_step", "b_us_per_step"]].notna().all(axis=None)
     names = ["a_us_per_step", "b_us_per_step"] if per_step else ["a_us", "b_us"]
     long = table.melt("category", names, var_name="run", value_name="us")
-    long["run"] = long["run"].str[0]
+    long["run"] = long["run"].str[0].map({"a": "first", "b": "second"})
     long["ms"] = long["us"] / 1e3
     long = long[long.groupby("category")["us"].transform("sum") > 0]
     if long.empty:
@@ -252,7 +252,7 @@ def trace_comparison_chart(comparison: Comparison, *, where: str | None = None) 
         x=alt.X("ms:Q", title=f"self time {'per step' if per_step else 'in total'} [ms]"),
         y=alt.Y("category:N", sort=None, title=None, axis=alt.Axis(labelLimit=200)),
         yOffset="run:N",
-        color=fixed_colour("run", {"a": "#0072b2", "b": "#e69f00"}, ["a", "b"], title="run"),
+        color=fixed_colour("run", {"first": "#0072b2", "second": "#e69f00"}, ["first", "second"], title="run"),
         tooltip=["category", "run", alt.Tooltip("ms:Q", format=".3f")],
     )
     return marks.mark_bar().properties(

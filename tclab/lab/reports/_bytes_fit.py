@@ -95,7 +95,7 @@ def _lean(points: pd.DataFrame, top: pd.Series) -> tuple[str, bool]:
     if least["way"] == top["way"] or least["batch_bytes"] > 0.1 * top["batch_bytes"]:
         return "", False
     words = (
-        f" The same samples with {least['strategy']}, {bytes_text(least['batch_bytes'])} for "
-        f"{bytes_text(top['batch_bytes'])}, take {least['mean_seconds'] / top['mean_seconds']:.1%} of that."
+        f" The same samples with {least['strategy']}, in {bytes_text(least['batch_bytes'])} and not "
+        f"{bytes_text(top['batch_bytes'])}, take {least['mean_seconds'] / top['mean_seconds']:.1%} of that time."
     )
     return words, bool(least["high_seconds"] < 0.5 * top["low_seconds"])

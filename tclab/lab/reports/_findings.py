@@ -139,7 +139,7 @@ def findings(rows: Runs, about: str = "sweep", *, concluded: bool = False) -> li
     sentences += [*outlier_sentences(ok), *_models(ok), *_bytes(ok), *_syncs(ok), *without_time(rows)]
     sentences = [sentence for sentence in sentences if sentence]
     label = ranks_text(ok)
-    if not label:
+    if not label or (ok["ranks"] == 1).any():  # where some points have one rank, a sentence names its own setting
         return sentences
     return [s if label in s else f"{s.removesuffix('.')} ({label})." for s in sentences]
 

@@ -213,6 +213,9 @@ def predicted_steps(rows: Runs, link: Link, *, ranks: Iterable[int], samples: in
         rest = np.asarray(stages["step"], dtype=np.float64) - backward
         for name in (n for n in EXCHANGE if n in stages and len(stages[n]) == len(rest)):
             rest = rest - np.asarray(stages[name], dtype=np.float64)
+        cycle = 1 if pd.isna(step["cycle_steps"]) else int(step["cycle_steps"])
+        whole = len(rest) - len(rest) % cycle or len(rest)  # steps of whole cycles, the last ones
+        backward, rest = backward[-whole:], rest[-whole:]
         batch = int(step["batch_size"])
         bucket = BUCKET_MB if pd.isna(step["bucket_cap_mb"]) else float(step["bucket_cap_mb"])
         same = group[(group["stage"] == "step") & (group["batch_size"] == batch)]

@@ -89,7 +89,7 @@ def predict_step(
 
     - Each rank has the same samples a step as those that were measured, and computes as fast, but for `slowdown`.
     - Every step waits for the slowest rank, and ranks are slow independently of one another: the compute of a step
-      is the largest of `ranks` draws from the steps that were measured.
+      is the mean of the largest of `ranks` draws from the steps that were measured.
     - Gradients come evenly over the backward, the last at its end, and leave in buckets of `bucket_cap_mb`, one
       after the other, each by a ring all-reduce over equal links that carry no other traffic.
     - The exchange takes nothing from the compute that it hides behind: so on a GPU, hardly on a CPU.
@@ -97,7 +97,8 @@ def predict_step(
     **Arguments:**
 
     - `ranks`: that take the step together. `link`: of each.
-    - `backward`, `rest`: [steps] seconds of each measured step: its backward, and all that is not exchange.
+    - `backward`, `rest`: [steps] seconds of each measured step: its backward, and all that is not exchange. With
+      several loader workers, of a whole number of their rounds.
     - `gradient_bytes`: that one rank has to exchange in a step.
     - `slowdown`: how many times slower a rank computes next to those that share its machine: `cores_slowdown` of it,
       or a ratio that was measured.
@@ -110,12 +111,12 @@ def predict_step(
     if ranks < 1:
         raise InputError(f"ranks is {ranks}, expected 1 or more")
     whole = slowdown * (np.asarray(backward, dtype=np.float64) + np.asarray(rest, dtype=np.float64))
-    usual = float(np.median(whole))
+    mean = float(np.mean(whole))  # not a typical step: with several workers most steps wait for nothing
     drawn = np.random.default_rng(seed).choice(whole, (_DRAWS, ranks)).max(axis=1) if ranks > 1 else whole
-    waiting = max(0.0, float(np.median(drawn)) - usual)
-    span = slowdown * float(np.median(backward))
+    waiting = max(0.0, float(np.mean(drawn)) - mean)
+    span = slowdown * float(np.mean(backward))
     exchange, exposed = _exchange(span, gradient_bytes, ranks, link, bucket_cap_mb)
-    return PredictedStep(ranks, usual + waiting + exposed, usual, waiting, exposed, max(0.0, exchange - exposed))
+    return PredictedStep(ranks, mean + waiting + exposed, mean, waiting, exposed, max(0.0, exchange - exposed))
 
 
 def _exchange(backward: float, size: float, ranks: int, link: Link, bucket_cap_mb: float) -> tuple[float, float]:
