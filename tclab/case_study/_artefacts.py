@@ -29,6 +29,7 @@ from tclab.timing._warmup import steady_state
 FEWEST_STEPS = 12
 _PROFILED = 4  # steps of a run that are profiled, its last
 _READINGS = 5  # of the progress bar
+_LARGE = 1.5  # wrong over right, or right over wrong: less does not explain an answer that was many times off
 _FORWARD = ("transfer", "mask", "forward", "loss")
 
 
@@ -86,7 +87,9 @@ class Figure:
 
     def __str__(self) -> str:
         wrong, right = f"{self.wrong:.2f} × by the {self.mistake}", f"{self.right:.2f} × by the {self.right_of}"
-        return f"{self.key}: {self.what} {wrong}; {right}. {self.why}"
+        off = max(self.wrong / self.right, self.right / self.wrong)
+        small = "" if off >= _LARGE else f" In this run the mistake changes the ratio by no more than {off:.2f} ×."
+        return f"{self.key}: {self.what} {wrong}; {right}. {self.why}{small}"
 
     def chart(self) -> Any:
         """Return the chart of what both figures are made of: seconds a step, on one scale."""
