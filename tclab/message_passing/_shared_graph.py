@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,17 @@ from tclab.message_passing.kernels._spmm import Csr
 
 REDUCTIONS = ("sum", "mean", "max")
 Keep = Tensor | tuple[Tensor | None, Tensor | None]
+_Method = TypeVar("_Method", bound=Callable[..., object])
+
+
+def _made_while_tracing(method: _Method) -> _Method:
+    """Let a compiler call a method while it traces, and take what it made as constant.
+
+    As `torch.compiler.assume_constant_result` does, which imports torch._dynamo when it is called: two seconds that who
+    compiles nothing would wait for.
+    """
+    method._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return method
 
 
 class _Sorted(NamedTuple):
@@ -203,7 +214,7 @@ class SharedGraph(nn.Module):
         return EdgesByTarget(source, target, first_edge, first_target, sources, targets, mask)
 
     # A compiler calls this while it traces, and reads what it has made: `block_starts` needs values.
-    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    @_made_while_tracing
     def _sort_edges(self) -> None:
         """Sort the edges by target, unless they are."""
         if self._sorted is None:
@@ -212,7 +223,7 @@ class SharedGraph(nn.Module):
             place = torch.argsort(order).to(torch.int32)
             self._sorted = _Sorted(by_target, place, *block_starts(by_target[1], self.num_targets))
 
-    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    @_made_while_tracing
     def _note_self_loops(self) -> None:
         """Make what a convolution needs that treats self-loops as a part of their nodes, unless it is there."""
         if self._loops is not None:
