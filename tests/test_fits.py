@@ -14,6 +14,7 @@ from tclab.sweeps import Point, largest_batch, sweep
 from tclab.sweeps import run as run_point
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.predict import _fits as fitting
+from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
 from tclab.sweeps.predict._fits import Fits, bisected, fits
 
 SMALL = {"scale": 0.05, "networks": 2, "workers": 0, "device": "cpu", "warmup": 0, "steps": 2}
@@ -139,6 +140,7 @@ def test_gradients_that_are_added_up_are_held_while_a_step_runs_and_the_optimize
 
 def test_what_is_stored_and_not_described_is_not_estimated(own_store):
     point = point_of("test_own_store")
+    assert expected_batch_bytes(point) is None
     with pytest.raises(tclab.InputError, match="give it a method `shapes`"):
         fits(point)
 

@@ -24,7 +24,9 @@ from tclab.lab.panel._panel_state import PanelState
 from tclab.lab.panel._panel_text import Part, memory_parts, points_table, points_text
 from tclab.lab.panel._panel_view import PanelView
 from tclab.lab.reports._tables import without_time
+from tclab.masking._delta import Delta
 from tclab.sweeps import close_workers
+from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
 from tclab.sweeps.store._results import SCHEMA_VERSION, Results
 from tclab.sweeps.store._row_files import read_rows
 
@@ -203,7 +205,7 @@ def test_headless_it_runs_the_sweep_and_shows_one_picture(monkeypatch, tmp_path,
 def test_a_persons_way_through_it(front_end, tmp_path):
     view = view_of(tmp_path / "rows")
     assert (view.run_button.disabled, view.stop_button.disabled, view.resume_button.disabled) == (False, True, True)
-    assert "4 points" in view.points.value
+    assert "4 points · heaviest batch about" in view.points.value
     assert not (tmp_path / "rows").exists()  # looking makes no folder
 
     view.form.batch_sizes.value = "1,2,3"
@@ -563,6 +565,25 @@ def test_background_calls_are_made_one_at_a_time_and_later_ones_are_not_waited_f
     until(lambda: made == ["first", "second", "later"])
 
 
+DIFFERENCES = [name for name in tclab.masking.names() if issubclass(tclab.masking.get(name), Delta)]
+EVERY = [name for name in tclab.masking.names() if name not in ("indices", *DIFFERENCES)]
+
+
+@pytest.mark.parametrize("strategy", EVERY)
+def test_bytes_are_said_before_anything_is_run(strategy):
+    from tclab.sweeps.execution._setup import setup
+
+    point = tclab.Point(strategy=strategy, scale=0.06, batch_size=5, networks=4, workers=0, device="cpu").resolved()
+    with setup(point, 5) as here:
+        real = next(iter(here.batches())).batch.bytes
+    assert expected_batch_bytes(point) == pytest.approx(real, rel=0.2)
+
+
+@pytest.mark.parametrize("strategy", DIFFERENCES)
+def test_bytes_that_only_running_it_tells_are_missing(strategy):
+    assert expected_batch_bytes(tclab.Point(strategy=strategy, scale=0.1, device="cpu")) is None
+
+
 def test_words_say_how_many_points_cannot_be():
     points = tclab.grid(models="dango", strategies="indices,node_mask", batch_sizes="1,2", scale=0.02)
     assert points_text(points).startswith("4 points · 2 of them cannot run: dango reads no masked graph")
@@ -574,7 +595,6 @@ def test_words_say_what_the_heaviest_point_holds_and_what_there_is():
     said = said_of(points)
     need = tclab.fits(max((p for p in points if p.strategy == "edge_mask"), key=lambda p: p.batch_size))
     assert said.startswith(
-        f"heaviest batch {bytes_text(need.batch)} (edge_mask, batch 2) · "
         f"memory of the heaviest (edge_mask, batch 2): about host memory {bytes_text(need.host)} of "
     )
     assert said_of(tclab.grid(models="dango", strategies="node_mask", batch_sizes="1", scale=0.02)) == ""
@@ -582,7 +602,7 @@ def test_words_say_what_the_heaviest_point_holds_and_what_there_is():
 
 @pytest.mark.slow
 def test_the_heaviest_is_by_memory_and_not_by_the_bytes_that_travel():
-    # dense ships next to nothing, and holds a matrix of all nodes
+    # dense ships next to nothing, and holds a matrix of all nodes; delta's batch nobody can tell before it is made
     strategies = "edge_mask,dense,delta"
     points = tclab.grid(models="hetero_cell", strategies=strategies, batch_sizes="1,2", scale=0.05, networks=3, gpus=0)
     largest = {name: [p for p in points if p.strategy == name and p.batch_size == 2] for name in strategies.split(",")}

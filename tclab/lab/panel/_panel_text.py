@@ -13,6 +13,7 @@ from tclab._format import bytes_text
 from tclab.lab.reports._findings import findings
 from tclab.masking import get as strategy_of
 from tclab.sweeps import Point, fits
+from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
 from tclab.sweeps.predict._fits import Fits
 from tclab.timing import conditions
 
@@ -72,12 +73,23 @@ def findings_html(rows: pd.DataFrame) -> str:
 
 
 def points_text(points: Iterable[Point]) -> str:
-    """Return in a line how many points there are, how many cannot be run and why, and which are not exact."""
+    """Return in a line how many points there are, how many cannot be run and why, and the largest batch's bytes.
+
+    **Raises:** `InputError` for a graph that cannot be read.
+    """
     every = list(points)
     runnable = [point for point in every if point.skipped() is None]
     words = [f"{len(every)} point" + ("s" if len(every) != 1 else "")]
     if len(runnable) < len(every):
         words.append(f"{len(every) - len(runnable)} of them cannot run: {_first_reason(every)}")
+    needs = {}
+    for point in _largest(runnable):
+        found = expected_batch_bytes(point)
+        if found is not None:
+            needs[point.strategy, point.batch_size] = found
+    if needs:
+        (strategy, batch), most = max(needs.items(), key=lambda item: item[1])
+        words.append(f"heaviest batch about {bytes_text(most)} ({strategy}, batch {batch})")
     inexact = sorted({p.strategy for p in runnable if not strategy_of(p.strategy).exact})
     if inexact:
         words.append(f"not exact: {', '.join(inexact)}")
@@ -94,7 +106,7 @@ class Part(NamedTuple):
 def memory_parts(
     points: Iterable[Point], stop: Callable[[], bool] = lambda: False, *, seconds: float = float("inf")
 ) -> list[Part]:
-    """Return the heaviest batch, the memory of the point that needs the most, and each point that will not fit.
+    """Return the memory of the point that needs the most, what there is, and each point that will not fit.
 
     Each strategy's largest point is estimated, which takes some seconds the first time: its step is run on meta
     tensors. Empty where no point can run.
@@ -119,18 +131,13 @@ def memory_parts(
         except Exception as error:  # of a user's strategy or model; the others are estimated nevertheless
             unknown.append(f"{_named(point)} is not known: {error}")
     refused = [Part(f"{_named(point)} {need.refusal}", True) for point, need in needs.items() if need.refusal]
-    heaviest = [_heaviest_batch(needs), _heaviest(needs)] if needs else []
+    heaviest = [_heaviest(needs)] if needs else []
     more = [f"{left} more {'strategy was' if left == 1 else 'strategies were'} not estimated"] if left else []
     return [*map(Part, heaviest), *refused, *map(Part, [*unknown, *more])]
 
 
 def _named(point: Point) -> str:
     return f"{point.strategy}, batch {point.batch_size},"
-
-
-def _heaviest_batch(needs: dict[Point, Fits]) -> str:
-    point = max(needs, key=lambda point: needs[point].batch)
-    return f"heaviest batch {bytes_text(needs[point].batch)} ({point.strategy}, batch {point.batch_size})"
 
 
 def _heaviest(needs: dict[Point, Fits]) -> str:
