@@ -322,12 +322,13 @@ def _three_processes_apart():
 def kept_promises():
     """Return promise → whether the verdicts as they are now keep it."""
     half = verdict_of(STILL.samples(0, 60.0), "a", "b")
-    near = Attack("near", quiet=True, ratio=0.994)
+    near, beyond = Attack("near", quiet=True, ratio=0.994), Attack("beyond", quiet=True, ratio=0.985)
     slow = Attack("slow", _slow(0.05), quiet=True)
     false = {FASTER, SLOWER}
     return {
         "half the time is FASTER": half.verdict == FASTER and half.flipped().verdict == SLOWER,
         "0.6 % is SAME": verdict_of(near.samples(0, 60.0)).verdict == SAME,
+        "1.5 % is not SAME": verdict_of(beyond.samples(0, 60.0)).verdict != SAME,
         "slow noise of one arm decides little": sum(slow.verdict(seed, 60.0) in false for seed in range(6)) <= 1,
         "the luck of three processes is three measurements": _three_processes_apart() > 0.05,
         "what comes during the race is UNDECIDED": verdict_of(
@@ -342,7 +343,7 @@ _decide, _alpha, _of_components = _verdict.decide, _verdict.alpha_of, _noise_mod
 VERDICTS = {
     "sign flipped": (_verdict, "decide", lambda low, high, margin: _decide(-high, -low, margin)),
     "margin ignored": (_verdict, "decide", lambda low, high, margin: _decide(low, high, 1e-9)),
-    "margin of 2 % for 1 %": (_verdict, "LEAST_MARGIN", 1.5),
+    "margin of 2 % for 1 %": (_verdict, "LEAST_MARGIN", 0.02),
     "UNDECIDED is SAME": (_verdict, "decide", lambda *given: SAME if (v := _decide(*given)) == UNDECIDED else v),
     "alpha doubled": (_verdict, "alpha_of", lambda *given: 2 * _alpha(*given)),
     "memory ignored": (_noise_model, "_components", lambda *given: tuple(part[:1] for part in _of_components(*given))),
