@@ -25,6 +25,7 @@ from tclab.masking import _packing as packing
 from tclab.perturbation import Deletions, Perturbations, split, synthetic_perturbations
 from tclab.perturbation._deletions import removed_by
 from tclab.perturbation._stored_samples import stored
+from tclab.sweeps.execution._setup import setup
 from tclab.training import Batches, Loader, Step, equivalence_reference
 from tclab.training._equivalence import outcome
 from tclab.training._loading import START_METHODS, WorkerDiedError, double_buffered
@@ -252,6 +253,18 @@ def test_persistent_workers_stay_for_the_next_epoch_and_others_do_not():
     assert pids(kept) == pids(kept)
     new = Loader(batches, workers=2)
     assert not pids(new) & pids(new)
+
+
+def test_an_epoch_that_is_not_gone_through_ends_with_its_point_and_not_when_its_garbage_is_found():
+    point = tclab.Point(scale=0.01, batch_size=1, networks=1, device="cpu", workers=2).resolved()
+    before = set(multiprocessing.active_children())
+    with setup(point, 9) as here:
+        batches = here.batches()
+        next(batches)
+        kept = [batches]
+        kept.append(kept)  # as an exception's frames keep what they hold
+        assert set(multiprocessing.active_children()) > before
+    assert set(multiprocessing.active_children()) <= before
 
 
 def test_more_is_made_ahead_with_a_larger_prefetch_factor():

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter_ns, process_time_ns
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -250,12 +251,24 @@ class Loader:
             collate_fn=_identity,
             **options,
         )
+        self._epochs: WeakSet[Any] = WeakSet()  # torch's iterators of those that have begun
 
     def __len__(self) -> int:
         return len(self._loader)
 
+    def close(self) -> None:
+        """End the workers of epochs that were begun and not gone through.
+
+        Where the garbage collector finds such an epoch, the queues to its workers are closed before it, nothing tells
+        them to end, and it waits five seconds for each: at whatever moment, a timed step among them.
+        """
+        for epoch in list(self._epochs):
+            epoch._shutdown_workers()  # what torch's own `__del__` calls
+
     def __iter__(self) -> Iterator[LoadedBatch]:
         iterator = _start_epoch(self._loader)
+        if self._loader.num_workers:
+            self._epochs.add(iterator)
         for _ in range(len(self)):
             try:
                 item = next(iterator)

@@ -179,17 +179,19 @@ def setup(
             shard = Shard() if context is None or point.ranks == 1 else Shard(context.rank, context.ranks)
             order = None if batches is None else np.arange(batches * point.batch_size * point.ranks) % len(read)
             data = Batches(loading, read, point.batch_size, order, micro_batch=point.micro_batch, shard=shard)
-            loads = Loader(
-                data,
-                workers=point.workers,
-                pin_memory=bool(point.pin_memory),
-                prefetch_factor=point.prefetch_factor,
-                start_method=point.start_method,
-                persistent_workers=point.persistent_workers,
-            )
-            yield Setup(point, data, loads, step, context)
-            if context is not None:
-                context.barrier()  # nobody reads from disk any more
+            with closing(
+                Loader(
+                    data,
+                    workers=point.workers,
+                    pin_memory=bool(point.pin_memory),
+                    prefetch_factor=point.prefetch_factor,
+                    start_method=point.start_method,
+                    persistent_workers=point.persistent_workers,
+                )
+            ) as loads:
+                yield Setup(point, data, loads, step, context)
+                if context is not None:
+                    context.barrier()  # nobody reads from disk any more
         finally:
             loading.close()
 
