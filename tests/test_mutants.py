@@ -434,11 +434,11 @@ def _zero(line, number, seconds):
 
 
 def _step_that_begins_late(ledger):
-    begin(ledger)
+    _begin(ledger)
     ledger._cuts.host[-1] += 1_000_000
 
 
-begin, leave, end, exit_stage = Ledger.next_step, Ledger._leave, Ledger.end, _ledger._Stage.__exit__
+_begin, _end, _exit = Ledger.next_step, Ledger.end, _ledger._Stage.__exit__
 LEDGERS = {
     "a stage lost": _with_sums(lambda found: found.pop("backward", None)),
     "a stage counted twice": _with_sums(_twice),
@@ -449,13 +449,9 @@ LEDGERS = {
     "stages on the step before": (_ledger, "ledger_rows", lambda steps, *g, **k: _rows(steps[1:] + steps[:1], *g, **k)),
     "the last step dropped": (_ledger, "ledger_rows", lambda steps, *given, **k: _rows(steps[:-1], *given, **k)),
     "the time between steps lost": (Ledger, "next_step", _step_that_begins_late),
-    "the end of the loop is a step": (Ledger, "end", lambda ledger, *, keep=False: end(ledger, keep=True)),
+    "the end of the loop is a step": (Ledger, "end", lambda ledger, *, keep=False: _end(ledger, keep=True)),
     "missing is 0": (_ledger_rows, "_step_rows", _zero),
-    "a stage that failed is a whole one": (
-        _ledger._Stage,
-        "__exit__",
-        lambda stage, *_: exit_stage(stage, None, None, None),
-    ),
+    "a stage that failed is a whole one": (_ledger._Stage, "__exit__", lambda stage, *_: _exit(stage, *[None] * 3)),
 }
 
 
