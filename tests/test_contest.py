@@ -34,7 +34,7 @@ def test_points_are_raced_in_this_process_and_the_record_gives_the_verdicts_agai
 def test_points_are_raced_in_a_process_of_their_own_and_nothing_is_left(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     points = {name: tiny(strategy=name, allocator="keep_pages") for name in ("edge_mask", "stored_index")}
-    race = race_points(points, budget_seconds=15, processes=2)  # they take some of them to start
+    race = race_points(points, budget_seconds=15, processes=2)
     assert {sample["process"] for sample in race.samples()} == {0, 1}
     assert race.settings["environment"]["MALLOC_MMAP_MAX_"] == "0"
     assert "TMPDIR" not in race.settings["environment"]  # a race goes on although its files were elsewhere

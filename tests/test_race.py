@@ -641,6 +641,15 @@ def test_fresh_processes_take_turns_and_none_is_left(factories, tmp_path):
     assert children() == []
 
 
+def test_processes_that_took_the_whole_budget_to_start_still_run_some_rounds(factories):
+    arms = {"quick": "my_race_arms:quick", "slow": "my_race_arms:slow"}
+    result = race(arms, budget_seconds=0.01, processes=2)
+    rounds = {(s["process"], s["round"]) for s in result.samples() if s["phase"] == "race"}
+    assert rounds == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert result.pair("quick", "slow").verdict == UNDECIDED
+    assert children() == []
+
+
 def test_a_process_that_breaks_is_told_and_none_is_left(factories):
     arms = {"quick": "my_race_arms:quick", "broken": "my_race_arms:broken"}
     with pytest.raises(InputError, match="ended with 1: RuntimeError: this arm breaks"):

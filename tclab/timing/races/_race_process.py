@@ -23,6 +23,8 @@ Line = dict[str, Any]
 class RaceProcess:
     """A fresh process that makes its arms and runs them on request; it is idle in between.
 
+    It returns at once, so that several processes start side by side; `wait_until_ready` ends when the arms are made.
+
     **Arguments:**
 
     - `begin`: `arms` (name → factory), `period`, `calls` (or `None`) and `stamp`, as `BlockRunner` takes them.
@@ -31,12 +33,11 @@ class RaceProcess:
 
     def __init__(self, begin: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self._process = ChildProcess(child_command(__name__), {**os.environ, **environment})
-        try:
-            self._process.send({**begin, "path": [p for p in sys.path if p] + [os.getcwd()]})
-            self._receive_until("ready", lambda line: None)
-        except BaseException:
-            self.close()
-            raise
+        self._process.send({**begin, "path": [p for p in sys.path if p] + [os.getcwd()]})
+
+    def wait_until_ready(self) -> None:
+        """Wait until the process has made its arms. **Raises:** `InputError` with its error if it cannot."""
+        self._receive_until("ready", lambda line: None)
 
     def _receive_until(self, last: str, take: Callable[[Line], None]) -> None:
         """Pass lines to `take` until one of kind `last`."""

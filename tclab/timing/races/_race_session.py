@@ -144,6 +144,9 @@ class _Cell:
         for number in range(first, first + settings.processes):
             begin = {"arms": arms, "period": settings.period, "calls": self.calls, "stamp": {"process": number}}
             self._runners.append(RaceProcess(begin, settings.environment or {}))
+        for process in self._runners:
+            if isinstance(process, RaceProcess):
+                process.wait_until_ready()
 
     def _next(self, phase: str, process: int) -> int:
         """Return the number of a process's next round in a phase."""
@@ -282,7 +285,9 @@ class RaceSession:
         for place, cell in enumerate(due):
             cell.start()
             left = until - self.spent()
-            if left <= 0:
+            # processes that took the whole time to start still run some rounds: a race without one answers nothing
+            started_late = self.settings.processes is not None and not any(c.samples for c in self.cells)
+            if left <= 0 and not started_late:
                 break
             if not cell.run(left / (len(due) - place), look):
                 return False
