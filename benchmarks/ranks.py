@@ -118,7 +118,7 @@ def report(ranks, folder, own):
     """
     from tclab.sweeps.execution._rank_group import threads_of
     from tclab.sweeps.predict import Link, predict_step
-    from tclab.sweeps.predict._alpha_beta import cores_slowdown
+    from tclab.sweeps.predict._more_ranks import cores_slowdown
 
     seen = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(ranks)]
     size = seen[0]["size"]

@@ -10,7 +10,7 @@ import tclab
 from tclab import InputError, Point
 from tclab.sweeps import inside, trace_point
 from tclab.timing import Ledger
-from tclab.timing._marks import around, mark, watched
+from tclab.timing._layer_marks import around, mark, watched
 
 HOW = {"scale": 0.02, "networks": 2, "device": "cpu"}
 

@@ -13,7 +13,7 @@ from rank_cases import CASES, DIFFERENT, FEW, LOSSY, train
 
 from tclab import InputError, masking
 from tclab.graph import CellGraph
-from tclab.models._peers import Peers
+from tclab.models._gathered_ranks import Peers
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.execution._rank_group import command, threads_of
 from tclab.training import Batches, Exchange, Shard

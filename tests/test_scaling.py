@@ -15,7 +15,7 @@ from tclab.case_study._hypotheses import ddp_hypothesis
 from tclab.sweeps.config import scaling_points
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks
 from tclab.sweeps.predict import Link, predict_step
-from tclab.sweeps.predict._alpha_beta import cores_slowdown
+from tclab.sweeps.predict._more_ranks import cores_slowdown
 from tclab.sweeps.store._rows import columns_of, frame, table
 
 HOW = {"scale": 0.02, "networks": 2, "device": "cpu", "steps": 4}

@@ -17,8 +17,8 @@ from tclab import InputError, Point, lab
 from tclab.sweeps.config._gpus import ranks_on_machines
 from tclab.sweeps.config._point import RENDEZVOUS_FILE
 from tclab.sweeps.execution import _executor as local_executor
-from tclab.sweeps.execution import _machines as machines
-from tclab.sweeps.execution._machines import Rendezvous
+from tclab.sweeps.execution import _multi_node as multi_node
+from tclab.sweeps.execution._multi_node import Rendezvous
 from tclab.sweeps.slurm import _slurm_executor as slurm
 from tclab.sweeps.slurm import _slurm_queue as slurm_queue
 from tclab.sweeps.slurm._slurm_options import SlurmOptions, checked, machine_of, minutes_of
@@ -573,15 +573,15 @@ def test_ranks_that_failed_elsewhere_end_those_that_wait_for_them_and_those_that
             self.kill = self.killed.set
 
     monkeypatch.setenv(RENDEZVOUS_FILE, str(tmp_path / "a.meeting"))
-    monkeypatch.setattr(machines, "_OWN_REASON_SECONDS", 0.1)
+    monkeypatch.setattr(multi_node, "_OWN_REASON_SECONDS", 0.1)
     waiting = Ranks()
-    with machines._ended_with_others(waiting, Rendezvous().failure) as told:
+    with multi_node._ended_with_others(waiting, Rendezvous().failure) as told:
         Rendezvous().publish_failure("failed: rank 1 killed by SIGKILL")
         assert waiting.killed.wait(60)
     assert told == ["failed: rank 1 killed by SIGKILL"]
-    monkeypatch.setattr(machines, "_OWN_REASON_SECONDS", 600)
+    monkeypatch.setattr(multi_node, "_OWN_REASON_SECONDS", 600)
     speaking = Ranks()
-    with machines._ended_with_others(speaking, Rendezvous().failure) as told:
+    with multi_node._ended_with_others(speaking, Rendezvous().failure) as told:
         time.sleep(1.0)  # it has been seen by now
     assert told == []
     assert not speaking.killed.is_set()
@@ -610,14 +610,14 @@ def test_what_began_on_another_machine_is_told_as_it_was_said_there(tmp_path, mo
     (point,) = points(1, ranks=2, machines=2)
     lost = "failed: rank 0: RuntimeError: Connection closed by peer"
     killed = "failed: rank 1 killed by SIGKILL"
-    monkeypatch.setattr(machines, "RankGroup", Ranks)
+    monkeypatch.setattr(multi_node, "RankGroup", Ranks)
     monkeypatch.setattr(Ranks, "says", lost)
     for own_fault, reason in ((False, killed), (True, lost)):
         monkeypatch.setenv(RENDEZVOUS_FILE, str(tmp_path / f"{own_fault}.meeting"))
         monkeypatch.setattr(Ranks, "own_fault", own_fault)
         late = threading.Timer(1.0, Rendezvous().publish_failure, [killed])
         late.start()
-        assert machines.run_on_machines(point, {}) == reason
+        assert multi_node.run_on_machines(point, {}) == reason
         late.join()
         assert Rendezvous().done() == reason
 
@@ -625,12 +625,12 @@ def test_what_began_on_another_machine_is_told_as_it_was_said_there(tmp_path, mo
 def test_ranks_that_hang_end_when_the_first_machine_is_through(tmp_path, monkeypatch):
     (point,) = points(1, ranks=2, machines=2)
     monkeypatch.setenv(RENDEZVOUS_FILE, str(tmp_path / "a.meeting"))
-    monkeypatch.setattr(machines, "RankGroup", Ranks)
-    monkeypatch.setattr(machines, "_OWN_REASON_SECONDS", 0.1)
-    other = threading.Thread(target=machines.lend_ranks, args=(point, 1))
+    monkeypatch.setattr(multi_node, "RankGroup", Ranks)
+    monkeypatch.setattr(multi_node, "_OWN_REASON_SECONDS", 0.1)
+    other = threading.Thread(target=multi_node.lend_ranks, args=(point, 1))
     other.start()
     assert Rendezvous().done() is None
-    assert machines.run_on_machines(point, {}) == []
+    assert multi_node.run_on_machines(point, {}) == []
     other.join(60)
     assert not other.is_alive()
     assert Rendezvous().done() == ""

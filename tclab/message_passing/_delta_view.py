@@ -22,7 +22,7 @@ from tclab.message_passing.kernels._delta_sums import Carried, delta_sums, sprea
 from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.message_passing.kernels._shared_sums import Link
 from tclab.perturbation import Deletions
-from tclab.timing._marks import mark
+from tclab.timing._layer_marks import mark
 
 
 @dataclass(frozen=True)

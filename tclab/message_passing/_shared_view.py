@@ -21,7 +21,7 @@ from tclab.message_passing.kernels._row_ops import without, zero_rows
 from tclab.message_passing.kernels._shared_sums import Link, shared_sums
 from tclab.message_passing.kernels._spmm import Csr
 from tclab.perturbation import Deletions
-from tclab.timing._marks import mark
+from tclab.timing._layer_marks import mark
 
 
 def link_of(network: Network, dtype: torch.dtype, *, transpose: bool = False) -> Link:

@@ -11,7 +11,7 @@ from tclab._display import Display, Shown
 from tclab.errors import InputError, unknown
 from tclab.graph import CellGraph, Network
 from tclab.perturbation import Deletions
-from tclab.timing._marks import mark
+from tclab.timing._layer_marks import mark
 
 
 class View(Shown, ABC):

@@ -16,7 +16,7 @@ from tclab.graph import CellGraph
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.models._hyper_sagnn import HyperSAGNN
-from tclab.timing._marks import around, mark
+from tclab.timing._layer_marks import around, mark
 
 
 class DangoOutput(NamedTuple):

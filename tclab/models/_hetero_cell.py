@@ -17,7 +17,7 @@ from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.models._aggregation import Mean, Sum, aggregation_of
 from tclab.models._hyper_sagnn import HyperSAGNN
 from tclab.models._layers import GINUpdate, MetabolicConv, Preprocessor, activation_of
-from tclab.timing._marks import around, mark
+from tclab.timing._layer_marks import around, mark
 
 COMBINATIONS = ("global", "fixed", "gate")
 METABOLISMS = ("off", "carried", "used")

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from tclab.errors import InputError, unknown
 from tclab.graph import CellGraph
 from tclab.models._dango import DangoOutput
-from tclab.models._peers import Peers
+from tclab.models._gathered_ranks import Peers
 
 
 def log_cosh(predictions: Tensor, targets: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from tclab._extras import need
 from tclab.errors import InputError
-from tclab.models._peers import Peers
+from tclab.models._gathered_ranks import Peers
 
 if TYPE_CHECKING:
     from tclab.models._hetero_cell import HeteroCellOutput

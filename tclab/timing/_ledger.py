@@ -34,7 +34,7 @@ from tclab.timing._ledger_rows import (
 )
 from tclab.timing._line_times import OUTSIDE, Lines
 from tclab.timing._sample_times import Loaders, SampleTimes
-from tclab.timing._watch import Watch
+from tclab.timing._unmarked_program import Watch
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ from tclab.errors import InputError
 from tclab.timing._line_times import Lines
 from tclab.timing._sample_times import Loaders, SampleTimes
 from tclab.timing._stack_sampler import HERTZ
-from tclab.timing._watch import Watch
+from tclab.timing._unmarked_program import Watch
 
 _FUNCTIONS = 3  # that are named
 

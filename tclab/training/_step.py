@@ -16,9 +16,9 @@ from tclab.errors import InputError, unknown
 from tclab.masking import Batch, Strategy
 from tclab.message_passing import View
 from tclab.models import ModelKind
-from tclab.models._peers import Peers
+from tclab.models._gathered_ranks import Peers
 from tclab.timing import Communication
-from tclab.timing._marks import mark
+from tclab.timing._layer_marks import mark
 from tclab.training._distributed import Exchange, check_slices, distributed_forward, without_gradient
 from tclab.training._overheads import (
     apply_to_loss,

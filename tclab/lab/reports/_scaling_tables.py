@@ -14,9 +14,9 @@ from tclab.errors import InputError, unknown
 from tclab.lab.reports._comparable_rows import ratio_of_rows, records, step_throughput
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps import Point
-from tclab.sweeps.predict._alpha_beta import Link, cores_slowdown, predict_step
 from tclab.sweeps.predict._epoch import Epoch
 from tclab.sweeps.predict._fits import fits
+from tclab.sweeps.predict._more_ranks import Link, cores_slowdown, predict_step
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import plain, point_of
 from tclab.training._distributed import BUCKET_MB

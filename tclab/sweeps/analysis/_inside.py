@@ -18,8 +18,8 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._measure import equivalence_of
 from tclab.sweeps.execution._setup import setup
 from tclab.timing import Ledger, receipt
+from tclab.timing._layer_marks import Part, watched
 from tclab.timing._ledger import NullLedger
-from tclab.timing._marks import Part, watched
 from tclab.timing._receipt import Receipt
 from tclab.training._step import WITHOUT_MODEL
 

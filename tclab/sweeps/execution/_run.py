@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from tclab.errors import require
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.execution._machines import run_on_machines
+from tclab.sweeps.execution._multi_node import run_on_machines
 from tclab.sweeps.execution._request import request_of
 from tclab.sweeps.execution._worker_pool import pool
 from tclab.sweeps.store._rows import frame, not_measured, table

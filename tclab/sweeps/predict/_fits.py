@@ -23,7 +23,7 @@ from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import run
 from tclab.sweeps.execution._setup import step_of, tune
-from tclab.sweeps.predict._alpha_beta import MEBIBYTE
+from tclab.sweeps.predict._more_ranks import MEBIBYTE
 from tclab.sweeps.store._code_fingerprint import files_of
 from tclab.timing._conditions import conditions
 from tclab.training._memory_estimate import MemoryEstimate, estimate_memory, meta_batch

@@ -11,7 +11,7 @@ from typing import Any
 from tclab.errors import InputError
 from tclab.sweeps.config._point import RENDEZVOUS_FILE, Point
 from tclab.sweeps.execution._executor import LocalExecutor, Progress, SweepOptions
-from tclab.sweeps.execution._machines import Rendezvous, lend_ranks
+from tclab.sweeps.execution._multi_node import Rendezvous, lend_ranks
 from tclab.sweeps.execution._worker_pool import abort, close_workers
 from tclab.sweeps.slurm._submissions import JobOutcome, Submissions
 from tclab.sweeps.store._code_fingerprint import import_own
