@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from unittest import mock
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from tclab.message_passing import (
     to_grid,
     to_rows,
 )
+from tclab.message_passing.kernels import _edge_blocks
 
 # `--hypothesis-profile wide`, as make test-all has it: at least 300 cases a layer
 CASES = settings(max_examples=300 if settings.default.max_examples > 12 else 8)
@@ -165,6 +167,14 @@ def test_sage_is_pygs_on_the_batch_of_subgraphs(case, options):
 def test_gatv2_is_pygs_on_the_batch_of_subgraphs(case, options):
     for dtype in TOLERANCE:
         same_as_pyg("GATv2Conv", options, case, dtype)
+
+
+@given(case=graphs())
+def test_blocks_of_a_few_edges_change_nothing(case):
+    """A small graph is one block otherwise."""
+    with mock.patch.multiple(_edge_blocks, _LEAST_EDGES=2, _BLOCK={"cpu": 3, "cuda": 3}):
+        same_as_pyg("SAGEConv", {"aggr": "max"}, case, torch.float64)
+        same_as_pyg("GATv2Conv", {"heads": 2}, case, torch.float64)
 
 
 def two_kinds(seed=0):

@@ -16,6 +16,7 @@ from tclab.message_passing.kernels._shared_sums import refuse
 
 _BLOCK = {"cpu": 1 << 18, "cuda": 1 << 26}  # numbers in a block: what a core's cache holds, what keeps a GPU busy
 _MOST_STARTS = 4096  # of blocks: an operation takes them one by one as arguments
+_LEAST_EDGES = 256  # from one start to the next, so that a small graph is one block
 
 
 class EdgesByTarget(NamedTuple):
@@ -54,7 +55,7 @@ def block_starts(target: Tensor, num_targets: int) -> tuple[list[int], list[int]
     number = target.numel()
     crow = torch.zeros(num_targets + 1, dtype=torch.int64)
     torch.cumsum(torch.bincount(target.cpu().long(), minlength=num_targets), 0, out=crow[1:])
-    every = torch.arange(0, number, max(256, -(-number // _MOST_STARTS)))
+    every = torch.arange(0, number, max(_LEAST_EDGES, -(-number // _MOST_STARTS)))
     targets = torch.unique(torch.cat([torch.tensor([0, num_targets]), torch.searchsorted(crow, every)]))
     return crow[targets].tolist(), targets.tolist()
 
