@@ -2,6 +2,7 @@
 
 import sys
 from time import monotonic_ns
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,16 +18,19 @@ from tclab.sweeps.config import in_each_mode
 from tclab.sweeps.store._rows import frame, point_of, table
 from tclab.timing import Pair
 from tclab.timing._advice import Advice, Suggestion
-from tclab.timing._advice_rules import StepAccount, suggestions_from
+from tclab.timing._advice_rules import StepAccount, _packed, suggestions_from
+from tclab.timing._epoch_simulation import simulate
 from tclab.timing._ledger_rows import BatchTiming
-from tclab.timing._verdict import FASTER, UNDECIDED
+from tclab.timing._loader_starts import of_the_run
+from tclab.timing._sample_times import SampleTimes
+from tclab.timing._verdict import FASTER, UNDECIDED, Spread
 
 
 def account(steps=12, *, scatter=0.01, **stages):
     """Steps of known stages, in seconds."""
     more = {
         name: stages.pop(name)
-        for name in ("workers", "batch_seconds", "batch_cpu_seconds", "cores", "cuda", "cycle")
+        for name in ("workers", "batch_seconds", "batch_cpu_seconds", "cores", "cuda", "cycle", "made", "prefetch")
         if name in stages
     }
     swing = 1 + scatter * np.random.default_rng(0).standard_normal(steps)
@@ -80,6 +84,54 @@ def test_bursts_are_advised_on_by_sums():
     assert "waits for its batch for 84% [84%, 84%] of its time" in one.why
     short = StepAccount("of a test", wait[:7] + 0.016, {"data_wait": wait[:7]}, 4, 0.4, None, 16, cycle=4)
     assert suggestions_from(short) == ([], ["7 steps were timed, at least two cycles of 4 are needed"])
+
+
+def test_uneven_batches_ask_for_a_deeper_prefetch_that_a_simulation_foretells():
+    """One worker, every eighth batch slow: two batches ahead bridge 0.3 s of its 0.65 s."""
+    made = [0.05] * 7 + [0.65]
+    now = simulate(made * 50, [0.15] * 400, workers=1, prefetch_factor=2) / 400
+    uneven = {"workers": 1, "batch_seconds": 0.125, "cores": 8, "made": made * 2, "scatter": 0}
+    (one,) = changes(suggestions_from(account(16, data_wait=now - 0.15, forward=0.15, **uneven))).values()
+    assert (one.change, one.setting) == ("prefetch_factor 4 in place of 2", {"prefetch_factor": 4})
+    assert 0.15 / now <= one.ratio < 1.05 * 0.15 / now  # within 5 % of where nothing is waited for
+    assert one.basis == "model"
+    deep = account(16, data_wait=now - 0.15, forward=0.15, prefetch=16, **uneven)  # waits for something else
+    assert list(changes(suggestions_from(deep))) == ["prefetch further ahead, and keep the workers between epochs"]
+
+
+def test_samples_that_are_decoded_and_validated_each_time_ask_for_packed_records():
+    ledger = SimpleNamespace(
+        samples=SampleTimes({"worker 0": {"read": 1.0, "decode": 5.0, "validate": 3.0}}, {"worker 0": 90})
+    )
+    bound = account(data_wait=0.3, forward=0.1, workers=2, batch_seconds=0.8, scatter=0)
+    (one,) = _packed(ledger, bound)
+    assert one.ratio == pytest.approx(0.25)  # a batch in 0.09 s, twice: the rest of the step binds
+    assert one.basis == "at best"
+    assert "are 89% of the 0.1 s of a sample" in one.why
+    (alone,) = _packed(ledger, account(data_wait=0.36, forward=0.04, workers=0, batch_seconds=0.36, scatter=0))
+    assert alone.ratio == pytest.approx(0.2)
+    assert not [*_packed(ledger, account(data_wait=0.001, forward=0.1, workers=2, batch_seconds=0.1))]
+
+
+def test_a_comparison_of_passes_is_told_of_the_run():
+    pair = Pair("changed", "now", FASTER, "", ratio=0.1, interval=(0.05, 0.2), deciding=(0.05, 0.2),
+                of_b=Spread(6, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0))  # fmt: skip
+    told = of_the_run(pair, 0.25)  # half of the run is such passes
+    assert (told.ratio, told.interval, told.verdict) == (0.55, (0.525, 0.6), FASTER)
+    assert of_the_run(pair, 0.001).verdict == "SAME"
+    assert "0.1 × the time [0.05, 0.2] of a short pass" in told.why
+    few = Pair("changed", "now", UNDECIDED, "2 rounds ran")
+    assert of_the_run(few, 0.25) is few
+
+
+def test_json_records_that_a_step_waits_for_ask_for_packed_ones_and_are_raced():
+    named = {"cores": 1, "workers": 1, "network_names": "physical,regulatory", "mode": "step"}
+    (one,) = [one for one in tclab.advise(frame(table(point_rows("edge_mask", store="json", **named)))).suggestions
+              if one.setting == {"store": "lmdb"}]  # fmt: skip
+    assert one.ratio == pytest.approx(0.4)
+    assert one.basis == "at best"
+    packed = tclab.advise(frame(table(point_rows("edge_mask", store="lmdb", **named)))).suggestions
+    assert not any("store" in one.setting for one in packed)
 
 
 def test_steps_that_used_batches_made_before_them_say_nothing_of_waiting():

@@ -4,7 +4,9 @@ import json
 import shutil
 import subprocess
 import sys
+from multiprocessing import active_children
 from pathlib import Path
+from statistics import median
 from time import perf_counter, sleep
 
 import pytest
@@ -15,6 +17,7 @@ pytest.importorskip("lightning.pytorch", reason="lightning is an extra: pip inst
 pytest.importorskip("lmdb", reason="lmdb is in the extra data")
 pytest.importorskip("pydantic", reason="pydantic is in the extra dev")
 
+from lightning.pytorch.loggers import CSVLogger
 from unmarked_project import Model, Records, train, write_records
 
 from tclab import timing
@@ -116,6 +119,80 @@ def test_a_bare_loops_loader_that_starts_anew_is_found_with_its_seconds_and_its_
     assert "starts" in str(ledger.loaders)
     assert "decode" in str(samples)
     assert "loader start" in str(ledger.epoch)
+
+
+def test_a_loader_that_starts_anew_is_advised_to_keep_its_workers_and_that_is_tried():
+    loader = DataLoader(Sleepy(), batch_size=3, num_workers=1, worker_init_fn=ready)
+    with timing.Ledger(lines=True) as ledger:
+        for _ in range(2):
+            for _ in ledger.steps(loader):
+                pass
+    advice = timing.advise(ledger)
+    one = next(one for one in advice.suggestions if "persistent_workers=True" in one.change)
+    (again,) = ledger.loaders.restarts(0)
+    assert one.ratio == pytest.approx(1 - again.kept_seconds / ledger.epoch.whole_seconds)
+    assert 0.3 < again.kept_seconds <= again.start_seconds + again.end_seconds
+    assert "× the time of the run" in one.sentence
+    done = one.measure(budget_seconds=1, isolated=False).measured
+    assert (done.a, done.b) == ("changed", "now")
+    assert not active_children()
+    del loader, advice, one
+    assert ledger.loader(0) is None
+    assert next(one for one in timing.advise(ledger).suggestions if "persistent" in one.change).race is None
+
+
+def test_loaders_that_are_made_for_each_pass_are_one_that_starts_anew():
+    with timing.Ledger(lines=True) as ledger:
+        for _ in range(3):
+            for _ in ledger.steps(DataLoader(Sleepy(), batch_size=6, num_workers=1, worker_init_fn=ready)):
+                pass
+        kept = DataLoader(Sleepy(), batch_size=6)
+        for _ in range(2):
+            for _ in ledger.steps(kept):
+                pass
+    assert [(one.loader, one.objects) for one in ledger.loaders.passes] == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 1)]
+    assert len(ledger.loaders.restarts(0)) == 2
+    assert any(one.change.startswith("one DataLoader for all passes, with persistent_workers=True")
+               for one in timing.advise(ledger).suggestions)  # fmt: skip
+
+
+def test_logging_and_the_first_step_are_parts_of_the_epoch():
+    with timing.Ledger(lines=True) as ledger:
+        for number in ledger.steps(range(12)):
+            with ledger.stage("forward"):
+                sleep(0.1 if not number else 0.002)
+            if number % 4 == 1:
+                with ledger.stage("log"):
+                    sleep(0.01)
+    parts, stages = ledger.epoch, ledger.seconds()
+    assert parts.times == {"logging": 3, "first step": 1}
+    assert parts.seconds["logging"] == pytest.approx(sum(stages["log"]))
+    without_waits = [step - wait for step, wait in zip(stages["step"], stages["data_wait"], strict=True)]
+    assert parts.seconds["first step"] == pytest.approx(without_waits[0] - median(without_waits[1:]))
+    assert parts.whole_seconds > sum(stages["step"])
+    assert parts.predict(1000, logging=250) - parts.predict(1000) == pytest.approx(250 * sum(stages["log"]) / 3)
+
+
+def test_a_trainers_logger_is_a_stage_of_its_steps_and_a_part_of_its_epoch(records, tmp_path):
+    class Logger(CSVLogger):
+        def log_metrics(self, *args, **options):
+            sleep(0.01)
+
+    class Logged(Model):
+        def training_step(self, batch, index):
+            loss = self.layer(batch[0]).square().mean()
+            self.log("loss", loss)
+            return loss
+
+        def validation_step(self, batch, index):
+            self.log("val", self.layer(batch[0]).mean())
+
+    ledger = timing.Ledger(lines=True)
+    logger = Logger(tmp_path)
+    train(records, callbacks=[timing.lightning_callback(ledger)], epochs=1, passes=2, model=Logged(), workers=0,
+          logger=logger, log_every_n_steps=4)  # fmt: skip
+    assert sum(seconds >= 0.01 for seconds in ledger.seconds()["log"]) >= 3  # of 16 steps, one is not timed
+    assert ledger.epoch.seconds["logging"] >= 0.04  # and that of validation
 
 
 def test_a_sample_is_split_by_the_libraries_that_its_lines_call(records):

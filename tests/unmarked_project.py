@@ -92,7 +92,8 @@ class Model(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=1e-3)
 
 
-def train(folder, *, epochs=2, callbacks=(), start_seconds=0.2, passes=4, persistent=False, model=None, workers=1):
+def train(folder, *, epochs=2, callbacks=(), start_seconds=0.2, passes=4, persistent=False, model=None, workers=1,
+          logger=False, log_every_n_steps=50):  # fmt: skip
     data = Records(folder)
     samples = torch.utils.data.RandomSampler(data, num_samples=passes * len(data), replacement=True)
     loader = DataLoader(data, batch_size=8, sampler=samples, num_workers=0)
@@ -102,7 +103,8 @@ def train(folder, *, epochs=2, callbacks=(), start_seconds=0.2, passes=4, persis
     trainer = pl.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
-        logger=False,
+        logger=logger,
+        log_every_n_steps=log_every_n_steps,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,

@@ -30,12 +30,13 @@ class Suggestion(Shown):
 
     - `change`: what to change, in words.
     - `why`: the evidence, in words.
-    - `ratio`: predicted time of a step with the change over its time now.
+    - `ratio`: predicted time with the change over the time now: of a step, or of what `of` says.
     - `interval`: 95 % interval of `ratio`; `None` if it has none.
     - `basis`: "measured apart", "model", or "at best", which is a bound.
     - `setting`: the field of a `tclab.Point` that changes → its new value; empty if it is no field.
     - `measured`: the change compared with now, from a race or from runs; `None` before `measure`.
     - `race`: runs the comparison for `measure`, given a budget in seconds; `None` if the user must give both steps.
+    - `of`: what takes that time: "a step", or "the run", from a ledger's opening to its end.
     """
 
     change: str
@@ -46,6 +47,7 @@ class Suggestion(Shown):
     setting: Mapping[str, Any] = field(default_factory=dict)
     measured: Pair | None = None
     race: Race | None = field(default=None, repr=False, compare=False)
+    of: str = "a step"
 
     def measure(
         self,
@@ -86,7 +88,7 @@ class Suggestion(Shown):
     @property
     def _predicted(self) -> str:
         ends = "" if self.interval is None else f" [{self.interval[0]:.3g}, {self.interval[1]:.3g}]"
-        return f"{self.ratio:.3g} × the time of a step{ends}"
+        return f"{self.ratio:.3g} × the time of {self.of}{ends}"
 
     def __str__(self) -> str:
         return Display(notes=[self.sentence]).text()

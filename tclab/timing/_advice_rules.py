@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean
@@ -12,7 +12,10 @@ import numpy as np
 
 from tclab.timing._advice import AT_BEST, MODEL, Advice, Suggestion, ranked
 from tclab.timing._environment import usable_cores
+from tclab.timing._epoch_simulation import simulate
 from tclab.timing._loader_pace import LoaderPace
+from tclab.timing._loader_starts import start_trial
+from tclab.timing._sample_parts import DECODE, VALIDATE
 from tclab.timing._statistics import FEWEST, Reals
 from tclab.timing._step_means import cycle_means, cycle_of, outliers, share_of, steps_wait
 from tclab.timing._warmup import NOT_STEADY, steady_state
@@ -26,6 +29,9 @@ WORTH = 0.05  # share of a step below which nothing is suggested
 _MOST_OTHER = 0.2  # share of a step in no stage above which the stages do not explain it
 _MOST_MORE = 4  # times the present workers: what is predicted is predicted from these
 _PLACES = 3
+_SIMULATED = 400  # batches: what comes before the first is little of them
+_DEEPER = (2, 4, 8)  # times the present prefetch
+_CLOSE = 0.1  # share of a step by which a simulation of the loader as it is may differ from what was seen
 _OVERLAP = "let the exchange of gradients overlap: other buckets, or fewer exchanges (no_sync)"
 _BALANCE = "give every rank as much to do"
 
@@ -45,6 +51,8 @@ class StepAccount:
     - `cores`: number of cores that this process may use; `None` if unknown.
     - `cuda`: the steps ran on a GPU.
     - `cycle`: steps after which the loop does the same again; see `tclab.timing._step_means`.
+    - `made`: [batches] seconds of making each, in order; empty if unknown.
+    - `prefetch`: batches that a worker makes ahead.
     """
 
     of: str
@@ -56,6 +64,8 @@ class StepAccount:
     cores: int | None = None
     cuda: bool = False
     cycle: int = 1
+    made: Sequence[float] = ()
+    prefetch: int = 2
 
     def share(self, *names: str) -> tuple[float, tuple[float, float]]:
         """Return the share of the time that these stages take together, and its 95 % interval."""
@@ -76,6 +86,7 @@ def account_of(ledger: Ledger) -> StepAccount:
     by_stage = {name: np.array([stages.get(name, 0.0) for stages in steps.values()]) for name in names}
     whole = by_stage.pop("step", np.zeros(0))
     timings = ledger.batch_timings
+    made = [(timing.end_ns - timing.begin_ns) / 1e9 for timing in timings]
     cpu = [timing.cpu_ns for timing in timings if timing.cpu_ns is not None]
     waits = by_stage.get("data_wait", np.zeros_like(whole))
     return StepAccount(
@@ -83,11 +94,13 @@ def account_of(ledger: Ledger) -> StepAccount:
         whole,
         by_stage,
         ledger.workers,
-        fmean(timing.end_ns - timing.begin_ns for timing in timings) / 1e9 if timings else None,
+        fmean(made) if made else None,
         fmean(cpu) / 1e9 if cpu else None,
         usable_cores(),
         bool(ledger.cuda),
         cycle_of(ledger.workers if steps_wait(waits, whole) else 0),
+        made,
+        ledger.prefetch_factor or 2,
     )
 
 
@@ -96,6 +109,8 @@ def advise(ledger: Ledger, *, syncs: Syncs | None = None, communication: Communi
 
     Most predictions are bounds: removing a stage gains at most its share of the time (Amdahl's law). There are no
     suggestions from fewer than 6 steps, from steps that were still changing, or from a ledger that does not add up.
+    With `Ledger(lines=True)` also: loaders that started their workers anew, whose gain `measure` tries on passes over
+    the loader, and records that are decoded and validated for each sample.
 
     **Arguments:**
 
@@ -111,8 +126,11 @@ def advise(ledger: Ledger, *, syncs: Syncs | None = None, communication: Communi
         missing = [f"the ledger does not add up ({str(ledger).splitlines()[0]})"]
     else:
         suggestions, missing = suggestions_from(account)
-        if communication is not None and no_advice_reason(account) is None:
+        steady = no_advice_reason(account) is None
+        if communication is not None and steady:
             suggestions += exchange_suggestions(account, communication)
+        if ledger.samples_lines:
+            suggestions += [*_restarts(ledger), *(_packed(ledger, account) if steady else ())]
     if syncs is not None and syncs.count:
         places = ", ".join(f"{place} ({times} ×)" for place, times, _ in syncs.ranked()[:_PLACES])
         missing.append(host_sync_text(syncs.count, account.cuda, places))
@@ -192,8 +210,9 @@ def _loading(account: StepAccount) -> list[Suggestion]:
     wanted = min(enough, _MOST_MORE * max(workers, 1))
     why = f"{waits}; a batch is made in {make:.3g} s, and the rest of a step takes {rest:.3g} s"
     if enough <= workers:
-        change = "prefetch further ahead, and keep the workers between epochs"
-        return at_best(change, f"{why}, so {workers} could keep up: batches come unevenly, or late")
+        why = f"{why}, so {workers} could keep up: batches come unevenly, or late"
+        deeper = _deeper_prefetch(account, why)
+        return [deeper] if deeper else at_best("prefetch further ahead, and keep the workers between epochs", why)
     cheaper = "make a batch cheaper, or carry less in it"
     busy = 1.0 if account.batch_cpu_seconds is None else min(1.0, account.batch_cpu_seconds / make)
     room = wanted if account.cores is None or not busy else int((account.cores - 1) / busy)
@@ -210,6 +229,73 @@ def _loading(account: StepAccount) -> list[Suggestion]:
         why = f"{why}; {enough} workers could keep up"
     change = f"load with {more} instead of {workers or 'none'}"
     return [Suggestion(change, f"{_capital(why)}.", ratio, None, MODEL, {"workers": affordable})]
+
+
+def _deeper_prefetch(account: StepAccount, why: str) -> Suggestion | None:
+    """Return the shallowest prefetch that gains what the deepest does, by simulation of the batches that were made.
+
+    `None` if none gains, and where a simulation of the present one does not give the steps that were seen.
+    """
+    number = min(len(account.made), len(account.whole))
+    if not account.workers or number < FEWEST:
+        return None
+    times = ceil(_SIMULATED / number)
+    load = [*account.made[:number]] * times
+    rest = (account.whole - account.stages["data_wait"])[:number].tolist() * times
+
+    def pace(ahead: int) -> float:
+        return simulate(load, rest, workers=account.workers or 1, prefetch_factor=ahead) / len(load)
+
+    now = pace(account.prefetch)
+    if abs(now / float(account.whole.mean()) - 1) > _CLOSE:
+        return None
+    paces = {account.prefetch * more: pace(account.prefetch * more) for more in _DEEPER}
+    ahead = next(ahead for ahead, seconds in paces.items() if seconds <= (1 + WORTH) * min(paces.values()))
+    if paces[ahead] > (1 - WORTH) * now:
+        return None
+    change = f"prefetch_factor {ahead} in place of {account.prefetch}"
+    why = f"{_capital(why)}. A simulation of the batches as they were made has the present steps within {_CLOSE:.0%}."
+    return Suggestion(change, why, paces[ahead] / now, None, MODEL, {"prefetch_factor": ahead})
+
+
+def _restarts(ledger: Ledger) -> Iterator[Suggestion]:
+    """Yield for each loader that started its workers anew what keeping them would bring."""
+    whole, loaders = ledger.epoch.whole_seconds, ledger.loaders
+    for number in dict.fromkeys(one.loader for one in loaders.passes):
+        again = loaders.restarts(number)
+        share = sum(one.kept_seconds for one in again) / whole if again else 0.0
+        if share < WORTH:
+            continue
+        once = "one DataLoader for all passes, with " if again[-1].objects > 1 else ""
+        yield Suggestion(
+            f"{once}persistent_workers=True for the loader at {again[0].place}",
+            f"It started {again[0].workers} workers anew {len(again)} times, which took {share:.0%} of the run.",
+            1 - share,
+            None,
+            MODEL,
+            race=start_trial(ledger.loader(number), len(again) / whole),
+            of="the run",
+        )
+
+
+def _packed(ledger: Ledger, account: StepAccount) -> Iterator[Suggestion]:
+    """Yield what it would bring if samples were neither decoded nor validated: records packed once, as arrays."""
+    parts = ledger.samples.parts()
+    sample = sum(parts.values())
+    wait, (low, _) = account.share("data_wait")
+    if low < WORTH or not sample or account.batch_seconds is None:
+        return
+    share = (parts[DECODE] + parts[VALIDATE]) / sample
+    whole = float(account.whole.mean())
+    make = account.batch_seconds * (1 - share)
+    rest = whole * (1 - wait)
+    ratio = (max(rest, make / account.workers) if account.workers else rest + make) / whole
+    if ratio <= 1 - WORTH:
+        why = (
+            f"Decoding and validating are {share:.0%} of the {sample:.3g} s of a sample, and a step waits for its "
+            f"batch for {wait:.0%} of its time; reading what was packed is not in this."
+        )
+        yield Suggestion("pack the records once, as arrays, and read those", why, ratio, None, AT_BEST)
 
 
 def best_case(change: str, why: str, share: float, ends: tuple[float, float], **setting: Any) -> Suggestion:

@@ -15,7 +15,8 @@ from tclab._format import seconds_text
 STEPS, OTHER = "steps", "other"
 LOADER_START = "loader start"  # its processes start, import and make a first batch
 LOADER_END = "loader end"
-VALIDATION, CHECKPOINT = "validation", "checkpoint"
+VALIDATION, CHECKPOINT, LOGGING = "validation", "checkpoint", "logging"
+FIRST_STEP = "first step"  # what it takes longer than later ones: what is compiled, tuned or allocated once
 
 
 class PartClock:

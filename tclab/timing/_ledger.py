@@ -128,6 +128,7 @@ class Ledger(Shown):
         self._thread: int | None = None
         self._batch_timings: list[BatchTiming] = []
         self._workers = 0  # of the loader that `steps` was given
+        self.prefetch_factor: int | None = None  # its own
         self._blocks: list[Block] = []
         self._first: int | None = None  # step of the open block
         self._before: Cuts | None = None  # the step before this one in the open block
@@ -182,6 +183,7 @@ class Ledger(Shown):
         on its worker's timeline. The workers of a `torch.utils.data.DataLoader` are part of the loop's cycle.
         """
         self._workers = max(self._workers, getattr(batches, "num_workers", 0))
+        self.prefetch_factor = getattr(batches, "prefetch_factor", self.prefetch_factor)
         try:
             iterator = iter(batches)
         except TypeError as error:
@@ -357,10 +359,18 @@ class Ledger(Shown):
         """The passes over DataLoaders while the ledger was open: how often their workers started, and what it cost."""
         return self._watched().loaders()
 
+    def loader(self, number: int) -> Any:
+        """Return a DataLoader by its number in `loaders`; `None` if the program has it no more."""
+        return self._watched().loader(number)
+
     @property
     def epoch(self) -> EpochParts:
-        """The parts of the time while the ledger was open: steps, loaders that start, validation, checkpoints."""
-        return self._watched().epoch(len(self))
+        """The parts of the time while the ledger was open: steps, loaders that start, validation, checkpoints, logging.
+
+        Logging is the stage `log` of steps, and what a Lightning trainer's callbacks and loggers do between them.
+        `first step` is what the first step took longer than the median one, its batch apart.
+        """
+        return self._watched().epoch(len(self), self.seconds())
 
     # ---- cuts
 

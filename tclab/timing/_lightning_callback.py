@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from tclab.timing._epoch_parts import CHECKPOINT, VALIDATION
+from tclab.timing._epoch_parts import CHECKPOINT, LOGGING, VALIDATION
 from tclab.timing._ledger import Ledger
 
 # The first pattern that matches the name of a Lightning profiler action gives its stage. An action without a stage
@@ -23,13 +23,14 @@ _STAGES = tuple(
         (r"(.*\.)?(optimizer_step|optimizer_zero_grad|lr_scheduler_step)$", "optimizer"),
         (r".*(validation_step|val_next|on_validation_.*)$", "validation"),
         (r"\[Callback\].*", "log"),
-        (r"save_checkpoint$", "log"),
+        (r"save_checkpoint$", "checkpoint"),
     )
 )
 
 
 # Actions that are a part of the run besides its steps, with `Ledger(lines=True)`.
 _PARTS = ((re.compile(r"save_checkpoint$"), CHECKPOINT),
+          (re.compile(r"\[Callback\].*\.on_(fit|train|train_epoch)_(start|end)$"), LOGGING),
           (re.compile(r".*\.(on_sanity_check_start|configure_optimizers|setup|prepare_data)$"), "setup"))  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def lightning_callback(ledger: Ledger) -> Any:
 
         def start(self, action_name: str) -> None:
             stage, part = _first(_STAGES, action_name), _first(_PARTS, action_name)
-            if part is not None:
+            if part is not None and not (part == LOGGING and ledger.in_step):  # then it is the stage `log`
                 inside = ledger.part(part)
                 inside.__enter__()
                 self.parts.append((action_name, inside))
@@ -124,11 +125,19 @@ def lightning_callback(ledger: Ledger) -> Any:
                     trainer.profiler.training = training
 
             loop.run = validate
+            connector = trainer._logger_connector
+            log = connector.log_metrics
+
+            def logged(*args: Any, **kwargs: Any) -> None:
+                with ledger.stage("log") if ledger.in_step else ledger.part(LOGGING):
+                    log(*args, **kwargs)
+
+            connector.log_metrics = logged
 
         def teardown(self, trainer: Any, module: Any, stage: str) -> None:
             loop = trainer.fit_loop.epoch_loop.val_loop
             if ledger.samples_lines and stage == "fit" and "run" in vars(loop):
-                del loop.run
+                del loop.run, trainer._logger_connector.log_metrics
                 self._unwrap(trainer)
                 ledger.__exit__(None, None, None)
 

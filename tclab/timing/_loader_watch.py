@@ -15,6 +15,7 @@ from multiprocessing import util
 from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
+from weakref import ref
 
 from tclab._io import TemporaryFolder
 from tclab.timing._epoch_parts import LOADER_END, LOADER_START, PartClock
@@ -33,7 +34,8 @@ class LoaderPass:
 
     **Arguments:**
 
-    - `loader`: number of the loader, in the order in which they were first iterated over.
+    - `loader`: number of the loader, in the order in which they were first iterated over. One that is made where and
+      like one that is no more has its number.
     - `place`: "Dataset at file:line": the dataset's class, and the user's innermost line that began it.
     - `workers`, `persistent`: of the loader. `fresh`: its processes, if any, were started for this pass.
     - `training`: gradients were enabled when it began.
@@ -45,6 +47,7 @@ class LoaderPass:
     - `ready_seconds`: from its begin to the last worker that was ready: its process, its imports, its
       worker_init_fn; `None` if unknown.
     - `end_ns`: when its last batch was given.
+    - `objects`: how many DataLoaders stood for this loader up to now: a program may make one for each pass.
     """
 
     loader: int
@@ -60,6 +63,13 @@ class LoaderPass:
     batches: int = 0
     ready_seconds: float | None = None
     end_ns: int = 0
+    objects: int = 1
+
+    @property
+    def kept_seconds(self) -> float:
+        """What it would have taken less with workers that were there: their start, without the first batch, and end."""
+        start = self.start_seconds if self.ready_seconds is None else min(self.start_seconds, self.ready_seconds)
+        return start + self.end_seconds
 
 
 @dataclass
@@ -200,7 +210,7 @@ class LoaderWatch:
         self.passes: list[LoaderPass] = []
         self.fetches: list[FetchTimes] = []
         self._folder: TemporaryFolder | None = None
-        self._loaders: list[Any] = []
+        self._loaders: list[ref[Any]] = []
         self._undo: list[Callable[[], None]] = []
 
     def open(self) -> None:
@@ -251,14 +261,12 @@ class LoaderWatch:
     def _iter(self, original: Any, loader: Any) -> Any:
         import torch
 
-        if not any(loader is known for known in self._loaders):
-            self._loaders.append(loader)
-        number = next(place for place, known in enumerate(self._loaders) if known is loader)
         fresh = not (loader.persistent_workers and loader._iterator is not None)
         one = LoaderPass(
-            number, f"{type(loader.dataset).__name__} at {_place()}", loader.num_workers,
+            0, f"{type(loader.dataset).__name__} at {_place()}", loader.num_workers,
             bool(loader.persistent_workers), fresh, torch.is_grad_enabled(), perf_counter_ns(),
         )  # fmt: skip
+        self._number(one, loader)
         self.passes.append(one)
         users = loader.worker_init_fn
         assert self._folder is not None
@@ -273,6 +281,24 @@ class LoaderWatch:
         iterator._tclab_pass = one
         one.start_seconds = (perf_counter_ns() - one.begin_ns) / 1e9
         return iterator
+
+    def _number(self, one: LoaderPass, loader: Any) -> None:
+        """Say which loader a pass is over."""
+        known = [made() for made in self._loaders]
+        like = [p for p in self.passes if known[p.loader] is None and (p.place, p.workers) == (one.place, one.workers)]
+        if any(loader is other for other in known):
+            one.loader = next(number for number, other in enumerate(known) if other is loader)
+            one.objects = max(p.objects for p in self.passes if p.loader == one.loader)
+        elif like:
+            one.loader, one.objects = like[-1].loader, like[-1].objects + 1
+            self._loaders[one.loader] = ref(loader)
+        else:
+            one.loader = len(known)
+            self._loaders.append(ref(loader))
+
+    def loader(self, number: int) -> Any:
+        """Return a DataLoader by its number; `None` if the program has it no more."""
+        return self._loaders[number]()
 
     def _next(self, original: Any, iterator: Any) -> Any:
         one: LoaderPass | None = getattr(iterator, "_tclab_pass", None)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from statistics import median
+from typing import Any
 
-from tclab.timing._epoch_parts import STEPS, EpochParts, PartClock
+from tclab.timing._epoch_parts import FIRST_STEP, LOGGING, STEPS, EpochParts, PartClock
 from tclab.timing._host_syncs import Syncs
 from tclab.timing._ledger_rows import BatchTiming
 from tclab.timing._line_times import MAIN, Lines, line_times
@@ -89,15 +92,30 @@ class Watch:
         """Return the passes over DataLoaders."""
         return Loaders(tuple(self._loaders.passes))
 
-    def epoch(self, steps: int) -> EpochParts:
+    def loader(self, number: int) -> Any:
+        """Return a DataLoader by its number in `loaders`; `None` if the program has it no more."""
+        return self._loaders.loader(number)
+
+    def epoch(self, steps: int, stages: Mapping[str, Sequence[float]]) -> EpochParts:
         """Return the parts of the run.
 
         **Arguments:**
 
         - `steps`: number of steps in it.
+        - `stages`: stage → its seconds in each step that had it.
         """
         seconds = {part: spent / 1e9 for part, spent in self.clock.nanoseconds.items()}
         times = {part: number for part, number in self.clock.times.items() if part != STEPS}
+        whole, waits, logs = (stages.get(name, ()) for name in ("step", "data_wait", "log"))
+        taken = {LOGGING: (sum(logs), len(logs))}
+        if len(whole) > 1 and len(waits) in (0, len(whole)):
+            first, *later = (step - wait for step, wait in zip_longest(whole, waits, fillvalue=0.0))
+            taken[FIRST_STEP] = (max(0.0, first - median(later)), 1)
+        for part, (spent, number) in taken.items():  # out of the steps
+            if number:
+                seconds[STEPS] = seconds.get(STEPS, 0.0) - spent
+                seconds[part] = seconds.get(part, 0.0) + spent
+                times[part] = times.get(part, 0) + number
         return EpochParts(seconds, times, steps)
 
     def batch_timings(self) -> list[BatchTiming]:

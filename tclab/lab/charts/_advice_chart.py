@@ -24,11 +24,12 @@ def advice_chart(advice: Advice, *, where: str | None = None) -> Any:
     lines: list[tuple[Any, ...]] = []
     for place, one in enumerate(advice.suggestions):
         kind = "at best" if one.basis == "at best" else "predicted"
-        lines.append((one.change, place, one.ratio, *(one.interval or (None, None)), kind, ""))
+        change = one.change if one.of == "a step" else f"{one.change} ({one.of})"
+        lines.append((change, place, one.ratio, *(one.interval or (None, None)), kind, ""))
         pair = one.measured
         if pair is not None and pair.ratio is not None:
             word = "undecided" if pair.verdict == UNDECIDED else ""
-            lines.append((one.change, place, pair.ratio, *(pair.interval or (None, None)), "measured", word))
+            lines.append((change, place, pair.ratio, *(pair.interval or (None, None)), "measured", word))
     if not lines:
         return empty_chart(f"{advice.of}: nothing to change that the evidence supports.")
     rows = pd.DataFrame(lines, columns=["change", "place", "ratio", "low", "high", "kind", "word"])

@@ -138,7 +138,7 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, **options: Any) -
     found, unknowns = suggestions_from(account)
     point = _point_or_none(base)
     settings = {name for one in measured for name in one.setting}
-    found = [one for one in _as_settings([*found, *_bytes(account, base)], point) if not set(one.setting) & settings]
+    found = [one for one in _as_settings([*found, *_cheaper(account, base)], point) if not set(one.setting) & settings]
     found = [_with_race(one, point) for one in [*measured, *found]]
     unknowns += _waits(base)
     return Advice(account.of, ranked(found), (*unknowns, *missing), where_measured(base))
@@ -201,6 +201,8 @@ def _account(ok: pd.DataFrame, base: pd.DataFrame) -> StepAccount:
         cores_within(plain(first["cores"]), plain(first["cpu_limit_cores"])),
         cuda,
         cycle,
+        [float(seconds) for taken in made["samples_seconds"] if taken is not None for seconds in taken],
+        int(plain(first["prefetch_factor"]) or 2),
     )
 
 
@@ -275,18 +277,27 @@ def _evidence(base: pd.Series, row: pd.Series, samples: StepRuns, own: StepRuns)
 # ---- changes that the stages of a step suggest
 
 
-def _bytes(account: StepAccount, base: pd.DataFrame) -> list[Suggestion]:
-    """Suggest `node_mask`, which carries no edge, where edges are most of what travels and a step waits for it."""
+def _cheaper(account: StepAccount, base: pd.DataFrame) -> Iterator[Suggestion]:
+    """Suggest what makes loading cheaper, where a step waits for it.
+
+    `node_mask`, which carries no edge, where edges are most of what travels; samples that were packed once, in place of
+    JSON.
+    """
     row = base.iloc[0]
+    if no_advice_reason(account) is not None:
+        return
     share, ends = account.share("data_wait", "transfer")
     bytes_, edges = plain(row["batch_bytes"]), plain(row["edge_bytes"])
-    if ends[0] < WORTH or not bytes_ or not edges or edges < _EDGES * bytes_ or no_advice_reason(account) is not None:
-        return []
-    why = (
-        f"Edges are {edges:,} of a batch's {bytes_:,} bytes, and loading and transfer take {share:.0%} of a step; "
-        "what else it changes is not in this"
-    )
-    return [best_case(f"node_mask in place of {row['strategy']}", why, share, ends, strategy="node_mask")]
+    if ends[0] >= WORTH and bytes_ and edges and edges >= _EDGES * bytes_:
+        why = (
+            f"Edges are {edges:,} of a batch's {bytes_:,} bytes, and loading and transfer take {share:.0%} of a step; "
+            "what else it changes is not in this"
+        )
+        yield best_case(f"node_mask in place of {row['strategy']}", why, share, ends, strategy="node_mask")
+    share, ends = account.share("data_wait")
+    if ends[0] >= WORTH and plain(row["store"]) == "json":
+        why = f"each sample is decoded from JSON and validated, and a step waits for its batch for {share:.0%}"
+        yield best_case("store lmdb in place of json: records packed once", why, share, ends, store="lmdb")
 
 
 def _waits(base: pd.DataFrame) -> list[str]:

@@ -29,8 +29,8 @@ from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.execution._worker_pool import pool
 from tclab.sweeps.predict._epoch_costs import Costs, costs_of, stage_times
 from tclab.timing import conditions, environment
+from tclab.timing._epoch_simulation import simulate
 from tclab.timing._ledger_rows import raw_clock_ns
-from tclab.training._epoch_simulation import simulate
 from tclab.training._overheads import inexact_overheads
 from tclab.training._step import WITHOUT_MODEL
 

@@ -16,9 +16,9 @@ import torch
 from tclab.masking import Batch
 from tclab.sweeps.execution._setup import Setup
 from tclab.timing import Ledger
+from tclab.timing._epoch_simulation import ContentionFactors, LoaderOverheads
 from tclab.timing._ledger_rows import raw_clock_ns
 from tclab.training import Batches, Loader
-from tclab.training._epoch_simulation import ContentionFactors, LoaderOverheads
 from tclab.training._plain_loop import raw_batch
 from tclab.training._step import WITHOUT_MODEL
 
