@@ -1,6 +1,7 @@
 """Are the race's verdicts right? Arms whose true ratio is known, made up and real.
 
     python benchmarks/race_verdicts.py [--attacks 200] [--synthetic 400] [--cells 20] [--cell-seconds 6] [--races 10]
+                                       [--pairs 0]
 
 1. Made-up machines with drift, noise with a memory and wild outliers, each drawn anew: the share of false verdicts
    (FASTER or SLOWER) where both arms are the same, and the share of races that find a planted 5 %.
@@ -8,6 +9,7 @@
 3. This machine, a planted 5 %: the slow arm does 5 % more of the same arithmetic. How often does it find it?
 4. Attacks: made-up races in which one arm alone is disturbed: noise with a memory, stretches, drifts, tails, a
    process's luck. False verdicts of equal arms, SAME of unequal ones, and real differences that are found.
+5. This machine, the same point twice, in three fresh processes: false verdicts. `--pairs 40` takes 40 minutes.
 
 Shares come with their 95 % binomial interval (Clopper and Pearson). 0 skips a part.
 """
@@ -20,6 +22,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -27,6 +30,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
+from tclab import Point
+from tclab.sweeps import race_points
 from tclab.timing import Race, race, verdict_of
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 from tclab.timing.races._blocks import order_of
@@ -193,20 +198,27 @@ def busy(rounds: int) -> Callable[[], None]:
     return call
 
 
-def real(number: int, seconds: float, planted: float) -> tuple[list[str], list[Race]]:
-    races = []
+def real(number: int, run: Callable[[], Race]) -> list[str]:
+    """Run a race of this machine's so many times, print a line for each, and return the verdicts."""
+    verdicts = []
     for _ in range(number):
-        rounds = 60_000
-        arms = {"a": busy(rounds), "b": busy(round(rounds * (1 + planted)))}
-        races.append(race(arms, budget_seconds=seconds))
-        found = races[-1].pair("a", "b")
+        found = run().pair("a", "b")
+        verdicts.append(found.verdict)
+        ratio = "no ratio" if found.ratio is None else f"ratio {found.ratio:.4f} {np.round(found.interval or [], 4)}"
+        floor = "none" if found.floor is None else f"{found.floor:.2%}"
         load = os.getloadavg()[0]
-        print(
-            f"    {found.verdict:<10}ratio {found.ratio:.4f} {np.round(found.interval or [], 4)} "
-            f"floor {found.floor:.2%} {found.kept} rounds, load {load:.1f}",
-            flush=True,
-        )
-    return [r.verdict("a", "b") for r in races], races
+        print(f"    {found.verdict:<10}{ratio} floor {floor} {found.kept} rounds, load {load:.1f}", flush=True)
+    return verdicts
+
+
+def busy_race(more: float, seconds: float) -> Race:
+    rounds = 60_000
+    return race({"a": busy(rounds), "b": busy(round(rounds * (1 + more)))}, budget_seconds=seconds)
+
+
+def equal_points(seconds: float) -> Race:
+    point = Point(scale=0.02, batch_size=4, networks=2, workers=0, device="cpu")
+    return race_points({"a": point, "b": point}, budget_seconds=seconds)
 
 
 def main() -> None:
@@ -216,7 +228,8 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=20, help="real cells of the same call twice")
     parser.add_argument("--cell-seconds", type=float, default=6.0)
     parser.add_argument("--races", type=int, default=10, help="real races with a planted 5 %%")
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--pairs", type=int, default=0, help="real races of a point with itself, in fresh processes")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of a race of --races and --pairs")
     parser.add_argument("--attacks", type=int, default=200, help="made-up races, for each attack")
     parser.add_argument("--attack-seconds", type=float, default=60.0)
     parser.add_argument("--match", default="", help="only the attacks whose name has this text")
@@ -229,11 +242,14 @@ def main() -> None:
     if chosen.attacks:
         attacked(chosen.attacks, chosen.attack_seconds, chosen.match)
     if chosen.cells:
-        verdicts, _ = real(chosen.cells, chosen.cell_seconds, 0.0)
+        verdicts = real(chosen.cells, partial(busy_race, 0.0, chosen.cell_seconds))
         report(f"this machine, the same call twice, {chosen.cell_seconds:g} s", verdicts, None)
     if chosen.races:
-        verdicts, _ = real(chosen.races, chosen.seconds, 0.05)
+        verdicts = real(chosen.races, partial(busy_race, 0.05, chosen.seconds))
         report(f"this machine, a planted 5 %, {chosen.seconds:g} s", verdicts, FASTER)
+    if chosen.pairs:
+        verdicts = real(chosen.pairs, partial(equal_points, chosen.seconds))
+        report(f"this machine, the same point twice, 3 processes, {chosen.seconds:g} s", verdicts, None)
     print(f"took {perf_counter() - begin:.0f} s")
 
 
