@@ -119,6 +119,7 @@ STATES = [
     },
     {"models": "dango", "strategies": "indices", "networks": "all", "gpus": 2},
     {"networks": "physical,regulatory", "results": "2024"},
+    {"runs": "1,2,3", "gpus": 0, "strategies": "node_mask"},
     {"compile": True, "retry": True, "strategies": "gpu_mask_cached", "gpus": 0},
     {"perturbations": "data_samples/cell/aao1729_data_s1.tsv", "gpus": 0},
 ]

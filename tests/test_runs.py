@@ -89,6 +89,7 @@ def test_the_fewest_runs_that_bring_the_most_are_best(rows):
     assert found.index[found["best"]].tolist() == [3]
     assert found.loc[3, "peak_bytes"] == 1_800_000_000
     (said,) = lab.findings(rows, "runs")
+    assert said in lab.findings(rows)
     assert "3 runs on this device, each with its share of the cores, bring 2.10 × the samples a second" in said
     assert "a step of each takes 1.43 × as long (the slowest 1.71 ×); together they hold 1.8 GB. By `fits` they" in said
     chart = lab.charts.scaling_chart(rows, "runs")

@@ -136,7 +136,8 @@ def findings(rows: Runs, about: str = "sweep", *, concluded: bool = False) -> li
     if ok.empty:
         return ["No point of this sweep was measured, so there is nothing to compare.", *without_time(rows)]
     sentences = [_equivalence(rows), *([] if concluded else conclusion(rows)), busy_text(rows), *_strategies(ok)]
-    sentences += [*outlier_sentences(ok), *_models(ok), *_bytes(ok), *_syncs(ok), *without_time(rows)]
+    sentences += [*outlier_sentences(ok), *_models(ok), *_bytes(ok), *_syncs(ok), *runs_findings(rows)]
+    sentences += without_time(rows)
     sentences = [sentence for sentence in sentences if sentence]
     label = ranks_text(ok)
     if not label or (ok["ranks"] == 1).any():  # where some points have one rank, a sentence names its own setting

@@ -198,6 +198,7 @@ class Point(Shown):
         advised=True,
         caution="Told for a sample of all runs together; each of them is slower than it is alone.",
         label="runs side by side",
+        panel=True,
     )
     machines: int = declare(
         1,
