@@ -43,7 +43,7 @@ def test_each_stages_lines_are_named_with_their_share():
     document = json.dumps(list(range(3000)))
     took = dict.fromkeys(("json", "sleep", "wait"), 0.0)
     with timing.Ledger(lines=True) as ledger:
-        for _ in ledger.steps(range(60)):
+        for _ in ledger.steps(range(120)):
             begin = perf_counter()
             with ledger.stage("forward"):
                 while perf_counter() < begin + 0.006:
@@ -95,7 +95,7 @@ def test_waits_of_a_line_are_counted_in_a_step_that_is_not_timed():
 
 def test_a_program_without_stages_is_told_by_function_and_line():
     state = random.getstate()
-    with timing.profile() as seen:
+    with timing.profile(hertz=100.0) as seen:
         begin = perf_counter()
         spin(0.3)
         middle = perf_counter()
@@ -180,7 +180,7 @@ def test_where_no_lines_can_be_sampled_it_says_why():
 
 def test_a_ledger_that_is_not_a_context_samples_its_steps_alone():
     ledger = timing.Ledger(lines=True)
-    for _ in ledger.steps(range(4)):
+    for _ in ledger.steps(range(8)):
         spin(0.03)
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
     stages = ledger.lines.of_stages()  # a sample may meet its beginning
@@ -227,7 +227,7 @@ def test_a_compiled_function_is_not_disturbed():
     model(torch.ones(3))
     before = frames()
     with timing.Ledger(lines=True) as ledger:
-        for _ in ledger.steps(range(30)):
+        for _ in ledger.steps(range(60)):
             with ledger.stage("forward"):
                 model(torch.ones(3))
     assert frames() == before  # no other function was compiled

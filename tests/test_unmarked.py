@@ -83,8 +83,8 @@ class Sleepy(Dataset):
         return 12
 
     def __getitem__(self, index):
-        sleep(0.005)
-        return json.loads("[" + ",".join(["1.5"] * 20000) + "]")[:2]
+        sleep(0.01)
+        return json.loads("[" + ",".join(["1.5"] * 100_000) + "]")[:2]
 
 
 def ready(worker):
@@ -113,7 +113,7 @@ def test_a_bare_loops_loader_that_starts_anew_is_found_with_its_seconds_and_its_
     assert parts["read"] == parts["validate"] == 0
     assert sum(parts.values()) == pytest.approx(sum(t.end_ns - t.begin_ns for t in ledger.batch_timings) / 24e9)
     in_workers = [one for one in ledger.lines.times if one.where.startswith("worker")]
-    assert any(one.text == "sleep(0.005)" and one.stage == "own code" for one in in_workers)
+    assert any(one.text == "sleep(0.01)" and one.stage == "own code" for one in in_workers)
     assert ledger.workers == 2
     assert ledger.epoch.seconds["loader start"] == pytest.approx(sum(took), rel=0.2)
     assert "starts" in str(ledger.loaders)
@@ -122,7 +122,7 @@ def test_a_bare_loops_loader_that_starts_anew_is_found_with_its_seconds_and_its_
 
 
 def test_a_loader_that_starts_anew_is_advised_to_keep_its_workers_and_that_is_tried():
-    loader = DataLoader(Sleepy(), batch_size=3, num_workers=1, worker_init_fn=ready)
+    loader = DataLoader(range(4), batch_size=2, num_workers=1, worker_init_fn=ready)
     with timing.Ledger(lines=True) as ledger:
         for _ in range(2):
             for _ in ledger.steps(loader):
@@ -133,7 +133,7 @@ def test_a_loader_that_starts_anew_is_advised_to_keep_its_workers_and_that_is_tr
     assert one.ratio == pytest.approx(1 - again.kept_seconds / ledger.epoch.whole_seconds)
     assert 0.3 < again.kept_seconds <= again.start_seconds + again.end_seconds
     assert "× the time of the run" in one.sentence
-    done = one.measure(budget_seconds=1, isolated=False).measured
+    done = one.measure(budget_seconds=0.5, isolated=False).measured
     assert (done.a, done.b) == ("changed", "now")
     assert not active_children()
     del loader, advice, one
@@ -144,9 +144,9 @@ def test_a_loader_that_starts_anew_is_advised_to_keep_its_workers_and_that_is_tr
 def test_loaders_that_are_made_for_each_pass_are_one_that_starts_anew():
     with timing.Ledger(lines=True) as ledger:
         for _ in range(3):
-            for _ in ledger.steps(DataLoader(Sleepy(), batch_size=6, num_workers=1, worker_init_fn=ready)):
+            for _ in ledger.steps(DataLoader(range(4), batch_size=2, num_workers=1, worker_init_fn=ready)):
                 pass
-        kept = DataLoader(Sleepy(), batch_size=6)
+        kept = DataLoader(range(4), batch_size=2)
         for _ in range(2):
             for _ in ledger.steps(kept):
                 pass
@@ -197,7 +197,7 @@ def test_a_trainers_logger_is_a_stage_of_its_steps_and_a_part_of_its_epoch(recor
 
 def test_a_sample_is_split_by_the_libraries_that_its_lines_call(records):
     data = Records(records)
-    with timing.profile() as seen:
+    with timing.profile(hertz=200.0) as seen:
         for _ in range(6):
             for _ in DataLoader(data, batch_size=16):
                 pass
@@ -214,7 +214,7 @@ def test_the_split_of_a_sample_agrees_with_cprofile(records):
 
     data = Records(records)
     profile = cProfile.Profile()
-    with timing.profile() as seen:
+    with timing.profile(hertz=100.0) as seen:
         profile.enable()  # the same samples, at the same time
         for _ in range(400):  # some 1,000 samples: a share of a half is known to 2 points
             for _ in DataLoader(data, batch_size=16, collate_fn=len):

@@ -104,7 +104,7 @@ class Ledger(Shown):
     - `marks`: also mark each stage, as `ledger: forward`, in the trace of a torch.profiler that is recording.
     - `spike`: step number → (stage, seconds) of a delay to insert, or `None`; for the stage `other`, between the first
       two stages. See `spike_in`.
-    - `lines`: also sample the stack of the main thread 100 times a second, for `ledger.lines`: which lines of the
+    - `lines`: also sample the stack of the main thread 50 times a second, for `ledger.lines`: which lines of the
       user's code the time of each stage went to. The third step is not timed: its waits for the device are counted.
     """
 

@@ -3,7 +3,7 @@
 It is a timer's signal, not a thread that reads `sys._current_frames()`. A thread needs the interpreter's lock before it
 reads, and gets it where the program gives it away: in a call that waits. Lines that hold the lock (JSON, dictionaries,
 a loop in Python) would count for the next tensor operation. A signal's handler runs on the main thread itself, after
-the call that it came in, on that call's line. Time is cut into slots of 10 ms with a moment at random in each, so that
+the call that it came in, on that call's line. Time is cut into slots of 20 ms with a moment at random in each, so that
 no loop runs in step with them; moments that pass before a handler runs lay in that call, which gets their slots.
 """
 
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from tclab.errors import InputError
 from tclab.timing._sample_parts import COLLATE, OWN, part_of_call, part_of_module
 
-HERTZ = 100.0
+HERTZ = 50.0  # a signal takes 130 to 240 µs of processor time on a virtual machine, with timer and cold caches
 _SHORTEST = 2e-5  # seconds to the next signal: 0 would turn the timer off
 _DRAWN = 4096
 _DEEPEST = 8  # user's frames of a stack that are told apart, innermost first

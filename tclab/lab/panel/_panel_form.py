@@ -93,9 +93,7 @@ class PanelForm:
             options=["auto", "cpu", *(["cuda"] if gpus else [])],
         )  # fmt: skip
         self.ranks = _field(widgets.BoundedIntText, "ranks", "ranks", "processes that train together", min=1, max=64)
-        self.runs = _field(
-            text, "runs", "runs side by side", "each by itself on one device, to see how many pay: 1,2,3"
-        )
+        self.runs = _field(text, "runs", "runs", "side by side on one device; 1,2,3 shows how many pay")
         self.dtype = _field(choice, "dtype", "dtype", "bfloat16 is autocast", options=list(DTYPES))
         self.compile = _field(widgets.Checkbox, "compile", "compile it", "run the model through torch.compile")
         self.steps = _field(widgets.IntSlider, "steps", "timed steps", "of each point", min=1, max=50)
@@ -105,24 +103,14 @@ class PanelForm:
         )  # fmt: skip
         self.retry = _field(widgets.Checkbox, "retry", "try failed points again", "also those that ran out of memory")
         self.results = _field(text, "results", "results", "the folder that rows are kept in", continuous_update=False)
-        how = [
-            self.model,
-            self.hidden,
-            self.layers,
-            self.mode,
-            self.dtype,
-            self.device,
-            self.ranks,
-            self.runs,
-            self.compile,
-        ]
+        how = [self.model, self.hidden, self.layers, self.mode, self.dtype, self.device, self.ranks, self.runs]
         self.box = widgets.HBox(
             [
                 _column(
                     Graph=[self.graph, self.scale, self.perturbations, self.num_deletions, self.networks],
                     Sweep=[self.batch_sizes, self.steps, self.budget, self.results, self.retry],
                 ),
-                _column(Model=how),
+                _column(Model=[*how, self.compile]),
                 _column(Strategies=[self.strategies]),
             ],
             layout=widgets.Layout(width="100%"),
