@@ -1,7 +1,7 @@
 """Are the race's verdicts right? Arms whose true ratio is known, made up and real.
 
     python benchmarks/race_verdicts.py [--attacks 200] [--synthetic 400] [--cells 20] [--cell-seconds 6] [--races 10]
-                                       [--pairs 0]
+                                       [--pairs 0] [--extended 0]
 
 1. Made-up machines with drift, noise with a memory and wild outliers, each drawn anew: the share of false verdicts
    (FASTER or SLOWER) where both arms are the same, and the share of races that find a planted 5 %.
@@ -92,11 +92,12 @@ class Attack:
     luck: float = 0.0
     quiet: bool = False
 
-    def samples(self, seed: int, seconds: float, looks: int = 4) -> list[dict[str, Any]]:
-        """Return the samples of a race to the end of its budget: rounds of blocks of equal length."""
+    def samples(self, seed: int, seconds: float, looks: int = 4, extended: int = 0) -> list[dict[str, Any]]:
+        """Return the samples of a race to the end of its budget, or of the last of as many more budgets."""
         generator = np.random.default_rng([seed, 3])
-        turns = looks * self.processes
-        rounds = ROUNDS // turns * turns
+        seconds *= 1 + extended
+        turns = looks * (1 + extended) * self.processes
+        rounds = ROUNDS * (1 + extended) // turns * turns
         at = (np.arange(4 * rounds) + 0.5) * seconds / (4 * rounds)
         turn = np.arange(rounds) * turns // rounds
         orders = np.array([[arm == "b" for arm in order_of("ab", number)] for number in range(rounds)]).ravel()
@@ -127,10 +128,10 @@ class Attack:
             for i in range(4 * rounds)
         ]
 
-    def verdict(self, seed: int, seconds: float) -> str:
-        """Return the verdict of a race that ends as soon as it has one, as every race does."""
-        samples = self.samples(seed, seconds)
-        for look in range(1, 5):
+    def verdict(self, seed: int, seconds: float, extended: int = 0) -> str:
+        """Return the verdict of a race that ends as soon as it has one, and goes on so many times where it has none."""
+        samples = self.samples(seed, seconds, extended=extended)
+        for look in range(1, 4 * (1 + extended) + 1):
             found = verdict_of([s for s in samples if s["look"] <= look], "a", "b").verdict
             if found != UNDECIDED:
                 break
@@ -172,8 +173,9 @@ NEARLY = (  # just beyond the margin: SAME would be wrong
 )
 
 
-def attacked(number: int, seconds: float, text: str) -> None:
+def attacked(number: int, seconds: float, text: str, extended: int) -> None:
     """Print a line an attack whose name has the text: the share of verdicts that are wrong, or right."""
+    length = f"{seconds:g} s" + (f", extended {extended} times" if extended else "")
     for attack, right, what in (
         *((attack, None, "false") for attack in EQUAL),
         *((attack, FASTER, "found") for attack in APART),
@@ -181,10 +183,10 @@ def attacked(number: int, seconds: float, text: str) -> None:
     ):
         if text not in attack.name:
             continue
-        counts = Counter(attack.verdict(seed, seconds) for seed in range(number))
+        counts = Counter(attack.verdict(seed, seconds, extended) for seed in range(number))
         wrong = sum(counts[v] for v in (FASTER, SLOWER) if v != right)
         hit = {"false": wrong, "found": counts[right], "wrongly SAME": counts[SAME]}[what]
-        print(f"{attack.name:<45} {seconds:g} s: {what} {share(hit, number)}; {dict(counts)}", flush=True)
+        print(f"{attack.name:<45} {length}: {what} {share(hit, number)}; {dict(counts)}", flush=True)
 
 
 def busy(rounds: int) -> Callable[[], None]:
@@ -232,6 +234,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of a race of --races and --pairs")
     parser.add_argument("--attacks", type=int, default=200, help="made-up races, for each attack")
     parser.add_argument("--attack-seconds", type=float, default=60.0)
+    parser.add_argument("--extended", type=int, default=0, help="how often an attacked race goes on where UNDECIDED")
     parser.add_argument("--match", default="", help="only the attacks whose name has this text")
     chosen = parser.parse_args()
     begin = perf_counter()
@@ -240,7 +243,7 @@ def main() -> None:
             what = f"made up, {planted:+.0%}, {chosen.budget:g} s"
             report(what, made_up(chosen.synthetic, planted, chosen.budget), right)
     if chosen.attacks:
-        attacked(chosen.attacks, chosen.attack_seconds, chosen.match)
+        attacked(chosen.attacks, chosen.attack_seconds, chosen.match, chosen.extended)
     if chosen.cells:
         verdicts = real(chosen.cells, partial(busy_race, 0.0, chosen.cell_seconds))
         report(f"this machine, the same call twice, {chosen.cell_seconds:g} s", verdicts, None)
