@@ -110,6 +110,10 @@ def test_samples_that_are_decoded_and_validated_each_time_ask_for_packed_records
     assert "are 89% of the 0.1 s of a sample" in one.why
     (alone,) = _packed(ledger, account(data_wait=0.36, forward=0.04, workers=0, batch_seconds=0.36, scatter=0))
     assert alone.ratio == pytest.approx(0.2)
+    started = account(data_wait=2.0, forward=0.1, workers=2, batch_seconds=0.8, scatter=0)  # mostly for its workers
+    assert next(_packed(ledger, started)).ratio == pytest.approx(1 - (0.4 - 0.1) / 2.1)
+    undecoded = SimpleNamespace(samples=SampleTimes({"worker 0": {"read": 1.0, "own code": 8.0}}, {"worker 0": 90}))
+    assert not [*_packed(undecoded, started)]
     assert not [*_packed(ledger, account(data_wait=0.001, forward=0.1, workers=2, batch_seconds=0.1))]
 
 

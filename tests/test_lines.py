@@ -131,6 +131,23 @@ def test_a_notebooks_cell_is_the_users_code():
     assert seen.lines.by_line()[0].loops == 2
 
 
+@pytest.mark.slow
+def test_lines_are_sampled_in_a_kernel():
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    marked = "with timing.Ledger(lines=True) as ledger:\n    for _ in ledger.steps(range(8)):\n        spin(0.05)"
+    cells = [
+        "from time import perf_counter\nfrom tclab import timing",
+        "def spin(seconds):\n    until = perf_counter() + seconds\n    while perf_counter() < until:\n        pass",
+        marked,
+        "first = ledger.lines.by_line()[0]\nprint(first.place, first.function, first.loops, first.text)",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    done = nbclient.NotebookClient(notebook, kernel_name="python3", timeout=120).execute()
+    place, function, loops, *text = done.cells[-1].outputs[0].text.split()
+    assert (place in ("cell:3", "cell:4"), function, loops) == (True, "spin", "1")
+    assert " ".join(text) in ("while perf_counter() < until:", "pass")
+
+
 def test_a_script_is_profiled_with_its_arguments_and_ends_as_it_does(tmp_path, capsys):
     script = tmp_path / "train.py"
     script.write_text(
@@ -212,10 +229,11 @@ def test_waits_are_ranked_by_what_they_cost_and_foretold_on_a_cpu():
 
 
 @pytest.mark.filterwarnings("ignore:.*does not know how to trace the builtin")
-def test_a_compiled_function_is_not_disturbed():
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_compiled_function_is_not_disturbed(backend):
     """A signal that comes while torch.compile's hook is set: its handler is not traced."""
 
-    @torch.compile(backend="eager")
+    @torch.compile(backend=backend)
     def model(x):
         y = x + 1
         sleep(0.004)  # a graph break, in which the hook stays

@@ -1,5 +1,6 @@
 """A Lightning project and a bare loop with no mark in them: lines, loaders, samples, parts of the epoch."""
 
+import importlib
 import json
 import shutil
 import subprocess
@@ -139,6 +140,39 @@ def test_a_loader_that_starts_anew_is_advised_to_keep_its_workers_and_that_is_tr
     del loader, advice, one
     assert ledger.loader(0) is None
     assert next(one for one in timing.advise(ledger).suggestions if "persistent" in one.change).race is None
+
+
+DATASET = """
+from time import perf_counter
+
+
+class Spinning:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        until = perf_counter() + 0.05
+        while perf_counter() < until:
+            pass
+        return index
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_workers_that_import_everything_anew_are_sampled(context, tmp_path, monkeypatch):
+    (tmp_path / f"spinning_{context}.py").write_text(DATASET)
+    monkeypatch.syspath_prepend(tmp_path)
+    data = importlib.import_module(f"spinning_{context}").Spinning()
+    with timing.Ledger(lines=True) as ledger:
+        for _ in ledger.steps(DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context=context)):
+            pass
+    (found,) = ledger.loaders.passes
+    assert 0 < found.ready_seconds <= found.start_seconds + found.wait_seconds
+    assert ledger.samples.samples == {"worker 0": 8}
+    assert ledger.samples.parts()["own code"] > 0.025
+    in_worker = next(one for one in ledger.lines.times if one.where == "worker 0")
+    assert (in_worker.function, in_worker.stage) == ("Spinning.__getitem__", "own code")
 
 
 def test_loaders_that_are_made_for_each_pass_are_one_that_starts_anew():

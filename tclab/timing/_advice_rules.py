@@ -269,7 +269,7 @@ def _restarts(ledger: Ledger) -> Iterator[Suggestion]:
         once = "one DataLoader for all passes, with " if again[-1].objects > 1 else ""
         yield Suggestion(
             f"{once}persistent_workers=True for the loader at {again[0].place}",
-            f"It started {again[0].workers} workers anew {len(again)} times, which took {share:.0%} of the run.",
+            f"It started its workers ({again[0].workers}) anew {len(again)} ×, which took {share:.0%} of the run.",
             1 - share,
             None,
             MODEL,
@@ -287,9 +287,11 @@ def _packed(ledger: Ledger, account: StepAccount) -> Iterator[Suggestion]:
         return
     share = (parts[DECODE] + parts[VALIDATE]) / sample
     whole = float(account.whole.mean())
-    make = account.batch_seconds * (1 - share)
-    rest = whole * (1 - wait)
-    ratio = (max(rest, make / account.workers) if account.workers else rest + make) / whole
+    make, rest, workers = account.batch_seconds, whole * (1 - wait), account.workers
+    packed = make * (1 - share)
+    # of what batches take, not of the waits that were seen: those of workers that start would be there
+    saved = max(rest, make / workers) - max(rest, packed / workers) if workers else make - packed
+    ratio = max(rest, whole - saved) / whole
     if ratio <= 1 - WORTH:
         why = (
             f"Decoding and validating are {share:.0%} of the {sample:.3g} s of a sample, and a step waits for its "
