@@ -189,6 +189,52 @@ def test_several_runs_of_a_point_widen_the_interval_by_how_they_differ():
     assert wide[1] - wide[0] > 3 * (narrow[1] - narrow[0])
 
 
+def folder(generator, runs, spread, seconds=0.1):
+    """Return rows of a point that was run so often, in processes that differ by `spread`."""
+    luck = seconds * np.exp(spread * generator.standard_normal(runs))
+    seeds = generator.integers(1 << 30, size=runs)
+    return rows(*(step(seconds=own, n=24, scatter=0.005, seed=seed) for own, seed in zip(luck, seeds, strict=True)))
+
+
+@pytest.mark.parametrize(("first", "second"), [(3, 3), (5, 2), (4, 1)])
+def test_equal_folders_are_hardly_ever_told_apart_where_runs_are_repeated(first, second):
+    """Processes differ by 3 %, steps within one by 0.5 %: as independent steps they would decide nearly always."""
+    generator = np.random.default_rng(0)
+    missed = 0
+    for _ in range(200):
+        luck = [0.03 * generator.standard_normal((number, 1)) for number in (first, second)]
+        sides = [runs(*np.exp(own + 0.005 * generator.standard_normal((len(own), 24)))) for own in luck]
+        _, (low, high), _ = ratio_of_runs(*sides)
+        missed += not low <= 1 <= high
+    assert missed <= 18  # 5 % of 200; more than 18 have a chance of 1 %
+
+
+def test_a_difference_beyond_what_runs_differ_by_is_found_and_the_margin_is_that():
+    generator = np.random.default_rng(1)
+    old, new = folder(generator, 3, 0.003), folder(generator, 3, 0.003, seconds=0.09)
+    found = tclab.compare(old, new, names=("old", "new"))
+    (pair,) = found.pairs
+    assert (pair.verdict, pair.margin) == (FASTER, 0.01)
+    assert pair.why == "beyond ±1%, of 3 and 3 runs"
+    assert found.table["old runs"].tolist() == [3]
+    assert 0 < found.table["old spread"].item() < 0.01
+    assert not any("once" in caution for caution in found.cautions)
+    (wide,) = tclab.compare(*(folder(np.random.default_rng(seed), 3, 0.05) for seed in (2, 3))).pairs
+    assert wide.verdict == UNDECIDED
+    assert wide.margin > 0.02
+    assert tclab.compare(old, new, margin=0.2).pairs[0].verdict == SAME
+
+
+def test_one_run_each_says_that_it_cannot_know_what_runs_differ_by():
+    found = tclab.compare(rows(step()), rows(step(seconds=0.05)))
+    assert found.pairs[0].why == "beyond ±5%, of one run each"
+    assert found.table["first spread"].isna().all()
+    (said,) = [caution for caution in found.cautions if "ran once" in caution]
+    assert said.startswith("1 of 1 points ran once on a side: how much two runs of the same differ is not known")
+    repeated = tclab.compare(rows(step(seed=1), step(seed=2), step(seed=3)), rows(step(seconds=0.05)))
+    assert repeated.pairs[0].why == "beyond ±5%, of 3 and 1 runs"
+
+
 @given(st.floats(0.2, 5.0), st.integers(0, 1000))
 def test_the_ratio_told_from_the_other_side_is_its_inverse(factor, seed):
     generator = np.random.default_rng(seed)

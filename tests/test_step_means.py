@@ -80,6 +80,7 @@ def test_runs_that_differ_widen_the_interval():
     low, high = mean_step(runs).interval()
     assert low < 1.0
     assert high > 1.2
+    assert mean_step(runs).freedom == 2  # 90 steps are three measurements
     assert mean_step(runs[:1]).interval()[1] < 1.001
 
 

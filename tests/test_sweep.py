@@ -18,7 +18,7 @@ import tclab
 from tclab import InputError, Point
 from tclab.sweeps import close_workers
 from tclab.sweeps.store._results import Results
-from tclab.sweeps.store._rows import MEASURED_COLUMNS, POINT_COLUMNS
+from tclab.sweeps.store._rows import MEASURED_COLUMNS, POINT_COLUMNS, columns_of, not_measured, table
 
 
 def tiny(**fields):
@@ -347,6 +347,37 @@ def test_kept_rows_are_read_and_failures_run_again_only_when_asked(own, tmp_path
     tclab.sweep(points, results=tmp_path, retry=True)
     changed = {path.name for path in tmp_path.glob("*.parquet") if path.stat().st_mtime_ns != stamps[path]}
     assert changed == {Results(tmp_path).path(points[1]).name}
+
+
+def test_repeats_are_runs_in_fresh_processes_that_are_kept_and_added_to(tmp_path, monkeypatch):
+    ran = []
+
+    def rows_of(point, *, fresh, **_):
+        ran.append((point.batch_size, fresh))
+        if point.batch_size == 3:
+            return not_measured(point, "oom")
+        made = {"stage": "step", "status": "ok", "samples_seconds": [1.0, 2.0] * 6, "measured_at": f"{len(ran):03}"}
+        return table([{**columns_of(point), **made}])
+
+    monkeypatch.setattr("tclab.sweeps.execution._executor.point_rows", rows_of)
+    points = [tiny(batch_size=number) for number in (1, 2, 3)]
+    tclab.sweep(points[0], results=tmp_path)
+    seen = []
+    rows = tclab.sweep(points, results=tmp_path, repeats=3, progress=seen.append)
+    assert ran == [(1, False), (2, True), (3, True), (1, True), (2, True), (1, True), (2, True)]
+    assert [(one.done, one.kept) for one in seen] == [(place, place == 1) for place in (1, 2, 3, 4, 5, 7, 8)]
+    assert {one.total for one in seen} == {9}
+    assert rows["batch_size"].tolist() == [1, 2, 3, 1, 2, 1, 2]
+    pd.testing.assert_frame_equal(rows, tclab.sweep(points, results=tmp_path, repeats=3, progress=None))
+    assert len(ran) == 7
+    assert tclab.sweep(points[0], results=tmp_path)["measured_at"].tolist() == ["001"]
+    assert tclab.compare(tmp_path, rows).table["first runs"].tolist() == [3, 3, 0]
+
+
+@pytest.mark.parametrize("options", [{"repeats": 0}, {"repeats": 2, "executor": "slurm"}])
+def test_repeats_that_cannot_be_are_refused(options, tmp_path):
+    with pytest.raises(InputError, match="repeats is"):
+        tclab.sweep(tiny(), results=tmp_path, **options)
 
 
 SWEEP = """

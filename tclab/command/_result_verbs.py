@@ -36,7 +36,9 @@ def compare(
     *,
     between: Annotated[str | None, Parameter(help="the setting that is compared, such as strategy.")] = None,
     stage: Annotated[str, Parameter(help="step, or one stage of it.")] = "step",
-    margin: Annotated[float, Parameter(help="the difference between two runs of the same, as a share.")] = 0.05,
+    margin: Annotated[
+        float | None, Parameter(help="a share that is no difference; from repeats unless given, 0.05 without them.")
+    ] = None,
     json: Json = False,
 ) -> int:
     """Compare runs of two commits, machines or settings; a verdict is about the second. See `tclab.compare`."""

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tclab.errors import InputError, unknown
+from tclab.sweeps.config._fields import whole_number
 from tclab.sweeps.config._point import Point, points_of
 from tclab.sweeps.execution._executor import Executor, LocalExecutor, Progress, SweepOptions, print_progress
 from tclab.sweeps.predict._fits import fits
@@ -32,6 +33,7 @@ def sweep(
     progress: Callable[[Progress], None] | None = print_progress,
     stop: threading.Event | None = None,
     refuse: bool = False,
+    repeats: int = 1,
     executor: str = "local",
     **cluster: Unpack[SlurmOptions],
 ) -> pd.DataFrame:
@@ -51,6 +53,9 @@ def sweep(
     - `stop`: looked at before each point; on Slurm it cancels the jobs.
     - `refuse`: do not run a point that `fits` says cannot run here; it has a row `not run: …` with both numbers,
       which is not kept, as another machine, or this one at another time, may have more. Not on Slurm.
+    - `repeats`: run each point so often, every time in a fresh process, all points once before any runs again; the rows
+      of a point's runs differ in `measured_at`. How much runs differ is what `compare` needs. Runs that are kept count,
+      so that a larger number adds to them. A point whose first run has no time is not repeated. Not on Slurm.
     - `executor`: "local", or "slurm": a job array, sent from here, whose jobs run this function. They are found
       again by a later call with the same points and results, wherever the earlier one was closed.
     - `cluster`: for Slurm, sbatch's options by name (`partition`, `gpus_per_node`, `cpus_per_task`, `mem`,
@@ -67,6 +72,7 @@ def sweep(
     **Raises:** `InputError` for a folder that cannot be written. On Slurm also for options that it refuses.
     """
     wanted = points_of(points)
+    whole_number(1)("repeats", repeats)
     chosen: Executor
     if executor == "local":
         if given := [name for name, value in cluster.items() if value not in (None, "", 0)]:
@@ -82,10 +88,12 @@ def sweep(
     elif executor == "slurm":
         if budget_seconds is not None:
             raise InputError("budget_seconds is for executor='local'; on Slurm `time` is each job's limit")
+        if repeats > 1:
+            raise InputError("repeats is for executor='local'; on Slurm sweep into a folder for each repeat")
         if refuse:
             raise InputError("refuse is for executor='local': this machine cannot say what fits on those of a cluster")
         chosen = SlurmExecutor(**cluster)
     else:
         raise unknown("executor", executor, ("local", "slurm"))
-    options = SweepOptions(results_folder(results), retry, fresh, memory_bytes, hang_seconds, progress, stop)
+    options = SweepOptions(results_folder(results), retry, fresh, memory_bytes, hang_seconds, progress, stop, repeats)
     return frame(pa.concat_tables([SCHEMA.empty_table(), *chosen.run(wanted, options)]))

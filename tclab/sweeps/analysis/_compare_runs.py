@@ -43,7 +43,8 @@ class Comparison(Shown):
     - `differs`: a field of the point or of the machine that differs → its values, first and second.
     - `only_first`, `only_second`: labels of the points that one of them alone has.
     - `cautions`: what weakens the comparison, a sentence each.
-    - `table`: a line a point: both mean steps, the ratio with its interval, the verdict, bytes and host syncs.
+    - `table`: a line a point: both mean steps, of how many runs, and the share that these spread by (a standard
+      deviation), the ratio with its interval, the verdict, bytes and host syncs.
     - `where`: the machine that measured each.
     """
 
@@ -84,7 +85,7 @@ def compare(
     between: str | Sequence[str] | None = None,
     stage: str = "step",
     names: tuple[str, str] | None = None,
-    margin: float = 0.05,
+    margin: float | None = None,
 ) -> Comparison:
     """Compare runs of two commits, machines or settings, with a verdict on each point that both have.
 
@@ -94,6 +95,10 @@ def compare(
     `margin`, and runs of different machines get no verdict where the code, or anything else, may differ too. A point
     whose runs on one side are of several machines, or of several versions of the code, gets none either.
 
+    The steps of one run share what happened to it and say nothing of the next run. So where a point has several runs
+    (`tclab.sweep(…, repeats=3)`), each is one measurement, and the interval is of what they differ by. Where it has
+    one, how much two runs of the same differ is not known, and the verdict says "of one run each".
+
     **Arguments:**
 
     - `first`, `second`: rows, a folder of results, or a file that `tclab.sweeps.write_rows` wrote.
@@ -102,11 +107,12 @@ def compare(
     - `stage`: "step", or one stage of it.
     - `names`: of the two; unless given, those of the files or folders (of their parent folders where both have one
       name), or "first" and "second".
-    - `margin`: the difference between two runs of the same that is expected, as a share; 5 % is a convention.
+    - `margin`: the share that a difference must exceed. Unless given, what the runs of a side spread by, at least 1 %,
+      where both sides have several; else 5 %, which is a convention.
 
     **Raises:** `InputError` for what holds no rows, an unknown setting, or a margin that is not above 0.
     """
-    if not margin > 0:
+    if margin is not None and not margin > 0:
         raise InputError(f"margin is {margin!r}, expected a share above 0 (0.05 is 5 %)")
     both = [rows_of(runs) for runs in (first, second)]
     named = names or _names(first, second)
@@ -131,7 +137,7 @@ def compare(
         differs,
         tuple(labels[key] for key in sides[0] if key not in sides[1]),
         tuple(labels[key] for key in sides[1] if key not in sides[0]),
-        tuple(_cautions(sides, shared, differs, margin)),
+        tuple(_cautions(sides, shared, differs, pairs)),
         _table(pairs, [(sides[0][key], sides[1][key]) for key in shared], named),
         (where_measured(steps[0]), where_measured(steps[1])),
     )
@@ -258,14 +264,16 @@ def _cautions(
     sides: list[dict[Any, pd.DataFrame]],
     shared: list[Any],
     differs: Mapping[str, tuple[str, str]],
-    margin: float,
+    pairs: Sequence[Pair],
 ) -> list[str]:
     if not shared:
         differ = [n for n in SETTINGS if n not in _COUNTS and _apart(sides, n)]
         hint = f" They differ in {', '.join(differ)}: give between={differ!r} to compare that." if differ else ""
         return [f"No point is in both.{hint}"]
+    margins = dict.fromkeys(f"{100 * share:.2g}%" for share in sorted(pair.margin for pair in pairs))
+    widest = " to ".join([*margins][:: max(1, len(margins) - 1)])
     cautions = [
-        f"These ran at different times, not in turns as a race does: differences within ±{margin:.0%} are not "
+        f"These ran at different times, not in turns as a race does: differences within ±{widest} are not "
         "claimed, and a machine that changed in between would look like a change."
     ]
     if any(value.endswith("+") for value in _commits(sides, shared)):
@@ -274,6 +282,12 @@ def _cautions(
     if moved:
         cautions.append(f"Conditions differ too: {', '.join(moved)}.")
     runs = [runs_of(side[key]) for side in sides for key in shared]
+    times = [len(one.seconds) for one in runs]
+    if once := sum(1 in ends for ends in zip(times[: len(shared)], times[len(shared) :], strict=True)):
+        cautions.append(
+            f"{once} of {len(shared)} points ran once on a side: how much two runs of the same differ is not known of "
+            "them. tclab.sweep(…, repeats=3) into each folder measures it."
+        )
     uneven = sum(any(outliers(np.asarray(run), one.cycle) for run in one.seconds) for one in runs)
     if uneven:
         text = "a few steps hold much of the time: means are of them, too."
@@ -293,7 +307,8 @@ def _table(
     for pair, sides in zip(pairs, rows, strict=True):
         line: dict[str, Any] = {"point": pair.cell}
         for name, own in zip(names, sides, strict=True):
-            line[f"{name} s"] = _mean(own)
+            runs = runs_of(own)
+            line |= {f"{name} s": _mean(own), f"{name} runs": len(runs.seconds), f"{name} spread": runs.spread}
         low, high = pair.interval or (None, None)
         line |= {"ratio": pair.ratio, "low": low, "high": high, "verdict": pair.verdict}
         for column in ("batch_bytes", "host_syncs", "peak_bytes"):

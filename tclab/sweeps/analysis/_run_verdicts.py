@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ import pandas as pd
 from tclab.timing import Pair
 from tclab.timing._statistics import FEWEST, false_discovery
 from tclab.timing._step_means import Estimate, mean_step, ratio_of_means
-from tclab.timing._verdict import SAME, UNDECIDED, decide
+from tclab.timing._verdict import LEAST_MARGIN, SAME, UNDECIDED, decide
 from tclab.timing._warmup import NOT_STEADY
 
 _ALPHA = 0.05
+WITHOUT_REPEATS = 0.05  # the margin by convention, where runs do not say how much they differ
 
 
 @dataclass(frozen=True)
@@ -37,20 +39,39 @@ class StepRuns:
         """Number of steps of all runs."""
         return sum(map(len, self.seconds))
 
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation of the runs' mean steps, as a share of their mean; `None` for one run.
+
+        It has what lasts for a run in it, and what is left of the steps' own noise.
+        """
+        runs = len(self.seconds)
+        mean = _mean(self) if runs > 1 else None
+        return None if mean is None or mean.error is None else mean.error * sqrt(runs) / mean.value
+
 
 def ratio_of_runs(
     first: StepRuns, second: StepRuns, *, alpha: float = _ALPHA
 ) -> tuple[float, tuple[float, float] | None, float | None]:
     """Return how many times as long the second runs' steps take as the first's, its interval and its p value.
 
-    The ratio of the mean steps, over whole cycles; see `tclab.timing._step_means`. Interval and p value are of Welch's
-    test, and `None` where a side has fewer than 6 steps or 2 blocks of them.
+    The ratio of the mean steps, over whole cycles; see `tclab.timing._step_means`. Interval and p value are
+    Student's, and `None` where a side has fewer than 6 steps or 2 blocks of them. A run is one measurement on a side of
+    several; where the other side has one run, that is taken to differ from others of its kind as much as these do.
 
     **Arguments:**
 
     - `alpha`: the chance that the interval may miss: 95 % is for a ratio alone, of k each takes a k-th of it.
     """
-    ratio, interval, p = ratio_of_means(_mean(first), _mean(second), 1 - alpha)
+    means = [_mean(first), _mean(second)]
+    for one, (own, other) in enumerate(((first, second), (second, first))):
+        if len(own.seconds) == 1 and other.spread is not None and means[one].error is not None:
+            # Student's interval of a single further run: all of its error is known from the runs of the other side
+            runs = len(other.seconds)
+            error = means[one].value * other.spread * sqrt(1 + 1 / runs)
+            means[one] = replace(means[one], error=error, freedom=runs - 1)
+            means[1 - one] = replace(means[1 - one], error=0.0)
+    ratio, interval, p = ratio_of_means(means[0], means[1], 1 - alpha)
     return (ratio, interval, p) if min(first.steps, second.steps) >= FEWEST else (ratio, None, None)
 
 
@@ -72,15 +93,18 @@ def pairs_of_runs(
     points: Sequence[tuple[str, pd.DataFrame, pd.DataFrame]],
     names: tuple[str, str] | list[tuple[str, str]],
     *,
-    margin: float,
+    margin: float | None,
 ) -> list[Pair]:
     """Return the comparison of each point, about the second runs; the false discovery rate holds over all.
+
+    A verdict of sides with one run each says so: how much two runs of the same differ is not known of them.
 
     **Arguments:**
 
     - `points`: for each its label, the rows of the first runs and those of the second.
     - `names`: of first and second, one pair or a pair for each point.
-    - `margin`: a share that a difference must exceed.
+    - `margin`: a share that a difference must exceed. `None`: what runs of one side differ by, at least 1 %, and 5 %
+      where a side has one run.
     """
     each = names if isinstance(names, list) else [names] * len(points)
     found = [
@@ -92,12 +116,15 @@ def pairs_of_runs(
 
 
 def _pair(
-    words: str, sides: tuple[pd.DataFrame, pd.DataFrame], names: tuple[str, str], margin: float
+    words: str, sides: tuple[pd.DataFrame, pd.DataFrame], names: tuple[str, str], margin: float | None
 ) -> tuple[Pair, float | None]:
     """Return a comparison whose verdict is open, and the p of no difference, where it may have one."""
     first, second = names
-    pair = Pair(second, first, UNDECIDED, "", margin=margin, alpha=_ALPHA, cell=words)
     samples = [runs_of(rows) for rows in sides]
+    if margin is None:
+        spreads = [own.spread for own in samples]
+        margin = WITHOUT_REPEATS if None in spreads else max(LEAST_MARGIN, *(spread or 0.0 for spread in spreads))
+    pair = Pair(second, first, UNDECIDED, "", margin=margin, alpha=_ALPHA, cell=words)
     for name, rows, own in zip(names, sides, samples, strict=True):
         if not own.steps:
             status = sorted({str(value) for value in rows["status"]})
@@ -110,7 +137,8 @@ def _pair(
     for name, rows in zip(names, sides, strict=True):
         if (rows["steady"] == NOT_STEADY).any():
             return replace(pair, why=f"steps of {name} were still changing: warm up longer"), None
-    return pair, p
+    runs = [len(own.seconds) for own in samples]
+    return replace(pair, why="of one run each" if max(runs) == 1 else f"of {runs[0]} and {runs[1]} runs"), p
 
 
 def _too_few(samples: Sequence[StepRuns]) -> str:
@@ -124,8 +152,8 @@ def _settled(pair: Pair, q: float) -> Pair:
     assert pair.deciding is not None
     low, high = np.log(pair.deciding)
     verdict = decide(low, high, pair.margin)
-    edge = f"±{pair.margin:.0%}"
+    edge = f"±{100 * pair.margin:.2g}%"
     if verdict not in (SAME, UNDECIDED) and q > pair.alpha:
-        return replace(pair, q=q, why=f"beyond {edge}, and Welch's test has q = {q:.2g}")
+        return replace(pair, q=q, why=f"beyond {edge}, {pair.why}, and Welch's test has q = {q:.2g}")
     words = {SAME: "within", UNDECIDED: "the interval reaches across"}.get(verdict, "beyond")
-    return replace(pair, q=q, verdict=verdict, why=f"{words} {edge}")
+    return replace(pair, q=q, verdict=verdict, why=f"{words} {edge}, {pair.why}")

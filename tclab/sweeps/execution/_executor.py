@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from time import monotonic
 from typing import Protocol
@@ -77,6 +78,7 @@ class SweepOptions:
     hang_seconds: float | None = None
     progress: Callable[[Progress], None] | None = None
     stop: threading.Event | None = None
+    repeats: int = 1
 
     def report(self, progress: Progress) -> None:
         """Report a point, where somebody wants to know."""
@@ -119,25 +121,31 @@ class LocalExecutor:
         self._refusal = refusal
 
     def run(self, points: list[Point], options: SweepOptions) -> list[pa.Table]:
-        """Return the rows of each point: those that are kept, and of the others those that they are run for."""
+        """Return the rows of each run of a point: those that are kept, and those of the runs that are made now."""
         results = Results(options.results).make()
         with results.swept():  # or another sweep holds the folder: the two share its points
             return self._run(points, options, results)
 
     def _run(self, points: list[Point], options: SweepOptions, results: Results) -> list[pa.Table]:
         begin, any_run = monotonic(), False
+        fresh = options.fresh or options.repeats > 1  # the runs of one process would share its luck
         not_kept: str | None = None  # why no more rows can be kept
         tables: list[pa.Table] = []
-        for done, point in enumerate(points, start=1):
+        total = len(points) * options.repeats
+        # every point once, then again: a machine that changes meanwhile is in what the runs of a point differ by
+        for place, (repeat, point) in enumerate(product(range(options.repeats), points)):
+            done = place + 1
+            if repeat and tables[place % len(points)]["status"][0].as_py() != "ok":
+                continue  # its first run has no time, and no other would have one
             if options.stopped:
                 tables.append(not_measured(point, "not run: stopped"))
                 continue
             definite = point.resolved()
-            name = results.name(definite)
+            name = results.name(definite, repeat)
             rows = results.read_file(name)
             if rows is not None and not (options.retry and failed_or_oom(rows)):
                 tables.append(rows)
-                options.report(Progress(done, len(points), point, rows, kept=True))
+                options.report(Progress(done, total, point, rows, kept=True))
                 continue
             if not_kept is None and self._budget_seconds is not None and monotonic() - begin > self._budget_seconds:
                 tables.append(not_measured(point, f"not run: the budget of {self._budget_seconds:g} s was spent"))
@@ -147,17 +155,17 @@ class LocalExecutor:
                 refusal = self._refusal(definite)
             if refusal is not None:
                 tables.append(not_measured(point, f"not run: {refusal}"))
-                options.report(Progress(done, len(points), point, tables[-1], kept=False))
+                options.report(Progress(done, total, point, tables[-1], kept=False))
                 continue
             with results.claimed(name) as owner:
                 if owner is not None:
                     tables.append(not_measured(point, f"not run: {owner} runs it"))
-                    options.report(Progress(done, len(points), point, tables[-1], kept=False))
+                    options.report(Progress(done, total, point, tables[-1], kept=False))
                     continue
                 starts_ranks = not any_run and point.ranks > 1
                 any_run = True
                 rows = point_rows(
-                    definite, fresh=options.fresh, memory_bytes=options.memory_bytes, hang_seconds=options.hang_seconds
+                    definite, fresh=fresh, memory_bytes=options.memory_bytes, hang_seconds=options.hang_seconds
                 )
                 if options.stopped and failed_or_oom(rows):  # the stop killed its worker
                     tables.append(not_measured(point, "not run: stopped"))
@@ -171,5 +179,5 @@ class LocalExecutor:
                         not_kept = str(error)
                         warnings.warn(f"{not_kept}. The sweep returns them, and runs no other point", stacklevel=3)
             tables.append(rows)
-            options.report(Progress(done, len(points), point, rows, kept=False))
+            options.report(Progress(done, total, point, rows, kept=False))
         return tables

@@ -35,9 +35,14 @@ def _machine() -> dict[str, Any]:
     return dict(fingerprint("machine"))
 
 
-def results_key(point: Point) -> str:
-    """Return the name of a resolved point's file: a hash of the point, its code, the schema, machine and versions."""
-    what = {"machine": _machine(), "code": tclabs_code(point)}
+def results_key(point: Point, repeat: int = 0) -> str:
+    """Return the name of a resolved point's file: a hash of the point, its code, the schema, machine and versions.
+
+    **Arguments:**
+
+    - `repeat`: which run of the point it is; the first, 0, has the name that a point without repeats has.
+    """
+    what = {"machine": _machine(), "code": tclabs_code(point)} | ({"repeat": repeat} if repeat else {})
     if where := os.environ.get(WHERE):  # rows of one partition do not stand in for another's
         what["where"] = json.loads(where)
     return point_key(point, what)
@@ -107,9 +112,9 @@ class Results:
         return self.folder / self.name(point.resolved())
 
     @staticmethod
-    def name(point: Point) -> str:
+    def name(point: Point, repeat: int = 0) -> str:
         """Return the name of a resolved point's file."""
-        return f"{results_key(point)}.parquet"
+        return f"{results_key(point, repeat)}.parquet"
 
     def read(self, point: Point) -> pa.Table | None:
         """Return a point's rows, or `None` where it has not been run here."""
