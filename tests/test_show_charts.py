@@ -21,6 +21,67 @@ def test_a_chart_is_a_picture_and_in_a_front_end_also_itself(live, kinds):
         assert data["application/vnd.vegalite.v5+json"]["mark"]["type"] == "bar"
 
 
+def drawn_live(chart):
+    """The Vega-Lite that a front end gets of a chart; of a picture nothing is said here."""
+    with alt.renderers.enable(alt.renderers.active):
+        lab.show_charts(live=True)
+        return chart._repr_mimebundle_()["application/vnd.vegalite.v5+json"]
+
+
+def units(spec):
+    """The parts of a chart that have a mark."""
+    inner = [part for name in ("layer", "vconcat", "hconcat") for part in spec.get(name, [])]
+    return [spec] if "mark" in spec else [unit for part in inner for unit in units(part)]
+
+
+def selections(unit):
+    return {param["name"]: (param["bind"], param["select"]) for param in unit.get("params", [])}
+
+
+TABLE = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [3.0, 4.0, 9.0], "way": ["x", "y", "y"]})
+
+
+def test_a_click_on_a_legend_fades_what_it_does_not_name_in_every_layer():
+    base = alt.Chart(TABLE).encode(x="a:Q", y="b:Q", color="way:N")
+    chart = base.mark_line() + base.mark_point(opacity=0.7) + alt.Chart(TABLE).mark_text().encode(text="way:N")
+    assert "params" not in str(chart.to_dict())  # the picture is drawn of this
+    line, point, text = units(drawn_live(chart))
+    assert selections(line)["legend_1"] == ("legend", {"type": "point", "fields": ["way"]})
+    assert "legend_1" not in selections(point)  # a second one would be another choice
+    for unit, full in ((line, 1), (point, 0.7)):
+        faded = unit["encoding"]["opacity"]
+        assert faded["condition"] == {"param": "legend_1", "value": full}
+        assert faded["value"] < full / 2
+    assert "opacity" not in text["encoding"]
+
+
+def test_a_field_without_a_legend_has_nothing_to_click():
+    chart = alt.Chart(TABLE).mark_bar().encode(x="a:Q", y="way:N", color=alt.Color("way:N", legend=None))
+    (bar,) = units(drawn_live(chart))
+    assert "params" not in bar  # nor does a bar's length zoom, beside names
+    assert "opacity" not in bar["encoding"]
+
+
+def test_two_numbers_zoom_with_ctrl_and_a_sum_does_not():
+    chart = alt.Chart(TABLE).mark_point().encode(x="a:Q", y="b:Q")
+    bound, select = selections(*units(drawn_live(chart)))["zoom_1"]
+    assert bound == "scales"
+    assert select["encodings"] == ["x", "y"]
+    assert "ctrlKey" in select["zoom"]  # the wheel alone scrolls the page
+    summed = alt.Chart(TABLE).mark_point().encode(x="a:Q", y="sum(b):Q")
+    assert "params" not in units(drawn_live(summed))[0]
+
+
+def test_panels_that_share_an_axis_zoom_together_and_others_by_themselves():
+    panel = alt.Chart(TABLE).mark_point().encode(x="a:Q", y=alt.Y("b:Q", axis=None))
+    together = [selections(unit) for unit in units(drawn_live(alt.vconcat(panel, panel).resolve_scale(x="shared")))]
+    assert [[*found] for found in together] == [["zoom_1"], ["zoom_1"]]
+    assert all(found["zoom_1"][1]["encodings"] == ["x"] for found in together)
+    apart = [selections(unit) for unit in units(drawn_live(alt.hconcat(panel, panel)))]
+    assert [[*found] for found in apart] == [["zoom_1"], ["zoom_2"]]
+    assert apart[0]["zoom_1"][1]["encodings"] == ["x"]  # an axis that is not shown stays
+
+
 def test_the_share_of_a_wait_is_one_figure_in_chart_table_and_advice():
     """A loop that waits in one step of four: by medians it waits for nothing."""
     with timing.Ledger(cuda=False) as ledger:

@@ -13,6 +13,7 @@ from typing import Any
 import altair as alt
 
 from tclab.errors import InputError
+from tclab.lab.charts._interaction import with_interaction
 
 _SESSION = "JPY_SESSION_NAME"  # Jupyter Server gives it to each kernel that it starts; papermill and nbval do not
 _VS_CODE = "__vsc_ipynb_file__"  # VS Code's extension puts it among the names of a notebook that it runs
@@ -49,7 +50,9 @@ def _of_parent(name: str) -> str | None:
 def show_charts(*, scale_factor: float = 1.0, live: bool | None = None) -> None:
     """Show charts as pictures; in an interactive front end as charts, with figures under the mouse and in its theme.
 
-    A notebook keeps the picture beside the chart, for whatever draws none: a browser of repositories, nbconvert.
+    There a click on an entry of a legend fades the others (with Shift, one more stays; a click elsewhere brings all
+    back). Where both axes are numbers, dragging moves them, Ctrl with the wheel zooms, and a double click goes back. A
+    notebook keeps the picture beside the chart, for whatever draws none: a browser of repositories, nbconvert.
 
     **Arguments:**
 
@@ -67,7 +70,7 @@ def _chart_and_picture(spec: dict[str, Any], *, scale_factor: float) -> dict[str
     import vl_convert
 
     return {
-        _DRAWN: {**spec, "$schema": _SCHEMA},
+        _DRAWN: {**with_interaction(spec), "$schema": _SCHEMA},
         "image/png": vl_convert.vegalite_to_png(spec, scale=scale_factor),
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -155,7 +154,6 @@ def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | 
     )
     shown = [c for c in CATEGORIES if c in set(rows["category"])]
     window = alt.Scale(domain=[first / 1e3, last / 1e3], nice=False)
-    zoom = alt.selection_interval(bind="scales", encodings=["x"])
     panels = []
     tracks = rows.groupby("track", sort=False)["us"].sum().sort_values(ascending=False).index[:8].tolist()
     for track in tracks:
@@ -178,16 +176,13 @@ def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | 
                 strokeWidth=alt.condition("datum.edge", alt.value(0.5), alt.value(0)),
                 tooltip=["name", "category", alt.Tooltip("us:Q", format=".3f", title="µs")],
             )
-            .add_params(zoom)
             .properties(
                 width=_WIDTH,
                 height=16 * (int(part["lane"].max()) + 1) + 4,
                 title=alt.TitleParams(track, anchor="start", fontSize=11, fontWeight="normal"),
             )
         )
-    with warnings.catch_warnings():  # the panels share one zoom on purpose
-        warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter")
-        return alt.vconcat(*panels, spacing=6).resolve_scale(color="shared", x="shared")
+    return alt.vconcat(*panels, spacing=6).resolve_scale(color="shared", x="shared")
 
 
 def _memory(memory: pd.DataFrame, most: int = 4000) -> Any:
