@@ -15,6 +15,7 @@ from tclab.timing import race, verdict_of
 from tclab.timing._noise_model import Series, centre_of
 from tclab.timing._statistics import alpha_of, average_ranks
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
+from tclab.timing.races._race_result import slow_stretches
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from race_verdicts import APART, EQUAL, NEARLY, Attack
@@ -55,6 +56,22 @@ def test_noise_of_one_arm_that_lasts_as_long_as_the_race_decides_nothing_and_is_
     assert pair.verdict == UNDECIDED
     assert "the noise is so slow that" in pair.why
     assert pair.independent < 6
+
+
+@pytest.mark.parametrize(("cpu", "why"), [(1.0, "it waited for a processor"), (1.3, "a lower clock, or"), (None, "")])
+def test_a_stretch_in_which_everything_is_slow_is_marked_and_decides_nothing(cpu, why):
+    samples = Attack("still", quiet=True, ratio=0.5).samples(0, 60.0)
+    for sample in samples:
+        slow = 40 <= sample["round"] < 60
+        sample["cpu_seconds"] = None if cpu is None else sample["seconds"] * (cpu if slow else 1.0)
+        sample["seconds"] *= 1.3 if slow else 1.0
+    (said,) = slow_stretches(samples)
+    assert said.startswith("rounds 41 to 60 of process 1 took 30% longer, whichever the arm")
+    assert why in said
+    assert verdict_of(samples).verdict == FASTER
+    for sample in samples:
+        sample["seconds"] /= 1.3 if 40 <= sample["round"] < 60 and sample["arm"] == "a" else 1.0
+    assert slow_stretches(samples) == []  # one arm alone is slow, which a verdict is about
 
 
 def test_a_difference_that_comes_during_the_race_is_undecided():

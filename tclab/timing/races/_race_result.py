@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from tclab._display import Display, Shown
 from tclab.timing._statistics import FEWEST, bootstrap_interval
 from tclab.timing._verdict import LEAST_MARGIN, Pair, Sample, floor_of, pairs_display, pick
 
+_SLOW = 1.1  # times an arm's median block, which every block of a slow stretch exceeds
+_LONG = 0.02  # share of a process's rounds that a slow stretch has at least
 _NEAR = 2  # rounds before and after a control with which it is compared
 _Pairs = Mapping[tuple[str | None, str, str], Pair]
 
@@ -63,6 +66,44 @@ def carry_over(samples: Iterable[Sample], arm: str) -> CarryOver:
         low, high = np.exp(bootstrap_interval(groups)).tolist()
         interval = (low, high)
     return CarryOver(float(np.exp(np.median(every))), interval, len(every))
+
+
+def _computing(samples: Iterable[Sample]) -> float | None:
+    """Return the share of its time that the process was on a processor, the median of some blocks; `None` of none."""
+    shares = [s["cpu_seconds"] / s["seconds"] for s in samples if s["cpu_seconds"] is not None]
+    return float(np.median(shares)) if shares else None
+
+
+def slow_stretches(samples: Iterable[Sample]) -> list[str]:
+    """Return the stretches of a race in which every block of every arm took more than 10 % longer than usual, in words.
+
+    Rounds are compared within themselves, so that what slows all arms alike decides nothing; it is worth knowing. What
+    the process computed in that time tells a processor that others had from one that was slower.
+    """
+    blocks: dict[int, dict[int, list[Sample]]] = {}
+    usual: dict[str, list[float]] = {}
+    for sample in samples:
+        if sample["phase"] == "race":
+            blocks.setdefault(sample["process"], {}).setdefault(sample["round"], []).append(sample)
+            usual.setdefault(sample["arm"], []).append(sample["seconds"])
+    medians = {arm: float(np.median(seconds)) for arm, seconds in usual.items()}
+    found = []
+    for process, rounds in blocks.items():
+        slow = {n: min(s["seconds"] / medians[s["arm"]] for s in of) > _SLOW for n, of in rounds.items()}
+        calm = _computing([s for n, of in rounds.items() if not slow[n] for s in of])
+        for is_slow, group in groupby(sorted(rounds), key=slow.__getitem__):
+            stretch = list(group)
+            if not is_slow or len(stretch) < max(FEWEST, _LONG * len(rounds)):
+                continue
+            own = [sample for number in stretch for sample in rounds[number]]
+            longer = float(np.median([s["seconds"] / medians[s["arm"]] for s in own])) - 1
+            computing, why = _computing(own), ""
+            if computing is not None and calm is not None:
+                waited = computing < calm / _SLOW
+                why = ": it waited for a processor" if waited else ": a lower clock, or contended memory"
+            where = f"rounds {stretch[0] + 1} to {stretch[-1] + 1} of process {process + 1}"
+            found.append(f"{where} took {longer:.0%} longer, whichever the arm{why}")
+    return found
 
 
 @dataclass(frozen=True, repr=False)
@@ -146,6 +187,7 @@ class Race(Shown):
             if effect.ratio is not None:
                 ends = " [{:.4g}, {:.4g}]".format(*effect.interval) if effect.interval else ""
                 notes.append(f"{arm}: {effect.ratio:.4g} × the time it takes alone{ends}")
+        notes += slow_stretches(self._samples)
         return pairs_display(self.pairs, notes=[*notes, *([f"stopped: {self.stopped}"] if self.stopped else [])])
 
 
