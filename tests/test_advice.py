@@ -23,6 +23,7 @@ from tclab.timing._epoch_simulation import simulate
 from tclab.timing._ledger_rows import BatchTiming
 from tclab.timing._loader_starts import of_the_run
 from tclab.timing._sample_times import SampleTimes
+from tclab.timing._statistics import FEWEST
 from tclab.timing._verdict import FASTER, UNDECIDED, Spread
 
 
@@ -439,7 +440,7 @@ def test_rows_of_a_run_give_back_their_point_and_its_change_is_measured(tmp_path
     assert able.race is not None
     done = able.measure(budget_seconds=4, processes=None, isolated=False)
     assert (done.measured.a, done.measured.b) == ("changed", "now")
-    assert done.measured.ratio is not None
+    assert (done.measured.ratio is None) == (done.measured.kept < FEWEST)  # as many rounds as a busy machine gives
     print(done)
 
 

@@ -134,9 +134,10 @@ def test_a_loader_that_starts_anew_is_advised_to_keep_its_workers_and_that_is_tr
     assert one.ratio == pytest.approx(1 - again.kept_seconds / ledger.epoch.whole_seconds)
     assert 0.3 < again.kept_seconds <= again.start_seconds + again.end_seconds
     assert "× the time of the run" in one.sentence
+    before = active_children()
     done = one.measure(budget_seconds=0.5, isolated=False).measured
     assert (done.a, done.b) == ("changed", "now")
-    assert not active_children()
+    assert set(active_children()) <= set(before)
     del loader, advice, one
     assert ledger.loader(0) is None
     assert next(one for one in timing.advise(ledger).suggestions if "persistent" in one.change).race is None
