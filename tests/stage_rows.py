@@ -22,7 +22,7 @@ WORKER = {
 }
 RUN = {
     "data": ("data_wait", "transfer", "other"),
-    "empty": ("data_wait", "transfer", "loss", "backward", "optimizer", "other"),
+    "empty": ("data_wait", "transfer", "mask", "loss", "backward", "optimizer", "other"),
     "model": ("data_wait", "transfer", "mask", "forward", "loss", "backward", "other"),
     "step": tuple(HOST["edge_mask"]),
     "fixed_batch": tuple(name for name in HOST["edge_mask"] if name != "data_wait"),

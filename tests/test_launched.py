@@ -204,6 +204,9 @@ def test_every_other_field_is_run_by_ranks(rows):
         row = of_the_step(tclab.run(tiny(steps=2, **fields)))
         assert row["status"] == "ok", fields
         assert all(row[name] == value for name, value in fields.items() if name not in ("model", "networks"))
+    stages = set(tclab.run(tiny(steps=2, mode="empty", strategy="gpu_mask_loop"))["stage"])
+    assert {"mask", "backward", "communication", "optimizer"} <= stages  # of its one gradient
+    assert "forward" not in stages
 
 
 def test_what_belongs_to_ranks_is_null_for_one():

@@ -33,7 +33,7 @@ Stage = Callable[[str], AbstractContextManager[Any]]
 # What a step runs after loading a batch; see `Step`. `fixed_batch` loads a single batch.
 MODES = {
     "data": "transfer only; there is no model",
-    "empty": "the loop itself: a model of one parameter that does not depend on the batch",
+    "empty": "transfer and mask, then the loop itself: a model of one parameter that does not depend on the batch",
     "model": "transfer, mask, forward, loss and backward; there is no optimizer",
     "step": "every stage",
     "fixed_batch": "every stage, on one batch that the loop repeats",
@@ -91,6 +91,10 @@ class _Empty(nn.Module):
         self.number = nn.Parameter(torch.zeros(()))
 
 
+def _forward_of_empty(model: nn.Module, view: View) -> Tensor:
+    return model.get_parameter("number") * 0.0
+
+
 class Step:
     """Runs the stages of one training step on a batch from the loader.
 
@@ -98,8 +102,9 @@ class Step:
     is not entered. The modes:
 
     - `data`: transfer only. There is no model.
-    - `empty`: transfer, then loss, backward and optimizer step of a model of one parameter that does not depend on
-      the batch. It measures what the training loop itself costs.
+    - `empty`: transfer and mask, then loss, backward and optimizer step of a model of one parameter that does not
+      depend on the batch; ranks exchange its gradient. It measures what the training loop itself costs, and masks
+      that are made on the device.
     - `model`: transfer, mask, forward, loss and backward; then the gradients are freed. There is no optimizer.
     - `step`: every stage.
     - `fixed_batch`: every stage, on one batch that the loop repeats.
@@ -131,8 +136,8 @@ class Step:
     - `learning_rate`: AdamW's.
     - `gather_interval`: steps between the loss's all-gathers; the loss's default if `None`.
     - `exchange`: how DDP exchanges gradients among the ranks of this process's group; `None` for a single process.
-      Views are made outside DDP. The attribute `communication` then records the exchange; modes without a model
-      exchange nothing.
+      Views are made outside DDP. The attribute `communication` then records the exchange; mode `data` exchanges
+      nothing.
 
     **Raises:** `InputError` for an unknown name, with the nearest one, or a number out of range; in the first step,
     for parameters without a gradient, for which DDP would wait.
@@ -182,7 +187,9 @@ class Step:
         torch.manual_seed(seed)
         self.model: nn.Module = _Empty() if mode in WITHOUT_MODEL else kind.build(strategy.graph, metabolism)
         self.model.to(self.device, torch.float64 if dtype == "float64" else None)
-        forward = compiled_forward(kind.forward) if compile else kind.forward
+        forward = kind.forward if mode not in WITHOUT_MODEL else _forward_of_empty
+        if compile and mode not in WITHOUT_MODEL:
+            forward = compiled_forward(forward)
         self._forward: Callable[[View], Any] = partial(forward, self.model)
         if mode not in WITHOUT_MODEL:
             if checkpoint:
@@ -197,7 +204,7 @@ class Step:
                 if getattr(self.loss, "gather_interval", None) is None:
                     raise InputError(f"gather_interval is {gather_interval!r}, and this loss gathers at none")
                 setattr(self.loss, "gather_interval", gather_interval)  # noqa: B010 (a loss may have none)
-        self.exchange = exchange if mode not in WITHOUT_MODEL else None
+        self.exchange = exchange if mode != "data" else None
         self.communication: Communication | None = None
         if self.exchange is not None:
             self._ddp, self.communication = distributed_forward(forward, self.model, self.exchange)
@@ -244,10 +251,7 @@ class Step:
             return None
         predictions = None
         if self.mode == "empty":
-            with stage("loss"):
-                loss = self.model.get_parameter("number") * 0.0
-            with stage("backward"):
-                backward(loss)
+            loss = self._without_model(moved, stage, backward)
         else:
             joint_loss = bool(moved.slices) and getattr(self.loss, "over_batch", False)
             forward_backward = self._all_slices if joint_loss else self._slice_by_slice
@@ -278,6 +282,19 @@ class Step:
         if last and not more_batches:
             return nullcontext()
         return self._ddp.no_sync()  # type: ignore[operator]
+
+    def _without_model(self, batch: Batch, stage: Stage, backward: Callable[[Tensor], None]) -> Tensor:
+        """Make and drop the view of each slice, or of the whole batch, then run loss and backward of one parameter."""
+        for part in batch.parts:
+            with stage("mask"):
+                view = self.strategy.view(part)
+            view.close()
+        with self._without_exchange(last=True):
+            with stage("loss"):
+                loss: Tensor = self._forward(view)
+            with stage("backward"):
+                backward(loss)
+        return loss
 
     def _slice_by_slice(self, batch: Batch, stage: Stage, backward: Callable[[Tensor], None]) -> tuple[Tensor, Tensor]:
         """Run forward and backward of each slice, or of the whole batch; return the loss, [], and predictions, [B]."""

@@ -44,7 +44,7 @@ _WAYS = alt.Axis(labelLimit=380)
 # what each mode runs, for a title
 _MODE_TEXTS = {
     "data": "load, collate and transfer; no model",
-    "empty": "the same inside Lightning's loop, around a model of one number",
+    "empty": "the same and masks, inside Lightning's loop around a model of one number",
     "model": "load, forward and backward; no optimizer",
     "step": "the whole step",
     "fixed_batch": "the whole step on one fixed batch: nothing is loaded",

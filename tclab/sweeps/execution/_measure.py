@@ -146,8 +146,8 @@ def _cpu_seconds(ledger: Ledger) -> float | None:
 
 
 def _demands(step: Step, loaded: LoadedBatch) -> dict[str, dict[str, int]]:
-    """Run a step, and return stage → what it asks of the device; `step` is the sum. Empty where there is no model."""
-    if step.mode in WITHOUT_MODEL:
+    """Run a step, and return stage → what it asks of the device; `step` is the sum. Empty where nothing is run."""
+    if step.mode == "data":
         return {}
     with Ledger(cuda=False) as ledger, syncs(ledger) as counted, ledger.step():
         step(loaded.batch, stage=ledger.stage)

@@ -213,6 +213,7 @@ def _not_covered(point: Point, gathers: bool) -> tuple[str, ...]:
         "the host memory that CUDA uses": point.device == "cuda",
         "worker processes: a forked one shares its parent's pages until it writes to them": point.workers > 0,
         "Lightning's objects": point.loop == "lightning",
+        "the masks that mode empty makes": point.mode == "empty",
     }
     return tuple(words for words, applies in left_out.items() if applies)
 
