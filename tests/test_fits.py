@@ -56,6 +56,29 @@ def test_a_batch_carries_the_bytes_that_were_said(strategy, more):
         assert fits(point).batch == next(here.batches()).batch.bytes
 
 
+def test_a_store_of_all_samples_is_foretold_and_is_what_a_whole_one_takes(root, tmp_path):
+    cell = root / "data_samples" / "cell"
+    point = point_of("stored_mask", graph=str(cell), perturbations=str(cell / "aao1729_data_s1.tsv"))
+    graph = point.cell_graph()
+    samples = point.samples(len(point.screen()), graph)
+    strategy = masking.get("stored_mask")(graph)
+    strategy.prepare(samples, tmp_path)
+    strategy.close()
+    taken = sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("*") if path.is_file())
+    foretold = fits(point).disk
+    assert foretold == strategy.store_size(samples.deletions)
+    assert taken <= foretold.disk_bytes
+    assert fits(point_of("node_mask")).disk is None
+
+
+def test_a_store_of_the_published_samples_is_said(capsys):
+    point = point_of("stored_mask", mode="data")
+    needed = fits(point)
+    assert needed.disk.value_bytes == point.cell_graph().num_edges * 265_851  # a byte an edge and sample
+    print(needed)
+    assert "a store of 265,851 samples, " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("strategy", [name for name in masking.names() if masking.get(name).can_ship_edges])
 def test_edges_that_are_shipped_are_counted(strategy):
     point = point_of(strategy, mode="data", ship_edges=True)

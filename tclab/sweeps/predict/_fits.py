@@ -9,6 +9,7 @@ from functools import lru_cache
 from inspect import signature
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from tclab._display import Display, Shown
@@ -17,8 +18,12 @@ from tclab._limits import memory_available_bytes
 from tclab.errors import InputError, require
 from tclab.graph import CellGraph, Network
 from tclab.masking import get as strategy_of
+from tclab.masking._mask_store import MaskStore
 from tclab.masking._packing import INLINE_BYTES, shared_memory_free
 from tclab.masking.calibration import cache_stamp
+from tclab.perturbation import Deletions
+from tclab.perturbation._build_store import StoreSize
+from tclab.perturbation._dataset import TRAINING_SAMPLES
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import run
@@ -59,6 +64,8 @@ class Fits(Shown):
     - `samples`: how many rows of the file of perturbations were read and left out; empty for synthetic samples.
     - `ranks`: processes; all but `shared` is one rank's. `runs`: of these side by side, on one device.
     - `on_host`: the model and the steps are on the CPU.
+    - `disk`: what a store of all training samples takes, if they are like those of a batch: the published 265,851, or
+      those of the file of perturbations. `None` for a strategy that stores none. A run stores those that it reads.
     - `host_limit`, `shared_limit`, `device_limit`: the available memory; `None` where the system does not report it.
     """
 
@@ -80,6 +87,7 @@ class Fits(Shown):
     not_covered: tuple[str, ...] = ()
     samples: str = ""
     runs: int = 1
+    disk: StoreSize | None = None
 
     @property
     def host(self) -> int:
@@ -125,6 +133,8 @@ class Fits(Shown):
         notes += [f"samples: {self.samples}"] if self.samples else []
         notes += [f"not covered: {'; '.join(self.not_covered)}"] if self.not_covered else []
         notes += [f"host and device are those of one of {self.runs} runs side by side"] if self.runs > 1 else []
+        if self.disk is not None:
+            notes.append(f"a store of {self.disk}; a run stores the samples that it reads")
         notes.append("fits" if self.refusal is None else f"does not fit: {self.refusal}")
         return Display(columns=("memory", "needed", "available"), lines=lines, notes=notes)
 
@@ -176,6 +186,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
         not_covered=_not_covered(point, found.gathers),
         runs=point.runs,
         samples="" if (screen := point.screen()) is None else str(screen.report),
+        disk=found.disk,
     )
 
 
@@ -220,7 +231,7 @@ def _not_covered(point: Point, gathers: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _PointBytes:
-    """Bytes of a batch, of the graph and of a step; of its gradients; and whether the loss gathers from ranks."""
+    """Bytes of a batch, graph, step, gradients and a store of all samples; and whether the loss gathers from ranks."""
 
     batch: int
     graph: int
@@ -228,6 +239,7 @@ class _PointBytes:
     gradients: int
     largest_gradient: int
     gathers: bool
+    disk: StoreSize | None
 
 
 def _sized(point: Point) -> Point:
@@ -255,7 +267,15 @@ def _point_bytes(
         gradients += [parameter.nbytes for parameter in step.model.parameters() if parameter.requires_grad]
         gathers = "peers" in signature(step.loss).parameters
         found = estimate_memory(step, batch, device=device)
-    return _PointBytes(batch.bytes, own, found, sum(gradients), max(gradients), gathers)
+    disk = _whole_store(loading, point, deletions) if isinstance(loading, MaskStore) else None
+    return _PointBytes(batch.bytes, own, found, sum(gradients), max(gradients), gathers, disk)
+
+
+def _whole_store(strategy: MaskStore, point: Point, deletions: Deletions) -> StoreSize:
+    """Return the size of a store of all training samples, if they are like these."""
+    screen = point.screen()
+    number = TRAINING_SAMPLES if screen is None else len(screen)
+    return StoreSize.of(np.resize(strategy.value_bytes(deletions), number))
 
 
 def _without_lookups(graph: CellGraph) -> CellGraph:
