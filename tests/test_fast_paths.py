@@ -12,14 +12,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from test_equality import OTHERS
 
-from tclab import masking
 from tclab.masking._delta import Delta
 from tclab.message_passing.kernels import _shared_sums, _spmm
 from tclab.models import HeteroCell
 from tclab.training._equivalence import FP64_TOLERANCE, outcome, relative_error
-
-OTHERS = [n for n in masking.names() if n != "subgraph" and masking.get(n).exact and masking.get(n).masks_graph]
 
 
 def in_tiles(kernel):

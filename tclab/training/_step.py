@@ -187,8 +187,10 @@ class Step:
         torch.manual_seed(seed)
         self.model: nn.Module = _Empty() if mode in WITHOUT_MODEL else kind.build(strategy.graph, metabolism)
         self.model.to(self.device, torch.float64 if dtype == "float64" else None)
-        forward = kind.forward if mode not in WITHOUT_MODEL else _forward_of_empty
-        if compile and mode not in WITHOUT_MODEL:
+        forward = kind.forward
+        if mode in WITHOUT_MODEL:
+            forward = _forward_of_empty
+        elif compile:
             forward = compiled_forward(forward)
         self._forward: Callable[[View], Any] = partial(forward, self.model)
         if mode not in WITHOUT_MODEL:
