@@ -1,7 +1,7 @@
 """Are the race's verdicts right? Arms whose true ratio is known, made up and real.
 
     python benchmarks/race_verdicts.py [--attacks 200] [--synthetic 400] [--cells 20] [--cell-seconds 6] [--races 10]
-                                       [--pairs 0] [--extended 0]
+                                       [--pairs 0] [--spiked 0] [--extended 0]
 
 1. Made-up machines with drift, noise with a memory and wild outliers, each drawn anew: the share of false verdicts
    (FASTER or SLOWER) where both arms are the same, and the share of races that find a planted 5 %.
@@ -10,6 +10,7 @@
 4. Attacks: made-up races in which one arm alone is disturbed: noise with a memory, stretches, drifts, tails, a
    process's luck. False verdicts of equal arms, SAME of unequal ones, and real differences that are found.
 5. This machine, the same point twice, in three fresh processes: false verdicts. `--pairs 40` takes 40 minutes.
+6. This machine, the same point, one of the two with 10 % of its step's time more: how often is it found?
 
 Shares come with their 95 % binomial interval (Clopper and Pearson). 0 skips a part.
 """
@@ -17,6 +18,7 @@ Shares come with their 95 % binomial interval (Clopper and Pearson). 0 skips a p
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections import Counter
@@ -24,6 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -32,6 +35,7 @@ from scipy.stats import binomtest
 
 from tclab import Point
 from tclab.sweeps import race_points
+from tclab.sweeps.analysis._race_points import race_arm
 from tclab.timing import Race, race, verdict_of
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 from tclab.timing.races._blocks import order_of
@@ -218,9 +222,36 @@ def busy_race(more: float, seconds: float) -> Race:
     return race({"a": busy(rounds), "b": busy(round(rounds * (1 + more)))}, budget_seconds=seconds)
 
 
+POINT = Point(scale=0.02, batch_size=4, networks=2, workers=0, device="cpu")
+
+
 def equal_points(seconds: float) -> Race:
-    point = Point(scale=0.02, batch_size=4, networks=2, workers=0, device="cpu")
-    return race_points({"a": point, "b": point}, budget_seconds=seconds)
+    return race_points({"a": POINT, "b": POINT}, budget_seconds=seconds)
+
+
+def longer_step(share: str) -> Callable[[], None]:
+    """Return a step of `POINT` that computes on for this share of the median time of its first 50 steps."""
+    step = race_arm(json.dumps({"modules": [], "point": POINT.to_dict()}))
+    times = []
+    for _ in range(50):
+        begin = perf_counter()
+        step()
+        times.append(perf_counter() - begin)
+    more = float(share) * median(times)
+
+    def call() -> None:
+        step()
+        end = perf_counter() + more
+        while perf_counter() < end:
+            pass
+
+    return call
+
+
+def spiked_points(seconds: float) -> Race:
+    arms = {name: f"race_verdicts:longer_step:{share}" for name, share in (("a", 0.0), ("b", 0.1))}
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
+    return race(arms, budget_seconds=seconds, processes=3, environment={"PYTHONPATH": path})
 
 
 def main() -> None:
@@ -231,7 +262,8 @@ def main() -> None:
     parser.add_argument("--cell-seconds", type=float, default=6.0)
     parser.add_argument("--races", type=int, default=10, help="real races with a planted 5 %%")
     parser.add_argument("--pairs", type=int, default=0, help="real races of a point with itself, in fresh processes")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of a race of --races and --pairs")
+    parser.add_argument("--spiked", type=int, default=0, help="real races of a point with one that takes 10 %% longer")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of a race of --races, --pairs and --spiked")
     parser.add_argument("--attacks", type=int, default=200, help="made-up races, for each attack")
     parser.add_argument("--attack-seconds", type=float, default=60.0)
     parser.add_argument("--extended", type=int, default=0, help="how often an attacked race goes on where UNDECIDED")
@@ -253,6 +285,9 @@ def main() -> None:
     if chosen.pairs:
         verdicts = real(chosen.pairs, partial(equal_points, chosen.seconds))
         report(f"this machine, the same point twice, 3 processes, {chosen.seconds:g} s", verdicts, None)
+    if chosen.spiked:
+        verdicts = real(chosen.spiked, partial(spiked_points, chosen.seconds))
+        report(f"this machine, 10 % more in one of two points, 3 processes, {chosen.seconds:g} s", verdicts, FASTER)
     print(f"took {perf_counter() - begin:.0f} s")
 
 
