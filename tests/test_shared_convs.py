@@ -311,8 +311,10 @@ def test_each_layer_runs_under_autocast_and_checkpoint_and_loses_nothing(ring, n
     assert all(torch.equal(a, b) for a, b in zip(exact, again, strict=True))
     with torch.autocast("cpu", torch.bfloat16):
         rough = run(conv, x, shared, keep)
-    torch.testing.assert_close(rough[0].float(), exact[0], rtol=0.1, atol=0.1)
-    torch.testing.assert_close(rough[1].float(), exact[1], rtol=0.3, atol=0.5)
+    # By norms: bf16 turns the sign of a few sums next to the leaky ReLU's kink, whose gradients are then far off one
+    # by one. Over 300 draws of the weights at most 0.005 and 0.01, attention's gradient 0.074 (half of them 0.0065).
+    for ours, wanted, most in zip(rough[:2], exact[:2], (0.02, 0.2 if name == "gatv2" else 0.04), strict=True):
+        assert (ours.float() - wanted).norm() < most * wanted.norm()
 
 
 @pytest.mark.parametrize("name", LAYERS)
