@@ -1,7 +1,7 @@
 """Are the race's verdicts right? Arms whose true ratio is known, made up and real.
 
     python benchmarks/race_verdicts.py [--attacks 200] [--synthetic 400] [--cells 20] [--cell-seconds 6] [--races 10]
-                                       [--pairs 0] [--spiked 0] [--extended 0]
+                                       [--pairs 0] [--spiked 0] [--expensive] [--extended 0]
 
 1. Made-up machines with drift, noise with a memory and wild outliers, each drawn anew: the share of false verdicts
    (FASTER or SLOWER) where both arms are the same, and the share of races that find a planted 5 %.
@@ -11,6 +11,7 @@
    process's luck. False verdicts of equal arms, SAME of unequal ones, and real differences that are found.
 5. This machine, the same point twice, in three fresh processes: false verdicts. `--pairs 40` takes 40 minutes.
 6. This machine, the same point, one of the two with 10 % of its step's time more: how often is it found?
+7. `--expensive`: points of full size whose steps take seconds, raced for 150 s, and 20 steps of each taken in turn.
 
 Shares come with their 95 % binomial interval (Clopper and Pearson). 0 skips a part.
 """
@@ -254,6 +255,25 @@ def spiked_points(seconds: float) -> Race:
     return race(arms, budget_seconds=seconds, processes=3, environment={"PYTHONPATH": path})
 
 
+def expensive(seconds: float, steps: int = 20) -> None:
+    """Race DANGO at batch 64 against `delta` at 16, and compare with the median ratio of steps taken in turn."""
+    points = {
+        "a": Point(model="dango", strategy="indices", batch_size=64, workers=0, device="cpu"),
+        "b": Point(strategy="delta", batch_size=16, workers=0, device="cpu"),
+    }
+    print(race_points(points, budget_seconds=seconds))
+    arms = [race_arm(json.dumps({"modules": [], "point": p.resolved().to_dict()})) for p in points.values()]
+    ratios = []
+    for _ in range(steps):
+        times = []
+        for step in arms:
+            begin = perf_counter()
+            step()
+            times.append(perf_counter() - begin)
+        ratios.append(times[0] / times[1])
+    print(f"{steps} steps of each in turn, in one process: a took {median(ratios):.3f} times as long as b")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--synthetic", type=int, default=400, help="made-up cells, for each figure")
@@ -263,6 +283,7 @@ def main() -> None:
     parser.add_argument("--races", type=int, default=10, help="real races with a planted 5 %%")
     parser.add_argument("--pairs", type=int, default=0, help="real races of a point with itself, in fresh processes")
     parser.add_argument("--spiked", type=int, default=0, help="real races of a point with one that takes 10 %% longer")
+    parser.add_argument("--expensive", action="store_true", help="real races of steps that take seconds")
     parser.add_argument("--seconds", type=float, default=60.0, help="of a race of --races, --pairs and --spiked")
     parser.add_argument("--attacks", type=int, default=200, help="made-up races, for each attack")
     parser.add_argument("--attack-seconds", type=float, default=60.0)
@@ -288,6 +309,8 @@ def main() -> None:
     if chosen.spiked:
         verdicts = real(chosen.spiked, partial(spiked_points, chosen.seconds))
         report(f"this machine, 10 % more in one of two points, 3 processes, {chosen.seconds:g} s", verdicts, FASTER)
+    if chosen.expensive:
+        expensive(150)
     print(f"took {perf_counter() - begin:.0f} s")
 
 
