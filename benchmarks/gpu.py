@@ -571,7 +571,13 @@ def main() -> None:
     if options.here:
         run_part(options.here, s)
     else:
-        sys.exit(1 if drive(s, options.parts) else 0)
+        failed = drive(s, options.parts)
+        if s.device == "cuda" and find_spec("pandas"):
+            sys.path.insert(0, str(ROOT / "tools"))
+            import readme_figures
+
+            readme_figures.main()
+        sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

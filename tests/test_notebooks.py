@@ -283,7 +283,13 @@ def test_a_bad_overhead_stops_the_notebook_with_one_clear_line(tmp_path):
 
 @pytest.mark.slow
 def test_your_model_runs_headlessly_with_a_graph_a_model_a_strategy_and_a_loop_of_ones_own(tmp_path):
-    wanted = (("batch_sizes", "3"), ("steps", 8), ("budget_seconds", 3), ("processes", 0), ("results", tmp_path / "own"))
+    wanted = (
+        ("batch_sizes", "3"),
+        ("steps", 8),
+        ("budget_seconds", 3),
+        ("processes", 0),
+        ("results", tmp_path / "own"),
+    )
     done = papermill(FOLDER / "your_model.ipynb", tmp_path / "out.ipynb", *wanted)
     assert done.returncode == 0, done.stderr[-3000:]
     steps = Results(tmp_path / "own" / "rows").frame().query("stage == 'step'")
@@ -306,7 +312,8 @@ def test_trust_runs_headlessly_and_compares_rows_that_are_there(tmp_path):
         write_rows(made_by_hand(factor, commit=name), tmp_path / f"{name}.csv")
     wanted = (("first", tmp_path / "old.csv"), ("second", tmp_path / "new.csv"), ("margin", 0.1),
               ("scale", 0.01), ("strategies", "edge_mask,node_mask"), ("networks", 1), ("map_networks", "1"),
-              ("batch_sizes", "1"), ("budget_seconds", 6), ("processes", 0), ("results", tmp_path / "trust"))  # fmt: skip
+              ("batch_sizes", "1"), ("budget_seconds", 6), ("processes", 0),
+              ("results", tmp_path / "trust"))  # fmt: skip
     done = papermill(FOLDER / "trust.ipynb", tmp_path / "out.ipynb", *wanted)
     assert done.returncode == 0, done.stderr[-3000:]
     shown = outputs(tmp_path / "out.ipynb")

@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import readme_figures
 
 from tclab import InputError
 from tclab.sweeps.store._rows import table
@@ -57,3 +58,31 @@ def test_what_lies_in_the_project_can_be_shown():
     assert str(found).startswith(("Recorded on", "Nothing is recorded"))
     for chart in found.charts():
         assert chart.to_dict()
+
+
+def test_the_front_page_says_what_was_measured_on_which_gpu_or_that_nothing_was(tmp_path):
+    for page in readme_figures.PAGES:
+        assert readme_figures.written(page.read_text(), readme_figures.figures()) == page.read_text(), page
+    recorded(tmp_path, "a-cpu", [row("node_mask", 2, device="cpu", gpu=None)])
+    assert readme_figures.figures(tmp_path).startswith("**Not measured on CUDA.**")
+    rows = [
+        *(row("node_mask", size, measured_at=f"2026-01-0{size}T00:00:00+00:00") for size in (2, 8)),
+        row("node_mask", 8, measured_at="2026-01-01T00:00:00+00:00", samples_per_second=1.0),  # an earlier run
+        row("edge_mask", 8, status="oom", samples_per_second=None),
+        row("indices", 8, model="dango", samples_per_second=12_345.6),
+        row("node_mask", 8, networks=1),
+        row("node_mask", 8, scale=0.1),
+        row("node_mask", 8, mode="data"),
+        row("node_mask", 8, dtype="bfloat16"),
+        row("node_mask", 8, where="device"),
+    ]
+    recorded(tmp_path, "made-up-9000", rows, gpu="Made Up 9000", torch="2.11.0", commit="0123456789")
+    text = readme_figures.figures(tmp_path)
+    assert text.startswith("**Measured on Made Up 9000** (torch 2.11.0, commit 0123456)")
+    assert text.splitlines()[3:] == [
+        "| | 2 | 8 |",
+        "|---|---|---|",
+        "| `(dango)` |  | 1.235e+04 |",
+        "| `node_mask` | 200 | 800 |",
+        "| `edge_mask` |  | oom |",
+    ]

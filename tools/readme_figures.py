@@ -1,0 +1,79 @@
+"""What README.md and docs/gpu.md say of a GPU, from the recordings: `python tools/readme_figures.py [FOLDER]`.
+
+`make gpu` runs it at its end. Between two marks each page says what was measured, on what, at which commit; without a
+recording of a GPU in FOLDER (`data_samples/recordings`), that nothing was. It needs pandas and pyarrow alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "data_samples" / "recordings"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "gpu.md")
+BEGIN, END = "<!-- recordings: tools/readme_figures.py writes this -->", "<!-- end of recordings -->"
+NOTHING = (
+    "**Not measured on CUDA.** The code for GPUs exists, NCCL included, and no figure here is from one. `make gpu` on "
+    "a machine\nwith a GPU measures everything that needs one, and puts its figures here."
+)
+
+
+def figures(folder: Path = FOLDER) -> str:
+    """Return a table for each recording of a GPU: HeteroCell by each strategy and DANGO, over batch sizes."""
+    return "\n\n".join(filter(None, map(_table, sorted(folder.glob("*/rows.parquet"))))) or NOTHING
+
+
+def _table(path: Path) -> str | None:
+    rows = pd.read_parquet(path)
+    steps = rows[
+        (rows["device"] == "cuda")
+        & (rows["stage"] == "step")
+        & (rows["mode"] == "step")
+        & (rows["where"] != "device")
+        & (rows["dtype"] == "float32")
+        & (rows["ranks"] == 1)
+    ]
+    if steps.empty:
+        return None
+    steps = steps[(steps["scale"] == steps["scale"].max()) & (steps["networks"] == steps["networks"].max())]
+    ways = steps["strategy"].where(steps["model"] == "hetero_cell", "(" + steps["model"] + ")")
+    # a status such as oom stands where a point has no time
+    rate = steps["samples_per_second"].map("{:,.4g}".format).where(steps["status"] == "ok", steps["status"])
+    cells = pd.DataFrame({"way": ways, "batch": steps["batch_size"], "rate": rate, "at": steps["measured_at"]})
+    cells = cells.sort_values("at").drop_duplicates(["way", "batch"], keep="last")  # of two runs the later
+    table = cells.pivot(index="way", columns="batch", values="rate").fillna("")
+    best = steps[steps["status"] == "ok"].groupby(ways)["samples_per_second"].max()
+    table = table.loc[sorted(table.index, key=lambda way: (-best.get(way, 0.0), way))]
+    made = json.loads((path.parent / "environment.json").read_text())
+    where = f"{made['gpu']}** (torch {made['torch']}, commit {str(made['commit'])[:7]})"
+    what = f"{steps['networks'].iloc[0]} edge types, scale {steps['scale'].iloc[0]:g}"
+    lines = [
+        f"**Measured on {where}: samples per second of whole training steps,\nfp32, {what}, by batch size; "
+        "a model in brackets is not HeteroCell.",
+        "",
+        "| | " + " | ".join(map(str, table.columns)) + " |",
+        "|---" * (len(table.columns) + 1) + "|",
+        *(f"| `{way}` | " + " | ".join(table.loc[way]) + " |" for way in table.index),
+    ]
+    return "\n".join(lines)
+
+
+def written(text: str, found: str) -> str:
+    """Return a page's text with the figures between its marks."""
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{found}\n\n{END}{rest.split(END)[1]}"
+
+
+def main() -> None:
+    """Write both pages."""
+    found = figures(Path(sys.argv[1]) if sys.argv[1:] else FOLDER)
+    for page in PAGES:
+        page.write_text(written(page.read_text(encoding="utf-8"), found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
