@@ -231,18 +231,14 @@ def equal_points(seconds: float) -> Race:
 
 
 def longer_step(share: str) -> Callable[[], None]:
-    """Return a step of `POINT` that computes on for this share of the median time of its first 50 steps."""
+    """Return a step of `POINT` that computes on for this share of the time that it took."""
     step = race_arm(json.dumps({"modules": [], "point": POINT.to_dict()}))
-    times = []
-    for _ in range(50):
-        begin = perf_counter()
-        step()
-        times.append(perf_counter() - begin)
-    more = float(share) * median(times)
 
     def call() -> None:
+        begin = perf_counter()
         step()
-        end = perf_counter() + more
+        now = perf_counter()
+        end = now + float(share) * (now - begin)
         while perf_counter() < end:
             pass
 
