@@ -11,6 +11,38 @@ from textwrap import wrap
 
 WIDTH = 79  # columns of a terminal that are used
 _NUMBER = re.compile(r"[\d\[<~−+-]")  # how the cell of a number begins
+# What the mouse does to a table, as attributes: they work in widgets, where scripts do not run, and a page
+# that takes them away still shows the table. A head sorts by its column: numbers with their units first, blanks last.
+_SORT = """
+const head = event.target.closest('th'); if (!head) return;
+const place = head.cellIndex, up = head.dataset.up !== '1'; head.dataset.up = up ? '1' : '0';
+const units = {ns: 1e-9, µs: 1e-6, ms: 1e-3, kB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12, '%': 1e-2};
+const keyed = [...this.tBodies[0].rows].map(row => {
+  const text = row.cells[place].innerText.trim();
+  const found = /^[\\[<~+× ]*([−-]?[\\d.,]+(?:e[−+-]?\\d+)?)\\s*([^\\s,;]*)/.exec(text);
+  const number = found ? parseFloat(found[1].replace(/,/g, '').replace(/−/g, '-')) : NaN;
+  return [row, number * (found && units[found[2]] || 1), text];
+});
+const rank = ([, number, text]) => text === '' ? 2 : isNaN(number) ? 1 : 0;
+keyed.sort((a, b) => rank(a) - rank(b) ||
+  (up ? 1 : -1) * (rank(a) === 0 ? a[1] - b[1] : a[2].localeCompare(b[2])));
+keyed.forEach(([row]) => row.parentNode.append(row));
+"""
+_COPY = """
+const range = document.createRange(), chosen = getSelection();
+range.selectNode(this.parentNode.querySelector('table'));
+chosen.removeAllRanges(); chosen.addRange(range);
+this.value = document.execCommand('copy') ? 'Copied' : 'Not allowed here';
+chosen.removeAllRanges();
+"""
+_DOWNLOAD = """
+const quoted = cell => '"' + cell.innerText.trim().replaceAll('"', '""') + '"';
+const lines = [...this.parentNode.querySelector('table').rows].map(row => [...row.cells].map(quoted).join(','));
+const link = document.createElement('a');
+link.href = window.URL.createObjectURL(new Blob([lines.join('\\n') + '\\n'], {type: 'text/csv'}));
+link.download = 'table.csv'; link.click();
+"""
+_BUTTON = "font-size:11px;margin-right:4px;cursor:pointer;color:inherit;background:none;border:1px solid #8a8a8a"
 
 
 @dataclass(frozen=True)
@@ -37,30 +69,17 @@ class Display:
 
     def html(self) -> str:
         """Return it as HTML in the colours of the page."""
-        left = ["" if numeric else ' style="text-align:left"' for numeric in self._numeric()]
-        head = "".join(f"<th{style}>{escape(name)}</th>" for name, style in zip(self.columns, left, strict=True))
-        body = "".join(
-            f"<tr>{''.join(f'<td{style}>{escape(cell)}</td>' for cell, style in zip(line, left, strict=True))}</tr>"
-            for line in self.lines
-        )
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if self.columns else ""
+        table = table_html(self.columns, self.lines) if self.columns else ""
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         title = f"<div>{escape(self.title)}</div>" if self.title else ""
         return f"<div>{title}{table}{f'<ul>{notes}</ul>' if notes else ''}</div>"
-
-    def _numeric(self) -> list[bool]:
-        """Return for each column whether its cells are numbers."""
-        return [
-            bool(self.lines) and all(_NUMBER.match(line[place] or "0") for line in self.lines)
-            for place in range(len(self.columns))
-        ]
 
     def _table_text(self, width: int) -> list[str]:
         rows = [list(self.columns), *map(list, self.lines)]
         widths = [max(len(row[place]) for row in rows) for place in range(len(self.columns))]
         while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
             widths[widths.index(max(widths))] -= 1
-        numeric = self._numeric()
+        numeric = _numeric(self.columns, self.lines)
         text = []
         for row in rows:
             cells = [wrap(cell, size) or [""] for cell, size in zip(row, widths, strict=True)]
@@ -76,6 +95,36 @@ class Display:
 
 def _wrapped(sentence: str, width: int) -> list[str]:
     return wrap(sentence, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def table_html(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table as HTML: a click on a head sorts it, again the other way; buttons copy it and save it as CSV.
+
+    **Arguments:**
+
+    - `columns`: its heads. `lines`: [lines][columns] cells as text.
+    """
+    left = ["" if numeric else ' style="text-align:left"' for numeric in _numeric(columns, lines)]
+    head = "".join(f"<th{style}>{escape(name)}</th>" for name, style in zip(columns, left, strict=True))
+    body = "".join(
+        f"<tr>{''.join(f'<td{style}>{escape(cell)}</td>' for cell, style in zip(line, left, strict=True))}</tr>"
+        for line in lines
+    )
+    buttons = "".join(
+        f'<input type="button" value="{name}" style="{_BUTTON}" onclick="{_attribute(code)}">'
+        for name, code in (("Copy", _COPY), ("Download", _DOWNLOAD))
+    )
+    table = f'<table title="click on a head to sort" onclick="{_attribute(_SORT)}">'
+    return f"<div>{table}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{buttons}</div>"
+
+
+def _attribute(code: str) -> str:
+    return escape(" ".join(code.split()))
+
+
+def _numeric(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> list[bool]:
+    """Return for each column whether its cells are numbers."""
+    return [bool(lines) and all(_NUMBER.match(line[place] or "0") for line in lines) for place in range(len(columns))]
 
 
 class Shown:

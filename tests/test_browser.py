@@ -9,6 +9,7 @@ import re
 import time
 from contextlib import nullcontext
 
+import pandas as pd
 import papermill
 import pytest
 from browser import BAR, CHROMIUM_OPTIONS, ROOT, Page, chromium, dark, jupyter_lab, missing
@@ -61,7 +62,7 @@ def browser():
 
 @pytest.fixture
 def page(browser, server):
-    opened = browser.new_page(viewport={"width": 1500, "height": 1400})
+    opened = browser.new_page(viewport={"width": 1500, "height": 1400}, permissions=["clipboard-read"])
     made = Page(opened, server, PICTURES)
     yield made
     made.picture("last")  # what was on screen where a test failed
@@ -215,14 +216,16 @@ def test_500_points_keep_the_page_usable_and_the_notebook_small(page, folder, ma
     assert page.errors == []
 
 
-CHARTS = """from tclab import lab
+CHARTS = """from IPython.display import display
+from tclab import lab
 lab.show_charts()
 rows = {rows!r}
-lab.charts.throughput(rows)"""
+display(lab.charts.throughput(rows))
+lab.steps(rows)"""
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_chart_shows_its_figures_under_the_mouse_in_the_theme_of_the_page(page, folder, theme):
+def test_a_chart_shows_its_figures_under_the_mouse_and_a_table_sorts_in_the_theme_of_the_page(page, folder, theme):
     path = folder / "notebooks" / f"chart_{theme}.ipynb"
     cell = {"id": "chart", "cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
     cell["source"] = CHARTS.format(rows=str(ROOT / "tests" / "recorded_rows.parquet"))
@@ -239,14 +242,28 @@ def test_a_chart_shows_its_figures_under_the_mouse_in_the_theme_of_the_page(page
         page.wait_for_text("#vg-tooltip-element", "samples a second")
         assert re.search(r"samples a second:\s+\d", page.text("#vg-tooltip-element"))
         page.picture(f"8-chart-{theme}")
+        for place, head, unit in ((3, "mean step [95 %]", " ms"), (1, "strategy", "")):
+            for down in (False, True):
+                page.page.click(f"text={head}")
+                shown = page.page.locator(f".jp-OutputArea tbody td:nth-child({place})").all_inner_texts()
+                cells = [float(text.split(unit)[0]) for text in shown] if unit else shown
+                assert cells == sorted(cells, reverse=down)
+                assert len(set(cells)) > 2
+        with page.page.expect_download() as saved:
+            page.page.click("input[value=Download]")
+        table = pd.read_csv(saved.value.path())
+        assert list(table["strategy"]) == cells
+        page.page.click("input[value=Copy]")
+        assert page.page.locator("input[value=Copied]").count() == 1
+        assert page.page.evaluate("() => navigator.clipboard.readText()").split()[0] == "strategy"
         corner = page.page.evaluate("""() => {
             const canvas = document.querySelector('.jp-RenderedVegaCommon5 canvas');
             return [...canvas.getContext('2d').getImageData(2, 2, 1, 1).data];
         }""")
         assert (max(corner[:3]) < 100 and corner[3] == 255) == (theme == "dark")
         page.save()
-    [output] = json.loads(path.read_text())["cells"][0]["outputs"]
-    assert "image/png" in output["data"]  # for whoever reads the notebook without a JupyterLab
+    drawn, _ = json.loads(path.read_text())["cells"][0]["outputs"]
+    assert "image/png" in drawn["data"]  # for whoever reads the notebook without a JupyterLab
     assert page.errors == []
 
 

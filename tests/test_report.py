@@ -80,7 +80,7 @@ class Page(HTMLParser):
         given = dict(attributes)
         self.ids += [given["id"]] if "id" in given else []
         self.links += [given[name] for name in ("src", "href", "xlink:href") if name in given]
-        if tag not in ("meta", "link", "br", "img"):
+        if tag not in ("meta", "link", "br", "img", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):

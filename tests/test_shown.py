@@ -85,6 +85,7 @@ def advice(measured=PAIR):
 RESULTS = {
     "Point": (lambda: POINT, "batch_size"),
     "rows": (lambda: rows(step("edge_mask", 0.2), step("node_mask", 0.0123), step("khop_1", status="oom")), "12.3 ms"),
+    "no rows": (lambda: rows(step()).head(0), "0 points"),
     "steps": (lambda: lab.steps(rows(step("node_mask", 0.0123))), "12.3 ms"),
     "Ledger": (ledger, "forward"),
     "Race": (raced, "a against b"),
@@ -127,6 +128,9 @@ def test_a_result_shows_its_figures_in_a_terminal_and_in_a_notebook(name):
     assert html.startswith("<div")
     assert figure.replace("_", " ") in html.replace("_", " ")
     assert "object at 0x" not in text + html
+    if "<table" in html:  # what a page that runs no scripts shows besides: nothing
+        assert html.count("<input") == 2 * html.count("<table")
+        assert re.sub(r"<input[^>]*>", "", html).count("Download") == 0
 
 
 def test_no_result_class_shows_its_address_or_all_of_its_fields():

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from tclab._display import table_html
 from tclab._io import atomic_write
 from tclab.errors import InputError
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS
@@ -109,7 +110,8 @@ def _figure(name: str, chart: Any, place: int) -> str:
 
 
 def _table(table: pd.DataFrame) -> str:
-    text = table.head(_MOST_ROWS).astype(object).map(_cell).to_html(index=False, border=0)
+    lines = [[_cell(value) for value in line] for line in table.head(_MOST_ROWS).itertuples(index=False)]
+    text = table_html(list(map(str, table.columns)), lines)
     cut = len(table) - _MOST_ROWS
     note = f"<p>{cut:,} more are in the rows.</p>" if cut > 0 else ""
     return f'<div class="wide">{text}</div>{note}'

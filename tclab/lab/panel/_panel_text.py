@@ -1,11 +1,11 @@
-"""The texts of a panel: a table of the last points, failures, what the points need, the machine; HTML or a line."""
+"""The texts of a panel: failures, what the points need, the machine; HTML or a line."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -17,47 +17,7 @@ from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
 from tclab.sweeps.predict._fits import Fits
 from tclab.timing import conditions
 
-_SHOWN = 12  # points in the table
 ERROR_COLOUR = "var(--jp-error-color1, #d55e00)"
-_CELL = "padding:2px 8px 2px 0;text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap"
-
-
-def _whole_steps(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[rows["stage"] == "step"]
-
-
-def points_table(rows: pd.DataFrame) -> str:
-    """Return the last points as an HTML table, the newest first; the rest are counted, not shown."""
-    steps = _whole_steps(rows)
-    if steps.empty:
-        return ""
-    head = "".join(
-        f'<th style="{_CELL};font-weight:600">{name}</th>'
-        for name in ("strategy", "batch", "networks", "mean step [ms]<br>[95 %]", "samples/s", "bytes<br>a batch")
-    )
-    lines = [_table_row(row) for row in steps.iloc[: -_SHOWN - 1 : -1].itertuples()]
-    more = len(steps) - len(lines)
-    note = f"<div>and {more} more, in <code>panel.rows()</code></div>" if more > 0 else ""
-    style = "border-collapse:collapse;line-height:1.5;font-size:11px"
-    return f'<table style="{style}"><tr>{head}</tr>{"".join(lines)}</table>{note}'
-
-
-def _table_row(row: Any) -> str:
-    if row.status == "ok":
-        low, high = row.low_seconds, row.high_seconds
-        figures = [
-            f"{1e3 * row.mean_seconds:.4g}" + ("" if pd.isna(low) else f" [{1e3 * low:.4g}, {1e3 * high:.4g}]"),
-            f"{row.samples_per_second:.4g}",
-            bytes_text(row.batch_bytes),
-        ]
-        cells = "".join(f'<td style="{_CELL}">{figure}</td>' for figure in figures)
-    else:
-        cells = f'<td colspan="3" style="{_CELL};text-align:left;color:{ERROR_COLOUR}">{escape(row.status)}</td>'
-    networks = "" if pd.isna(row.networks) else row.networks
-    return (
-        f'<tr><td style="{_CELL}">{escape(row.strategy)}</td><td style="{_CELL}">{row.batch_size}</td>'
-        f'<td style="{_CELL}">{networks}</td>{cells}</tr>'
-    )
 
 
 def list_html(lines: Sequence[str], most: int = 20) -> str:

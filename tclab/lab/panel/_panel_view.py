@@ -27,13 +27,13 @@ from tclab.lab.panel._panel_text import (
     findings_html,
     list_html,
     machine_text,
-    points_table,
     points_text,
 )
 from tclab.lab.reports._tables import without_time
 from tclab.sweeps import Point, compare
 from tclab.sweeps.config._gpus import listed
 from tclab.sweeps.execution._worker_pool import warm_up
+from tclab.sweeps.store._row_frame import Rows
 
 
 class LiveChart:
@@ -332,7 +332,7 @@ class PanelView:
         rows = self.model.rows()
         if sweep is not None:
             self._show_progress(sweep)
-        self.table.value = points_table(rows)
+        self.table.value = Rows(rows[::-1])._repr_html_() if len(rows) else ""  # the newest first
         failures = without_time(rows)
         self.failed.value = f"<b>Without a time</b>{list_html(failures)}" if failures else ""
         self.chart.show(rows, self.choice.value)

@@ -42,7 +42,8 @@ class Rows(Shown, pd.DataFrame):
         varying = [name for name in _SETTINGS if name in steps and steps[name].nunique(dropna=False) > 1]
         shown = [name for name in _POINT if name == "strategy" or name in varying]
         shown += [name for name in varying if name not in _POINT]
-        fixed = [f"{name.replace('_', ' ')} {_cell(steps.iloc[0], name)}" for name in _POINT if name not in shown]
+        common = [name for name in _POINT if name not in shown]
+        fixed = [f"{name.replace('_', ' ')} {_cell(row, name)}" for _, row in steps[:1].iterrows() for name in common]
         lines = [
             (*(_cell(row, name) for name in shown), _time(row), _cell(row, "samples_per_second", "{:.4g}".format),
              _cell(row, "batch_bytes", bytes_text))
@@ -53,7 +54,7 @@ class Rows(Shown, pd.DataFrame):
         more = [f"{len(steps) - _MOST} more points are not shown"] if len(steps) > _MOST else []
         more += [f"{len(self)} rows of {len(self.columns)} columns"]
         columns = (*shown, "mean step [95 %]", "samples/s", "a batch")
-        return Display(", ".join([title, *(fixed if len(steps) else [])]), columns, lines, more)
+        return Display(", ".join([title, *fixed]), columns if lines else (), lines, more)
 
 
 def _cell(row: pd.Series, name: str, text: Callable[[Any], str] = str) -> str:
