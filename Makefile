@@ -17,7 +17,8 @@ RUN := runs/sweep
 PARAMETERS ?= -p scale 0.2 -p budget_seconds 120
 # tests run in so many processes, of one thread each; which goes to which: tests/conftest.py
 JOBS ?= 3
-PYTEST = TCLAB_RUNS=$$(mktemp -d) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --durations=15
+# some seventy processes import tclab and the tests: each would compile them anew where bytecode is not written
+PYTEST = TCLAB_RUNS=$$(mktemp -d) OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --durations=15
 NOTEBOOKS ?= notebooks/*.ipynb notebooks/case_study/*.ipynb notebooks/ports/*.ipynb
 # of make gpu: a letter for each part
 PARTS ?= abcdefghij

@@ -110,7 +110,7 @@ def _by_mode(rows: pd.DataFrame) -> Any:
     ways = ordered_ways(parts)
     timelines = [name for name in TIMELINES if name in set(parts["where"])]
     shown = [name for name in STAGE_COLOURS if name in set(parts["stage"])]
-    panels = []
+    points, panels = one_point_each(rows), []
     for mode, group in parts.groupby("mode", sort=False):
         with_idle = group.groupby(["way", "where"])["seconds"].sum()
         longest = max(with_idle.max(), group["whole_p95_seconds"].max())
@@ -119,19 +119,20 @@ def _by_mode(rows: pd.DataFrame) -> Any:
             _timeline(group, where, ways, shown, (unit, factor, longest), place == 0)
             for place, where in enumerate(timelines)
         ]
-        row.append(_bytes(one_point_each(rows).query("mode == @mode"), ways))
+        row.append(_bytes(points[points["mode"] == mode], ways))
         title = chart_title(f"{mode}: {_MODE_TEXTS[str(mode)]}", size=12)
         panels.append(alt.hconcat(*row, spacing=12).properties(title=title))
     more = "mean of each stage; line: nine in ten single steps"
     chart = alt.vconcat(*panels, spacing=18).resolve_scale(color="shared")
-    return chart.properties(title=rows_title("Where a step's time goes, in each mode", rows, f"{_size(rows)} · {more}"))
+    return chart.properties(
+        title=rows_title("Where a step's time goes, in each mode", rows, f"{_size(points)} · {more}")
+    )
 
 
-def _size(rows: pd.DataFrame) -> str:
-    chosen = one_point_each(rows)
+def _size(points: pd.DataFrame) -> str:
     sizes = {
         f"{m} batch {b}, {n} networks"
-        for m, b, n in chosen[["model", "batch_size", "networks"]].itertuples(index=False)
+        for m, b, n in points[["model", "batch_size", "networks"]].itertuples(index=False)
     }
     return "; ".join(sorted(sizes))
 

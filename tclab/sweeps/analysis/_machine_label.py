@@ -17,6 +17,7 @@ from tclab.timing._environment import cores_within
 # 2 cores it is 3 at most for a process with 2 threads and a worker, and below 50 for one that has just started or that
 # follows 4 ranks on those cores; points whose times collapse have 60 and more.
 BUSY_PERCENT = 50.0
+_PRESSURE = ["conditions", "cores", "cpu_limit_cores", "threads", "workers", "ranks", "runs", "machines"]
 
 
 def pressures(rows: pd.DataFrame) -> pd.DataFrame:
@@ -33,7 +34,7 @@ def pressures(rows: pd.DataFrame) -> pd.DataFrame:
     **Returns:** `percent`, missing where the system does not report it; and `others`: whether it exceeds `BUSY_PERCENT`
     because of other processes, missing where that is not known.
     """
-    steps = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
+    steps = rows[_PRESSURE][(rows["stage"] == "step") & (rows["status"] == "ok")]
     found = [_of_point({str(name): value for name, value in row.items()}) for row in steps.to_dict("records")]
     made = pd.DataFrame(found, columns=["percent", "others"], index=steps.index)
     return made.astype({"percent": "Float64", "others": "boolean"})
@@ -95,7 +96,8 @@ def where_measured(rows: pd.DataFrame) -> str:
     Several ranks come first, with their backend and number: "cpu · gloo · 4 ranks · 2 cores · …". A machine that other
     processes kept busy ends in that word: "cpu · 2 cores · Intel Xeon · busy".
     """
-    ok = rows[rows["status"] == "ok"].reset_index(drop=True)
+    columns = ["stage", "status", "device", "backend", "gpu", "cpu", *_PRESSURE]
+    ok = rows[columns][rows["status"] == "ok"].reset_index(drop=True)
     if ok.empty:
         return "nothing measured"
     machines: dict[str, list[tuple[str, int]]] = {}

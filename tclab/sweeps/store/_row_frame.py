@@ -25,6 +25,9 @@ class Rows(Shown, pd.DataFrame):
     def _constructor(self) -> Any:
         return Rows
 
+    def _constructor_from_mgr(self, mgr: Any, axes: Any) -> Any:
+        return Rows._from_mgr(mgr, axes)  # type: ignore[attr-defined]  # `_constructor` would go through every column again
+
     def __str__(self) -> str:
         return super().__str__() if self._is_of_steps() else pd.DataFrame.__repr__(self)
 
