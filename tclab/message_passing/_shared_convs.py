@@ -20,13 +20,37 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, require, unknown
 from tclab.message_passing._shared_graph import Keep, SharedGraph
 from tclab.message_passing.kernels._edge_blocks import edge_attention
 from tclab.message_passing.kernels._row_ops import add_rows, take_rows
 
 PairOfTensors = tuple[Tensor, Tensor | None]
 EdgeType = tuple[str, str, str]
+# arguments of PyG's that are not here: what is taken all the same, its default first, and why nothing else is
+_NOT_HERE: dict[str, tuple[tuple[object, ...], str]] = {
+    "aggr": (("add", "sum"), "this layer is a sum; SharedSAGEConv has a mean and a maximum"),
+    "aggr_kwargs": ((None, {}), "a sum, a mean and a maximum have no arguments"),
+    "decomposed_layers": ((1,), "features are computed together"),
+    "edge_attr": ((None,), "edges have no features here"),
+    "edge_dim": ((None,), "edges have no features here"),
+    "edge_weight": ((None,), "weights are the graph's own: SharedGraph(edge_index, num_nodes, weight=weight)"),
+    "flow": (("source_to_target",), "edges go from their first row to their second: flip the edge_index"),
+    "node_dim": ((-2,), "x is [N, B, F], nodes first"),
+    "return_attention_weights": ((None,), "they would be numbers of every edge and sample, which are never there"),
+    "size": ((None,), "it is the graph's own: SharedGraph(edge_index, (sources, targets))"),
+}
+
+
+def _refuse(others: Mapping[str, object]) -> None:
+    """Raise an error for an argument of PyG's that is not its default; see `_NOT_HERE`."""
+    for name, value in others.items():
+        known = _NOT_HERE.get(name.removesuffix("_dict"))
+        if known is None:
+            raise TypeError(f"unexpected keyword argument {name!r}")
+        if isinstance(value, Tensor) or value not in known[0]:
+            shown = repr(value) if isinstance(value, str | int | list) else f"a {type(value).__name__}"
+            raise InputError(f"{name} is {shown}, expected {known[0][0]!r}: {known[1]}")
 
 
 def to_grid(rows: Tensor, size: int) -> Tensor:
@@ -76,6 +100,10 @@ class _Samples:
 class _SharedConv(nn.Module, ABC):
     """What all convolutions of one relation are: how they are called."""
 
+    def __init__(self, **others: object) -> None:
+        super().__init__()
+        _refuse(others)
+
     def forward(
         self,
         x: Tensor | PairOfTensors,
@@ -83,6 +111,7 @@ class _SharedConv(nn.Module, ABC):
         keep: Keep | None = None,
         *,
         cut: Tensor | None = None,
+        **others: object,
     ) -> Tensor:
         """Return the targets' new rows, [N_target, B, F'], zero where they are deleted.
 
@@ -93,9 +122,12 @@ class _SharedConv(nn.Module, ABC):
         - `x`: [N, B, F], or both sides' (of a bipartite graph).
         - `shared`: the graph of all samples.
         - `keep`, `cut`: as for a `SharedGraph`.
+        - `others`: what PyG's has besides (`edge_weight`, `edge_attr`, `size`, `return_attention_weights`): `None`.
 
         **Raises:** `InputError` for what does not fit.
         """
+        require("shared", shared, SharedGraph, "a SharedGraph(edge_index, num_nodes), made once and kept")
+        _refuse(others)
         return self._convolved(_Samples(x, shared, keep), shared, cut)
 
     @abstractmethod
@@ -116,6 +148,7 @@ class SharedGCNConv(_SharedConv):
     - `add_self_loops`: `normalize` unless given.
     - `normalize`: divide each message by the root of both degrees.
     - `bias`: add one.
+    - `others`: PyG's for all its layers (`aggr`, `flow`, …), at their defaults; any other value is refused with why.
     """
 
     bias: Tensor | None
@@ -129,8 +162,9 @@ class SharedGCNConv(_SharedConv):
         add_self_loops: bool | None = None,
         normalize: bool = True,
         bias: bool = True,
+        **others: object,
     ) -> None:
-        super().__init__()
+        super().__init__(**others)
         self.add_self_loops = normalize if add_self_loops is None else add_self_loops
         if self.add_self_loops and not normalize:
             raise InputError("add_self_loops is True, expected False where normalize is False")
@@ -186,12 +220,13 @@ class SharedGINConv(_SharedConv):
       they are a compiler does not know, so `torch.compile` splits there.
     - `eps`: at the beginning.
     - `train_eps`: make it a parameter.
+    - `others`: at PyG's defaults, as for `SharedGCNConv`.
     """
 
     eps: Tensor
 
-    def __init__(self, nn: nn.Module, eps: float = 0.0, train_eps: bool = False) -> None:
-        super().__init__()
+    def __init__(self, nn: nn.Module, eps: float = 0.0, train_eps: bool = False, **others: object) -> None:
+        super().__init__(**others)
         self.nn = nn
         self.initial_eps = eps
         if train_eps:
@@ -239,6 +274,7 @@ class SharedSAGEConv(_SharedConv):
     - `root_weight`: add a linear function of the node's own row.
     - `project`: a linear layer and ReLU before the sum.
     - `bias`: add one.
+    - `others`: at PyG's defaults, as for `SharedGCNConv`.
     """
 
     def __init__(
@@ -250,8 +286,9 @@ class SharedSAGEConv(_SharedConv):
         root_weight: bool = True,
         project: bool = False,
         bias: bool = True,
+        **others: object,
     ) -> None:
-        super().__init__()
+        super().__init__(**others)
         if aggr not in ("mean", "sum", "add", "max"):
             raise unknown("aggregation", aggr, ("mean", "sum", "add", "max"))
         self.in_channels, self.out_channels, self.aggr = in_channels, out_channels, aggr
@@ -302,6 +339,7 @@ class SharedGATv2Conv(_SharedConv):
     - `bias`: add one.
     - `share_weights`: one linear layer for sources and targets.
     - `residual`: add a linear function of the node's own row.
+    - `others`: at PyG's defaults, as for `SharedGCNConv`.
     """
 
     bias: Tensor | None
@@ -320,11 +358,10 @@ class SharedGATv2Conv(_SharedConv):
         bias: bool = True,
         share_weights: bool = False,
         residual: bool = False,
+        **others: object,
     ) -> None:
-        super().__init__()
+        super().__init__(edge_dim=edge_dim, **others)
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
-        if edge_dim is not None:
-            raise InputError(f"edge_dim is {edge_dim!r}, expected None: edges have no features here")
         self.negative_slope, self.dropout, self.add_self_loops = negative_slope, dropout, add_self_loops
         sources, targets = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
         width, total = heads * out_channels, out_channels * (heads if concat else 1)
@@ -404,6 +441,7 @@ class SharedHeteroConv(nn.Module):
         keep_dict: Mapping[str, Tensor | None] | None = None,
         *,
         cut_dict: Mapping[EdgeType, Tensor] | None = None,
+        **others: object,
     ) -> dict[str, Tensor]:
         """Return for each node type that something goes into its rows.
 
@@ -413,7 +451,11 @@ class SharedHeteroConv(nn.Module):
         - `shared_dict`: relation → its graph, bipartite between two types; relations that are not there are left out.
         - `keep_dict`: node type → [N, B] bool; all are kept of a type that is not there.
         - `cut_dict`: relation → edges that a sample has not, as for a `SharedGraph`.
+        - `others`: PyG's hands its layers' further arguments on (`edge_weight_dict`, …); here they are `None`.
+
+        **Raises:** `InputError` for what does not fit.
         """
+        _refuse(others)
         keeps = keep_dict or {}
         found: dict[str, list[Tensor]] = {}
         for edge_type in self.edge_types:
