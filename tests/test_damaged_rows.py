@@ -279,6 +279,14 @@ def test_the_newest_rows_of_a_point_are_those_measured_last(results, tmp_path, m
         assert len(kept) == 3
 
 
+def test_a_sweep_that_goes_on_opens_each_kept_file_once(results, runs, monkeypatch):
+    """A second opening, or a look through the folder for every point, would make thousands of points minutes."""
+    real, opened = _results._opened, []
+    monkeypatch.setattr(_results, "_opened", lambda path: opened.append(path.name) or real(path))
+    tclab.sweep(POINTS, results=results.folder, progress=None)
+    assert (sorted(opened), runs) == (sorted(path.name for path in results.folder.glob("*.parquet")), [])
+
+
 RUNS = """
 import sys, time
 from pathlib import Path

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -32,6 +33,15 @@ def test_a_failure_leaves_the_earlier_file_and_nothing_else(tmp_path):
     assert (tmp_path / "file").read_text() == "before"
     with pytest.raises(FileNotFoundError):
         atomic_write(tmp_path / "no folder" / "file", "")
+
+
+def test_a_link_that_waits_under_the_temporary_name_is_not_followed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tclab._io.uuid.uuid4", lambda: SimpleNamespace(hex="guessed"))
+    (tmp_path / "others").write_text("not ours")
+    (tmp_path / ".writing-guessed.html").symlink_to(tmp_path / "others")
+    with pytest.raises(FileExistsError):
+        atomic_write(tmp_path / "report.html", "ours")
+    assert (tmp_path / "others").read_text() == "not ours"
 
 
 HOLDS = """
