@@ -1,10 +1,10 @@
 """Inside forward and backward: parts get the time that they take, and add up to the stages."""
 
 import re
-import time
 
 import pytest
 import torch
+from clock import Clock
 
 import tclab
 from tclab import InputError, Point
@@ -15,40 +15,41 @@ from tclab.timing._layer_marks import around, mark, watched
 HOW = {"scale": 0.02, "networks": 2, "device": "cpu"}
 
 
-class Sleeps(torch.autograd.Function):
-    """The identity, which takes so many seconds in the forward and so many in the backward."""
+class Works(torch.autograd.Function):
+    """The identity, which takes so many of a clock's seconds in the forward and so many in the backward."""
 
     @staticmethod
-    def forward(ctx, x, forward, backward):
-        ctx.seconds = backward
-        time.sleep(forward)
+    def forward(ctx, x, clock, forward, backward):
+        ctx.work = lambda: clock.work(backward)
+        clock.work(forward)
         return x.clone()
 
     @staticmethod
     def backward(ctx, gradient):
-        time.sleep(ctx.seconds)
-        return gradient, None, None
+        ctx.work()
+        return gradient, None, None, None
 
 
-def run(ledger, *, steps=2):
+def run(ledger, clock, *, steps=2):
     for _ in ledger.steps(range(steps)):
         x = torch.ones(3, requires_grad=True)
         with ledger.stage("forward"):
             with around(layer="layer 1"):
-                a = mark("update", Sleeps.apply(x, 0.01, 0.03), "first")
-                b = mark("update", Sleeps.apply(x, 0.02, 0.015), "second")
+                a = mark("update", Works.apply(x, clock, 0.01, 0.03), "first")
+                b = mark("update", Works.apply(x, clock, 0.02, 0.015), "second")
                 total = mark("aggregation", a + b)
-            head = mark("head", Sleeps.apply(total, 0.005, 0.005))
+            head = mark("head", Works.apply(total, clock, 0.005, 0.005))
         with ledger.stage("loss"):
             loss = mark("loss", head.sum())
         with ledger.stage("backward"):
             loss.backward()
 
 
-def test_a_part_has_its_own_time_in_both_directions():
+def test_a_part_has_its_own_time_in_both_directions(monkeypatch):
+    clock = Clock().set_in(monkeypatch)
     ledger = Ledger(cuda=False)
     with watched(ledger) as parts:
-        run(ledger)
+        run(ledger, clock)
     took = {}
     for name, (stage, part) in parts.items():
         took[stage, part.layer, part.network, part.part] = min(ledger.seconds()[name])
@@ -59,15 +60,15 @@ def test_a_part_has_its_own_time_in_both_directions():
         ("backward", layer, "second", "update"): 0.015, ("backward", "", "", "head"): 0.005,
     }  # fmt: skip
     for key, seconds in expected.items():
-        assert seconds <= took[key] < seconds + 0.004, key
+        assert took[key] == pytest.approx(seconds), key
     for key in (
         ("forward", layer, "", "aggregation"),
         ("backward", layer, "", "aggregation"),
         ("backward", "", "", "loss"),
     ):
-        assert took[key] < 0.004, key
+        assert took[key] == 0, key
     plain = Ledger(cuda=False)
-    run(plain)  # marks that nobody watches split nothing
+    run(plain, clock)  # marks that nobody watches split nothing
     assert set(plain.seconds()) == {"data_wait", "forward", "loss", "backward", "other", "step"}
 
 
