@@ -10,6 +10,8 @@ import vl_convert
 from tclab import InputError, Point
 from tclab.case_study import _artefacts as artefacts
 from tclab.case_study._artefacts import Figure, Run, WrongFigures
+from tclab.lab.charts._style import STAGE_COLOURS
+from tclab.lab.charts._trace_charts import CATEGORY_COLOURS
 from tclab.timing import environment
 
 
@@ -107,6 +109,9 @@ def test_words_and_pictures_show_both_figures(runs):
         spec = drawn.chart().to_json()
         assert vl_convert.vegalite_to_png(spec)[:4] == b"\x89PNG"
         assert str(environment()["cpu"]) in str(drawn.chart().to_dict()["title"]["subtitle"])
+    parts = figures["875"].chart().to_dict()["encoding"]["color"]["scale"]
+    for name, colour in zip(parts["domain"], parts["range"], strict=True):
+        assert colour == (CATEGORY_COLOURS | STAGE_COLOURS)[name]  # as in every other chart
     assert "24 × where 8 × is right" in figures["875"].chart().to_dict()["title"]["text"]
 
 

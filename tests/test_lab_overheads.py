@@ -77,7 +77,8 @@ def test_overheads_that_were_not_run_are_said():
     rows = frame(table([lost("node_mask", "not run: the budget of 1 s was spent")]))
     assert "No overhead was measured" in str(case_study.overhead_costs_chart(rows).to_dict())
     assert case_study.overhead_findings(rows) == [
-        "1 point (hetero_cell node_mask, batch 4): not run: the budget of 1 s was spent."
+        "1 point (hetero_cell node_mask, batch 4): not run: the budget of 1 s was spent; run it again, or raise "
+        "budget_seconds."
     ]
 
 

@@ -23,8 +23,24 @@ def test_each_strategy_is_drawn_from_what_it_holds(strategy):
         f"{found.entries} entries of edge lists and matrices in memory for 3 samples" in drawn["title"]["subtitle"][1]
     )
     states = [state for _, states in found.drawings.values() for state in states]
-    if masking.get(strategy).exact:
-        assert sum(state.startswith("deleted") for state in states) == 3
+    assert sum(state.startswith("deleted") for state in states) == 3
+    if strategy == "khop_1" or masking.get(strategy).exact:
+        assert ("left out, no row" in states) == (strategy == "khop_1")  # what no sample deletes
+    assert "`" not in str(drawn["title"]["subtitle"])
+    ways = {state for edges, _ in found.drawings.values() for *_, state in edges}
+    edges, _, nodes = (layer["encoding"] for layer in drawn["hconcat"][0]["layer"])
+    assert set(edges["color"]["scale"]["domain"]) == ways | set(states)  # the legend lists nothing else
+    looks = zip(edges["color"]["scale"]["range"], nodes["shape"]["scale"]["range"], strict=True)
+    assert len(set(looks)) == len(ways | set(states))
+
+
+def test_an_arrow_points_from_the_source_to_the_target():
+    drawn = lab.charts.mask_picture(4, [[]], "subgraph").to_dict()
+    (lines,) = [drawn["datasets"][layer["data"]["name"]] for layer in drawn["hconcat"][0]["layer"][:1]]
+    right, down = lines[:2]  # node 0 is at the top, 1 at the right, 2 at the bottom
+    assert (round(right["x"]), round(right["y2"]), round(right["angle"])) == (0, 0, 135)
+    assert round(down["angle"]) == 180
+    assert right["head_x"] == pytest.approx(0.7)
 
 
 def test_what_copies_holds_every_sample_s_edges_and_what_shares_a_matrix_and_its_transpose():

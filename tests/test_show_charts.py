@@ -3,6 +3,7 @@
 import altair as alt
 import pandas as pd
 import pytest
+from test_compare import rows, step
 
 from tclab import lab, timing
 
@@ -19,6 +20,20 @@ def test_a_chart_is_a_picture_and_in_a_front_end_also_itself(live, kinds):
     assert set(data) == kinds
     if live:
         assert data["application/vnd.vegalite.v5+json"]["mark"]["type"] == "bar"
+
+
+def test_dataframes_of_a_notebook_sort_and_rows_show_themselves(monkeypatch):
+    shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell.instance()
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    frame = pd.DataFrame({"a": [1.5]})
+    with alt.renderers.enable(alt.renderers.active):
+        lab.show_charts(live=False)
+    shown = shell.display_formatter.formatters["text/html"]
+    try:
+        assert "click on a head to sort" in shown(frame)
+        assert "1 point" in shown(rows(step()))
+    finally:
+        shown.pop(pd.DataFrame)
 
 
 def drawn_live(chart):

@@ -19,6 +19,7 @@ from tclab.sweeps.predict import Link, fit_costs, predict_step
 from tclab.sweeps.predict._epoch import Prediction
 from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.store._results import Results
+from tclab.sweeps.store._row_frame import frame_html
 from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._receipt import Receipt
 from tclab.timing._spike_in import SpikeIn, Trial
@@ -144,6 +145,21 @@ def test_no_result_class_shows_its_address_or_all_of_its_fields():
                 found.add(value)
                 assert value._display is not Shown._display, value
     assert len(found) >= 20
+
+
+def test_a_table_of_a_notebook_has_four_digits_and_no_nan():
+    frame = pd.DataFrame({"error": [9.4e-13, None], "seconds": [1234.5678, 2.0], "bytes": [1234567, 1], "busy": None})
+    html = frame_html(frame.set_index(pd.MultiIndex.from_tuples([("a", "<b>"), ("c", "")], names=["model", None])))
+    assert ">model<" in html
+    assert "not known: busy" in html
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", html)
+    assert cells == ["a", "&lt;b&gt;", "9.4e-13", "1235", "1,234,567", "c", "", "", "2", "1"]
+    assert "no lines, of error" in frame_html(frame.head(0))
+    assert ">x · error<" in frame_html(pd.concat({"x": frame, "y": frame}, axis=1))
+    assert "click on a head" not in frame_html(pd.DataFrame({"a": range(100)}))  # pandas shows a long one
+    assert [line["mode"] for line in lab.steps(rows(step(mode="data"), step(mode="step"))).to_dict("records")] == [
+        "data", "step"
+    ]  # fmt: skip
 
 
 def test_a_cell_that_is_too_wide_goes_on_below_and_html_is_escaped():

@@ -1,5 +1,6 @@
 """Points in child processes: rows, statuses, crashes, kill -9 and resume."""
 
+import io
 import itertools
 import json
 import os
@@ -16,7 +17,8 @@ import pytest
 
 import tclab
 from tclab import InputError, Point
-from tclab.sweeps import close_workers
+from tclab.sweeps import Progress, close_workers
+from tclab.sweeps.execution._executor import print_progress
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import MEASURED_COLUMNS, POINT_COLUMNS, columns_of, not_measured, table
 
@@ -450,7 +452,7 @@ def test_a_graph_folder_that_changed_is_another_graph(tmp_path):
     assert results.path(point) != before
 
 
-def test_a_budget_leaves_points_for_the_next_time(tmp_path, capsys):
+def test_a_budget_leaves_points_for_the_next_time(tmp_path, capsys, monkeypatch):
     points = [tiny(batch_size=b) for b in (1, 2, 3)]
     with pytest.raises(InputError, match="budget_seconds is 0"):
         tclab.sweep(points, results=tmp_path, budget_seconds=0)
@@ -462,6 +464,13 @@ def test_a_budget_leaves_points_for_the_next_time(tmp_path, capsys):
     capsys.readouterr()
     assert (tclab.sweep(points[0], results=tmp_path)["status"] == "ok").all()  # one is enough
     assert capsys.readouterr().err.startswith("[1/1] hetero_cell")  # a script says how far it is
+    print_progress(Progress(1, 3, points[0], not_measured(points[0], "not run"), kept=False, seconds_left=130.0))
+    assert capsys.readouterr().err.endswith("not run · about 2 min 10 s left\n")
+    notebooks = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})  # which is a red block
+    monkeypatch.setattr(sys, "stderr", notebooks())
+    tclab.sweep(points[0], results=tmp_path)
+    assert capsys.readouterr().out.startswith("[1/1] hetero_cell")
+    monkeypatch.undo()
     tclab.sweep(points, results=tmp_path, progress=None)
     assert capsys.readouterr().err == ""
 

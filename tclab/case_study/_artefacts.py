@@ -106,7 +106,10 @@ class WrongFigures(Shown, dict[str, Figure]):
 
     def chart(self) -> Any:
         """Return the chart of each wrong figure and the right one, on one logarithmic axis."""
-        ratios = [{"figure": f"the “{key}”", "wrong": one.wrong, "right": one.right} for key, one in self.items()]
+        ratios = [
+            {"figure": f"{key}: {one.mistake.partition(',')[0]}", "wrong": one.wrong, "right": one.right}
+            for key, one in self.items()
+        ]
         return draw_wrong_figures(pd.DataFrame(ratios))
 
 

@@ -21,7 +21,7 @@ from tclab.lab.reports._findings import conclusion, findings
 from tclab.lab.reports._tables import equivalence, machine, steps
 from tclab.sweeps import advise
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.sweeps.store._rows import plain
+from tclab.sweeps.store._row_frame import table_cells
 from tclab.timing import Pair
 
 _MOST_ROWS = 1000  # of a table
@@ -110,15 +110,7 @@ def _figure(name: str, chart: Any, place: int) -> str:
 
 
 def _table(table: pd.DataFrame) -> str:
-    lines = [[_cell(value) for value in line] for line in table.head(_MOST_ROWS).itertuples(index=False)]
-    text = table_html(list(map(str, table.columns)), lines)
+    text = table_html(list(map(str, table.columns)), table_cells(table.head(_MOST_ROWS)))
     cut = len(table) - _MOST_ROWS
     note = f"<p>{cut:,} more are in the rows.</p>" if cut > 0 else ""
     return f'<div class="wide">{text}</div>{note}'
-
-
-def _cell(value: Any) -> str:
-    value = plain(value)
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "" if value is None else f"{value:,}" if type(value) is int else str(value)

@@ -11,12 +11,17 @@ from types import ModuleType
 from typing import Any
 
 import altair as alt
+import pandas as pd
 
+from tclab._display import Shown
 from tclab.errors import InputError
 from tclab.lab.charts._interaction import with_interaction
+from tclab.sweeps.store._row_frame import frame_html
 
 _SESSION = "JPY_SESSION_NAME"  # Jupyter Server gives it to each kernel that it starts; papermill and nbval do not
 _VS_CODE = "__vsc_ipynb_file__"  # VS Code's extension puts it among the names of a notebook that it runs
+# without it, torch's profiler writes two lines to stderr each time, which a notebook shows as an error
+_QUIET_PROFILER = ("KINETO_LOG_LEVEL", "6")
 # What JupyterLab draws by itself, without a network and in its own theme. Charts of this library are the same in both
 # versions of Vega-Lite: `tests/test_browser.py` looks at one.
 _DRAWN = "application/vnd.vegalite.v5+json"
@@ -33,8 +38,13 @@ def has_front_end() -> bool:
 
 def _names() -> dict[str, object]:
     """Return the variables of the notebook; none without a shell."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    shell = _shell()
     return {} if shell is None else shell.user_ns
+
+
+def _shell() -> Any:
+    """Return the shell of IPython that runs this; `None` in a script."""
+    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
 
 
 def _of_parent(name: str) -> str | None:
@@ -50,6 +60,8 @@ def _of_parent(name: str) -> str | None:
 def show_charts(*, scale_factor: float = 1.0, live: bool | None = None) -> None:
     """Show charts as pictures; in an interactive front end as charts, with figures under the mouse and in its theme.
 
+    DataFrames are shown as results are: a click on a head sorts them, and buttons copy them and save them as CSV.
+
     There a click on an entry of a legend fades the others (with Shift, one more stays; a click elsewhere brings all
     back). Where both axes are numbers, dragging moves them, Ctrl with the wheel zooms, and a double click goes back. A
     notebook keeps the picture beside the chart, for whatever draws none: a browser of repositories, nbconvert.
@@ -59,11 +71,20 @@ def show_charts(*, scale_factor: float = 1.0, live: bool | None = None) -> None:
     - `scale_factor`: of a picture's pixels.
     - `live`: whether there is an interactive front end; detected unless given.
     """
+    os.environ.setdefault(*_QUIET_PROFILER)
+    shell = _shell()
+    if shell is not None:
+        shell.display_formatter.formatters["text/html"].for_type(pd.DataFrame, _table_html)
     if not (has_front_end() if live is None else live):
         alt.renderers.enable("png", scale_factor=scale_factor)
         return
     alt.renderers.register("tclab", _chart_and_picture)
     alt.renderers.enable("tclab", scale_factor=scale_factor)
+
+
+def _table_html(frame: pd.DataFrame) -> str:
+    """Return a DataFrame as HTML; rows of a sweep show themselves."""
+    return frame._repr_html_() if isinstance(frame, Shown) else frame_html(frame)
 
 
 def _chart_and_picture(spec: dict[str, Any], *, scale_factor: float) -> dict[str, Any]:

@@ -82,3 +82,8 @@ def test_a_track_whose_events_are_all_deep_is_drawn(write_trace, complete):
     report = trace.analyze(write_trace([*events, complete("gemm", 40, 5, "kernel")]))
     chart = drawn.trace_timeline(report.traces[0]).to_dict()
     assert [panel["title"]["text"] for panel in chart["vconcat"]] == ["thread 1", "device 1, stream 1"]
+    bars, names = chart["vconcat"][0]["layer"]
+    assert (bars["mark"]["type"], names["mark"]["type"]) == ("rect", "text")
+    named = {row["name"]: row["text"] for row in chart["datasets"][names["data"]["name"]]}
+    assert named["op 9"] == "op 9"
+    assert all(name.startswith(text) for name, text in named.items())

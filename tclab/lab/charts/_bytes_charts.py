@@ -31,14 +31,16 @@ def bytes_per_batch(rows: Runs) -> Any:
     y = alt.Y("way:N", sort=ok.sort_values("batch_bytes", ascending=False)["way"].tolist(), title=None, axis=_WAYS)
     x = alt.X(
         "batch_bytes:Q",
-        title="bytes a batch",
-        scale=alt.Scale(type="log"),
-        axis=alt.Axis(format="~s", values=log_ticks([1.0, *ok["batch_bytes"]])),
+        title="bytes a batch (logarithmic)",
+        scale=alt.Scale(type="log", padding=30),
+        axis=alt.Axis(format="~s", values=log_ticks(ok["batch_bytes"])),
     )
-    bars = alt.Chart(ok).mark_bar().encode(y=y, x=x, x2=alt.datum(1), color=strategy_colour(ok).legend(None))
-    text = alt.Chart(ok).mark_text(align="left", dx=4).encode(y=y, x=x, text="label:N")
+    colour = strategy_colour(ok).legend(None)
+    # a bar's length would say nothing on this axis
+    marks = alt.Chart(ok).mark_point(filled=True, size=80, opacity=1).encode(y=y, x=x, color=colour)
+    text = alt.Chart(ok).mark_text(align="left", dx=8, color=GREY).encode(y=y, x=x, text="label:N")
     more = f"{values_text(chosen, 'batch_size')}, {values_text(chosen, 'networks')}"
-    return (bars + text).properties(width=_WIDTH, title=rows_title("Bytes of a batch", chosen, more))
+    return (marks + text).properties(width=_WIDTH, title=rows_title("Bytes of a batch", chosen, more))
 
 
 def time_against_bytes(rows: Runs) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import altair as alt
@@ -10,21 +11,24 @@ import pandas as pd
 
 from tclab.lab.charts._style import (
     GREY,
+    STAGE_COLOURS,
     chart_title,
     empty_chart,
     fixed_colour,
     log_axis,
+    log_ticks,
     rows_title,
     strategy_colour,
     strategy_colours,
 )
+from tclab.lab.charts._trace_charts import CATEGORY_COLOURS
 from tclab.sweeps.analysis._machine_label import graph_text, this_machine, where_measured
 
 _WIDTH = 520
 _COSTS_WIDTH = 420
 # Okabe and Ito's, as in the other charts: the colour that warns, and the one of the right answer.
 _COLOURS = {"wrong": "#d55e00", "right": "#009e73"}
-_PARTS = ("#56b4e9", "#e69f00", "#0072b2", "#cc79a7", "#f0c340", "#999999", "#5b2a86", "#8c6d46", "#000000", "#d55e00")
+_PARTS = ("#56b4e9", "#e69f00", "#0072b2", "#cc79a7")  # of parts that are no stage
 # What may be believed, from most to least; a shape and a grey each
 _STANDINGS = {
     "steady": ("square", "#000000"),
@@ -44,8 +48,14 @@ def draw_wrong_figures(ratios: pd.DataFrame) -> Any:
     """
     frame = ratios.melt("figure", ["wrong", "right"], "kind", "ratio")
     frame["label"] = frame["ratio"].map("{:.3g} ×".format)
-    y = alt.Y("figure:N", sort=ratios["figure"].tolist(), title=None)
-    x = alt.X("ratio:Q", title="times slower", scale=alt.Scale(type="log", padding=30, nice=False))
+    y = alt.Y("figure:N", sort=ratios["figure"].tolist(), title=None, axis=alt.Axis(labelLimit=380))
+    x = alt.X(
+        "ratio:Q",
+        title="times as slow (logarithmic; 1 = the same)",
+        scale=alt.Scale(type="log", padding=30, nice=False),
+        axis=alt.Axis(values=log_ticks([1.0, *frame["ratio"]]), format="~g"),
+    )
+    same = alt.Chart(pd.DataFrame({"ratio": [1.0]})).mark_rule(color=GREY, strokeDash=[4, 3]).encode(x=x)
     line = alt.Chart(ratios).mark_rule(color="#bbbbbb", strokeWidth=2).encode(y=y, x="wrong:Q", x2="right:Q")
     base = alt.Chart(frame).encode(y=y, x=x, color=fixed_colour("kind", _COLOURS, _COLOURS, title=None))
     shape = alt.Shape("kind:N", scale=alt.Scale(domain=list(_COLOURS), range=["cross", "circle"]), title=None)
@@ -55,7 +65,7 @@ def draw_wrong_figures(ratios: pd.DataFrame) -> Any:
         for kind, dy in (("wrong", -12), ("right", 14))
     ]
     title = chart_title("The same runs, five mistakes", this_machine())
-    return alt.layer(line, points, *labels).properties(width=_WIDTH, height=alt.Step(52), title=title)
+    return alt.layer(same, line, points, *labels).properties(width=_WIDTH, height=alt.Step(52), title=title)
 
 
 def draw_wrong_figure_parts(parts: pd.DataFrame, title: str, mistake: str) -> Any:
@@ -71,7 +81,9 @@ def draw_wrong_figure_parts(parts: pd.DataFrame, title: str, mistake: str) -> An
     most = seconds.groupby(["side", "bar"])["seconds"].sum().max()
     unit, factor = ("s", 1.0) if most >= 1 else ("ms", 1e3)
     frame = seconds.assign(time=seconds["seconds"] * factor, order=seconds["part"].map(shown.index))
-    colours = {part: _PARTS[place % len(_PARTS)] for place, part in enumerate(shown)}
+    known = CATEGORY_COLOURS | STAGE_COLOURS  # the same in every chart
+    others = cycle(_PARTS)
+    colours = {part: known[part] if part in known else next(others) for part in shown}
     legend = None if len(shown) == 1 else alt.Legend(orient="bottom", columns=6, title=None)
     side = alt.Row(
         "side:N",

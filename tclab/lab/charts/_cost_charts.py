@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.lab.charts._style import GREY, chart_title, fixed_colour, log_axis, machine_text, strategy_colours
+from tclab.lab.charts._style import GREY, SHAPES, chart_title, fixed_colour, log_axis, machine_text, strategy_colours
 from tclab.sweeps.predict._cost_model import CostModel, HitRate
 from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.predict._roofline import Ceilings
@@ -113,13 +113,15 @@ def roofline_chart(kernels: pd.DataFrame, limits: Ceilings, *, where: str | None
         x=alt.X("intensity:Q", title="operations a byte (of the least traffic)", **logs[0]),
         y=alt.Y("gflops:Q", title="billion operations a second", **logs[1]),
     )
+    colours = strategy_colours(rows["kernel"])
+    names = [name for name in colours if name in set(rows["kernel"])]
     dots = alt.Chart(rows).encode(
         x="intensity:Q",
         y="gflops:Q",
-        color=fixed_colour("kernel", strategy_colours(rows["kernel"]), rows["kernel"]),
-        shape="kernel:N",
+        color=fixed_colour("kernel", colours, names),
+        shape=alt.Shape("kernel:N", scale=alt.Scale(domain=names, range=list(SHAPES))),
     )
-    words = dots.mark_text(align="left", dx=9).encode(text=alt.Text("share:Q", format=".0%"))
+    words = dots.mark_text(align="left", dx=9, dy=12).encode(text=alt.Text("share:Q", format=".0%"))
     measured = f"{limits.bytes_per_second / 1e9:.3g} GB/s in a copy, {limits.flops / 1e9:.4g} GFLOP/s in a product"
     title = chart_title(
         "Each kernel under this machine's ceilings",

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import cos, pi, sin
+from math import atan2, cos, degrees, pi, sin
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from tclab.graph import CellGraph
-from tclab.lab.charts._style import chart_title, fixed_colour
+from tclab.lab.charts._style import GREY, chart_title, fixed_colour
 from tclab.lab.reports._mask_drawings import mask_drawing
 
 _SIZE = 150  # pixels a side of a drawing
-_COLOURS = {
+_COLOURS = {  # state of an edge or a node
     "summed": "#0072b2",
     "copied, times zero": "#d55e00",
-    "kept": "#000000",
-    "deleted, a row of zeros": "#d55e00",
-    "deleted, no row": "#dddddd",
+    "kept": GREY,
+    "deleted, a row of zeros": "#e69f00",
+    "deleted, no row": "#e69f00",
+    "left out, no row": "#b0b0b0",
     "differs from the wild type": "#cc79a7",
 }
+_CROSSED = ("deleted, no row", "left out, no row")  # the other nodes are dots
 
 
 def mask_picture(graph: CellGraph | int, deletions: Sequence[Sequence[int]], strategy: str) -> Any:
@@ -35,35 +37,56 @@ def mask_picture(graph: CellGraph | int, deletions: Sequence[Sequence[int]], str
     **Raises:** `InputError` for a graph that is too large, or a strategy that makes no masked graph.
     """
     drawing = mask_drawing(graph, deletions, strategy)
-    charts = [_drawing(title, edges, states) for title, (edges, states) in drawing.drawings.items()]
+    found = {state for edges, states in drawing.drawings.values() for state in (*states, *(s for *_, s in edges))}
+    present = [state for state in _COLOURS if state in found]
+    charts = [_drawing(title, edges, states, present) for title, (edges, states) in drawing.drawings.items()]
     facts = (
         f"{drawing.entries} entries of edge lists and matrices in memory for {len(deletions)} samples; "
         f"{drawing.bytes:,} bytes in the batch"
     )
-    title = chart_title(strategy, drawing.words, facts)
-    return alt.hconcat(*charts, title=title).resolve_scale(color="shared")
+    title = chart_title(strategy, drawing.words.replace("`", ""), f"{facts}; arrows: from source to target")
+    return alt.hconcat(*charts, title=title).resolve_scale(color="shared", shape="shared")
 
 
-def _drawing(title: str, edges: list[tuple[int, int, str]], states: list[str]) -> Any:
+def _drawing(title: str, edges: list[tuple[int, int, str]], states: list[str], present: list[str]) -> Any:
     number = len(states)
     at = [(sin(2 * pi * node / number), cos(2 * pi * node / number)) for node in range(number)]
     axis: dict[str, Any] = {"scale": alt.Scale(domain=[-1.2, 1.2]), "axis": None}
     legend = alt.Legend(title=None, orient="bottom", columns=3, labelLimit=300)
-    colour = fixed_colour("state", _COLOURS, _COLOURS, legend=legend)
+    colour = fixed_colour("state", _COLOURS, present, legend=legend)
+    shapes = alt.Scale(domain=present, range=["cross" if state in _CROSSED else "circle" for state in present])
     lines = pd.DataFrame(
-        [{"x": at[a][0], "y": at[a][1], "x2": at[b][0], "y2": at[b][1], "state": s} for a, b, s in edges],
-        columns=["x", "y", "x2", "y2", "state"],
+        [_line(*at[a], *at[b]) | {"state": state} for a, b, state in edges],
+        columns=["x", "y", "x2", "y2", "head_x", "head_y", "angle", "state"],
     )
     dots = pd.DataFrame([{"x": x, "y": y, "state": state} for (x, y), state in zip(at, states, strict=True)])
+    x, y = alt.X("x:Q", **axis), alt.Y("y:Q", **axis)
     drawn = alt.Chart(lines).encode(
-        x=alt.X("x:Q", **axis),
-        y=alt.Y("y:Q", **axis),
+        x=x,
+        y=y,
         x2="x2:Q",
         y2="y2:Q",
         color=colour,
         strokeDash=alt.condition("datum.state == 'summed'", alt.value([1, 0]), alt.value([3, 3])),
     )
-    points = alt.Chart(dots).encode(x=alt.X("x:Q", **axis), y=alt.Y("y:Q", **axis), color=colour)
-    return (drawn.mark_rule() + points.mark_point(filled=True, size=90, opacity=1)).properties(
-        width=_SIZE, height=_SIZE, title=title
+    heads = alt.Chart(lines).encode(
+        x=alt.X("head_x:Q", **axis),
+        y=alt.Y("head_y:Q", **axis),
+        angle=alt.Angle("angle:Q", scale=None),
+        color=colour,
     )
+    points = alt.Chart(dots).encode(x=x, y=y, color=colour, shape=alt.Shape("state:N", scale=shapes, legend=legend))
+    layers = [
+        drawn.mark_rule(),
+        heads.mark_point(shape="triangle", filled=True, size=30, opacity=1),
+        points.mark_point(filled=True, size=90, opacity=1),
+    ]
+    return alt.layer(*layers).properties(width=_SIZE, height=_SIZE, title=title)
+
+
+def _line(x: float, y: float, x2: float, y2: float) -> dict[str, float]:
+    """Return a line with its arrow's head, nearer to its end: crossing lines have theirs apart."""
+    ends = {"x": x, "y": y, "x2": x2, "y2": y2}
+    return ends | {
+        "head_x": x + 0.7 * (x2 - x), "head_y": y + 0.7 * (y2 - y), "angle": degrees(atan2(x2 - x, y2 - y))
+    }  # fmt: skip

@@ -59,26 +59,36 @@ def speed_up(strong: Runs, weak: Runs) -> Any:
 
 def _speedup(table: pd.DataFrame, name: str) -> Any:
     frame = plain_frame(table, [*KEY, "speedup", "low", "high", "ideal", "cores_allow", "efficiency"])
-    frame["text"] = frame["efficiency"].map(lambda share: f"{share:.0%}")
+    frame["text"] = (
+        frame["efficiency"].map(lambda share: f"{share:.0%}").where(frame["ranks"] > frame["ranks"].min(), "")
+    )
+    # labels of lines that are near one another lie above the higher and below the lower
+    frame["above"] = frame.groupby("ranks")["speedup"].rank(method="first", ascending=False) <= 1
     x = alt.X(
         "ranks:Q",
         scale=alt.Scale(domain=[0.5, frame["ranks"].max() + 0.5]),
         axis=alt.Axis(values=sorted(frame["ranks"].unique()), format="d", grid=False),
         title="ranks",
     )
-    y = alt.Y("speedup:Q", title="times as many samples a second", scale=alt.Scale(zero=True))
+    times = "times as many samples a second"
+    y = alt.Y("speedup:Q", title=times, scale=alt.Scale(zero=True))
     base = alt.Chart(frame)
     references = [
-        base.mark_line(strokeDash=dash, color="#888888").encode(x=x, y=alt.Y(f"{column}:Q", title=None))
+        base.mark_line(strokeDash=dash, color="#888888").encode(x=x, y=alt.Y(f"{column}:Q", title=times))
         for column, dash in (("ideal", [6, 4]), ("cores_allow", [2, 3]))
     ]
     coloured = base.encode(x=x, color=strategy_colour(table), detail="model:N")
     layers = [
         *references,
-        coloured.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q"), y2="high:Q"),
+        coloured.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q", title=times), y2="high:Q"),
         coloured.mark_line().encode(y=y),
         coloured.mark_point(filled=True, size=70, opacity=1).encode(y=y, shape=strategy_shape(table)),
-        coloured.mark_text(align="left", dx=8, dy=-8, fontSize=10).encode(y=y, text="text:N"),
+        *(
+            coloured.transform_filter(alt.datum.above == above)
+            .mark_text(align="left", dx=8, dy=dy, fontSize=10)
+            .encode(y=y, text="text:N")
+            for above, dy in ((True, -8), (False, 10))
+        ),
     ]
     title = chart_title(f"{name} (number: efficiency)", size=12)
     return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=title)

@@ -110,7 +110,8 @@ def _by_mode(rows: pd.DataFrame) -> Any:
     ways = ordered_ways(parts)
     timelines = [name for name in TIMELINES if name in set(parts["where"])]
     shown = [name for name in STAGE_COLOURS if name in set(parts["stage"])]
-    points, panels = one_point_each(rows), []
+    points = one_point_each(rows)
+    panels: list[Any] = []
     for mode, group in parts.groupby("mode", sort=False):
         with_idle = group.groupby(["way", "where"])["seconds"].sum()
         longest = max(with_idle.max(), group["whole_p95_seconds"].max())
@@ -119,10 +120,14 @@ def _by_mode(rows: pd.DataFrame) -> Any:
             _timeline(group, where, ways, shown, (unit, factor, longest), place == 0)
             for place, where in enumerate(timelines)
         ]
-        row.append(_bytes(points[points["mode"] == mode], ways))
+        if not panels:  # the modes send the same batch
+            row.append(_bytes(points, ways))
         title = chart_title(f"{mode}: {_MODE_TEXTS[str(mode)]}", size=12)
         panels.append(alt.hconcat(*row, spacing=12).properties(title=title))
     more = "mean of each stage; line: nine in ten single steps"
+    shares = sorted(100 * share for share in set(parts["accounted"].dropna()) if adds_up(share))
+    ends = list(dict.fromkeys(f"{share:.1f} %" for share in (*shares[:1], *shares[-1:])))
+    more += f"; accounted for: {' to '.join(ends)}" if ends else ""
     chart = alt.vconcat(*panels, spacing=18).resolve_scale(color="shared")
     return chart.properties(
         title=rows_title("Where a step's time goes, in each mode", rows, f"{_size(points)} · {more}")
@@ -184,7 +189,7 @@ def _timeline(
 
 
 def _bar_texts(parts: pd.DataFrame, ways: list[str], ran: set[str]) -> pd.DataFrame:
-    """Return the text after each bar, its share accounted for, or in place of a bar, why there is none."""
+    """Return the text after a bar that has no clock of its own, or in place of a bar, why there is none."""
     texts = []
     for way in ways:
         group = parts[parts["way"] == way]
@@ -192,7 +197,7 @@ def _bar_texts(parts: pd.DataFrame, ways: list[str], ran: set[str]) -> pd.DataFr
             text, end = ("none: nothing is made" if way in ran else "not run"), 0.0
         else:
             accounted = group["accounted"].iloc[0]
-            text = accounted_text(accounted)
+            text = "" if pd.notna(accounted) and adds_up(accounted) else accounted_text(accounted)
             end = max(group["value"].sum(), group["whole_p95_value"].iloc[0]) if adds_up(accounted) else 0.0
         texts.append({"way": way, "text": text, "end": end})
     return pd.DataFrame(texts)
@@ -202,7 +207,7 @@ def _bytes(rows: pd.DataFrame, ways: list[str]) -> Any:
     steps = rows[rows["stage"] == "step"]
     frame = plain_frame(
         steps.assign(way=steps["model"] + " · " + steps["strategy"]), ["way", "strategy", "batch_bytes"]
-    )
+    ).drop_duplicates("way")
     frame["text"] = frame["batch_bytes"].map(bytes_text)
     y = alt.Y("way:N", scale=alt.Scale(domain=ways), title=None, axis=alt.Axis(labels=False, ticks=False))
     text = alt.Chart(frame).mark_text(align="right").encode(y=y, x=alt.value(_BYTES_WIDTH - 8), text="text:N")

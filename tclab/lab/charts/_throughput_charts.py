@@ -74,7 +74,7 @@ def _lines(rows: pd.DataFrame, column: str, axis: str, title: str, more: str) ->
     )
     y = alt.Y(
         "samples_per_second:Q",
-        title="samples a second",
+        title="samples a second (logarithmic)",
         **log_axis([*ok["low"], *ok["high"]], padding=16),
     )
     dash = alt.StrokeDash(

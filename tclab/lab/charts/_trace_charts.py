@@ -32,7 +32,10 @@ CATEGORY_COLOURS = {
     "cuda_kernels": "#999933",
     "other": "#bbbbbb",
 }
+_DARK = ("graph_processing", "backward", "optimizer", "ddp_communication")  # names on these are white
 _WIDTH = 620
+_LETTER = 5.5  # pixels, of a name in a timeline
+_NAMED = 0.04  # of the window: what is narrower has no name
 _DEVICE_COLOURS = {
     "compute": STAGE_COLOURS["forward"],
     "exposed communication": STAGE_COLOURS["communication"],
@@ -78,7 +81,7 @@ def _self_time(table: pd.DataFrame, title: str = "Main thread, self time") -> An
     shown = rows[of].tolist()
     coloured = bars.mark_bar().encode(color=alt.Color(f"{of}:N", scale=_category_scale(shown), legend=None))
     words = bars.mark_text(align="left", dx=4).encode(text="label:N")
-    return (coloured + words).properties(width=_WIDTH, height=alt.Step(24), title=title)
+    return (coloured + words).properties(width=_WIDTH, height=alt.Step(24), title=chart_title(title))
 
 
 def _device_time(breakdown: pd.DataFrame) -> Any:
@@ -108,7 +111,7 @@ def _device_time(breakdown: pd.DataFrame) -> Any:
         tooltip=["rank", "kind", alt.Tooltip("ms:Q", format=".3f")],
     )
     return marks.mark_bar().properties(
-        width=_WIDTH, height=alt.Step(26), title="Device, from its first event to its last"
+        width=_WIDTH, height=alt.Step(26), title=chart_title("Device, from its first event to its last")
     )
 
 
@@ -126,7 +129,7 @@ def _idle_causes(causes: pd.DataFrame) -> Any:
         tooltip=["stage", "host_category", alt.Tooltip("ms:Q", format=".3f")],
     )
     return marks.mark_bar().properties(
-        width=_WIDTH - 130, height=alt.Step(24), title="What the host did while the device was idle"
+        width=_WIDTH - 130, height=alt.Step(24), title=chart_title("What the host did while the device was idle")
     )
 
 
@@ -162,21 +165,32 @@ def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | 
         top = int(full.max() if len(full) else part["lane"].min())
         part = part.assign(lane=part["lane"] - top)
         part = part[(part["lane"] >= 0) & (part["lane"] < lanes)].assign(bottom=lambda t: t["lane"] + 0.92)
-        named = track == tracks[-1]
-        axis = alt.Axis(title="time since the first event [ms]" if named else None, labels=named, ticks=named)
-        panels.append(
+        wide = part[part["us"] > _NAMED * (last - first)]
+        letters = (_WIDTH / _LETTER * wide["us"] / (last - first)).astype(int)
+        wide = wide.assign(text=[name[:most] for name, most in zip(wide["name"], letters, strict=True)])
+        is_last = track == tracks[-1]
+        axis = alt.Axis(title="time since the first event [ms]" if is_last else None, labels=is_last, ticks=is_last)
+        x = alt.X("start_ms:Q", scale=window, axis=axis)
+        y = alt.Y("lane:Q", scale=alt.Scale(reverse=True, nice=False, zero=True), axis=None)
+        bars = (
             alt.Chart(part)
             .mark_rect(stroke="white")
             .encode(
-                x=alt.X("start_ms:Q", scale=window, axis=axis),
+                x=x,
                 x2="end_ms:Q",
-                y=alt.Y("lane:Q", scale=alt.Scale(reverse=True, nice=False, zero=True), axis=None),
+                y=y,
                 y2="bottom:Q",
                 color=alt.Color("category:N", scale=_category_scale(shown), title=None),
                 strokeWidth=alt.condition("datum.edge", alt.value(0.5), alt.value(0)),
                 tooltip=["name", "category", alt.Tooltip("us:Q", format=".3f", title="µs")],
             )
-            .properties(
+        )
+        names = alt.Chart(wide).mark_text(align="left", baseline="top", dx=3, dy=3, fontSize=9, clip=True)
+        ink = alt.condition(
+            alt.FieldOneOfPredicate("category", list(_DARK)), alt.value("#ffffff"), alt.value("#000000")
+        )
+        panels.append(
+            (bars + names.encode(x=x, y=y, text="text:N", color=ink)).properties(
                 width=_WIDTH,
                 height=16 * (int(part["lane"].max()) + 1) + 4,
                 title=alt.TitleParams(track, anchor="start", fontSize=11, fontWeight="normal"),
@@ -211,7 +225,7 @@ def _memory(memory: pd.DataFrame, most: int = 4000) -> Any:
         strokeDash=alt.StrokeDash("place:N", title=None),
     )
     return marks.mark_line(interpolate="step-after").properties(
-        width=_WIDTH - 60, height=200, title="Memory held by tensors"
+        width=_WIDTH - 60, height=200, title=chart_title("Memory held by tensors")
     )
 
 

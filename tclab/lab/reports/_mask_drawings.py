@@ -67,7 +67,9 @@ def mask_drawing(graph: CellGraph | int, deletions: Sequence[Sequence[int]], str
         wanted = Perturbations(Deletions.of(deletions, num_nodes=nodes), torch.zeros(len(deletions)))
         batch = packing.batch(wanted)
         entries = _entries(graph, copies, batch) + _filtered_from(graph, kind, batch)
-        drawings = _shared(graph, copies) if isinstance(copies, SharedView) else _copied(graph, copies)
+        drawings = (
+            _shared(graph, copies) if isinstance(copies, SharedView) else _copied(graph, copies, wanted.deletions)
+        )
     return MaskDrawing(strategy, words, entries, batch.bytes, drawings)
 
 
@@ -88,7 +90,9 @@ def _filtered_from(graph: CellGraph, kind: type[Strategy], batch: Batch) -> int:
     return batch.size * graph.num_edges if issubclass(kind, GpuFilter) else 0
 
 
-def _copied(graph: CellGraph, copies: View) -> dict[str, tuple[list[tuple[int, int, str]], list[str]]]:
+def _copied(
+    graph: CellGraph, copies: View, deletions: Deletions
+) -> dict[str, tuple[list[tuple[int, int, str]], list[str]]]:
     """Return a drawing for each sample: its edges, and which of them are multiplied by zero."""
     assert isinstance(copies, EdgeListView)
     number = graph.num_nodes[graph.deleted_type]
@@ -98,7 +102,8 @@ def _copied(graph: CellGraph, copies: View) -> dict[str, tuple[list[tuple[int, i
     rows = copies.rows()
     found: dict[str, tuple[list[tuple[int, int, str]], list[str]]] = {}
     for sample in range(copies.size):
-        states = ["deleted, no row"] * number
+        deleted = set(deletions[sample].tolist())
+        states = ["deleted, no row" if node in deleted else "left out, no row" for node in range(number)]
         for (sample_of_row, node), kept in zip(rows, keep, strict=True):
             if sample_of_row == sample:
                 states[node] = "kept" if kept else "deleted, a row of zeros"

@@ -66,7 +66,7 @@ def _accounted(parts: pd.DataFrame) -> str:
     bad = known[~known["accounted"].map(adds_up).astype(bool)]
     worst = known.iloc[int((known["accounted"].astype(float) - 1).abs().to_numpy().argmax())]
     place = f"{worst['where']}, {worst['model']} with {worst['strategy']}, mode {worst['mode']}"
-    words = f"the worst is {accounted_text(worst['accounted'])} ({place})"
+    words = f"farthest from its clock: {place} ({accounted_text(worst['accounted'])})"
     if bad.empty:
         return f"All {len(known)} timelines with a clock of their own add up within {TOLERANCE:.0%}; {words}."
     return f"{len(bad)} of {len(known)} timelines do not add up and are not drawn; {words}."

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from tclab._format import bytes_text
 from tclab.sweeps.store._row_files import Runs, rows_of
+from tclab.sweeps.store._row_frame import varying_settings
 from tclab.sweeps.store._rows import ENVIRONMENT_COLUMNS
 from tclab.timing import environment
 
@@ -23,10 +25,13 @@ def machine(rows: Runs | None = None) -> pd.DataFrame:
     if rows is not None:
         columns = ["tclab", *(name for name in ENVIRONMENT_COLUMNS if name not in _POINT_COLUMNS)]
         measured = rows.loc[rows["torch"].notna(), columns].drop_duplicates().dropna(axis="columns", how="all")
+        if "memory_bytes" in measured:
+            measured["memory_bytes"] = measured["memory_bytes"].map(bytes_text, na_action="ignore")
         heads = [""] if len(measured) == 1 else [f"machine {i + 1}" for i in range(len(measured))]
         return measured.astype("string").T.set_axis(heads, axis=1)
     here = {name: value for name, value in environment().items() if value is not None}
-    return pd.DataFrame({"": list(map(str, here.values()))}, index=list(here))
+    texts = [bytes_text(float(value)) if name == "memory_bytes" else str(value) for name, value in here.items()]
+    return pd.DataFrame({"": texts}, index=list(here))
 
 
 def equivalence(rows: Runs) -> pd.DataFrame:
@@ -45,7 +50,8 @@ def equivalence(rows: Runs) -> pd.DataFrame:
 def steps(rows: Runs) -> pd.DataFrame:
     """Return one line a point: time of a step, bytes of a batch, host syncs, peak memory, status.
 
-    Device, backend and number of ranks are columns where any point has several ranks.
+    Settings that differ among the points are columns, and device, backend and number of ranks where any point has
+    several ranks.
     """
     rows = rows_of(rows)
     whole = rows[rows["stage"] == "step"]
@@ -55,6 +61,7 @@ def steps(rows: Runs) -> pd.DataFrame:
         "batch_size",
         "networks",
         *(["device", "backend", "ranks"] if (whole["ranks"] > 1).any() else []),
+        *varying_settings(whole),
         "mean_seconds",
         "low_seconds",
         "high_seconds",
@@ -65,7 +72,7 @@ def steps(rows: Runs) -> pd.DataFrame:
         "peak_bytes",
         "status",
     ]
-    return whole[columns].reset_index(drop=True)
+    return whole[list(dict.fromkeys(columns))].reset_index(drop=True)
 
 
 def errors_and_times(rows: Runs) -> pd.DataFrame:
@@ -96,5 +103,6 @@ def without_time(rows: pd.DataFrame) -> list[str]:
             batches = ", ".join(map(str, sizes)) if len(sizes) <= 6 else f"{sizes[0]} to {sizes[-1]}"
             names.append(f"{model} {strategy}, batch {batches}")
         named = f" ({'; '.join(names)})" if len(names) <= 3 else ""
-        sentences.append(f"{len(group)} point{'s' if len(group) > 1 else ''}{named}: {status}.")
+        more = "; run it again, or raise budget_seconds" if "budget" in str(status) else ""
+        sentences.append(f"{len(group)} point{'s' if len(group) > 1 else ''}{named}: {status}{more}.")
     return sentences

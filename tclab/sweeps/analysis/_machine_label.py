@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,11 @@ def graph_text(rows: pd.DataFrame) -> str:
     if len(graphs) != 1 or graphs["graph"].isna().any():
         return ""
     graph, scale = graphs.iloc[0]
-    return Path(graph).name if pd.isna(scale) else f"{graph}, scale {scale:g}"
+    name = Path(graph).name
+    if re.fullmatch("graph-[0-9a-f]{12}", name):  # of `keep_graph`, which says nothing
+        nodes = rows["nodes"].dropna().unique()
+        return f"a graph of {nodes[0]:,} nodes" if len(nodes) == 1 else ""
+    return name if pd.isna(scale) else f"{graph}, scale {scale:g}"
 
 
 def this_machine(device: str | None = None) -> str:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from tclab._format import duration_text
 from tclab.errors import InputError
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import point_rows
@@ -36,6 +37,7 @@ class Progress:
     - `point`: the one that has just been run or read.
     - `rows`: its rows.
     - `kept`: they were there already.
+    - `seconds_left`: by the points that were run so far; `None` where that is not known.
     """
 
     done: int
@@ -43,6 +45,7 @@ class Progress:
     point: Point
     rows: pa.Table
     kept: bool
+    seconds_left: float | None = None
 
     def __str__(self) -> str:
         rows = self.rows.select(_SHOWN).to_pylist()
@@ -63,8 +66,11 @@ class Progress:
 
 
 def print_progress(progress: Progress) -> None:
-    """Print a line to standard error, as a sweep that is run from a script does."""
-    print(progress, file=sys.stderr, flush=True)
+    """Print a line with the time that is left to standard error; in a notebook, where that is red, to the output."""
+    left = progress.seconds_left if progress.done < progress.total else None
+    in_notebook = type(sys.stderr).__module__.startswith("ipykernel")
+    line = str(progress) if left is None else f"{progress} · about {duration_text(left)} left"
+    print(line, file=sys.stdout if in_notebook else sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,7 @@ class LocalExecutor:
 
     def _run(self, points: list[Point], options: SweepOptions, results: Results) -> list[pa.Table]:
         begin, any_run = monotonic(), False
+        took: list[float] = []  # seconds of each point that was run now
         fresh = options.fresh or options.repeats > 1  # the runs of one process would share its luck
         not_kept: str | None = None  # why no more rows can be kept
         tables: list[pa.Table] = []
@@ -163,7 +170,7 @@ class LocalExecutor:
                     options.report(Progress(done, total, point, tables[-1], kept=False))
                     continue
                 starts_ranks = not any_run and point.ranks > 1
-                any_run = True
+                any_run, began = True, monotonic()
                 rows = point_rows(
                     definite, fresh=fresh, memory_bytes=options.memory_bytes, hang_seconds=options.hang_seconds
                 )
@@ -179,5 +186,9 @@ class LocalExecutor:
                         not_kept = str(error)
                         warnings.warn(f"{not_kept}. The sweep returns them, and runs no other point", stacklevel=3)
             tables.append(rows)
-            options.report(Progress(done, total, point, rows, kept=False))
+            took.append(monotonic() - began)
+            left = (total - done) * sum(took) / len(took)
+            if self._budget_seconds is not None:
+                left = min(left, max(0.0, begin + self._budget_seconds - monotonic()))
+            options.report(Progress(done, total, point, rows, kept=False, seconds_left=left))
         return tables

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tclab._display import Display, Shown
@@ -13,6 +14,7 @@ from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 
 _MOST = 25  # points that are shown
+_MOST_LINES = 60  # of another table
 _POINT = ("model", "strategy", "batch_size", "networks")
 _NEEDED = {*_POINT, "mean_seconds", "status"}
 _SETTINGS = [name for name, declared in declarations(Point).items() if declared.role != "amount"]
@@ -35,20 +37,20 @@ class Rows(Shown, pd.DataFrame):
         return str(self)
 
     def _repr_html_(self) -> str:
-        return super()._repr_html_() if self._is_of_steps() else str(pd.DataFrame(self)._repr_html_())  # type: ignore[operator]
+        return super()._repr_html_() if self._is_of_steps() else frame_html(self)
 
     def _is_of_steps(self) -> bool:
         return set(self.columns) >= _NEEDED
 
     def _display(self) -> Display:
         steps = pd.DataFrame(self[self["stage"] == "step"] if "stage" in self else self)
-        varying = [name for name in _SETTINGS if name in steps and steps[name].nunique(dropna=False) > 1]
+        varying = varying_settings(steps)
         shown = [name for name in _POINT if name == "strategy" or name in varying]
         shown += [name for name in varying if name not in _POINT]
         common = [name for name in _POINT if name not in shown]
         fixed = [f"{name.replace('_', ' ')} {_cell(row, name)}" for _, row in steps[:1].iterrows() for name in common]
         lines = [
-            (*(_cell(row, name) for name in shown), _time(row), _cell(row, "samples_per_second", "{:.4g}".format),
+            (*(_cell(row, name) for name in shown), _time(row), _cell(row, "samples_per_second", cell_text),
              _cell(row, "batch_bytes", bytes_text))
             for _, row in steps.head(_MOST).iterrows()
         ]  # fmt: skip
@@ -58,6 +60,45 @@ class Rows(Shown, pd.DataFrame):
         more += [f"{len(self)} rows of {len(self.columns)} columns"]
         columns = (*shown, "mean step [95 %]", "samples/s", "a batch")
         return Display(", ".join([title, *fixed]), columns if lines else (), lines, more)
+
+
+def varying_settings(rows: pd.DataFrame) -> list[str]:
+    """Return the fields of a point that differ among some rows, but for those that only say how long it is run."""
+    return [name for name in _SETTINGS if name in rows and rows[name].nunique(dropna=False) > 1]
+
+
+def frame_html(frame: pd.DataFrame) -> str:
+    """Return a DataFrame as a table in the colours of the page; a long one as pandas shows it.
+
+    Numbers have four digits, what is missing is blank, and columns in which all is missing are named below.
+    """
+    if len(frame) > _MOST_LINES:
+        return str(pd.DataFrame(frame).to_html(notebook=True, max_rows=_MOST_LINES))
+    named = [" · ".join(filter(None, map(str, name))) if isinstance(name, tuple) else str(name) for name in frame]
+    if frame.empty:
+        return Display(notes=[f"no lines{', of ' if named else ''}{', '.join(named)}"]).html()
+    has = [not isna for isna in frame.isna().all()]
+    shown = frame.loc[:, has]
+    index = [] if isinstance(frame.index, pd.RangeIndex) else [str(name or "") for name in frame.index.names]
+    keys = [[cell_text(key) for key in (one if isinstance(one, tuple) else (one,))] for one in frame.index]
+    lines = [[*(key if index else ()), *line] for key, line in zip(keys, table_cells(shown), strict=True)]
+    missing = [name for name, some in zip(named, has, strict=True) if not some]
+    notes = [f"not known: {', '.join(missing)}"] if missing else []
+    return Display("", [*index, *(name for name, some in zip(named, has, strict=True) if some)], lines, notes).html()
+
+
+def table_cells(table: pd.DataFrame) -> list[list[str]]:
+    """Return the cells of a table as text: [lines][columns]."""
+    return [[cell_text(value) for value in line] for line in table.itertuples(index=False)]
+
+
+def cell_text(value: Any) -> str:
+    """Return a value as a cell of a table has it: four digits of a number, nothing for what is missing."""
+    if value is None or (pd.api.types.is_scalar(value) and pd.isna(value)):
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 9999.5 or abs(value) > 1e15 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else str(value)
 
 
 def _cell(row: pd.Series, name: str, text: Callable[[Any], str] = str) -> str:
@@ -71,5 +112,9 @@ def _time(row: pd.Series) -> str:
         return str(row["status"])
     units = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
     unit, factor = next((pair for pair in units if row["mean_seconds"] * pair[1] >= 1), units[-1])
-    ends = ", ".join(f"{factor * row[name]:.3g}" for name in ("low_seconds", "high_seconds") if _cell(row, name))
-    return f"{factor * row['mean_seconds']:.3g} {unit}{f' [{ends}]' if ends else ''}"
+    ends = ", ".join(_digits(factor * row[name]) for name in ("low_seconds", "high_seconds") if _cell(row, name))
+    return f"{_digits(factor * row['mean_seconds'])} {unit}{f' [{ends}]' if ends else ''}"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
