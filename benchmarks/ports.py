@@ -1,43 +1,88 @@
-"""Three projects' code over a shared graph: the races and peak memory of notebooks/ports/, at two sizes.
+"""Three projects' code over a shared graph, and PyG's attention: times and peak memory of both ways, as one table.
 
-    python benchmarks/ports.py                     # both sizes, some ten minutes; two cores
+    python benchmarks/ports.py                     # two sizes of each: some ten minutes of two quiet cores
     python benchmarks/ports.py --sizes natural     # as each project has it
-    python benchmarks/ports.py --scale 0.05        # the large size with a twentieth of its nodes and edges
+    python benchmarks/ports.py --scale 0.05        # with a twentieth of the nodes and edges
 
 The natural size is one that the project itself would have, the large one 10,000 nodes, 500,000 edges and 64 samples,
 with 8 features, as the originals keep a row for each edge, sample and feature. What is raced are the functions `arms`
-of the notebooks. Memory is the most that torch has allocated at once in a call, beyond what was there before: it hardly
-varies, so its interval is the least and the most of two calls each.
+of the notebooks in notebooks/ports/; for attention PyG's GATv2Conv on `Batch.from_data_list` of the subgraphs, forward
+and backward, with 4 samples at the large size: its copies of 64 would need some 20 GB.
+
+Both ways first give the same to 1e-4 (fp32). A race gets the seconds that ten rounds of two calls each way take, and
+looks once, at its end: seven are the fewest whose signs alone can decide at the half of 5 % that one look has. Memory
+is the most that torch has allocated at once in a call, beyond what was there before.
 """
 
 import argparse
 import json
 from itertools import accumulate
 from pathlib import Path
+from time import perf_counter
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+from torch_geometric.data import Batch, Data
+from torch_geometric.nn import GATv2Conv
+from torch_geometric.utils import subgraph
 
-from tclab import timing
+from tclab import SharedGraph, timing
+from tclab.message_passing import SharedGATv2Conv
 
 PORTS = Path(__file__).resolve().parents[1] / "notebooks" / "ports"
 # nodes, directed edges, samples, features
-NATURAL = {"pdgrapher": (10_000, 300_000, 8, 16), "dig_subgraphx": (30, 64, 256, 64), "shapiq": (10, 20, 1024, 32)}
 LARGE = (10_000, 500_000, 64, 8)
+SIZES = {
+    "pdgrapher": {"natural": (10_000, 300_000, 8, 16), "large": LARGE},
+    "dig_subgraphx": {"natural": (30, 64, 256, 64), "large": LARGE},
+    "shapiq": {"natural": (10, 20, 1024, 32), "large": LARGE},
+    "gatv2": {"natural": (2_700, 10_600, 16, 16), "large": (10_000, 500_000, 4, 8)},
+}
+ROUNDS = 10
+WORDS = {"SLOWER": "faster", "FASTER": "slower", "SAME": "as fast"}  # the original is …: the shared graph is …
+HEAD = "| port | nodes, edges, samples, features | own, shared: ms | ratio of times, 95 % | own, shared: MiB | ratio |"
 
 
 def arms_of(name):
-    """Return the function `arms` of a notebook."""
+    """Return the function `arms` of a notebook, or that of attention."""
+    if name == "gatv2":
+        return attention_arms
     cells = json.loads((PORTS / f"{name}.ipynb").read_text())["cells"]
     here = {"__name__": name}
     for cell in cells:
         if cell["id"] in ("imports", "original", "shared"):
-            source = "".join(cell["source"]).replace("lab.check_parameters()\n", "")  # which asks for a notebook's
+            source = "".join(cell["source"]).partition("\nlab.check_parameters()")[0]  # from there on, for a notebook
             exec(compile(source, f"{name}.ipynb: {cell['id']}", "exec"), here)
     return here["arms"]
 
 
-def peak_megabytes(call):
+def attention_arms(nodes, edges, size, width):
+    """Return GATv2 on copies and over a shared graph, of samples that delete a twentieth of the nodes."""
+    generator = torch.Generator().manual_seed(0)
+    edge_index = torch.randint(nodes, (2, edges), generator=generator)
+    keep = torch.rand(nodes, size, generator=generator) >= 0.05
+    x = torch.randn(nodes, size, width, generator=generator, requires_grad=True)
+    copied, conv, shared = GATv2Conv(width, width), SharedGATv2Conv(width, width), SharedGraph(edge_index, nodes)
+    conv.load_state_dict(copied.state_dict())
+
+    def step(out, model):
+        return out, *torch.autograd.grad(out.square().mean(), [x, *model.parameters()])
+
+    def on_copies():
+        samples = []
+        for b in range(size):
+            left, _ = subgraph(keep[:, b], edge_index, relabel_nodes=True, num_nodes=nodes)
+            samples.append(Data(x=x[keep[:, b], b], edge_index=left))
+        batch = Batch.from_data_list(samples)
+        return step(copied(batch.x, batch.edge_index), copied)
+
+    def over_shared_graph():
+        return step(conv(x, shared, keep).transpose(0, 1)[keep.t()], conv)
+
+    return {"original": on_copies, "shared": over_shared_graph}
+
+
+def peak_mebibytes(call):
     """Return the most that torch has allocated at once during a call, MiB."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         call()
@@ -46,60 +91,69 @@ def peak_megabytes(call):
     return max(accumulate(change for _, change in changes)) / 2**20
 
 
-def _milliseconds(spread):
-    return None if spread is None else spread.median_seconds * 1e3
-
-
-def measure(name, size, seconds):
+def measure(name, size, least_seconds):
     """Return a row: the ratio of times with its interval and verdict, and the ratio of peaks."""
     arms = arms_of(name)(*size)
-    ours = {arm: call() for arm, call in arms.items()}  # the same to 1e-4 at any size, in fp32
-    for one, other in zip(ours["original"], ours["shared"], strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-    del ours
-    pair = timing.race(arms, budget_seconds=seconds, isolated=False).pair("original", "shared")
-    peaks = {arm: [peak_megabytes(call) for _ in range(2)] for arm, call in arms.items()}
-    low, high = (pick(peaks["original"]) / pick(peaks["shared"]) for pick in (min, max))
+    begin = perf_counter()
+    one, other = (arms[arm]() for arm in ("original", "shared"))
+    seconds = max((2 + 2 * ROUNDS) * (perf_counter() - begin), least_seconds)  # with a warm-up and a calibration
+    for ours, theirs in zip(one, other, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    del one, other, ours, theirs
+    pair = timing.race(arms, budget_seconds=seconds, looks=1, isolated=False).pair("original", "shared")
+    peaks = {arm: peak_mebibytes(call) for arm, call in arms.items()}
     return {
         "port": name,
         "nodes": size[0],
         "edges": size[1],
         "samples": size[2],
         "features": size[3],
+        "original_ms": None if pair.of_a is None else pair.of_a.median_seconds * 1e3,
+        "shared_ms": None if pair.of_b is None else pair.of_b.median_seconds * 1e3,
         "time_ratio": pair.ratio,
         "time_interval": pair.interval,
-        "verdict": pair.verdict,
-        "original_ms": _milliseconds(pair.of_a),
-        "shared_ms": _milliseconds(pair.of_b),
-        "memory_ratio": max(peaks["original"]) / max(peaks["shared"]),
-        "memory_interval": sorted((low, high)),
-        "original_mib": max(peaks["original"]),
-        "shared_mib": max(peaks["shared"]),
+        "verdict": WORDS.get(pair.verdict, pair.verdict),
+        "why": pair.why,
+        "original_mib": peaks["original"],
+        "shared_mib": peaks["shared"],
+        "memory_ratio": peaks["original"] / peaks["shared"],
     }
 
 
-def main():
+def line(row):
+    """Return a row as one of a Markdown table."""
+    shape = ", ".join(f"{row[name]:,}" for name in ("nodes", "edges", "samples", "features"))
+    times = ", ".join("–" if row[name] is None else f"{row[name]:,.1f}" for name in ("original_ms", "shared_ms"))
+    ratio = row["verdict"] if row["verdict"] in WORDS.values() else f"{row['verdict']}: {row['why']}"
+    if row["time_interval"] is not None:
+        low, high = row["time_interval"]
+        ratio = f"{row['time_ratio']:.3g} × [{low:.3g}, {high:.3g}], {ratio}"
+    memory = f"{row['original_mib']:,.2f}, {row['shared_mib']:,.2f} | {row['memory_ratio']:.3g} ×"
+    return f"| {row['port']} | {shape} | {times} | {ratio} | {memory} |"
+
+
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ports", nargs="+", default=list(NATURAL), choices=list(NATURAL))
+    parser.add_argument("--ports", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--sizes", nargs="+", default=["natural", "large"], choices=["natural", "large"])
-    parser.add_argument("--scale", type=float, default=1.0, help="of the large size's nodes and edges")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each race")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the nodes and edges")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each race, at least")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, help="a file of JSON lines, added to as rows come")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     torch.set_num_threads(given.threads)
-    print(timing.environment())
+    begin = perf_counter()
+    print(timing.environment(), HEAD, "|---" * 6 + "|", sep="\n", flush=True)
     for name in given.ports:
         for kind in given.sizes:
-            nodes, edges, samples, features = LARGE
-            scaled = (max(int(nodes * given.scale), 2), max(int(edges * given.scale), 2), samples, features)
-            row = {"size": kind, "threads": given.threads} | measure(
-                name, NATURAL[name] if kind == "natural" else scaled, given.seconds
-            )
-            print(json.dumps(row), flush=True)
+            nodes, edges, *rest = SIZES[name][kind]
+            scaled = (max(int(nodes * given.scale), 2), max(int(edges * given.scale), 2), *rest)
+            row = {"size": kind, "threads": given.threads} | measure(name, scaled, given.seconds)
+            print(line(row), flush=True)
             if given.out is not None:
                 with given.out.open("a") as file:
                     file.write(json.dumps(row) + "\n")
+    print(f"{(perf_counter() - begin) / 60:.1f} minutes")
 
 
 if __name__ == "__main__":

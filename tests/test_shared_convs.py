@@ -649,3 +649,18 @@ def test_pygs_cases_of_gatv2(residual):
         alone(SharedGATv2Conv(8, 4), (x1, None), SharedGraph(FOUR, (4, 2)))
     nobody = torch.empty(2, 0, dtype=torch.int64)
     same_alone(pyg.GATv2Conv(8, 32, heads=2), SharedGATv2Conv(8, 32, heads=2), x1, nobody, 4)
+
+
+def test_the_benchmark_of_ports_has_both_ways_of_each_and_prints_a_line(root, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(root / "benchmarks"))
+    import ports
+
+    for name in ports.SIZES:
+        arms = ports.arms_of(name)(20, 60, 3, 4)
+        for one, other in zip(arms["original"](), arms["shared"](), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    ports.main(["--ports", "gatv2", "--sizes", "natural", "--scale", "0.01", "--seconds", "0.2", "--threads", "1"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert lines[0] == ports.HEAD
+    assert lines[2].startswith("| gatv2 | 27, 106, 16, 16 |")
+    assert lines[2].count("|") == ports.HEAD.count("|")
