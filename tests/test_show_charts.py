@@ -6,6 +6,7 @@ import pytest
 from test_compare import rows, step
 
 from tclab import lab, timing
+from tclab.lab.charts._style import GREY
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,8 @@ def test_a_click_on_a_legend_fades_what_it_does_not_name_in_every_layer():
     base = alt.Chart(TABLE).encode(x="a:Q", y="b:Q", color="way:N")
     chart = base.mark_line() + base.mark_point(opacity=0.7) + alt.Chart(TABLE).mark_text().encode(text="way:N")
     assert "params" not in str(chart.to_dict())  # the picture is drawn of this
+    assert "text" not in chart.to_dict()["config"]
+    assert drawn_live(chart)["config"]["text"] == {"color": GREY}  # black cannot be read in a dark theme
     line, point, text = units(drawn_live(chart))
     assert selections(line)["legend_1"] == ("legend", {"type": "point", "fields": ["way"]})
     assert "legend_1" not in selections(point)  # a second one would be another choice

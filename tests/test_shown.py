@@ -154,7 +154,7 @@ def test_a_table_of_a_notebook_has_four_digits_and_no_nan():
     assert "not known: busy" in html
     cells = re.findall(r"<td[^>]*>(.*?)</td>", html)
     assert cells == ["a", "&lt;b&gt;", "9.4e-13", "1235", "1,234,567", "c", "", "", "2", "1"]
-    assert "no lines, of error" in frame_html(frame.head(0))
+    assert "nothing of error" in frame_html(frame.head(0))
     assert ">x · error<" in frame_html(pd.concat({"x": frame, "y": frame}, axis=1))
     assert "click on a head" not in frame_html(pd.DataFrame({"a": range(100)}))  # pandas shows a long one
     assert [line["mode"] for line in lab.steps(rows(step(mode="data"), step(mode="step"))).to_dict("records")] == [

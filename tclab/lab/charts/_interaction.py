@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
+from tclab.lab.charts._style import GREY
+
 _SHARES = ("vconcat", "hconcat", "concat", "layer")
 _LEGENDS = ("color", "stroke", "shape", "strokeDash")  # channels, the one first whose field is told apart best
 _FADED = 0.12
@@ -15,12 +17,14 @@ _WHEEL = "wheel![event.ctrlKey || event.metaKey]"
 
 
 def with_interaction(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a chart's Vega-Lite with what the mouse can do; the chart looks the same until then.
+    """Return a chart's Vega-Lite with what the mouse can do; until then it looks the same, but for black words.
 
+    These are grey: a front end's dark theme leaves their colour as it is, and black cannot be read on it.
     A click on an entry of a legend fades the others, with Shift one more stays, a click elsewhere brings all back.
     Where both axes are numbers, dragging moves them, Ctrl with the wheel zooms, and a double click goes back.
     """
     made = deepcopy(spec)
+    made.setdefault("config", {}).setdefault("text", {}).setdefault("color", GREY)
     if "params" not in made:
         _bind_legends(list(_units(made)))
         _bind_axes(made, [])

@@ -253,8 +253,8 @@ def _alternatives(steps: pd.DataFrame, base: pd.DataFrame) -> tuple[list[Suggest
         value = tuple(filter(None, (new or "").split(","))) if name == "overheads" else new
         found.append(Suggestion(change, why, ratio, interval, MEASURED, {name: value}))
     words = [_APART] if found else []
-    words += [f"whether {', or '.join(close)}, gains anything: too few steps tell"] if close else []
-    words += [f"whether {', or '.join(moving)}, gains anything: steps were still changing"] if moving else []
+    words += [f"whether {', or '.join(close)} gains anything: too few steps tell"] if close else []
+    words += [f"whether {', or '.join(moving)} gains anything: steps were still changing"] if moving else []
     return found, words
 
 

@@ -76,7 +76,7 @@ def frame_html(frame: pd.DataFrame) -> str:
         return str(pd.DataFrame(frame).to_html(notebook=True, max_rows=_MOST_LINES))
     named = [" · ".join(filter(None, map(str, name))) if isinstance(name, tuple) else str(name) for name in frame]
     if frame.empty:
-        return Display(notes=[f"no lines{', of ' if named else ''}{', '.join(named)}"]).html()
+        return Display(notes=[f"nothing of {', '.join(named)}" if named else "nothing"]).html()
     has = [not isna for isna in frame.isna().all()]
     shown = frame.loc[:, has]
     index = [] if isinstance(frame.index, pd.RangeIndex) else [str(name or "") for name in frame.index.names]
