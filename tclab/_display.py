@@ -42,6 +42,11 @@ const link = document.createElement('a');
 link.href = window.URL.createObjectURL(new Blob([lines.join('\\n') + '\\n'], {type: 'text/csv'}));
 link.download = 'table.csv'; link.click();
 """
+# a widget, unlike an output, has no style for tables of its own
+_STYLE = (
+    ".tclab-sorts{line-height:1.5;border-collapse:collapse;font-variant-numeric:tabular-nums}"
+    ".tclab-sorts th,.tclab-sorts td{padding:2px 8px;text-align:right}.tclab-sorts th{cursor:pointer}"
+)
 _BUTTON = "font-size:11px;margin-right:4px;cursor:pointer;color:inherit;background:none;border:1px solid #8a8a8a"
 
 
@@ -114,8 +119,10 @@ def table_html(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
         f'<input type="button" value="{name}" style="{_BUTTON}" onclick="{_attribute(code)}">'
         for name, code in (("Copy", _COPY), ("Download", _DOWNLOAD))
     )
-    table = f'<table title="click on a head to sort" onclick="{_attribute(_SORT)}">'
-    return f"<div>{table}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{buttons}</div>"
+    table = f'<table class="tclab-sorts" title="click on a head to sort" onclick="{_attribute(_SORT)}">'
+    return (
+        f"<div><style>{_STYLE}</style>{table}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{buttons}</div>"
+    )
 
 
 def _attribute(code: str) -> str:
