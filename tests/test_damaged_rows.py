@@ -88,6 +88,7 @@ def described_as(about):
 DAMAGES = [
     truncated, without_rows, dangling, a_folder, described_as("[]"), described_as('{"schema": "x"}'),
     described_as('{"schema": null}'), described_as("\udcff".encode(errors="surrogateescape")), described_as("{}"),
+    described_as('{"schema": 1, "point": [1]}'),
 ]  # fmt: skip
 
 
@@ -285,6 +286,22 @@ def test_a_sweep_that_goes_on_opens_each_kept_file_once(results, runs, monkeypat
     monkeypatch.setattr(_results, "_opened", lambda path: opened.append(path.name) or real(path))
     tclab.sweep(POINTS, results=results.folder, progress=None)
     assert (sorted(opened), runs) == (sorted(path.name for path in results.folder.glob("*.parquet")), [])
+
+
+def test_what_another_sweep_has_measured_since_this_one_looked_is_not_run_again(tmp_path, runs, monkeypatch):
+    real, place = Results.claimed, Results.name(POINTS[1].resolved())
+
+    def claimed(self, name):
+        if name == place:
+            self.write_file(name, POINTS[1], measured(POINTS[1]))
+        return real(self, name)
+
+    monkeypatch.setattr(Results, "claimed", claimed)
+    told = []
+    frame = tclab.sweep(POINTS, results=tmp_path, progress=told.append)
+    assert runs == [POINTS[0].resolved(), POINTS[2].resolved()]
+    assert [one.kept for one in told] == [False, True, False]
+    assert len(frame) == 9
 
 
 RUNS = """

@@ -110,7 +110,7 @@ def read_fields(path: str | Path) -> GraphFields:
         networks = [_network(folder, entry, num_nodes) for entry in header["relations"]]
         relations = {network.name: network for network in networks}
         return GraphFields(num_nodes, relations, str(header["deleted_type"]), names, header["origin"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{file}: is not what was written: {type(error).__name__} {error}") from None

@@ -98,10 +98,15 @@ def read_folder(path: str | Path, *, progress: Callable[[str], None] | None = No
     if not str(path):
         raise bad_file("''", "is no path, expected a folder")
     path = Path(path)
-    if not path.is_dir():
-        raise bad_file(path, "no such folder" if not path.exists() else "is a file, expected a folder")
+    if not os.path.isdir(path):  # which is false for a name that is too long
+        raise bad_file(path, "no such folder" if not os.path.exists(path) else "is a file, expected a folder")
     if (path / HEADER_FILE).is_file():
-        return CellGraph(*read_fields(path))
+        try:
+            return CellGraph(*read_fields(path))
+        except InputError as error:
+            if str(path) in str(error):
+                raise
+            raise bad_file(path / HEADER_FILE, str(error)) from None
     return _Folder(path, progress or (lambda name: None)).graph()
 
 

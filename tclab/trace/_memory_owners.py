@@ -178,7 +178,7 @@ def _of_snapshot(path: Path) -> MemoryOwners:
         return names.setdefault(key, len(names))
 
     def take(number: int, event: dict[str, Any]) -> None:
-        action, address, size = event["action"], event.get("addr"), event["size"]
+        action, address, size = event.get("action"), event.get("addr"), event.get("size")
         if not isinstance(address, int) or not isinstance(size, int):
             return
         us = event.get("time_us")

@@ -60,7 +60,9 @@ def read_snapshot(path: Path, on_event: OnEvent) -> Snapshot:
         )
     try:
         top, lists = _walk(path, on_event)
-    except (IndexError, struct.error, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+    except TraceError:
+        raise
+    except (LookupError, struct.error, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise TraceError(f"{path}: is a damaged pickle ({type(error).__name__}: {error})") from error
     return _checked(path, top, lists)
 
@@ -69,8 +71,7 @@ def _checked(path: Path, top: Any, lists: dict[int, int]) -> Snapshot:
     if not isinstance(top, dict) or not isinstance(top.get("device_traces"), list):
         raise TraceError(f"{path}: has no device_traces; expected torch.cuda.memory._snapshot, recorded with history")
     devices = {lists[id(found)]: index for index, found in enumerate(top["device_traces"]) if id(found) in lists}
-    segments = top.get("segments")
-    return Snapshot([one for one in segments if isinstance(one, dict)] if isinstance(segments, list) else [], devices)
+    return Snapshot(_dicts(top.get("segments")), devices)
 
 
 def _from_json(path: Path, on_event: OnEvent) -> Snapshot:
@@ -83,19 +84,21 @@ def _from_json(path: Path, on_event: OnEvent) -> Snapshot:
     stacks: dict[Stack, Stack] = {}
     for number, events in enumerate(found if isinstance(found, list) else []):
         lists[id(events)] = number
-        for event in events if isinstance(events, list) else []:
-            if isinstance(event, dict):
-                stack = tuple(_frames(event.get("frames")))
-                on_event(number, {**event, "frames": stacks.setdefault(stack, stack)})
-    for segment in (top.get("segments") or []) if isinstance(top, dict) else []:
-        for block in segment.get("blocks") or []:
+        for event in _dicts(events):
+            stack = tuple(_frames(event.get("frames")))
+            on_event(number, {**event, "frames": stacks.setdefault(stack, stack)})
+    for segment in _dicts(top.get("segments")) if isinstance(top, dict) else []:
+        for block in _dicts(segment.get("blocks")):
             block["frames"] = _frames(block.get("frames"))
     return _checked(path, top, lists)
 
 
+def _dicts(found: Any) -> list[dict[Any, Any]]:
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
 def _frames(frames: Any) -> list[Frame]:
-    found = frames if isinstance(frames, list) else []
-    return [_frame(frame) for frame in found if isinstance(frame, dict)]
+    return [_frame(frame) for frame in _dicts(frames)]
 
 
 def _frame(frame: dict[Any, Any]) -> Frame:

@@ -20,7 +20,7 @@ _spec = importlib.util.spec_from_file_location(
 )
 fuzz = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(fuzz)
-FORMATS = fuzz.formats()
+FORMATS, OWN = fuzz.formats(), fuzz.own_formats()
 
 NETWORKS = [
     *("string_dango", "string_links", "string_links_full", "edge_list", "edge_list_alone", "biogrid"),
@@ -43,6 +43,23 @@ def test_damaged_files_give_a_clear_error_or_a_result(name, inputs, tmp_path):
     for number in INPUTS[inputs]:
         (tmp_path / sample).write_bytes(fuzz.mutated(content, np.random.default_rng([1, number])))
         assert fuzz.fault(read, tmp_path / sample) is None, f"input {number}"
+
+
+@pytest.mark.parametrize("inputs", ["fast", pytest.param("wide", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", OWN)
+def test_damaged_files_of_tclabs_own_give_a_clear_error_or_what_was_written(name, inputs, tmp_path, monkeypatch):
+    if name == "store":
+        pytest.importorskip("lmdb")
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    content = OWN[name].made(folder)
+    path = folder / OWN[name].file
+    for number in INPUTS[inputs]:
+        path.write_bytes(OWN[name].mutate(content, np.random.default_rng([1, number])))
+        assert fuzz.fault(OWN[name].read, path, OWN[name].named) is None, f"input {number}"
+    assert not any(elsewhere.iterdir())
 
 
 def shuffled(text, seed, header):

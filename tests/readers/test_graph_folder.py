@@ -58,7 +58,8 @@ def test_nothing_is_overwritten(graph, tmp_path):
         ),
         (lambda folder: change(folder, num_nodes={"gene": 3}), "KeyError|outside the 3 gene nodes"),
         (lambda folder: change(folder, relations=3), "is not what was written: TypeError"),
-        (lambda folder: change(folder, deleted_type="protein"), "unknown node type 'protein'"),
+        (lambda folder: change(folder, deleted_type="protein"), r"graph\.json: unknown node type 'protein'"),
+        (lambda folder: change(folder, num_nodes={"gene": float("inf")}), r"graph\.json: is not what .*OverflowError"),
     ],
 )
 def test_a_spoilt_folder_is_an_error(graph, tmp_path, spoil, why):

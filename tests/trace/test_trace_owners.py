@@ -114,6 +114,16 @@ def test_damaged_snapshots_are_a_sentence(tmp_path):
         path.write_bytes(text)
         with pytest.raises(trace.TraceError):
             trace.memory_owners(path)
+    for odd in (3, "x", None, [3], [[]], [{"blocks": 7}], [{"blocks": [None, []]}]):  # a fuzz test found these
+        path.write_text(json.dumps({**snapshot(), "segments": odd}))
+        assert trace.memory_owners(path).peaks["bytes"].item() > 0
+    odd_events = [{"action": "alloc"}, {"size": 3}, {"action": [], "size": "x", "addr": 1}]
+    path.write_text(json.dumps({"segments": [], "device_traces": [odd_events]}))
+    with pytest.raises(trace.TraceError, match="has no allocation"):
+        trace.memory_owners(path)
+    path.write_bytes(b"\x80\x04}(K\x01u.")  # a key without a value
+    with pytest.raises(trace.TraceError, match="damaged pickle"):
+        trace.memory_owners(path)
     with pytest.raises(trace.TraceError, match="cannot be opened"):
         trace.memory_owners(tmp_path / "none.pickle")
 

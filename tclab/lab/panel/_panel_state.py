@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from tclab._io import atomic_write
 from tclab.errors import InputError, unknown
 from tclab.lab._notebook import project_path
 from tclab.sweeps import Point, grid
@@ -120,7 +121,7 @@ class PanelState:
     def save(self) -> None:
         """Write the state into the results folder."""
         try:
-            (self.folder / SAVED).write_text(json.dumps(asdict(self), indent=1))
+            atomic_write(self.folder / SAVED, json.dumps(asdict(self), indent=1))
         except OSError as error:
             why = error.strerror or error
             raise InputError(
@@ -133,7 +134,7 @@ class PanelState:
         try:
             found = json.loads((project_path(results) / SAVED).read_text())
             return cls.of(**found | {"results": results})
-        except (OSError, ValueError, TypeError):  # no file, or another version's
+        except (OSError, ValueError, TypeError, RecursionError):  # no file, a damaged one, or another version's
             return None
 
     @classmethod

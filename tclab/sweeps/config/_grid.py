@@ -167,7 +167,7 @@ def _runs_last(strategy: str) -> bool:
 def _scale(scale: float | str) -> float:
     try:
         return float(scale)
-    except ValueError:
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"scale is {scale!r}, expected 'auto' or a number above 0") from None
 
 
@@ -188,7 +188,10 @@ def _overheads(overheads: Listed, kind: ModelKind) -> list[tuple[str, ...]]:
         elif item in ("none", ()):
             choices.append(())
         else:
-            choices.append(tuple(str(item).split("+")) if isinstance(item, str) else tuple(item))
+            names = item.split("+") if isinstance(item, str) else item
+            if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+                raise InputError(f"overheads is {overheads!r}, expected names of overheads, 'all' or 'none'")
+            choices.append(tuple(names))
     return list(dict.fromkeys(choices))
 
 

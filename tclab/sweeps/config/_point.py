@@ -608,13 +608,13 @@ class Point(Shown):
 
         **Raises:** `InputError` for one that is not.
         """
-        if self.perturbations is not None and not Path(self.perturbations).is_file():
+        if self.perturbations is not None and not os.path.isfile(self.perturbations):
             raise InputError(
                 f"perturbations is {self.perturbations!r}, expected a file of a screen that exists, or None"
             )
         if self.graph == "synthetic":
             return
-        if not Path(self.graph).is_dir():
+        if not os.path.isdir(self.graph):
             raise InputError(f"graph is {self.graph!r}, expected 'synthetic' or a folder that exists")
         if self.networks is not None:
             chosen(self.networks, self.network_names())

@@ -149,8 +149,8 @@ class LocalExecutor:
                 continue
             definite = point.resolved()
             name = results.name(definite, repeat)
-            rows = results.read_file(name)
-            if rows is not None and not (options.retry and failed_or_oom(rows)):
+            file = _file(results, name)
+            if (rows := _kept(results, name, options)) is not None:
                 tables.append(rows)
                 options.report(Progress(done, total, point, rows, kept=True))
                 continue
@@ -168,6 +168,11 @@ class LocalExecutor:
                 if owner is not None:
                     tables.append(not_measured(point, f"not run: {owner} runs it"))
                     options.report(Progress(done, total, point, tables[-1], kept=False))
+                    continue
+                # another sweep may have measured it since this one looked
+                if _file(results, name) != file and (rows := _kept(results, name, options)) is not None:
+                    tables.append(rows)
+                    options.report(Progress(done, total, point, rows, kept=True))
                     continue
                 starts_ranks = not any_run and point.ranks > 1
                 any_run, began = True, monotonic()
@@ -192,3 +197,18 @@ class LocalExecutor:
                 left = min(left, max(0.0, begin + self._budget_seconds - monotonic()))
             options.report(Progress(done, total, point, rows, kept=False, seconds_left=left))
         return tables
+
+
+def _file(results: Results, name: str) -> tuple[int, int] | None:
+    """Return which file a point's rows are in, or `None` where there is none: each is written anew."""
+    try:
+        found = (results.folder / name).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _kept(results: Results, name: str, options: SweepOptions) -> pa.Table | None:
+    """Return a point's rows where they are in the folder and stand."""
+    rows = results.read_file(name)
+    return None if rows is None or (options.retry and failed_or_oom(rows)) else rows

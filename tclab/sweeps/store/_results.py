@@ -221,6 +221,8 @@ def _opened(path: Path) -> tuple[pa.Table, dict[str, Any]] | None:
             raise ValueError("it has no row")
         if "digest" in about and about["digest"] != _digest(about, rows):
             raise ValueError("it is not as it was written")
+        if not isinstance(about.get("point", {}), dict):
+            raise ValueError("it does not say which point it is of")
         newer = int(about["schema"]) > SCHEMA_VERSION
         rows = rows if newer else upgraded(rows.replace_schema_metadata(None), whole=True)
     except Exception as error:  # pyarrow raises a dozen kinds for damaged bytes, MemoryError and OSError among them
