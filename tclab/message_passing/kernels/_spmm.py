@@ -36,8 +36,8 @@ class Csr(NamedTuple):
         return torch.sparse_csr_tensor(self.crow, self.col, values, size=size, check_invariants=False)
 
 
-with warnings.catch_warnings():  # torch warns once a process that CSR is in beta: take the warning here
-    warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+with warnings.catch_warnings():  # torch warns once a process that CSR is in beta, and 2.11 of checks that are off
+    warnings.filterwarnings("ignore", "Sparse (CSR tensor support is in beta|invariant checks are implicitly disabled)")
     Csr(torch.tensor([0, 1]), torch.tensor([0]), torch.tensor([1.0]), 1).matrix()
 
 
