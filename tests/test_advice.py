@@ -225,6 +225,29 @@ def test_a_loop_of_ones_own_is_advised_and_the_change_measured_beside_it(monkeyp
     assert "predicted 0.1 × the time of a step, at best. It is shorter. Measured:" in " ".join(str(done).split())
 
 
+def test_the_start_of_a_passs_workers_is_no_wait_that_a_cheaper_batch_would_spare(monkeypatch):
+    clock = Clock().set_in(monkeypatch)
+
+    class Starting:
+        num_workers = 1
+
+        def __iter__(self):
+            for number in range(8):
+                begin = clock.read()
+                clock.work(2.0 if not number else 0.0)
+                batch = SimpleNamespace(timing=BatchTiming(0, begin, clock.read(), {"collate": 1}))
+                yield batch
+
+    with timing.Ledger() as ledger:
+        for _ in range(3):
+            for _ in ledger.steps(Starting()):
+                with ledger.stage("forward"):
+                    clock.work(0.01)
+    advice = timing.advise(ledger)
+    assert advice.of == "from 21 steps of this loop, without 3 that waited for workers to start"
+    assert not advice.suggestions
+
+
 def test_waits_for_the_device_are_named_by_line_and_get_no_figure():
     import torch
 

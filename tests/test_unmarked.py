@@ -22,6 +22,7 @@ from lightning.pytorch.loggers import CSVLogger
 from unmarked_project import Model, Records, train, write_records
 
 from tclab import timing
+from tclab.timing import _loader_watch
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lightning's own advice on workers
 
@@ -59,7 +60,9 @@ def test_a_trainer_that_knows_nothing_of_it_is_told_line_by_line(records):
     assert again.start_seconds > 0.2  # what a worker does before its first sample
     assert again.ready_seconds > 0.2
     assert ledger.loaders.restart_seconds == again.start_seconds + again.end_seconds
-    assert "persistent_workers=True" in str(ledger.loaders)
+    said = " ".join(str(ledger.loaders).split())
+    assert "started 1 worker anew 1 time, " in said
+    assert "persistent_workers=True keeps it" in said
     assert parts.predict(96, loader_start=1) > again.start_seconds / 2
     assert sum(ledger.samples.samples.values()) == 2 * (12 * 64 + 64)
     assert {one.where for one in lines.times} >= {"main"}
@@ -191,7 +194,8 @@ def test_loaders_that_are_made_for_each_pass_are_one_that_starts_anew():
                for one in timing.advise(ledger).suggestions)  # fmt: skip
 
 
-def test_logging_and_the_first_step_are_parts_of_the_epoch():
+def test_logging_and_the_first_step_are_parts_of_the_epoch(monkeypatch):
+    monkeypatch.setattr(_loader_watch, "TemporaryFolder", None)  # which takes long, and has no use without workers
     with timing.Ledger(lines=True) as ledger:
         for number in ledger.steps(range(12)):
             with ledger.stage("forward"):

@@ -548,6 +548,10 @@ class Ledger(Shown):
         """Return `accounted` of each block: of each loop over `steps`, or each single `step`."""
         return [accounted_shares(self._steps, [block], [], queued=self.queued) for block in self._blocks]
 
+    def begins(self) -> list[int]:
+        """Return the number of the first step of each block."""
+        return [block.first for block in self._blocks]
+
     def adds_up(self, tolerance: float = TOLERANCE) -> bool:
         """Whether the stages of each timeline that has a wall clock add up to it, within `tolerance` of it.
 

@@ -217,7 +217,6 @@ class LoaderWatch:
         """Begin to watch."""
         from torch.utils.data import dataloader
 
-        self._folder = TemporaryFolder()
         own = FetchTimes("main")
         self.fetches.append(own)
         self._undo += _Fetching(own, self.sampler).undo
@@ -230,15 +229,14 @@ class LoaderWatch:
         """Put everything back, and read what the workers wrote."""
         while self._undo:
             self._undo.pop()()
+        self.read()
         if self._folder is not None:
-            self.read()
             self._folder.close()
             self._folder = None
 
     def read(self) -> None:
         """Read what workers have written; those that go on write every two seconds."""
-        assert self._folder is not None
-        for path in sorted(self._folder.path.glob("*.json")):
+        for path in sorted(self._folder.path.glob("*.json")) if self._folder is not None else ():
             try:
                 known = json.loads(path.read_text(encoding="utf-8"))
             except (OSError, ValueError):  # its worker was killed while it wrote
@@ -261,6 +259,8 @@ class LoaderWatch:
     def _iter(self, original: Any, loader: Any) -> Any:
         import torch
 
+        if loader.num_workers and self._folder is None:  # which takes some 30 ms, and a loop may have no workers
+            self._folder = TemporaryFolder()
         fresh = not (loader.persistent_workers and loader._iterator is not None)
         one = LoaderPass(
             0, f"{type(loader.dataset).__name__} at {_place()}", loader.num_workers,
@@ -269,9 +269,8 @@ class LoaderWatch:
         self._number(one, loader)
         self.passes.append(one)
         users = loader.worker_init_fn
-        assert self._folder is not None
         self.clock.enter(LOADER_START)
-        if loader.num_workers:
+        if self._folder is not None and loader.num_workers:
             loader.worker_init_fn = _WorkerStart(users, str(self._folder.path), len(self.passes) - 1)
         try:
             iterator = original(loader)

@@ -65,6 +65,13 @@ def _kind_of(filename: str) -> int:
     return _LIBRARY if inside or "torchinductor_" in filename else _USER
 
 
+@cache  # a ledger of a hundred steps of 20 ms would pay a thousandth of its time for drawing them
+def _moments(slot: int) -> list[int]:
+    """Return one moment in each of many slots, in nanoseconds from its begin."""
+    rng = random.Random(0)  # not the user's generator
+    return [int(rng.random() * slot) for _ in range(_DRAWN)]
+
+
 class Site(NamedTuple):
     """A place in the user's code, and what it was called for."""
 
@@ -132,9 +139,8 @@ class StackSampler:
         self._codes: dict[int, CodeType] = {}  # keeps them, so that an id stays one function's
         self._modules: dict[int, str] = {}
         self._kinds: dict[str, int] = {}
-        rng = random.Random(0)  # not the user's generator
         self._slot = int(1e9 / hertz)  # nanoseconds
-        self._moments = [int(rng.random() * self._slot) for _ in range(_DRAWN)]
+        self._moments = _moments(self._slot)
         self._origin = self._next = 0  # the first slot's begin, and the number of the next
         self._before: Any = None
         self.running = False

@@ -20,7 +20,6 @@ from tclab.timing._epoch_simulation import ContentionFactors, LoaderOverheads
 from tclab.timing._ledger_rows import raw_clock_ns
 from tclab.training import Batches, Loader
 from tclab.training._plain_loop import raw_batch
-from tclab.training._step import WITHOUT_MODEL
 
 COLD = 4  # a new process's first batches: it copies each page of its parent's memory that it writes to
 _CONTENTION_ROUNDS = 2
@@ -226,7 +225,7 @@ def _training(setup: Setup) -> Any:
     step = setup.step
 
     def train() -> None:
-        if step.mode not in WITHOUT_MODEL:
+        if step.mode != "data":
             step(batch)
         else:
             _touch(batch)
