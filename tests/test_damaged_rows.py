@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -286,6 +287,26 @@ def test_a_sweep_that_goes_on_opens_each_kept_file_once(results, runs, monkeypat
     monkeypatch.setattr(_results, "_opened", lambda path: opened.append(path.name) or real(path))
     tclab.sweep(POINTS, results=results.folder, progress=None)
     assert (sorted(opened), runs) == (sorted(path.name for path in results.folder.glob("*.parquet")), [])
+
+
+def test_of_two_sweeps_at_once_each_point_is_run_by_one(tmp_path, runs):
+    frames = []
+
+    def sweep(points):
+        frames.append(tclab.sweep(points, results=tmp_path, progress=None))
+
+    both = [threading.Thread(target=sweep, args=(points,)) for points in (POINTS, POINTS[::-1])]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    assert len(frames) == 2
+    assert sorted(point.batch_size for point in runs) == [1, 2, 3]
+    for frame in frames:
+        status = frame[frame["stage"] == "step"]["status"]
+        assert (status.eq("ok") | status.str.fullmatch(r"not run: process \d+ of \S+ since \S+ runs it")).all()
+    frame = tclab.sweep(POINTS, results=tmp_path, progress=None)
+    assert (len(frame), len(runs), set(frame["status"])) == (9, 3, {"ok"})
 
 
 def test_what_another_sweep_has_measured_since_this_one_looked_is_not_run_again(tmp_path, runs, monkeypatch):

@@ -471,6 +471,26 @@ def test_two_sweeps_at_once_send_one_array(fake):
     assert fake.submissions() == 1
 
 
+def test_a_job_that_slurm_starts_again_runs_what_its_first_run_left(fake, monkeypatch):
+    ran = []
+
+    def point_rows(point, **options):
+        ran.append((point.batch_size, os.environ.get("SLURM_RESTART_COUNT")))
+        if ran == [(1, None), (2, None)]:
+            raise SystemExit("the node goes down")
+        return not_measured(point, "ok")
+
+    monkeypatch.setattr(local_executor, "point_rows", point_rows)
+    fake.send(points(2), points_per_job=2)
+    with pytest.raises(SystemExit):
+        fake.run("1")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    fake.run("1")
+    assert ran == [(1, None), (2, None), (2, "1")]
+    assert fake.statuses(points(2)) == ["ok"] * 2
+    assert fake.submissions() == 1
+
+
 def test_squeue_is_read_line_by_line(monkeypatch):
     told = (
         "12|0|RUNNING|None|tclab-a\n12|1|PENDING|Priority|tclab-a\n13|N/A|COMPLETING|NonZeroExitCode|tclab-b\n"
