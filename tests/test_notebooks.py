@@ -116,7 +116,7 @@ def plain_text(shown):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [*sorted(FOLDER.glob("*.ipynb")), *PORTS], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_by_its_defaults_it_ends_and_shows_charts(path, tmp_path, monkeypatch):
     if "test_parameters" not in path.read_text():
         pytest.skip("make test runs it by its defaults")
@@ -128,6 +128,8 @@ def test_by_its_defaults_it_ends_and_shows_charts(path, tmp_path, monkeypatch):
     for cell, what in shown.items():
         table = plain_text(what)
         assert not re.search(r"^\s*\d+(\s+NaN)+\s*$", table, re.MULTILINE), f"{cell}: a line of nothing in {table}"
+        html = "".join("".join(output.get("data", {}).get("text/html", "")) for output in what)
+        assert not re.search(r">(NaN|None|&lt;NA&gt;)<", html), f"{cell}: {html}"
 
 
 @pytest.mark.slow

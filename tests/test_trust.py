@@ -15,6 +15,7 @@ from synthetic_machine import SyntheticMachine
 
 import tclab
 from tclab import lab
+from tclab.lab.charts._style import STAGE_COLOURS
 from tclab.lab.reports._race_tables import pairs_against, winner_of
 from tclab.timing import Ledger, Pair, race, race_cells
 from tclab.timing._spike_in import SpikeIn, Trial
@@ -127,6 +128,10 @@ def test_spikes_that_came_back_are_told_from_those_that_did_not():
     assert shown == ["yes", "no", "no"]
     assert "33%" in lab.charts.result_chart(found).to_dict()["title"]["text"]
     assert re.search(r"forward .*µs +33% of 3", str(found))
+    spec = lab.charts.result_chart(found).to_dict()
+    colour = spec["layer"][1]["encoding"]["color"]["scale"]
+    assert (colour["domain"], colour["range"]) == (["forward"], [STAGE_COLOURS["forward"]])
+    assert "1 below the axis, drawn on it" in str(spec["title"]["subtitle"])  # nothing of it came back
 
 
 def test_the_shares_of_a_ledgers_table_add_up_by_timeline():

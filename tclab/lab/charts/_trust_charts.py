@@ -15,6 +15,7 @@ from tclab.lab.charts._style import (
     hover,
     log_axis,
     machine_text,
+    stage_colours,
     strategy_colours,
 )
 from tclab.lab.reports._race_tables import pairs_against, winner_table
@@ -184,7 +185,10 @@ def spike_chart(spikes: SpikeIn, *, where: str | None = None) -> Any:
             if trial.injected_seconds
         ]
     )
-    low, high = float(rows["injected"].min()) / 2, float(rows["injected"].max()) * 2
+    least, most = float(rows["injected"].min()), float(rows["injected"].max())
+    found = rows["recovered"][rows["recovered"] > least / 20]  # on a logarithmic axis; noise is also below 0
+    low, high = min([least / 2, *(found / 1.2)]), max([most * 2, *(found * 1.2)])
+    edge = "" if len(found) == len(rows) else f"; {len(rows) - len(found)} below the axis, drawn on it"
     line = pd.DataFrame({"x": [low, high]})
     line["low"], line["high"] = 0.9 * line["x"], 1.1 * line["x"]
     log = log_axis([*rows["injected"], *rows["recovered"]], domain=[low, high], clamp=True)
@@ -198,7 +202,7 @@ def spike_chart(spikes: SpikeIn, *, where: str | None = None) -> Any:
         .encode(
             x=x,
             y=alt.Y("recovered:Q", title="delay that the ledger measured in that stage [ms]", **log),
-            color=alt.Color("stage:N", title="stage"),
+            color=fixed_colour("stage", stage_colours(rows["stage"]), rows["stage"], title="stage"),
             shape=alt.Shape(
                 "found:N",
                 title="recovered",
@@ -210,6 +214,6 @@ def spike_chart(spikes: SpikeIn, *, where: str | None = None) -> Any:
         height=300,
         title=chart_title(
             f"{spikes.share():.0%} of {len(rows)} delays were measured in the stage that they were injected into",
-            f"{machine_text(where)} · grey band: within 10 %",
+            f"{machine_text(where)} · grey band: within 10 %{edge}",
         ),
     )

@@ -332,7 +332,8 @@ class PanelView:
         rows = self.model.rows()
         if sweep is not None:
             self._show_progress(sweep)
-        self.table.value = Rows(rows[::-1])._repr_html_() if len(rows) else ""  # the newest first
+        newest_first = Rows(rows[::-1])._repr_html_()
+        self.table.value = f'<div style="font-size:11px">{newest_first}</div>' if len(rows) else ""
         failures = without_time(rows)
         self.failed.value = f"<b>Without a time</b>{list_html(failures)}" if failures else ""
         self.chart.show(rows, self.choice.value)
