@@ -547,6 +547,20 @@ def test_what_pyg_takes_by_default_is_taken_and_what_nobody_knows_is_not(ring):
             call(colour="red")
 
 
+@pytest.mark.parametrize(
+    "conv", [SharedGINConv(mlp(8, 4)), SharedSAGEConv(8, 4, "sum"), SharedGCNConv(8, 4, normalize=False)]
+)
+def test_an_edge_of_weight_two_counts_as_two_edges(ring, conv):
+    _, x, keep = ring
+    edge_index = torch.randint(40, (2, 90), generator=torch.Generator().manual_seed(1))
+    times = torch.arange(90) % 4
+    weighted = SharedGraph(edge_index, 40, weight=times.double())
+    repeated = SharedGraph(edge_index.repeat_interleave(times, dim=1), 40)
+    for masks in (None, keep, (None, keep), (keep, keep)):
+        found = [conv.double()(x.double(), shared, masks) for shared in (weighted, repeated)]
+        torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_sample_has_not_the_edges_it_cuts(ring, reduce, weighted):
