@@ -3,8 +3,8 @@
     python benchmarks/runs_by_hand.py --runs 1,2,3 --windows 8
 
 Both sides train the same small point on the CPU with as many threads a process. What changes on the machine meanwhile
-hits both: a window by hand and a run of the point alternate. It prints each side's median, the median of the ratios of
-neighbours, and its range.
+hits both: a window by hand and a run of the point alternate. It prints each side's median, and the geometric mean of
+the ratios of neighbours with its 95 % interval, by Student's t of their logarithms.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from scipy.stats import sem, t
 
 import tclab
 from tclab import Point
@@ -102,9 +103,11 @@ def main():
     for runs in map(int, given.runs.split(",")):
         by_hand, together = compared(runs, given.windows)
         ratios = [ours / theirs for ours, theirs in zip(together, by_hand, strict=True)]
+        logs = np.log(ratios)
+        low, middle, high = np.exp(logs.mean() + t.ppf([0.025, 0.5, 0.975], len(logs) - 1) * sem(logs)).tolist()
         print(
             f"runs {runs}: by hand {median(by_hand):.0f}, tclab {median(together):.0f} samples/s; "
-            f"ratio {median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]",
+            f"ratio {middle:.3f} [{low:.3f}, {high:.3f}]",
             flush=True,
         )
 
