@@ -1,20 +1,21 @@
 """Kill a sweep and its processes at random moments, go on with it, and compare what it kept with what it reported.
 
-`python benchmarks/kill_matrix.py [--kills 300] [--seed 0] [--stop-seconds 1]`
+`python benchmarks/kill_matrix.py [--kills 300] [--seed 0] [--stop-seconds 1] [--long-stops 4] [--processes 2]`
 
 A sweep of small points, one process each or two ranks each, is disturbed until all its points are measured, then the
 next one begins. Each kill sends a signal to one process: the sweep's own, its worker, a loader worker, torchrun or a
-rank; SIGTERM, SIGINT, SIGKILL, or SIGSTOP and SIGCONT some time later. Where it came is read from the stacks of the
-processes just before. A fault is a process that lives 2 s longer than its sweep, a row that was reported and is not
-kept, more than one row that was not reported, a point measured again though its row was kept, a row unlike an
-undisturbed one's, a file that cannot be read, a sweep that ends or hangs because of its child, a status that is no
-sentence, and what is left in /dev/shm or, once the sweep is through, of temporary files.
+rank; SIGTERM, SIGINT, SIGKILL, or SIGSTOP and SIGCONT some time later, of the first few a minute later. Where it came
+is read from the stacks of the processes just before. A fault is a process that lives 2 s longer than its sweep, a row
+that was reported and is not kept, more than one row that was not reported, a point measured again though its row was
+kept, a row unlike an undisturbed one's, a file that cannot be read, a sweep that ends or hangs because of its child, a
+status that is no sentence, and what is left in /dev/shm or, once the sweep is through, of temporary files.
 """
 
 import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -40,6 +41,7 @@ SIGNALS = ("SIGTERM", "SIGINT", "SIGKILL", "SIGSTOP")
 TARGETS = {"one process": ("parent", "worker", "loader"), "two ranks": ("parent", "torchrun", "rank")}
 ORPHAN_SECONDS = 2.0
 HANG_SECONDS = 120.0
+LONG_STOP_SECONDS = 60.0
 SAME = ["stage", "status", "batch_bytes", "edge_bytes"]  # of a row whatever disturbed the run
 AS_IT_COMES = ("rank_wait", "overlapped")  # stages that ranks have where one waited for another
 # each process of a sweep writes down where it is when it is asked
@@ -185,9 +187,9 @@ class Sweep:
 class Matrix:
     """Kills, one after another, and what they led to."""
 
-    def __init__(self, seed, stop_seconds):
+    def __init__(self, seed, stop_seconds, long_stops=0):
         self.draw, self.stop_seconds, self.seed = random.Random(seed), stop_seconds, seed
-        self.numbers = count()
+        self.numbers, self.long_stops = count(), long_stops
         self.work = Path(tempfile.mkdtemp(prefix="kill-matrix-"))
         self.stacks = self.work / "stacks"
         self.stacks.mkdir()
@@ -285,7 +287,7 @@ class Matrix:
         if rest := [path.name for path in Path(folder).iterdir() if path.suffix != ".parquet" or path.name[0] == "."]:
             self.fault("files beside the rows", rest)
         new = set(os.listdir("/dev/shm")) - shm_before
-        if rest := [name for name in new if any(str(pid) in name for pid in pids)]:
+        if rest := [name for name in new if not pids.isdisjoint(map(int, re.findall(r"\d+", name)))]:
             self.fault("/dev/shm", rest)
         shutil.rmtree(folder)
         shutil.rmtree(temporary)
@@ -308,7 +310,8 @@ class Matrix:
         try:
             os.kill(pid, getattr(signal, name))
             if name == "SIGSTOP":
-                time.sleep(self.stop_seconds)
+                time.sleep(LONG_STOP_SECONDS if self.long_stops > 0 else self.stop_seconds)
+                self.long_stops -= 1
                 os.kill(pid, signal.SIGCONT)
         except ProcessLookupError:
             return None  # it has just ended
@@ -369,12 +372,49 @@ class Matrix:
         }  # fmt: skip
 
 
+def several(given):
+    """Run as many matrices at once, each of its share of the kills and a seed of its own; return their summaries."""
+    shares = [[number // given.processes + (place < number % given.processes) for place in range(given.processes)]
+              for number in (given.kills, given.rank_kills, given.long_stops)]  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, str(place)) for place in range(given.processes)]
+        started = [
+            subprocess.Popen([
+                sys.executable, __file__, "--processes", "1", "--summary", str(file), "--seed", str(given.seed + place),
+                "--stop-seconds", str(given.stop_seconds), "--kills", str(kills), "--rank-kills", str(of_ranks),
+                "--long-stops", str(long_stops),
+            ], start_new_session=True)  # an interrupt of the terminal's would come twice
+            for place, (file, kills, of_ranks, long_stops) in enumerate(zip(files, *shares, strict=True))
+        ]  # fmt: skip
+        try:
+            for one in started:
+                one.wait()
+        except KeyboardInterrupt:
+            for one in started:
+                one.terminate()
+                one.wait()
+        return [json.loads(file.read_text()) for file in files]
+
+
+def together(summaries):
+    """Return the figures of several matrices as those of one."""
+    counted = {key: sum((Counter(one[key]) for one in summaries), Counter()) for key in ("by target", "by phase")}
+    return {
+        **{key: sum(one[key] for one in summaries) for key in ("kills", "sweeps", "rows")}, **counted,
+        **{key: max(one[key] for one in summaries) for key in ("longest orphan seconds", "seconds")},
+        "faults": {name: sum(one["faults"][name] for one in summaries) for name in summaries[0]["faults"]},
+    }  # fmt: skip
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--rank-kills", type=int, default=None, help="of them, of sweeps of ranks; an eighth")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--stop-seconds", type=float, default=1.0)
+    parser.add_argument("--long-stops", type=int, default=4, help="of the stops, those of a minute")
+    parser.add_argument("--processes", type=int, default=2, help="matrices at once")
+    parser.add_argument("--summary", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--sweep", nargs=2, metavar=("KIND", "FOLDER"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.sweep:
@@ -383,18 +423,30 @@ def main():
         sweep(*given.sweep)
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the figures so far are printed
+    given.rank_kills = given.kills // 8 if given.rank_kills is None else given.rank_kills
+    found = together(several(given)) if given.processes > 1 else one_matrix(given)
+    if given.summary:
+        given.summary.write_text(json.dumps(found))
+    else:
+        print(json.dumps(found, indent=1))
+        faults = ", ".join(f"{number} {name}" for name, number in found["faults"].items())
+        print(f"| `kill_matrix.py`, {found['seconds'] / 60:.0f} minutes: {', '.join(found['by target'])} | "
+              f"{found['kills']} signals, {found['rows']} rows in {found['sweeps']} whole sweeps | {faults}; "
+              f"the longest lived {found['longest orphan seconds']} s |")  # fmt: skip
+    return int(any(found["faults"].values()))
+
+
+def one_matrix(given):
+    """Run a matrix, and return its figures, also of one that is interrupted."""
     begin = time.monotonic()
-    of_ranks = given.kills // 8 if given.rank_kills is None else given.rank_kills
-    with Matrix(given.seed, given.stop_seconds) as matrix:
+    with Matrix(given.seed, given.stop_seconds, given.long_stops) as matrix:
         try:
-            for kind, kills in (("one process", given.kills - of_ranks), ("two ranks", of_ranks)):
+            for kind, kills in (("one process", given.kills - given.rank_kills), ("two ranks", given.rank_kills)):
                 if kills:
                     matrix.run(kind, kills)
         except KeyboardInterrupt:
-            print("interrupted")
-        finally:
-            print(json.dumps({**matrix.summary(), "seconds": round(time.monotonic() - begin)}, indent=1))
-    return int(any(matrix.faults.values()))
+            print("interrupted", flush=True)
+        return {**matrix.summary(), "seconds": round(time.monotonic() - begin)}
 
 
 if __name__ == "__main__":
