@@ -210,10 +210,11 @@ def _of_snapshot(path: Path) -> MemoryOwners:
                 if not isinstance(block, dict) or not isinstance(size := block.get("size"), int):
                     continue
                 address, frames = block.get("address", address), block.get("frames")
+                address = address if isinstance(address, int) else 0
                 if str(block.get("state", "")).startswith("active") and address not in replay.held:
                     stack = frames if isinstance(frames, (list, tuple)) else ()
                     still.append((size, owner_of([one for one in stack if isinstance(one, Frame)])))
-                address = address + size if isinstance(address, int) else 0
+                address += size
         found.append((f"device {device}", replay, still))
     return _owners(found, list(names))
 

@@ -114,7 +114,9 @@ def test_damaged_snapshots_are_a_sentence(tmp_path):
         path.write_bytes(text)
         with pytest.raises(trace.TraceError):
             trace.memory_owners(path)
-    for odd in (3, "x", None, [3], [[]], [{"blocks": 7}], [{"blocks": [None, []]}]):  # a fuzz test found these
+    block = {"size": 3, "state": "active", "address": []}
+    odds = (3, "x", None, [3], [[]], [{"blocks": 7}], [{"blocks": [None, []]}], [{"device": 1, "blocks": [block]}])
+    for odd in odds:  # a fuzz test found these
         path.write_text(json.dumps({**snapshot(), "segments": odd}))
         assert trace.memory_owners(path).peaks["bytes"].item() > 0
     odd_events = [{"action": "alloc"}, {"size": 3}, {"action": [], "size": "x", "addr": 1}]
