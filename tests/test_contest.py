@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from contextlib import ExitStack
 from functools import partial
 
 import pytest
@@ -12,7 +13,7 @@ from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
 from tclab.sweeps import loop_of, race_grid, race_points
 from tclab.sweeps.analysis._advise import change_trial
-from tclab.sweeps.analysis._race_points import cells_of
+from tclab.sweeps.analysis._race_points import _step, cells_of
 from tclab.timing import Ledger, read_samples, verdicts_of
 from tclab.timing._ledger import NullLedger
 
@@ -68,6 +69,14 @@ def test_a_strategy_that_is_wrong_is_not_raced():
     tclab.masking.register(Wrong)
     with pytest.raises(InputError, match="strategy 'wrong' does not give what 'subgraph' gives: it is not raced"):
         race_points({"right": tiny(), "wrong": tiny(strategy="wrong")}, budget_seconds=2, processes=None)
+
+
+@pytest.mark.parametrize("overhead", ["batch_wide_layer_norm", "wild_type_once"])
+def test_an_overhead_that_changes_predictions_as_it_declares_is_raced_and_run_alike(overhead):
+    point = tiny(overheads=overhead)
+    with ExitStack() as opened:
+        _step(point.resolved(), opened)()
+    assert set(tclab.run(point)["equivalence"]) == {"inexact"}
 
 
 def test_points_that_no_race_can_have_are_named():

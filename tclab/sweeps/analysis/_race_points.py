@@ -10,16 +10,14 @@ from typing import Any
 
 from tclab._io import TemporaryFolder
 from tclab.errors import InputError, require
-from tclab.masking import get as strategy_of
 from tclab.sweeps.config._point import ALLOCATORS, Point
-from tclab.sweeps.execution._measure import equivalence_of
+from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._setup import Setup, pace_of, setup
 from tclab.sweeps.store._code_fingerprint import import_own, own_modules
 from tclab.timing import Ledger, Race, race, race_cells
 from tclab.timing._ledger import NullLedger
 from tclab.timing._step_means import cycle_of
 from tclab.timing.races._race_result import Races
-from tclab.training._step import WITHOUT_MODEL
 
 PROCESSES = 3  # with fewer, the luck of one cannot be told from a difference
 _BATCHES = 4  # whose samples the steps of an arm go through again and again; the same for every arm
@@ -71,7 +69,7 @@ def race_arm(text: str) -> Callable[[], None]:
 
 
 def _step(point: Point, opened: ExitStack) -> Callable[[], None]:
-    if point.mode not in WITHOUT_MODEL and strategy_of(point.strategy).exact and not equivalence_of(point).passed:
+    if not may_run(point):
         raise InputError(f"strategy {point.strategy!r} does not give what 'subgraph' gives: it is not raced")
     return _Arm(opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH)))
 

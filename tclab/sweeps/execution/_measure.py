@@ -68,6 +68,16 @@ def equivalence_of(point: Point) -> EquivalenceResult:
     return _compared(Point(**decides), point.strategy, point.collation, numerics, tuple(point.file_stamps().items()))
 
 
+def declared_exact(point: Point) -> bool:
+    """Return whether the point's strategy and overheads claim to compute what `subgraph` does."""
+    return strategy_of(point.strategy).exact and not inexact_overheads(point.overheads)
+
+
+def may_run(point: Point) -> bool:
+    """Return whether the point computes what `subgraph` does, does not claim to, or has no model."""
+    return point.mode in WITHOUT_MODEL or not declared_exact(point) or equivalence_of(point).passed
+
+
 def _run(point: Point, context: RankContext | None) -> RankMeasurement:
     """Warm up, count what one step asks of the device, then time `steps` steps."""
     cuda = point.device == "cuda"
@@ -199,7 +209,7 @@ def measure(point: Point, context: RankContext | None = None) -> list[dict[str, 
     - `context`: this rank among those that run the point, all of which return the rows of all.
     """
     graph = point.cell_graph()
-    exact = strategy_of(point.strategy).exact and not inexact_overheads(point.overheads)
+    exact = declared_exact(point)
     every: dict[str, Any] = {
         **columns_of(point),
         "networks": len(graph.networks),

@@ -18,12 +18,11 @@ from tclab._display import Display, Shown
 from tclab._format import seconds_text
 from tclab._io import atomic_write
 from tclab.errors import InputError, require
-from tclab.masking import get as strategy_of
 from tclab.perturbation import split
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.config._fields import whole_number
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.execution._measure import equivalence_of
+from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._request import request_of
 from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.execution._worker_pool import pool
@@ -31,8 +30,6 @@ from tclab.sweeps.predict._epoch_costs import Costs, costs_of, stage_times
 from tclab.timing import conditions, environment
 from tclab.timing._epoch_simulation import simulate
 from tclab.timing._ledger_rows import raw_clock_ns
-from tclab.training._overheads import inexact_overheads
-from tclab.training._step import WITHOUT_MODEL
 
 LOADER, COMPUTE, BOTH = "loader", "compute", "both"
 _RUNS = 100  # simulated epochs behind an interval
@@ -258,17 +255,12 @@ def predicted_and_measured(point: Point, steps: int, folder: str, threads: int |
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:
-        if not _may_run(point):
+        if not may_run(point):
             return [{"status": "wrong"}]
         with setup(point, steps * point.batch_size) as here:
             return [{"status": "ok", "record": str(_epoch(here, steps, Path(folder)))}]
     finally:
         torch.set_num_threads(before)
-
-
-def _may_run(point: Point) -> bool:
-    exact = strategy_of(point.strategy).exact and not inexact_overheads(point.overheads)
-    return point.mode in WITHOUT_MODEL or not exact or equivalence_of(point).passed
 
 
 def _epoch(here: Setup, steps: int, folder: Path) -> Path:
