@@ -449,6 +449,8 @@ def tuned(s: Settings) -> Verdict:
 
     asked = (64, torch.bfloat16, "cuda", 20) if s.device == "cuda" else (2, torch.float32, "cpu", 1)
     tried = s.keep("j", "launches", launches(graph, *asked))
+    if "seconds" not in tried or tried["seconds"].isna().iloc[0]:
+        return False, f"{words}; today's launch of the tiles {tried['status'].iloc[0]}"
     return True, words + f"; the fastest launch takes {tried['seconds'].min() / tried['seconds'].iloc[0]:.2f} × today's"
 
 

@@ -180,7 +180,7 @@ def launches(
         try:
             row["seconds"] = least_seconds({"tiles": call}, rounds=rounds)["tiles"]
         except Exception as error:  # a launch that asks for more than the device has
-            row["status"] = f"cannot: {type(error).__name__}"
+            row["status"] = f"cannot: {type(error).__name__} {str(error).splitlines()[0] if str(error) else ''}"
         LAUNCH[key] = today
     return rows
 
