@@ -20,7 +20,6 @@ import tempfile
 import warnings
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 
 import torch
 from torch.utils.data import DataLoader
@@ -29,7 +28,7 @@ from tclab import timing
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
-from unmarked_project import Records, Slow, train, write_records  # noqa: E402
+from unmarked_project import Records, Slow, seconds_to_first_batch, train, write_records  # noqa: E402
 
 SCRIPT = """
 import json, sys, warnings
@@ -86,13 +85,8 @@ def decoding(records: Path, folder: Path) -> None:
 def restart(records: Path) -> None:
     """Compare the seconds of a loader's second start with a clock around it."""
     loader = DataLoader(Records(records), batch_size=32, num_workers=1, worker_init_fn=Slow(0.6))
-    took = []
     with timing.Ledger(lines=True) as ledger:
-        for _ in range(2):
-            begin = perf_counter()
-            for number, _ in enumerate(ledger.steps(loader)):
-                if not number:
-                    took.append(perf_counter() - begin)
+        took = [seconds_to_first_batch(ledger, loader) for _ in range(2)]
     (again,) = ledger.loaders.restarts(0)
     near("a loader's start anew, seconds", again.start_seconds, took[1], 0.1)
 

@@ -15,7 +15,7 @@ pytest.importorskip("lmdb", reason="lmdb is in the extra data")
 pytest.importorskip("pydantic", reason="pydantic is in the extra dev")
 
 from lightning.pytorch.loggers import CSVLogger
-from unmarked_project import Model, Records, train, write_records
+from unmarked_project import Model, Records, seconds_to_first_batch, train, write_records
 
 from tclab import timing
 from tclab.timing import _loader_watch
@@ -93,13 +93,8 @@ def ready(worker):
 
 def test_a_bare_loops_loader_that_starts_anew_is_found_with_its_seconds_and_its_workers():
     loader = DataLoader(Sleepy(), batch_size=3, num_workers=2, worker_init_fn=ready)
-    took = []
     with timing.Ledger(lines=True) as ledger:
-        for _ in range(2):
-            begin = perf_counter()
-            for number, _ in enumerate(ledger.steps(loader)):
-                if not number:
-                    took.append(perf_counter() - begin)
+        took = [seconds_to_first_batch(ledger, loader) for _ in range(2)]
     assert loader.worker_init_fn is ready
     (again,) = ledger.loaders.restarts(0)
     assert again.start_seconds == pytest.approx(took[1], rel=0.1)
