@@ -1,5 +1,6 @@
 """Points raced: behind their gates, from processes that leave nothing, with errors that say what to do."""
 
+import json
 import os
 import tempfile
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
 from tclab.sweeps import loop_of, race_grid, race_points
 from tclab.sweeps.analysis._advise import change_trial
-from tclab.sweeps.analysis._race_points import _step, cells_of
+from tclab.sweeps.analysis._race_points import _step, cells_of, race_arm
 from tclab.timing import Ledger, read_samples, verdicts_of
 from tclab.timing._ledger import NullLedger
 
@@ -59,7 +60,7 @@ def test_points_are_raced_in_three_processes_unless_a_number_is_given(monkeypatc
     assert given == [3, 3, 3]
 
 
-def test_a_strategy_that_is_wrong_is_not_raced():
+def test_a_strategy_that_is_wrong_is_not_raced(monkeypatch, tmp_path):
     class Wrong(tclab.masking.get("node_mask")):
         name = "wrong"
 
@@ -67,8 +68,14 @@ def test_a_strategy_that_is_wrong_is_not_raced():
             return SharedView(self.graph, {kind: Deletions.nothing(batch.size) for kind in self.graph.num_nodes})
 
     tclab.masking.register(Wrong)
-    with pytest.raises(InputError, match="strategy 'wrong' does not give what 'subgraph' gives: it is not raced"):
+    refused = "strategy 'wrong' does not give what 'subgraph' gives: it is not raced"
+    with pytest.raises(InputError, match=refused):
         race_points({"right": tiny(), "wrong": tiny(strategy="wrong")}, budget_seconds=2, processes=None)
+    request = json.dumps({"modules": [], "point": tiny(strategy="wrong").resolved().to_dict()})
+    monkeypatch.setenv("TCLAB_RACE_CHECKS", str(tmp_path))
+    with pytest.raises(InputError, match=refused):  # by the first process of a race, which does not begin then
+        race_arm(request)
+    race_arm(request)()  # in the others, which do not check again
 
 
 @pytest.mark.parametrize("overhead", ["batch_wide_layer_norm", "wild_type_once"])

@@ -610,6 +610,8 @@ def quick():
     return lambda: sum(range(4000))
 def slow():
     return lambda: sum(range(60000))
+def long():
+    return lambda: time.sleep(0.05)
 def broken():
     def call():
         raise RuntimeError("this arm breaks")
@@ -648,6 +650,12 @@ def test_processes_that_took_the_whole_budget_to_start_still_run_some_rounds(fac
     assert rounds == {(0, 0), (0, 1), (1, 0), (1, 1)}
     assert result.pair("quick", "slow").verdict == UNDECIDED
     assert children() == []
+
+
+def test_no_process_spends_the_time_of_expensive_steps_on_a_floor_that_does_not_fit(factories):
+    result = race({"a": "my_race_arms:long", "b": "my_race_arms:long"}, budget_seconds=1.5, processes=3)
+    assert {s["process"] for s in result.samples()} == {0, 1, 2}
+    assert {s["phase"] for s in result.samples()} == {"race"}
 
 
 def test_a_process_that_breaks_is_told_and_none_is_left(factories):

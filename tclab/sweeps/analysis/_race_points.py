@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from hashlib import sha256
 from itertools import chain, repeat
+from pathlib import Path
 from typing import Any
 
 from tclab._io import TemporaryFolder
 from tclab.errors import InputError, require
 from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.execution._measure import may_run
-from tclab.sweeps.execution._setup import Setup, pace_of, setup
+from tclab.sweeps.execution._setup import Pace, Setup, pace_of, setup
 from tclab.sweeps.store._code_fingerprint import import_own, own_modules
 from tclab.timing import Ledger, Race, race, race_cells
 from tclab.timing._ledger import NullLedger
@@ -22,7 +25,8 @@ from tclab.timing.races._race_result import Races
 PROCESSES = 3  # with fewer, the luck of one cannot be told from a difference
 _BATCHES = 4  # whose samples the steps of an arm go through again and again; the same for every arm
 _EPOCH = 10_000  # batches, so that workers start once
-_FIRST = 3  # steps, which show whether an arm waits for its loader
+_FIRST = 3  # steps, which show whether an arm waits for its workers
+_CHECKS = "TCLAB_RACE_CHECKS"  # names the folder in which a race's processes note which points one of them checks
 _open = ExitStack()  # the setups of this process's arms
 
 
@@ -32,9 +36,11 @@ class _Arm:
     def __init__(self, here: Setup) -> None:
         self._here = here
         self._batches = _endless(here)
-        first = Ledger()
-        here.run(self._batches, steps=_FIRST, ledger=first)
-        self._pace = pace_of(first)
+        self._pace = Pace()
+        if here.point.workers:
+            first = Ledger()
+            here.run(self._batches, steps=_FIRST, ledger=first)
+            self._pace = pace_of(first)
         waits = bool(here.point.workers) and self._pace.limits(here.point.workers)
         self.period = cycle_of(here.point.workers if waits else 0, here.point.accumulate)
 
@@ -54,7 +60,7 @@ def _endless(here: Setup) -> Iterator[Any]:
 def race_arm(text: str) -> Callable[[], None]:
     """Return a function that runs a point's next step: a race's processes make their arms with it.
 
-    The equivalence check runs first.
+    The equivalence check runs first, in one of the race's processes for all of them.
 
     **Arguments:**
 
@@ -68,8 +74,20 @@ def race_arm(text: str) -> Callable[[], None]:
     return _step(Point.from_dict(request["point"]), _open)
 
 
+def _checks(point: Point) -> bool:
+    """Return whether this process checks the point: of a race's processes, the first to come to it."""
+    folder = os.environ.get(_CHECKS)
+    if folder is None:
+        return True
+    try:
+        Path(folder, sha256(json.dumps(point.to_dict(), sort_keys=True).encode()).hexdigest()).touch(exist_ok=False)
+    except FileExistsError:
+        return False  # if that check fails, the race does not begin
+    return True
+
+
 def _step(point: Point, opened: ExitStack) -> Callable[[], None]:
-    if not may_run(point):
+    if _checks(point) and not may_run(point):
         raise InputError(f"strategy {point.strategy!r} does not give what 'subgraph' gives: it is not raced")
     return _Arm(opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH)))
 
@@ -106,7 +124,8 @@ def _arms(points: Mapping[str, Point], opened: ExitStack | None) -> dict[str, An
 def _environment(points: Mapping[str, Point]) -> Iterator[dict[str, str]]:
     """Yield the environment variables of the processes: the allocator's, and a temporary folder for their files."""
     with closing(TemporaryFolder()) as folder:
-        yield {**ALLOCATORS[next(iter(points.values())).allocator], "TMPDIR": str(folder.path)}
+        allocator = ALLOCATORS[next(iter(points.values())).allocator]
+        yield {**allocator, "TMPDIR": str(folder.path), _CHECKS: str(folder.path)}
 
 
 def race_points(

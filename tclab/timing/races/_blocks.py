@@ -96,7 +96,8 @@ class BlockRunner:
     - `sync`: waits for the device, at the boundaries of blocks only.
     - `period`: the number of calls a block is a multiple of it (workers × prefetch_factor for a loader).
     - `calls`: name → calls a block, if known; otherwise `calibrate` decides.
-    - `stamp`: entries that every sample gets in addition.
+    - `block_seconds`: what such a block takes, approximately; 0 if unknown.
+    - `process`: the number of this process among those of the race, which every sample gets.
     - `rounds`: rounds that an earlier session of this process ran.
     """
 
@@ -109,20 +110,21 @@ class BlockRunner:
         sync: Callable[[], None] | None = None,
         period: int = 1,
         calls: Mapping[str, int] | None = None,
-        stamp: Mapping[str, Any] | None = None,
+        block_seconds: float = 0.0,
+        process: int = 0,
         rounds: int = 0,
     ) -> None:
         self.arms = dict(arms)
         self.calls = dict(calls) if calls else {}
+        self.block_seconds = block_seconds
         self.warmed = False
         self._emit, self._clock, self._period = emit, clock, period
         self._sync = sync
-        self._stamp = dict(stamp or {})
+        self.process = process
         self._round = rounds
         self._look = (1, 1)
         self._real = clock is perf_counter_ns
         self._collected = clock()
-        self._block_seconds = 0.0  # approximately
 
     def warm(self) -> None:
         """Call each arm once, unmeasured, since a first call may load or compile."""
@@ -162,7 +164,7 @@ class BlockRunner:
         self._emit(
             {
                 "kind": "block",
-                **self._stamp,
+                "process": self.process,
                 "phase": phase,
                 "look": self._look[0],
                 "looks": self._look[1],
@@ -209,7 +211,7 @@ class BlockRunner:
         if fitting < longest:  # whole periods would leave too few rounds for any verdict
             longest, periods = max(fitting, 1), dict.fromkeys(periods, 1)
         base = max(1, round(wanted / slowest / longest))
-        self._block_seconds = base * longest * slowest
+        self.block_seconds = base * longest * slowest
         for arm, took in call_seconds.items():
             faster = 2 ** int(np.log2(max(slowest / max(took, 1e-9), 1)))
             self.calls[arm] = ceil(longest * base * faster / periods[arm]) * periods[arm]
@@ -248,7 +250,7 @@ class BlockRunner:
         arm = next(iter(self.arms))
         self._look = look
         begin = self._clock()
-        race_round, number, took = self._round, 0, 8 * self._block_seconds
+        race_round, number, took = self._round, 0, 8 * self.block_seconds
         with collector_off():
             while (since := (self._clock() - begin) / 1e9) + took < seconds:
                 for _ in range(2):  # the second round reverses the order

@@ -27,11 +27,12 @@ class RaceProcess:
 
     **Arguments:**
 
-    - `begin`: `arms` (name → factory), `period`, `calls` (or `None`) and `stamp`, as `BlockRunner` takes them.
+    - `begin`: `arms` (name → factory), `period` and `process`, as `BlockRunner` takes them.
     - `environment`: variables in addition to this process's.
     """
 
     def __init__(self, begin: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        self.process: int = begin["process"]
         self._process = ChildProcess(child_command(__name__), {**os.environ, **environment})
         self._process.send({**begin, "path": [p for p in sys.path if p] + [os.getcwd()]})
 
@@ -101,7 +102,7 @@ def run_share(runner: BlockRunner, share: Line, stop: Callable[[], bool], emit: 
         runner.warm()
     if not runner.calls:
         runner.calibrate(share["calibration_seconds"], share["race_seconds"])
-        emit({"kind": "plan", "calls": runner.calls})
+        emit({"kind": "plan", "calls": runner.calls, "block_seconds": runner.block_seconds})
     look = (share["look"], share["looks"])
     if share["floor_seconds"] is not None:
         runner.floor(share["floor_seconds"], look, share["floor_from"])
@@ -123,12 +124,12 @@ def main() -> None:
     except InputError as error:
         emit({"kind": "error", "text": str(error)})
         return
-    runner = BlockRunner(arms, emit, period=begin["period"], calls=begin["calls"], stamp=begin["stamp"])
+    runner = BlockRunner(arms, emit, period=begin["period"], process=begin["process"])
     emit({"kind": "ready"})
     for share in parent.requests():
         end = perf_counter() + share["seconds"]
         if share["calls"]:  # the first process calibrated them, for all processes
-            runner.calls = share["calls"]
+            runner.calls, runner.block_seconds = share["calls"], share["block_seconds"]
         share["left"] = lambda end=end: end - perf_counter()
         run_share(runner, share, lambda: False, emit)
         emit({"kind": "done"})

@@ -59,7 +59,8 @@ class RaceSettings:
         rule = self.discard and f"{self.discard.__module__}:{self.discard.__qualname__}"
         recorded = {name: getattr(self, name) for name in names} | {"discard": rule, "collector": "off inside blocks"}
         # the place of temporary files changes no measurement
-        environment = {name: value for name, value in (self.environment or {}).items() if name != "TMPDIR"}
+        given = self.environment or {}
+        environment = {name: value for name, value in given.items() if value != given.get("TMPDIR")}
         return recorded | ({"environment": environment} if environment else {})
 
 
@@ -91,6 +92,7 @@ class _Cell:
         self.samples: list[dict[str, Any]] = []
         self.looks: set[int] = set()
         self.calls: dict[str, int] | None = None
+        self.block_seconds = 0.0
         self._runners: list[BlockRunner | RaceProcess] = []
         if not callable(arms):
             self._arms()
@@ -104,7 +106,7 @@ class _Cell:
     def take(self, line: dict[str, Any]) -> None:
         """Apply a line of the record, old or new."""
         if line["kind"] == "plan":
-            self.calls = dict(line["calls"])
+            self.calls, self.block_seconds = dict(line["calls"]), line.get("block_seconds", 0.0)
             self.arms = tuple(self.calls)
         elif line["kind"] == "look":
             self.looks.add(line["look"])
@@ -135,14 +137,15 @@ class _Cell:
                 sync=settings.sync,
                 period=settings.period,
                 calls=self.calls,
-                stamp={"process": number},
+                block_seconds=self.block_seconds,
+                process=number,
                 rounds=self._next("race", number),
             )
             self._runners = [runner]
             return
         first = max((s["process"] for s in self.samples), default=-1) + 1
         for number in range(first, first + settings.processes):
-            begin = {"arms": arms, "period": settings.period, "calls": self.calls, "stamp": {"process": number}}
+            begin = {"arms": arms, "period": settings.period, "process": number}
             self._runners.append(RaceProcess(begin, settings.environment or {}))
         for process in self._runners:
             if isinstance(process, RaceProcess):
@@ -158,9 +161,11 @@ class _Cell:
         session = self._session
         settings, begin = session.settings, session.spent()
         whole = settings.budget_seconds / len(session.cells)
+        floors = {s["process"] for s in self.samples if s["phase"] == "floor"}
         for place, runner in enumerate(self._runners):
             end = begin + seconds * (place + 1) / len(self._runners)
             number = (settings.processes or 1) if isinstance(runner, RaceProcess) else 1
+            has_floor = runner.process in floors or len(floors) >= number  # in an earlier session
             share: dict[str, Any] = {
                 "look": look,
                 "looks": settings.looks,
@@ -170,22 +175,18 @@ class _Cell:
                 "least_rounds": 0 if settings.processes is None else 2,
                 "calibration_seconds": CALIBRATION_SHARE * whole,
                 "race_seconds": (1 - FLOOR_SHARE - CALIBRATION_SHARE) * whole / number,
-                "floor_seconds": None if self._has_floor(place) else FLOOR_SHARE * whole / number,
+                "floor_seconds": None if has_floor else FLOOR_SHARE * whole / number,
                 "floor_from": self._next("floor", session.process),
             }
             if isinstance(runner, RaceProcess):
                 if session.stopped():
                     return False
-                runner.run({**share, "calls": self.calls}, self._add)
+                runner.run({**share, "calls": self.calls, "block_seconds": self.block_seconds}, self._add)
             else:
                 share["left"] = lambda end=end: end - session.spent()
                 if not run_share(runner, share, session.stopped, self._add):
                     return False
         return True
-
-    def _has_floor(self, place: int) -> bool:
-        """Return whether the runner in this place has measured its A/A floor, in this session or an earlier one."""
-        return len({s["process"] for s in self.samples if s["phase"] == "floor"}) > place
 
     def close(self) -> None:
         """End the processes of this cell and drop its arms."""
