@@ -79,6 +79,7 @@ def test_a_part_has_its_own_time_in_both_directions(monkeypatch):
         ({"strategy": "node_mask"}, {"wild type and samples"}, False),
         ({"strategy": "delta", "metabolism": "used"}, {"wild type and samples"}, False),
         ({"strategy": "edge_mask", "checkpoint": True}, {"wild type", "samples"}, True),
+        ({"strategy": "edge_mask", "overheads": "batch_wide_layer_norm"}, {"wild type", "samples"}, True),
         ({"model": "hetero_cell_production", "strategy": "gpu_mask"}, {"wild type", "samples"}, True),
         ({"model": "dango", "strategy": "indices"}, {"wild type"}, True),
     ],

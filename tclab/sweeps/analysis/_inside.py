@@ -15,7 +15,7 @@ from tclab._format import seconds_text
 from tclab.errors import InputError, require
 from tclab.sweeps.config._fields import whole_number
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.execution._measure import equivalence_of
+from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._setup import setup
 from tclab.timing import Ledger, receipt
 from tclab.timing._layer_marks import Part, watched
@@ -117,8 +117,8 @@ def _alone(point: Point) -> Point:
     if reason is not None:
         raise InputError(f"nothing is to be seen inside this point: {reason}")
     point = point.resolved()
-    if not equivalence_of(point).passed:
-        raise InputError(f"{point.strategy} is not equivalent to subgraph, and is not timed")
+    if not may_run(point):
+        raise InputError(f"{point.strategy} does not give what 'subgraph' gives: it is not timed")
     return point
 
 
