@@ -1,11 +1,16 @@
 """Time and memory of analysing a trace, compared with Holistic Trace Analysis on the same file in the same run.
 
     python benchmarks/trace_against_hta.py --hta-python VENV/bin/python [--rounds 5] [--megabytes 50 300]
+    python benchmarks/trace_against_hta.py --megabytes 54 --snapshot 1500    # ours alone, and a memory snapshot
 
 HTA (package `traceinsight`) may be in a separate environment. Each measurement is a fresh child process; the two take
 turns, and each round starts with the other one. Inside a child the clock runs
 from after the imports to the summary: `analyze` with all its tables and findings here, parsing and the
-temporal breakdown there. The ratios are the result, not the absolute times.
+temporal breakdown there. The ratios are the result, not the absolute times. Ours is also timed without the analysis,
+`read_trace` alone, which uses one core: its processor time is what it takes on a machine with nothing else to do.
+
+`--snapshot` writes a CUDA memory snapshot of so many megabytes in torch's format and prints the seconds that
+`memory_owners` takes and the largest resident set of its process.
 """
 
 import argparse
@@ -19,14 +24,29 @@ from pathlib import Path
 
 OURS = """
 import json, resource, sys, time
+from pathlib import Path
 import tclab.trace
+from tclab.trace._events import read_trace
 begin = time.perf_counter()
 report = tclab.trace.analyze(sys.argv[1])
 seconds = time.perf_counter() - begin
 row = report.breakdown.iloc[0]
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+begin, used = time.perf_counter(), time.process_time()
+read_trace(Path(sys.argv[1]))
+read, processor = time.perf_counter() - begin, time.process_time() - used
 print(json.dumps({"seconds": seconds, "peak_bytes": peak, "compute_us": float(row.compute_us),
-                  "findings": len(report.findings)}))
+                  "read": read, "processor": processor}))
+"""
+OWNERS = """
+import json, sys, time
+import tclab.trace
+begin = time.perf_counter()
+found = tclab.trace.memory_owners(sys.argv[1])
+seconds = time.perf_counter() - begin
+peak = int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) * 1024  # maxrss begins with the parent's
+first = found.owners.iloc[0]
+print(json.dumps({"seconds": seconds, "peak_bytes": peak, "owner": f"{first.line}, {first.bytes} bytes"}))
 """
 THEIRS = """
 import json, logging, resource, sys, time
@@ -137,8 +157,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=float, nargs="+", default=[50, 300])
     parser.add_argument("--file", type=Path, help="a trace of your own instead of generated ones")
+    parser.add_argument("--snapshot", type=int, metavar="MEGABYTES", help="a memory snapshot too")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        if chosen.snapshot:
+            sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+            from tests.trace.test_trace_owners import large
+
+            path = large(Path(folder) / "snapshot.pickle", chosen.snapshot)
+            found = measure(sys.executable, OWNERS, path)
+            print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB\n  memory_owners: {found['seconds']:.0f} s, peak "
+                  f"{found['peak_bytes'] / 1e9:.2f} GB; first: {found['owner']}", flush=True)  # fmt: skip
+            path.unlink()
         for megabytes in [0] if chosen.file else chosen.megabytes:
             path = chosen.file or Path(folder) / f"trace_{megabytes:g}.json"
             if not chosen.file:
@@ -157,6 +187,9 @@ def main() -> None:
                 listed = " ".join(f"{time:.2f}" for time in times)
                 print(f"  {name}: median {statistics.median(times):.2f} s of [{listed}], peak {peak:.2f} GB, "
                       f"compute {found[0]['compute_us']:.3f} µs")  # fmt: skip
+                if name == "ours":
+                    reads, used = (statistics.median(run[key] for run in found) for key in ("read", "processor"))
+                    print(f"  ours, read alone: median {reads:.2f} s, {used:.2f} s of processor time")
             if "hta" in runs:
                 pairs = zip(runs["hta"], runs["ours"], strict=True)
                 ratios = sorted(theirs["seconds"] / ours["seconds"] for theirs, ours in pairs)

@@ -87,8 +87,10 @@ class _Replay:
         self._moment(us)
 
     def _note(self, address: int, size: int, owner: int) -> None:
-        for column, value in zip(self._log, (address, size, owner), strict=True):
-            column.append(value)
+        addresses, sizes, owners = self._log
+        addresses.append(address)
+        sizes.append(size)
+        owners.append(owner)
 
     def _moment(self, us: float) -> None:
         self._seen += 1

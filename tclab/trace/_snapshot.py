@@ -7,8 +7,9 @@ come and are then forgotten, so that hardly any memory grows with the file.
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,11 @@ from tclab.trace._read_trace import TraceError
 PIECE = 1 << 20
 AHEAD = 64  # bytes that an opcode and its fixed argument fit in
 LONGEST = 64 << 20  # of one text; a real one has some hundred
+_KNOWN = rb"(?:h.|j.{4})"  # what the memo has: BINGET, LONG_BINGET
+_LONG = b"|".join(rb"\x0%d.{%d}" % (size, size) for size in range(1, 9))
+_TEXT = b"|".join(rb"\x%02x.{%d}" % (size, size) for size in range(40))
+_GETS = re.compile(_KNOWN, re.DOTALL)
+_VALUE = rb"(%s|K.|M..|J.{4}|\x8a(?:%s)|\x8c(?:%s)\x94|\]\x94(?:\(%s*+e)?)" % (_KNOWN, _LONG, _TEXT, _KNOWN)
 
 
 class Frame(NamedTuple):
@@ -106,11 +112,26 @@ def _frame(frame: dict[Any, Any]) -> Frame:
     return Frame(str(frame.get("filename", "")), line if isinstance(line, int) else 0, str(frame.get("name", "")))
 
 
+def _like(event: Iterable[Any], memo: list[Any]) -> re.Pattern[bytes] | None:
+    """Return what matches the bytes of the next event with the same keys, with a group for each value."""
+    pattern = rb"\}\x94\("
+    for key in event:
+        place = next((place for place, one in enumerate(memo) if one is key), None)
+        if place is None:
+            return None
+        get = bytes([0x68, place]) if place < 256 else struct.pack("<BI", 0x6A, place)
+        pattern += re.escape(get) + _VALUE
+    return re.compile(pattern + b"u", re.DOTALL)
+
+
 def _walk(path: Path, on_event: OnEvent) -> tuple[Any, dict[int, int]]:
     """Run the plain opcodes of a pickle; return its value, and id of each list with events -> its number.
 
     An event's dict is handed on when it is whole, and dropped: where it stood is `None`, and its place in the memo is
     empty. A frame's dict becomes a `Frame`, and a list of them that an event has a `Stack`, which others may share.
+
+    Nearly all of a file are events with the keys of the one before and with frames that the memo has. The next of that
+    form is found as a whole by a pattern; one of any other form goes through the opcodes, as everything else does.
     """
     file = path.open("rb")
     data, at, base = file.read(PIECE), 0, 0
@@ -118,6 +139,10 @@ def _walk(path: Path, on_event: OnEvent) -> tuple[Any, dict[int, int]]:
     marks: list[list[Any]] = []
     memo: list[Any] = []
     stacks: dict[tuple[int, ...], Stack] = {}
+    runs: dict[bytes, Stack] = {}  # the bytes of a list of known frames -> the stack
+    likes: dict[tuple[Any, ...], re.Pattern[bytes] | None] = {}
+    like: re.Pattern[bytes] | None = None  # the last event's
+    keys: tuple[Any, ...] = ()
     number_of: dict[int, int] = {}  # id of a container -> its number in the memo
     lists: dict[int, int] = {}
     unpack_int, unpack_short = struct.Struct("<i").unpack_from, struct.Struct("<H").unpack_from
@@ -129,6 +154,28 @@ def _walk(path: Path, on_event: OnEvent) -> tuple[Any, dict[int, int]]:
             f"{path}: has {what} at byte {base + at - 1}, which plain data does not; a memory snapshot is read "
             "without running anything in it"
         )
+
+    def value(piece: bytes, fresh: list[Any]) -> Any:
+        """Return what the opcodes of an event's value give, and add to `fresh` what the memo then has more."""
+        code = piece[0]
+        if code == 0x4A:
+            return unpack_int(piece, 1)[0]
+        if code == 0x68:
+            return memo[piece[1]]
+        if code == 0x8A:
+            return int.from_bytes(piece[2:], "little", signed=True)
+        if code == 0x5D:
+            known = runs.get(piece)
+            if known is None:
+                places = [m[1] if m[0] == 0x68 else unpack_long(m, 1)[0] for m in _GETS.findall(piece, 3)]
+                frames = tuple([one for one in map(memo.__getitem__, places) if type(one) is Frame])
+                runs[piece] = known = stacks.setdefault(tuple(map(id, frames)), frames)
+            fresh.append(known)
+            return known
+        if code == 0x8C:
+            fresh.append(piece[2:-1].decode("utf-8", "surrogatepass"))
+            return fresh[-1]
+        return memo[unpack_long(piece, 1)[0]] if code == 0x6A else int.from_bytes(piece[1:], "little")
 
     with file:
         while True:
@@ -155,6 +202,8 @@ def _walk(path: Path, on_event: OnEvent) -> tuple[Any, dict[int, int]]:
                     raise refused(f"a memo of {place:,} values")
                 if place >= len(memo):
                     memo.extend([None] * (place + 1 - len(memo)))
+                else:
+                    runs.clear()
                 memo[place] = top
                 if type(top) is dict or type(top) is list:
                     number_of[id(top)] = place
@@ -178,6 +227,17 @@ def _walk(path: Path, on_event: OnEvent) -> tuple[Any, dict[int, int]]:
                 stack.append(int.from_bytes(data[at + 1 : at + 1 + size], "little", signed=True))
                 at += 1 + size
             elif code == 0x7D:  # EMPTY_DICT
+                number = lists.get(id(marks[-1][-1])) if like is not None and marks and marks[-1] else None
+                found = like.match(data, at - 1) if like is not None and number is not None else None
+                if found is not None and number is not None:
+                    fresh: list[Any] = [None]  # the event's place in the memo
+                    event = dict(zip(keys, [value(piece, fresh) for piece in found.groups()], strict=True))
+                    if type(event["frames"]) is tuple:
+                        at = found.end()
+                        memo += fresh
+                        on_event(number, event)
+                        stack.append(None)
+                        continue
                 stack.append({})
             elif code == 0x5D:  # EMPTY_LIST
                 stack.append([])
@@ -203,6 +263,9 @@ def _walk(path: Path, on_event: OnEvent) -> tuple[Any, dict[int, int]]:
                     elif type(frames) is not tuple:
                         target["frames"] = ()
                     on_event(lists.setdefault(holder, len(lists)), target)
+                    if (keys := tuple(target)) not in likes:
+                        likes[keys] = _like(target, memo)
+                    like = likes[keys]
                     if (place := number_of.pop(id(target), -1)) >= 0:
                         memo[place] = None
                     stack[-1] = None

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pickle
+import random
 import struct
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import vl_convert
 
 import tclab.trace as trace
 from tclab import lab
+from tclab.trace import _snapshot
 
 OWN = {"filename": "/home/me/project/model.py", "line": 212, "name": "forward"}
 OTHER = {"filename": "/home/me/project/train.py", "line": 40, "name": "step"}
@@ -76,6 +78,31 @@ def test_the_peaks_owners_are_named_by_stage_and_line(kind, tmp_path):
     assert found.owners["share"].sum() == pytest.approx(1)
     assert [held / MEBIBYTE for held in found.timeline["bytes"]] == [17, 25, 45, 25, 20, 26, 20]
     assert "device 1 held at most 47" in str(found)
+
+
+@pytest.mark.parametrize("protocol", [4, 2])
+def test_every_event_is_as_pickle_reads_it_wherever_the_file_is_cut(protocol, tmp_path, monkeypatch):
+    rng = random.Random(0)
+    frames = [{"filename": f"/home/me/file{n}.py", "line": n, "name": f"function {n}"} for n in range(300)]
+    stacks = [[rng.choice(frames) for _ in range(rng.randrange(6))] for _ in range(20)]
+    words = ["alloc", "free_completed", "segment_alloc"]
+
+    def drawn(number):
+        stack = rng.choice(stacks)  # torch has a list of its own for each event, or one for several
+        size = rng.choice([0, 7, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**47 + 1, -1, -(2**40)])
+        fields = {"action": rng.choice(words), "addr": rng.randrange(2**48), "size": size, "stream": rng.randrange(3)}
+        fields |= {"time_us": 10**15 + number, "frames": rng.choice([stack, list(stack)])}
+        context = rng.choice(["N/A", f"{number} h.e}}u", "é" * rng.randrange(60), None, True])
+        return fields | {"compile_context": context} | ({"device_free": 5} if rng.random() < 0.05 else {})
+
+    events = [[drawn(number) for number in range(1500)] for _ in range(2)]
+    blocks = [{"address": 1, "size": 1, "state": "inactive", "frames": stack} for stack in stacks[:5]]
+    made = {"frames": frames, "segments": [{"device": 0, "blocks": blocks}], "device_traces": events}
+    monkeypatch.setattr(_snapshot, "PIECE", 1 << 12)
+    found = [[], []]
+    _snapshot.read_snapshot(written(tmp_path, made, str(protocol)), lambda at, event: found[at].append(event))
+    for theirs, ours in zip(events, found, strict=True):
+        assert ours == [{**one, "frames": tuple(_snapshot._frame(frame) for frame in one["frames"])} for one in theirs]
 
 
 def test_one_event_by_itself_and_many_devices(tmp_path):
