@@ -149,6 +149,8 @@ def _left_out(rank: RankWork) -> Iterator[Finding]:
             f"Profiled steps took {ratio:.2f} × as long as {record.get('unprofiled_steps')} unprofiled ones "
             f"of the same run, median over median ({place})."
         )
+        if ratio < 1:
+            text += " No profiler makes a step faster: the unprofiled ones were slower for another reason, often warm-up."
         yield Finding(text, "profiler", float(ratio), "ratio", place)
 
 
