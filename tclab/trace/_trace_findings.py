@@ -150,7 +150,7 @@ def _left_out(rank: RankWork) -> Iterator[Finding]:
             f"of the same run, median over median ({place})."
         )
         if ratio < 1:
-            text += " No profiler makes a step faster: the unprofiled ones were slower for another reason, often warm-up."
+            text += " A profiler makes no step faster: the others were slower for another reason, often warm-up."
         yield Finding(text, "profiler", float(ratio), "ratio", place)
 
 
