@@ -2,9 +2,10 @@
 
     python benchmarks/runs_by_hand.py --runs 1,2,3 --windows 8
 
-Both sides train the same small point on the CPU with as many threads a process. What changes on the machine meanwhile
-hits both: a window by hand and a run of the point alternate. It prints each side's median, and the geometric mean of
-the ratios of neighbours with its 95 % interval, by Student's t of their logarithms.
+Both sides train the same small point on the CPU with as many threads a process, after as many steps to warm up, each
+process in a session of its own, to which a Linux with autogroups gives an equal share. What changes on the machine
+meanwhile hits both: a window by hand and a run of the point alternate. It prints each side's median, and the geometric
+mean of the ratios of neighbours with its 95 % interval, by Student's t of their logarithms.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from scipy.stats import sem, t
 
 import tclab
 from tclab import Point
+from tclab.sweeps.execution._rank_group import threads_of
 
 POINT = Point(scale=0.05, networks=3, batch_size=4, workers=0, steps=24, warmup=4, device="cpu")
 SECONDS = 1.2  # of a window by hand
@@ -44,6 +46,8 @@ with setup(point, point.batch_size * 8) as here:
         (folder / f"ready {window} {sys.argv[2]}").touch()
         while not (folder / f"go {window}").exists():
             time.sleep(0.01)
+        for number in range(point.warmup):  # as a point does, after a pause in which others had the caches
+            one(number)
         ends, number = [time.perf_counter()], 0
         while ends[-1] - ends[0] < float(sys.argv[5]):
             one(number)
@@ -71,7 +75,7 @@ def window_by_hand(folder, window, runs):
 
 def compared(runs, windows):
     """Return samples a second by hand and by tclab, [windows] each, in turn."""
-    threads = str(max(1, (os.cpu_count() or 1) // runs))
+    threads = str(threads_of(runs))
     text = json.dumps(POINT.resolved().to_dict())
     by_hand, together = [], []
     with tempfile.TemporaryDirectory() as name:
@@ -80,13 +84,14 @@ def compared(runs, windows):
             subprocess.Popen(
                 [sys.executable, "-c", BY_HAND, name, str(run), str(runs), text, str(SECONDS), str(windows)],
                 env={**os.environ, "OMP_NUM_THREADS": threads},
+                start_new_session=True,  # as torchrun starts each rank
             )
             for run in range(runs)
         ]
         try:
             for window in range(windows):
                 by_hand.append(window_by_hand(folder, window, runs))
-                rows = tclab.run(replace(POINT, runs=runs, seed=window))
+                rows = tclab.run(replace(POINT, runs=runs))
                 together.append(rows[rows["stage"] == "step"]["samples_per_second"].item())
         finally:
             for process in started:
