@@ -81,13 +81,16 @@ class Display:
 
     def _table_text(self, width: int) -> list[str]:
         rows = [list(self.columns), *map(list, self.lines)]
-        widths = [max(len(row[place]) for row in rows) for place in range(len(self.columns))]
+        places = range(len(self.columns))
+        widths = [max(len(row[place]) for row in rows) for place in places]
+        words = [max(len(word) for row in rows for word in _words(row[place]) or [""]) for place in places]
         while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
-            widths[widths.index(max(widths))] -= 1
+            # the widest whose words stay whole; where there is none, the widest
+            widths[max(places, key=lambda place: (widths[place] > words[place], widths[place]))] -= 1
         numeric = _numeric(self.columns, self.lines)
         text = []
         for row in rows:
-            cells = [wrap(cell, size) or [""] for cell, size in zip(row, widths, strict=True)]
+            cells = [_cell_lines(cell, size) for cell, size in zip(row, widths, strict=True)]
             for place in range(max(map(len, cells))):
                 line = [cell[place] if place < len(cell) else "" for cell in cells]
                 aligned = [
@@ -96,6 +99,24 @@ class Display:
                 ]
                 text.append("  ".join(aligned).rstrip())
         return text
+
+
+def _words(cell: str) -> list[str]:
+    """Return the words of a cell, which may be parted at blanks and behind underscores."""
+    return re.findall(r"[^ _]*_+|[^ _]+", cell)
+
+
+def _cell_lines(cell: str, width: int) -> list[str]:
+    """Return a cell in lines of a width; only a word that is longer is cut."""
+    lines = [""]
+    for word, blank in re.findall(r"([^ _]*_+|[^ _]+)( *)", cell):
+        if len(lines[-1] + word) > width:
+            *cut, word = [word[place : place + width] for place in range(0, len(word), width)]
+            lines += [*cut, word]
+        else:
+            lines[-1] += word
+        lines[-1] += blank
+    return [line.rstrip() for line in lines if line.strip()] or [""]
 
 
 def _wrapped(sentence: str, width: int) -> list[str]:

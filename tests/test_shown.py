@@ -19,7 +19,7 @@ from tclab.sweeps.predict import Link, fit_costs, predict_step
 from tclab.sweeps.predict._epoch import Prediction
 from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.store._results import Results
-from tclab.sweeps.store._row_frame import frame_html
+from tclab.sweeps.store._row_frame import Rows, frame_html
 from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._receipt import Receipt
 from tclab.timing._spike_in import SpikeIn, Trial
@@ -216,6 +216,21 @@ def test_what_takes_rows_takes_a_folder(function, tmp_path):
         given["rows"] = tmp_path / "nowhere.parquet"
     with pytest.raises(InputError, match="expected rows, a folder of results that exists, or a file of rows"):
         function(**given)
+
+
+def test_rows_show_points_with_a_time_and_name_the_others_by_their_reason():
+    skipped = {"mean_seconds": None, "status": "skipped: dango reads no masked graph"}
+    common = {"stage": "step", "mean_seconds": 0.1, "status": "ok", "batch_size": 2, "networks": 9}
+    models = [{"model": "hetero_cell", "loss": "log_cosh"}, {"model": "dango", "loss": "dango"}]
+    lines = [{**common, **models[0], "loop": "plain"}, {**common, **models[0], "loop": "lightning"}]
+    lines += [{**common, **models[1], **skipped, "loop": loop} for loop in ("plain", "lightning")]
+    shown = str(Rows([{**line, "strategy": "node_mask"} for line in lines]))
+    assert "4 points, 2 with a time" in shown
+    assert shown.count("dango") == 2  # the first such point, and the reason
+    assert "2 points (such as model dango, strategy node_mask, loop plain)" in shown
+    assert "loss" not in shown  # the model decides it
+    assert "plain" in shown.splitlines()[2]
+    assert max(map(len, shown.splitlines())) < 80
 
 
 def test_rows_of_a_folder_and_of_a_file(tmp_path):

@@ -140,3 +140,25 @@ def test_self_loops_of_merged_networks_are_one_a_node_or_one_a_network():
 
     assert loops(variant_of(graph, "merged_string").networks["string_merged"]) == nodes
     assert loops(variant_of(graph, "homogeneous").networks["all"]) == 9 * nodes
+
+
+@pytest.mark.parametrize(
+    ("networks", "variant", "merged_networks"),
+    [
+        (1, "homogeneous", "1"),
+        (3, "merged_string", "none"),
+        (("physical", "string12_0_fusion"), "merged_string", "1"),
+        (3, "homogeneous", None),
+        (None, "merged_string", None),
+    ],
+)
+def test_a_point_without_two_networks_to_merge_is_skipped(networks, variant, merged_networks):
+    point = tclab.Point(scale=0.02, networks=networks, variant=variant)
+    if merged_networks is None:
+        assert point.skipped() is None
+        point.cell_graph()
+    else:
+        words = f"skipped: variant {variant} merges two or more networks, and there is {merged_networks}"
+        assert point.skipped() == words
+        with pytest.raises(InputError, match="networks to merge"):
+            point.cell_graph()

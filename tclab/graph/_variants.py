@@ -15,6 +15,11 @@ from tclab.graph._network import Network
 VARIANTS = ("separate", "merged_string", "homogeneous")
 
 
+def to_merge(networks: Iterable[str], variant: str) -> list[str]:
+    """Return which of some networks a variant merges."""
+    return [name for name in networks if variant == "homogeneous" or name.startswith("string")]
+
+
 def variant_of(graph: CellGraph, variant: str) -> CellGraph:
     """Return a variant of a graph.
 
@@ -31,9 +36,10 @@ def variant_of(graph: CellGraph, variant: str) -> CellGraph:
         raise unknown("variant", variant, VARIANTS)
     if variant == "separate":
         return graph
+    networks = to_merge(graph.networks, variant)
     if variant == "homogeneous":
-        return merged(graph, list(graph.networks), name="all", edge_types=True)
-    return merged(graph, [n for n in graph.networks if n.startswith("string")], name="string_merged")
+        return merged(graph, networks, name="all", edge_types=True)
+    return merged(graph, networks, name="string_merged")
 
 
 def merged(graph: CellGraph, networks: Iterable[str], *, name: str, edge_types: bool = False) -> CellGraph:

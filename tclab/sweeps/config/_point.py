@@ -17,7 +17,7 @@ from tclab.errors import InputError, require, unknown
 from tclab.graph import CellGraph
 from tclab.graph._cell_graph import chosen
 from tclab.graph._synthetic_graph import NETWORK_SIZES
-from tclab.graph._variants import VARIANTS, variant_of
+from tclab.graph._variants import VARIANTS, to_merge, variant_of
 from tclab.masking import get as strategy_of
 from tclab.models import ModelKind
 from tclab.models import get as model_of
@@ -564,6 +564,10 @@ class Point(Shown):
         for size in ("hidden", "layers"):
             if getattr(self, size) is not None and size not in self.kind.sizes:
                 return f"skipped: {self.model} has no {size} to choose"
+        if self.variant != "separate":
+            number = len(to_merge(self._chosen(self.network_names()), self.variant))
+            if number < 2:
+                return f"skipped: variant {self.variant} merges two or more networks, and there is {number or 'none'}"
         for overhead in self.overheads:
             if overhead not in applicable_overheads(self.kind):
                 return f"skipped: {self.model} cannot take on the overhead {overhead}"
@@ -662,11 +666,14 @@ class Point(Shown):
     def cell_graph(self) -> CellGraph:
         """Return the graph that this point runs on, on the CPU; the last few are kept."""
         graph = self._whole()
-        own = self.kind.default_networks(list(graph.networks))
-        order = [*own, *(name for name in graph.networks if name not in own)]
-        networks = tuple(own) if self.networks is None else tuple(chosen(self.networks, order))
-        graph = _variant(graph, networks, self.variant)
+        graph = _variant(graph, self._chosen(list(graph.networks)), self.variant)
         return graph.without_metabolism() if self.metabolism == "off" else graph
+
+    def _chosen(self, networks: list[str]) -> tuple[str, ...]:
+        """Return which of a graph's networks the model reads."""
+        own = self.kind.default_networks(networks)
+        order = [*own, *(name for name in networks if name not in own)]
+        return tuple(own) if self.networks is None else tuple(chosen(self.networks, order))
 
     def _whole(self) -> CellGraph:
         return _whole_graph(self.graph, self.scale, self.seed, self.self_loops, self.file_stamps().get(self.graph))

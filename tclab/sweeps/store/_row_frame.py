@@ -46,20 +46,40 @@ class Rows(Shown, pd.DataFrame):
         steps = pd.DataFrame(self[self["stage"] == "step"] if "stage" in self else self)
         varying = varying_settings(steps)
         shown = [name for name in _POINT if name == "strategy" or name in varying]
-        shown += [name for name in varying if name not in _POINT]
+        shown += [name for name in varying if name not in _POINT and not _follows(steps, name, shown)]
         common = [name for name in _POINT if name not in shown]
         fixed = [f"{name.replace('_', ' ')} {_cell(row, name)}" for _, row in steps[:1].iterrows() for name in common]
+        timed = steps[steps["status"] == "ok"]
         lines = [
             (*(_cell(row, name) for name in shown), _time(row), _cell(row, "samples_per_second", cell_text),
              _cell(row, "batch_bytes", bytes_text))
-            for _, row in steps.head(_MOST).iterrows()
+            for _, row in timed.head(_MOST).iterrows()
         ]  # fmt: skip
-        timed = int((steps["status"] == "ok").sum())
-        title = f"{len(steps)} point{'' if len(steps) == 1 else 's'}, {timed} with a time"
-        more = [f"{len(steps) - _MOST} more points are not shown"] if len(steps) > _MOST else []
+        title = f"{_points(len(steps))}, {len(timed)} with a time"
+        more = [f"{_points(len(timed) - _MOST, 'more point')} with a time not shown"] if len(timed) > _MOST else []
+        more += _without_time(steps[steps["status"] != "ok"], shown)
         more += [f"{len(self)} rows of {len(self.columns)} columns"]
         columns = (*shown, "mean step [95 %]", "samples/s", "a batch")
         return Display(", ".join([title, *fixed]), columns if lines else (), lines, more)
+
+
+def _points(number: int, noun: str = "point") -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _follows(steps: pd.DataFrame, setting: str, others: list[str]) -> bool:
+    """Return whether one of the other settings decides a setting, as the model decides the loss."""
+    return any((steps.groupby(name, dropna=False)[setting].nunique(dropna=False) <= 1).all() for name in others)
+
+
+def _without_time(steps: pd.DataFrame, shown: list[str]) -> list[str]:
+    """Return a sentence for each reason why points have no time, with the settings of the first."""
+    notes = []
+    for status, group in steps.groupby("status", sort=False):
+        first = ", ".join(f"{name} {_cell(group.iloc[0], name)}" for name in shown if _cell(group.iloc[0], name))
+        such = "" if not first else f" ({first})" if len(group) == 1 else f" (such as {first})"
+        notes.append(f"{_points(len(group))}{such} {status}")
+    return notes
 
 
 def varying_settings(rows: pd.DataFrame) -> list[str]:
