@@ -202,7 +202,7 @@ def no_child_is_left():
     pytest.param({"workers": 2, "model": "dango", "strategy": "indices", "store": "json"}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_prediction_is_on_the_disk_before_its_epoch_begins(fields, tmp_path):
-    epoch = run_epoch(tiny(**fields), 5, tmp_path, threads=1)
+    epoch = run_epoch(tiny(**fields), 5, tmp_path, threads=1, besides_seconds=7.5)
     first, second = sorted(path.name for path in tmp_path.iterdir())  # nothing half-written beside them
     assert (first.partition(".")[2], second.partition(".")[2]) == ("measured.json", "prediction.json")
     written = json.loads((tmp_path / second).read_text())
@@ -220,6 +220,10 @@ def test_a_prediction_is_on_the_disk_before_its_epoch_begins(fields, tmp_path):
     assert (epoch.costs.contention is not None) == (fields["workers"] > 0)
     again = predict_epoch(epoch.costs, steps=5, workers=epoch.point.workers)
     assert again == epoch.predicted  # it follows from what is written beside it, and nothing else
+    without = predict_epoch(epoch.costs, steps=epoch.full.steps, workers=epoch.point.workers)
+    assert written["besides_seconds"] == 7.5  # of validation, checkpoints and logging: only a full epoch has them
+    for bound in ("seconds", "low", "high"):
+        assert getattr(epoch.full, bound) == pytest.approx(getattr(without, bound) + 7.5)
     assert epoch.measured_seconds > 0
     assert epoch.ratio > 0
 
@@ -245,11 +249,14 @@ def test_an_epoch_in_lightning(tmp_path):
         ({"ranks": 2}, 3, "2 ranks asked for"),
         ({}, 0, "steps is 0"),
         ({}, 2.5, "steps is 2.5"),
+        ({}, {"besides_seconds": -1}, "besides_seconds is -1"),
+        ({}, {"besides_seconds": float("nan")}, "besides_seconds is nan"),
     ],
 )
 def test_what_has_no_epoch_is_refused_before_anything_runs(fields, steps, words, tmp_path):
+    options = steps if isinstance(steps, dict) else {"steps": steps}
     with pytest.raises(InputError, match=words):
-        run_epoch(tiny(**fields), steps, tmp_path / "record")
+        run_epoch(tiny(**fields), **{"steps": 3, **options}, record=tmp_path / "record")
     assert not (tmp_path / "record").exists()
 
 

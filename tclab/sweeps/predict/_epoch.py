@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -75,7 +76,7 @@ class Epoch(Shown):
     - `point`: whose batches and step the epoch ran.
     - `costs`: what it was predicted from.
     - `predicted`: the prediction that was written to disk before the epoch began.
-    - `full`: the prediction for all training samples, `full_steps` steps.
+    - `full`: the prediction for all training samples, `full_steps` steps, and for what an epoch does besides them.
     - `measured_seconds`: from the request for the first batch until the last worker has ended, by the raw clock.
     - `written_at`, `began_at`: when the prediction was on the disk, and when the epoch began; UTC, ISO 8601.
     - `drift`: seconds of a step without workers after the epoch, divided by those before the prediction. 1.0 on a
@@ -112,7 +113,13 @@ class Epoch(Shown):
 
 
 def predict_epoch(
-    costs: Costs, *, steps: int, workers: int, prefetch_factor: int | None = None, seed: int = 0
+    costs: Costs,
+    *,
+    steps: int,
+    workers: int,
+    prefetch_factor: int | None = None,
+    besides_seconds: float = 0.0,
+    seed: int = 0,
 ) -> Prediction:
     """Predict an epoch: simulate it many times, each with costs drawn anew from those that were measured.
 
@@ -123,6 +130,7 @@ def predict_epoch(
 
     - `costs`: see `costs_of`. Costs without measured contention assume a core for each process.
     - `steps`: of the epoch. `workers`, `prefetch_factor`: the DataLoader's; 2 batches ahead unless given.
+    - `besides_seconds`: what the epoch does besides its steps and its loader, as `run_epoch` describes it.
 
     **Raises:** `InputError` for less than one step, or costs without a step.
     """
@@ -156,7 +164,7 @@ def predict_epoch(
         half = few // 2
         pace = (seconds(mean_load, mean_step) - seconds(mean_load[:half], mean_step[:half])) / (few - half)
         found = found * (1 + (steps - few) * pace / seconds(mean_load, mean_step))
-    low, middle, high = np.quantile(found, [0.05, 0.5, 0.95]).tolist()
+    low, middle, high = np.quantile(found + besides_seconds, [0.05, 0.5, 0.95]).tolist()
     return Prediction(middle, low, high, _binding(load, step, min(few, 200), seconds), steps, workers, prefetch)
 
 
@@ -182,7 +190,13 @@ def full_steps(point: Point) -> int:
 
 
 def run_epoch(
-    point: Point, steps: int, record: str | Path, *, threads: int | None = None, fresh: bool = False
+    point: Point,
+    steps: int,
+    record: str | Path,
+    *,
+    threads: int | None = None,
+    besides_seconds: float = 0.0,
+    fresh: bool = False,
 ) -> Epoch:
     """Measure what an epoch's prediction needs, write the prediction to disk, then run the epoch.
 
@@ -195,6 +209,8 @@ def run_epoch(
     - `record`: a folder. The complete prediction, with its time, point, costs and machine, is written there before
       the epoch begins; the measurement is written to the same folder afterwards.
     - `threads`: torch's threads in the training process; torch's default unless given.
+    - `besides_seconds`: validation, checkpoints, logging and a first step, which this epoch does not have and `full`
+      then has; of a run of yours: `ledger.epoch.predict(0, validation=1, checkpoint=1, logging=47, first_step=1)`.
     - `fresh`: start a new process instead of using a warm one.
 
     **Raises:** `InputError` for a point that has no epoch; `RuntimeError` where it could not be run: its strategy is
@@ -205,6 +221,8 @@ def run_epoch(
         raise InputError("mode is 'fixed_batch', which loads one batch and has no epoch; expected another")
     for name, value in (("steps", steps), ("threads", 1 if threads is None else threads)):
         whole_number(1)(name, value)
+    if not (isinstance(besides_seconds, (int, float)) and 0 <= besides_seconds < inf):
+        raise InputError(f"besides_seconds is {besides_seconds!r}, expected seconds, 0 or more")
     if (reason := point.skipped_alone("an epoch")) is not None:
         raise InputError(f"this point has no epoch: {reason}")
     point = point.resolved()
@@ -214,7 +232,7 @@ def run_epoch(
     except OSError as error:
         raise InputError(f"record is {str(record)!r}, expected a folder: {error.strerror or error}") from None
     task = f"{__name__}:{predicted_and_measured.__name__}"
-    request = request_of(point, task, steps=steps, folder=str(folder), threads=threads)
+    request = request_of(point, task, steps=steps, folder=str(folder), threads=threads, besides_seconds=besides_seconds)
     answer = pool.ask(point, request, fresh=fresh)
     status = answer if isinstance(answer, str) else answer[0]["status"]
     if isinstance(answer, str) or status != "ok":
@@ -250,7 +268,9 @@ def read_epoch(path: str | Path) -> Epoch:
 # ---- in the child process
 
 
-def predicted_and_measured(point: Point, steps: int, folder: str, threads: int | None) -> list[dict[str, Any]]:
+def predicted_and_measured(
+    point: Point, steps: int, folder: str, threads: int | None, besides_seconds: float
+) -> list[dict[str, Any]]:
     """Predict an epoch, write the prediction, run the epoch, write the measurement; return the record's path."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
@@ -258,21 +278,23 @@ def predicted_and_measured(point: Point, steps: int, folder: str, threads: int |
         if not may_run(point):
             return [{"status": "wrong"}]
         with setup(point, steps * point.batch_size) as here:
-            return [{"status": "ok", "record": str(_epoch(here, steps, Path(folder)))}]
+            return [{"status": "ok", "record": str(_epoch(here, steps, Path(folder), besides_seconds))}]
     finally:
         torch.set_num_threads(before)
 
 
-def _epoch(here: Setup, steps: int, folder: Path) -> Path:
+def _epoch(here: Setup, steps: int, folder: Path, besides_seconds: float) -> Path:
     point = here.point
     around = conditions()
     gc.collect()
     costs = costs_of(here)
     options: dict[str, Any] = {"workers": point.workers, "prefetch_factor": point.prefetch_factor}
+    full = predict_epoch(costs, steps=full_steps(point), besides_seconds=besides_seconds, **options)
     fields = {
         "point": point.to_dict(),
         "predicted": asdict(predict_epoch(costs, steps=steps, **options)),
-        "full": asdict(predict_epoch(costs, steps=full_steps(point), **options)),
+        "full": asdict(full),
+        "besides_seconds": besides_seconds,
         "costs": asdict(costs),
         "environment": environment(),
         "conditions": around,
