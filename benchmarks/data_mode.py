@@ -32,8 +32,7 @@ from tclab.graph import CellGraph
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.perturbation._dataset import Samples
 from tclab.perturbation._stored_samples import stored
-from tclab.training import Batches, Loader
-from tclab.training._loading import LoadedBatch
+from tclab.training._loading import Batches, LoadedBatch, Loader
 
 BATCH = 28  # the case study's
 

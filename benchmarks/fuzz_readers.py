@@ -38,6 +38,7 @@ from tclab.lab._notebook_parameters import check_parameters
 from tclab.lab.panel._panel_state import SAVED, PanelState
 from tclab.perturbation._build_store import StoreSize, build_store
 from tclab.perturbation._sample_store import Store
+from tclab.readers._gene_names import Genes
 from tclab.readers._metabolic_model import MetabolicModel
 from tclab.sweeps import write_rows
 from tclab.sweeps.slurm._submissions import Submission, Submissions
@@ -410,7 +411,7 @@ def formats() -> dict[str, tuple[str, Callable[[Path], object]]]:
     """Return each reader by name: the sample that it reads, and a call that reads a file."""
     orfs = sample_files()["yeast_string_genes.txt"].split()
     names = {f"MAD{place}": (orf,) for place, orf in enumerate(orfs, 1)}
-    genes = readers.Genes(tuple(orfs), standard=names)
+    genes = Genes(tuple(orfs), standard=names)
     limit: dict[str, Any] = {"limit_bytes": LIMIT_BYTES}
 
     def model(read: Callable[..., MetabolicModel], **more: Any) -> Callable[[Path], object]:

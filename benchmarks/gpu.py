@@ -231,7 +231,8 @@ def _recorded(s: Settings, part: str, points: list[Point]) -> pd.DataFrame:
     import pyarrow.parquet as pq
 
     import tclab
-    from tclab.sweeps import Progress, close_workers, sweep
+    from tclab.sweeps import close_workers, sweep
+    from tclab.sweeps.execution._executor import Progress
     from tclab.sweeps.store._rows import table
     from tclab.timing import environment
 
@@ -356,7 +357,10 @@ def ranks(s: Settings) -> Verdict:
     from tclab import masking
     from tclab.perturbation import synthetic_perturbations
     from tclab.timing import Ledger, race
-    from tclab.training import Batches, Exchange, Step, run_plain
+    from tclab.training._distributed import Exchange
+    from tclab.training._loading import Batches
+    from tclab.training._plain_loop import run_plain
+    from tclab.training._step import Step
 
     size, number = (28, 20) if s.whole else (2, 3)
     graph = tclab.CellGraph.synthetic(s.scale).without_metabolism()

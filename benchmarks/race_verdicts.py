@@ -37,9 +37,10 @@ from scipy.stats import binomtest
 from tclab import Point
 from tclab.sweeps import race_points
 from tclab.sweeps.analysis._race_points import race_arm
-from tclab.timing import Race, race, verdict_of
-from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
+from tclab.timing import race
+from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, verdict_of
 from tclab.timing.races._blocks import order_of
+from tclab.timing.races._race_result import Race
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 from synthetic_machine import GRID_SECONDS, SyntheticMachine, drift, interference, memory_noise, regimes, slow_tail

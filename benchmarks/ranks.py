@@ -47,7 +47,10 @@ def measure(given):
     from tclab import masking
     from tclab.perturbation import synthetic_perturbations
     from tclab.timing import Ledger
-    from tclab.training import Batches, Exchange, Loader, Shard, Step, run_plain
+    from tclab.training._distributed import Exchange, Shard
+    from tclab.training._loading import Batches, Loader
+    from tclab.training._plain_loop import run_plain
+    from tclab.training._step import Step
 
     distributed.init_process_group("gloo")
     rank, ranks = distributed.get_rank(), distributed.get_world_size()

@@ -17,7 +17,9 @@ import tclab
 from tclab import trace
 from tclab.perturbation import synthetic_perturbations
 from tclab.timing import Ledger
-from tclab.training import Batches, Step
+from tclab.trace._report import Report
+from tclab.training._loading import Batches
+from tclab.training._step import Step
 
 PARTS = {
     "data_loading": ("data_wait", "transfer"),
@@ -62,7 +64,7 @@ def compare(
     strategy: str = "node_mask",
     scale: float = 0.1,
     device: str = "cpu",
-) -> tuple[trace.Report, pd.DataFrame]:
+) -> tuple[Report, pd.DataFrame]:
     """Return the report of a trace that is written to a folder, and each part of the step in it and in the ledger."""
     path, ledger, first = recorded(folder, steps, model, strategy, scale, device)
     report = trace.analyze(path)

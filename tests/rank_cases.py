@@ -14,7 +14,10 @@ from tclab._child_process import end_with_parent
 from tclab.graph import CellGraph
 from tclab.models import ModelKind
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
-from tclab.training import Batches, Exchange, Loader, Shard, Step, run_plain
+from tclab.training._distributed import Exchange, Shard
+from tclab.training._loading import Batches, Loader
+from tclab.training._plain_loop import run_plain
+from tclab.training._step import Step
 
 STEPS, BATCH = 3, 2
 EXACT = [n for n in masking.names() if masking.get(n).exact and n != "indices"]

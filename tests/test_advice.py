@@ -16,7 +16,6 @@ from tclab.sweeps.analysis import _advise as trying
 from tclab.sweeps.analysis._advise import per_sample
 from tclab.sweeps.config import in_each_mode
 from tclab.sweeps.store._rows import frame, point_of, table
-from tclab.timing import Pair
 from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._advice_rules import StepAccount, _packed, suggestions_from
 from tclab.timing._epoch_simulation import simulate
@@ -24,7 +23,7 @@ from tclab.timing._ledger_rows import BatchTiming
 from tclab.timing._loader_starts import of_the_run
 from tclab.timing._sample_times import SampleTimes
 from tclab.timing._statistics import FEWEST
-from tclab.timing._verdict import FASTER, UNDECIDED, Spread
+from tclab.timing._verdict import FASTER, UNDECIDED, Pair, Spread
 
 
 def account(steps=12, *, scatter=0.01, **stages):

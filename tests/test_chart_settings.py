@@ -13,8 +13,7 @@ from tclab.lab.charts._style import STAGE_COLOURS, STRATEGY_COLOURS, log_ticks, 
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
 from tclab.lab.reports._comparable_rows import with_ways
 from tclab.lab.reports._findings import conclusion
-from tclab.timing import Pair
-from tclab.timing._verdict import FASTER, SAME, UNDECIDED
+from tclab.timing._verdict import FASTER, SAME, UNDECIDED, Pair
 
 
 def point(strategy, seconds, **fields):

@@ -18,8 +18,14 @@ from tclab.message_passing import SharedView
 from tclab.message_passing._view import NeedsEdgesError
 from tclab.models import HeteroCell
 from tclab.perturbation import Deletions
-from tclab.training import equivalence_reference
-from tclab.training._equivalence import FP64_TOLERANCE, EquivalenceReference, Numerics, outcome, relative_error
+from tclab.training._equivalence import (
+    FP64_TOLERANCE,
+    EquivalenceReference,
+    Numerics,
+    equivalence_reference,
+    outcome,
+    relative_error,
+)
 
 EXACT = [name for name in masking.names() if masking.get(name).exact and masking.get(name).masks_graph]
 INEXACT = [name for name in masking.names() if not masking.get(name).exact]

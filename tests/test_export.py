@@ -9,7 +9,8 @@ from test_lab import row
 import tclab
 from tclab import InputError, sweeps, trace
 from tclab.sweeps.store._rows import columns_of, frame, table
-from tclab.timing import Ledger, Pair
+from tclab.timing import Ledger
+from tclab.timing._verdict import Pair
 
 FAST = Pair("node_mask", "edge_mask", "FASTER", "beyond ±5%", ratio=0.5, interval=(0.45, 0.55))
 OPEN = Pair("delta", "edge_mask", "UNDECIDED", "no time in delta")

@@ -10,8 +10,7 @@ from tclab.lab.charts._style import SHAPES, STRATEGY_COLOURS, strategy_colours
 from tclab.lab.reports._findings import conclusion
 from tclab.masking import names
 from tclab.sweeps.store._rows import frame, table, upgraded
-from tclab.timing import Pair
-from tclab.timing._verdict import SAME
+from tclab.timing._verdict import SAME, Pair
 
 
 def row(strategy, seconds, **fields):

@@ -22,13 +22,14 @@ from hypothesis import strategies as st
 import tclab
 from tclab import masking, models
 from tclab.masking import _packing as packing
+from tclab.masking._packing import Piece
 from tclab.perturbation import Deletions, Perturbations, split, synthetic_perturbations
 from tclab.perturbation._deletions import removed_by
 from tclab.perturbation._stored_samples import stored
 from tclab.sweeps.execution._setup import setup
-from tclab.training import Batches, Loader, Step, equivalence_reference
-from tclab.training._equivalence import outcome
-from tclab.training._loading import START_METHODS, WorkerDiedError, double_buffered
+from tclab.training._equivalence import equivalence_reference, outcome
+from tclab.training._loading import START_METHODS, Batches, Loader, WorkerDiedError, double_buffered
+from tclab.training._step import Step
 
 GRAPH = tclab.CellGraph.synthetic(0.03)
 STORES = ("memory", "lmdb", "json")
@@ -167,7 +168,7 @@ def test_edges_are_written_once_to_where_they_travel():
     tensors, _ = strategy.pack(removed, strategy.encode(range(12), removed))
     for name, tensor in tensors.items():
         if name.startswith("edge"):
-            assert isinstance(tensor, masking.Piece), name
+            assert isinstance(tensor, Piece), name
 
 
 class Threads(masking.get("stored_mask")):
@@ -360,7 +361,7 @@ NO_ROOM = """
     import tclab
     from tclab import masking
     from tclab.perturbation import synthetic_perturbations
-    from tclab.training import Batches, Loader
+    from tclab.training._loading import Batches, Loader
 
     if sys.argv[2] == "late":  # the room goes between the check and the write
         usage = shutil.disk_usage("/")

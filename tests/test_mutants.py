@@ -15,11 +15,10 @@ from tclab.masking import Strategy
 from tclab.message_passing import SharedView
 from tclab.message_passing.kernels._row_ops import zero_rows
 from tclab.perturbation import Deletions
-from tclab.timing import Ledger, _ledger, _ledger_rows, _noise_model, _verdict, verdict_of
+from tclab.timing import Ledger, _ledger, _ledger_rows, _noise_model, _verdict
 from tclab.timing._noise_model import Series, centre_of
-from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
-from tclab.training import equivalence_reference
-from tclab.training._equivalence import FP64_TOLERANCE, Numerics
+from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, verdict_of
+from tclab.training._equivalence import FP64_TOLERANCE, Numerics, equivalence_reference
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from race_verdicts import Attack

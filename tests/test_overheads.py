@@ -16,8 +16,12 @@ from tclab.models._hyper_sagnn import _Attention
 from tclab.models._layers import BatchWideLayerNorm
 from tclab.perturbation import synthetic_perturbations
 from tclab.timing import syncs
-from tclab.training import OVERHEADS, Batches, Loader, Step, equivalence_reference, run_plain
+from tclab.training import OVERHEADS
+from tclab.training._equivalence import equivalence_reference
+from tclab.training._loading import Batches, Loader
 from tclab.training._overheads import applicable_overheads, inexact_overheads, validate_overheads
+from tclab.training._plain_loop import run_plain
+from tclab.training._step import Step
 
 SET_UPS = {"hetero_cell_production": "node_mask", "dango": "indices"}
 STRATEGIES = {**SET_UPS, "hetero_cell": "node_mask"}

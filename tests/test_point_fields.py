@@ -22,7 +22,7 @@ from tclab import InputError, Point
 from tclab.lab.panel._panel_state import PanelState
 from tclab.sweeps.config._fields import declarations, declare, switch
 from tclab.sweeps.store._rows import SCHEMA, columns_of, point_of, table
-from tclab.training import Step
+from tclab.training._step import Step
 
 DECLARED = declarations(Point)
 PACKAGE = Path(tclab.__file__).parent

@@ -23,9 +23,9 @@ from damage import KINDS, damage
 from synthetic_machine import SyntheticMachine
 
 from tclab.errors import InputError
-from tclab.timing import race, race_cells, read_samples, verdict_of, verdicts_of
+from tclab.timing import race, race_cells, read_samples, verdicts_of
 from tclab.timing._environment import fingerprint
-from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
+from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, verdict_of
 from tclab.timing.races import _race_session
 
 
@@ -167,7 +167,9 @@ def test_an_early_verdict_ends_the_race():
 
 def test_samples_give_the_same_verdict_again_in_another_process(result):
     samples = json.loads(json.dumps(result.samples()))
-    code = "import json, sys; from tclab.timing import verdict_of; print(repr(verdict_of(json.load(sys.stdin))))"
+    code = (
+        "import json, sys; from tclab.timing._verdict import verdict_of; print(repr(verdict_of(json.load(sys.stdin))))"
+    )
     there = subprocess.run(
         [sys.executable, "-c", code], input=json.dumps(samples), capture_output=True, text=True, check=True
     )

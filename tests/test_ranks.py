@@ -16,8 +16,8 @@ from tclab.graph import CellGraph
 from tclab.models._gathered_ranks import Peers
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.execution._rank_group import command, threads_of
-from tclab.training import Batches, Exchange, Shard
-from tclab.training._distributed import check_slices
+from tclab.training._distributed import Exchange, Shard, check_slices
+from tclab.training._loading import Batches
 
 
 @pytest.fixture(

@@ -8,9 +8,8 @@ from test_compare import rows, step
 
 from tclab import InputError, lab, masking
 from tclab.lab.reports._findings import conclusion
-from tclab.timing import Pair
 from tclab.timing._environment import fingerprint
-from tclab.timing._verdict import SAME, UNDECIDED
+from tclab.timing._verdict import SAME, UNDECIDED, Pair
 
 
 def test_the_conclusion_says_what_the_rows_carry_and_that_they_were_not_raced():

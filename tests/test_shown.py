@@ -23,10 +23,11 @@ from tclab.sweeps.store._row_frame import Rows, frame_html
 from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._receipt import Receipt
 from tclab.timing._spike_in import SpikeIn, Trial
+from tclab.timing._verdict import Pair
 
 POINT = tclab.Point(scale=0.02, batch_size=2, networks=3, device="cpu")
 GRAPH = tclab.CellGraph.synthetic(0.02)
-PAIR = timing.Pair("node_mask", "edge_mask", "FASTER", "beyond ±1 %", ratio=0.5234, interval=(0.51, 0.54))
+PAIR = Pair("node_mask", "edge_mask", "FASTER", "beyond ±1 %", ratio=0.5234, interval=(0.51, 0.54))
 
 
 def ledger():

@@ -11,8 +11,8 @@ from tclab import masking, models
 from tclab.errors import InputError
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps import Point
-from tclab.training import Batches, Loader, Step
-from tclab.training._step import compiled_forward
+from tclab.training._loading import Batches, Loader
+from tclab.training._step import Step, compiled_forward
 
 GRAPH = tclab.CellGraph.synthetic(0.01, seed=2, metabolism=False).select(["physical", "regulatory"])
 SAMPLES = synthetic_perturbations(GRAPH, 10, seed=3)

@@ -14,8 +14,10 @@ from tclab.masking import Batch
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.timing import Ledger
 from tclab.timing._ledger_rows import TOLERANCE
-from tclab.training import Batches, Loader, Step, run_lightning, run_plain
-from tclab.training._lightning_loop import lightning_module
+from tclab.training._lightning_loop import lightning_module, run_lightning
+from tclab.training._loading import Batches, Loader
+from tclab.training._plain_loop import run_plain
+from tclab.training._step import Step
 
 LOOPS = {"plain": run_plain, "lightning": run_lightning}
 SET_UPS = [("hetero_cell", "node_mask"), ("dango", "indices")]

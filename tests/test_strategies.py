@@ -10,7 +10,7 @@ from tclab.masking import Strategy
 from tclab.models import HeteroCell
 from tclab.perturbation import synthetic_perturbations
 from tclab.timing import syncs
-from tclab.training import Step
+from tclab.training._step import Step
 
 
 def batch_of(strategy, graph, size, **options):

@@ -17,8 +17,8 @@ import pytest
 
 import tclab
 from tclab import InputError, Point
-from tclab.sweeps import Progress, close_workers
-from tclab.sweeps.execution._executor import print_progress
+from tclab.sweeps import close_workers
+from tclab.sweeps.execution._executor import Progress, print_progress
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import MEASURED_COLUMNS, POINT_COLUMNS, columns_of, not_measured, table
 

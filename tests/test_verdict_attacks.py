@@ -11,10 +11,10 @@ import pytest
 from scipy.stats import binomtest, rankdata
 from synthetic_machine import SyntheticMachine, memory_noise
 
-from tclab.timing import race, verdict_of
+from tclab.timing import race
 from tclab.timing._noise_model import Series, centre_of
 from tclab.timing._statistics import alpha_of, average_ranks
-from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
+from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, verdict_of
 from tclab.timing.races._race_result import slow_stretches
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))

@@ -22,10 +22,10 @@ from tclab.sweeps.predict._cost_model import CostModel
 from tclab.sweeps.predict._epoch import Epoch, Prediction
 from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.predict._roofline import Ceilings
-from tclab.timing import Pair, environment
+from tclab.timing import environment
 from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._spike_in import SpikeIn
-from tclab.timing._verdict import FASTER, UNDECIDED
+from tclab.timing._verdict import FASTER, UNDECIDED, Pair
 from tclab.trace._categories import CATEGORIES
 
 MADE_UP = "cpu · 2 cores · Made Up"  # the machine of rows that were made by hand

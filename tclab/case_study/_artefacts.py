@@ -25,6 +25,7 @@ from tclab.lab.charts._case_study_charts import draw_wrong_figure_parts, draw_wr
 from tclab.sweeps import Point, run
 from tclab.sweeps.execution._setup import setup
 from tclab.timing._warmup import steady_state
+from tclab.trace._report import Report
 
 FEWEST_STEPS = 12
 _PROFILED = 4  # steps of a run that are profiled, its last
@@ -53,7 +54,7 @@ class Run:
     begin: int
     readings: list[float]
     stages: dict[str, list[float]]
-    report: trace.Report = field(repr=False)
+    report: Report = field(repr=False)
     cuda: bool
 
     def mean(self, *stages: str) -> float:

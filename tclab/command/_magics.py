@@ -7,7 +7,8 @@ from functools import partial, update_wrapper
 from typing import Any
 
 from tclab.errors import InputError
-from tclab.timing import Ledger, Race, race
+from tclab.timing import Ledger, race
+from tclab.timing.races._race_result import Race
 
 _ARM = "# arm:"
 _SECONDS = 10.0

@@ -22,7 +22,7 @@ from tclab.lab.reports._tables import equivalence, machine, steps
 from tclab.sweeps import advise
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import table_cells
-from tclab.timing import Pair
+from tclab.timing._verdict import Pair
 
 _MOST_ROWS = 1000  # of a table
 # Charts are drawn in dark ink, so they keep a light sheet where the page is dark.

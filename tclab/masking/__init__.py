@@ -5,9 +5,8 @@ from tclab._extras import need
 need(__name__, "sweep", "scipy")
 
 from tclab.masking._batch import Batch
-from tclab.masking._packing import Piece
 from tclab.masking._strategy import Strategy
 from tclab.masking._strategy_registry import get, names, register, view
 
-__all__ = ["Batch", "Piece", "Strategy", "get", "names", "register", "view"]
+__all__ = ["Batch", "Strategy", "get", "names", "register", "view"]
 __dir__ = __all__.copy  # completion offers these

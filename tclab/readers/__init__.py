@@ -8,13 +8,11 @@ from tclab.readers._bigg_json import bigg_json
 from tclab.readers._biogrid import biogrid
 from tclab.readers._costanzo import costanzo
 from tclab.readers._edge_list import edge_list
-from tclab.readers._gene_names import Genes
 from tclab.readers._kuzmin import kuzmin, kuzmin_fitness
 from tclab.readers._metabolic_model import metabolism_of
 from tclab.readers._read_folder import read_folder
 from tclab.readers._read_perturbations import read_perturbations
 from tclab.readers._sbml import sbml
-from tclab.readers._screen import Screen
 from tclab.readers._sga_pipeline import sga_digenic, sga_trigenic
 from tclab.readers._sgd_features import sgd_features, sgd_gene_names
 from tclab.readers._sgd_regulation import sgd_regulation
@@ -26,9 +24,7 @@ from tclab.readers._yeast_gem import yeast_gem
 from tclab.readers._yeastract import yeastract, yeastract_names
 
 __all__ = [
-    "Genes",
     "ReadError",
-    "Screen",
     "bigg_json",
     "biogrid",
     "costanzo",

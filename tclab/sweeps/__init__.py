@@ -16,7 +16,6 @@ from tclab.sweeps.analysis._inside import inside, trace_point
 from tclab.sweeps.analysis._race_points import loop_of, race_grid, race_points
 from tclab.sweeps.config._grid import grid
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.execution._executor import Progress
 from tclab.sweeps.execution._run import run
 from tclab.sweeps.execution._worker_pool import close_workers
 from tclab.sweeps.predict._epoch import run_epoch
@@ -26,7 +25,6 @@ from tclab.sweeps.store._row_files import write_rows
 
 __all__ = [
     "Point",
-    "Progress",
     "advise",
     "close_workers",
     "compare",

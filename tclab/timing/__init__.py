@@ -21,30 +21,24 @@ if TYPE_CHECKING:
     from tclab.timing._advice_rules import advise
     from tclab.timing._profile import profile, profile_script
     from tclab.timing._receipt import receipt
-    from tclab.timing._verdict import Pair, verdict_of, verdicts_of
+    from tclab.timing._verdict import verdicts_of
     from tclab.timing.races._race import race, race_cells
     from tclab.timing.races._race_record import read_samples
-    from tclab.timing.races._race_result import Race
 
 _LAZY = {
     "advise": "_advice_rules",
     "profile": "_profile",
     "profile_script": "_profile",
     "receipt": "_receipt",
-    "Pair": "_verdict",
-    "verdict_of": "_verdict",
     "verdicts_of": "_verdict",
     "race": "races._race",
     "race_cells": "races._race",
     "read_samples": "races._race_record",
-    "Race": "races._race_result",
 }
 
 __all__ = [
     "Communication",
     "Ledger",
-    "Pair",
-    "Race",
     "advise",
     "conditions",
     "environment",
@@ -57,7 +51,6 @@ __all__ = [
     "receipt",
     "spike_in",
     "syncs",
-    "verdict_of",
     "verdicts_of",
 ]
 __dir__ = __all__.copy  # completion offers these

@@ -31,11 +31,10 @@ from tclab.trace._memory_owners import memory_owners
 from tclab.trace._merge import merge
 from tclab.trace._read_trace import TraceError
 from tclab.trace._record import example, lay_spans, record
-from tclab.trace._report import Report, analyze, trust
+from tclab.trace._report import analyze, trust
 
 __all__ = [
     "RULES",
-    "Report",
     "Rule",
     "TraceError",
     "analyze",

@@ -2,14 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tclab.readers import (
-    Genes,
-    ReadError,
-    sgd_features,
-    sgd_regulation,
-    tflink,
-    yeastract,
-)
+from tclab.readers import ReadError, sgd_features, sgd_regulation, tflink, yeastract
+from tclab.readers._gene_names import Genes
 
 GENES = Genes(("YEL009C", "YOR202W", "YPR015C"), standard={"GCN4": ("YEL009C",), "HIS3": ("YOR202W",)})
 SIMPLE = "UniprotID.TF\tName.TF\tName.Target\tOrganism\tSmall-scale.evidence\n"

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tclab.readers import Genes, ReadError, sgd_features, sgd_gene_names
+from tclab.readers import ReadError, sgd_features, sgd_gene_names
+from tclab.readers._gene_names import Genes
 
 
 def row(kind, name, standard="", alias="", qualifier="Verified"):

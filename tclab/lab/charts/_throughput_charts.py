@@ -29,8 +29,7 @@ from tclab.lab.reports._comparable_rows import (
     with_ways,
 )
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.timing import Pair
-from tclab.timing._verdict import SAME, UNDECIDED
+from tclab.timing._verdict import SAME, UNDECIDED, Pair
 
 # one for each model, or setting of a model
 _DASHES = [[1, 0], [5, 3], [2, 2], [8, 2, 2, 2], [10, 4], [1, 3], [8, 2, 2, 2, 2, 2], [4, 1]]

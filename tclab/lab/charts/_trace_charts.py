@@ -12,11 +12,11 @@ import pandas as pd
 from tclab._format import bytes_text
 from tclab.errors import unknown
 from tclab.lab.charts._style import STAGE_COLOURS, chart_title, empty_chart, fixed_colour
-from tclab.trace import Report
 from tclab.trace._categories import CATEGORIES
 from tclab.trace._compare_traces import Comparison
 from tclab.trace._events import Trace
 from tclab.trace._memory_owners import MemoryOwners
+from tclab.trace._report import Report
 from tclab.trace._timeline_rows import timeline_rows
 
 # A category that is a stage of the step has that stage's colour, as in every chart of a ledger.

@@ -20,9 +20,8 @@ from tclab.lab.charts._style import (
 )
 from tclab.lab.reports._race_tables import pairs_against, winner_table
 from tclab.sweeps.analysis._compare_runs import Comparison
-from tclab.timing import Pair
 from tclab.timing._spike_in import SpikeIn
-from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
+from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, Pair
 
 # Okabe and Ito's colours for decided verdicts, grey for the undecided one
 VERDICT_COLOURS = {FASTER: "#009e73", SAME: "#0072b2", SLOWER: "#d55e00", UNDECIDED: "#999999"}

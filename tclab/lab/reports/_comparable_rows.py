@@ -14,9 +14,9 @@ from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._rows import plain
-from tclab.timing import Pair
 from tclab.timing._environment import HARDWARE
 from tclab.timing._step_means import outliers
+from tclab.timing._verdict import Pair
 
 _Row = Mapping[str, Any] | pd.Series
 _NAMED_OUTLIERS = 3  # points; more are counted

@@ -23,9 +23,8 @@ from tclab.lab.reports._step_findings import step_findings
 from tclab.lab.reports._tables import without_time
 from tclab.sweeps.analysis._machine_label import busy_text, pressures, ranks_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.timing import Pair
 from tclab.timing._environment import fingerprint
-from tclab.timing._verdict import FASTER, SAME, SLOWER
+from tclab.timing._verdict import FASTER, SAME, SLOWER, Pair
 
 
 def conclusion(rows: pd.DataFrame, pairs: Iterable[Pair] = ()) -> list[str]:
@@ -118,7 +117,7 @@ def findings(rows: Runs, about: str = "sweep", *, concluded: bool = False) -> li
 
     - `rows`: of a sweep.
     - `about`: "sweep", strategies and models next to each other; "steps", of points in the modes of
-      `tclab.training.MODES`: the largest stages, the workers, whether timelines add up; "bytes", whether loading is
+      `tclab.Point.mode`: the largest stages, the workers, whether timelines add up; "bytes", whether loading is
       bound by bytes: where a line fits, most of the time grows with bytes, and the same samples in few bytes take less
       than half as long; or "runs", how many runs side by side are best, what they bring, and what `fits` says.
     - `concluded`: leave the `conclusion` out, as it stands elsewhere.

@@ -10,8 +10,8 @@ import pandas as pd
 from tclab._format import bytes_text
 from tclab.errors import require
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.timing import Pair, Race
-from tclab.timing._verdict import FASTER, SAME, SLOWER
+from tclab.timing._verdict import FASTER, SAME, SLOWER, Pair
+from tclab.timing.races._race_result import Race
 
 _CELL = re.compile(r"batch (\d+), (\d+) networks")
 

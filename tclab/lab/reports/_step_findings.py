@@ -17,7 +17,7 @@ def step_findings(rows: pd.DataFrame) -> list[str]:
 
     **Arguments:**
 
-    - `rows`: of points in the modes of `tclab.training.MODES`, as `tclab.sweep` returns them.
+    - `rows`: of points in any of the modes, as `tclab.sweep` returns them.
     """
     parts = stage_parts(rows)
     sentences = [*_largest(parts), *_workers(parts), _accounted(parts), _steady(rows)]

@@ -22,13 +22,13 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import run
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import plain, point_of
-from tclab.timing import Ledger, Pair
+from tclab.timing import Ledger
 from tclab.timing import advise as advise_loop
 from tclab.timing._advice import MEASURED, Advice, Suggestion, ranked
 from tclab.timing._advice_rules import WORTH, StepAccount, best_case, host_sync_text, no_advice_reason, suggestions_from
 from tclab.timing._environment import cores_within
 from tclab.timing._step_means import counted
-from tclab.timing._verdict import UNDECIDED, decide
+from tclab.timing._verdict import UNDECIDED, Pair, decide
 from tclab.timing._warmup import NOT_STEADY
 
 NAMES = ("now", "changed")

@@ -18,10 +18,9 @@ from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import plain
-from tclab.timing import Pair
 from tclab.timing._environment import HARDWARE, SOFTWARE
 from tclab.timing._step_means import outliers
-from tclab.timing._verdict import UNDECIDED
+from tclab.timing._verdict import UNDECIDED, Pair
 
 SETTINGS = (*declarations(Point), "network_names")
 _COUNTS = tuple(name for name, declared in declarations(Point).items() if declared.role == "amount")

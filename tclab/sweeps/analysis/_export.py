@@ -19,8 +19,10 @@ from tclab.sweeps.analysis._compare_runs import Comparison
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._rows import plain
-from tclab.timing import Ledger, Pair, Race
+from tclab.timing import Ledger
 from tclab.timing._advice import Advice
+from tclab.timing._verdict import Pair
+from tclab.timing.races._race_result import Race
 
 _MOST = 500  # metrics in one call of MLflow, which takes 1,000
 _FIGURES = ("samples_per_second", "mean_seconds", "low_seconds", "high_seconds", "peak_bytes", "batch_bytes")

@@ -21,10 +21,11 @@ from tclab.timing import Ledger, receipt
 from tclab.timing._layer_marks import Part, watched
 from tclab.timing._ledger import NullLedger
 from tclab.timing._receipt import Receipt
+from tclab.trace._report import Report
 from tclab.training._step import WITHOUT_MODEL
 
 if TYPE_CHECKING:
-    from tclab import trace
+    pass
 
 _STAGES = ("forward", "backward")
 _FIRST = 2  # steps that are in no figure
@@ -136,7 +137,7 @@ def _frame(name: str, ledger: Ledger, marks: Mapping[str, tuple[str, Part]]) -> 
 
 def trace_point(
     point: Point, folder: str | Path, *, wait: int = 3, warmup: int = 1, active: int = 3, **options: Any
-) -> trace.Report:
+) -> Report:
     """Run a point under torch.profiler in this process, after its equivalence check, and return the trace's report.
 
     The trace is in `folder`; it has a mark a stage and, on the track `parts`, what forward and backward were at.

@@ -17,10 +17,10 @@ from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._setup import Pace, Setup, pace_of, setup
 from tclab.sweeps.store._code_fingerprint import import_own, own_modules
-from tclab.timing import Ledger, Race, race, race_cells
+from tclab.timing import Ledger, race, race_cells
 from tclab.timing._ledger import NullLedger
 from tclab.timing._step_means import cycle_of
-from tclab.timing.races._race_result import Races
+from tclab.timing.races._race_result import Race, Races
 
 PROCESSES = 3  # with fewer, the luck of one cannot be told from a difference
 _BATCHES = 4  # whose samples the steps of an arm go through again and again; the same for every arm

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab.timing import Pair
 from tclab.timing._statistics import FEWEST, false_discovery
 from tclab.timing._step_means import Estimate, mean_step, ratio_of_means
-from tclab.timing._verdict import LEAST_MARGIN, SAME, UNDECIDED, decide
+from tclab.timing._verdict import LEAST_MARGIN, SAME, UNDECIDED, Pair, decide
 from tclab.timing._warmup import NOT_STEADY
 
 _ALPHA = 0.05

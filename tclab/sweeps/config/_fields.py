@@ -57,7 +57,7 @@ class Declaration:
     - `place`: it says where the point runs: device, processes, machines.
     - `charted`: charts have it as an axis, so that rows which differ in it are comparable.
     - `advised`: another value is worth suggesting; `caution` is shown with the suggestion.
-    - `step`: it is an argument of `tclab.training.Step`, by the same name.
+    - `step`: it is an argument of the training step, by the same name.
     - `grid`: its name as a parameter of `grid`, where that is another one: "strategies".
     - `panel`: the panel and the sweep notebook have it, under `grid`'s name.
     - `reads`: the files that the point is measured on; its value names them, unless it is one of `synthetic`.

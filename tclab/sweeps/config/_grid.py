@@ -114,7 +114,7 @@ def grid(
     - `overheads`: each by itself, "none" for a point without any, "a+b" for two at once; "all" is none, and then
       each that the model can take on. An overhead's cost is the difference from the point without it.
     - `more`: any other field of `Point`; several values of one are an axis of the sweep: `loop="plain,lightning"`.
-    - `mode`: one or several of `tclab.training.MODES`. `steps`: timed steps a point. `seed`: of graph and samples.
+    - `mode`: one or several modes of a `Point`. `steps`: timed steps a point. `seed`: of graph and samples.
 
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """

@@ -39,8 +39,7 @@ from tclab.sweeps.config._fields import (
     whole_number,
 )
 from tclab.sweeps.config._gpus import device_of
-from tclab.training import Exchange
-from tclab.training._distributed import BUCKET_MB, COMPRESSIONS
+from tclab.training._distributed import BUCKET_MB, COMPRESSIONS, Exchange
 from tclab.training._loading import START_METHODS
 from tclab.training._overheads import applicable_overheads, validate_overheads
 from tclab.training._plain_loop import LOOPS
@@ -161,7 +160,7 @@ class Point(Shown):
     )
     mode: str = declare(
         "step",
-        '"data", "empty", "model", "step" or "fixed_batch"; see `tclab.training.Step`.',
+        '"data", "empty", "model", "step" or "fixed_batch"; see `tclab/training/_step.py`.',
         one_of(MODES),
         step=True,
         panel=True,
@@ -426,7 +425,7 @@ class Point(Shown):
     bucket_cap_mb: float | None = declare(
         None,
         f"the size of the buckets that gradients are exchanged in, {BUCKET_MB:g} unless given; null for one rank, as "
-        "the next four. See `tclab.training.Exchange`.",
+        "the next four.",
         above_zero("MiB above 0"),
         unit="MiB",
         usual=BUCKET_MB,

@@ -21,11 +21,11 @@ from tclab.sweeps.execution._setup import Setup, pace_of, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs
 from tclab.timing._peak_memory import PeakMemory, release_memory
-from tclab.training import OVERHEADS, Step, equivalence_reference
-from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Numerics
+from tclab.training import OVERHEADS
+from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Numerics, equivalence_reference
 from tclab.training._loading import LoadedBatch
 from tclab.training._overheads import inexact_overheads
-from tclab.training._step import WITHOUT_MODEL
+from tclab.training._step import WITHOUT_MODEL, Step
 
 _BESIDE = 2  # times its own steps, for which a run of several has batches
 

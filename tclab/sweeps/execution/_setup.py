@@ -24,8 +24,11 @@ from tclab.sweeps.execution._rank import RankContext
 from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger
 from tclab.timing._ledger_rows import BatchTiming
-from tclab.training import Batches, Loader, Shard, Step, run_lightning, run_plain
-from tclab.training._loading import LoadedBatch, double_buffered, past_the_stock
+from tclab.training._distributed import Shard
+from tclab.training._lightning_loop import run_lightning
+from tclab.training._loading import Batches, LoadedBatch, Loader, double_buffered, past_the_stock
+from tclab.training._plain_loop import run_plain
+from tclab.training._step import Step
 
 _KEEPS_UP = 0.8  # of a step, in which workers that keep up with ease can give a batch
 EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run
