@@ -228,7 +228,7 @@ def test_rows_show_points_with_a_time_and_name_the_others_by_their_reason():
     shown = str(Rows([{**line, "strategy": "node_mask"} for line in lines]))
     assert "4 points, 2 with a time" in shown
     assert shown.count("dango") == 2  # the first such point, and the reason
-    assert "2 points (such as model dango, strategy node_mask, loop plain)" in shown
+    assert "2 points (dango node_mask, batch 2): skipped: dango reads no masked graph." in " ".join(shown.split())
     assert "loss" not in shown  # the model decides it
     assert "plain" in shown.splitlines()[2]
     assert max(map(len, shown.splitlines())) < 80

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from tclab.lab.charts._case_study_charts import draw_overhead_costs
-from tclab.lab.reports._tables import without_time
 from tclab.sweeps.store._row_files import Runs, rows_of
+from tclab.sweeps.store._row_frame import without_time
 from tclab.timing._statistics import bootstrap_interval
 from tclab.timing._step_means import cycle_means
 from tclab.training import OVERHEADS

@@ -29,11 +29,10 @@ from tclab.lab.panel._panel_text import (
     machine_text,
     points_text,
 )
-from tclab.lab.reports._tables import without_time
 from tclab.sweeps import Point, compare
 from tclab.sweeps.config._gpus import listed
 from tclab.sweeps.execution._worker_pool import warm_up
-from tclab.sweeps.store._row_frame import Rows
+from tclab.sweeps.store._row_frame import Rows, without_time
 
 
 class LiveChart:

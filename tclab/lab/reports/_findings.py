@@ -20,9 +20,9 @@ from tclab.lab.reports._comparable_rows import (
 )
 from tclab.lab.reports._scaling_tables import runs_findings
 from tclab.lab.reports._step_findings import step_findings
-from tclab.lab.reports._tables import without_time
 from tclab.sweeps.analysis._machine_label import busy_text, pressures, ranks_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
+from tclab.sweeps.store._row_frame import without_time
 from tclab.timing._environment import fingerprint
 from tclab.timing._verdict import FASTER, SAME, SLOWER, Pair
 

@@ -7,7 +7,7 @@ import pandas as pd
 from tclab._format import seconds_text
 from tclab.lab.reports._comparable_rows import outlier_sentences
 from tclab.lab.reports._stage_parts import accounted_text, adds_up, load_text, one_point_each, stage_parts
-from tclab.lab.reports._tables import without_time
+from tclab.sweeps.store._row_frame import without_time
 from tclab.timing._ledger_rows import TOLERANCE
 from tclab.timing._warmup import NOT_STEADY
 

@@ -90,19 +90,3 @@ def errors_and_times(rows: Runs) -> pd.DataFrame:
     table = steps.set_index("strategy")[["equivalence", "equivalence_fp64_error", "mean_seconds", "status"]]
     names = {"equivalence_fp64_error": "error", "mean_seconds": "seconds a step"}
     return table.rename(columns=names).sort_values("error", ascending=False)
-
-
-def without_time(rows: pd.DataFrame) -> list[str]:
-    """Return a sentence for each status of points that have no time: how many points, and which where they are few."""
-    steps = rows[(rows["stage"] == "step") & (rows["status"] != "ok")]
-    sentences = []
-    for status, group in steps.groupby("status", sort=False):
-        names = []
-        for (model, strategy), points in group.groupby(["model", "strategy"], sort=False):
-            sizes = sorted(set(points["batch_size"]))
-            batches = ", ".join(map(str, sizes)) if len(sizes) <= 6 else f"{sizes[0]} to {sizes[-1]}"
-            names.append(f"{model} {strategy}, batch {batches}")
-        named = f" ({'; '.join(names)})" if len(names) <= 3 else ""
-        more = "; run it again, or raise budget_seconds" if "budget" in str(status) else ""
-        sentences.append(f"{len(group)} point{'s' if len(group) > 1 else ''}{named}: {status}{more}.")
-    return sentences

@@ -57,7 +57,7 @@ class Rows(Shown, pd.DataFrame):
         ]  # fmt: skip
         title = f"{_points(len(steps))}, {len(timed)} with a time"
         more = [f"{_points(len(timed) - _MOST, 'more point')} with a time not shown"] if len(timed) > _MOST else []
-        more += _without_time(steps[steps["status"] != "ok"], shown)
+        more += without_time(steps)
         more += [f"{len(self)} rows of {len(self.columns)} columns"]
         columns = (*shown, "mean step [95 %]", "samples/s", "a batch")
         return Display(", ".join([title, *fixed]), columns if lines else (), lines, more)
@@ -72,14 +72,22 @@ def _follows(steps: pd.DataFrame, setting: str, others: list[str]) -> bool:
     return any((steps.groupby(name, dropna=False)[setting].nunique(dropna=False) <= 1).all() for name in others)
 
 
-def _without_time(steps: pd.DataFrame, shown: list[str]) -> list[str]:
-    """Return a sentence for each reason why points have no time, with the settings of the first."""
-    notes = []
+def without_time(rows: pd.DataFrame) -> list[str]:
+    """Return a sentence for each status of points that have no time: how many points, and which where they are few."""
+    steps = rows[rows["status"] != "ok"]
+    if "stage" in steps:
+        steps = steps[steps["stage"] == "step"]
+    sentences = []
     for status, group in steps.groupby("status", sort=False):
-        first = ", ".join(f"{name} {_cell(group.iloc[0], name)}" for name in shown if _cell(group.iloc[0], name))
-        such = "" if not first else f" ({first})" if len(group) == 1 else f" (such as {first})"
-        notes.append(f"{_points(len(group))}{such} {status}")
-    return notes
+        names = []
+        for (model, strategy), points in group.groupby(["model", "strategy"], sort=False):
+            sizes = sorted(set(points["batch_size"]))
+            batches = ", ".join(map(str, sizes)) if len(sizes) <= 6 else f"{sizes[0]} to {sizes[-1]}"
+            names.append(f"{model} {strategy}, batch {batches}")
+        named = f" ({'; '.join(names)})" if len(names) <= 3 else ""
+        more = "; run it again, or raise budget_seconds" if "budget" in str(status) else ""
+        sentences.append(f"{len(group)} point{'s' if len(group) > 1 else ''}{named}: {status}{more}.")
+    return sentences
 
 
 def varying_settings(rows: pd.DataFrame) -> list[str]:
