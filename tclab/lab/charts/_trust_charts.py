@@ -36,16 +36,21 @@ def ratio_rows(pairs: Iterable[tuple[str | None, Pair]], *, by: str) -> pd.DataF
                 "ratio": pair.ratio,
                 "low": pair.interval[0] if pair.interval else None,
                 "high": pair.interval[1] if pair.interval else None,
+                "widest_low": pair.deciding[0] if pair.deciding else None,
+                "widest_high": pair.deciding[1] if pair.deciding else None,
                 "verdict": pair.verdict,
+                "why": pair.why,
             }
             for name, pair in pairs
         ],
-        columns=[by, "ratio", "low", "high", "verdict"],
+        columns=[by, "ratio", "low", "high", "widest_low", "widest_high", "verdict", "why"],
     ).dropna(subset=["ratio"])
 
 
 def ratio_layers(rows: pd.DataFrame, *, by: str, title: str, of: str, margin: float) -> Any:
-    """Return a layer of the ratios of `ratio_rows`, in their order, with 95 % intervals; hollow where undecided.
+    """Return a layer of the ratios of `ratio_rows`, in their order, with their intervals; hollow where undecided.
+
+    The thick line is the 95 % interval; the thin one, where there is one, is the wider interval that decides.
 
     **Arguments:**
 
@@ -56,17 +61,18 @@ def ratio_layers(rows: pd.DataFrame, *, by: str, title: str, of: str, margin: fl
     x = alt.X(
         "ratio:Q",
         title=f"{title} (logarithmic; left is faster)",
-        **log_axis([*ends, *rows["ratio"], *rows["low"], *rows["high"]], padding=16),
+        **log_axis([*ends, *rows[["ratio", "low", "high", "widest_low", "widest_high"]].stack()], padding=16),
     )
     band = pd.DataFrame({"from": ends[:1], "to": ends[1:]})
     base = alt.Chart(rows).encode(
         y=y,
         color=fixed_colour("verdict", VERDICT_COLOURS, rows["verdict"], title=of),
-        tooltip=hover({by: by, "verdict": of}, {"ratio": "ratio", "low": "95 % from", "high": "95 % to"}),
+        tooltip=hover({by: by, "verdict": of, "why": "why"}, {"ratio": "ratio", "low": "95 % from", "high": "95 % to"}),
     )
     return alt.layer(
         alt.Chart(band).mark_rect(color="#bbbbbb", opacity=0.4).encode(x="from:Q", x2="to:Q"),
-        base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q"), x2="high:Q"),
+        base.mark_rule(strokeWidth=1).encode(x="widest_low:Q", x2="widest_high:Q"),
+        base.mark_rule(strokeWidth=4).encode(x=alt.X("low:Q"), x2="high:Q"),
         base.transform_filter(alt.datum.verdict != UNDECIDED).mark_point(filled=True, size=80).encode(x=x),
         base.transform_filter(alt.datum.verdict == UNDECIDED).mark_point(filled=False, size=80).encode(x=x),
     )
@@ -107,7 +113,9 @@ def _subtitle(comparison: Comparison, margin: float, where: str | None) -> list[
 
 
 def race_chart(pairs: Iterable[Pair], against: str, *, by: str = "", title: str = "", where: str | None = None) -> Any:
-    """Return each arm's time over that of one of them, with its 95 % interval, and the margin as a band.
+    """Return each arm's time over that of one of them, with its intervals, and the margin as a band.
+
+    A verdict is decided by the thin line, the interval that holds over all looks at the race, not by the 95 % interval.
 
     In a race of several cells a line is named by its cell, and by its arm where there are others besides.
 
@@ -137,7 +145,11 @@ def race_chart(pairs: Iterable[Pair], against: str, *, by: str = "", title: str 
     ).properties(
         width=520,
         height=alt.Step(26),
-        title=chart_title(title, f"{machine_text(where)} · 95 % intervals; grey band: the margin of ±{margin:.1%}"),
+        title=chart_title(
+            title,
+            machine_text(where),
+            f"thick: 95 % interval; thin: the one that decides, over all looks; grey band: the margin of ±{margin:.1%}",
+        ),
     )
 
 
