@@ -90,7 +90,8 @@ def _rounds_text(costs: pd.DataFrame) -> str:
     least, most = int(costs["rounds"].min()), int(costs["rounds"].max())
     if most < _FEWEST_ROUNDS:
         return "one round: the lines show how steps scatter, not how runs do"
-    return f"{least if least == most else f'{least} to {most}'} rounds side by side; thick: 95 % interval, thin: the one that decides; hollow: undecided"
+    rounds = f"{least if least == most else f'{least} to {most}'} rounds side by side"
+    return f"{rounds}; thick: 95 % interval, thin: the one that decides; hollow: undecided"
 
 
 def overhead_findings(rows: Runs) -> list[str]:

@@ -21,8 +21,10 @@ from tclab.timing import Ledger, receipt
 from tclab.timing._layer_marks import Part, watched
 from tclab.timing._ledger import NullLedger
 from tclab.timing._receipt import Receipt
-from tclab.trace._report import Report
 from tclab.training._step import WITHOUT_MODEL
+
+if TYPE_CHECKING:
+    from tclab.trace._report import Report  # it needs a package that a sweep does not
 
 if TYPE_CHECKING:
     pass
