@@ -26,9 +26,6 @@ from tclab.training._step import WITHOUT_MODEL
 if TYPE_CHECKING:
     from tclab.trace._report import Report  # it needs a package that a sweep does not
 
-if TYPE_CHECKING:
-    pass
-
 _STAGES = ("forward", "backward")
 _FIRST = 2  # steps that are in no figure
 
