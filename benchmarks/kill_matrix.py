@@ -430,7 +430,9 @@ def main():
     else:
         print(json.dumps(found, indent=1))
         faults = ", ".join(f"{number} {name}" for name, number in found["faults"].items())
-        print(f"| `kill_matrix.py`, {found['seconds'] / 60:.0f} minutes: {', '.join(found['by target'])} | "
+        targets = ", ".join(dict.fromkeys(target.rpartition(" · ")[0] for target in found["by target"]))
+        print(f"| `kill_matrix.py`, {found['seconds'] / 60:.0f} minutes: {targets}, "
+              f"by SIGINT, SIGTERM, SIGKILL and SIGSTOP | "
               f"{found['kills']} signals, {found['rows']} rows in {found['sweeps']} whole sweeps | {faults}; "
               f"the longest lived {found['longest orphan seconds']} s |")  # fmt: skip
     return int(any(found["faults"].values()))
