@@ -3,11 +3,17 @@
 import re
 from html.parser import HTMLParser
 
+import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from test_compare import rows, step
 
 from tclab import InputError, lab, masking
+from tclab._display import Display
+from tclab.lab.panel._panel_text import findings_html, list_html
 from tclab.lab.reports._findings import conclusion
+from tclab.sweeps.store._row_frame import Rows, frame_html
 from tclab.timing._environment import fingerprint
 from tclab.timing._verdict import SAME, UNDECIDED, Pair
 
@@ -123,6 +129,47 @@ def test_a_report_is_one_page_that_needs_nothing_else(made, tmp_path):
     assert "node_mask in place of edge_mask: predicted" in text
     assert "<NA>" not in text
     assert ">nan<" not in text
+
+
+class _Planted(HTMLParser):
+    """Refuses a page in which a planted element or attribute has come to life."""
+
+    def handle_starttag(self, tag, attrs):
+        assert "planted" not in tag
+        assert not [name for name, _ in attrs if "planted" in name]
+
+    handle_startendtag = handle_starttag
+
+
+_MARKUP = (
+    "<planted>", '"><planted>', "' onplanted='1' x='", '" onplanted="1" x="', "</style><planted>", "</svg><planted>",
+    "<!--", "-->", "]]>", "<![CDATA[", "&lt;planted&gt;", "&#60;planted&#62;", "</td>", "<planted/>", "\x00<planted>",
+)  # fmt: skip
+_HOSTILE = st.lists(st.sampled_from(_MARKUP) | st.text(max_size=5), min_size=1, max_size=4).map("".join)
+
+
+@given(cell=_HOSTILE, head=_HOSTILE)
+def test_no_text_becomes_markup_in_what_a_notebook_and_the_panel_show(cell, head):
+    frame = pd.DataFrame({head: [cell, cell], "other": [1.0, None]}, index=pd.Index([cell, "b"], name=head))
+    timeless = step(cell) | {"model": head, "status": cell, "median_seconds": None, "samples_seconds": None}
+    lines = rows(step(cell) | {"model": head, "cpu": cell, "gpu": head}, step("node_mask"), timeless)
+    shown = [
+        Display(head, (head, "b"), [(cell, "1")], [cell]).html(),
+        frame_html(frame),
+        list_html([cell, head]),
+        Rows(lines)._repr_html_(),
+    ]
+    for html in shown:
+        _Planted().feed(html)
+
+
+@pytest.mark.parametrize("markup", ['"><planted>', "' onplanted='1' x='", "</svg></style><planted>"])
+def test_no_text_of_rows_becomes_markup_in_a_report(markup, tmp_path):
+    named = {"cpu": markup, "hostname": markup, "variant": markup}
+    failed = step(markup) | {"status": f"failed: {markup}", "median_seconds": None, "samples_seconds": None}
+    hostile = rows(step(f"a{markup}") | named, step(f"b{markup}") | named, failed)
+    _Planted().feed(findings_html(hostile))
+    _Planted().feed(lab.report(hostile, tmp_path / "hostile.html", title=markup).read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow
