@@ -606,12 +606,15 @@ def test_blocks_and_floor_fit_what_an_expensive_step_costs():
 
 
 FACTORIES = """
-import time
+import os, time
 def quick():
     print("an arm may print")
     return lambda: sum(range(4000))
 def slow():
     return lambda: sum(range(60000))
+def noted(name):
+    print(os.getpid(), name, file=open(os.environ["NOTED"], "a"), flush=True)
+    return lambda: None
 def long():
     return lambda: time.sleep(0.05)
 def broken():
@@ -658,6 +661,16 @@ def test_no_process_spends_the_time_of_expensive_steps_on_a_floor_that_does_not_
     result = race({"a": "my_race_arms:long", "b": "my_race_arms:long"}, budget_seconds=1.5, processes=3)
     assert {s["process"] for s in result.samples()} == {0, 1, 2}
     assert {s["phase"] for s in result.samples()} == {"race"}
+
+
+def test_every_other_process_makes_the_arms_in_reverse(factories, tmp_path):
+    arms = {name: f"my_race_arms:noted:{name}" for name in "ab"}
+    race(arms, budget_seconds=0.01, processes=3, environment={"NOTED": str(tmp_path / "noted")})
+    made = {}
+    for line in (tmp_path / "noted").read_text().splitlines():
+        process, name = line.split()
+        made[process] = made.get(process, "") + name
+    assert sorted(made.values()) == ["ab", "ab", "ba"]
 
 
 def test_a_process_that_breaks_is_told_and_none_is_left(factories):

@@ -119,8 +119,11 @@ def main() -> None:
     begin = parent.receive()
     assert begin is not None
     sys.path[:] = [*sys.path, *(folder for folder in begin["path"] if folder not in sys.path)]
+    # every other process makes them in reverse: what that order does to an arm would be alike in all processes
+    given = list(begin["arms"].items())
     try:
-        arms = {name: arm_from(spec) for name, spec in begin["arms"].items()}
+        made = {name: arm_from(spec) for name, spec in given[:: -1 if begin["process"] % 2 else 1]}
+        arms = {name: made[name] for name, _ in given}
     except InputError as error:
         emit({"kind": "error", "text": str(error)})
         return
