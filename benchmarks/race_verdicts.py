@@ -206,16 +206,26 @@ def busy(rounds: int) -> Callable[[], None]:
     return call
 
 
+def ratios_by_process(result: Race) -> list[float]:
+    """Return a's time over b's in each process, the median of its rounds. The second process made b first."""
+    frame = result.frame().query("phase == 'race'")
+    rounds = frame.pivot_table("seconds", ["process", "round"], "arm")
+    ratios: list[float] = (rounds["a"] / rounds["b"]).groupby("process").median().tolist()
+    return ratios
+
+
 def real(number: int, run: Callable[[], Race]) -> list[str]:
     """Run a race of this machine's so many times, print a line for each, and return the verdicts."""
     verdicts = []
     for _ in range(number):
-        found = run().pair("a", "b")
+        result = run()
+        found = result.pair("a", "b")
         verdicts.append(found.verdict)
         ratio = "no ratio" if found.ratio is None else f"ratio {found.ratio:.4f} {np.round(found.interval or [], 4)}"
         floor = "none" if found.floor is None else f"{found.floor:.2%}"
         load = os.getloadavg()[0]
-        print(f"    {found.verdict:<10}{ratio} floor {floor} {found.kept} rounds, load {load:.1f}", flush=True)
+        own = " ".join(f"{of:.4f}" for of in ratios_by_process(result))
+        print(f"    {found.verdict:<10}{ratio} floor {floor} {found.kept} rounds, load {load:.1f}; {own}", flush=True)
     return verdicts
 
 
