@@ -9,9 +9,9 @@ with 8 features, as the originals keep a row for each edge, sample and feature. 
 of the notebooks in notebooks/ports/; for attention PyG's GATv2Conv on `Batch.from_data_list` of the subgraphs, forward
 and backward, with 4 samples at the large size: its copies of 64 would need some 20 GB.
 
-Both ways first give the same to 1e-4 (fp32). A race gets the seconds that ten rounds of two calls each way take, and
-looks once, at its end: seven are the fewest whose signs alone can decide at the half of 5 % that one look has. Memory
-is the most that torch has allocated at once in a call, beyond what was there before.
+Both ways first give the same to 1e-4 (fp32). A race gets the seconds of ten rounds of four blocks, each as long as a
+call of the slower way, and looks once, at its end: seven are the fewest whose signs alone can decide at the half of 5 %
+that one look has. Memory is the most that torch has allocated at once in a call, beyond what was there before.
 """
 
 import argparse
@@ -95,8 +95,11 @@ def measure(name, size, least_seconds):
     """Return a row: the ratio of times with its interval and verdict, and the ratio of peaks."""
     arms = arms_of(name)(*size)
     begin = perf_counter()
-    one, other = (arms[arm]() for arm in ("original", "shared"))
-    seconds = max((2 + 2 * ROUNDS) * (perf_counter() - begin), least_seconds)  # with a warm-up and a calibration
+    one = arms["original"]()
+    middle = perf_counter()
+    other = arms["shared"]()
+    slower = max(middle - begin, perf_counter() - middle)
+    seconds = max((4 + 4 * ROUNDS) * slower, least_seconds)  # with a warm-up and a calibration
     for ours, theirs in zip(one, other, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     del one, other, ours, theirs
