@@ -9,7 +9,7 @@
 3. This machine, a planted 5 %: the slow arm does 5 % more of the same arithmetic. How often does it find it?
 4. Attacks: made-up races in which one arm alone is disturbed: noise with a memory, stretches, drifts, tails, a
    process's luck. False verdicts of equal arms, SAME of unequal ones, and real differences that are found.
-5. This machine, the same point twice, in three fresh processes: false verdicts. `--pairs 40` takes 40 minutes.
+5. This machine, the same point twice, in fresh processes: false verdicts. `--pairs 40` takes 40 minutes.
 6. This machine, the same point, one of the two with 10 % of its step's time more: how often is it found?
 7. `--expensive`: points of full size whose steps take seconds, raced for 150 s, and 20 steps of each taken in turn.
 
@@ -36,7 +36,7 @@ from scipy.stats import binomtest
 
 from tclab import Point
 from tclab.sweeps import race_points
-from tclab.sweeps.analysis._race_points import race_arm
+from tclab.sweeps.analysis._race_points import PROCESSES, race_arm
 from tclab.timing import race
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, verdict_of
 from tclab.timing.races._blocks import order_of
@@ -159,23 +159,29 @@ def _beats(generator: np.random.Generator, seconds: float) -> Sequence[Any]:
 MILD = _noise(0.02, 0.5)
 EQUAL = (
     *(Attack(f"own noise of 5 %, memory {memory:g} s", _noise(0.05, memory)) for memory in (0.5, 3, 15, 60)),
-    Attack("own noise of 5 %, memory 60 s, 3 processes", _noise(0.05, 60), processes=3),
+    Attack(f"own noise of 5 %, memory 60 s, {PROCESSES} processes", _noise(0.05, 60), processes=PROCESSES),
     Attack("one arm is 10 % off for a tenth", lambda g, s: (regimes(g, s, share=0.1, size=0.1), None)),
     Attack("the same in 3 stretches", lambda g, s: (regimes(g, s, share=0.1, size=0.1, stretches=3), None)),
     Attack("drifts that differ by arm", lambda g, s: (drift(g, s, size=0.05), drift(g, s, size=0.05))),
     Attack("pulses near the round's length", _beats),
     Attack("a slow tail on one arm", lambda g, s: (slow_tail(g, s, share=0.1, size=0.05), None)),
-    *(Attack(f"luck of {luck:.1%}, 3 processes", processes=3, luck=luck) for luck in (0.005, 0.01, 0.02)),
+    *(
+        Attack(f"luck of {luck:.1%}, {PROCESSES} processes", processes=PROCESSES, luck=luck)
+        for luck in (0.005, 0.01, 0.02)
+    ),
     Attack("mild noise", MILD),
 )
 APART = (
     *(Attack(f"mild noise, {size:.0%} apart", MILD, 1 / (1 + size)) for size in (0.05, 0.10)),
-    *(Attack(f"mild noise, {size:.0%} apart, 3 processes", MILD, 1 / (1 + size), 3) for size in (0.05, 0.10)),
+    *(
+        Attack(f"mild noise, {size:.0%} apart, {PROCESSES} processes", MILD, 1 / (1 + size), PROCESSES)
+        for size in (0.05, 0.10)
+    ),
 )
 NEARLY = (  # just beyond the margin: SAME would be wrong
     Attack("1.2 % apart, mild noise", MILD, 1.012),
     Attack("1.05 % apart, a quiet machine", _noise(0.003, 0.5), 1.0105, quiet=True),
-    Attack("1.05 % apart, a quiet machine, 3 processes", _noise(0.003, 0.5), 1.0105, 3, quiet=True),
+    Attack(f"1.05 % apart, a quiet machine, {PROCESSES} processes", _noise(0.003, 0.5), 1.0105, PROCESSES, quiet=True),
 )
 
 
@@ -207,7 +213,7 @@ def busy(rounds: int) -> Callable[[], None]:
 
 
 def ratios_by_process(result: Race) -> list[float]:
-    """Return a's time over b's in each process, the median of its rounds. The second process made b first."""
+    """Return a's time over b's in each process, the median of its rounds; every other process made b first."""
     frame = result.frame().query("phase == 'race'")
     rounds = frame.pivot_table("seconds", ["process", "round"], "arm")
     ratios: list[float] = (rounds["a"] / rounds["b"]).groupby("process").median().tolist()
@@ -259,7 +265,7 @@ def longer_step(share: str) -> Callable[[], None]:
 def spiked_points(seconds: float) -> Race:
     arms = {name: f"race_verdicts:longer_step:{share}" for name, share in (("a", 0.0), ("b", 0.1))}
     path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
-    return race(arms, budget_seconds=seconds, processes=3, environment={"PYTHONPATH": path})
+    return race(arms, budget_seconds=seconds, processes=PROCESSES, environment={"PYTHONPATH": path})
 
 
 def expensive(seconds: float, steps: int = 20) -> None:
@@ -312,10 +318,14 @@ def main() -> None:
         report(f"this machine, a planted 5 %, {chosen.seconds:g} s", verdicts, FASTER)
     if chosen.pairs:
         verdicts = real(chosen.pairs, partial(equal_points, chosen.seconds))
-        report(f"this machine, the same point twice, 3 processes, {chosen.seconds:g} s", verdicts, None)
+        report(f"this machine, the same point twice, {PROCESSES} processes, {chosen.seconds:g} s", verdicts, None)
     if chosen.spiked:
         verdicts = real(chosen.spiked, partial(spiked_points, chosen.seconds))
-        report(f"this machine, 10 % more in one of two points, 3 processes, {chosen.seconds:g} s", verdicts, FASTER)
+        report(
+            f"this machine, 10 % more in one of two points, {PROCESSES} processes, {chosen.seconds:g} s",
+            verdicts,
+            FASTER,
+        )
     if chosen.expensive:
         expensive(150)
     print(f"took {perf_counter() - begin:.0f} s")

@@ -43,7 +43,7 @@ def test_points_are_raced_in_a_process_of_their_own_and_nothing_is_left(monkeypa
     assert os.listdir(tmp_path) == []
 
 
-def test_points_are_raced_in_three_processes_unless_a_number_is_given(monkeypatch):
+def test_points_are_raced_in_four_processes_unless_a_number_is_given(monkeypatch):
     given = []
 
     def noted(arms, *, processes, **options):
@@ -57,7 +57,7 @@ def test_points_are_raced_in_three_processes_unless_a_number_is_given(monkeypatc
     for run in (partial(race_points, points), partial(race_grid, {"cell": points}), trial):
         with pytest.raises(InputError, match="not run"):
             run(budget_seconds=1)
-    assert given == [3, 3, 3]
+    assert given == [4, 4, 4]
 
 
 def test_a_strategy_that_is_wrong_is_not_raced(monkeypatch, tmp_path):

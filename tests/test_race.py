@@ -613,8 +613,14 @@ def quick():
 def slow():
     return lambda: sum(range(60000))
 def noted(name):
-    print(os.getpid(), name, file=open(os.environ["NOTED"], "a"), flush=True)
-    return lambda: None
+    def note(what):
+        print(os.getpid(), what, file=open(os.environ["NOTED"], "a"), flush=True)
+    first = iter([name.upper()])
+    def call():
+        for what in first:
+            note(what)
+    note(name)
+    return call
 def long():
     return lambda: time.sleep(0.05)
 def broken():
@@ -663,14 +669,14 @@ def test_no_process_spends_the_time_of_expensive_steps_on_a_floor_that_does_not_
     assert {s["phase"] for s in result.samples()} == {"race"}
 
 
-def test_every_other_process_makes_the_arms_in_reverse(factories, tmp_path):
+def test_every_other_process_makes_the_arms_and_first_calls_them_in_reverse(factories, tmp_path):
     arms = {name: f"my_race_arms:noted:{name}" for name in "ab"}
-    race(arms, budget_seconds=0.01, processes=3, environment={"NOTED": str(tmp_path / "noted")})
-    made = {}
+    race(arms, budget_seconds=0.01, processes=4, environment={"NOTED": str(tmp_path / "noted")})
+    noted = {}
     for line in (tmp_path / "noted").read_text().splitlines():
-        process, name = line.split()
-        made[process] = made.get(process, "") + name
-    assert sorted(made.values()) == ["ab", "ab", "ba"]
+        process, what = line.split()
+        noted[process] = noted.get(process, "") + what
+    assert sorted(noted.values()) == ["abAB", "abAB", "baBA", "baBA"]
 
 
 def test_a_process_that_breaks_is_told_and_none_is_left(factories):

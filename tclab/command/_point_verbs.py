@@ -14,6 +14,7 @@ from cyclopts import Group, Parameter
 from tclab import sweeps
 from tclab.command._output import Json, plain, show
 from tclab.sweeps import Point
+from tclab.sweeps.analysis._race_points import PROCESSES
 from tclab.sweeps.config._fields import Declaration, declarations
 from tclab.sweeps.execution._executor import print_progress
 from tclab.sweeps.slurm._slurm_options import SlurmOptions
@@ -198,7 +199,7 @@ def race(
     *strategies: Annotated[str, Parameter(help="two or more ways of masking; see the README.")],
     point: RaceOptions = None,
     budget_seconds: Annotated[float, Parameter(help="for everything.")] = 60.0,
-    processes: Annotated[int, Parameter(help="fresh processes that take turns; 0 for this one alone.")] = 3,
+    processes: Annotated[int, Parameter(help="fresh processes that take turns; 0 for this one alone.")] = PROCESSES,
     record: Annotated[Path | None, Parameter(help="a file; the same command goes on with it.")] = None,
     json: Json = False,
 ) -> int:

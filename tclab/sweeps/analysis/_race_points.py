@@ -22,7 +22,9 @@ from tclab.timing._ledger import NullLedger
 from tclab.timing._step_means import cycle_of
 from tclab.timing.races._race_result import Race, Races
 
-PROCESSES = 3  # with fewer, the luck of one cannot be told from a difference
+# With fewer than three the luck of one cannot be told from a difference. An even number, since every other process
+# makes its arms in reverse: a small step of the arm made first took some 1 % longer, as its objects lie further apart.
+PROCESSES = 4
 _BATCHES = 4  # whose samples the steps of an arm go through again and again; the same for every arm
 _EPOCH = 10_000  # batches, so that workers start once
 _FIRST = 3  # steps, which show whether an arm waits for its workers
@@ -69,6 +71,9 @@ def race_arm(text: str) -> Callable[[], None]:
 
     **Raises:** `InputError` for a strategy that does not give what `subgraph` gives.
     """
+    # the first optimizer loads it, some 860 modules, among which the objects of the first arm would lie
+    import torch._dynamo  # noqa: F401
+
     request = json.loads(text)
     import_own(request["modules"])
     return _step(Point.from_dict(request["point"]), _open)

@@ -53,6 +53,14 @@ def order_of(arms: Sequence[str], round_: int) -> list[str]:
     return rotation + rotation[::-1]
 
 
+def order_of_making(arms: Sequence[str], process: int) -> list[str]:
+    """Return the arms in the order in which a process makes them and calls them first: reversed in every other process.
+
+    Where their objects lie in memory depends on that order, and would favour the same arm in all processes.
+    """
+    return list(arms)[:: -1 if process % 2 else 1]
+
+
 def device_sync() -> Callable[[], None] | None:
     """Return `torch.cuda.synchronize` if torch is loaded and uses CUDA, otherwise `None`."""
     torch = sys.modules.get("torch")
@@ -129,8 +137,8 @@ class BlockRunner:
     def warm(self) -> None:
         """Call each arm once, unmeasured, since a first call may load or compile."""
         self.warmed = True
-        for call in self.arms.values():
-            call()
+        for arm in order_of_making(list(self.arms), self.process):
+            self.arms[arm]()
         self._wait()
         gc.collect()  # garbage of loading, before the rest is frozen
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tclab._child_process import ChildProcess, ParentPipe, child_command
 from tclab.errors import InputError
-from tclab.timing.races._blocks import BlockRunner
+from tclab.timing.races._blocks import BlockRunner, order_of_making
 
 Line = dict[str, Any]
 
@@ -119,15 +119,13 @@ def main() -> None:
     begin = parent.receive()
     assert begin is not None
     sys.path[:] = [*sys.path, *(folder for folder in begin["path"] if folder not in sys.path)]
-    # every other process makes them in reverse: what that order does to an arm would be alike in all processes
-    given = list(begin["arms"].items())
+    specs, process = begin["arms"], begin["process"]
     try:
-        made = {name: arm_from(spec) for name, spec in given[:: -1 if begin["process"] % 2 else 1]}
-        arms = {name: made[name] for name, _ in given}
+        made = {name: arm_from(specs[name]) for name in order_of_making(list(specs), process)}
     except InputError as error:
         emit({"kind": "error", "text": str(error)})
         return
-    runner = BlockRunner(arms, emit, period=begin["period"], process=begin["process"])
+    runner = BlockRunner({name: made[name] for name in specs}, emit, period=begin["period"], process=process)
     emit({"kind": "ready"})
     for share in parent.requests():
         end = perf_counter() + share["seconds"]
