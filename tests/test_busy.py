@@ -1,16 +1,23 @@
 """Points that ran while others wanted the processors are told so; what is not known is never taken for quiet."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
 import pytest
 from test_chart_settings import both, drawn
 from test_compare import rows, step
+from test_trust import trial
+from test_where import epochs, titles
 
 from tclab import lab
 from tclab.lab.reports._findings import conclusion
 from tclab.sweeps.analysis._machine_label import BUSY_PERCENT, busy_text, graph_text, pressures, where_measured
+from tclab.timing import race
+from tclab.timing._conditions import busy_percent
+from tclab.timing._spike_in import SpikeIn
+from tclab.timing.races._race_result import Races
 
 
 def ran(*percents, load=1.0, strategy="node_mask", **fields):
@@ -77,6 +84,43 @@ def test_the_findings_the_conclusion_and_the_report_say_so_once(tmp_path):
     two = rows(ran(90.0, 99.4), ran(90.0, 99.4, cpu="Other"))
     assert "Machines were busy while 2 of 2 points ran (others wanted their CPUs" in busy_text(two)
     assert busy_text(pd.concat([made, made])).count("busy while 4 of 6 points") == 1  # rows that share an index
+
+
+def test_what_is_no_row_says_so_too():
+    moment = {"load": 9.0, "cpu_pressure_percent": 78.4}
+    assert busy_percent(moment) == 78.4
+    assert [busy_percent(one) for one in ({"cpu_pressure_percent": BUSY_PERCENT}, {}, None)] == [None] * 3
+    words = "the machine was busy: something waited for a processor in 78 % of the last ten seconds"
+    calm = replace(raced(), busy_percent=None)
+    race = replace(calm, busy_percent=78.4)
+    races = Races({1: calm, 2: race}, None)
+    epoch = replace(epochs()[0], busy_percent=78.4)
+    spikes = SpikeIn([trial("forward", 0.001, 0.00101)], 78.4)
+    for shown in (race, races, epoch, spikes):
+        assert words in " ".join(str(shown).split())
+    assert words in lab.reports.race_findings(race, "a")
+    assert words not in " ".join([*lab.reports.race_findings(calm, "a"), str(calm)])
+    assert lab.reports.epoch_table([epoch, *epochs()])["busy"].tolist() == ["busy", ""]
+    charts = [lab.charts.race_chart(race, "a"), lab.charts.result_chart([*epochs(), epoch]),
+              lab.charts.result_chart(spikes)]  # fmt: skip
+    assert all("· busy" in " ".join(titles(chart)) for chart in charts)
+    quiet = [
+        lab.charts.race_chart(calm, "a"),
+        lab.charts.race_chart(race.pairs, "a"),
+        lab.charts.result_chart(epochs()),
+    ]
+    assert not any("busy" in " ".join(titles(chart)) for chart in quiet)
+
+
+def test_a_race_takes_the_conditions_of_its_last_look(tmp_path):
+    race = raced(record=tmp_path)
+    looks = [json.loads(line) for line in (tmp_path / "race.jsonl").read_text().splitlines()]
+    moments = [line["conditions"] for line in looks if line["kind"] == "look"]
+    assert race.busy_percent == busy_percent(moments[-1])
+
+
+def raced(**options):
+    return race({"a": lambda: sum(range(500)), "b": lambda: sum(range(1000))}, budget_seconds=0.5, **options)
 
 
 def test_points_without_a_time_are_not_counted():

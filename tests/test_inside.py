@@ -117,7 +117,7 @@ def test_two_models_stand_side_by_side_with_what_the_marks_cost():
 
 def test_a_point_is_traced_in_one_call(tmp_path):
     reports = [
-        trace_point(Point(**HOW, **fields), tmp_path / name, wait=0, active=2)
+        trace_point(Point(**HOW, **fields), tmp_path / name, wait=4, active=2)
         for name, fields in (("a", {"strategy": "edge_mask"}), ("b", {"model": "dango", "strategy": "indices"}))
     ]
     for report in reports:
@@ -125,9 +125,12 @@ def test_a_point_is_traced_in_one_call(tmp_path):
         assert {"model_forward", "backward", "optimizer"} <= set(
             report.categories[report.categories["self_us"] > 0]["category"]
         )
+        assert any("unprofiled ones" in finding for finding in report.findings)
     spans = tmp_path / "a" / "rank0.pt.trace.json.gz"
     assert spans.exists()
-    assert tclab.trace.compare(reports[0], reports[1]) is not None
+    (cost,) = (w for w in tclab.trace.compare(*reports).warnings if "without the profiler in a" in w)
+    in_a, in_b, distorted = map(float, re.findall(r"(\d+\.\d+) ×", cost))
+    assert distorted == pytest.approx(in_b / in_a, abs=0.02)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ def test_waiting_for_most_of_a_step_is_the_data_pipeline():
     assert "slower than" in said  # 96 ms of making against 35 ms of the rest
     assert "collating (and replicating) is 9" in said
     assert "A batch of 4 carries 70.9 kB with edge_mask and 232 B with node_mask." in said
+    apart = verdicts(point_rows("edge_mask", batch_bytes=70_900, edge_bytes=68_000, mask_bytes=4_000))["Data pipeline"]
+    assert "A batch of 4 carries 70.9 kB with edge_mask (64 kB edges, 4,000 B masks)." in apart.evidence
     assert str(found["Data pipeline"]).startswith("Data pipeline: holds here\n  The claim: collation")
 
 
@@ -130,15 +132,24 @@ def test_a_small_graph_is_said_to_say_nothing_of_the_real_one():
     assert "of 1,000 edges, far fewer than the real 2.4 million, of which this says nothing." in said
 
 
-def test_ddp_without_ranks_is_arithmetic_and_called_so():
-    found = verdicts(every_mode())["DDP"]
-    assert found.verdict == NOT_MEASURED
-    arithmetic = found.evidence[-1]
-    assert arithmetic.startswith("Arithmetic, not a measurement")
+def test_more_steps_an_epoch_is_judged_by_the_batch_sizes_and_communication_is_not_measured_without_ranks():
+    found = verdicts(both_models_at(28, 64))
+    more, communication = found["DDP, more steps"], found["DDP, communication"]
+    assert (more.verdict, communication.verdict) == (HOLDS, NOT_MEASURED)
+    assert "batches of 28 and 64 on 4 ranks an epoch has 2,374 steps and 1,039, 2.28 × as many (" in more.evidence[0]
+    assert "a step takes 20 × [20, 20] as long as DANGO's, so an epoch of as many samples 45.7 ×" in more.evidence[1]
+    assert more.evidence[1].endswith("the number of steps is the smaller of its two factors.")
     for figure in ("2,374", "1,039", "2.28 ×", "40 ×", "17.5 ×"):
-        assert figure in arithmetic
+        assert figure in more.evidence[-1]
     unrun = lost("node_mask", "failed: rank 2 is gone", ranks=4)
-    assert "failed: rank 2 is gone" in verdicts([unrun])["DDP"].evidence[0]
+    assert "failed: rank 2 is gone" in verdicts([unrun])["DDP, communication"].evidence[0]
+
+
+def test_equal_batches_make_no_more_steps_and_short_steps_leave_the_number_the_larger_factor():
+    assert verdicts(both_models_at(64, 64))["DDP, more steps"].verdict == FAILS
+    assert verdicts(point_rows("edge_mask"))["DDP, more steps"].verdict == NOT_MEASURED
+    short = both_models_at(28, 64, factor=0.06)
+    assert "is the larger of its two factors" in verdicts(short)["DDP, more steps"].evidence[1]
 
 
 def test_ddp_is_judged_where_communication_was_timed():
@@ -146,8 +157,8 @@ def test_ddp_is_judged_where_communication_was_timed():
     talk = dict(next(one for one in made if one["stage"] == "forward")) | {"stage": "communication"}
     for samples, verdict in ((0.001, FAILS), (0.019, HOLDS)):
         talk["samples_seconds"] = [samples] * 8
-        assert verdicts([*made, talk])["DDP"].verdict == verdict
-    assert verdicts(made)["DDP"].verdict == NOT_MEASURED
+        assert verdicts([*made, talk])["DDP, communication"].verdict == verdict
+    assert verdicts(made)["DDP, communication"].verdict == NOT_MEASURED
 
 
 def test_nothing_measured_is_no_verdict():
@@ -160,11 +171,11 @@ def test_findings_are_the_ratio_of_the_models_and_a_verdict_each():
     sentences = case_study.findings(rows)
     assert sentences[0].startswith("A step of the hetero model takes, of DANGO's, [95 % interval]: with edge_mask")
     assert "Hypothesis “Data pipeline”: holds here." in sentences
-    assert "Hypothesis “DDP”: not measured here." in sentences
+    assert "Hypothesis “DDP, communication”: not measured here." in sentences
     ranks = point_rows("node_mask", scatter=0, ranks=2)
     talk = dict(next(one for one in ranks if one["stage"] == "forward")) | {"stage": "communication"}
     talk["samples_seconds"] = [0.019] * 8
-    assert "Hypothesis “DDP”: holds here." in case_study.findings(rows, frame(table([*ranks, talk])))
+    assert "Hypothesis “DDP, communication”: holds here." in case_study.findings(rows, frame(table([*ranks, talk])))
 
 
 # ---- published figures
@@ -227,6 +238,11 @@ def test_a_file_that_is_no_table_of_figures_is_refused(tmp_path):
 
 
 # ---- the closing table
+
+
+def both_models_at(hetero, dango, **more):
+    return [*point_rows("edge_mask", scatter=0, batch_size=hetero, **more),
+            *point_rows("indices", scatter=0, batch_size=dango)]  # fmt: skip
 
 
 def both_models(**more):

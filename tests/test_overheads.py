@@ -81,6 +81,16 @@ def test_logging_reads_fifteen_figures_one_by_one(graph, model):
     assert waits(graph, model, ("item_logging",)).operations == {"_local_scalar_dense": 15}
 
 
+def test_logging_every_other_step_reads_nothing_in_between(graph):
+    step, (batch, _) = made(graph, "dango", ("item_logging",), log_every=2), batches(graph, "dango")
+    counts = []
+    for _ in range(4):
+        with syncs() as found:
+            step(batch)
+        counts.append(found.operations.get("_local_scalar_dense", 0))
+    assert [count - counts[0] for count in counts] == [0, 15, 0, 15]  # the others are the optimizer's
+
+
 def test_what_is_logged_is_true(graph):
     step, (batch, _) = made(graph, "dango", ("item_logging",)), batches(graph, "dango")
     with torch.no_grad():

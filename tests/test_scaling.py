@@ -11,7 +11,7 @@ from stage_rows import point_rows
 from test_lab import row
 
 from tclab import InputError, lab
-from tclab.case_study._hypotheses import ddp_hypothesis
+from tclab.case_study._hypotheses import communication_hypothesis
 from tclab.sweeps.config import scaling_points
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks
 from tclab.sweeps.predict import Link, predict_step
@@ -116,22 +116,22 @@ def test_scaling_is_against_the_fewest_ranks_the_ideal_and_the_cores(rows):
 
 def test_the_exchange_of_a_step_is_told_apart(rows):
     (found,) = lab.reports.scaling_table(rows, "exchange").to_dict("records")
-    assert (found["communication"], found["rank_wait"], found["gather"]) == (0.01, 0.02, 0.005)
-    assert found["overlapped"] == pytest.approx(0.001)
+    assert tuple(found[f"{name}_seconds"] for name in ("communication", "rank_wait", "gather")) == (0.01, 0.02, 0.005)
+    assert found["overlapped_seconds"] == pytest.approx(0.001)
     assert found["last"] == "rank 1 (80%)"
     assert found["gradient_bytes"] == 4e6
 
 
 def test_the_hypothesis_names_the_straggler_and_keeps_waiting_apart(rows):
-    said = str(ddp_hypothesis(rows))
-    assert said.startswith("DDP: does not hold here")
+    said = str(communication_hypothesis(rows))
+    assert said.startswith("DDP, communication: does not hold here")
     assert "Exposed communication is 8.0%" in said
     assert "Waiting for the slowest rank is 16.0%" in said
     assert "all-gathers, waits in them included, are 4.0%" in said
     assert "The straggler is rank 1: it came last to 80% of all exchanges." in said
     assert "cpu · gloo · 2 ranks" in said
     alike = rows.assign(late_share=rows["late_share"].where(rows["late_share"].isna(), 0.5))
-    assert "No rank is the straggler" in str(ddp_hypothesis(alike))
+    assert "No rank is the straggler" in str(communication_hypothesis(alike))
 
 
 def test_charts_of_scaling_are_pictures_that_say_what_ran(rows):
@@ -214,7 +214,7 @@ def test_batches_that_come_in_bursts_are_in_the_mean_and_not_in_a_typical_step(r
         lambda _: [9, 9, *[0.725, 0.125, 0.125] * 2]
     )
     found = lab.reports.predicted_steps(bursts, Link(4e8, 0.0), ranks=[2])
-    assert found["compute"].tolist() == pytest.approx([0.29])
+    assert found["compute_seconds"].tolist() == pytest.approx([0.29])
 
 
 @given(
@@ -251,20 +251,28 @@ def test_bad_figures_on_paper_are_one_clear_line():
 def test_steps_at_more_ranks_are_made_of_those_that_were_measured(rows):
     found = lab.reports.predicted_steps(rows, Link(4e8, 0.0), ranks=[8, 512]).set_index("ranks")
     assert found.index.tolist() == [2, 8, 512]
-    assert found["compute"].tolist() == pytest.approx([0.09] * 3)  # of two ranks, without what they exchanged
-    assert found["rank_wait"].tolist() == pytest.approx([0.0] * 3, abs=1e-12)
-    assert found["measured"].isna().tolist() == [False, True, True]
-    assert (found["measured"][2], found["ratio"][2]) == pytest.approx((0.125, (0.09 + 0.01) / 0.125))
-    assert found["communication"][8] == pytest.approx(14 * 4e6 / 8 / 4e8)
+    assert found["compute_seconds"].tolist() == pytest.approx([0.09] * 3)  # of two ranks, without what they exchanged
+    assert found["rank_wait_seconds"].tolist() == pytest.approx([0.0] * 3, abs=1e-12)
+    assert found["measured_seconds"].isna().tolist() == [False, True, True]
+    assert (found["measured_seconds"][2], found["ratio"][2]) == pytest.approx((0.125, (0.09 + 0.01) / 0.125))
+    assert found["communication_seconds"][8] == pytest.approx(14 * 4e6 / 8 / 4e8)
     assert found["steps an epoch"].tolist() == [-(-265_851 // n) for n in (8, 32, 2048)]
-    assert found["epoch"][8] == pytest.approx(found["step"][8] * found["steps an epoch"][8])
+    assert found["epoch_seconds"][8] == pytest.approx(found["step_seconds"][8] * found["steps an epoch"][8])
     capped = lab.reports.predicted_steps(rows.assign(bucket_cap_mb=1.0), Link(4e8, 0.0), ranks=[8]).set_index("ranks")
-    assert found["overlapped"][8] == 0.0 < capped["overlapped"][8]  # in the buckets that were measured
+    assert found["overlapped_seconds"][8] == 0.0 < capped["overlapped_seconds"][8]  # in the buckets that were measured
     four = frame(table(stages_of(4, 0.25, {"backward": 0.1}, late=(0.25,) * 4)))
     both = lab.reports.predicted_steps(pd.concat([rows, four]), Link(4e8, 0.0), ranks=[4, 8]).set_index("ranks")
-    assert both["compute"].tolist() == pytest.approx([0.09, 0.18, 0.09])  # four shared two cores; eight would not
+    # four shared two cores; eight would not
+    assert both["compute_seconds"].tolist() == pytest.approx([0.09, 0.18, 0.09])
     alone = rows[rows["ranks"] == 1]
     assert lab.reports.predicted_steps(alone, Link(1e9, 0.0), ranks=[8]).empty  # what is exchanged is not known
+
+
+def test_every_column_of_time_names_its_unit(rows):
+    tables = lab.reports.scaling_table(rows, "exchange"), lab.reports.predicted_steps(rows, Link(4e8, 0.0), ranks=[8])
+    for made in tables:
+        real = [name for name in made if pd.api.types.is_float_dtype(made[name])]
+        assert all(name.endswith("_seconds") for name in real if name not in ("ratio", "gradient_bytes")), real
 
 
 def test_stage_rows_of_one_rank_have_no_exchange():

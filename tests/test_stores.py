@@ -5,7 +5,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,13 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tclab
-from tclab import masking
+from tclab import InputError, masking
 from tclab.perturbation import Deletions, Perturbations, _sample_store, synthetic_perturbations
 from tclab.perturbation._build_store import StoreSize, bar, build_store
 from tclab.perturbation._sample_store import Store
 from tclab.perturbation._stored_samples import StoredSamples
 
 GRAPH = tclab.CellGraph.synthetic(0.03)
+FILE_SYSTEM = subprocess.run(["stat", "-f", "-c", "%T", tempfile.gettempdir()], capture_output=True).stdout
+ON_DISK = hasattr(os, "posix_fadvise") and b"tmpfs" not in FILE_SYSTEM
 HEADER = {"encoding": "test", "graph": "a graph"}
 
 
@@ -30,6 +34,27 @@ def size_of(values):
 
 def build(path, values, **more):
     return build_store(path, values.__getitem__, **{"size": size_of(values), "header": HEADER, **more})
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="there is no tmpfs to try")
+def test_a_tmpfs_that_cannot_forget_its_files_is_said():
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        build(folder + "/s", [b"1" * 5000] * 9).close()
+        files = list(Path(folder).rglob("data.mdb"))
+        with pytest.raises(InputError, match=r"100% of .* stays in memory .* set TMPDIR to a folder on a disk"):
+            _sample_store.drop_from_cache(files)
+
+
+def test_a_store_that_was_open_is_read_again_after_it_was_dropped(tmp_path):
+    values = [bytes([i]) * 5000 for i in range(9)]
+    store = build(tmp_path / "s", values)
+    assert store.read(range(9), bytes) == values
+    if not ON_DISK:
+        pytest.skip("temporary files are in memory")
+    _sample_store.drop_from_cache([tmp_path / "s" / "data.mdb"])
+    assert _sample_store.cached_share([tmp_path / "s" / "data.mdb"]) == 0
+    assert store.read(range(9), bytes) == values
+    assert 0 < _sample_store.cached_share([tmp_path / "s" / "data.mdb"]) <= 1
 
 
 def test_a_store_that_is_whole_is_not_written_again(tmp_path):
@@ -43,8 +68,6 @@ def test_a_store_that_is_whole_is_not_written_again(tmp_path):
 
 @given(st.lists(st.integers(0, 9000), max_size=60))
 def test_a_store_gives_back_what_was_put_in_and_is_no_larger_than_was_said(lengths):
-    import tempfile
-
     values = [bytes([number % 251]) * length for number, length in enumerate(lengths)]
     with tempfile.TemporaryDirectory() as folder:
         store = build(folder + "/s", values)
@@ -326,8 +349,6 @@ def test_masks_of_another_graph_or_other_samples_are_refused(name, tmp_path):
 
 @given(data=st.data(), encoding=st.sampled_from(["lmdb", "json"]))
 def test_stored_samples_are_those_in_memory(data, encoding):
-    import tempfile
-
     node = st.integers(0, GRAPH.num_nodes["gene"] - 1)
     rows = data.draw(st.lists(st.lists(node, unique=True, max_size=5), min_size=1, max_size=12))
     scores = data.draw(

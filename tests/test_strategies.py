@@ -23,6 +23,7 @@ def test_bytes_of_a_batch_of_28_at_full_size(full):
     graph = full.without_metabolism()
     edge_mask = batch_of("edge_mask", graph, 28)
     assert edge_mask.edge_bytes == 1_153_524_120
+    assert edge_mask.mask_bytes == 28 * graph.num_edges == edge_mask.edge_bytes / 17
     assert edge_mask.bytes == pytest.approx(1.155e9, rel=1e-3)
     each = [t.nbytes for t in edge_mask.tensors.values()]
     each += [t.nbytes for deletions in edge_mask.deletions.values() for t in (deletions.nodes, deletions.ptr)]
@@ -30,7 +31,7 @@ def test_bytes_of_a_batch_of_28_at_full_size(full):
     del edge_mask
     node_mask = batch_of("node_mask", graph, 28)
     assert node_mask.deletions["gene"].nodes.numel() == 84
-    assert node_mask.edge_bytes == 0
+    assert node_mask.edge_bytes == node_mask.mask_bytes == 0
     assert node_mask.bytes == 4 * 28 + 8 * (84 + 3 * 29)  # scores; genes, and where each sample begins, of three types
 
 
@@ -43,7 +44,7 @@ def small():
 def test_shipping_the_edges_costs_sixteen_of_seventeen_bytes(strategy, small):
     graph = small.without_metabolism()
     shipped = batch_of(strategy, graph, 4, ship_edges=True)
-    assert shipped.edge_bytes == 4 * graph.num_edges * 16
+    assert (shipped.edge_bytes, shipped.mask_bytes) == (4 * graph.num_edges * 16, 0)
     assert batch_of(strategy, graph, 4).edge_bytes == 0
     view = masking.get(strategy)(graph, ship_edges=True).view(shipped)
     model = HeteroCell.profiling(graph).double()

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from test_stores import ON_DISK
 
 import tclab
 from tclab import InputError, Point
@@ -64,6 +65,7 @@ def test_rows_have_the_columns_of_the_contract_and_add_up():
         "samples_per_second",
         "batch_bytes",
         "edge_bytes",
+        "mask_bytes",
         "peak_bytes",
         "host_accounted",
         "worker_accounted",
@@ -87,6 +89,38 @@ def test_rows_have_the_columns_of_the_contract_and_add_up():
     assert row["network_names"] == "regulatory,physical"
     assert pd.isna(row["gpu"])
     assert row["torch"]
+
+
+@pytest.mark.skipif(not ON_DISK, reason="temporary files are in memory, where no read is cold")
+def test_cold_reads_are_of_the_disk_and_the_row_says_what_was_in_memory():
+    stored = {"strategy": "stored_mask", "mode": "data", "workers": 2, "steps": 4}
+    warm, cold, large = (
+        of_the_step(tclab.run(tiny(**stored, **more)))
+        for more in ({}, {"cold_reads": True}, {"cold_reads": True, "stored_samples": 2000, "store": "json"})
+    )
+    assert warm["store_cached"] > 0.99
+    assert max(cold["store_cached"], large["store_cached"]) < 0.01
+    assert warm["store_bytes"] >= 2 * 5 * warm["edges"]  # a byte an edge for each of its samples
+    assert large["store_bytes"] > 50 * warm["store_bytes"]
+    nothing = of_the_step(tclab.run(tiny()))
+    assert pd.isna(nothing["store_bytes"])
+    assert pd.isna(nothing["store_cached"])
+
+
+def test_what_can_be_no_cold_read_is_skipped_with_why():
+    assert "nothing is stored" in tiny(cold_reads=True).skipped()
+    assert "stored_samples is of a store" in tiny(stored_samples=9).skipped()
+    assert "read the same samples" in tiny(cold_reads=True, store="lmdb", runs=2).skipped()
+    assert tiny(cold_reads=True, store="lmdb").skipped() is None
+
+
+def test_a_log_of_every_other_step_is_in_the_mean_of_all_steps():
+    frame = tclab.run(tiny(overheads="item_logging", log_every=2, steps=4, workers=0)).set_index("stage")
+    log = frame[frame["where"] == "host"].loc["log"]
+    assert (log["n"], log["cycle_steps"]) == (2, 2)
+    assert log["mean_seconds"] == pytest.approx(sum(log["samples_seconds"]) / 4)
+    assert tiny(log_every=2).log_every is None  # without an overhead that logs
+    assert "of 2 timed batches none may log" in tiny(overheads="print_loss", log_every=3).skipped()
 
 
 def test_batches_made_in_the_training_process_lie_within_its_wait():

@@ -1,4 +1,4 @@
-"""Three hypotheses on why the hetero model is slow, each with a verdict and its evidence from rows; the findings."""
+"""Three hypotheses on why the hetero model is slow, a verdict on each claim with its evidence from rows; findings."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ UNDECIDED, NOT_MEASURED = "undecided", "not measured here"
 _NOTHING = 1e-5  # seconds; less is within what the clock itself costs
 _MOST = 0.5  # "dominates": more than half of a step
 _PUBLISHED_EPOCH = 400 / 10  # epochs a day of DANGO over those of the hetero model, in real training
+_PUBLISHED_BATCHES, _PUBLISHED_RANKS = (28, 64), 4  # of the hetero model and DANGO
 
 _Share = tuple[float, float, float]  # of the time of all steps, and its 95 % interval
 
@@ -55,6 +56,9 @@ class Hypothesis:
 def hypotheses(rows: Runs, rank_rows: Runs | None = None) -> list[Hypothesis]:
     """Return the three hypotheses, judged by the rows of mode `step` and those of the other modes.
 
+    The third, DDP, makes two claims, and each has a verdict: that an epoch has more steps, and that communication takes
+    most of a step.
+
     The strategy judged is the case study's, `edge_mask`, where it was run. "Most of a step" means more than half; a
     verdict needs a 95 % interval of the share on one side of that, 6 steps and two cycles of the loader's workers at
     least, and workers whose own times do not contradict it. Rows of one machine say nothing of another: a faster device
@@ -63,11 +67,11 @@ def hypotheses(rows: Runs, rank_rows: Runs | None = None) -> list[Hypothesis]:
     **Arguments:**
 
     - `rows`: of points in several modes.
-    - `rank_rows`: of points of several ranks, for the third hypothesis; `rows` unless given.
+    - `rank_rows`: of points of several ranks, for communication; `rows` unless given.
     """
     rows = rows_of(rows)
-    rank_rows = rank_rows if rank_rows is None else rows_of(rank_rows)
-    return [_data_pipeline(rows), _mask_generation(rows), ddp_hypothesis(rows if rank_rows is None else rank_rows)]
+    rank_rows = rows if rank_rows is None else rows_of(rank_rows)
+    return [_data_pipeline(rows), _mask_generation(rows), _more_steps(rows), communication_hypothesis(rank_rows)]
 
 
 def findings(rows: Runs, rank_rows: Runs | None = None) -> list[str]:
@@ -76,7 +80,6 @@ def findings(rows: Runs, rank_rows: Runs | None = None) -> list[str]:
     **Arguments:** as for `hypotheses`.
     """
     rows = rows_of(rows)
-    rank_rows = rank_rows if rank_rows is None else rows_of(rank_rows)
     verdicts = [f"Hypothesis “{found.name}”: {found.verdict}." for found in hypotheses(rows, rank_rows)]
     return [sentence for sentence in (_ratios(rows), *verdicts) if sentence]
 
@@ -263,10 +266,13 @@ def _collation(strategy: str, group: pd.DataFrame) -> str:
 
 
 def _bytes_of(points: dict[str, pd.DataFrame]) -> str:
-    carried = {
-        s: group["batch_bytes"].dropna().max() for s, group in points.items() if group["batch_bytes"].notna().any()
-    }
-    parts = [f"{bytes_text(number)} with {strategy}" for strategy, number in carried.items()]
+    parts = []
+    for strategy, group in points.items():
+        every, edges, masks = (group[name].dropna().max() for name in ("batch_bytes", "edge_bytes", "mask_bytes"))
+        if pd.notna(every):
+            known = pd.notna(edges) and pd.notna(masks) and masks > 0
+            apart = f" ({bytes_text(edges - masks)} edges, {bytes_text(masks)} masks)" if known else ""
+            parts.append(f"{bytes_text(every)} with {strategy}{apart}")
     batch = next(iter(points.values())).iloc[0]["batch_size"]
     return f"A batch of {batch} carries {' and '.join(parts)}." if parts else ""
 
@@ -305,30 +311,55 @@ def _waits(group: pd.DataFrame, where: str, whole: np.ndarray[Any, Any]) -> np.n
 # ---- DDP
 
 
-def ddp_hypothesis(rows: pd.DataFrame) -> Hypothesis:
-    """Return the third of the hypotheses, judged by the rows with the most ranks; see `hypotheses`."""
-    name, claim = (
-        "DDP",
-        "all-reduces take most of a step (that an epoch has more steps is arithmetic, not judged)",
+def _more_steps(rows: pd.DataFrame) -> Hypothesis:
+    """Return DDP's first claim, which the batch sizes decide; the evidence is how much of an epoch it explains."""
+    name, claim = "DDP, more steps", "an epoch of the hetero model has more steps than one of DANGO"
+    hetero, dango, longer = _steps_of(*_PUBLISHED_BATCHES)
+    published = (
+        f"Published, batches of {' and '.join(map(str, _PUBLISHED_BATCHES))}: {hetero:,} and {dango:,} steps, "
+        f"{longer:.2f} × as many. Of {_PUBLISHED_EPOCH:.0f} × an epoch, {_PUBLISHED_EPOCH / longer:.1f} × are left for "
+        f"each step."
     )
-    hetero, dango = steps_per_epoch(28, 4), steps_per_epoch(64, 4)
-    arithmetic = (
-        f"Arithmetic, not a measurement: on 4 ranks an epoch is {hetero:,} steps at batch 28 and {dango:,} at "
-        f"batch 64, {hetero / dango:.2f} × as many. Of the published {_PUBLISHED_EPOCH:.0f} × an epoch, "
-        f"{_PUBLISHED_EPOCH * dango / hetero:.1f} × are left for each step."
+    found = measured_ratios(rows)
+    found = found[found["mode"] == "step"].set_index("strategy")
+    if found.empty:
+        return Hypothesis(name, claim, NOT_MEASURED, ("The rows do not have both models in mode step.", published))
+    strategy = next(strategy for strategy in [*BASELINES, *found.index] if strategy in found.index)
+    row = found.loc[strategy]
+    hetero, dango, longer = _steps_of(*map(int, row["batches"].split(" and ")))
+    steps = f"{hetero:,} steps and {dango:,}, {longer:.2f} × as many"
+    evidence = [f"With batches of {row['batches']} on {_PUBLISHED_RANKS} ranks an epoch has {steps} (arithmetic)."]
+    ratio, low, high = row["ratio"], row["low"], row["high"]
+    which = "the larger" if longer > high else "the smaller" if longer < low else "not surely the larger"
+    ends = "" if pd.isna(low) else f" [{low:.2g}, {high:.2g}]"
+    evidence.append(
+        f"{strategy}: a step takes {times_text(ratio)}{ends} as long as DANGO's, so an epoch of as "
+        f"many samples {times_text(ratio * longer)}; the number of steps is {which} of its two factors."
     )
+    return Hypothesis(name, claim, HOLDS if longer > 1 else FAILS, (*evidence, published))
+
+
+def _steps_of(hetero: int, dango: int) -> tuple[int, int, float]:
+    """Return the steps of an epoch of both models, by their batch sizes, and their ratio."""
+    steps = [steps_per_epoch(size, _PUBLISHED_RANKS) for size in (hetero, dango)]
+    return steps[0], steps[1], steps[0] / steps[1]
+
+
+def communication_hypothesis(rows: pd.DataFrame) -> Hypothesis:
+    """Return DDP's second claim, judged by the rows with the most ranks; see `hypotheses`."""
+    name, claim = "DDP, communication", "all-reduces take most of a step"
     many = rows[(rows["status"] == "ok") & (rows["ranks"] > 1) & (rows["mode"] == "step")]
     if many.empty:
         tried = rows[(rows["ranks"] > 1) & (rows["status"] != "ok")]
         why = f" ({tried['status'].iloc[0]})" if len(tried) else ""
         measured = f"No row here has more than one rank{why}, so what all-reduces cost is not known."
-        return Hypothesis(name, claim, NOT_MEASURED, (measured, arithmetic))
+        return Hypothesis(name, claim, NOT_MEASURED, (measured,))
     many = many[many["ranks"] == many["ranks"].max()]
     group = next(iter(_points_of(many, "step").values()), one_point_each(many))
     where, whole = _whole(group)
     communication = _samples(group, where, "communication")
     if communication is None or len(communication) != len(whole):
-        return Hypothesis(name, claim, NOT_MEASURED, ("The rows have no stage for communication.", arithmetic))
+        return Hypothesis(name, claim, NOT_MEASURED, ("The rows have no stage for communication.",))
     ranks, place = group.iloc[0]["ranks"], where_measured(group)
     cycle = _cycle(group)
     share = _share(communication, whole, cycle)
@@ -342,7 +373,7 @@ def ddp_hypothesis(rows: pd.DataFrame) -> Hypothesis:
     if gather is not None and len(gather) == len(whole):
         gathers = _percent(_share(gather, whole, cycle))
         evidence.append(f"The loss's all-gathers, waits in them included, are {gathers} of it.")
-    return Hypothesis(name, claim, _judged(share, len(whole)), (*evidence, *_late(group), arithmetic))
+    return Hypothesis(name, claim, _judged(share, len(whole)), (*evidence, *_late(group)))
 
 
 def _late(group: pd.DataFrame) -> list[str]:

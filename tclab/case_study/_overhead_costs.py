@@ -24,13 +24,13 @@ def overhead_costs(rows: Runs) -> pd.DataFrame:
     """Return how many times as long a step takes with each overhead, a line for each model, strategy and overhead.
 
     Points of one seed are one round, on the same batches: step `i` with the overhead is compared with step `i` without;
-    where steps wait for several workers, whole cycles of them (`tclab.timing._step_means`). The interval, 95 %, is of
-    the median of the log ratios by bootstrap over rounds and their steps, no narrower than Student's over rounds; see
-    `tclab.timing._statistics.bootstrap_interval`. One round decides nothing.
+    where steps wait for several workers, or some of them log, whole cycles of them (`tclab.timing._step_means`). The
+    interval, 95 %, is of the median of the log ratios by bootstrap over rounds and their steps, no narrower than
+    Student's over rounds; see `tclab.timing._statistics.bootstrap_interval`. One round decides nothing.
 
     **Arguments:**
 
-    - `rows`: of the points of `tclab.sweeps.config.with_each_overhead`.
+    - `rows`: of the points of `tclab.sweeps.config.with_each_overhead`; with `log_every`, a line for each.
 
     Columns: model, strategy, overhead, what, ratio, low, high, rounds, steps, verdict ("costs", "saves" or
     "undecided").
@@ -42,16 +42,14 @@ def overhead_costs(rows: Runs) -> pd.DataFrame:
         named = group["overheads"].fillna("")
         bases = {row["seed"]: row for _, row in group[named == ""].iterrows()}
         for overhead in (name for name in OVERHEADS if (named == name).any()):
-            groups = [
-                _log_ratios(row, bases[row["seed"]])
-                for _, row in group[named == overhead].iterrows()
-                if row["seed"] in bases
-            ]
-            if groups:
-                found.append({"model": key[0], "strategy": key[1], "overhead": overhead, **_cost(groups)})
+            for every, alike in group[named == overhead].groupby(group["log_every"].fillna(1)):
+                groups = [_log_ratios(row, bases[row["seed"]]) for _, row in alike.iterrows() if row["seed"] in bases]
+                if groups:
+                    label = overhead if every == 1 else f"{overhead}, every {every}th step"
+                    made = {"model": key[0], "strategy": key[1], "overhead": label, "what": OVERHEADS[overhead].what}
+                    found.append(made | _cost(groups))
     columns = ["model", "strategy", "overhead", "what", "ratio", "low", "high", "rounds", "steps", "verdict"]
-    made = pd.DataFrame(found, columns=columns)
-    return made.assign(what=made["overhead"].map({name: overhead.what for name, overhead in OVERHEADS.items()}))
+    return pd.DataFrame(found, columns=columns)
 
 
 def _log_ratios(row: pd.Series, base: pd.Series) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -83,7 +81,8 @@ def overhead_costs_chart(rows: Runs) -> Any:
     rows = rows_of(rows)
     costs = overhead_costs(rows)
     costs = costs.assign(sure=costs["verdict"] != UNDECIDED)
-    return draw_overhead_costs(costs, rows, list(OVERHEADS), _rounds_text(costs) if len(costs) else "")
+    order = sorted(costs["overhead"].unique(), key=lambda label: list(OVERHEADS).index(label.partition(",")[0]))
+    return draw_overhead_costs(costs, rows, order, _rounds_text(costs) if len(costs) else "")
 
 
 def _rounds_text(costs: pd.DataFrame) -> str:

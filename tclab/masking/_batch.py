@@ -86,8 +86,16 @@ class Batch:
     @property
     def edge_bytes(self) -> int:
         """How many of them are edges and edge masks."""
+        return self._bytes_named("edge")
+
+    @property
+    def mask_bytes(self) -> int:
+        """How many of those are edge masks."""
+        return self._bytes_named("edge_mask")
+
+    def _bytes_named(self, start: str) -> int:
         named = (item for part in self.parts for item in part.tensors.items())
-        return sum(tensor.nbytes for name, tensor in named if name.startswith("edge"))
+        return sum(tensor.nbytes for name, tensor in named if name.startswith(start))
 
     @property
     def target(self) -> Tensor:

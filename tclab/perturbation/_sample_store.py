@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
 import os
 import threading
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
+
+import numpy as np
 
 from tclab._io import atomic_write
 from tclab.errors import InputError
@@ -19,6 +23,7 @@ from tclab.errors import InputError
 T = TypeVar("T")
 SUM_FILE = "data.crc32"
 _ALWAYS_SUMMED = 64 << 20  # bytes of a store that take a twentieth of a second to sum
+_FEW = 0.01  # share of a file's pages that may stay in the page cache, where reads are said to be of the disk
 HEADER, WHOLE = b"\0", b"\0\0"  # they sort before every sample, so that samples are appended and fill their pages
 # What the error says of each part of a header that differs from the expected one.
 _OTHERS = {
@@ -236,6 +241,52 @@ def _close_all() -> None:
     _reading.acquire()
     for store in list(_open):
         store.close()
+
+
+def cached_share(files: Iterable[Path]) -> float | None:
+    """Return the share of some files' pages that are in the system's page cache; `None` where it does not tell."""
+    cached = pages = 0
+    for file in files:
+        size = file.stat().st_size
+        if not size:
+            continue
+        try:
+            mincore = ctypes.CDLL(None).mincore
+        except (AttributeError, OSError, TypeError):  # a system without it
+            return None
+        there = np.zeros(-(-size // mmap.PAGESIZE), dtype=np.uint8)
+        with file.open("rb") as opened, mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_COPY) as mapped:
+            begin = ctypes.c_char.from_buffer(mapped)
+            address, vector = ctypes.c_void_p(ctypes.addressof(begin)), there.ctypes.data_as(ctypes.c_void_p)
+            failed = mincore(address, ctypes.c_size_t(size), vector)
+            del begin  # it would keep the mapping
+        if failed:
+            return None
+        cached, pages = cached + int((there & 1).sum()), pages + len(there)
+    return cached / pages if pages else None
+
+
+def drop_from_cache(files: Iterable[Path]) -> None:
+    """Have the system forget what it keeps of some files in memory, so that they are next read from the disk.
+
+    This process's stores are closed: pages that any process has mapped stay.
+
+    **Raises:** `InputError` where they stay for another reason: a tmpfs has nowhere else to keep them.
+    """
+    files = list(files)
+    with _reading:
+        for store in list(_open):
+            store.close()
+        for file in files:
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())  # only what is on the disk can be dropped
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    left = cached_share(files)
+    if left is not None and left > _FEW:
+        raise InputError(
+            f"cold_reads is True, and {left:.0%} of {files[0].parent} stays in memory after it was dropped from the "
+            "page cache: set TMPDIR to a folder on a disk (a tmpfs keeps all), and let workers end with their epoch"
+        )
 
 
 if hasattr(os, "register_at_fork"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -11,6 +11,10 @@ from typing import Any
 
 from tclab._limits import field_of, groups, memory_available_bytes, number_of, text_of
 
+# The share of the ten seconds before a measurement's end in which something waited for a processor. On a quiet machine
+# of 2 cores it is 3 at most for a process with 2 threads and a worker, and below 50 for one that has just started or
+# that follows 4 ranks on those cores; points whose times collapse have 60 and more.
+BUSY_PERCENT = 50.0
 _CPU0 = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 
 
@@ -99,3 +103,16 @@ def conditions(gpu: int = 0) -> dict[str, float | int | str | None]:
         "cpu_clock_mhz": None if clock is None else clock / 1e3,
         **_gpu(gpu),
     }
+
+
+def busy_percent(moment: Mapping[str, Any] | None) -> float | None:
+    """Return the pressure on the processors in `conditions` at the end of a measurement; `None` unless it was busy."""
+    percent = (moment or {}).get("cpu_pressure_percent")
+    return percent if percent is not None and percent > BUSY_PERCENT else None
+
+
+def busy_notes(percent: float | None) -> list[str]:
+    """Return what to say of a busy machine, as the notes of a result; none of one that was not, or is not known."""
+    if percent is None:
+        return []
+    return [f"the machine was busy: something waited for a processor in {percent:.0f} % of the last ten seconds"]

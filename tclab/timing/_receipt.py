@@ -9,6 +9,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from tclab._display import Display, Shown
+from tclab.timing._conditions import busy_notes
 from tclab.timing._ledger import Ledger, NullLedger
 from tclab.timing.races._blocks import Clock
 from tclab.timing.races._race import race
@@ -40,7 +41,7 @@ class Receipt(Shown):
         return self.cut_seconds / self.step_seconds if self.step_seconds else None
 
     def _display(self) -> Display:
-        return Display(notes=[self._sentence()])
+        return Display(notes=[self._sentence(), *busy_notes(self.race.busy_percent)])
 
     def _sentence(self) -> str:
         if self.ratio is None or self.interval is None or self.share is None or self.step_seconds is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tclab._display import Display, Shown
 from tclab._format import seconds_text
 from tclab.errors import InputError, check_whole
+from tclab.timing._conditions import busy_notes, busy_percent, conditions
 from tclab.timing._ledger import Ledger
 
 if TYPE_CHECKING:
@@ -76,9 +77,17 @@ class Response:
 
 @dataclass(frozen=True, repr=False)
 class SpikeIn(Shown):
-    """The trials of a spike-in; `responses` summarises them by stage."""
+    """The trials of a spike-in; `responses` summarises them by stage.
+
+    **Arguments:**
+
+    - `trials`: in the order in which they ran.
+    - `busy_percent`: pressure on the processors at their end, where the machine was busy; `None` where not, or not
+      known.
+    """
 
     trials: list[Trial]
+    busy_percent: float | None = None
 
     def share(self, tolerance: float = 0.1) -> float:
         """Return the share of the trials with a delay that were recovered in the right stage within `tolerance`."""
@@ -114,7 +123,8 @@ class SpikeIn(Shown):
             ends = "" if one.slope_interval is None else " [{:.3f}, {:.3f}]".format(*one.slope_interval)
             limit = "" if one.detection_limit_seconds is None else seconds_text(one.detection_limit_seconds)
             lines.append((one.stage, slope + ends, limit, f"{one.share:.0%} of {one.trials}"))
-        return Display(columns=("stage", "slope [95 % interval]", "detection limit", "recovered"), lines=lines)
+        columns = ("stage", "slope [95 % interval]", "detection limit", "recovered")
+        return Display(columns=columns, lines=lines, notes=busy_notes(self.busy_percent))
 
     def frame(self) -> pd.DataFrame:
         """Return one row per trial and stage: the delayed stage, the delay, and the seconds recovered in each stage."""
@@ -222,4 +232,4 @@ def spike_in(
         recovered = {name: median(values) for name, values in columns.items()}
         errors = {name: _error(values) for name, values in columns.items()}
         results.append(Trial(stage, length, recovered, errors, len(pairs)))
-    return SpikeIn(results)
+    return SpikeIn(results, busy_percent(conditions()))

@@ -113,6 +113,12 @@ def _warnings(a: Report, b: Report) -> list[str]:
     steps = [len(r.steps) / len(r.traces) for r in (a, b)]
     if steps[0] != steps[1]:
         warnings.append(f"a has {steps[0]:g} steps per rank and b {steps[1]:g}; compare per step, not totals")
+    costs = [_profiled_over_unprofiled(side) for side in (a, b)]
+    if costs[0] and costs[1]:
+        warnings.append(
+            f"a profiled step took {costs[0]:.2f} × as long as one without the profiler in a, and {costs[1]:.2f} × in "
+            f"b: the steps' b : a is {costs[1] / costs[0]:.2f} × what it is without"
+        )
     if 0 in steps:
         warnings.append("without ProfilerStep marks on both sides there is no figure per step")
     for name in _SETTINGS:
@@ -120,3 +126,10 @@ def _warnings(a: Report, b: Report) -> list[str]:
         if values[0] != values[1]:
             warnings.append(f"{name} differs: {', '.join(values[0])} in a, {', '.join(values[1])} in b")
     return warnings
+
+
+def _profiled_over_unprofiled(report: Report) -> float | None:
+    """Return what profiling made of a step's time, the mean over ranks; `None` where `record` did not measure it."""
+    records = [record for record in report.settings["record"] if isinstance(record, dict)]
+    ratios = [ratio for record in records if isinstance(ratio := record.get("overhead_ratio"), (int, float))]
+    return sum(ratios) / len(ratios) if ratios else None

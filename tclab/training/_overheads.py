@@ -43,8 +43,8 @@ class Overhead:
 OVERHEADS = {
     overhead.name: overhead
     for overhead in (
-        Overhead("item_logging", "reads 15 figures of each step with .item()", of_the_loop=True),
-        Overhead("print_loss", "prints each step's loss", of_the_loop=True),
+        Overhead("item_logging", "reads 15 figures of each `log_every`-th step with .item()", of_the_loop=True),
+        Overhead("print_loss", "prints the loss of each `log_every`-th step", of_the_loop=True),
         Overhead("zero_params_loss", "adds zero times every parameter to the loss", of_the_loop=True),
         Overhead("isnan_checks", "checks each part of the model's output for NaN"),
         Overhead("batch_wide_layer_norm", "normalises over the whole mini-batch: other predictions", exact=False),
@@ -56,6 +56,7 @@ OVERHEADS = {
         Overhead("dense_targets", "makes each network's dense adjacency in every step"),
     )
 }
+LOGGING = {"item_logging", "print_loss"}  # which `Step.log_every` concerns
 _READ = 15  # calls of `.item()` a step in the case study's trainer, approximately
 
 

@@ -21,6 +21,7 @@ from tclab.timing import Communication
 from tclab.timing._layer_marks import mark
 from tclab.training._distributed import Exchange, check_slices, distributed_forward, without_gradient
 from tclab.training._overheads import (
+    LOGGING,
     apply_to_loss,
     apply_to_model,
     read_one_by_one,
@@ -131,6 +132,7 @@ class Step:
     - `optimizer`: one of `OPTIMIZERS`, all of which are AdamW.
     - `accumulate`: number of batches whose gradients are averaged before one clip and optimizer step.
     - `overheads`: names from `OVERHEADS`.
+    - `log_every`: batches from one log to the next, of the overheads that log; each batch by default.
     - `checkpoint`: switch on the model's activation checkpointing.
     - `compile`: run the model through `torch.compile`, from the second call on; see `compiled_forward`.
     - `learning_rate`: AdamW's.
@@ -158,6 +160,7 @@ class Step:
         optimizer: str = "fused",
         accumulate: int = 1,
         overheads: Iterable[str] = (),
+        log_every: int | None = None,
         checkpoint: bool = False,
         compile: bool = False,
         learning_rate: float = 1e-4,
@@ -184,6 +187,7 @@ class Step:
         self.clip = clip
         self.accumulate = accumulate
         self.overheads = validate_overheads(overheads)
+        self.log_every = log_every or 1
         torch.manual_seed(seed)
         self.model: nn.Module = _Empty() if mode in WITHOUT_MODEL else kind.build(strategy.graph, metabolism)
         self.model.to(self.device, torch.float64 if dtype == "float64" else None)
@@ -261,7 +265,8 @@ class Step:
         self._batches += 1
         if self._batches % self.accumulate == 0:
             self._update(stage, update)
-        if predictions is not None and {"item_logging", "print_loss"} & set(self.overheads):
+        due = LOGGING & set(self.overheads) and self._batches % self.log_every == 0
+        if predictions is not None and due:
             with stage("log"):
                 self._log(loss, predictions, self._targets(moved))
         return loss.detach()

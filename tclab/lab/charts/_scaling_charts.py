@@ -122,9 +122,10 @@ def _exchange(rows: pd.DataFrame) -> Any:
         + (f" × {row['accumulate']} accumulated" if row["accumulate"] > 1 else "")
         for row in records(table)
     ]
-    parts = table.melt(["way", "step"], list(EXCHANGE), "stage", "seconds").dropna(subset=["seconds"])
-    flat = plain_frame(parts, ["way", "stage", "seconds", "step"])
-    flat["share"] = flat["seconds"] / flat["step"]
+    parts = table.rename(columns={f"{stage}_seconds": stage for stage in EXCHANGE})
+    parts = parts.melt(["way", "step_seconds"], list(EXCHANGE), "stage", "seconds").dropna(subset=["seconds"])
+    flat = plain_frame(parts, ["way", "stage", "seconds", "step_seconds"])
+    flat["share"] = flat["seconds"] / flat["step_seconds"]
     bars = alt.Chart(flat).mark_bar().encode(
         y=alt.Y("way:N", sort=list(dict.fromkeys(table["way"])), title=None, axis=alt.Axis(labelLimit=320)),
         x=alt.X("share:Q", title="share of a step (mean over ranks)", axis=alt.Axis(format="%")),
@@ -265,7 +266,8 @@ def epoch_chart(epochs: Sequence[Epoch], *, where: str | None = None) -> Any:
         base.mark_text(align="left", dx=8, color=GREY).encode(x=alt.value(_EPOCH_WIDTH), y=y, text="seconds:N"),
     )
     devices = {epoch.point.device for epoch in epochs}
-    where = machine_text(where or (devices.pop() if len(devices) == 1 else None))
+    busy = next((epoch for epoch in epochs if epoch.busy_percent is not None), None)
+    where = machine_text(where or (devices.pop() if len(devices) == 1 else None), busy)
     inside = int((abs(rows["ratio"] - 1) <= _WITHIN).sum())
     return chart.properties(
         width=_EPOCH_WIDTH,

@@ -196,9 +196,15 @@ def chart_title(text: str, *lines: str, size: int | None = None) -> Any:
     return alt.TitleParams(text, anchor="start", **options)
 
 
-def machine_text(where: str | None) -> str:
-    """Return a machine as titles name it: `where`; this one where it is missing or a device, "cpu" or "cuda", of it."""
-    return this_machine(where) if where in (None, "cpu", "cuda") else where
+def machine_text(where: str | None, result: Any = None) -> str:
+    """Return a machine as titles name it: `where`; this one where it is missing or a device, "cpu" or "cuda", of it.
+
+    **Arguments:**
+
+    - `result`: what was measured; where it says that the machine was busy, the title does.
+    """
+    busy = getattr(result, "busy_percent", None) is not None
+    return (this_machine(where) if where in (None, "cpu", "cuda") else str(where)) + " · busy" * busy
 
 
 def rows_title(text: str, rows: pd.DataFrame, more: str = "") -> Any:

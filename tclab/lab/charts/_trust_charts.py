@@ -22,6 +22,7 @@ from tclab.lab.reports._race_tables import pairs_against, winner_table
 from tclab.sweeps.analysis._compare_runs import Comparison
 from tclab.timing._spike_in import SpikeIn
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, Pair
+from tclab.timing.races._race_result import Race, Races
 
 # Okabe and Ito's colours for decided verdicts, grey for the undecided one
 VERDICT_COLOURS = {FASTER: "#009e73", SAME: "#0072b2", SLOWER: "#d55e00", UNDECIDED: "#999999"}
@@ -112,7 +113,9 @@ def _subtitle(comparison: Comparison, margin: float, where: str | None) -> list[
     return lines
 
 
-def race_chart(pairs: Iterable[Pair], against: str, *, by: str = "", title: str = "", where: str | None = None) -> Any:
+def race_chart(
+    pairs: Race | Races | Iterable[Pair], against: str, *, by: str = "", title: str = "", where: str | None = None
+) -> Any:
     """Return each arm's time over that of one of them, with its intervals, and the margin as a band.
 
     A verdict is decided by the thin line, the interval that holds over all looks at the race, not by the 95 % interval.
@@ -121,13 +124,14 @@ def race_chart(pairs: Iterable[Pair], against: str, *, by: str = "", title: str 
 
     **Arguments:**
 
-    - `pairs`: `Race.pairs`, `Races.pairs`, or those of `tclab.timing.verdicts_of(samples)`.
+    - `pairs`: a race, whose title then says whether the machine was busy; or the pairs of
+      `tclab.timing.verdicts_of(samples)`.
     - `against`: the arm that is 1.
     - `by`: what a cell's name is, "samples".
     - `title`: the chart's.
     - `where`: the machine, for the title; this one unless given, its device alone for "cpu" or "cuda".
     """
-    chosen = pairs_against(pairs, against)
+    chosen = pairs_against(_pairs_of(pairs), against)
     several = len({pair.a for pair in chosen}) > 1
     named = {}
     for pair in chosen:
@@ -147,21 +151,21 @@ def race_chart(pairs: Iterable[Pair], against: str, *, by: str = "", title: str 
         height=alt.Step(26),
         title=chart_title(
             title,
-            machine_text(where),
+            machine_text(where, pairs),
             f"thick: 95 % interval; thin: the one that decides, over all looks; grey band: the margin of ±{margin:.1%}",
         ),
     )
 
 
-def winner_map(pairs: Iterable[Pair], *, where: str | None = None) -> Any:
+def winner_map(pairs: Races | Iterable[Pair], *, where: str | None = None) -> Any:
     """Return the fastest strategy of each batch size and number of networks; a tie and the undecided have colours.
 
     **Arguments:**
 
-    - `pairs`: `Races.pairs` of `tclab.sweeps.race_grid(points)`.
+    - `pairs`: what `tclab.sweeps.race_grid(points)` returns, or pairs.
     - `where`: the machine, for the title; this one unless given, its device alone for "cpu" or "cuda".
     """
-    table = winner_table(pairs)
+    table = winner_table(_pairs_of(pairs))
     named = [name for name in table["winner"] if name not in ("tie", "undecided")]
     colours = {**strategy_colours(named), "tie": "#f0e442", "undecided": "#dddddd"}
     base = alt.Chart(table).encode(
@@ -177,9 +181,13 @@ def winner_map(pairs: Iterable[Pair], *, where: str | None = None) -> Any:
         width=alt.Step(90),
         height=alt.Step(50),
         title=chart_title(
-            "The fastest strategy of each cell", machine_text(where), "number: how much longer the slowest takes"
+            "The fastest strategy of each cell", machine_text(where, pairs), "number: how much longer the slowest takes"
         ),
     )
+
+
+def _pairs_of(given: Race | Races | Iterable[Pair]) -> Iterable[Pair]:
+    return given.pairs if isinstance(given, Race | Races) else given
 
 
 def spike_chart(spikes: SpikeIn, *, where: str | None = None) -> Any:
@@ -225,6 +233,6 @@ def spike_chart(spikes: SpikeIn, *, where: str | None = None) -> Any:
         height=300,
         title=chart_title(
             f"{spikes.share():.0%} of {len(rows)} delays were measured in the stage that they were injected into",
-            f"{machine_text(where)} · grey band: within 10 %{edge}",
+            f"{machine_text(where, spikes)} · grey band: within 10 %{edge}",
         ),
     )

@@ -10,6 +10,7 @@ import pandas as pd
 from tclab._format import bytes_text
 from tclab.errors import require
 from tclab.sweeps.store._row_files import Runs, rows_of
+from tclab.timing._conditions import busy_notes
 from tclab.timing._verdict import FASTER, SAME, SLOWER, Pair
 from tclab.timing.races._race_result import Race
 
@@ -25,10 +26,11 @@ def pairs_against(pairs: Iterable[Pair], arm: str) -> list[Pair]:
 
 
 def race_findings(race: Race, against: str) -> list[str]:
-    """Return the verdict on each arm of a race against one of them, a sentence each, and the race's margin."""
+    """Return the verdict on each arm of a race against one of them, the race's margin, and whether it was disturbed."""
     floor = "was not measured" if race.floor is None else f"is {race.floor:.1%}"
     margin = f"an arm's difference from itself {floor}, so no difference within ±{race.margin:.1%} is claimed"
-    return [*(pair.sentence for pair in pairs_against(race.pairs, against)), margin]
+    verdicts = [pair.sentence for pair in pairs_against(race.pairs, against)]
+    return [*verdicts, *busy_notes(race.busy_percent), margin]
 
 
 def race_card(rows: Runs, pairs: Iterable[Pair], against: str) -> pd.DataFrame:

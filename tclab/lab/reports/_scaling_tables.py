@@ -50,8 +50,9 @@ def scaling_table(rows: Runs, of: str = "ranks") -> pd.DataFrame:
       `efficiency` is speedup over ideal.
 
         "exchange", the seconds of a step that each point spends on its ranks, the mean over ranks and steps:
-        `communication` and `rank_wait` are exposed; `overlapped` is hidden by the backward; `gather` is the loss's.
-        `last` names the rank that came last most often, with its share of all exchanges.
+        `communication_seconds` and `rank_wait_seconds` are exposed; `overlapped_seconds` are hidden by the backward;
+        `gather_seconds` are the loss's, of all steps, those without a gather among them. `last` names the rank that
+        came last most often, with its share of all exchanges.
 
         "runs", a row for each number of runs side by side, of each batch size and number of networks:
         `samples_per_second` are of all runs together, `low` and `high` its 95 % interval; `gain` is over the fewest
@@ -105,16 +106,16 @@ def exchange_table(rows: pd.DataFrame) -> pd.DataFrame:
         last = "".join(f"{row['where']} ({row['late_share']:.0%})" for row in records(late.tail(1)))
         found.append(
             dict(zip(KEY, key, strict=True))
-            | {"step": step["mean_seconds"]}
-            | {name: stages.get(name) for name in EXCHANGE}
+            | {"step_seconds": step["mean_seconds"]}
+            | {f"{name}_seconds": stages.get(name) for name in EXCHANGE}
             | {
-                "overlapped": hidden.mean() if len(hidden) else None,
+                "overlapped_seconds": hidden.mean() if len(hidden) else None,
                 "gradient_bytes": step["gradient_bytes"],
                 "last": last,
             }
         )
-    columns = [*KEY, "step", *EXCHANGE, "overlapped", "gradient_bytes", "last"]
-    return pd.DataFrame(found, columns=columns)
+    seconds = [f"{name}_seconds" for name in ("step", *EXCHANGE, "overlapped")]
+    return pd.DataFrame(found, columns=[*KEY, *seconds, "gradient_bytes", "last"])
 
 
 def runs_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -189,7 +190,7 @@ def predicted_steps(rows: Runs, link: Link, *, ranks: Iterable[int], samples: in
     assumptions.
 
     Each number of ranks above one that was measured has a row too, with ranks that share this machine's cores,
-    `measured`, and `ratio`, predicted over measured; both are missing in all other rows.
+    `measured_seconds`, and `ratio`, predicted over measured; both are missing in all other rows.
 
     **Arguments:**
 
@@ -229,14 +230,16 @@ def predicted_steps(rows: Runs, link: Link, *, ranks: Iterable[int], samples: in
             took = None if there is None else float(there["mean_seconds"])
             steps = steps_per_epoch(batch, number, samples)
             found.append(
-                {"model": model, "strategy": strategy, "ranks": number, "batch_size": batch, "step": made.seconds,
-                 "compute": made.compute_seconds, "rank_wait": made.waiting_seconds,
-                 "communication": made.exposed_seconds, "overlapped": made.overlapped_seconds,
-                 "measured": took, "ratio": None if took is None else made.seconds / took,
-                 "steps an epoch": steps, "epoch": steps * made.seconds}
+                {"model": model, "strategy": strategy, "ranks": number, "batch_size": batch,
+                 "step_seconds": made.seconds, "compute_seconds": made.compute_seconds,
+                 "rank_wait_seconds": made.waiting_seconds,
+                 "communication_seconds": made.exposed_seconds, "overlapped_seconds": made.overlapped_seconds,
+                 "measured_seconds": took, "ratio": None if took is None else made.seconds / took,
+                 "steps an epoch": steps, "epoch_seconds": steps * made.seconds}
             )  # fmt: skip
-    columns = ["model", "strategy", "ranks", "batch_size", "step", "compute", "rank_wait", "communication"]
-    return pd.DataFrame(found, columns=[*columns, "overlapped", "measured", "ratio", "steps an epoch", "epoch"])
+    seconds = [f"{name}_seconds" for name in ("step", "compute", "rank_wait", "communication", "overlapped")]
+    columns = ["model", "strategy", "ranks", "batch_size", *seconds, "measured_seconds", "ratio", "steps an epoch"]
+    return pd.DataFrame(found, columns=[*columns, "epoch_seconds"])
 
 
 def _slowdown(row: _Row) -> float:
@@ -269,6 +272,7 @@ def epoch_table(epochs: Iterable[Epoch]) -> pd.DataFrame:
                 "bound by": epoch.predicted.binds,
                 "drift": epoch.drift,
                 "load": epoch.load,
+                "busy": "busy" * (epoch.busy_percent is not None),
                 "full epoch steps": epoch.full.steps,
                 "full epoch s, predicted": epoch.full.seconds,
             }

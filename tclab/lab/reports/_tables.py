@@ -50,6 +50,8 @@ def equivalence(rows: Runs) -> pd.DataFrame:
 def steps(rows: Runs) -> pd.DataFrame:
     """Return one line a point: time of a step, bytes of a batch, host syncs, peak memory, status.
 
+    `mask_bytes`, those of edge masks, are among `edge_bytes`, and these among `batch_bytes`.
+
     Settings that differ among the points are columns, and device, backend and number of ranks where any point has
     several ranks.
     """
@@ -68,6 +70,8 @@ def steps(rows: Runs) -> pd.DataFrame:
         "median_seconds",
         "samples_per_second",
         "batch_bytes",
+        "edge_bytes",
+        "mask_bytes",
         "host_syncs",
         "peak_bytes",
         "status",

@@ -135,12 +135,13 @@ def _frame(name: str, ledger: Ledger, marks: Mapping[str, tuple[str, Part]]) -> 
 
 
 def trace_point(
-    point: Point, folder: str | Path, *, wait: int = 3, warmup: int = 1, active: int = 3, **options: Any
+    point: Point, folder: str | Path, *, wait: int = 6, warmup: int = 1, active: int = 3, **options: Any
 ) -> Report:
     """Run a point under torch.profiler in this process, after its equivalence check, and return the trace's report.
 
-    The trace is in `folder`; it has a mark a stage and, on the track `parts`, what forward and backward were at.
-    `tclab.trace.compare` puts two of them side by side.
+    The trace is in `folder`; it has a mark a stage and, on the track `parts`, what forward and backward were at. A
+    finding says how many times as long a profiled step takes as one of the `wait` before it. `tclab.trace.compare` puts
+    two of them side by side, and what the profiler makes of their ratio.
 
     **Arguments:**
 

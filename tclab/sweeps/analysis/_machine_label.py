@@ -12,12 +12,9 @@ import pandas as pd
 
 from tclab.sweeps.store._rows import plain
 from tclab.timing import environment
+from tclab.timing._conditions import BUSY_PERCENT
 from tclab.timing._environment import cores_within
 
-# The share of the ten seconds before a point's end in which something waited for a processor. On a quiet machine of
-# 2 cores it is 3 at most for a process with 2 threads and a worker, and below 50 for one that has just started or that
-# follows 4 ranks on those cores; points whose times collapse have 60 and more.
-BUSY_PERCENT = 50.0
 _PRESSURE = ["conditions", "cores", "cpu_limit_cores", "threads", "workers", "ranks", "runs", "machines"]
 
 

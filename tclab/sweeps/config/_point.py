@@ -41,7 +41,7 @@ from tclab.sweeps.config._fields import (
 from tclab.sweeps.config._gpus import device_of
 from tclab.training._distributed import BUCKET_MB, COMPRESSIONS, Exchange
 from tclab.training._loading import START_METHODS
-from tclab.training._overheads import applicable_overheads, validate_overheads
+from tclab.training._overheads import LOGGING, applicable_overheads, validate_overheads
 from tclab.training._plain_loop import LOOPS
 from tclab.training._step import CLIP, DTYPES, MODES, OPTIMIZERS, WITHOUT_MODEL
 
@@ -66,6 +66,7 @@ _SYNTHETIC = Condition("graph", lambda point: point.graph == "synthetic")
 _DRAWN = Condition("perturbations", lambda point: point.perturbations is None)
 _WORKERS = Condition("workers", lambda point: point.workers > 0)
 _RANKS = Condition("ranks", lambda point: point.ranks > 1)
+_LOGS = Condition("overheads", lambda point: bool(LOGGING & set(point.overheads)))
 _SUMS = Condition("ranks", lambda point: point.ranks > 1 and point.accumulate > 1)
 
 
@@ -318,6 +319,22 @@ class Point(Shown):
         one_of(STORES),
         advised=True,
     )
+    cold_reads: bool = declare(
+        False,
+        "drop stored samples and masks from the system's page cache before they are read, so that each is read from "
+        "the disk, as in a store larger than memory; `store_cached` of the rows says what share was in memory.",
+        switch,
+        memory=False,
+    )
+    stored_samples: int | None = declare(
+        None,
+        "how many samples a store holds at least, of which the steps read some in shuffled order; as many as they read "
+        "unless given.",
+        whole_number(1, or_none=True),
+        unit="samples",
+        optional=True,
+        memory=False,
+    )
     collation: str = declare(
         "lean",
         '"lean", or "pyg" for strategies that ship every edge; see `tclab.masking.Strategy`.',
@@ -386,6 +403,16 @@ class Point(Shown):
         _some_overheads,
         equivalence="reference",
         advised=True,
+        step=True,
+    )
+    log_every: int | None = declare(
+        None,
+        "batches from one log to the next, of the overheads that log; 1 unless given, null without one.",
+        whole_number(1),
+        unit="batches",
+        usual=1,
+        needs=_LOGS,
+        memory=False,
         step=True,
     )
     micro_batch: int | None = declare(
@@ -572,10 +599,26 @@ class Point(Shown):
                 return f"skipped: {self.model} cannot take on the overhead {overhead}"
             if self.mode in WITHOUT_MODEL:
                 return f"skipped: mode {self.mode} has no model for the overhead {overhead}"
+        if self.log_every is not None and self.steps < self.log_every:
+            return f"skipped: of {self.steps} timed batches none may log, with log_every {self.log_every}"
+        if (reason := self._no_store()) is not None:
+            return f"skipped: {reason}"
         if self.machines > 1 and RENDEZVOUS_FILE not in os.environ:
             return f"not run: {self.machines} machines asked for, and this is one; executor='slurm' has more"
         if (self.double_buffer or self.pin_memory) and device_of(self.device) != "cuda":
             return f"skipped: {'double_buffer' if self.double_buffer else 'pin_memory'} needs cuda"
+        return None
+
+    def _no_store(self) -> str | None:
+        """Return why what is asked of a store cannot be, where it cannot be."""
+        stores = self.store != "memory" or strategy_of(self.strategy).stores
+        if (self.cold_reads or self.stored_samples) and not stores:
+            name = "cold_reads" if self.cold_reads else "stored_samples"
+            return f"{name} is of a store, and nothing is stored (store 'memory', strategy {self.strategy})"
+        if self.cold_reads and self.runs > 1:
+            return "cold_reads, and runs side by side read the same samples"
+        if self.cold_reads and not hasattr(os, "posix_fadvise"):
+            return "cold_reads needs posix_fadvise, which this system does not have"
         return None
 
     def skipped_alone(self, what: str) -> str | None:

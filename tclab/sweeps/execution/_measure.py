@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from tclab.masking import get as strategy_of
+from tclab.perturbation._sample_store import cached_share
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._rank import RankContext
@@ -90,6 +91,7 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
     with setup(point, number * point.batch_size, context, batches=epoch) as here:
         exchanges = here.step.communication
         batches = here.batches()
+        store_bytes, store_cached = sum(file.stat().st_size for file in here.files), cached_share(here.files)
         try:
             begin = perf_counter()
             first = next(batches)  # one more than `warmup`: the cold start
@@ -98,7 +100,8 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
                 torch.cuda.synchronize()
             cold = perf_counter() - begin
             demands = _demands(here.step, first)
-            batch_bytes, edge_bytes = first.batch.bytes, first.batch.edge_bytes
+            carried = {name: getattr(first.batch, name) for name in ("edge_bytes", "mask_bytes")}
+            carried["batch_bytes"] = first.batch.bytes
             given = repeat(first) if fixed else batches
             del first  # or it would lie beside every later batch
             # before the warm-up: workers make batches ahead meanwhile, which the first timed steps would find ready
@@ -131,8 +134,9 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
         demands=demands,
         accounted=ledger.accounted,
         first_step_seconds=cold,
-        batch_bytes=batch_bytes,
-        edge_bytes=edge_bytes,
+        store_bytes=store_bytes or None,
+        store_cached=store_cached,
+        **carried,
         peak_bytes=memory.bytes,
         conditions=[before, conditions()],
         batch_cpu_seconds=_cpu_seconds(ledger) if point.workers else None,

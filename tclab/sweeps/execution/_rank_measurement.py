@@ -34,7 +34,8 @@ class RankMeasurement:
     - `accounted`: timeline → share of its clock.
     - `first_step_seconds`: the cold start. `peak_bytes`: of memory. `conditions`: before and after.
     - `batch_cpu_seconds`: mean processor time in which a worker makes a batch; `None` without workers.
-    - `batch_bytes`, `edge_bytes`: of one batch.
+    - `batch_bytes`, `edge_bytes`, `mask_bytes`: of one batch.
+    - `store_bytes`, `store_cached`: of the files that are read from, and the share of them in the page cache.
     """
 
     timelines: Timelines
@@ -48,6 +49,9 @@ class RankMeasurement:
     peak_bytes: int | None
     conditions: list[dict[str, Any]]
     batch_cpu_seconds: float | None = None
+    mask_bytes: int = 0
+    store_bytes: int | None = None
+    store_cached: float | None = None
 
     def text(self) -> str:
         """Return it as JSON."""
@@ -132,7 +136,7 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
 
 
 def cycle_of_point(point: Point, stages: Mapping[str, Samples]) -> int:
-    """Return the cycle of a point's steps: of its workers where steps wait for them, its updates and its gathers.
+    """Return the cycle of a point's steps: of its workers where steps wait for them, its updates, gathers and logs.
 
     **Arguments:**
 
@@ -140,7 +144,9 @@ def cycle_of_point(point: Point, stages: Mapping[str, Samples]) -> int:
     """
     whole, waits = (np.asarray(stages.get(name, [0.0]), dtype=np.float64) for name in ("step", "data_wait"))
     workers = point.workers if steps_wait(waits, whole) else 0
-    return cycle_of(workers, point.accumulate, point.gather_interval if "gather" in stages else None)
+    gathers, logs = (every if stage in stages else None
+                     for stage, every in (("gather", point.gather_interval), ("log", point.log_every)))  # fmt: skip
+    return cycle_of(workers, point.accumulate, gathers, logs)
 
 
 def _spread(where: str, stage: str, seconds: Samples, cycle: int) -> dict[str, Any]:
@@ -212,6 +218,9 @@ def _of_the_step(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[s
         "samples_per_second": samples,
         "batch_bytes": max(measured.batch_bytes for measured in ranks),
         "edge_bytes": max(measured.edge_bytes for measured in ranks),
+        "mask_bytes": max(measured.mask_bytes for measured in ranks),
+        "store_bytes": ranks[0].store_bytes,
+        "store_cached": ranks[0].store_cached,
         "peak_bytes": peak,
         "device_sharing": device_sharing(point.device) if point.runs > 1 else None,
         "first_step_seconds": max(measured.first_step_seconds for measured in ranks),

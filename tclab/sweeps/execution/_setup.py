@@ -17,6 +17,7 @@ from tclab._io import TemporaryFolder
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.masking.calibration import WIDTH
+from tclab.perturbation._sample_store import drop_from_cache
 from tclab.perturbation._stored_samples import stored
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
@@ -79,6 +80,7 @@ class Setup:
     - `loads`: an epoch of them by the point's workers, again and again.
     - `step`: what is run on each.
     - `context`: of several ranks, each of which has a setup.
+    - `files`: that samples and masks are read from.
     """
 
     point: Point
@@ -86,9 +88,20 @@ class Setup:
     loads: Loader
     step: Step
     context: RankContext | None = None
+    files: tuple[Path, ...] = ()
 
     def batches(self) -> Iterator[LoadedBatch]:
-        """Return an epoch's batches, copied ahead to the device where the point says so."""
+        """Return an epoch's batches, copied ahead to the device where the point says so.
+
+        With `cold_reads` each sample's first read of the epoch is of the disk.
+        """
+        if self.point.cold_reads:
+            if self.context is not None:
+                self.context.barrier()  # all ranks have opened the files, which reads them
+            if self.context is None or self.context.local_rank == 0:
+                drop_from_cache(self.files)
+            if self.context is not None:
+                self.context.barrier()
         return double_buffered(self.loads, self.point.device) if self.point.double_buffer else iter(self.loads)
 
     @property
@@ -161,13 +174,17 @@ def setup(
 
     **Arguments:**
 
-    - `samples`: for each rank.
+    - `samples`: for each rank, at least.
     - `context`: this rank among the point's, each of which trains on its own part of every batch; or this one of
       several runs, each of which trains on all of it.
     - `batches`: of an epoch, in which samples come again after the last; as many as the samples fill unless given.
     """
     graph = point.cell_graph()
-    perturbations = point.samples(samples * point.ranks, graph)
+    reads = (samples if batches is None else batches * point.batch_size) * point.ranks
+    held = max(reads if point.cold_reads else samples * point.ranks, point.stored_samples or 0)
+    perturbations = point.samples(held, graph)
+    # those that are read lie anywhere in a store of more, as in an epoch's order
+    places = np.arange(held) if point.stored_samples is None else np.random.default_rng(point.seed).permutation(held)
     kind = strategy_of(point.strategy)
     loading = kind(graph, ship_edges=point.ship_edges, collation=point.collation)
     _tune_once(loading, point, context)
@@ -180,8 +197,9 @@ def setup(
                 context.all_gather(str(place))  # what is kept on disk is whole: the other ranks may open it
             step = step_of(point, viewing)
             shard = Shard() if context is None or point.ranks == 1 else Shard(context.rank, context.ranks)
-            order = None if batches is None else np.arange(batches * point.batch_size * point.ranks) % len(read)
+            order = np.resize(places, reads)
             data = Batches(loading, read, point.batch_size, order, micro_batch=point.micro_batch, shard=shard)
+            files = tuple(sorted(file for file in place.rglob("*") if file.is_file()))
             with closing(
                 Loader(
                     data,
@@ -192,7 +210,7 @@ def setup(
                     persistent_workers=point.persistent_workers,
                 )
             ) as loads:
-                yield Setup(point, data, loads, step, context)
+                yield Setup(point, data, loads, step, context, files)
                 if context is not None:
                     context.barrier()  # nobody reads from disk any more
         finally:

@@ -29,6 +29,7 @@ from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.execution._worker_pool import pool
 from tclab.sweeps.predict._epoch_costs import Costs, costs_of, stage_times
 from tclab.timing import conditions, environment
+from tclab.timing._conditions import busy_notes, busy_percent
 from tclab.timing._epoch_simulation import simulate
 from tclab.timing._ledger_rows import raw_clock_ns
 
@@ -82,6 +83,8 @@ class Epoch(Shown):
     - `drift`: seconds of a step without workers after the epoch, divided by those before the prediction. 1.0 on a
       machine that did not change.
     - `load`: the machine's load average over one minute, before the epoch. `record`: the file with the measurement.
+    - `busy_percent`: pressure on the processors at the epoch's end, where the machine was busy; `None` where not, or
+      not known.
     """
 
     point: Point
@@ -94,6 +97,7 @@ class Epoch(Shown):
     drift: float
     load: float | None
     record: Path
+    busy_percent: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -109,6 +113,7 @@ class Epoch(Shown):
         point = self.point
         title = f"{point.model} by {point.strategy}, mode {point.mode}, {point.workers} workers"
         notes = [f"predicted over measured {self.ratio:.3f}; a step after over before {self.drift:.3f}"]
+        notes += busy_notes(self.busy_percent)
         return Display(title, ("epoch", "time", "nine in ten", "steps", "bound by"), lines, notes)
 
 
@@ -262,6 +267,7 @@ def read_epoch(path: str | Path) -> Epoch:
         drift=after["drift"],
         load=before["conditions"]["load"],
         record=path,
+        busy_percent=busy_percent(after.get("conditions")),
     )
 
 

@@ -50,6 +50,11 @@ MEASURED_COLUMNS = {
     "samples_per_second": _REAL,  # of all ranks, or runs, together, by the mean step
     "batch_bytes": _WHOLE,  # all that travels with a batch
     "edge_bytes": _WHOLE,  # edges, weights and edge masks among it
+    "mask_bytes": _WHOLE,  # edge masks among those
+    # of the LMDB files that samples and masks are read from, and the share of them in the system's page cache when the
+    # steps began; null where nothing is stored, or the system does not tell
+    "store_bytes": _WHOLE,
+    "store_cached": _REAL,
     "peak_bytes": _WHOLE,  # of a process, the worst of several ranks; of all runs together
     "cpu_seconds": _REAL,  # processor time of one batch, on rows of a worker's stage = "batch" only
     "status": _TEXT,  # ok, oom, wrong, skipped: …, failed: …, not run: …

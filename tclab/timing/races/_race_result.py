@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tclab._display import Display, Shown
+from tclab.timing._conditions import busy_notes
 from tclab.timing._statistics import FEWEST, bootstrap_interval
 from tclab.timing._verdict import LEAST_MARGIN, Pair, Sample, floor_of, pairs_display, pick
 
@@ -117,6 +118,8 @@ class Race(Shown):
     - `settings`: how it ran.
     - `machine`: where it ran.
     - `stopped`: why it ended before its verdicts and its budget; `None` if it did not.
+    - `busy_percent`: pressure on the processors at its last look, where the machine was busy; `None` where not, or not
+      known.
     """
 
     arms: tuple[str, ...]
@@ -126,6 +129,7 @@ class Race(Shown):
     stopped: str | None
     _samples: tuple[Mapping[str, Any], ...]
     _pairs: _Pairs
+    busy_percent: float | None = None
 
     def pair(self, a: str, b: str) -> Pair:
         """Return the comparison of two arms. **Raises:** `InputError` for an unknown arm, with the nearest name."""
@@ -187,7 +191,7 @@ class Race(Shown):
             if effect.ratio is not None:
                 ends = " [{:.4g}, {:.4g}]".format(*effect.interval) if effect.interval else ""
                 notes.append(f"{arm}: {effect.ratio:.4g} × the time it takes alone{ends}")
-        notes += slow_stretches(self._samples)
+        notes += [*slow_stretches(self._samples), *busy_notes(self.busy_percent)]
         return pairs_display(self.pairs, notes=[*notes, *([f"stopped: {self.stopped}"] if self.stopped else [])])
 
 
@@ -209,6 +213,11 @@ class Races(Shown):
         """The comparisons of every two arms of every cell."""
         return [pair for race in self.cells.values() for pair in race.pairs]
 
+    @property
+    def busy_percent(self) -> float | None:
+        """The largest of its cells'."""
+        return max((race.busy_percent for race in self.cells.values() if race.busy_percent), default=None)
+
     def samples(self) -> list[dict[str, Any]]:
         """Return the samples of all cells."""
         return [sample for race in self.cells.values() for sample in race.samples()]
@@ -220,4 +229,5 @@ class Races(Shown):
         return pd.DataFrame([vars(pair) for pair in self.pairs])
 
     def _display(self) -> Display:
-        return pairs_display(self.pairs, notes=[f"stopped: {self.stopped}"] if self.stopped else [])
+        notes = [*busy_notes(self.busy_percent), *([f"stopped: {self.stopped}"] if self.stopped else [])]
+        return pairs_display(self.pairs, notes=notes)

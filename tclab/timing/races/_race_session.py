@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from tclab.errors import InputError
+from tclab.timing._conditions import busy_percent, conditions
 from tclab.timing._environment import fingerprint
 from tclab.timing._verdict import UNDECIDED, verdicts_of
 from tclab.timing.races._blocks import BlockRunner, Clock
@@ -93,6 +94,7 @@ class _Cell:
         self.looks: set[int] = set()
         self.calls: dict[str, int] | None = None
         self.block_seconds = 0.0
+        self.conditions: dict[str, Any] | None = None  # at the last look
         self._runners: list[BlockRunner | RaceProcess] = []
         if not callable(arms):
             self._arms()
@@ -110,6 +112,7 @@ class _Cell:
             self.arms = tuple(self.calls)
         elif line["kind"] == "look":
             self.looks.add(line["look"])
+            self.conditions = line.get("conditions")  # older records have none
         elif line["kind"] == "block":
             self.samples.append(line)
 
@@ -265,7 +268,9 @@ class RaceSession:
         pairs = verdicts_of(sample for cell in self.cells for sample in cell.samples)
         shared = (self.settings.recorded(), self.machine, stopped)
         races = {
-            self._keys[cell.name]: Race(cell.arms, cell.name, *shared, tuple(cell.samples), pairs)
+            self._keys[cell.name]: Race(
+                cell.arms, cell.name, *shared, tuple(cell.samples), pairs, busy_percent(cell.conditions)
+            )
             for cell in self.cells
         }
         return Races(races, stopped)
@@ -292,7 +297,8 @@ class RaceSession:
                 break
             if not cell.run(left / (len(due) - place), look):
                 return False
-            line = {"kind": "look", "cell": cell.name, "look": look, "spent_seconds": self.spent()}
+            line = {"kind": "look", "cell": cell.name, "look": look, "spent_seconds": self.spent(),
+                    "conditions": conditions()}  # fmt: skip
             cell.take(line)
             self.record.add(line)
             if len(self.cells) > 1:
