@@ -102,7 +102,7 @@ RESULTS = {
     "LargestBatch": (lambda: LargestBatch(POINT, 12, 10, 10**9, {12: "ok", 13: "oom"}), "oom"),
     "CostModel": (lambda: fit_costs(made_up(SEEN, noise=0.02)), "α"),
     "SpikeIn": (spikes, "1.010"),
-    "Receipt": (lambda: Receipt(1.001, (1.0, 1.002), 0.01, 2e-5, None), "20.0 µs"),
+    "Receipt": (lambda: Receipt(1.001, (1.0, 1.002), 0.01, 2e-5, raced()), "20.0 µs"),
     "Profile": (profiled, "time.sleep(0.05)"),
     "Lines": (lambda: profiled().lines, "time.sleep(0.05)"),
     "SampleTimes": (lambda: watched().samples, "collate"),
