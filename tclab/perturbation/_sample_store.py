@@ -147,6 +147,7 @@ def _opened(path: str | Path) -> Any:
     lmdb = lmdb_module()
     try:
         # no lock: a complete store is never written to, and a reader needs no permission to write
+        # no readahead, as in the case study: a large value that is not in memory is read page by page
         return lmdb.open(str(path), readonly=True, lock=False, readahead=False)
     except lmdb.Error as error:
         raise InputError(f"{path} is not a store that can be read: {error}") from None

@@ -199,7 +199,7 @@ def upgraded(rows: pa.Table, *, whole: bool = False) -> pa.Table:
         if name not in SCHEMA.names or names.count(name) > 1:
             raise ValueError(f"it has a column {name!r}")
     rows = rows.rename_columns(names)
-    defaults = columns_of(Point()) if whole else {"runs": 1, "cold_reads": False}  # rows without those columns are older
+    defaults = columns_of(Point()) if whole else {"runs": 1, "cold_reads": False}  # rows without them are older
     for name in SCHEMA.names:
         if name not in names:
             values = pa.array([defaults.get(name)] * len(rows), SCHEMA.field(name).type)
