@@ -268,6 +268,18 @@ def test_steps_at_more_ranks_are_made_of_those_that_were_measured(rows):
     assert lab.reports.predicted_steps(alone, Link(1e9, 0.0), ranks=[8]).empty  # what is exchanged is not known
 
 
+def test_points_that_differ_in_one_setting_alone_have_a_line_each(rows):
+    two = rows[rows["ranks"] == 2]
+    both = pd.concat(
+        [two.assign(gather_interval=1), two.assign(gather_interval=5, mean_seconds=two["mean_seconds"] / 2)]
+    )
+    found = lab.reports.scaling_table(both, "exchange").set_index("gather_interval")
+    assert found["gather_seconds"].tolist() == [0.005, 0.0025]
+    drawn = lab.charts.scaling_chart(both, "exchange").to_dict()
+    (shares,) = drawn["datasets"].values()
+    assert len({one["way"] for one in shares}) == 2
+
+
 def test_every_column_of_time_names_its_unit(rows):
     tables = lab.reports.scaling_table(rows, "exchange"), lab.reports.predicted_steps(rows, Link(4e8, 0.0), ranks=[8])
     for made in tables:

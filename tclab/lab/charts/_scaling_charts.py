@@ -117,9 +117,12 @@ def _exchange(rows: pd.DataFrame) -> Any:
     table = exchange_table(rows)
     if table.empty:
         return empty_chart("No point of several ranks was measured.")
+    settings = [name for name in table.columns[: table.columns.get_loc("step_seconds")] if name not in KEY]
+    varying = [name for name in settings if table[name].nunique(dropna=False) > 1]
     table["way"] = [
         f"{row['model']} · {row['ranks']} ranks × batch {row['batch_size']}"
         + (f" × {row['accumulate']} accumulated" if row["accumulate"] > 1 else "")
+        + "".join(f" · {name.replace('_', ' ')} {row[name]}" for name in varying)
         for row in records(table)
     ]
     parts = table.rename(columns={f"{stage}_seconds": stage for stage in EXCHANGE})

@@ -18,6 +18,7 @@ from tclab.sweeps.predict._epoch import Epoch
 from tclab.sweeps.predict._fits import fits
 from tclab.sweeps.predict._more_ranks import Link, cores_slowdown, predict_step
 from tclab.sweeps.store._row_files import Runs, rows_of
+from tclab.sweeps.store._row_frame import varying_settings
 from tclab.sweeps.store._rows import plain, point_of
 from tclab.training._distributed import BUCKET_MB
 
@@ -49,7 +50,8 @@ def scaling_table(rows: Runs, of: str = "ranks") -> pd.DataFrame:
       `ideal` as many times as there are more ranks; `cores_allow` the same, but no more than there are cores for;
       `efficiency` is speedup over ideal.
 
-        "exchange", the seconds of a step that each point spends on its ranks, the mean over ranks and steps:
+        "exchange", the seconds of a step that each point spends on its ranks, the mean over ranks and steps, with a
+        column for each setting that differs:
         `communication_seconds` and `rank_wait_seconds` are exposed; `overlapped_seconds` are hidden by the backward;
         `gather_seconds` are the loss's, of all steps, those without a gather among them. `last` names the rank that
         came last most often, with its share of all exchanges.
@@ -97,15 +99,16 @@ def ranks_table(rows: pd.DataFrame) -> pd.DataFrame:
 def exchange_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the `scaling_table` of what ranks exchange."""
     ok = rows[(rows["status"] == "ok") & (rows["ranks"] > 1)]
+    names = list(dict.fromkeys([*KEY, "networks", *varying_settings(ok[ok["stage"] == "step"])]))
     found = []
-    for key, group in ok.groupby(KEY, sort=False):
+    for key, group in ok.groupby(names, sort=False, dropna=False):
         step = records(group[group["stage"] == "step"])[0]
         stages = group[group["where"] == step["where"]].set_index("stage")["mean_seconds"]
         hidden = group[group["stage"] == "overlapped"]["mean_seconds"]
         late = group[group["late_share"].notna()].sort_values("late_share")
         last = "".join(f"{row['where']} ({row['late_share']:.0%})" for row in records(late.tail(1)))
         found.append(
-            dict(zip(KEY, key, strict=True))
+            dict(zip(names, key, strict=True))
             | {"step_seconds": step["mean_seconds"]}
             | {f"{name}_seconds": stages.get(name) for name in EXCHANGE}
             | {
@@ -115,7 +118,7 @@ def exchange_table(rows: pd.DataFrame) -> pd.DataFrame:
             }
         )
     seconds = [f"{name}_seconds" for name in ("step", *EXCHANGE, "overlapped")]
-    return pd.DataFrame(found, columns=[*KEY, *seconds, "gradient_bytes", "last"])
+    return pd.DataFrame(found, columns=[*names, *seconds, "gradient_bytes", "last"])
 
 
 def runs_table(rows: pd.DataFrame) -> pd.DataFrame:
