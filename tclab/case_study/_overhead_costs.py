@@ -45,7 +45,7 @@ def overhead_costs(rows: Runs) -> pd.DataFrame:
             for every, alike in group[named == overhead].groupby(group["log_every"].fillna(1)):
                 groups = [_log_ratios(row, bases[row["seed"]]) for _, row in alike.iterrows() if row["seed"] in bases]
                 if groups:
-                    label = overhead if every == 1 else f"{overhead}, every {every}th step"
+                    label = overhead if every == 1 else f"{overhead} every {every} steps"
                     made = {"model": key[0], "strategy": key[1], "overhead": label, "what": OVERHEADS[overhead].what}
                     found.append(made | _cost(groups))
     columns = ["model", "strategy", "overhead", "what", "ratio", "low", "high", "rounds", "steps", "verdict"]
@@ -81,7 +81,7 @@ def overhead_costs_chart(rows: Runs) -> Any:
     rows = rows_of(rows)
     costs = overhead_costs(rows)
     costs = costs.assign(sure=costs["verdict"] != UNDECIDED)
-    order = sorted(costs["overhead"].unique(), key=lambda label: list(OVERHEADS).index(label.partition(",")[0]))
+    order = sorted(costs["overhead"].unique(), key=lambda label: list(OVERHEADS).index(label.partition(" ")[0]))
     return draw_overhead_costs(costs, rows, order, _rounds_text(costs) if len(costs) else "")
 
 

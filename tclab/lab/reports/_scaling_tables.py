@@ -99,7 +99,8 @@ def ranks_table(rows: pd.DataFrame) -> pd.DataFrame:
 def exchange_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the `scaling_table` of what ranks exchange."""
     ok = rows[(rows["status"] == "ok") & (rows["ranks"] > 1)]
-    names = list(dict.fromkeys([*KEY, "networks", *varying_settings(ok[ok["stage"] == "step"])]))
+    steps = ok[ok["stage"] == "step"].groupby("model", sort=False)
+    names = list(dict.fromkeys([*KEY, "networks", *(name for _, one in steps for name in varying_settings(one))]))
     found = []
     for key, group in ok.groupby(names, sort=False, dropna=False):
         step = records(group[group["stage"] == "step"])[0]
