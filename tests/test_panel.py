@@ -26,6 +26,7 @@ from tclab.lab.panel._panel_view import PanelView
 from tclab.masking._delta import Delta
 from tclab.sweeps import close_workers
 from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
+from tclab.sweeps.predict._sweep_seconds import sweep_seconds_text
 from tclab.sweeps.store._results import SCHEMA_VERSION, Results
 from tclab.sweeps.store._row_files import read_rows
 from tclab.sweeps.store._row_frame import without_time
@@ -193,7 +194,9 @@ def test_headless_it_runs_the_sweep_and_shows_one_picture(monkeypatch, tmp_path,
     monkeypatch.setattr("IPython.display.display", shown.append)
     panel = lab.Panel(results=str(tmp_path), **SMALL)
     asyncio.run(panel.show())
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("4 points · ")
+    assert [line[:5] for line in said[1:]] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
     assert [type(picture).__name__ for picture in shown] == ["LayerChart"]
     rows = panel.rows()
     assert (rows["status"] == "ok").all()
@@ -649,41 +652,65 @@ def test_memory_is_estimated_for_one_request_at_a_time_and_shown_for_the_last(mo
 
     monkeypatch.setattr(_background_estimate, "memory_parts", slowly)
     ahead = BackgroundEstimate(shown.append, 0.01)
-    ahead.request(["first"])
+    ahead.request(["first"], str)
     assert begun.wait(30)
-    ahead.request(["second"])  # a field is changed meanwhile
+    ahead.request(["second"], lambda: "about 3 s")  # a field is changed meanwhile
     go_on.set()
-    until(lambda: shown[-1] == [Part("['second']")])
-    assert shown == [(), (), [Part("['second']")]]
+    until(lambda: shown[-1] == [Part("about 3 s"), Part("['second']")])
+    assert [Part("['first']")] not in [parts[1:] for parts in shown]
     go_on.clear(), begun.clear()
-    ahead.request(["third"])
+    ahead.request(["third"], str)
     assert begun.wait(30)
     threading.Timer(0.2, go_on.set).start()
     ahead.finish(60)  # Run is pressed: it waits until the cores are free
     assert go_on.is_set()
-    assert shown[3:] == [()]
+    assert not any(Part("['third']") in parts for parts in shown)
 
 
 def test_memory_is_estimated_again_at_a_sweeps_end_and_never_while_it_runs(front_end, tmp_path, monkeypatch):
-    running = []
+    running, folder = [], tmp_path / "one" / "rows"  # nothing was measured beside it
     monkeypatch.setattr(_panel_view, "_MEMORY_SECONDS", 0.05)
 
     def memory_parts(points, stop, seconds):
         if points[0].seed == 7:  # the panels of earlier tests estimate as well
-            running.append(running_sweep(tmp_path))
+            running.append(running_sweep(folder))
         return [Part(f"{len(points)} estimated")]
 
     monkeypatch.setattr(_background_estimate, "memory_parts", memory_parts)
-    view = view_of(tmp_path, strategies="node_mask", batch_sizes="1", seed=7)
-    until(lambda: view.memory.value == "1 estimated")
+    view = view_of(folder, strategies="node_mask", batch_sizes="1", seed=7)
+    until(lambda: view.memory.value == "no estimate: nothing like it was measured here yet · 1 estimated")
     click(view.run_button, view)
     view.form.batch_sizes.value = "1,2"
     view.wait()
     if view.model.sweep.running:
         assert view.memory.value == ""
     through(view)
-    until(lambda: view.memory.value == "2 estimated")
+    until(lambda: view.memory.value.startswith("about ") and view.memory.value.endswith(" · 2 estimated"))
+    assert " for 1 point, by 1 point measured on this machine · " in view.memory.value
     assert set(running) == {None}
+
+
+def test_before_a_sweep_it_says_about_how_long_it_takes_by_what_was_measured_here(tmp_path):
+    results = tmp_path / "runs" / "one"
+    point = tclab.Point(scale=0.02, networks=1, steps=2, strategy="node_mask", device="cpu")
+    nothing = "no estimate: nothing like it was measured here yet"
+    assert sweep_seconds_text([point], results) == nothing
+    tclab.sweep(point, results=results, progress=None)
+    assert sweep_seconds_text([point], results) == "nothing is left to measure: all points are kept, or cannot run"
+    more = [point, replace(point, batch_size=2), replace(point, strategy="edge_mask")]
+    text = sweep_seconds_text(more, results)
+    assert re.fullmatch(r"about \d+ s for 2 points, by 1 point measured on this machine", text)
+    assert sweep_seconds_text(more, tmp_path / "runs" / "another").endswith(
+        "for 3 points, by 1 point measured on this machine"
+    )
+    unlike = [*more, replace(point, scale=0.03)]
+    assert "for 2 of 3 points, " in (text := sweep_seconds_text(unlike, results))
+    assert text.endswith("; nothing like the others was measured here yet")
+    assert sweep_seconds_text(unlike[-1:], results) == nothing
+    long = [replace(point, batch_size=size, steps=100_000) for size in (1, 64)]
+    first, second = (sweep_seconds_text([one], results, budget_seconds=0.5) for one in long)
+    assert first.endswith("; the budget of 0.5 s ends it before")
+    assert "min" in second or " h " in second  # 64 times the samples of steps without end
 
 
 def test_what_has_no_time_is_a_line_however_many_points_there_are():

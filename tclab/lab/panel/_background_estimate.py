@@ -1,4 +1,4 @@
-"""The memory that points will need, estimated in the background and never while anything is measured."""
+"""The seconds and memory that points will need, estimated in the background and never while anything is measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECONDS = 6.0  # the page answers slowly meanwhile: an estimate keeps the inter
 
 
 class BackgroundEstimate:
-    """Estimates the memory of the points that were requested last, in a thread of its own: it takes seconds.
+    """Estimates the seconds and the memory of the points that were requested last, in a thread of its own.
 
     **Arguments:**
 
@@ -27,12 +27,18 @@ class BackgroundEstimate:
         self._calls = BackgroundCalls()
         self._showing = threading.Lock()
         self._points: Sequence[Point] = ()
+        self._seconds: Callable[[], str] = str
         self._stop = threading.Event()
 
-    def request(self, points: Sequence[Point]) -> None:
-        """Request the estimate for some points, in place of those of an earlier request."""
+    def request(self, points: Sequence[Point], seconds: Callable[[], str]) -> None:
+        """Request the estimate for some points, in place of those of an earlier request.
+
+        **Arguments:**
+
+        - `seconds`: returns how long they will take, in a sentence; it is shown before memory is estimated.
+        """
         self.cancel()
-        self._points, self._stop = points, threading.Event()
+        self._points, self._seconds, self._stop = points, seconds, threading.Event()
         self._calls.request(self._estimate, after_seconds=self._after)
 
     def cancel(self) -> None:
@@ -55,11 +61,14 @@ class BackgroundEstimate:
             self._stop.set()
 
     def _estimate(self) -> None:
-        points, stop = self._points, self._stop
-        try:
-            parts = memory_parts(points, stop.is_set, seconds=_SECONDS)
-        except Exception as error:  # what cannot be estimated may still run
-            parts = [Part(f"memory is not known: {error}")]
-        with self._showing:
-            if not stop.is_set():
-                self._show(parts)
+        points, seconds, stop = self._points, self._seconds, self._stop
+        parts: list[Part] = []
+        for estimate in (lambda: [Part(seconds())], lambda: memory_parts(points, stop.is_set, seconds=_SECONDS)):
+            try:
+                parts += estimate()
+            except Exception as error:  # what cannot be estimated may still run
+                parts.append(Part(f"no estimate: {error}"))
+            with self._showing:
+                if stop.is_set():
+                    return
+                self._show(list(parts))

@@ -18,6 +18,7 @@ from tclab.sweeps import Point, sweep
 from tclab.sweeps.config._point import points_of
 from tclab.sweeps.execution._executor import Progress
 from tclab.sweeps.execution._worker_pool import abort
+from tclab.sweeps.predict._sweep_seconds import sweep_seconds_text
 from tclab.sweeps.store._rows import SCHEMA, frame
 
 
@@ -78,7 +79,7 @@ class LiveSweep:
         import ipywidgets
 
         bar = ipywidgets.IntProgress(max=len(self.points), description="sweep")
-        label = ipywidgets.Label(f"{len(self.points)} points")
+        label = ipywidgets.Label(f"{len(self.points)} points · {self._seconds_text()}")
         button = ipywidgets.Button(description="Stop")
         button.on_click(lambda _: self.stop())
 
@@ -144,6 +145,12 @@ class LiveSweep:
             return left
         return min(left, max(0.0, self._start_time + self.budget_seconds - monotonic()))
 
+    def _seconds_text(self) -> str:
+        """Return how long the sweep will take, as far as that is known before it begins."""
+        if self._executor["executor"] == "slurm":
+            return "no estimate: a cluster measures"
+        return sweep_seconds_text(self.points, self.results, retry=self._retry, budget_seconds=self.budget_seconds)
+
     def _time_text(self) -> str:
         """Return the time that is left, or what to do about the points that are."""
         if self.running:
@@ -181,6 +188,8 @@ class LiveSweep:
 
     def _run(self) -> None:
         try:
+            if not self._listeners:
+                print(f"{len(self.points)} points · {self._seconds_text()}", flush=True)
             self._rows = sweep(
                 self.points,
                 results=self.results,

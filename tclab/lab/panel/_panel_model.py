@@ -66,12 +66,6 @@ class SavedSweep:
         return cls(frame(pa.concat_tables([SCHEMA.empty_table(), *done])), state, len(done), len(wanted), text)
 
 
-def other_runs(folder: Path) -> list[str]:
-    """Return the other folders of results beside one, or beside the folder that it lies in (`runs/a/rows`)."""
-    near = {path.parent for level in ("*", "*/*") for path in folder.parent.parent.glob(f"{level}/[!.]*.parquet")}
-    return sorted(str(path) for path in near - {folder})
-
-
 # fields of a point that a panel has one value of; charts have an axis for the others
 _ONE_OF_EACH = tuple(
     name

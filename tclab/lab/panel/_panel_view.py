@@ -20,7 +20,7 @@ from tclab.lab.panel._background_calls import BackgroundCalls
 from tclab.lab.panel._background_estimate import BackgroundEstimate
 from tclab.lab.panel._live_sweep import LiveSweep
 from tclab.lab.panel._panel_form import PanelForm
-from tclab.lab.panel._panel_model import PanelModel, other_runs
+from tclab.lab.panel._panel_model import PanelModel
 from tclab.lab.panel._panel_text import (
     ERROR_COLOUR,
     Part,
@@ -32,6 +32,8 @@ from tclab.lab.panel._panel_text import (
 from tclab.sweeps import Point, compare
 from tclab.sweeps.config._gpus import listed
 from tclab.sweeps.execution._worker_pool import warm_up
+from tclab.sweeps.predict._sweep_seconds import sweep_seconds_text
+from tclab.sweeps.store._results import folders_beside
 from tclab.sweeps.store._row_frame import Rows, without_time
 
 
@@ -136,6 +138,7 @@ class PanelView:
         self._problems = {"fields": "", "folder": "", "run": ""}
         self._opened = ""  # the results folder that is shown
         self._points: list[Point] = []  # of the fields, when they were last valid
+        self._state = model.state  # that has them
         self._findings_of: object = None  # the rows or the sweep that `found` is about
         self._estimate = BackgroundEstimate(self._show_memory, _MEMORY_SECONDS)
         self._calls = BackgroundCalls()
@@ -220,13 +223,17 @@ class PanelView:
             self._calls.request(self._open_call, rest_seconds=_CHECK_REST_SECONDS)
         self.line.value, self.code.value = state.papermill(), state.python()
         self.points.value = escape(points_text(points))
-        if points != self._points:
-            self._points = points
+        if (points, state.results) != (self._points, self._state.results):
+            self._points, self._state = points, state
             if self.model.running:  # it has the cores to itself; at its end there is time
                 self._estimate.cancel()
             else:
-                self._estimate.request(points)
+                self._request_estimate()
         return ""
+
+    def _request_estimate(self) -> None:
+        points, state = self._points, self._state
+        self._estimate.request(points, lambda: sweep_seconds_text(points, state.folder, **state.options()))
 
     def _open(self) -> str:
         """Show the last sweep of the results folder, as far as it came."""
@@ -240,7 +247,7 @@ class PanelView:
             saved = self.model.saved
             self.bar.max, self.bar.value = saved.wanted or 1, saved.done
             self.status.value = " ".join(filter(None, (saved.text, self.model.sweeping_elsewhere(Path(self._opened)))))
-            self.other.options = other_runs(Path(self._opened))
+            self.other.options = [str(path) for path in folders_beside(Path(self._opened))]
             self.comparison.value = ""
             self._show_problem("run", "")
             self._draw_soon()
@@ -315,7 +322,7 @@ class PanelView:
             return
         threading.Thread(target=warm_up, daemon=True).start()  # a stop has killed the worker: have the next one ready
         if self._points:
-            self._estimate.request(self._points)
+            self._request_estimate()
 
     # ---- drawing
 

@@ -147,8 +147,8 @@ class Results:
             why = error.strerror or error
             raise InputError(f"the rows of a point could not be kept in {str(self.folder)!r}: {why}") from None
 
-    def _all_opened(self) -> list[tuple[pa.Table, dict[str, Any]]]:
-        """Return rows of every file and what it says of itself, in the order in which they were measured."""
+    def _all_opened(self) -> list[tuple[pa.Table, dict[str, Any], float]]:
+        """Return rows of every file, what it says of itself and its time, in the order in which they were measured."""
         opened = []
         for path in sorted(self.folder.glob("[!.]*.parquet")):
             if (one := _opened(path)) is not None:
@@ -156,14 +156,31 @@ class Results:
                 written = path.stat().st_mtime
                 written_at = datetime.fromtimestamp(written, UTC).isoformat(timespec="milliseconds")
                 opened.append((one[0]["measured_at"][0].as_py() or written_at, written, one))
-        return [one for *_, one in sorted(opened, key=lambda pair: pair[:2])]
+        return [(*one, written) for _, written, one in sorted(opened, key=lambda entry: entry[:2])]
+
+    def took(self, columns: list[str]) -> list[dict[str, Any]]:
+        """Return columns of each measured point's step, and `took_seconds`: from its begin until its file was written.
+
+        A file that was copied says when it was copied, if its time was not; the next point's begin is a bound then.
+        """
+        found: list[tuple[datetime, float, dict[str, Any]]] = []
+        for rows, _, written in self._all_opened():
+            every = rows.select([*columns, "status", "stage", "measured_at"]).to_pylist()
+            row = next((row for row in every if row["status"] == "ok" and row["stage"] == "step"), None)
+            if row is not None and row["measured_at"]:
+                found.append((datetime.fromisoformat(row["measured_at"]), written, row))
+        steps = []
+        for place, (begin, written, row) in enumerate(found):
+            ends = [written, *(after.timestamp() for after, *_ in found[place + 1 : place + 2])]
+            steps.append({**row, "took_seconds": min(ends) - begin.timestamp()})
+        return steps
 
     def frame(self) -> pd.DataFrame:
         """Return the rows of every point in the folder, whichever machine measured them.
 
         **Raises:** `InputError` for a file that a newer version of tclab wrote.
         """
-        return frame(pa.concat_tables([SCHEMA.empty_table(), *(rows for rows, _ in self._all_opened())]))
+        return frame(pa.concat_tables([SCHEMA.empty_table(), *(rows for rows, *_ in self._all_opened())]))
 
     def kept(self) -> dict[Point, pa.Table]:
         """Return the points in the folder with their rows, whichever machine measured them, the newest last.
@@ -173,7 +190,7 @@ class Results:
         **Raises:** `InputError` for a file that a newer version of tclab wrote.
         """
         tables: dict[Point, pa.Table] = {}
-        for rows, about in self._all_opened():
+        for rows, about, _ in self._all_opened():
             try:
                 point = Point.from_dict(upgraded_point(about["point"]))
             except (InputError, TypeError, KeyError):
@@ -181,6 +198,12 @@ class Results:
             tables.pop(point, None)
             tables[point] = rows
         return tables
+
+
+def folders_beside(folder: Path) -> list[Path]:
+    """Return the other folders of results beside one, or beside the folder that it lies in (`runs/a/rows`)."""
+    near = {path.parent for level in ("*", "*/*") for path in folder.parent.parent.glob(f"{level}/[!.]*.parquet")}
+    return sorted(near - {folder})
 
 
 def results_folder(folder: str | Path) -> Path:
