@@ -149,6 +149,18 @@ class Page:
 
 
 @contextmanager
+def settings(folder, extension, plugin, **values):
+    """Set values of one of JupyterLab's own extensions for every page that is opened meanwhile."""
+    file = folder / ".settings" / "@jupyterlab" / extension / f"{plugin}.jupyterlab-settings"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(values))
+    try:
+        yield
+    finally:
+        file.unlink()
+
+
+@contextmanager
 def dark(folder):
     """Show JupyterLab's dark theme to every page that is opened meanwhile."""
     _settings(folder / ".settings", "JupyterLab Dark")

@@ -4,16 +4,20 @@ Figures are printed, and kept in `runs/browser/` with the screenshots. They fail
 promises: a test machine is noisy, and `benchmarks/browser_latency.py` holds them to the promise itself.
 """
 
+import ast
 import json
 import re
+import shutil
+import subprocess
 import time
 from contextlib import nullcontext
 
 import pandas as pd
 import papermill
 import pytest
-from browser import BAR, CHROMIUM_OPTIONS, ROOT, Page, chromium, dark, jupyter_lab, missing
+from browser import BAR, CHROMIUM_OPTIONS, ROOT, Page, chromium, dark, jupyter_lab, missing, settings
 
+from tclab import lab
 from tclab.lab.panel._panel_state import PanelState
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import columns_of, table
@@ -283,3 +287,97 @@ def test_the_panel_can_be_read_on_a_dark_page(page, folder, many):
         assert min(colours) > 3 * 150  # light words
         card = page.page.evaluate("() => getComputedStyle(document.querySelector('.vega-embed svg')).backgroundColor")
         assert card == "rgb(255, 255, 255)"  # the chart stays a white card, on which its colours were chosen
+
+
+def code(path, *cells):
+    """Write a notebook of some cells of code."""
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    made = [
+        {
+            "id": f"cell-{place}",
+            "cell_type": "code",
+            "metadata": {},
+            "execution_count": None,
+            "outputs": [],
+            "source": text,
+        }
+        for place, text in enumerate(cells)
+    ]
+    path.write_text(json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": kernel, "cells": made}))
+
+
+SWEEP = """points = tclab.grid(scale=0.02, models="hetero_cell", strategies={strategies!r}, batch_sizes={batch_sizes!r},
+                    networks=1, steps=3, gpus=0)
+ran = []
+def note(done):
+    if not done.kept:
+        ran.append((str(done.rows["status"][0]), done.point.strategy, done.point.batch_size))
+rows = tclab.sweep(points, results={results!r}, progress=note)
+print("swept", ran)"""
+
+
+def test_autosave_between_two_points_leaves_them_one_machines(page, folder):
+    # the checkout has the notebook, which differs from its commit as soon as JupyterLab saves what a cell printed
+    checkout, results = folder / "checkout", folder / "runs" / "saved" / "rows"
+    shutil.copytree(ROOT / "tclab", checkout / "tclab", ignore=shutil.ignore_patterns("__pycache__"))
+    cells = [
+        SWEEP.format(strategies=name, batch_sizes="1", results=str(results)) for name in ("edge_mask", "node_mask")
+    ]
+    begin = f"import sys; sys.path.insert(0, {str(checkout)!r})\nimport tclab\nprint(tclab.__file__)\n"
+    another_process = "tclab.sweeps.close_workers()\n"  # which looks at the checkout again
+    code(checkout / "saved.ipynb", begin + cells[0], another_process + cells[1])
+
+    def git(*words):
+        who = ("-c", "user.name=a", "-c", "user.email=a@localhost")
+        return subprocess.run(["git", *who, *words], cwd=checkout, check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q"), git("add", "."), git("commit", "-qm", "all")
+    run = "notebook:run-cell-and-select-next"
+    with settings(folder, "docmanager-extension", "plugin", autosaveInterval=1):
+        page.open("checkout/saved.ipynb")
+        page.command(run)
+        page.wait_for_text(".jp-Cell:nth-of-type(1) .jp-OutputArea", "swept")
+        assert str(checkout) in page.text(".jp-OutputArea")
+        end = time.monotonic() + 120
+        while "saved.ipynb" not in git("status", "--porcelain"):
+            assert time.monotonic() < end, "JupyterLab did not save by itself"
+            page.page.wait_for_timeout(200)
+        page.command(run)
+        page.page.wait_for_function("() => document.body.innerText.split('swept').length > 2", timeout=120_000)
+    rows = Results(results).frame()
+    assert set(rows["strategy"]) == {"edge_mask", "node_mask"}
+    assert rows["commit"].unique().tolist() == [git("log", "-1", "--format=%H").strip()]
+    assert not [line for line in lab.findings(rows) if "machine 1" in line or "commit" in line]
+
+
+def test_two_notebooks_on_one_folder_share_its_points_and_a_panel_there_is_told(page, browser, server, folder):
+    results, sizes = str(folder / "runs" / "shared" / "rows"), ",".join(map(str, range(1, 21)))
+    cell = SWEEP.format(strategies="edge_mask,node_mask", batch_sizes=sizes, results=results)
+    for name in ("one", "two"):
+        code(folder / "notebooks" / f"{name}.ipynb", "import tclab\n" + cell)
+    panel = notebook(folder, "told.ipynb", scale=0.02, networks=1, strategies="subgraph", results=results)
+    others = [Page(browser.new_page(viewport={"width": 1500, "height": 1400}), server, PICTURES) for _ in range(2)]
+    page.open(panel)
+    page.run_all()
+    page.wait(".tclab-run:enabled")
+    for other, name in zip(others, ("one", "two"), strict=True):
+        other.open(f"notebooks/{name}.ipynb")
+    for other in others:
+        other.page.evaluate("() => void window.jupyterapp.commands.execute('runmenu:run-all')")  # does not wait
+    end = time.monotonic() + 120
+    while Results(results).sweeping() is None:
+        assert time.monotonic() < end
+        page.page.wait_for_timeout(100)
+    page.page.click(".tclab-run")
+    page.wait_for_text(".tclab-message", "Another kernel or cell sweeps here: process")
+    page.picture("9-told")
+    ran = []
+    for other in others:
+        other.page.wait_for_function("() => document.body.innerText.includes('swept [')", timeout=300_000)
+        said = other.text(".jp-OutputArea-output").partition("swept ")[2]
+        ran += [tuple(point) for status, *point in ast.literal_eval(said.strip()) if status == "ok"]
+        other.page.close()
+    assert len(ran) == len(set(ran)) == 40  # each once, by either
+    assert len(Results(results).kept()) == 40
+    page.page.click(".tclab-run")  # now nobody sweeps here
+    page.wait_for_text(".tclab-status", "Through: ")

@@ -196,7 +196,8 @@ def test_headless_it_runs_the_sweep_and_shows_one_picture(monkeypatch, tmp_path,
     asyncio.run(panel.show())
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("4 points · ")
-    assert [line[:5] for line in said[1:]] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
+    assert [line[:5] for line in said[1:5]] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
+    assert said[5:] == [f"• {sentence}" for sentence in lab.findings(panel.rows())]
     assert [type(picture).__name__ for picture in shown] == ["LayerChart"]
     rows = panel.rows()
     assert (rows["status"] == "ok").all()
@@ -700,6 +701,9 @@ def test_before_a_sweep_it_says_about_how_long_it_takes_by_what_was_measured_her
     more = [point, replace(point, batch_size=2), replace(point, strategy="edge_mask")]
     text = sweep_seconds_text(more, results)
     assert re.fullmatch(r"about \d+ s for 2 points, by 1 point measured on this machine", text)
+    for name in ("rows.parquet", f"{0:024}.parquet"):  # a user's own, and a damaged one: no word, no error
+        (tmp_path / "runs" / name).write_bytes(b"PAR1")
+        (results / name).write_bytes(b"PAR1")
     assert sweep_seconds_text(more, tmp_path / "runs" / "another").endswith(
         "for 3 points, by 1 point measured on this machine"
     )

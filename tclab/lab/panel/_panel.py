@@ -15,13 +15,15 @@ from tclab.lab.panel._live_sweep import LiveSweep
 from tclab.lab.panel._panel_model import PanelModel
 from tclab.lab.panel._panel_state import PanelState
 from tclab.lab.panel._panel_view import PanelView
+from tclab.lab.reports._findings import findings
 from tclab.sweeps import write_rows
 
 
 class Panel:
     """A sweep that a person sets up, runs, watches, stops and resumes in a notebook.
 
-    `await panel.show()` shows it in an interactive front end. Without one it runs the sweep and shows one chart.
+    `await panel.show()` shows it in an interactive front end. Without one it runs the sweep, shows one chart and prints
+    what was found.
     Rows are kept in the results folder, the same as a headless sweep's; opening that folder again shows them.
 
     **Arguments:**
@@ -85,7 +87,7 @@ class Panel:
         return [report(rows, folder / "report.html"), write_rows(rows, folder / "rows.csv")]
 
     async def show(self, live: bool | None = None) -> None:
-        """Show the panel; without an interactive front end, run the sweep to its end and show its chart.
+        """Show the panel; without an interactive front end, run the sweep and show its chart and what was found.
 
         **Arguments:**
 
@@ -100,7 +102,10 @@ class Panel:
             self.view = PanelView(self._model)
             display(self.view.box)
             return
-        display(sweep_chart(await self.start()))
+        rows = await self.start()
+        display(sweep_chart(rows))
+        for sentence in findings(rows):
+            print("•", sentence)
 
     def start(self, listener: Callable[[LiveSweep], None] | None = None) -> LiveSweep:
         """Start a sweep with the panel's settings, into its results folder, and return at once.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 import warnings
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from tclab.sweeps.store._code_fingerprint import own_code, tclabs_code
 from tclab.sweeps.store._rows import SCHEMA, SCHEMA_VERSION, frame, upgraded, upgraded_point
 from tclab.timing._environment import fingerprint
 
+_NAME = re.compile(r"[0-9a-f]{24}\.parquet")  # of a point's file
+_RECENT = 300  # files that are read for an estimate, about a second
 _SWEEP = ".running-sweep"  # which whoever sweeps holds
 # The variable that says, as JSON, what a cluster was asked for on whose machine this runs
 WHERE = "TCLAB_WHERE"
@@ -147,8 +151,8 @@ class Results:
             why = error.strerror or error
             raise InputError(f"the rows of a point could not be kept in {str(self.folder)!r}: {why}") from None
 
-    def _all_opened(self) -> list[tuple[pa.Table, dict[str, Any], float]]:
-        """Return rows of every file, what it says of itself and its time, in the order in which they were measured."""
+    def _all_opened(self) -> list[tuple[pa.Table, dict[str, Any]]]:
+        """Return rows of every file and what it says of itself, in the order in which they were measured."""
         opened = []
         for path in sorted(self.folder.glob("[!.]*.parquet")):
             if (one := _opened(path)) is not None:
@@ -156,31 +160,39 @@ class Results:
                 written = path.stat().st_mtime
                 written_at = datetime.fromtimestamp(written, UTC).isoformat(timespec="milliseconds")
                 opened.append((one[0]["measured_at"][0].as_py() or written_at, written, one))
-        return [(*one, written) for _, written, one in sorted(opened, key=lambda entry: entry[:2])]
+        return [one for *_, one in sorted(opened, key=lambda pair: pair[:2])]
 
     def took(self, columns: list[str]) -> list[dict[str, Any]]:
         """Return columns of each measured point's step, and `took_seconds`: from its begin until its file was written.
 
-        A file that was copied says when it was copied, if its time was not; the next point's begin is a bound then.
+        A file that was copied may have the copy's time; the next point's begin is a bound then. What cannot be read, or
+        lacks a column, is left out without a word, and of many points the last ones count.
         """
-        found: list[tuple[datetime, float, dict[str, Any]]] = []
-        for rows, _, written in self._all_opened():
-            every = rows.select([*columns, "status", "stage", "measured_at"]).to_pylist()
-            row = next((row for row in every if row["status"] == "ok" and row["stage"] == "step"), None)
-            if row is not None and row["measured_at"]:
-                found.append((datetime.fromisoformat(row["measured_at"]), written, row))
-        steps = []
-        for place, (begin, written, row) in enumerate(found):
-            ends = [written, *(after.timestamp() for after, *_ in found[place + 1 : place + 2])]
-            steps.append({**row, "took_seconds": min(ends) - begin.timestamp()})
-        return steps
+        found: list[tuple[float, float, dict[str, Any]]] = []
+        files = [(path.stat().st_mtime, path) for path in self.folder.glob("*.parquet") if _NAME.fullmatch(path.name)]
+        for written, path in sorted(files)[-_RECENT:]:
+            try:
+                file = pq.ParquetFile(pa.BufferReader(path.read_bytes()), page_checksum_verification=True)
+                rows = file.read([*columns, "status", "stage", "measured_at"], use_threads=False).to_pylist()
+                if not rows[0].keys() >= set(columns):  # of an earlier version
+                    continue
+                row = next(row for row in rows if row["status"] == "ok" and row["stage"] == "step")
+                found.append((datetime.fromisoformat(row["measured_at"]).timestamp(), written, row))
+            except Exception:  # pyarrow raises a dozen kinds for damaged bytes
+                continue
+        found.sort(key=lambda one: one[0])
+        begins = [begin for begin, *_ in found[1:]] + [inf]
+        return [
+            {**row, "took_seconds": min(written, after) - begin}
+            for (begin, written, row), after in zip(found, begins, strict=False)
+        ]
 
     def frame(self) -> pd.DataFrame:
         """Return the rows of every point in the folder, whichever machine measured them.
 
         **Raises:** `InputError` for a file that a newer version of tclab wrote.
         """
-        return frame(pa.concat_tables([SCHEMA.empty_table(), *(rows for rows, *_ in self._all_opened())]))
+        return frame(pa.concat_tables([SCHEMA.empty_table(), *(rows for rows, _ in self._all_opened())]))
 
     def kept(self) -> dict[Point, pa.Table]:
         """Return the points in the folder with their rows, whichever machine measured them, the newest last.
@@ -190,7 +202,7 @@ class Results:
         **Raises:** `InputError` for a file that a newer version of tclab wrote.
         """
         tables: dict[Point, pa.Table] = {}
-        for rows, about, _ in self._all_opened():
+        for rows, about in self._all_opened():
             try:
                 point = Point.from_dict(upgraded_point(about["point"]))
             except (InputError, TypeError, KeyError):
