@@ -24,7 +24,7 @@ from typing import IO, Any
 
 SOURCE = Path(__file__).resolve().parents[1]  # a child imports the tclab that its parent runs, installed or not
 _LOOK_SECONDS = 0.5  # between looks whether the other end, which sends nothing, is still alive
-_PARENT = "TCLAB_PARENT_PID"  # the variable that tells a child who started it, however long it takes to look
+PARENT = "TCLAB_PARENT_PID"  # the variable that tells a child who started it, however long it takes to look
 
 
 def child_command(module: str, *arguments: str) -> list[str]:
@@ -54,7 +54,7 @@ class ChildProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env={**environment, "PYTHONPATH": path, _PARENT: str(os.getpid())},
+            env={**environment, "PYTHONPATH": path, PARENT: str(os.getpid())},
             start_new_session=True,
         )
 
@@ -194,9 +194,9 @@ def end_with_parent() -> None:
     """
     poll = select.poll()
     parent = os.getppid()
-    if _PARENT in os.environ:  # the parent may have ended before this process could ask for its number
-        parent = int(os.environ[_PARENT])
-        os.environ[_PARENT] = str(os.getpid())  # for ranks, which torchrun starts
+    if PARENT in os.environ:  # the parent may have ended before this process could ask for its number
+        parent = int(os.environ[PARENT])
+        os.environ[PARENT] = str(os.getpid())  # for ranks, which torchrun starts
         poll.register(os.dup(0), 0)  # reports that the other end is closed, and nothing else
 
     def watch() -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from tclab._progress import progress_bar
 from tclab.errors import InputError, check_whole
 from tclab.graph._network import Network
 
@@ -57,6 +58,9 @@ NUM_FACTORS = 201  # transcription factors in YEASTRACT's list of documented pai
 
 # A metabolite's weight is (rank + OFFSET) ** -EXPONENT: a power law, as water and ATP are everywhere.
 EXPONENT, OFFSET = 0.6, 10.0
+
+
+_LARGE = 0.5  # the scale from which a graph takes more than a second to make
 
 
 def _cumulative(weights: np.ndarray) -> np.ndarray:
@@ -183,9 +187,11 @@ def synthetic_relations(scale: float, seed: int, *, metabolism: bool) -> tuple[d
     check_whole("the seed is", seed)
     genes = max(2, round(NUM_GENES * scale))
     relations: dict[str, Network] = {}
+    sizes = {name: max(1, round(size.edges * scale**2)) for name, size in NETWORK_SIZES.items()}
+    bar = progress_bar(sum(sizes.values()), "making the graph", " edges") if scale >= _LARGE else None
     for place, (name, size) in enumerate(NETWORK_SIZES.items()):
         rng = np.random.default_rng([seed, place])
-        edges = max(1, round(size.edges * scale**2))
+        edges = sizes[name]
         nodes = min(max(2, round(size.nodes * scale)), 2 * edges, genes)
         edges = min(edges, nodes * (nodes - 1) // (1 if size.directed else 2))
         touched = rng.permutation(genes)[:nodes]
@@ -198,6 +204,10 @@ def synthetic_relations(scale: float, seed: int, *, metabolism: bool) -> tuple[d
         )
         pairs = np.sort(touched)[pairs]
         relations[name] = Network(name, torch.from_numpy(pairs), "gene", "gene", genes, genes, directed=size.directed)
+        if bar is not None:
+            bar.update(sizes[name])
+    if bar is not None:
+        bar.close()
     num_nodes = {"gene": genes}
     if metabolism:
         gpr, stoichiometry = _metabolism(genes, np.random.default_rng([seed, len(NETWORK_SIZES)]))

@@ -7,8 +7,10 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tclab._io import is_bomb
+from tclab._progress import progress_bar
 from tclab.errors import InputError, require
 
 LIMIT_BYTES = 2 << 30  # of unpacked text; STRING's largest table of one organism is a tenth of this
@@ -71,7 +73,7 @@ class Source:
 
     - `path`: the file.
     - `limit_bytes`: how much it may unpack to.
-    - `progress`: called as the file is read.
+    - `progress`: called as the file is read; a large file shows a bar unless given.
 
     **Raises:** `ReadError` where the file is missing or empty, and on reading where the gzip is damaged or
     cut short, or unpacks to more than the limit, or the text has a NUL byte.
@@ -92,7 +94,10 @@ class Source:
             raise bad_file(path, "the file is empty")
         self._unzip = zlib.decompressobj(_GZIP)
         self._limit = limit_bytes
-        self._progress = progress
+        self._bar: Any = None
+        if progress is None and self._size > _REPORT_EVERY_BYTES:
+            self._bar = progress_bar(self._size, f"reading {self.path.name}", "B")
+        self._progress = progress if self._bar is None else self._show
         self._unpacked = self._reported = 0
 
     def read(self, size: int = -1) -> bytes:
@@ -121,6 +126,9 @@ class Source:
             self._reported = self._unpacked
             self._progress(self._file.tell(), self._size)
         return chunk
+
+    def _show(self, done: int, size: int) -> None:
+        self._bar.update(done - self._bar.n)
 
     def _unpacked_whole(self, size: int) -> bytes:
         """Return `size` bytes where there are so many: pyarrow takes what it is given for a block, header included."""
@@ -155,6 +163,8 @@ class Source:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+        if self._bar is not None:
+            self._bar.close()
 
     def __enter__(self) -> Source:
         return self

@@ -1,0 +1,42 @@
+"""Bars of what takes long: on standard error after two seconds, never in a process that measures."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tclab._child_process import PARENT
+
+# tqdm's own clock says that time has passed
+SLOW = "import time; passed = iter(range(0, 10**9, 60)); time.time = lambda: next(passed)\n"
+GRAPH = "from tclab.graph import CellGraph; print(CellGraph.synthetic(0.5).num_edges)"
+FILE = "from tclab.readers import string_links; print(len(string_links({path!r}, ['A', 'B'])))"
+
+
+def ran(code, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    path = tmp_path_factory.mktemp("links") / "1.protein.links.v12.0.txt"
+    row = "1.A 1.B 500\n1.B 1.A 500\n"
+    path.write_text("protein1 protein2 combined_score\n" + row * (18_000_000 // len(row)))
+    return path
+
+
+@pytest.mark.parametrize("what", ["making the graph", "reading 1.protein.links.v12.0.txt"])
+def test_a_large_graph_or_file_has_a_bar_when_it_takes_seconds_but_not_in_a_process_that_measures(what, large):
+    code = GRAPH if "graph" in what else FILE.format(path=str(large))
+    assert f"{what}:" in ran(SLOW + code)
+    assert ran(SLOW + code, **{PARENT: "1"}) == ""
+
+
+def test_a_small_one_has_none():
+    assert ran(SLOW + GRAPH.replace("0.5", "0.1")) == ""
