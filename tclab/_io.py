@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tclab.errors import InputError
+
 _PREFIX, _OWNER = "tclab-", ".owner"
 
 
@@ -46,6 +48,21 @@ def atomic_write(path: str | Path, content: str | bytes | Callable[[Path], objec
         raise
     with suppress(OSError):  # a file system that cannot flush a folder; the file is whole, under one name or the other
         _flush(path.parent)
+
+
+@contextmanager
+def writing(name: str, path: str | Path) -> Iterator[None]:
+    """Make an `OSError` of the block, which writes there, an `InputError`.
+
+    **Arguments:**
+
+    - `name`: of the argument that says where, as the user calls it.
+    - `path`: its value.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{name} is {str(path)!r}, which cannot be written: {error.strerror or error}") from None
 
 
 def _flush(path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from tclab._display import table_html
-from tclab._io import atomic_write
+from tclab._io import atomic_write, writing
 from tclab.errors import InputError
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS
 from tclab.lab.charts._throughput_charts import throughput
@@ -65,7 +65,7 @@ def report(rows: Runs, path: str | Path, *, title: str = "A sweep", pairs: Itera
     - `title`: its heading.
     - `pairs`: of a race of these points, for the conclusion and the first chart.
 
-    **Raises:** `InputError` for another ending, or a folder that does not exist.
+    **Raises:** `InputError` for another ending, a folder that does not exist, or a file that cannot be written.
     """
     rows = rows_of(rows)
     to = Path(path)
@@ -83,7 +83,8 @@ def report(rows: Runs, path: str | Path, *, title: str = "A sweep", pairs: Itera
     body += ["<h2>The equivalence check</h2>", _table(equivalence(rows).reset_index())]
     body += ["<h2>Every point</h2>", _table(steps(rows))]
     body += ["<h2>Where it was measured</h2>", _table(machine(rows).reset_index(names=" "))]
-    atomic_write(to, _PAGE.format(title=escape(title), body="\n".join(body)))
+    with writing("path", path):
+        atomic_write(to, _PAGE.format(title=escape(title), body="\n".join(body)))
     return to
 
 

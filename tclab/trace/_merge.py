@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pandas as pd
 
-from tclab._io import atomic_write
+from tclab._io import atomic_write, writing
 from tclab.trace._align import FEWEST
 from tclab.trace._events import Trace
 from tclab.trace._read_trace import TraceError
@@ -55,8 +55,9 @@ def merge(path: str | Path | Report, out: str | Path) -> pd.DataFrame:
             file.write(b"]}")
 
     out = Path(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(out, write)
+    with writing("out", out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(out, write)
     return clocks
 
 

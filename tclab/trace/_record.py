@@ -20,7 +20,7 @@ from typing import Any, cast
 import msgspec
 
 from tclab._format import bytes_text
-from tclab._io import atomic_write
+from tclab._io import atomic_write, writing
 from tclab._limits import memory_available_bytes
 from tclab.trace._read_trace import TraceError, event_slices, head_and_rest
 
@@ -382,7 +382,6 @@ def lay_spans(
     that ends before it starts.
     """
     trace, out = Path(trace), Path(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
     head: dict[str, Any] = {}
     begin, finish = float("inf"), float("-inf")
     for events in event_slices(trace, head):  # the base of the file's time follows the last event
@@ -409,7 +408,9 @@ def lay_spans(
         if begin < ts + dur and ts < finish:
             place = {"pid": track, "tid": track}
             laid.append({"ph": "X", "cat": "ledger", "name": name, **place, "ts": ts, "dur": dur})
-    write_with(trace, out, laid, {})
+    with writing("out", out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_with(trace, out, laid, {})
     return out
 
 

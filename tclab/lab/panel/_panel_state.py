@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tclab._io import atomic_write
+from tclab._io import atomic_write, writing
 from tclab.errors import InputError, unknown
 from tclab.lab._notebook import project_path
 from tclab.sweeps import Point, grid
@@ -120,13 +120,8 @@ class PanelState:
 
     def save(self) -> None:
         """Write the state into the results folder."""
-        try:
+        with writing("results", self.results):
             atomic_write(self.folder / SAVED, json.dumps(asdict(self), indent=1))
-        except OSError as error:
-            why = error.strerror or error
-            raise InputError(
-                f"results is {str(self.results)!r}, expected a folder that can be written: {why}"
-            ) from None
 
     @classmethod
     def saved(cls, results: str) -> PanelState | None:

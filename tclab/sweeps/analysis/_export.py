@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from tclab._extras import need
-from tclab._io import atomic_write
+from tclab._io import atomic_write, writing
 from tclab.errors import InputError, require, unknown
 from tclab.sweeps.analysis._compare_runs import Comparison
 from tclab.sweeps.config._fields import declarations
@@ -64,7 +64,8 @@ def export(what: Exported, to: str, folder: str | Path, *, name: str = "tclab") 
       offline runs (`wandb sync` sends them), TensorBoard's log folder, or the trace's file.
     - `name`: of the experiment, of the project, or of the run.
 
-    **Raises:** `MissingExtraError` where the package is not installed; `InputError` for anything else to export.
+    **Raises:** `MissingExtraError` where the package is not installed; `InputError` for anything else to export,
+    or a folder that cannot be written.
     """
     if to not in (*_WRITERS, "perfetto"):
         raise unknown("program", to, (*_WRITERS, "perfetto"))
@@ -72,12 +73,14 @@ def export(what: Exported, to: str, folder: str | Path, *, name: str = "tclab") 
     if to == "perfetto":
         require("what", what, Ledger, "a Ledger: a Chrome trace is of its timeline")
         assert isinstance(what, Ledger)
-        return _perfetto(what, place)
+        with writing("folder", folder):
+            return _perfetto(what, place)
     runs = list(_runs_of(what, name))
     module, write = _WRITERS[to]
     need(f"to={to!r}", to, module)
-    place.mkdir(parents=True, exist_ok=True)
-    write(runs, place, name)
+    with writing("folder", folder):
+        place.mkdir(parents=True, exist_ok=True)
+        write(runs, place, name)
     return place
 
 

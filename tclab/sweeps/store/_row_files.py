@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from tclab._io import atomic_write
+from tclab._io import atomic_write, writing
 from tclab.errors import InputError, require
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import SCHEMA, column_types, frame, upgraded
@@ -43,10 +43,8 @@ def write_rows(rows: pd.DataFrame, path: str | Path) -> Path:
             lists = [None if seconds is None else json.dumps(seconds) for seconds in table[_LIST].to_pylist()]
             table = table.set_column(table.schema.get_field_index(_LIST), _LIST, pa.array(lists, pa.string()))
         pa.csv.write_csv(table, buffer)
-    try:
+    with writing("path", path):
         atomic_write(to, buffer.getvalue().to_pybytes())
-    except OSError as error:
-        raise InputError(f"path is {str(path)!r}, which cannot be written: {error.strerror or error}") from None
     return to
 
 
