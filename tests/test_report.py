@@ -201,7 +201,7 @@ def test_a_report_is_utf_8_in_any_locale_and_whole_or_not_there(made, tmp_path, 
         raise OSError("no space left")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(InputError, match="no space"):
         lab.report(made, path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["sweep.html"]
