@@ -27,8 +27,7 @@ import torch
 from scipy.stats import linregress
 
 import tclab
-from tclab import masking
-from tclab.graph import CellGraph
+from tclab import CellGraph, masking
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.perturbation._dataset import Samples
 from tclab.perturbation._stored_samples import stored

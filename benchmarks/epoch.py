@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 
-from tclab.sweeps import Point, close_workers, run_epoch
+from tclab import Point
+from tclab.sweeps import close_workers, run_epoch
 from tclab.sweeps.predict._epoch import Epoch
 
 # Reduced so that an epoch takes seconds; the process that trains has one core, a worker the other.

@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tclab.sweeps import Point
+    from tclab import Point
 
 # package → what its absence leaves out, by part; "" leaves out all of it
 NEEDS: dict[str, dict[str, str]] = {
@@ -105,7 +105,7 @@ def environment_and_smoke(s: Settings) -> Verdict:
     import torch
 
     import tclab
-    from tclab.sweeps import Point
+    from tclab import Point
     from tclab.timing import conditions, environment
 
     here = {**environment(), **conditions(), "triton": None if find_spec("triton") is None else _version("triton")}
@@ -194,8 +194,7 @@ def steps(s: Settings) -> Verdict:
 
 
 def _foretold(row: dict[str, Any]) -> int | None:
-    from tclab import InputError
-    from tclab.sweeps import fits
+    from tclab import InputError, fits
     from tclab.sweeps.store._rows import point_of
 
     try:
@@ -207,8 +206,8 @@ def _foretold(row: dict[str, Any]) -> int | None:
 
 def _points(s: Settings, sizes: Iterable[int], networks: Iterable[int], dtypes: Iterable[str]) -> list[Point]:
     """Return points of every strategy and DANGO, what matters most first."""
+    from tclab import Point
     from tclab.masking import get, names
-    from tclab.sweeps import Point
 
     masked = [name for name in names() if get(name).masks_graph]
     first = PLACEMENT.split(",")
@@ -231,7 +230,8 @@ def _recorded(s: Settings, part: str, points: list[Point]) -> pd.DataFrame:
     import pyarrow.parquet as pq
 
     import tclab
-    from tclab.sweeps import close_workers, sweep
+    from tclab import sweep
+    from tclab.sweeps import close_workers
     from tclab.sweeps.execution._executor import Progress
     from tclab.sweeps.store._rows import table
     from tclab.timing import environment
@@ -261,7 +261,7 @@ def trust(s: Settings) -> Verdict:
     from ledger_trust import closure, cost, spikes
 
     import tclab
-    from tclab.sweeps import Point
+    from tclab import Point
 
     small = min(s.scale, 0.1)
     waits = []
@@ -293,7 +293,7 @@ def trust(s: Settings) -> Verdict:
 
 def race(s: Settings) -> Verdict:
     """(f) A race of whole steps with its A/A: the same point twice must be no faster than itself."""
-    from tclab.sweeps import Point
+    from tclab import Point
     from tclab.sweeps.analysis._race_points import race_points
     from tclab.timing._verdict import FASTER, SLOWER
 

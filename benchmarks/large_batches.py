@@ -23,7 +23,8 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from tclab.sweeps import Point, close_workers, run
+from tclab import Point, run
+from tclab.sweeps import close_workers
 from tclab.sweeps.config._point import ALLOCATORS
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.predict._roofline import clock_of

@@ -22,7 +22,8 @@ from timeit import repeat
 import pandas as pd
 import torch
 
-from tclab.sweeps import Point, loop_of
+from tclab import Point
+from tclab.sweeps import loop_of
 from tclab.timing import Ledger, conditions, receipt, spike_in
 from tclab.timing._receipt import Receipt
 from tclab.timing._spike_in import SpikeIn

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import argparse
 
+from tclab import Point, fits, run
 from tclab.masking import get, names
-from tclab.sweeps import Point, close_workers, fits, run
+from tclab.sweeps import close_workers
 from tclab.sweeps.predict._fits import PROCESS_BYTES
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,28 +26,35 @@ if TYPE_CHECKING:
         training,
     )
     from tclab.errors import InputError
-    from tclab.graph import CellGraph
-    from tclab.masking import view
-    from tclab.message_passing import SharedGraph
-    from tclab.sweeps import Point, advise, compare, fits, grid, rows, run, sweep
-    from tclab.training import check
+    from tclab.graph._cell_graph import CellGraph
+    from tclab.masking._strategy_registry import view
+    from tclab.message_passing._shared_graph import SharedGraph
+    from tclab.sweeps._sweep import sweep
+    from tclab.sweeps.analysis._advise import advise
+    from tclab.sweeps.analysis._compare_runs import compare
+    from tclab.sweeps.config._grid import grid
+    from tclab.sweeps.config._point import Point
+    from tclab.sweeps.execution._run import run
+    from tclab.sweeps.predict._fits import fits
+    from tclab.sweeps.store._row_files import rows_of as rows
+    from tclab.training._check import check
 
 
-# `import tclab` must stay cheap, so each name is fetched from its package at first use
+# `import tclab` must stay cheap, so each name is fetched from its module at first use
 _NAMES = {
-    "CellGraph": "tclab.graph",
-    "InputError": "tclab.errors",
-    "fits": "tclab.sweeps",
-    "Point": "tclab.sweeps",
-    "SharedGraph": "tclab.message_passing",
-    "advise": "tclab.sweeps",
-    "check": "tclab.training",
-    "compare": "tclab.sweeps",
-    "grid": "tclab.sweeps",
-    "rows": "tclab.sweeps",
-    "run": "tclab.sweeps",
-    "sweep": "tclab.sweeps",
-    "view": "tclab.masking",
+    "CellGraph": "tclab.graph._cell_graph:CellGraph",
+    "InputError": "tclab.errors:InputError",
+    "fits": "tclab.sweeps.predict._fits:fits",
+    "Point": "tclab.sweeps.config._point:Point",
+    "SharedGraph": "tclab.message_passing._shared_graph:SharedGraph",
+    "advise": "tclab.sweeps.analysis._advise:advise",
+    "check": "tclab.training._check:check",
+    "compare": "tclab.sweeps.analysis._compare_runs:compare",
+    "grid": "tclab.sweeps.config._grid:grid",
+    "rows": "tclab.sweeps.store._row_files:rows_of",
+    "run": "tclab.sweeps.execution._run:run",
+    "sweep": "tclab.sweeps._sweep:sweep",
+    "view": "tclab.masking._strategy_registry:view",
 }
 __all__ = [
     "CellGraph",
@@ -80,7 +88,7 @@ __dir__ = __all__.copy  # completion offers these
 
 def __getattr__(name: str) -> Any:
     if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
+        return pkgutil.resolve_name(_NAMES[name])
     if name in __all__:  # a package
         return importlib.import_module(f"tclab.{name}")
     raise AttributeError(f"module 'tclab' has no attribute {name!r}")

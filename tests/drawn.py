@@ -3,7 +3,8 @@
 import torch
 from hypothesis import strategies as st
 
-from tclab.graph import CellGraph, Network
+from tclab import CellGraph
+from tclab.graph import Network
 
 
 @st.composite

@@ -9,9 +9,8 @@ import torch
 from torch import distributed
 
 import tclab
-from tclab import InputError, masking
+from tclab import CellGraph, InputError, masking
 from tclab._child_process import end_with_parent
-from tclab.graph import CellGraph
 from tclab.models import ModelKind
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.training._distributed import Exchange, Shard

@@ -7,13 +7,12 @@ import pytest
 import torch
 
 import tclab
-from tclab import masking
+from tclab import Point, masking
 from tclab.masking import calibration
 from tclab.masking._fastest import Fastest
 from tclab.masking.calibration import Choice, cache_path, keep_choice, kept_choice, print_choices
 from tclab.models import HeteroCell
 from tclab.perturbation import synthetic_perturbations
-from tclab.sweeps import Point
 from tclab.sweeps.execution._setup import _tune_once, setup
 from tclab.training._equivalence import norm_error
 

@@ -7,11 +7,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import tclab
-from tclab import masking
+from tclab import Point, masking, sweep
+from tclab import run as run_point
 from tclab._format import bytes_text
 from tclab.masking import calibration
-from tclab.sweeps import Point, largest_batch, sweep
-from tclab.sweeps import run as run_point
+from tclab.sweeps import largest_batch
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.predict import _fits as fitting
 from tclab.sweeps.predict._batch_bytes import expected_batch_bytes

@@ -10,7 +10,7 @@ from tclab._child_process import PARENT
 
 # tqdm's own clock says that time has passed
 SLOW = "import time; passed = iter(range(0, 10**9, 60)); time.time = lambda: next(passed)\n"
-GRAPH = "from tclab.graph import CellGraph; print(CellGraph.synthetic(0.5).num_edges)"
+GRAPH = "from tclab import CellGraph; print(CellGraph.synthetic(0.5).num_edges)"
 FILE = "from tclab.readers import string_links; print(len(string_links({path!r}, ['A', 'B'])))"
 
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rank_cases import CASES, DIFFERENT, FEW, LOSSY, train
 
-from tclab import InputError, masking
-from tclab.graph import CellGraph
+from tclab import CellGraph, InputError, masking
 from tclab.models._gathered_ranks import Peers
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.execution._rank_group import command, threads_of

@@ -7,10 +7,9 @@ import torch
 from torch._dynamo.exc import FailOnRecompileLimitHit
 
 import tclab
-from tclab import masking, models
+from tclab import Point, masking, models
 from tclab.errors import InputError
 from tclab.perturbation import synthetic_perturbations
-from tclab.sweeps import Point
 from tclab.training._loading import Batches, Loader
 from tclab.training._step import Step, compiled_forward
 

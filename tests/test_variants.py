@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tclab
-from tclab import InputError
-from tclab.graph import CellGraph, Network
+from tclab import CellGraph, InputError
+from tclab.graph import Network
 from tclab.graph._variants import merged, variant_of
 
 

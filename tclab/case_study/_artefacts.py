@@ -22,7 +22,8 @@ from tclab._display import Display, Shown
 from tclab._extras import need
 from tclab.errors import InputError
 from tclab.lab.charts._case_study_charts import draw_wrong_figure_parts, draw_wrong_figures
-from tclab.sweeps import Point, run
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.execution._run import run
 from tclab.sweeps.execution._setup import setup
 from tclab.timing._warmup import steady_state
 from tclab.trace._report import Report

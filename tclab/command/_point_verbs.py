@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import pandas as pd
 from cyclopts import Group, Parameter
 
-from tclab import sweeps
 from tclab.command._output import Json, plain, show
-from tclab.sweeps import Point
-from tclab.sweeps.analysis._race_points import PROCESSES
+from tclab.sweeps._sweep import sweep as sweep_points
+from tclab.sweeps.analysis._race_points import PROCESSES, race_points
 from tclab.sweeps.config._fields import Declaration, declarations
+from tclab.sweeps.config._grid import grid as grid_of
+from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._executor import print_progress
+from tclab.sweeps.execution._run import run as run_point
+from tclab.sweeps.predict._fits import fits as fits_of
 from tclab.sweeps.slurm._slurm_options import SlurmOptions
 from tclab.timing.races._race_result import Race
 
@@ -26,7 +29,7 @@ _CLUSTER = Group("With --executor slurm", sort_key=3)
 _FIELDS = declarations(Point)
 _GRID = {
     name: one.default
-    for name, one in inspect.signature(sweeps.grid).parameters.items()
+    for name, one in inspect.signature(grid_of).parameters.items()
     if one.kind is one.KEYWORD_ONLY
 }  # fmt: skip
 # parameters of a grid that are no fields of a point
@@ -169,8 +172,8 @@ def sweep(
     options = {name: _value_of(text) for name, text in _given(cluster).items()}
     if executor == "slurm" and "gpus_per_node" in asked:
         options["gpus_per_node"] = asked["gpus_per_node"]
-    points = sweeps.grid(**asked)
-    rows = sweeps.sweep(
+    points = grid_of(**asked)
+    rows = sweep_points(
         points,
         results=results,
         retry=retry,
@@ -192,7 +195,7 @@ def run(*, point: PointOptions = None, memory_bytes: Memory = None, json: Json =
 
     The equivalence check comes first: a strategy that does not compute what `subgraph` computes is not timed.
     """
-    return _end(sweeps.run(_point(point), memory_bytes=memory_bytes), json)
+    return _end(run_point(_point(point), memory_bytes=memory_bytes), json)
 
 
 def race(
@@ -205,14 +208,14 @@ def race(
 ) -> int:
     """Race whole steps of strategies in turn, as `tclab.sweeps.race_points` does, and print the verdicts."""
     arms = {name: _point(point, strategy=name) for name in strategies}
-    found: Race = sweeps.race_points(arms, budget_seconds=budget_seconds, processes=processes or None, record=record)
+    found: Race = race_points(arms, budget_seconds=budget_seconds, processes=processes or None, record=record)
     show(found.pairs if json else found, as_json=json)
     return 0
 
 
 def fits(*, point: PointOptions = None, memory_bytes: Memory = None, json: Json = False) -> int:
     """Estimate the memory of a point, as `tclab.fits` does; the exit code is 1 where it does not fit."""
-    found = sweeps.fits(_point(point), memory_bytes=memory_bytes)
+    found = fits_of(_point(point), memory_bytes=memory_bytes)
     show({**plain(found), "host": found.host, "device": found.device, "refusal": found.refusal} if json else found,
          as_json=json)  # fmt: skip
     return 0 if found.refusal is None else _SOME_FAILED

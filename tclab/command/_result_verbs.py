@@ -23,9 +23,9 @@ def advise(
     json: Json = False,
 ) -> int:
     """Say what to change, ranked by predicted gain, and what the rows leave open; see `tclab.advise`."""
-    from tclab import sweeps
+    from tclab.sweeps.analysis._advise import advise as advise_on
 
-    advice = sweeps.advise(rows, now=now)
+    advice = advise_on(rows, now=now)
     show(advice.measure(budget_seconds=budget_seconds) if measure else advice, as_json=json)
     return 0
 
@@ -42,9 +42,9 @@ def compare(
     json: Json = False,
 ) -> int:
     """Compare runs of two commits, machines or settings; a verdict is about the second. See `tclab.compare`."""
-    from tclab import sweeps
+    from tclab.sweeps.analysis._compare_runs import compare as compare_runs
 
-    show(sweeps.compare(first, second, between=between, stage=stage, margin=margin), as_json=json)
+    show(compare_runs(first, second, between=between, stage=stage, margin=margin), as_json=json)
     return 0
 
 

@@ -1,10 +1,9 @@
-"""The graph: `CellGraph`, nodes by type with named networks; its variants, degrees and synthetic cells."""
+"""The graph: `tclab.CellGraph` is nodes by type with named networks, each a `Network`."""
 
-from tclab.graph._cell_graph import CellGraph, keep_graph
+from tclab.graph._cell_graph import keep_graph
 from tclab.graph._network import Network
 
 __all__ = [
-    "CellGraph",
     "Network",
     "keep_graph",
 ]

@@ -19,7 +19,7 @@ from tclab.lab.charts._sweep_charts import SWEEP_CHARTS
 from tclab.lab.charts._throughput_charts import throughput
 from tclab.lab.reports._findings import conclusion, findings
 from tclab.lab.reports._tables import equivalence, machine, steps
-from tclab.sweeps import advise
+from tclab.sweeps.analysis._advise import advise
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import table_cells
 from tclab.timing._verdict import Pair

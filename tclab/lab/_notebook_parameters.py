@@ -12,7 +12,8 @@ from tclab.errors import unknown
 from tclab.lab.panel._live_sweep import LiveSweep
 from tclab.lab.panel._panel import Panel
 from tclab.lab.panel._panel_state import PanelState
-from tclab.sweeps import Point, grid
+from tclab.sweeps.config._grid import grid
+from tclab.sweeps.config._point import Point
 
 _INJECTED = "# Parameters\n"  # how the cell begins that papermill puts behind a notebook's own parameters
 # what a function's `**` argument stands for; of sbatch's options those that a notebook is given by name

@@ -17,7 +17,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch
 from tclab.masking._packing import Piece, unfilled
 from tclab.masking._strategy import Strategy

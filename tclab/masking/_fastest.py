@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch
 from tclab.masking._delta import Delta
 from tclab.masking._packing import Piece

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking._edge_mask import EdgeMask
 from tclab.perturbation import Deletions
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch
 from tclab.masking._replicated_edges import Replicas, edge_view
 from tclab.masking._strategy import Strategy

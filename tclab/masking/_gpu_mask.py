@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tclab.graph import CellGraph, Network
+from tclab.graph import Network
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch
 from tclab.masking._packing import Piece
 from tclab.masking._replicated_edges import Replicas, edge_lists, edge_pieces, edge_view, moved_edges

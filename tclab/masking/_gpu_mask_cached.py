@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch
 from tclab.masking._gpu_mask import GpuMask
 from tclab.masking._replicated_edges import edge_lists, edge_view

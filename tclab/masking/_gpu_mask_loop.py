@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch
 from tclab.masking._gpu_mask import GpuMask
 from tclab.masking._packing import Piece

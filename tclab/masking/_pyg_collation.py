@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tclab._extras import need
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch
 from tclab.masking._packing import shared_memory
 from tclab.perturbation import Deletions

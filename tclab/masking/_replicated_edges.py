@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tclab.graph import CellGraph, Network
+from tclab.graph import Network
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch
 from tclab.masking._packing import Piece
 from tclab.message_passing._edge_list_view import EdgeList, EdgeListView

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch
 from tclab.masking._subgraph import Subgraph
 from tclab.message_passing import View

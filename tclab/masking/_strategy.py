@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tclab.errors import InputError, unknown
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch
 from tclab.masking._packing import Piece
 from tclab.message_passing import View

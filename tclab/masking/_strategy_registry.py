@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tclab.errors import InputError, require, unknown
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking._delta import Delta
 from tclab.masking._dense import Dense
 from tclab.masking._edge_mask import EdgeMask

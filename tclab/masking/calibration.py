@@ -17,7 +17,8 @@ from torch import Tensor
 
 from tclab._io import atomic_write
 from tclab._version import __version__
-from tclab.graph import CellGraph, Network
+from tclab.graph import Network
+from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import SharedView, View
 from tclab.message_passing._layerwise_view import layerwise
 from tclab.message_passing._row_layout import Order

@@ -1,4 +1,4 @@
-"""Views: B node-deleted copies of one graph, as a model reads them, `SharedGraph`, a layer of one, and PyG's
+"""Views: B node-deleted copies of one graph, as a model reads them, `tclab.SharedGraph`, a layer of one, and PyG's
 convolutions over it.
 """
 
@@ -11,7 +11,6 @@ from tclab.message_passing._shared_convs import (
     to_grid,
     to_rows,
 )
-from tclab.message_passing._shared_graph import SharedGraph
 from tclab.message_passing._shared_view import SharedView
 from tclab.message_passing._view import View
 
@@ -19,7 +18,6 @@ __all__ = [
     "SharedGATv2Conv",
     "SharedGCNConv",
     "SharedGINConv",
-    "SharedGraph",
     "SharedHeteroConv",
     "SharedSAGEConv",
     "SharedView",

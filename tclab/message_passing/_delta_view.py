@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing._layerwise_view import AllRows, LayerwiseView, RowFunction, running_sum
 from tclab.message_passing._row_layout import Order
 from tclab.message_passing._shared_view import SharedView, link_of

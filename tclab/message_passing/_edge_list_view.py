@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing._softmax_pool import pool_grid, pool_ragged
 from tclab.message_passing._view import View
 from tclab.message_passing.kernels._row_ops import add_rows, compiled_for_cpu, take_rows

@@ -13,7 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from tclab.graph import CellGraph, Network
+from tclab.graph import Network
+from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing._row_layout import Order
 from tclab.message_passing._softmax_pool import pool_grid
 from tclab.message_passing._view import View

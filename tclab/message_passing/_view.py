@@ -9,7 +9,8 @@ from torch import Tensor
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError, unknown
-from tclab.graph import CellGraph, Network
+from tclab.graph import Network
+from tclab.graph._cell_graph import CellGraph
 from tclab.perturbation import Deletions
 from tclab.timing._layer_marks import mark
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tclab.errors import InputError
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.models._hyper_sagnn import HyperSAGNN

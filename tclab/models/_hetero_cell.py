@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tclab.errors import InputError, unknown
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
 from tclab.message_passing._layerwise_view import LayerwiseView, layerwise
 from tclab.message_passing.kernels._row_ops import take_rows

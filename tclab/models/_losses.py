@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tclab.errors import InputError, unknown
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.models._dango import DangoOutput
 from tclab.models._gathered_ranks import Peers
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from tclab.errors import InputError, unknown
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy
 from tclab.message_passing import View
 from tclab.models._dango import Dango, string_networks

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tclab.errors import check_whole
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.perturbation._deletions import Deletions
 
 

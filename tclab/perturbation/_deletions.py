@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tclab.errors import InputError
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 
 Int64s = np.ndarray[tuple[int], np.dtype[np.int64]]
 

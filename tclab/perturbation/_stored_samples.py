@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from tclab.errors import unknown
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.perturbation._build_store import Progress, StoreSize, build_store
 from tclab.perturbation._dataset import Perturbations, Samples
 from tclab.perturbation._deletions import Deletions

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from tclab.errors import InputError, require
-from tclab.graph import CellGraph, Network
+from tclab.graph import Network
+from tclab.graph._cell_graph import CellGraph
 from tclab.graph._graph_folder import HEADER_FILE, read_fields
 from tclab.readers._bigg_json import BIGG_FILE, bigg_json
 from tclab.readers._biogrid import BIOGRID_FILE, biogrid

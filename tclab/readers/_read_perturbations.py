@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from tclab.errors import InputError
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.perturbation import Deletions, Perturbations
 from tclab.readers._costanzo import costanzo
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes

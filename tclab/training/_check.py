@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError
-from tclab.graph import CellGraph
-from tclab.masking import Strategy, get, names, view
+from tclab.graph._cell_graph import CellGraph
+from tclab.masking import Strategy, get, names
+from tclab.masking._strategy_registry import view
 from tclab.message_passing._view import NeedsEdgesError
 from tclab.models import ModelKind
 from tclab.models import get as model_of

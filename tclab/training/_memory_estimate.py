@@ -25,7 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tclab.errors import InputError
-from tclab.graph import CellGraph, Network
+from tclab.graph import Network
+from tclab.graph._cell_graph import CellGraph
 from tclab.graph._network import Rows
 from tclab.masking import Batch, Strategy
 from tclab.message_passing.kernels._delta_sums import delta_workspace_bytes

@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.lab.charts._style import GREY, chart_title, fixed_colour
 from tclab.lab.reports._mask_drawings import mask_drawing
 

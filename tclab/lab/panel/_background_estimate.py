@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tclab.lab.panel._background_calls import BackgroundCalls
 from tclab.lab.panel._panel_text import Part, memory_parts
-from tclab.sweeps import Point
+from tclab.sweeps.config._point import Point
 
 _SECONDS = 6.0  # the page answers slowly meanwhile: an estimate keeps the interpreter busy
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from tclab._format import duration_text
 from tclab.lab._notebook import has_front_end
-from tclab.sweeps import Point, sweep
-from tclab.sweeps.config._point import points_of
+from tclab.sweeps._sweep import sweep
+from tclab.sweeps.config._point import Point, points_of
 from tclab.sweeps.execution._executor import Progress
 from tclab.sweeps.execution._worker_pool import abort
 from tclab.sweeps.predict._sweep_seconds import sweep_seconds_text

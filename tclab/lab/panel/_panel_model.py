@@ -14,8 +14,8 @@ from tclab.errors import InputError
 from tclab.lab._notebook import project_path
 from tclab.lab.panel._live_sweep import LiveSweep, running_sweep
 from tclab.lab.panel._panel_state import PanelState
-from tclab.sweeps import Point
 from tclab.sweeps.config._fields import declarations
+from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import SCHEMA, frame
 

@@ -12,8 +12,9 @@ from typing import Any
 from tclab._io import atomic_write, writing
 from tclab.errors import InputError, unknown
 from tclab.lab._notebook import project_path
-from tclab.sweeps import Point, grid
 from tclab.sweeps.config._fields import Declaration, declarations
+from tclab.sweeps.config._grid import grid
+from tclab.sweeps.config._point import Point
 
 SAVED = "panel.json"  # in the results folder: the state of the last sweep of a panel
 

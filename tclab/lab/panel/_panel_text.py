@@ -12,9 +12,9 @@ import pandas as pd
 from tclab._format import bytes_text
 from tclab.lab.reports._findings import findings
 from tclab.masking import get as strategy_of
-from tclab.sweeps import Point, fits
+from tclab.sweeps.config._point import Point
 from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
-from tclab.sweeps.predict._fits import Fits
+from tclab.sweeps.predict._fits import Fits, fits
 from tclab.timing import conditions
 
 ERROR_COLOUR = "var(--jp-error-color1, #d55e00)"

@@ -29,8 +29,9 @@ from tclab.lab.panel._panel_text import (
     machine_text,
     points_text,
 )
-from tclab.sweeps import Point, compare
+from tclab.sweeps.analysis._compare_runs import compare
 from tclab.sweeps.config._gpus import listed
+from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._worker_pool import warm_up
 from tclab.sweeps.predict._sweep_seconds import sweep_seconds_text
 from tclab.sweeps.store._results import folders_beside

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.graph._graph_statistics import network_sizes, reach
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 

@@ -13,7 +13,7 @@ from tclab._format import bytes_text
 from tclab.errors import InputError, unknown
 from tclab.lab.reports._comparable_rows import ratio_of_rows, records, step_throughput
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
-from tclab.sweeps import Point
+from tclab.sweeps.config._point import Point
 from tclab.sweeps.predict._epoch import Epoch
 from tclab.sweeps.predict._fits import fits
 from tclab.sweeps.predict._more_ranks import Link, cores_slowdown, predict_step

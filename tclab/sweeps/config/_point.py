@@ -14,8 +14,7 @@ import numpy as np
 
 from tclab._display import WIDTH, Display, Shown
 from tclab.errors import InputError, require, unknown
-from tclab.graph import CellGraph
-from tclab.graph._cell_graph import chosen
+from tclab.graph._cell_graph import CellGraph, chosen
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.graph._variants import VARIANTS, to_merge, variant_of
 from tclab.masking import get as strategy_of

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking._replicated_edges import removed_counts
 from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
 from tclab.message_passing.kernels._spmm import least_seconds

@@ -16,7 +16,8 @@ from tclab._display import Display, Shown
 from tclab._format import bytes_text
 from tclab._limits import memory_available_bytes
 from tclab.errors import InputError, require
-from tclab.graph import CellGraph, Network
+from tclab.graph import Network
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get as strategy_of
 from tclab.masking._mask_store import MaskStore
 from tclab.masking._packing import INLINE_BYTES, shared_memory_free

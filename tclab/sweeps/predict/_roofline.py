@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tclab.errors import InputError
-from tclab.graph import CellGraph
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.message_passing._row_layout import Order
