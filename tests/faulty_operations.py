@@ -21,8 +21,7 @@ from synthetic_machine import SyntheticMachine
 from test_compare import rows, step
 
 import tclab
-from tclab import InputError, lab
-from tclab.graph import CellGraph
+from tclab import CellGraph, InputError, lab
 from tclab.lab.panel._panel_state import PanelState
 from tclab.perturbation import synthetic_perturbations
 from tclab.perturbation._stored_samples import StoredSamples
