@@ -1,9 +1,11 @@
 """Charts of points that differ in settings, machines or commits: nothing is added up, judged or drawn as one."""
 
+import re
 from functools import partial
 
 import numpy as np
 import pytest
+import vl_convert
 from hypothesis import given
 from hypothesis import strategies as st
 from test_compare import rows, step
@@ -216,3 +218,20 @@ def test_a_strategy_of_ones_own_keeps_its_colour_whoever_is_beside_it():
         assert set(colours(many)) >= set(fixed)
         assert len(colours([f"own_{place}" for place in range(20)])) == len(fixed) + 20
     assert np.all([strategy_colours([name])[name] == STRATEGY_COLOURS[name] for name in STRATEGY_COLOURS])
+
+
+@pytest.mark.parametrize("view", SWEEP_CHARTS)
+def test_a_panels_chart_fits_into_its_box_with_its_legend_and_names(view):
+    """The box is 610 × 380 pixels: what is outside is not seen."""
+    made = rows(*both(), *both(seed=5), *(step(name, 0.1) for name in ("gpu_mask_cached", "gene_mask_cache")))
+    for shown in (made, made.head(0)):
+        svg = vl_convert.vegalite_to_svg(sweep_chart(shown, view).to_dict())
+        width, height = (float(found) for found in re.search(r'width="([\d.]+)" height="([\d.]+)"', svg).groups())
+        assert width <= 610
+        assert height <= 380
+
+
+def test_over_edge_types_has_the_batch_size_of_the_other_charts():
+    made = rows(*both(batch_size=1), *both(batch_size=16))
+    for by in ("strategy", "networks"):
+        assert "batch 16" in " ".join(lab.charts.throughput(made, by).to_dict()["title"]["subtitle"])

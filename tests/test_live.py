@@ -38,7 +38,8 @@ def test_without_a_front_end_there_is_no_widget_and_a_line_a_point(monkeypatch, 
     rows = asyncio.run(cell())
     assert (rows["status"] == "ok").all()
     lines = capsys.readouterr().out.splitlines()
-    assert [line[:5] for line in lines] == ["[1/2]", "[2/2]"]
+    assert lines[0].startswith("2 points · ")
+    assert [line[:5] for line in lines[1:]] == ["[1/2]", "[2/2]"]
     assert len(sweep.rows()) == len(rows)
 
 

@@ -21,7 +21,7 @@ SWEEP_CHARTS: dict[str, Callable[[pd.DataFrame], Any]] = {
     "stages of a step": stages,
     "bytes of a batch": bytes_per_batch,
 }
-_WIDTH, _HEIGHT = 420, 280  # pixels, within the axes
+_WIDTH, _HEIGHT = 600, 370  # pixels, with titles, names and the legend
 
 
 def sweep_chart(rows: pd.DataFrame, view: str = "strategies") -> Any:
@@ -34,11 +34,17 @@ def sweep_chart(rows: pd.DataFrame, view: str = "strategies") -> Any:
     """
     if rows.empty or not (rows["status"] == "ok").any():
         return _without_figures(rows)
-    return SWEEP_CHARTS[view](rows).properties(width=_WIDTH, height=_HEIGHT)
+    return _sized(SWEEP_CHARTS[view](rows))
+
+
+def _sized(chart: Any) -> Any:
+    """Return a chart whose axes give way to its names and its legend, so that nothing is cut."""
+    fit = alt.AutoSizeParams(type="fit", contains="padding")
+    return chart.properties(width=_WIDTH, height=_HEIGHT, autosize=fit)
 
 
 def _without_figures(rows: pd.DataFrame) -> Any:
     statuses = rows["status"].value_counts().to_dict() if len(rows) else {}
     text = [f"{number} × {status}" for status, number in statuses.items()] or ["No point has been measured yet."]
     chart = empty_chart("\n".join(text[:8])).encode(y=alt.value(20))
-    return chart.properties(width=_WIDTH, height=_HEIGHT, title=f"{EMPTY} yet")
+    return _sized(chart.properties(title=f"{EMPTY} yet"))

@@ -142,18 +142,18 @@ def throughput(rows: Runs, by: str = "strategy", *, pairs: Iterable[Pair] = ()) 
         masked = rows[rows["exact"].notna()]
         varied = masked.groupby("model")["networks"].nunique()
         masked = masked[masked["model"].isin(varied[varied > 1].index)] if (varied > 1).any() else masked
-        chosen, fixed = _middle_batch(masked), "batch_size"
+        chosen, fixed = _fullest_batch(masked), "batch_size"
     axis, title = _AXES[by]
     return _lines(chosen, by, axis, title, values_text(chosen, fixed))
 
 
-def _middle_batch(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows at the batch size that has the most numbers of networks."""
+def _fullest_batch(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows at the largest of the batch sizes that have the most points, as the other charts do."""
     ok = rows[(rows["status"] == "ok") & (rows["stage"] == "step")]
     counts = ok.groupby("batch_size")["networks"].count()
     if counts.empty:
         return rows
-    return rows[rows["batch_size"] == counts.sort_index().idxmax()]
+    return rows[rows["batch_size"] == counts.index[counts == counts.max()].max()]
 
 
 def _bars(chosen: pd.DataFrame, pairs: Iterable[Pair]) -> Any:
@@ -181,7 +181,7 @@ def _bars(chosen: pd.DataFrame, pairs: Iterable[Pair]) -> Any:
     text = alt.Chart(marks).encode(y=y, x="place:Q", text="word:N")
     text = text.mark_text(align="left", dx=6, fontSize=11, color=GREY, fontStyle="italic")
     more = f"{values_text(chosen, 'batch_size')}, {values_text(chosen, 'networks')}"
-    more += " · words: against the fastest" * bool(marks["word"].isin(list(_VERDICTS.values())).any())
+    more += " · words: compared with the fastest" * bool(marks["word"].isin(list(_VERDICTS.values())).any())
     title = rows_title("Throughput of each strategy", chosen, more)
     return alt.layer(bars.mark_bar(), *spread, text).properties(width=_WIDTH, title=title)
 

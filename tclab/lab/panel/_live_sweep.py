@@ -188,7 +188,7 @@ class LiveSweep:
 
     def _run(self) -> None:
         try:
-            if not self._listeners:
+            if not self._listeners and self._executor["executor"] == "local":
                 print(f"{len(self.points)} points · {self._seconds_text()}", flush=True)
             self._rows = sweep(
                 self.points,

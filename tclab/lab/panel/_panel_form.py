@@ -101,7 +101,9 @@ class PanelForm:
             widgets.BoundedFloatText, "budget", "budget [s]", "start no point after so long; 0 for no limit",
             min=0, max=1e6,
         )  # fmt: skip
-        self.retry = _field(widgets.Checkbox, "retry", "try failed points again", "also those that ran out of memory")
+        self.retry = _field(
+            widgets.Checkbox, "retry", "retry failed", "run points again that failed or ran out of memory"
+        )
         self.results = _field(text, "results", "results", "the folder that rows are kept in", continuous_update=False)
         how = [self.model, self.hidden, self.layers, self.mode, self.dtype, self.device, self.ranks, self.runs]
         self.box = widgets.HBox(

@@ -48,7 +48,8 @@ class LiveChart:
         self._drawings = 0
         self._shown = sweep_chart(pd.DataFrame())
         alt.JupyterChart.enable_offline()  # a lab often has no internet
-        self._chart = alt.JupyterChart(self._shown, embed_options={"actions": False, "renderer": "svg"})
+        save = {"export": True, "source": False, "compiled": False, "editor": False}
+        self._chart = alt.JupyterChart(self._shown, embed_options={"actions": save, "renderer": "svg"})
         # the page must not jump when a legend comes or goes
         layout = widgets.Layout(height="380px", width="610px", overflow="auto")
         self.box = widgets.Box([self._chart], layout=layout)
