@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,13 +17,15 @@ from pathlib import Path
 from tclab.errors import InputError
 
 _PREFIX, _OWNER = "tclab-", ".owner"
+_LEFT_SECONDS = 86_400  # no file is written for so long, and clocks of machines that share a folder differ by less
 
 
 def atomic_write(path: str | Path, content: str | bytes | Callable[[Path], object], *, readers: int = 0o666) -> None:
     """Write a file that is there whole or not at all, whoever else writes or reads it.
 
     The content goes into a file of its own name in the same folder, is flushed to the disk, and is renamed. On any
-    failure the earlier file is left as it was and nothing else remains.
+    failure the earlier file is left as it was and nothing else remains. What a process that was killed, or a power cut,
+    left under such a name goes with the first file that is written a day later.
 
     **Arguments:**
 
@@ -34,6 +37,10 @@ def atomic_write(path: str | Path, content: str | bytes | Callable[[Path], objec
     **Raises:** `OSError` where it cannot be written.
     """
     path = Path(path)
+    for left in path.parent.glob(".writing-*"):
+        with suppress(OSError):  # just renamed, or another user's
+            if time.time() - left.lstat().st_mtime > _LEFT_SECONDS:
+                left.unlink()
     temporary = path.with_name(f".writing-{uuid.uuid4().hex}{path.suffix}")
     try:
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, readers))
