@@ -1,5 +1,6 @@
 """Stores of encoded samples: sizes told before, kill -9 and resume, full disks, and what is refused."""
 
+import errno
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ import tclab
 from tclab import InputError, masking
 from tclab.perturbation import Deletions, Perturbations, _sample_store, synthetic_perturbations
 from tclab.perturbation._build_store import StoreSize, bar, build_store
-from tclab.perturbation._sample_store import Store
+from tclab.perturbation._sample_store import SUM_FILE, Store
 from tclab.perturbation._stored_samples import StoredSamples
 
 GRAPH = tclab.CellGraph.synthetic(0.03)
@@ -201,6 +202,22 @@ def test_a_file_that_may_not_grow_is_a_full_disk_too(tmp_path):
     found = run(limited + textwrap.dedent(FULL), tmp_path)
     assert "InputError the disk of" in found.stdout, found.stderr
     assert found.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_disk_that_is_full_when_all_is_written_but_the_checksum_costs_no_store(tmp_path, monkeypatch):
+    values = [bytes([i]) * 100 for i in range(9)]
+    build(tmp_path / "s", values).close()
+    (tmp_path / "s" / SUM_FILE).unlink()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(InputError, match="No space left on device"):
+            build(tmp_path / "s", values)
+    assert (tmp_path / "s" / "data.mdb").exists()
+    assert build(tmp_path / "s", values).read(range(9), bytes) == values
 
 
 @pytest.mark.slow

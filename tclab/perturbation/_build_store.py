@@ -143,7 +143,7 @@ def build_store(
         if _is_full(error, folder / "data.mdb"):
             raise _full(folder, size, 0) from None
         raise InputError(f"a store cannot be made in {folder}: {error}") from None
-    done = 0
+    done, whole = 0, False
     try:
         with environment:
             done = _begin(environment, str(folder), wanted)
@@ -162,10 +162,11 @@ def build_store(
                     transaction.put(WHOLE, b"")
                 environment.sync(True)
                 _extend_file(environment)
+            whole = True
         if not (folder / SUM_FILE).exists():
             write_checksum(folder)
     except (lmdb.Error, OSError) as error:
-        if _is_full(error, folder / "data.mdb"):
+        if not whole and _is_full(error, folder / "data.mdb"):
             _remove(folder, is_new)
             raise _full(folder, size, done) from None
         raise InputError(f"the store {folder} cannot be written: {error}; if it is damaged, remove it") from error
