@@ -6,6 +6,7 @@ from functools import partial
 
 import pandas as pd
 import pytest
+from synthetic_machine import SyntheticMachine
 from test_chart_settings import both, drawn
 from test_compare import rows, step
 from test_trust import trial
@@ -120,7 +121,9 @@ def test_a_race_takes_the_conditions_of_its_last_look(tmp_path):
 
 
 def raced(**options):
-    return race({"a": lambda: sum(range(500)), "b": lambda: sum(range(1000))}, budget_seconds=0.5, **options)
+    machine = SyntheticMachine()
+    arms = {"a": machine.arm("a", 0.01), "b": machine.arm("b", 0.02)}
+    return race(arms, budget_seconds=5, clock=machine.clock, **options)
 
 
 def test_points_without_a_time_are_not_counted():
