@@ -1,9 +1,12 @@
 """The architecture: a package imports only those above it, no imports run in circles, and names are private or not."""
 
 import ast
+import re
 from collections import Counter
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -159,6 +162,17 @@ def test_nothing_is_opened_by_pickle():
 def test_a_file_name_says_which_file_it_is():
     times = Counter(path.name for path in MODULES.values() if path.name != "__init__.py")
     assert [name for name, number in times.items() if number > 1] == []
+
+
+def test_what_is_public_has_one_name_in_one_place():
+    places = {}
+    for module in (name for name in MODULES if not re.search(r"\._", name)):
+        exported = import_module(module)
+        for name in getattr(exported, "__all__", []):
+            if not isinstance(value := getattr(exported, name), ModuleType):
+                places.setdefault(id(value), []).append(f"{module}.{name}")
+    assert len(places) > 150
+    assert [names for names in places.values() if len(names) > 1] == []
 
 
 def private(name):
