@@ -1,6 +1,6 @@
 """Three projects' code over a shared graph, and PyG's attention: times and peak memory of both ways, as one table.
 
-    python benchmarks/ports.py                     # two sizes of each: some ten minutes of two quiet cores
+    python benchmarks/ports.py                     # two sizes of each: some twenty minutes of two quiet cores
     python benchmarks/ports.py --sizes natural     # as each project has it
     python benchmarks/ports.py --scale 0.05        # with a twentieth of the nodes and edges
 
