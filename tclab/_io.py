@@ -87,18 +87,14 @@ def claimed(path: Path) -> Iterator[str | None]:
     The file is gone afterwards. A process that was killed holds it no more. Without locks nothing is held.
     """
     try:
-        handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+        handle, held = _locked(path)
     except OSError:  # whoever writes there says why
         yield None
         return
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield os.read(handle, 200).decode(errors="replace") or "another process"
+        if not held:
+            yield _holder(handle) or "another process"
             return
-        except OSError:
-            pass  # a file system without locks
         try:
             with suppress(OSError):
                 os.ftruncate(handle, 0)
@@ -110,6 +106,30 @@ def claimed(path: Path) -> Iterator[str | None]:
                 path.unlink()
     finally:
         os.close(handle)
+
+
+def _locked(path: Path) -> tuple[int, bool]:
+    """Open a file and lock it; return its descriptor, and whether it is ours: true where a file system has no locks."""
+    while True:
+        handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return handle, False
+        except OSError:
+            return handle, True
+        if os.fstat(handle).st_nlink:
+            return handle, True
+        os.close(handle)  # its holder removed it after we had opened it: the next process would lock a new one
+
+
+def _holder(handle: int) -> str:
+    """Return who holds a file, as it says; for a tenth of a second it may say nothing yet, as locking comes first."""
+    for _ in range(10):
+        if said := os.pread(handle, 200, 0):
+            return said.decode(errors="replace")
+        time.sleep(0.01)
+    return ""
 
 
 class TemporaryFolder:

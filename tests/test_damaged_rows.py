@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 import warnings
 
 import pandas as pd
@@ -290,6 +291,27 @@ def test_of_two_sweeps_at_once_each_point_is_run_by_one(tmp_path, runs):
         assert (status.eq("ok") | status.str.fullmatch(r"not run: process \d+ of \S+ since \S+ runs it")).all()
     frame = tclab.sweep(POINTS, results=tmp_path, progress=None)
     assert (len(frame), len(runs), set(frame["status"])) == (9, 3, {"ok"})
+
+
+def test_one_alone_holds_a_place_however_many_take_it_and_let_it_go(tmp_path):
+    """Whoever removes a place's file as it lets it go must not leave the next two a file each."""
+    results, inside, most = Results(tmp_path).make(), [], []
+
+    def hold():
+        for _ in range(300):
+            with results.claimed("place") as owner:
+                if owner is None:
+                    inside.append(owner)
+                    time.sleep(0.0002)
+                    most.append(len(inside))
+                    inside.pop()
+
+    holders = [threading.Thread(target=hold) for _ in range(8)]
+    for one in holders:
+        one.start()
+    for one in holders:
+        one.join()
+    assert max(most) == 1
 
 
 def test_what_another_sweep_has_measured_since_this_one_looked_is_not_run_again(tmp_path, runs, monkeypatch):
