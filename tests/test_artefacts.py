@@ -15,7 +15,7 @@ from tclab.lab.charts._trace_charts import CATEGORY_COLOURS
 from tclab.timing import environment
 
 
-def made(name, step, *, readings, stages, worker, nested, busy=None):
+def made(name, step, *, readings, stages, nested, busy=None):
     """Return a run whose trace counts each moment `nested` times."""
     wall_us = step * artefacts._PROFILED * 1e6
     report = SimpleNamespace(
@@ -25,35 +25,39 @@ def made(name, step, *, readings, stages, worker, nested, busy=None):
     )
     every = {**dict.fromkeys(("data_wait", "transfer", "mask", "loss", "optimizer"), [0.0] * 3)}
     every |= {key: [value] * 3 for key, value in stages.items()}
-    every |= {"step": [step] * 3, "worker": [worker] * 3}
+    every |= {"step": [step] * 3}
     return Run(name, [10 * step, *[step] * 3], 1, readings, every, report, busy is not None)
 
 
 @pytest.fixture
 def runs():
     slow = made("slow", 0.8, readings=[0.1, 1.25, 1.25, 1.25, 1.15], stages={"forward": 0.6, "backward": 0.2},
-                worker=0.4, nested=6)  # fmt: skip
-    fast = made("fast", 0.1, readings=[10.0] * 5, stages={"forward": 0.02, "backward": 0.08}, worker=0.0, nested=2)
+                nested=6)  # fmt: skip
+    fast = made("fast", 0.1, readings=[10.0] * 5, stages={"forward": 0.02, "backward": 0.08}, nested=2)
     return slow, fast
 
 
 def test_each_mistake_gives_what_it_must_and_the_right_figure_stays(runs):
     bar, nested = artefacts.progress_bar(*runs), artefacts.nested_events(*runs)
-    overlap, backward = artefacts.overlapping_times(*runs), artefacts.no_backward(*runs)
-    for figure in (bar, nested, overlap, backward):
+    small = [
+        made(run.name, 0.3, readings=[1.0], stages={"data_wait": 0.1, "forward": own, "backward": 0.1}, nested=2)
+        for run, own in zip(runs, (0.14, 0.05), strict=True)
+    ]
+    other, backward = artefacts.another_configuration(*small, *runs), artefacts.no_backward(*runs)
+    for figure in (bar, nested, other, backward):
         assert figure.right == pytest.approx(8.0)
     assert bar.wrong == pytest.approx(10.0)
-    assert nested.wrong == pytest.approx(8 * 6 / 2)
-    assert overlap.wrong == pytest.approx(1.2 / 0.1)
+    assert nested.wrong == pytest.approx(8 * 6 / 2 * 4)  # four steps of the slow model beside one of the fast
+    assert other.wrong == pytest.approx(0.24 / 0.15)  # without the wait for the loader
     assert backward.wrong == pytest.approx(0.6 / 0.02)
     assert "6.0 and 2.0 times" in nested.why
     assert "25% of slow's step and 80% of fast's" in backward.why
-    assert "no GPU here" in overlap.why
+    assert "no GPU here" in other.why
 
 
 def test_a_long_wait_in_few_steps_is_in_the_right_figure():
     slow, fast = (
-        made(name, 0.1, readings=[10.0] * 5, stages={"forward": 0.1, "backward": 0}, worker=0.0, nested=2)
+        made(name, 0.1, readings=[10.0] * 5, stages={"forward": 0.1, "backward": 0}, nested=2)
         for name in ("slow", "fast")
     )
     slow.stages["step"][:] = [0.7, 0.1, 0.1]
@@ -67,13 +71,12 @@ def test_a_device_stands_for_itself():
             step,
             readings=[1.0] * 5,
             stages={"forward": step, "backward": 0.0},
-            worker=9.0,
             nested=2,
             busy=busy,
         )
         for name, step, busy in (("slow", 0.8, 0.8), ("fast", 0.1, 0.02))
     )
-    figure = artefacts.overlapping_times(slow, fast)
+    figure = artefacts.another_configuration(slow, fast, slow, fast)
     assert figure.wrong == pytest.approx(1.6 / 0.12)
     assert set(figure.parts["part"]) == {"host", "device"}
     assert "no GPU" not in figure.why
@@ -83,7 +86,7 @@ def test_a_figure_is_the_ratio_of_its_parts(runs):
     """A picture shows the very seconds that its figures are made of."""
     for make in (
         artefacts.nested_events,
-        artefacts.overlapping_times,
+        lambda slow, fast: artefacts.another_configuration(slow, fast, slow, fast),
         artefacts.no_backward,
         artefacts.progress_bar,
     ):
@@ -104,7 +107,7 @@ def test_words_and_pictures_show_both_figures(runs):
         assert figure.why in words
         assert f"<td>{figure.wrong:.2f} ×</td>" in figures._repr_html_()
     assert words.count("In this run the mistake changes the ratio by no more than") == 1
-    assert "by no more than 1.25 ×." in words  # 10 for 8, and 24 for 8
+    assert "by no more than 1.25 ×." in words  # 10 for 8, and 96 for 8
     for drawn in (figures, *figures.values()):
         spec = drawn.chart().to_json()
         assert vl_convert.vegalite_to_png(spec)[:4] == b"\x89PNG"
@@ -112,7 +115,7 @@ def test_words_and_pictures_show_both_figures(runs):
     parts = figures["875"].chart().to_dict()["encoding"]["color"]["scale"]
     for name, colour in zip(parts["domain"], parts["range"], strict=True):
         assert colour == (CATEGORY_COLOURS | STAGE_COLOURS)[name]  # as in every other chart
-    assert "24 × where 8 × is right" in figures["875"].chart().to_dict()["title"]["text"]
+    assert "96 × where 8 × is right" in figures["875"].chart().to_dict()["title"]["text"]
 
 
 def test_a_real_run_is_seen_by_every_clock():
@@ -127,12 +130,14 @@ def test_a_real_run_is_seen_by_every_clock():
     assert {len(values) for values in run.stages.values()} == {len(run.seconds) - run.begin}
     assert run.mean("data_wait", "transfer", "mask", "forward", "loss", "backward", "optimizer") <= run.mean("step")
     figure = artefacts.nested_events(run, run)
-    assert figure.wrong == figure.right == 1.0
+    assert figure.right == 1.0
+    assert figure.wrong == pytest.approx(artefacts._PROFILED)
     sums = figure.parts.groupby("side")["seconds"].sum()
-    assert sums["wrong: durations added"] > 1.2 * sums["right: self time"]
+    (wrong, right) = figure.parts["side"].drop_duplicates()
+    assert sums[wrong] / (1 + artefacts._PROFILED) > 1.2 * sums[right] / 2  # each moment more than once
     # self time is the wall time of the profiled steps
     wall = run.report.steps["wall_us"].sum() / artefacts._PROFILED / 1e6
-    assert sums["right: self time"] / 2 == pytest.approx(wall, rel=0.1)  # two bars of the same run
+    assert sums[right] / 2 == pytest.approx(wall, rel=0.1)  # two bars of the same run
 
 
 def test_too_few_steps_are_refused():

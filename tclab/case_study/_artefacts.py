@@ -24,13 +24,14 @@ from tclab.errors import InputError
 from tclab.lab.charts._case_study_charts import draw_wrong_figure_parts, draw_wrong_figures
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import run
-from tclab.sweeps.execution._setup import setup
+from tclab.sweeps.execution._setup import Setup, setup
 from tclab.timing._warmup import steady_state
 from tclab.trace._report import Report
 
 FEWEST_STEPS = 12
 _PROFILED = 4  # steps of a run that are profiled, its last
-_READINGS = 5  # of the progress bar
+_SANITY, _READINGS = 2, 3  # readings of the progress bar: before training, and in it, the first step's among them
+_SMALL_LAYERS, _SMALL_BATCH = 2, 8 / 28  # of the smaller model and batch that were timed for the 1.6
 _LARGE = 1.5  # wrong over right, or right over wrong: less does not explain an answer that was many times off
 _FORWARD = ("transfer", "mask", "forward", "loss")
 
@@ -43,9 +44,9 @@ class Run:
 
     - `name`: of the model.
     - `seconds`: of each step that was not profiled, the first one included; `begin`: the first that counts.
-    - `readings`: of the progress bar, steps a second, at five moments spread over the run.
-    - `stages`: stage → its seconds in each step that counts; also `step`, the whole, and `worker`, the seconds that
-      the loader's worker spent on the batch at the same time.
+    - `readings`: of the progress bar, batches a second: two of the sanity check before training, which is a forward
+      alone, one after the first step, and two later ones.
+    - `stages`: stage → its seconds in each step that counts; also `step`, the whole.
     - `report`: of the trace of its last steps.
     - `cuda`: the steps ran on a device.
     """
@@ -135,6 +136,7 @@ def record_run(point: Point) -> Run:
         tempfile.TemporaryDirectory(prefix="tclab-") as folder,
         setup(replace(point, workers=1), point.steps * point.batch_size) as here,
     ):
+        readings += _sanity_check(here)
         batches = here.batches()
 
         @contextmanager
@@ -154,7 +156,6 @@ def record_run(point: Point) -> Run:
                     with stage("data_wait"):
                         loaded = next(batches)
                     here.step(loaded.batch, stage=stage)
-                    stages.setdefault("worker", []).append((loaded.timing.end_ns - loaded.timing.begin_ns) / 1e9)
                     seconds.append(perf_counter() - begin)
                     recorder.step()
                     bar.update()
@@ -174,6 +175,24 @@ def record_run(point: Point) -> Run:
     return Run(point.model, seconds, begin_at, readings, kept, report, point.device == "cuda")
 
 
+def _sanity_check(here: Setup) -> list[float]:
+    """Return the readings of two batches that run forward alone, before the first step, as Lightning's check does."""
+    import torch
+
+    readings, batches = [], here.batches()
+    try:
+        for _ in range(_SANITY):
+            batch = here.step.transfer(next(batches).batch)
+            begin = perf_counter()
+            with torch.no_grad(), here.step.strategy.view(batch) as view:
+                here.step.kind.forward(here.step.model, view)
+            _synchronize(here.point.device)
+            readings.append(1 / (perf_counter() - begin))
+    finally:
+        del batches  # ends the worker
+    return readings
+
+
 def _synchronize(device: str) -> None:
     if device == "cuda":  # each figure must be wrong for its own reason alone, not for asynchronous kernels
         import torch
@@ -186,16 +205,16 @@ def _parts(rows: list[tuple[str, str, str, float]]) -> pd.DataFrame:
 
 
 def progress_bar(slow: Run, fast: Run) -> Figure:
-    """Return the 12.5: the mean of five readings of a progress bar, the first of them taken after the first step."""
+    """Return the 12.5: the mean of five readings of a progress bar, those of the sanity check and first step in it."""
     means = {run.name: float(np.mean(run.readings)) for run in (slow, fast)}
     rows = [("wrong: one over the mean reading", name, "a step", 1 / mean) for name, mean in means.items()]
     rows += [("right: the mean step", run.name, "a step", run.mean("step")) for run in (slow, fast)]
     return Figure(
         "12.5",
         f"How many times slower is {slow.name} than {fast.name}?",
-        "mean of five progress-bar readings, with the first step in",
-        "A bar's reading is a smoothed average that still holds the first step (workers starting, memory, caches); "
-        "a mean of rates then weighs the fast moments most.",
+        "mean of five progress-bar readings, with the sanity check and the first step in",
+        "The sanity check runs batches forward alone, and a mean of rates weighs the fastest moments most; the first "
+        "step holds workers starting, memory and caches.",
         means[fast.name] / means[slow.name],
         slow.mean("step") / fast.mean("step"),
         "mean step after warm-up",
@@ -204,55 +223,66 @@ def progress_bar(slow: Run, fast: Run) -> Figure:
 
 
 def nested_events(slow: Run, fast: Run) -> Figure:
-    """Return the 875: all durations of a trace's host events added, each counted again in every event around it."""
+    """Return the 875: all durations of two traces added, each again in every event around it, of unequal windows.
+
+    The slow model's trace held several steps and was compared with one step of the fast one's.
+    """
     sums, walls, rows = [], [], []
-    for run_ in (slow, fast):
+    for run_, steps in ((slow, 1), (fast, _PROFILED)):  # what the sums were divided by
         ops, self_times = run_.report.ops, run_.report.categories
-        sums.append(float(ops["total_us"].sum()) / _PROFILED / 1e6)
+        sums.append(float(ops["total_us"].sum()) / steps / 1e6)
         walls.append(float(self_times["self_us"].sum()) / _PROFILED / 1e6)
+        side = f"wrong: durations added, {_PROFILED} steps and 1"
         for category, total in ops.groupby("category")["total_us"].sum().items():
-            rows.append(("wrong: durations added", run_.name, str(category), float(total) / _PROFILED / 1e6))
+            rows.append((side, run_.name, str(category), float(total) / steps / 1e6))
         for category, self_us in zip(self_times["category"], self_times["self_us"], strict=True):
-            rows.append(("right: self time", run_.name, str(category), float(self_us) / _PROFILED / 1e6))
+            rows.append(("right: self time of a step", run_.name, str(category), float(self_us) / _PROFILED / 1e6))
+    nested = [sums[0] / walls[0] / _PROFILED, sums[1] / walls[1]]
     return Figure(
         "875",
         f"How many times slower is {slow.name} than {fast.name}?",
-        "sum of the durations of nested trace events",
+        f"sum of the durations of nested trace events, of {_PROFILED} steps and of 1",
         "A step holds a forward that holds an operation that holds another: each moment is counted once for every "
-        f"event around it, here {sums[0] / walls[0]:.1f} and {sums[1] / walls[1]:.1f} times.",
+        f"event around it, here {nested[0]:.1f} and {nested[1]:.1f} times, which cancels in a ratio where both are "
+        f"alike. That one trace held {_PROFILED} steps and the other 1 does not.",
         sums[0] / sums[1],
         walls[0] / walls[1],
-        "main thread's self time, which adds up to its wall time",
+        "main thread's self time in a step, which adds up to its wall time",
         _parts(rows),
     )
 
 
-def overlapping_times(slow: Run, fast: Run) -> Figure:
-    """Return the 1.6: times of two simultaneous timelines added; of host and device, or of host and worker."""
-    other = "device" if slow.cuda else "worker"
-    sums, walls, rows = [], [], []
-    for run_ in (slow, fast):
-        wall = run_.mean("step")
-        if slow.cuda:
-            other_seconds = float(run_.report.breakdown["busy_us"].sum()) / _PROFILED / 1e6
-        else:
-            other_seconds = run_.mean("worker")
-        sums.append(wall + other_seconds)
-        walls.append(wall)
-        rows += [
-            ("wrong: both added", run_.name, "host", wall),
-            ("wrong: both added", run_.name, other, other_seconds),
-            ("right: the wall clock", run_.name, "host", wall),
-        ]
-    stands = "" if slow.cuda else " (once it was CPU and CUDA times; there is no GPU here, so these stand in)"
+def another_configuration(small_slow: Run, small_fast: Run, slow: Run, fast: Run) -> Figure:
+    """Return the 1.6: a smaller model and batch without its loader, and times of host and device added.
+
+    **Arguments:**
+
+    - `small_slow`, `small_fast`: runs of what was timed.
+    - `slow`, `fast`: runs of what is trained.
+    """
+    sums, rows = [], []
+    for run_ in (small_slow, small_fast):
+        parts = {"host": run_.mean(*_FORWARD, "backward", "optimizer")}
+        if run_.cuda:
+            parts["device"] = float(run_.report.breakdown["busy_us"].sum()) / _PROFILED / 1e6
+        sums.append(sum(parts.values()))
+        rows += [("wrong: a small model's kept batch", run_.name, part, took) for part, took in parts.items()]
+    rows += [
+        ("right: what is trained, by the wall clock", run_.name, "host", run_.mean("step")) for run_ in (slow, fast)
+    ]
+    added = (
+        " The times of host and device are added, too, though both work at once."
+        if small_slow.cuda
+        else (" Once, times of CPU and GPU that work at once were added, too; there is no GPU here.")
+    )
     return Figure(
         "1.6",
         f"How many times slower is {slow.name} than {fast.name}?",
-        f"sum of the times of host and {other}",
-        f"Host and {other} work at the same time, so their sum is no time that anyone waits for{stands}.",
+        f"step of a model of {_SMALL_LAYERS} layers on a small batch that is there already",
+        f"Another depth, another batch and no loader are another question.{added}",
         sums[0] / sums[1],
-        walls[0] / walls[1],
-        "wall clock",
+        slow.mean("step") / fast.mean("step"),
+        "wall clock of the training that was asked about",
         _parts(rows),
     )
 
@@ -335,16 +365,22 @@ def wrong_figures(
     """
     device = "auto" if gpus == "auto" or int(gpus) else "cpu"
     common = Point(scale=scale, batch_size=batch_size, steps=steps, seed=seed, device=device)
-    slow = record_run(replace(common, model="hetero_cell", strategy="subgraph", loss=None, networks=networks))
-    fast = record_run(replace(common, model="dango", strategy="indices", loss=None))
+    points = (
+        replace(common, model="hetero_cell", strategy="subgraph", loss=None, networks=networks),
+        replace(common, model="dango", strategy="indices", loss=None),
+    )
+    slow, fast = map(record_run, points)
     # a tensor must be large for its pages to be given back, so this one has more samples, and few steps
     large = replace(
         common, model="hetero_cell", loss=None, networks=networks, batch_size=4 * batch_size, steps=4, warmup=1
     )
+    few = max(1, round(_SMALL_BATCH * batch_size))
+    small_slow = record_run(replace(points[0], batch_size=few, layers=_SMALL_LAYERS))
+    small_fast = record_run(replace(points[1], batch_size=few))
     figures = [
         progress_bar(slow, fast),
         nested_events(slow, fast),
-        overlapping_times(slow, fast),
+        another_configuration(small_slow, small_fast, slow, fast),
         no_backward(slow, fast),
         page_faults(large),
     ]
