@@ -13,7 +13,7 @@ from tclab.sweeps.predict._cost_model import Cell, CostModel
 from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.predict._roofline import Ceilings
 
-TRUE = {"alpha": 2e-9, "beta": 1e-9, "gamma": 9e-9, "delta": 3e-9}
+TRUE = {"alpha": 2e-9, "alpha_width": 0.05e-9, "beta": 1e-9, "gamma": 9e-9, "delta": 3e-9}
 CONSTANT = 1e-5
 
 
@@ -25,7 +25,7 @@ def made_up(wanted, *, noise=0.0, seed=0, more_removed=1.0):
         edges = cell.edges * cell.batch_size
         features = edges * cell.width
         seconds = {
-            "mask": TRUE["beta"] * features + TRUE["alpha"] * edges,
+            "mask": (TRUE["alpha_width"] + TRUE["beta"]) * features + TRUE["alpha"] * edges,
             "sum": TRUE["beta"] * features * (1 - cell.removed * more_removed),
             "find": TRUE["gamma"] * edges,
             "write": TRUE["delta"] * edges,
@@ -46,7 +46,7 @@ def test_costs_that_were_put_in_come_out():
     for name, value in TRUE.items():
         assert model.costs[name] == pytest.approx(value, rel=1e-6)
     best, low, high = model.break_even(64)
-    assert best == pytest.approx((9 + 3 - 2) / 64)
+    assert best == pytest.approx((9 + 3 - 2 - 0.05 * 64) / 64)
     assert low <= best * (1 + 1e-9)
     assert high >= best * (1 - 1e-9)
 
@@ -86,6 +86,27 @@ def test_a_cell_that_cannot_be_is_refused(words):
 def test_cells_may_be_written_as_text():
     model = fit_costs(made_up(SEEN))
     assert model.predict("5000:32:2:0.02, 70000:16:4:0.3").equals(model.predict([UNSEEN[0], UNSEEN[2]]))
+
+
+def test_a_cell_of_the_real_size_is_predicted_with_an_interval_and_says_how_far_it_is():
+    model = fit_costs(made_up(SEEN, noise=0.02))
+    (real, seen) = model.predict("2423370:64:28:0.0083, 100000:64:8:0.9").to_dict("records")
+    edges = 2_423_370 * 28
+    true = {"mask": edges * (1.05 * 64 + 2) * 1e-9, "filter": edges * (12 + 64 * (1 - 0.0083)) * 1e-9}
+    for way, seconds in true.items():
+        assert real[f"predicted_{way}_seconds"] == pytest.approx(seconds, rel=0.05)
+    assert real["low"] < true["filter"] / true["mask"] < real["high"]
+    assert (real["faster"], seen["faster"]) == ("masking", "filtering")
+    assert real["extrapolated"] == pytest.approx(edges / 800_000)
+    assert seen["extrapolated"] == 1.0
+
+
+def test_cells_are_measured_under_the_allocator_that_is_named():
+    (row,) = measure_cells("500:4:2:0.5", rounds=1, allocator="keep_pages").to_dict("records")
+    assert row["removed_found"] == measure_cells("500:4:2:0.5", rounds=1)["removed_found"][0]
+    assert min(row["mask"], row["sum"]) > 0
+    with pytest.raises(InputError, match="unknown allocator 'keep_page'; did you mean 'keep_pages'"):
+        measure_cells("500:4:2:0.5", allocator="keep_page")
 
 
 def test_too_few_cells_fit_nothing():
@@ -156,7 +177,7 @@ def test_the_charts_show_what_was_found():
 
     model = fit_costs(made_up(SEEN, noise=0.02))
     both, rate = model.against(made_up(UNSEEN))
-    assert [line[0] for line in str(model).splitlines()[1:]] == ["α", "β", "γ", "δ"]
+    assert [line.split()[0] for line in str(model).splitlines()[1:]] == ["α", "α′", "β", "γ", "δ"]
     point = tclab.Point(strategy="node_mask")
     largest = LargestBatch(point, 12, 10, 10**9, {12: "ok", 13: "oom"})
     graph = tclab.CellGraph.synthetic(0.01, metabolism=False)
@@ -170,6 +191,11 @@ def test_the_charts_show_what_was_found():
     titles = [chart.to_dict()["title"]["text"] for chart in charts]
     assert titles[0] == "Filtering is faster above the line"
     assert str(rate) in charts[1].to_dict()["title"]["subtitle"]
+
+
+def draws_of(costs):
+    """Return three draws of some costs, where masking costs nothing for each feature."""
+    return pd.DataFrame({**costs, "alpha_width": [0.0] * 3})
 
 
 def verdict_in_title(model):
@@ -187,7 +213,9 @@ def verdict_in_title(model):
     ],
 )
 def test_words_say_which_way_is_faster_and_no_more_than_the_interval(gamma, said):
-    draws = pd.DataFrame({"alpha": [0.0] * 3, "beta": [1.0] * 3, "gamma": gamma, "delta": [0.004] * 3})
+    draws = pd.DataFrame(
+        {"alpha": [0.0] * 3, "alpha_width": [0.0] * 3, "beta": [1.0] * 3, "gamma": gamma, "delta": [0.004] * 3}
+    )
     assert verdict_in_title(CostModel(draws.median().to_dict(), draws)) == said
 
 
@@ -200,6 +228,8 @@ def test_words_say_which_way_is_faster_and_no_more_than_the_interval(gamma, said
     ],
 )
 def test_a_fit_where_features_cost_nothing_decides_only_what_its_draws_agree_on(gamma, said):
-    draws = pd.DataFrame({"alpha": [0.5] * 3, "beta": [0.0] * 3, "gamma": gamma, "delta": [0.0] * 3})
+    draws = pd.DataFrame(
+        {"alpha": [0.5] * 3, "alpha_width": [0.0] * 3, "beta": [0.0] * 3, "gamma": gamma, "delta": [0.0] * 3}
+    )
     model = CostModel(draws.median().to_dict(), draws)
     assert verdict_in_title(model) == said

@@ -6,7 +6,7 @@ import torch
 from stage_rows import every_mode, point_rows
 from test_compare import rows as framed
 from test_compare import step
-from test_cost_model import SEEN, UNSEEN, made_up
+from test_cost_model import SEEN, UNSEEN, draws_of, made_up
 from test_lab_overheads import loads, rounds_of
 from test_scaling import stages_of
 from test_scaling import step as of_ranks
@@ -170,7 +170,7 @@ def test_advice_that_was_measured_and_is_undecided_is_hollow_and_says_so():
 
 @pytest.mark.parametrize("gamma", [[-3.0, -2.0, -1.0], [-1.0, 0.001, 0.2], [1.0, 1.1, 1.2]])
 def test_the_break_even_line_lies_within_its_band_whatever_its_sign(gamma):
-    draws = pd.DataFrame({"alpha": [0.0] * 3, "beta": [1.0] * 3, "gamma": gamma, "delta": [0.004] * 3})
+    draws = draws_of({"alpha": [0.0] * 3, "beta": [1.0] * 3, "gamma": gamma, "delta": [0.004] * 3})
     model = CostModel(draws.median().to_dict(), draws)
     chart = lab.charts.break_even_chart(model, [1, 8, 64], deleted_share=0.005)
     drawn = [line for data in chart.to_dict()["datasets"].values() for line in data if "low" in line]
@@ -179,7 +179,7 @@ def test_the_break_even_line_lies_within_its_band_whatever_its_sign(gamma):
 
 
 def test_the_title_of_the_break_even_chart_says_what_is_undecided():
-    draws = pd.DataFrame({"alpha": [0.0] * 3, "beta": [1.0] * 3, "gamma": [0.0, 0.1, 0.2], "delta": [0.004] * 3})
+    draws = draws_of({"alpha": [0.0] * 3, "beta": [1.0] * 3, "gamma": [0.0, 0.1, 0.2], "delta": [0.004] * 3})
     model = CostModel(draws.median().to_dict(), draws)
     said = titles(lab.charts.break_even_chart(model, [1, 10], deleted_share=0.005))
     assert "undecided at 10 features" in said[-1]

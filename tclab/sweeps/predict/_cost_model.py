@@ -1,17 +1,25 @@
-"""Mask or filter: the time of one edge type by a model of four costs, fitted, and then asked about other sizes.
+"""Mask or filter: the time of one edge type by a model of five costs, fitted, and then asked about other sizes.
 
 With E edges in all samples together, H features and p the share of edges that deletions remove:
 
-    T_mask   = β·E·H + α·E
+    T_mask   = (α' + β)·E·H + α·E
     T_filter = (γ + δ)·E + β·(1 - p)·E·H
 
-β: a message's feature, gathered and added up, forward and backward. α: an edge's mask. γ: finding out whether an
-edge is kept. δ: writing the edges that are. The formulas are the case study's; a constant for each call is added
-here, which small graphs need. Filtering pays from p = (γ + δ - α) / (β·H) on.
+β: a message's feature, gathered and added up, forward and backward. α: an edge's mask; α': what it costs for each
+feature, as every message is multiplied by it and kept for the backward. γ: finding out whether an edge is kept. δ:
+writing the edges that are. The case study's formulas have no α'; a constant for each call is added here, which small
+graphs need. Filtering pays from p = (γ + δ - α - α'·H) / (β·H) on.
+
+Where an allocator gives large tensors' pages back, α' and β are mostly page faults: costs of cells whose messages are
+small hold for no large one, and those of one allocator for no other.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import product
@@ -23,7 +31,7 @@ import torch
 from torch import Tensor
 
 from tclab._display import Display, Shown
-from tclab.errors import InputError
+from tclab.errors import InputError, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking._replicated_edges import removed_counts
 from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
@@ -31,10 +39,12 @@ from tclab.message_passing.kernels._spmm import least_seconds
 from tclab.perturbation import Deletions, synthetic_perturbations
 from tclab.perturbation._deletions import removed_by
 from tclab.sweeps.config._grid import Listed, listed
+from tclab.sweeps.config._point import ALLOCATORS
 from tclab.sweeps.predict._roofline import clock_of, waited
 
 _MEANINGS = {
     "alpha": ("α", "masking an edge"),
+    "alpha_width": ("α′", "masking a feature of a message"),
     "beta": ("β", "a feature of a message, both ways"),
     "gamma": ("γ", "finding whether an edge is kept"),
     "delta": ("δ", "writing an edge that is kept"),
@@ -94,7 +104,14 @@ def removed_share(graph: CellGraph, *, deleted: int, samples: int = 64) -> float
     return float(counts / (samples * graph.num_edges))
 
 
-def measure_cells(wanted: Sequence[Cell] | str, *, device: str = "cpu", rounds: int = 5, seed: int = 0) -> pd.DataFrame:
+def measure_cells(
+    wanted: Sequence[Cell] | str,
+    *,
+    device: str = "cpu",
+    rounds: int = 5,
+    seed: int = 0,
+    allocator: str | None = None,
+) -> pd.DataFrame:
     """Measure each cell and return a row a cell, with the seconds of each call, and of both ways.
 
     `mask` sums with a mask, `sum` without one over the edges that are left, both forward and backward; `find`
@@ -106,9 +123,12 @@ def measure_cells(wanted: Sequence[Cell] | str, *, device: str = "cpu", rounds: 
 
     - `wanted`: as `cells` returns them, or written edges:features:batch:removed, "10000:64:2:0.1,20000:32:2:0.6".
     - `device`: "cpu" or "cuda". `rounds`: that are timed. `seed`: of edges, nodes and features.
+    - `allocator`: of `tclab.Point`, in a process of its own; this process's unless given.
 
-    **Raises:** `InputError` for a cell that is not written like that.
+    **Raises:** `InputError` for a cell that is not written like that, or an unknown allocator.
     """
+    if allocator is not None:
+        return _in_a_process(_cells(wanted), allocator, device=device, rounds=rounds, seed=seed)
     rows = []
     for cell in _cells(wanted):
         calls, removed = _calls(cell, device, seed)
@@ -118,6 +138,30 @@ def measure_cells(wanted: Sequence[Cell] | str, *, device: str = "cpu", rounds: 
         ways = {"mask_seconds": found["mask"], "filter_seconds": found["find"] + found["write"] + found["sum"]}
         rows.append({**asdict(cell), "removed_found": removed, **found, **ways})
     return pd.DataFrame(rows)
+
+
+def _in_a_process(wanted: Sequence[Cell], allocator: str, **options: Any) -> pd.DataFrame:
+    """Measure cells under another allocator, whose settings glibc reads when a process starts."""
+    if allocator not in ALLOCATORS:
+        raise unknown("allocator", allocator, ALLOCATORS)
+    settings = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    code = "import sys; from tclab.sweeps.predict._cost_model import _child; _child(sys.stdin.read())"
+    request = json.dumps({"wanted": [asdict(cell) for cell in wanted], **options})
+    child = subprocess.run(
+        [sys.executable, "-c", code],
+        input=request,
+        env=settings | ALLOCATORS[allocator] | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return pd.DataFrame(json.loads(child.stdout))
+
+
+def _child(request: str) -> None:
+    asked = json.loads(request)
+    rows = measure_cells([Cell(**cell) for cell in asked.pop("wanted")], **asked)
+    print(json.dumps(rows.to_dict("records")))
 
 
 def _calls(cell: Cell, device: str, seed: int) -> tuple[dict[str, Callable[[], object]], float]:
@@ -181,16 +225,18 @@ class HitRate:
 
 @dataclass(frozen=True, repr=False)
 class CostModel(Shown):
-    """The four costs, in seconds an edge (β: an edge and feature), and each call's constant, in seconds.
+    """The five costs, in seconds an edge (α′, β: an edge and feature), and each call's constant, in seconds.
 
     **Arguments:**
 
-    - `costs`: α, β, γ, δ by name, and the constants by call.
+    - `costs`: α, α′, β, γ, δ by name, and the constants by call.
     - `draws`: the same of bootstrap draws over the cells, a row a draw.
+    - `most`: E·H of the largest cell that they were fitted to.
     """
 
     costs: dict[str, float]
     draws: pd.DataFrame
+    most: float = float("nan")
 
     def _display(self) -> Display:
         lines = []
@@ -210,19 +256,20 @@ class CostModel(Shown):
         Above 1 it never does; below 0 always. Where a feature costs nothing in the fit (beta is 0), p is infinite, or
         undefined (NaN) where both ways cost the same; no verdict follows from an interval that is undefined.
         """
-        costs = self.draws.astype(float)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            p = (costs["gamma"] + costs["delta"] - costs["alpha"]) / (costs["beta"] * width)
-            own = self.costs
-            best = np.divide(own["gamma"] + own["delta"] - own["alpha"], own["beta"] * width)
+        best = float(_break_even(self.costs, width))
+        p = np.asarray(_break_even(self.draws.astype(float), width))
         if np.isfinite(p).all():
             low, high = np.quantile(p, [0.025, 0.975]).tolist()
         else:  # quantiles of infinities are undefined: all draws, then
-            low, high = float(p.min(skipna=False)), float(p.max(skipna=False))
-        return float(best), low, high
+            low, high = float(p.min()), float(p.max())
+        return best, low, high
 
     def predict(self, wanted: Sequence[Cell] | str) -> pd.DataFrame:
         """Return each cell with the seconds that both ways are predicted to take, before anything of it runs.
+
+        `filter_over_mask` is their ratio, `low` and `high` its 95 % interval, and `faster` "undecided" where that
+        holds 1. `extrapolated` is how many times larger, by E·H, the cell is than the largest that was measured; 1 for
+        a smaller one.
 
         **Arguments:**
 
@@ -230,13 +277,21 @@ class CostModel(Shown):
         """
         rows = []
         for cell in _cells(wanted):
-            edges = cell.edges * cell.batch_size
-            features = edges * cell.width
-            cost = self.costs
-            mask = cost["beta"] * features + cost["alpha"] * edges + cost["mask"]
-            find = (cost["gamma"] + cost["delta"]) * edges + cost["find"] + cost["write"]
-            rest = cost["beta"] * (1 - cell.removed) * features + cost["sum"]
-            rows.append({**asdict(cell), "predicted_mask_seconds": mask, "predicted_filter_seconds": find + rest})
+            mask, filtered = _ways(self.costs, cell)
+            of_draws = _ways(self.draws.astype(float), cell)
+            low, high = np.quantile(of_draws[1] / of_draws[0], [0.025, 0.975]).tolist()
+            rows.append(
+                {
+                    **asdict(cell),
+                    "predicted_mask_seconds": mask,
+                    "predicted_filter_seconds": filtered,
+                    "filter_over_mask": filtered / mask,
+                    "low": low,
+                    "high": high,
+                    "faster": "masking" if low > 1 else "filtering" if high < 1 else "undecided",
+                    "extrapolated": max(cell.edges * cell.batch_size * cell.width / self.most, 1.0),
+                }
+            )
         return pd.DataFrame(rows)
 
     def against(self, measured: pd.DataFrame) -> tuple[pd.DataFrame, HitRate]:
@@ -261,6 +316,22 @@ class CostModel(Shown):
         return both, HitRate(len(both), int(apart.sum()), hits, float(errors.median()))
 
 
+def _break_even(costs: Any, width: int) -> Any:
+    """Return the p from which on filtering pays, by some costs, or by a table of draws of them."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        once = costs["gamma"] + costs["delta"] - costs["alpha"] - costs["alpha_width"] * width
+        return np.divide(once, costs["beta"] * width)
+
+
+def _ways(costs: Any, cell: Cell) -> tuple[Any, Any]:
+    """Return the seconds of masking and of filtering by some costs, or by a table of draws of them."""
+    edges = cell.edges * cell.batch_size
+    features = edges * cell.width
+    mask = (costs["alpha_width"] + costs["beta"]) * features + costs["alpha"] * edges + costs["mask"]
+    find = (costs["gamma"] + costs["delta"]) * edges + costs["find"] + costs["write"]
+    return mask, find + costs["beta"] * (1 - cell.removed) * features + costs["sum"]
+
+
 def fit_costs(measured: pd.DataFrame, *, seed: int = 0) -> CostModel:
     """Return the model of some measured cells, by least squares of relative errors with no cost below 0.
 
@@ -270,11 +341,12 @@ def fit_costs(measured: pd.DataFrame, *, seed: int = 0) -> CostModel:
     **Raises:** `InputError` for fewer than six cells.
     """
     if len(measured) < 6:
-        raise InputError(f"{len(measured)} cells were measured, expected at least 6 to fit four costs to")
+        raise InputError(f"{len(measured)} cells were measured, expected at least 6 to fit five costs to")
     own = _solved(measured)
     generator = np.random.default_rng(seed)
     drawn = [_solved(measured.iloc[generator.integers(len(measured), size=len(measured))]) for _ in range(_DRAWS)]
-    return CostModel(own, pd.DataFrame(drawn))
+    most = (measured["edges"] * measured["batch_size"] * measured["width"]).max()
+    return CostModel(own, pd.DataFrame(drawn), float(most))
 
 
 def _solved(measured: pd.DataFrame) -> dict[str, float]:
@@ -284,7 +356,7 @@ def _solved(measured: pd.DataFrame) -> dict[str, float]:
     features = edges * measured["width"].to_numpy(float)
     left = features * (1 - measured["removed_found"].to_numpy(float))
     parts = {
-        "mask": {"alpha": edges, "beta": features},
+        "mask": {"alpha": edges, "alpha_width": features, "beta": features},
         "sum": {"beta": left},
         "find": {"gamma": edges},
         "write": {"delta": edges},
