@@ -24,9 +24,9 @@ from tclab.models import HeteroCell, _layers
 from tclab.training._equivalence import FP64_TOLERANCE, outcome, relative_error
 
 
-def in_tiles(kernel):
-    """Return what makes every product one of this kernel, in tiles of three columns."""
-    tiling = _spmm.Tiling(kernel, 3)
+def products(kernel, columns):
+    """Return what makes every product one of this kernel, in tiles of so many columns, and times none."""
+    tiling = _spmm.Tiling(kernel, columns)
     return [mock.patch.object(module, "tiling_for", return_value=tiling) for module in (_spmm, _shared_sums)]
 
 
@@ -36,7 +36,8 @@ def differences(**options):
 
 
 SWITCHED = {
-    "ATen's product in tiles": in_tiles("aten"),
+    "ATen's product in tiles": products("aten", 3),
+    "ATen's product, whole, whatever is faster": products("aten", None),
     "no look at the rows that count as zero": [
         mock.patch.object(_shared_sums, "without_rows", lambda x, rows: x.index_fill(0, rows, 0.0))
     ],
@@ -50,7 +51,10 @@ SWITCHED = {
     "differences at every layer": differences(depth=3),
 }
 if torch.backends.mkl.is_available():
-    SWITCHED |= {"MKL's product in tiles": in_tiles("library")}
+    SWITCHED |= {
+        "MKL's product in tiles": products("library", 3),
+        "MKL's product, whole, whatever is faster": products("library", None),
+    }
 
 
 @pytest.mark.parametrize("switched", SWITCHED)
