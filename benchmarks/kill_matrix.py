@@ -2,18 +2,20 @@
 
 `python benchmarks/kill_matrix.py [--kills 300] [--seed 0] [--stop-seconds 1] [--long-stops 4] [--processes 2]`
 
-A sweep of small points, one process each or two ranks each, is disturbed until all its points are measured, then the
-next one begins. Each kill sends a signal to one process: the sweep's own, its worker, a loader worker, torchrun or a
-rank; SIGTERM, SIGINT, SIGKILL, or SIGSTOP and SIGCONT some time later, of the first few a minute later. Where it came
-is read from the stacks of the processes just before. A fault is a process that lives 2 s longer than its sweep, a row
-that was reported and is not kept, more than one row that was not reported, a point measured again though its row was
-kept, a row unlike an undisturbed one's, a file that cannot be read, a sweep that ends or hangs because of its child, a
-status that is no sentence, and what is left in /dev/shm or, once the sweep is through, of temporary files.
+A sweep of small points, one process each or two ranks each, in a notebook's kernel, or as jobs of a Slurm of its own
+where there is one, is disturbed until all its points are measured, then the next one begins. Each kill sends a signal
+to one process: the sweep's own or the kernel, its worker, a loader worker, torchrun, a rank or a job; SIGTERM, SIGINT,
+SIGKILL, or SIGSTOP and SIGCONT some time later, of the first few a minute later. Where it came is read from the stacks
+of the processes just before. A fault is a process that lives 2 s longer than its sweep, a row that was reported and is
+not kept, more than one row that was not reported, a point measured again though its row was kept, a row unlike an
+undisturbed one's, a file that cannot be read, a sweep that ends or hangs because of its child, a status that is no
+sentence, and what is left in /dev/shm or, once the sweep is through, of temporary files.
 """
 
 import argparse
 import json
 import os
+import queue
 import random
 import re
 import shutil
@@ -25,6 +27,7 @@ import threading
 import time
 import warnings
 from collections import Counter, defaultdict
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 
@@ -33,23 +36,30 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from orphans import MARK, left_behind, marked  # noqa: E402
+from slurm_box import missing, slurm  # noqa: E402
 
 import tclab  # noqa: E402
 from tclab.sweeps.store._results import Results  # noqa: E402
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGKILL", "SIGSTOP")
-TARGETS = {"one process": ("parent", "worker", "loader"), "two ranks": ("parent", "torchrun", "rank")}
+TARGETS = {
+    "one process": ("parent", "worker", "loader"), "two ranks": ("parent", "torchrun", "rank"),
+    "notebook": ("kernel", "worker", "loader"), "Slurm jobs": ("submitter", "job", "worker"),
+}  # fmt: skip
+KINDS = {"rank_kills": "two ranks", "kernel_kills": "notebook", "job_kills": "Slurm jobs"}  # by the option that counts
+SWEEPING = ("parent", "kernel", "submitter")  # a sweep ends with them, and with no other
 ORPHAN_SECONDS = 2.0
 HANG_SECONDS = 120.0
 LONG_STOP_SECONDS = 60.0
+APART = ("seed", "workers", "store", "strategy")  # what differs between the points of a sweep
 SAME = ["stage", "status", "batch_bytes", "edge_bytes"]  # of a row whatever disturbed the run
 AS_IT_COMES = ("rank_wait", "overlapped")  # stages that ranks have where one waited for another
-# each process of a sweep writes down where it is when it is asked
+# each process of a sweep writes down where it is when it is asked, by a signal that means nothing to submitit
 SITE = """
 import faulthandler, os, signal
-signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # when faulthandler goes, at a process's end, this is left
+signal.signal(signal.SIGRTMIN, signal.SIG_IGN)  # when faulthandler goes, at a process's end, this is left
 place = os.path.join({stacks!r}, str(os.getpid()))
-faulthandler.register(signal.SIGUSR2, file=open(place + ".new", "w"), all_threads=False)
+faulthandler.register(signal.SIGRTMIN, file=open(place + ".new", "w"), all_threads=False)
 os.rename(place + ".new", place)  # who finds it may ask: the signal would end the process before
 """
 # what a line of a stack says of the phase, the innermost first
@@ -69,14 +79,27 @@ def points(kind):
     return [tclab.Point(**{**small, **load}, seed=seed) for seed in range(2) for load in loads]
 
 
+def apart(point):
+    """Return what tells a point from the sweep's others."""
+    return tuple(getattr(point, name) for name in APART)
+
+
+def places_of(kind):
+    """Return what tells each point of a sweep from the others → its place."""
+    return {apart(point): place for place, point in enumerate(points(kind))}
+
+
 def sweep(kind, folder):
     """Run the sweep itself, with a line of JSON for every point."""
 
     def report(progress):
         status = progress.rows["status"][0].as_py()
-        print(json.dumps([progress.done - 1, status, progress.kept]), flush=True)
+        # a kernel has another stdout for its cells
+        print(json.dumps([places[apart(progress.point)], status, progress.kept]), flush=True, file=sys.__stdout__)
 
-    tclab.sweep(points(kind), results=folder, retry=True, progress=report)
+    places = places_of(kind)
+    jobs = {"executor": "slurm", "points_per_job": 4, "poll_seconds": 0.5, "time": 30} if kind == "Slurm jobs" else {}
+    tclab.sweep(points(kind), results=folder, retry=True, progress=report, **jobs)
 
 
 def same_part(table):
@@ -115,15 +138,19 @@ class Sweep:
         }  # fmt: skip
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (it ends with the sweep)
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--sweep", kind, str(folder)],
-            env=environment, stdout=subprocess.PIPE, stderr=self.errors, text=True,
-        )  # fmt: skip
+            self.command(folder), env=environment, stdout=subprocess.PIPE, stderr=self.errors, text=True
+        )
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
+    def command(self, folder):
+        """Return what starts the process that sweeps."""
+        return [sys.executable, __file__, "--sweep", self.kind, str(folder)]
+
     def _read(self):
         for line in self.process.stdout:
-            self.lines.append(json.loads(line))
+            if line.startswith("["):  # a kernel says more
+                self.lines.append(json.loads(line))
 
     def close(self):
         """Close what the sweep, which has ended, wrote into."""
@@ -143,6 +170,10 @@ class Sweep:
             time.sleep(0.01)
         return bool(found) or not self.alive
 
+    def end(self, seconds):
+        """Wait until the sweep has ended, and return whether it was through; raise TimeoutExpired after so long."""
+        return self.process.wait(seconds) == 0
+
     def levels(self):
         """Return the processes by their distance from the sweep's own."""
         parents = {}
@@ -159,19 +190,23 @@ class Sweep:
     def pick(self, target, draw):
         """Return a process that is a target now, or None."""
         levels = self.levels()
-        place = {"parent": 0, "worker": 1, "torchrun": 1, "loader": 2, "rank": 2}[target]
+        place = TARGETS[self.kind].index(target)
         return draw.choice(levels[place]) if len(levels) > place else None
+
+    def rest(self, whole):
+        """Return its processes that live on 2 s after it has ended, whether it was through or not."""
+        return left_behind(self.mark, ORPHAN_SECONDS)
 
     def phase(self):
         """Return what the sweep is at: its own doing, or else its worker's or first rank's."""
-        levels = self.levels()
+        levels = self.levels()[self.kind == "Slurm jobs" :]  # who submits only waits
         for pid in [level[0] for level in levels[: 3 if self.kind == "two ranks" else 2]]:
             file = self.stacks / str(pid)
             if not file.exists():
                 return "starting"
             before = file.stat().st_size
             try:
-                os.kill(pid, signal.SIGUSR2)
+                os.kill(pid, signal.SIGRTMIN)
             except ProcessLookupError:
                 return "ending"
             until = time.monotonic() + 0.1
@@ -182,6 +217,82 @@ class Sweep:
             if phase is not None and not (self.kind == "two ranks" and "_rank" in phase):
                 return phase
         return "waiting for a request"
+
+
+class Notebook(Sweep):
+    """A sweep in a cell, whose kernel lives on after an interrupt of the cell."""
+
+    def __init__(self, kind, folder, temporary, stacks, mark):
+        from jupyter_client import BlockingKernelClient
+        from jupyter_client.connect import write_connection_file
+
+        self.connection, _ = write_connection_file(str(stacks / "kernel.json"))
+        self.through = None  # whether the cell was, once it has ended
+        super().__init__(kind, folder, temporary, stacks, mark)
+        self.client = BlockingKernelClient(connection_file=self.connection)
+        self.client.load_connection_file()
+        self.client.start_channels()
+        self.client.wait_for_ready(HANG_SECONDS)
+        here = Path(__file__).resolve().parent
+        cell = f"import sys; sys.path.insert(0, {str(here)!r}); import kill_matrix; kill_matrix.sweep"
+        self.asked = self.client.execute(f"{cell}({kind!r}, {str(folder)!r})")
+
+    def command(self, folder):
+        """Return what starts a kernel whose processes write where a shell's would."""
+        quiet = "--IPKernelApp.capture_fd_output=False"
+        return [sys.executable, "-m", "ipykernel_launcher", "-f", self.connection, quiet]
+
+    @property
+    def alive(self):
+        """Whether the kernel is, and its cell is not through."""
+        while self.through is None and self.client.channels_running:
+            try:
+                message = self.client.get_shell_msg(timeout=0)
+            except queue.Empty:
+                break
+            if message["parent_header"].get("msg_id") == self.asked:
+                self.through = message["content"]["status"] == "ok"
+        return self.through is None and self.process.poll() is None
+
+    def end(self, seconds):
+        """Wait until the cell has ended, whose kernel stays with an idle worker, or none after an interrupt; end it."""
+        if self.process.poll() is None and not self.wait_until(lambda: False, seconds):
+            raise subprocess.TimeoutExpired("cell", seconds)
+        until = time.monotonic() + ORPHAN_SECONDS
+        while self.process.poll() is None and (left := self.levels()[2 if self.through else 1 :]):
+            if time.monotonic() > until:
+                raise subprocess.TimeoutExpired(f"cell's processes {left}", ORPHAN_SECONDS)
+            time.sleep(0.05)
+        if self.process.poll() is None:
+            self.client.shutdown()
+            self.process.wait(seconds)
+        return bool(self.through)
+
+    def close(self):
+        """Close the channels, too."""
+        self.client.stop_channels()
+        super().close()
+
+
+class Jobs(Sweep):
+    """A sweep that sends jobs to Slurm, which run on when it is killed, and which the next one picks up."""
+
+    def levels(self):
+        """Return the sweep's own process, those of its jobs, and their workers."""
+        commands = marked(self.mark)
+        python = {pid: command for pid, command in commands.items() if not command.startswith("srun")}
+        named = ("submitit.core._submit", "tclab._child_process")
+        found = [[self.process.pid], *(sorted(pid for pid in python if name in python[pid]) for name in named)]
+        return [level for level in found if level]
+
+    def rest(self, whole):
+        """Return what lives on when no job does, where the sweep was through: until then, jobs may."""
+        if not whole:
+            return {}
+        until = time.monotonic() + HANG_SECONDS
+        while subprocess.run(["squeue", "-h"], capture_output=True, text=True).stdout and time.monotonic() < until:
+            time.sleep(0.2)
+        return super().rest(whole)
 
 
 class Matrix:
@@ -229,12 +340,21 @@ class Matrix:
                 flush=True,
             )
 
+    def start(self, kind, folder, temporary, mark):
+        """Start a sweep of a kind."""
+        return {"notebook": Notebook, "Slurm jobs": Jobs}.get(kind, Sweep)(kind, folder, temporary, self.stacks, mark)
+
+    def of_slurm(self):
+        """Return a new folder for a Slurm of its own."""
+        (folder := self.work / "slurm").mkdir()
+        return folder
+
     def undisturbed(self, kind):
         """Run a sweep that nothing disturbs, for its rows."""
         folder, temporary = self.work / "undisturbed" / kind.replace(" ", "_"), self.work / "undisturbed_tmp"
         temporary.mkdir(exist_ok=True)
-        running = Sweep(kind, folder, temporary, self.stacks, f"{os.getpid()}-{self.seed}-undisturbed")
-        running.process.wait()
+        running = self.start(kind, folder, temporary, f"{os.getpid()}-{self.seed}-undisturbed")
+        running.end(10 * HANG_SECONDS)
         running.reader.join()
         self.right[kind] = {place: same_part(table) for place, (table, _) in self.kept(kind, folder).items()}
         assert len(self.right[kind]) == len(points(kind)), running.errors.seek(0) or running.errors.read().decode()
@@ -243,13 +363,13 @@ class Matrix:
     def kept(self, kind, folder):
         """Return place → the rows of each point that is kept whole, and their file's contents."""
         results, found = Results(folder), {}
+        files = [path for path in Path(folder).glob("*.parquet") if not path.name.startswith(".")]
+        places = places_of(kind)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            for place, point in enumerate(points(kind)):
-                path = results.path(point)
-                if path.exists():
-                    found[place] = (results.read(point), path.read_bytes())
-        files = [path for path in Path(folder).glob("*.parquet") if not path.name.startswith(".")]
+            for path in files:
+                row = (table := results.read_file(path.name)).slice(0, 1).to_pylist()[0]
+                found[places[tuple(row[name] for name in APART)]] = (table, path.read_bytes())
         if len(files) != len(found):
             self.fault("double", f"{len(files)} files of {len(found)} points")
         return found
@@ -262,14 +382,16 @@ class Matrix:
         shm_before, mark = set(os.listdir("/dev/shm")), f"{os.getpid()}-{self.seed}-{number}"
         ok, pids = {}, set()  # place → its file once a good row was reported
         while True:
-            self.running = running = Sweep(kind, folder, temporary, self.stacks, mark)
+            self.running = running = self.start(kind, folder, temporary, mark)
             while running.alive and left:
                 self.one_kill(running, left, pids)
-            if not running.wait_until(lambda: False, HANG_SECONDS):
-                self.fault("hang", f"a sweep of {kind} after {running.lines}")
-                running.process.kill()
+            try:
+                whole = running.end(HANG_SECONDS)
+            except subprocess.TimeoutExpired as error:
+                self.fault("hang", f"a sweep of {kind} after {running.lines}: {error}")
+                whole = running.process.kill()
             begin = time.monotonic()
-            orphans = left_behind(mark, ORPHAN_SECONDS)
+            orphans = running.rest(whole)
             self.orphan_seconds = max(self.orphan_seconds, time.monotonic() - begin)
             if orphans:
                 self.fault("orphan", orphans)
@@ -278,13 +400,14 @@ class Matrix:
             running.reader.join()
             self.compare(kind, folder, running, ok)
             running.close()
-            if running.process.returncode == 0 and len(ok) == len(points(kind)):
+            if whole and len(ok) == len(points(kind)):
                 break
         self.sweeps += 1
         self.rows += len(ok)
         if rest := [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor")]:
             self.fault("temporary files", rest)
-        if rest := [path.name for path in Path(folder).iterdir() if path.suffix != ".parquet" or path.name[0] == "."]:
+        beside = [path.name for path in Path(folder).iterdir() if path.suffix != ".parquet" or path.name[0] == "."]
+        if rest := [name for name in beside if (kind, name) != ("Slurm jobs", "slurm")]:
             self.fault("files beside the rows", rest)
         new = set(os.listdir("/dev/shm")) - shm_before
         if rest := [name for name in new if not pids.isdisjoint(map(int, re.findall(r"\d+", name)))]:
@@ -318,16 +441,16 @@ class Matrix:
         left.pop()
         self.kills[running.kind, target, name] += 1
         self.phases[phase] += 1
-        if target == "parent" and name != "SIGSTOP":
+        if target in SWEEPING and name != "SIGSTOP":
             try:
-                running.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.fault("hang", f"{name} did not end the parent ({phase})")
+                running.end(10)
+            except subprocess.TimeoutExpired as error:
+                self.fault("hang", f"{name} of the {target} ({phase}): {error}")
                 running.process.kill()
         elif not running.wait_until(lambda: len(running.lines) > reported):
             self.fault("hang", f"no point was through {HANG_SECONDS:g} s after {name} of {target} ({phase})")
             running.process.kill()
-        elif not running.alive and running.process.returncode != 0:
+        elif not running.alive and not running.end(10):
             running.errors.seek(0)
             said = running.errors.read().decode()[-500:]
             self.fault("ended", f"{running.process.returncode} after {name} of {target} ({phase}): {said}")
@@ -352,7 +475,8 @@ class Matrix:
                 self.fault("lost", f"point {place} was reported and is not kept")
         good = {place: one for place, one in kept.items() if set(one[0]["status"].to_pylist()) == {"ok"}}
         reported = {place for place, status, _ in running.lines if status == "ok"}
-        if len(unreported := good.keys() - reported - ok.keys()) > 1:
+        most = len(good) if kind == "Slurm jobs" else 1  # jobs go on without the sweep that sent them
+        if len(unreported := good.keys() - reported - ok.keys()) > most:
             self.fault("lost", f"points {unreported} have rows that nobody reported")
         for place, (table, content) in good.items():
             if (part := same_part(table)) != self.right[kind][place]:
@@ -374,17 +498,20 @@ class Matrix:
 
 def several(given):
     """Run as many matrices at once, each of its share of the kills and a seed of its own; return their summaries."""
-    shares = [[number // given.processes + (place < number % given.processes) for place in range(given.processes)]
-              for number in (given.kills, given.rank_kills, given.long_stops)]  # fmt: skip
+    numbers = {name: getattr(given, name) for name in ("kills", *KINDS, "long_stops")}
+    shares = [
+        {name: number // given.processes + (place < number % given.processes) for name, number in numbers.items()}
+        for place in range(given.processes)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, str(place)) for place in range(given.processes)]
         started = [
             subprocess.Popen([
                 sys.executable, __file__, "--processes", "1", "--summary", str(file), "--seed", str(given.seed + place),
-                "--stop-seconds", str(given.stop_seconds), "--kills", str(kills), "--rank-kills", str(of_ranks),
-                "--long-stops", str(long_stops),
+                "--stop-seconds", str(given.stop_seconds),
+                *(word for name, number in share.items() for word in (f"--{name.replace('_', '-')}", str(number))),
             ], start_new_session=True)  # an interrupt of the terminal's would come twice
-            for place, (file, kills, of_ranks, long_stops) in enumerate(zip(files, *shares, strict=True))
+            for place, (file, share) in enumerate(zip(files, shares, strict=True))
         ]  # fmt: skip
         try:
             for one in started:
@@ -409,7 +536,9 @@ def together(summaries):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=300)
-    parser.add_argument("--rank-kills", type=int, default=None, help="of them, of sweeps of ranks; an eighth")
+    for name, kind in KINDS.items():
+        words = f"of them, of the kind {kind}; an eighth{' where there is Slurm' if name == 'job_kills' else ''}"
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=None, help=words)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--stop-seconds", type=float, default=1.0)
     parser.add_argument("--long-stops", type=int, default=4, help="of the stops, those of a minute")
@@ -423,7 +552,9 @@ def main():
         sweep(*given.sweep)
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the figures so far are printed
-    given.rank_kills = given.kills // 8 if given.rank_kills is None else given.rank_kills
+    for name in KINDS:
+        if getattr(given, name) is None:
+            setattr(given, name, 0 if name == "job_kills" and missing() else given.kills // 8)
     found = together(several(given)) if given.processes > 1 else one_matrix(given)
     if given.summary:
         given.summary.write_text(json.dumps(found))
@@ -443,9 +574,11 @@ def one_matrix(given):
     begin = time.monotonic()
     with Matrix(given.seed, given.stop_seconds, given.long_stops) as matrix:
         try:
-            for kind, kills in (("one process", given.kills - given.rank_kills), ("two ranks", given.rank_kills)):
-                if kills:
-                    matrix.run(kind, kills)
+            kills = {kind: getattr(given, name) for name, kind in KINDS.items()}
+            for kind, number in {"one process": given.kills - sum(kills.values()), **kills}.items():
+                with slurm(matrix.of_slurm()) if kind == "Slurm jobs" and number else nullcontext():
+                    if number:
+                        matrix.run(kind, number)
         except KeyboardInterrupt:
             print("interrupted", flush=True)
         return {**matrix.summary(), "seconds": round(time.monotonic() - begin)}

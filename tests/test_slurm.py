@@ -6,6 +6,7 @@ import subprocess
 import threading
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from slurm_box import missing, slurm, wait_for
 
@@ -186,4 +187,33 @@ def test_a_point_with_ranks_on_two_machines_lands_and_is_kept(rows):
     told = []
     assert statuses(sweep([point], rows, told=told.append)) == ["ok"]
     assert told[0].kept
+    assert len(submissions(rows)) == 1
+
+
+def test_a_job_that_slurm_requeues_goes_on_where_it_was(rows):
+    wanted = points(6)
+    under_way = Background(wanted, rows, points_per_job=6)
+    landed = wait_for("a point's rows", lambda: sorted(rows.glob("[!.]*.parquet")), GENEROUS, lambda: logs(rows))
+    (job,) = running()
+    before = {path: path.read_bytes() for path in landed}
+    subprocess.run(["scontrol", "requeue", job], check=True)  # Slurm starts it again two minutes later
+    assert statuses(under_way.join()) == ["ok"] * 6, logs(rows)
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert len(list(rows.glob("[!.]*.parquet"))) == 6
+    assert len(submissions(rows)) == 1
+
+
+def test_a_sweep_on_this_machine_and_jobs_share_a_folder_and_each_has_rows_of_its_own(rows):
+    wanted = points(4)
+    jobs = Background(wanted, rows, points_per_job=2)
+    wait_for("a job that runs", running, GENEROUS, lambda: logs(rows))
+    here = tclab.sweep(wanted, results=rows, progress=None)
+    assert statuses(here) == ["ok"] * 4
+    assert statuses(jobs.join()) == ["ok"] * 4, logs(rows)
+    assert len(list(rows.glob("[!.]*.parquet"))) == 8  # another machine's figures do not stand in for this one's
+    told = []
+    again = tclab.sweep(wanted, results=rows, progress=told.append)
+    assert [one.kept for one in told] == [True] * 4
+    pd.testing.assert_frame_equal(again, here)
+    assert statuses(sweep(wanted, rows)) == ["ok"] * 4
     assert len(submissions(rows)) == 1
