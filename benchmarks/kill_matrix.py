@@ -315,7 +315,7 @@ class Matrix:
         return self
 
     def __exit__(self, *error):
-        if self.running is not None and self.running.alive:  # an interrupt of the matrix itself
+        if self.running is not None and self.running.process.poll() is None:  # an interrupt of the matrix itself
             self.running.process.kill()
             self.running.process.wait()
             self.running.close()
@@ -353,7 +353,7 @@ class Matrix:
         """Run a sweep that nothing disturbs, for its rows."""
         folder, temporary = self.work / "undisturbed" / kind.replace(" ", "_"), self.work / "undisturbed_tmp"
         temporary.mkdir(exist_ok=True)
-        running = self.start(kind, folder, temporary, f"{os.getpid()}-{self.seed}-undisturbed")
+        self.running = running = self.start(kind, folder, temporary, f"{os.getpid()}-{self.seed}-undisturbed")
         running.end(10 * HANG_SECONDS)
         running.reader.join()
         self.right[kind] = {place: same_part(table) for place, (table, _) in self.kept(kind, folder).items()}

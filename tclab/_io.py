@@ -87,13 +87,13 @@ def claimed(path: Path) -> Iterator[str | None]:
     The file is gone afterwards. A process that was killed holds it no more. Without locks nothing is held.
     """
     try:
-        handle, held = _locked(path)
+        handle, owner = _locked(path)
     except OSError:  # whoever writes there says why
         yield None
         return
     try:
-        if not held:
-            yield _holder(handle) or "another process"
+        if owner is not None:
+            yield owner
             return
         try:
             with suppress(OSError):
@@ -108,28 +108,38 @@ def claimed(path: Path) -> Iterator[str | None]:
         os.close(handle)
 
 
-def _locked(path: Path) -> tuple[int, bool]:
-    """Open a file and lock it; return its descriptor, and whether it is ours: true where a file system has no locks."""
+def tidy(path: Path) -> None:
+    """Remove a file that a process claimed before it was killed; leave one that is held."""
+    with suppress(OSError):
+        handle, owner = _locked(path)
+        try:
+            if owner is None:
+                path.unlink()
+        finally:
+            os.close(handle)
+
+
+def _locked(path: Path) -> tuple[int, str | None]:
+    """Open a file and lock it; return its descriptor, and who holds it: nobody else where a file system has no locks.
+
+    Who tidies holds a file for a moment, and who claims it has not written its name yet: both get a tenth of a second.
+    """
+    left = 20
     while True:
         handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return handle, False
+            left -= 1
+            if not left:
+                return handle, os.pread(handle, 200, 0).decode(errors="replace") or "another process"
         except OSError:
-            return handle, True
-        if os.fstat(handle).st_nlink:
-            return handle, True
-        os.close(handle)  # its holder removed it after we had opened it: the next process would lock a new one
-
-
-def _holder(handle: int) -> str:
-    """Return who holds a file, as it says; for a tenth of a second it may say nothing yet, as locking comes first."""
-    for _ in range(10):
-        if said := os.pread(handle, 200, 0):
-            return said.decode(errors="replace")
-        time.sleep(0.01)
-    return ""
+            return handle, None
+        else:
+            if os.fstat(handle).st_nlink:
+                return handle, None
+        os.close(handle)  # perhaps its holder removed it after we had opened it: the next process would lock a new one
+        time.sleep(0.005)
 
 
 class TemporaryFolder:

@@ -314,6 +314,27 @@ def test_one_alone_holds_a_place_however_many_take_it_and_let_it_go(tmp_path):
     assert max(most) == 1
 
 
+def test_a_sweep_that_tidies_up_after_a_killed_one_holds_no_point_of_another(tmp_path):
+    results, owners, over = Results(tmp_path).make(), [], threading.Event()
+
+    def begin():
+        while not over.is_set():
+            (tmp_path / ".running-place").write_text("process 1 since yesterday")
+            results.make()
+            time.sleep(0.001)
+
+    other = threading.Thread(target=begin)
+    other.start()
+    try:
+        for _ in range(1000):
+            with results.claimed("place") as owner:
+                owners.append(owner)
+    finally:
+        over.set()
+        other.join()
+    assert set(owners) == {None}
+
+
 def test_what_another_sweep_has_measured_since_this_one_looked_is_not_run_again(tmp_path, runs, monkeypatch):
     real, place = Results.claimed, Results.name(POINTS[1].resolved())
 

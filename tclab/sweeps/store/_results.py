@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tclab._io import atomic_write, claimed
+from tclab._io import atomic_write, claimed, tidy
 from tclab._version import __version__
 from tclab.errors import InputError
 from tclab.sweeps.config._point import Point
@@ -92,8 +92,7 @@ class Results:
             why = getattr(error, "strerror", None) or error
             raise InputError(f"results is {str(self.folder)!r}, expected a folder that can be written: {why}") from None
         for path in self.folder.glob(".running-*"):  # of processes that were killed
-            with claimed(path):
-                pass
+            tidy(path)
         return self
 
     def claimed(self, name: str) -> AbstractContextManager[str | None]:
