@@ -8,7 +8,7 @@ from stage_rows import every_mode, lost, point_rows
 
 from tclab import InputError, case_study
 from tclab.case_study._hypotheses import FAILS, HOLDS, NOT_MEASURED, UNDECIDED
-from tclab.case_study._published import measured_ratios, published_ratios, steps_per_epoch
+from tclab.case_study._published import measured_ratios, ratios_of_figures, steps_per_epoch
 from tclab.sweeps.store._rows import frame, mean_columns, table
 
 
@@ -192,7 +192,7 @@ def test_every_published_figure_has_its_standing(figures):
 
 
 def test_published_ratios_are_those_that_the_figures_give(figures):
-    found = published_ratios(figures)
+    found = ratios_of_figures(figures)
     by_key = {row["figure"].split(":")[0]: row for _, row in found.iterrows()}
     for key, ratio in {"086a": 56.3, "086b": 19.3, "524": 12.5, "trace": 875, "full_step": 1.58}.items():
         assert by_key[key]["ratio"] == pytest.approx(ratio, rel=0.005)
@@ -211,7 +211,7 @@ def test_measured_ratios_stand_next_to_published_ones(figures):
     found = measured_ratios(rows).set_index(["mode", "strategy"])["ratio"]
     assert found["step", "edge_mask"] == pytest.approx(100 / 5)
     assert found["step", "node_mask"] == pytest.approx(20 / 5)
-    both = case_study.published_ratios_table(rows, figures)
+    both = case_study.published_ratios(rows, figures).table
     assert list(dict.fromkeys(both["mode"])) == ["data", "empty", "model", "step", "fixed_batch"]
     step = both[both["mode"] == "step"]
     assert step["hetero : dango"].tolist() == ["20 ×", "4 ×", "17.5 ×", "875 ×"]
@@ -220,13 +220,13 @@ def test_measured_ratios_stand_next_to_published_ones(figures):
 
 def test_the_chart_of_ratios_names_every_standing(figures):
     rows = frame(table(every_mode()))
-    chart = case_study.published_ratios_chart(rows, figures)
+    chart = case_study.published_ratios(rows, figures).chart()
     assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
     text = json.dumps(chart.to_dict())
     for words in ("086a, steady", "epochs, real training", "trace, artefact", "full_step, suspect", "in seconds"):
         assert words in text
     nothing = frame(table([lost("edge_mask", "oom")]))
-    assert vl_convert.vegalite_to_png(case_study.published_ratios_chart(nothing, figures).to_json())[:4] == b"\x89PNG"
+    assert vl_convert.vegalite_to_png(case_study.published_ratios(nothing, figures).chart().to_json())[:4] == b"\x89PNG"
 
 
 def test_a_file_that_is_no_table_of_figures_is_refused(tmp_path):
@@ -252,7 +252,7 @@ def both_models(**more):
 
 
 def test_components_add_up_to_the_step_and_stand_beside_the_published_ones(figures):
-    made = case_study.component_table(both_models(), figures)
+    made = case_study.component_table(both_models(), figures).table
     assert made.loc[("step", "all"), "hetero s"] == pytest.approx(0.1)
     for side, whole in (("hetero s", 0.1), ("DANGO s", 0.005)):
         assert made.loc["step"][side].iloc[:-1].sum() == pytest.approx(whole)
@@ -262,17 +262,17 @@ def test_components_add_up_to_the_step_and_stand_beside_the_published_ones(figur
     assert made.loc[("making a batch", "collation"), "share"] == pytest.approx(90 / 96)
     assert made.loc[("making a batch", "collation"), "published share"] == pytest.approx(0.05 / 1.087)
     assert made.loc["making a batch"]["hetero s"].iloc[:-1].sum() == pytest.approx(0.096)
-    other = case_study.component_table(both_models(), figures, strategy="node_mask")
+    other = case_study.component_table(both_models(), figures, strategy="node_mask").table
     assert other.loc[("step", "all"), "hetero s"] == pytest.approx(0.02)
 
 
 def test_the_published_share_of_masks_is_refuted_where_collation_is_longer(figures):
-    said = " ".join(case_study.component_findings(both_models(), figures))
+    said = " ".join(str(case_study.component_table(both_models(), figures)).split())
     assert "(edge_mask, batch 28) takes 20 × as long as one of dango (batch 64)" in said
     assert "making masks 4 ms and collating 90 ms" in said
     assert "that masks are the greater part is refuted here, with edge_mask and 2,423,370 edges" in said
-    few = case_study.component_findings(both_models(steps=2), figures)
-    assert "is undecided here" in few[1]
+    few = str(case_study.component_table(both_models(steps=2), figures))
+    assert "is undecided here" in " ".join(few.split())
 
 
 def test_a_table_of_one_model_is_refused(figures):

@@ -25,7 +25,7 @@ def rounds_of(overhead, factor, number, drift=0.0, steps=12):
 
 
 def costs(made):
-    return case_study.overhead_costs(frame(table(made))).set_index("overhead")
+    return case_study.overhead_costs(frame(table(made))).table.set_index("overhead")
 
 
 def test_a_overhead_that_costs_is_found_with_its_ratio():
@@ -56,11 +56,13 @@ def test_rounds_that_disagree_decide_nothing():
 def test_one_round_decides_nothing_however_far_apart():
     rows = rounds_of("isnan_checks", 3.0, 1)
     assert costs(rows).loc["isnan_checks"]["verdict"] == "undecided"
+    found = case_study.overhead_costs(frame(table(rows)))
+    said = " ".join(str(found).split())
     assert (
         "one round of each overhead was measured, which decides nothing; it takes more rounds, and a budget for them."
-        in case_study.overhead_findings(frame(table(rows)))[0]
+        in said
     )
-    assert "one round" in str(case_study.overhead_costs_chart(frame(table(rows))).to_dict())
+    assert "one round" in str(found.chart().to_dict())
 
 
 def test_only_rounds_with_a_step_without_the_overhead_count():
@@ -73,24 +75,26 @@ def test_only_rounds_with_a_step_without_the_overhead_count():
 def test_the_chart_says_what_is_undecided():
     rows = frame(table([*rounds_of("isnan_checks", 1.5, 3), *rounds_of("item_logging", 1.0, 3, drift=0.2)]))
     rows = rows.drop_duplicates(["seed", "overheads", "stage", "where"])
-    chart = case_study.overhead_costs_chart(rows)
+    found = case_study.overhead_costs(rows)
+    chart = found.chart()
     assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
     text = json.dumps(chart.to_dict(), ensure_ascii=False)
     assert "1.50 ×" in text.replace("1.49", "1.50").replace("1.51", "1.50")
     assert "×, undecided" in text
     assert "cpu · 2 cores · Made Up" in text
-    said = case_study.overhead_findings(rows)[0]
+    said = " ".join(str(found).split())
     assert "isnan_checks 1.5" in said
     assert said.endswith("undecided: item_logging.")
 
 
 def test_overheads_that_were_not_run_are_said():
     rows = frame(table([lost("node_mask", "not run: the budget of 1 s was spent")]))
-    assert "No overhead was measured" in str(case_study.overhead_costs_chart(rows).to_dict())
-    assert case_study.overhead_findings(rows) == [
+    found = case_study.overhead_costs(rows)
+    assert "No overhead was measured" in str(found.chart().to_dict())
+    assert " ".join(str(found).split()) == (
         "1 point (hetero_cell node_mask, batch 4): not run: the budget of 1 s was spent; run it again, or raise "
         "budget_seconds."
-    ]
+    )
 
 
 # ---- bytes

@@ -1,7 +1,7 @@
 """The case study: a team's two models, whose published figures, hypotheses and mistakes tclab began with.
 
 Wrong figures reproduced (`wrong_figures`), the cost of each overhead of the training code (`overhead_costs`), published
-ratios next to measured ones (`published_figures`), the closing table measured (`component_table`), three hypotheses
+ratios next to measured ones (`published_ratios`), the closing table measured (`component_table`), three hypotheses
 with a verdict each (`hypotheses`) and two experiments as points (`experiment_083`). The notebooks are in
 `notebooks/case_study/`.
 """
@@ -11,25 +11,21 @@ from tclab._extras import need
 need(__name__, "lab", "pandas", "scipy", "altair", "ipywidgets")
 
 from tclab.case_study._artefacts import wrong_figures
-from tclab.case_study._components import component_findings, component_table
+from tclab.case_study._components import component_table
 from tclab.case_study._experiments import experiment_083, experiment_084
 from tclab.case_study._hypotheses import findings, hypotheses
-from tclab.case_study._overhead_costs import overhead_costs, overhead_costs_chart, overhead_findings
-from tclab.case_study._published import published_figures, published_ratios_chart, published_ratios_table
+from tclab.case_study._overhead_costs import overhead_costs
+from tclab.case_study._published import published_figures, published_ratios
 
 __all__ = [
-    "component_findings",
     "component_table",
     "experiment_083",
     "experiment_084",
     "findings",
     "hypotheses",
     "overhead_costs",
-    "overhead_costs_chart",
-    "overhead_findings",
     "published_figures",
-    "published_ratios_chart",
-    "published_ratios_table",
+    "published_ratios",
     "wrong_figures",
 ]
 __dir__ = __all__.copy  # completion offers these

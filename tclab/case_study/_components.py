@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
 
+from tclab._display import Display, Shown
 from tclab._format import seconds_text
 from tclab.errors import InputError
 from tclab.lab.reports._comparable_rows import ratio_of_rows
@@ -38,8 +40,33 @@ _STEP = (
 _COLUMNS = ["of", "component", "hetero s", "DANGO s", "hetero : dango", "share", "published s", "published share"]
 
 
-def component_table(rows: Runs, figures: pd.DataFrame, *, strategy: str | None = None) -> pd.DataFrame:
-    """Return a line a component of a training step: hetero's and DANGO's mean seconds, their ratio, hetero's share.
+@dataclass(frozen=True, repr=False)
+class ComponentTable(Shown):
+    """A line a component of a training step, displayed with a sentence each on what it says of the published one.
+
+    **Arguments:**
+
+    - `table`: by `of` ("making a batch" or "step") and `component`: hetero's and DANGO's mean seconds, their ratio,
+      hetero's share, and the published seconds and share.
+    - `sentences`: see above.
+    """
+
+    table: pd.DataFrame
+    sentences: list[str]
+
+    def _display(self) -> Display:
+        shown = [
+            self.table[name]
+            .map(f"{{:{'.1%' if 'share' in name else '.3g'}}}".format)
+            .where(self.table[name].notna(), "")
+            for name in _COLUMNS[2:]
+        ]
+        lines = [[*map(str, place), *cells] for place, *cells in zip(self.table.index, *shown, strict=True)]
+        return Display("", tuple(_COLUMNS), lines, self.sentences)
+
+
+def component_table(rows: Runs, figures: pd.DataFrame, *, strategy: str | None = None) -> ComponentTable:
+    """Return each component of a training step: hetero's and DANGO's mean seconds, their ratio, hetero's share.
 
     Components of the step add up to it; those of making a batch, which a worker does meanwhile, to that. A share is
     of the whole that the component belongs to. The published ones are estimates of the team's: each share is of the
@@ -53,7 +80,7 @@ def component_table(rows: Runs, figures: pd.DataFrame, *, strategy: str | None =
 
     **Raises:** `InputError` where the rows hold no step of one of the models, or none by that strategy.
     """
-    hetero, dango = _sides(rows_of(rows), strategy)
+    hetero, dango = _sides(rows := rows_of(rows), strategy)
     by_key = {str(row["key"]): float(row["value"]) for _, row in figures.iterrows()}
     whole = sum(value for key, value in by_key.items() if key.startswith("component_") and not key.endswith("_dango"))
     lines: list[dict[str, Any]] = []
@@ -73,17 +100,12 @@ def component_table(rows: Runs, figures: pd.DataFrame, *, strategy: str | None =
                 | {"published s": published, "published share": published / whole if published else None}
             )
     table = pd.DataFrame(lines, columns=_COLUMNS).astype(dict.fromkeys(_COLUMNS[2:], float))
-    return table[table["hetero s"].notna() | table["DANGO s"].notna()].set_index(["of", "component"])
+    table = table[table["hetero s"].notna() | table["DANGO s"].notna()].set_index(["of", "component"])
+    return ComponentTable(table, _sentences(rows, hetero, by_key))
 
 
-def component_findings(rows: Runs, figures: pd.DataFrame, *, strategy: str | None = None) -> list[str]:
-    """Return what measured rows say of the published table, a sentence each.
-
-    **Arguments:** and **Raises:** as for `component_table`.
-    """
-    rows = rows_of(rows)
-    hetero, _ = _sides(rows, strategy)
-    by_key = {str(row["key"]): float(row["value"]) for _, row in figures.iterrows()}
+def _sentences(rows: pd.DataFrame, hetero: pd.DataFrame, by_key: dict[str, float]) -> list[str]:
+    """Return what measured rows say of the published table, a sentence each."""
     first = hetero.iloc[0]
     chosen = one_point_each(rows)
     chosen = chosen[chosen["mode"] == "step"]

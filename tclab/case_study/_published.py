@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from tclab._display import Display, Shown
 from tclab.errors import InputError
 from tclab.lab.charts._case_study_charts import draw_published_ratios
 from tclab.lab.reports._comparable_rows import ratio_of_rows
@@ -47,7 +49,7 @@ def published_figures(path: str | Path) -> pd.DataFrame:
     return figures[_COLUMNS]
 
 
-def published_ratios(figures: pd.DataFrame) -> pd.DataFrame:
+def ratios_of_figures(figures: pd.DataFrame) -> pd.DataFrame:
     """Return how many times longer the published hetero model took than DANGO, figure by figure.
 
     Columns: figure, mode (here), ratio, batches, standing, caveat. Ratios are of steps, as they were run: the two
@@ -111,8 +113,56 @@ def measured_ratios(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(ratios, columns=["mode", "model", "strategy", "ratio", "low", "high", "batches"])
 
 
-def published_ratios_table(rows: Runs, figures: pd.DataFrame) -> pd.DataFrame:
-    """Return hetero : DANGO by mode, published and measured, a line a figure.
+@dataclass(frozen=True, repr=False)
+class PublishedRatios(Shown):
+    """Hetero : DANGO by mode, published and measured; displayed as a table.
+
+    **Arguments:**
+
+    - `measured`: as `measured_ratios` returns them. `published`: as `ratios_of_figures` does.
+    - `rows`: that the measured ones are of.
+    """
+
+    measured: pd.DataFrame
+    published: pd.DataFrame
+    rows: pd.DataFrame
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A line a figure, by mode: mode, hetero : dango, figure, standing, batches, caveat."""
+        measured = self.measured
+        here = pd.DataFrame(
+            {
+                "mode": measured["mode"],
+                "hetero : dango": measured["ratio"],
+                "figure": "here: " + measured["model"] + " · " + measured["strategy"],
+                "standing": [_measured_text(a, b) for a, b in measured[["low", "high"]].to_numpy()],
+                "batches": measured["batches"],
+                "caveat": where_measured(self.rows),
+            }
+        )
+        old = self.published.rename(columns={"ratio": "hetero : dango"})
+        both = pd.concat([here, old[here.columns]])
+        order = {mode: place for place, mode in enumerate(_modes(both))}
+        table = both.sort_values("mode", key=lambda modes: modes.map(order), kind="stable").reset_index(drop=True)
+        return table.assign(**{"hetero : dango": table["hetero : dango"].map(times_text)})
+
+    def _display(self) -> Display:
+        table = self.table.astype(str)
+        columns = ["mode", "hetero : dango", "figure", "standing", "batches"]
+        caveats = table[["figure", "caveat"]].drop_duplicates()
+        notes = [f"{figure.removeprefix('here: ')}: {caveat}" for figure, caveat in caveats.to_numpy() if caveat]
+        return Display("", columns, table[columns].to_numpy().tolist(), notes)
+
+    def chart(self) -> Any:
+        """Return the chart of each mode: measured ratios in colour, with intervals, and published ones in grey."""
+        modes = _modes(pd.concat([self.measured[["mode"]], self.published[["mode"]]]))
+        text = self.published["figure"].str.split(":").str[0] + ", " + self.published["standing"]
+        return draw_published_ratios(self.measured, self.published.assign(text=text), modes, self.rows)
+
+
+def published_ratios(rows: Runs, figures: pd.DataFrame) -> PublishedRatios:
+    """Return hetero : DANGO by mode, published and measured; its `chart()` draws both.
 
     **Arguments:**
 
@@ -120,22 +170,7 @@ def published_ratios_table(rows: Runs, figures: pd.DataFrame) -> pd.DataFrame:
     - `figures`: as `published_figures` returns them.
     """
     rows = rows_of(rows)
-    measured = measured_ratios(rows)
-    here = pd.DataFrame(
-        {
-            "mode": measured["mode"],
-            "hetero : dango": measured["ratio"],
-            "figure": "here: " + measured["model"] + " · " + measured["strategy"],
-            "standing": [_measured_text(a, b) for a, b in measured[["low", "high"]].to_numpy()],
-            "batches": measured["batches"],
-            "caveat": where_measured(rows),
-        }
-    )
-    old = published_ratios(figures).rename(columns={"ratio": "hetero : dango"})
-    both = pd.concat([here, old[here.columns]])
-    order = {mode: place for place, mode in enumerate(_modes(both))}
-    table = both.sort_values("mode", key=lambda modes: modes.map(order), kind="stable").reset_index(drop=True)
-    return table.assign(**{"hetero : dango": table["hetero : dango"].map(times_text)})
+    return PublishedRatios(measured_ratios(rows), ratios_of_figures(figures), rows)
 
 
 def _measured_text(low: float, high: float) -> str:
@@ -144,15 +179,3 @@ def _measured_text(low: float, high: float) -> str:
 
 def _modes(frame: pd.DataFrame) -> list[str]:
     return [mode for mode in MODES if mode in set(frame["mode"])]
-
-
-def published_ratios_chart(rows: Runs, figures: pd.DataFrame) -> Any:
-    """Return the chart of hetero : DANGO in each mode: measured in colour, with intervals, and published in grey.
-
-    **Arguments:** as for `published_ratios_table`.
-    """
-    rows = rows_of(rows)
-    measured, published = measured_ratios(rows), published_ratios(figures)
-    modes = _modes(pd.concat([measured[["mode"]], published[["mode"]]]))
-    published["text"] = published["figure"].str.split(":").str[0] + ", " + published["standing"]
-    return draw_published_ratios(measured, published, modes, rows)
