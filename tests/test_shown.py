@@ -249,6 +249,19 @@ def test_rows_show_points_with_a_time_and_name_the_others_by_their_reason():
     assert max(map(len, shown.splitlines())) < 80
 
 
+def test_rows_stand_by_size_and_name_the_variant_that_decides_the_number_of_networks():
+    common = {"stage": "step", "mean_seconds": 0.1, "status": "ok", "model": "hetero_cell", "strategy": "node_mask"}
+    variants = (("separate", 9), ("homogeneous", 1))
+    lines = [
+        {**common, "batch_size": size, "variant": variant, "networks": networks}
+        for size in (4, 1, 8)  # breadth first
+        for variant, networks in variants
+    ]
+    cells = [line.split()[1:4] for line in str(Rows(lines)).splitlines() if line.startswith(("strategy", "node_mask"))]
+    assert cells[0] == ["batch_size", "networks", "variant"]
+    assert cells[1:] == [[str(size), *one] for size in (1, 4, 8) for one in (["1", "homogeneous"], ["9", "separate"])]
+
+
 def test_rows_of_a_folder_and_of_a_file(tmp_path):
     made = tclab.sweep([POINT], results=tmp_path / "rows")
     read = tclab.rows(tmp_path / "rows")

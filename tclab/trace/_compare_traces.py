@@ -116,8 +116,8 @@ def _warnings(a: Report, b: Report) -> list[str]:
     costs = [_profiled_over_unprofiled(side) for side in (a, b)]
     if costs[0] and costs[1]:
         warnings.append(
-            f"a profiled step took {costs[0]:.2f} × as long as one without the profiler in a, and {costs[1]:.2f} × in "
-            f"b: the steps' b : a is {costs[1] / costs[0]:.2f} × what it is without"
+            f"a step with the profiler took {costs[0]:.2f} × as long as one without in a, and {costs[1]:.2f} × in b: "
+            f"so the ratio b : a of steps here is {costs[1] / costs[0]:.2f} × the ratio without the profiler"
         )
     if 0 in steps:
         warnings.append("without ProfilerStep marks on both sides there is no figure per step")

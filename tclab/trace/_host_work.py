@@ -29,11 +29,11 @@ def host_work(trace: Trace, rules: tuple[Rule, ...]) -> HostWork:
     category = categorise(trace, rules)[rows]
     is_stage = np.array([name in STAGES or name not in names[:10] for name in names])
     stage = stage_of(category, nesting.parent, is_stage)
-    main = _main_track(trace, rows)
+    main = main_track(trace, rows)
     return HostWork(**vars(nesting), rows=rows, category=category, stage=stage, names=names, main=main)
 
 
-def _main_track(trace: Trace, rows: Ints) -> int | None:
+def main_track(trace: Trace, rows: Ints) -> int | None:
     """Return the thread that runs the steps; None without host events.
 
     It is the one with a `ProfilerStep` and other events; else the process's first thread (on Linux its id is the

@@ -36,6 +36,13 @@ from tclab.trace._read_trace import TraceError
 from tclab.trace._trace_findings import Finding, RankWork, findings
 from tclab.trace._trust import Trust, judge
 
+_EMPTY = {  # what a table without rows shows
+    "gaps": "No idle time of a device in this trace.",
+    "syncs": "No call in this trace waits for a device.",
+    "copies": "No copy to, from or on a device in this trace.",
+    "collectives": "No collective of ranks in this trace.",
+}
+
 
 @dataclass(frozen=True, repr=False)
 class Report(Shown):
@@ -103,6 +110,8 @@ def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
         "memory": _joined([memory_table(t) for t in traces]),
         "settings": pd.DataFrame([{"rank": t.rank, "file": t.path.name} | t.settings for t in traces]),
     }
+    for name, sentence in _EMPTY.items():
+        tables[name].attrs["empty"] = sentence
     tables["settings"] = tables["settings"].astype({"rank": "Int64", "world_size": "Int64"})
     trusted = judge(traces, [rank.device for rank in ranks])
     return Report(**tables, findings=trusted.findings + findings(ranks, tables), traces=traces, trust=trusted)

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 
 from tclab.trace._categories import RULES, Rule, categorise, category_names
-from tclab.trace._events import ASIDE, DEVICE, Ints, Trace, step_windows
+from tclab.trace._events import ASIDE, DEVICE, HOST, Ints, Trace, step_windows
+from tclab.trace._host_work import main_track
 from tclab.trace._nesting import nest, tie_of
 
 COLUMNS = ["track", "lane", "name", "category", "start_us", "end_us"]
@@ -38,9 +39,10 @@ def timeline_rows(
     rows = np.sort(rows[np.argsort(-trace.duration[rows], kind="stable")[:most]])
     names = category_names(rules)
     category = categorise(trace, rules)[rows]
+    main = main_track(trace, np.flatnonzero(trace.kind == HOST))
     return pd.DataFrame(
         {
-            "track": [_track_name(trace, row) for row in rows.tolist()],
+            "track": [_track_name(trace, row, main) for row in rows.tolist()],
             "lane": _lanes(trace, rows),
             "name": [trace.names[i][:120] for i in trace.name[rows].tolist()],
             "category": [names[i] for i in category.tolist()],
@@ -61,12 +63,14 @@ def _last_step(trace: Trace) -> tuple[float, float]:
     return float(trace.us(steps.start[-1])), float(trace.us(steps.end[-1]))
 
 
-def _track_name(trace: Trace, row: int) -> str:
+def _track_name(trace: Trace, row: int, main: int | None) -> str:
     process, thread = trace.tracks[trace.track[row]]
     kind = trace.kind[row]
     if kind == DEVICE:
         return f"device {process}, stream {thread}"
-    return f"{process}" if kind == ASIDE else f"thread {thread}"
+    if kind == ASIDE:
+        return f"{process}"
+    return f"main thread ({thread})" if trace.track[row] == main else f"thread {thread}"
 
 
 def _lanes(trace: Trace, rows: Ints) -> Ints:

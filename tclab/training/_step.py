@@ -84,6 +84,10 @@ def _predictions(output: Any) -> Tensor:
     return predictions
 
 
+def _gathers(loss: Any) -> bool:
+    return getattr(loss, "gather_interval", None) is not None
+
+
 class _Empty(nn.Module):
     """A model of one parameter, for loops that need a model."""
 
@@ -207,8 +211,12 @@ class Step:
             apply_to_loss(self.loss, self.overheads)
             self._loss_takes_peers = "peers" in signature(self.loss).parameters
             if gather_interval is not None:
-                if getattr(self.loss, "gather_interval", None) is None:
-                    raise InputError(f"gather_interval is {gather_interval!r}, and this loss gathers at none")
+                if not _gathers(self.loss):
+                    able = [name for name in kind.losses if _gathers(kind.loss(strategy.graph, name))]
+                    raise InputError(
+                        f"gather_interval is {gather_interval!r}, and the loss {loss or next(iter(kind.losses))!r} gathers"
+                        f" nothing from other ranks; {', '.join(map(repr, able)) or 'no loss'} of {kind.name} does"
+                    )
                 setattr(self.loss, "gather_interval", gather_interval)  # noqa: B010 (a loss may have none)
         self.exchange = exchange if mode != "data" else None
         self.communication: Communication | None = None

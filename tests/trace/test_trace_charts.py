@@ -1,13 +1,12 @@
 """Every chart draws what it is given, and says so where there is nothing to draw."""
 
-from types import SimpleNamespace
-
 import pytest
 
 import tclab.trace as trace
 
 alt = pytest.importorskip("altair")
 from tclab.lab import charts as drawn  # noqa: E402
+from tclab.sweeps.store._row_frame import frame_html  # noqa: E402
 from tclab.trace._timeline_rows import timeline_rows  # noqa: E402
 
 
@@ -34,6 +33,15 @@ def test_every_chart_of_a_host_and_of_a_device(write_trace, complete):
         assert is_empty == (name in ("device", "idle", "memory"))
     for name, chart in charts(device).items():
         assert chart.to_dict()["$schema"], name
+
+
+def test_what_a_trace_lacks_is_a_sentence_and_a_chart_names_its_file(write_trace, complete):
+    report = trace.analyze(write_trace([complete("aten::mm", 0, 10)], "host.json"))
+    for table in (report.gaps, report.syncs.head(10), report.copies, report.collectives):
+        assert "in this trace" in frame_html(table)
+    assert drawn.trace_chart(report, "stages").to_dict()["title"]["subtitle"] == [
+        "host.json · no device event · 0 steps"
+    ]
 
 
 def test_device_bars_sum_to_the_span(write_trace, complete):
@@ -70,10 +78,10 @@ def test_memory_events_without_totals_are_said_and_not_drawn(write_trace, comple
         {"ph": "i", "name": "[memory]", "cat": "cpu_instant_event", "pid": 1, "tid": 1, "ts": 5, "s": "t",
          "args": {"Device Type": 0, "Device Id": -1, "Bytes": 64}},
     ]  # fmt: skip
-    memory = trace.analyze(write_trace(events)).memory
-    assert len(memory) == 1
-    assert memory["allocated_bytes"].isna().all()
-    assert "says how much is held" in str(drawn.trace_chart(SimpleNamespace(memory=memory), "memory").to_dict())
+    report = trace.analyze(write_trace(events))
+    assert len(report.memory) == 1
+    assert report.memory["allocated_bytes"].isna().all()
+    assert "says how much is held" in str(drawn.trace_chart(report, "memory").to_dict())
 
 
 def test_a_track_whose_events_are_all_deep_is_drawn(write_trace, complete):
@@ -81,7 +89,7 @@ def test_a_track_whose_events_are_all_deep_is_drawn(write_trace, complete):
     events = [complete(f"op {depth}", depth, 100 - 2 * depth) for depth in range(30)]
     report = trace.analyze(write_trace([*events, complete("gemm", 40, 5, "kernel")]))
     chart = drawn.trace_timeline(report.traces[0]).to_dict()
-    assert [panel["title"]["text"] for panel in chart["vconcat"]] == ["thread 1", "device 1, stream 1"]
+    assert [panel["title"]["text"] for panel in chart["vconcat"]] == ["main thread (1)", "device 1, stream 1"]
     bars, names = chart["vconcat"][0]["layer"]
     assert (bars["mark"]["type"], names["mark"]["type"]) == ("rect", "text")
     named = {row["name"]: row["text"] for row in chart["datasets"][names["data"]["name"]]}

@@ -62,10 +62,22 @@ def trace_chart(report: Report, table: str) -> Any:
     """
     if table not in _OF_TABLES:
         raise unknown("table with a chart", table, _OF_TABLES)
-    return _OF_TABLES[table](getattr(report, table))
+    return _OF_TABLES[table](getattr(report, table), _recorded(report))
 
 
-def _self_time(table: pd.DataFrame, title: str = "Main thread, self time") -> Any:
+def _recorded(report: Report) -> str:
+    """Return where a trace was recorded: its file or files, devices and steps."""
+    files = [trace.path.name for trace in report.traces]
+    ran = report.settings[report.settings["device_events"].astype(bool)]
+    devices = dict.fromkeys(name for names in ran["device_names"] for name in names) or (["device"] if len(ran) else [])
+    return " · ".join([
+        files[0] if len(files) == 1 else f"{len(files)} files, {files[0]} first",
+        ", ".join(devices) or "no device event",
+        f"{len(report.steps)} step{'' if len(report.steps) == 1 else 's'}",
+    ])  # fmt: skip
+
+
+def _self_time(table: pd.DataFrame, recorded: str, title: str = "Main thread, self time") -> Any:
     """Return bars of `report.categories` or `report.stages`: first column, self_us, share."""
     of = table.columns[0]
     rows = table[table["self_us"] > 0].assign(
@@ -81,10 +93,10 @@ def _self_time(table: pd.DataFrame, title: str = "Main thread, self time") -> An
     shown = rows[of].tolist()
     coloured = bars.mark_bar().encode(color=alt.Color(f"{of}:N", scale=_category_scale(shown), legend=None))
     words = bars.mark_text(align="left", dx=4).encode(text="label:N")
-    return (coloured + words).properties(width=_WIDTH, height=alt.Step(24), title=chart_title(title))
+    return (coloured + words).properties(width=_WIDTH, height=alt.Step(24), title=chart_title(title, recorded))
 
 
-def _device_time(breakdown: pd.DataFrame) -> Any:
+def _device_time(breakdown: pd.DataFrame, recorded: str) -> Any:
     """Return stacked bars of `report.breakdown`: each rank's device span, split into kinds that sum to it."""
     rows = breakdown[breakdown["span_us"].notna()]
     if rows.empty:
@@ -111,11 +123,11 @@ def _device_time(breakdown: pd.DataFrame) -> Any:
         tooltip=["rank", "kind", alt.Tooltip("ms:Q", format=".3f")],
     )
     return marks.mark_bar().properties(
-        width=_WIDTH, height=alt.Step(26), title=chart_title("Device, from its first event to its last")
+        width=_WIDTH, height=alt.Step(26), title=chart_title("Device, from its first event to its last", recorded)
     )
 
 
-def _idle_causes(causes: pd.DataFrame) -> Any:
+def _idle_causes(causes: pd.DataFrame, recorded: str) -> Any:
     """Return bars of `report.idle_causes`: what the host did while the device was idle."""
     if causes.empty:
         return empty_chart("No idle time of a device in this trace.")
@@ -129,7 +141,9 @@ def _idle_causes(causes: pd.DataFrame) -> Any:
         tooltip=["stage", "host_category", alt.Tooltip("ms:Q", format=".3f")],
     )
     return marks.mark_bar().properties(
-        width=_WIDTH - 130, height=alt.Step(24), title=chart_title("What the host did while the device was idle")
+        width=_WIDTH - 130,
+        height=alt.Step(24),
+        title=chart_title("What the host did while the device was idle", recorded),
     )
 
 
@@ -199,7 +213,7 @@ def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | 
     return alt.vconcat(*panels, spacing=6).resolve_scale(color="shared", x="shared")
 
 
-def _memory(memory: pd.DataFrame, most: int = 4000) -> Any:
+def _memory(memory: pd.DataFrame, recorded: str, most: int = 4000) -> Any:
     """Return lines of `report.memory`: bytes allocated and reserved, per device and rank."""
     if memory.empty:
         return empty_chart("Memory was not recorded: record with profile_memory=True.")
@@ -225,7 +239,7 @@ def _memory(memory: pd.DataFrame, most: int = 4000) -> Any:
         strokeDash=alt.StrokeDash("place:N", title=None),
     )
     return marks.mark_line(interpolate="step-after").properties(
-        width=_WIDTH - 60, height=200, title=chart_title("Memory held by tensors")
+        width=_WIDTH - 60, height=200, title=chart_title("Memory held by tensors", recorded)
     )
 
 
@@ -252,7 +266,7 @@ def trace_comparison_chart(comparison: Comparison, *, where: str | None = None) 
     per_step = table[["a_us_per_step", "b_us_per_step"]].notna().all(axis=None)
     names = ["a_us_per_step", "b_us_per_step"] if per_step else ["a_us", "b_us"]
     long = table.melt("category", names, var_name="run", value_name="us")
-    long["run"] = long["run"].str[0].map({"a": "first", "b": "second"})
+    long["run"] = long["run"].str[0]
     long["ms"] = long["us"] / 1e3
     long = long[long.groupby("category")["us"].transform("sum") > 0]
     if long.empty:
@@ -261,7 +275,7 @@ def trace_comparison_chart(comparison: Comparison, *, where: str | None = None) 
         x=alt.X("ms:Q", title=f"self time {'per step' if per_step else 'in total'} [ms]"),
         y=alt.Y("category:N", sort=None, title=None, axis=alt.Axis(labelLimit=200)),
         yOffset="run:N",
-        color=fixed_colour("run", {"first": "#0072b2", "second": "#e69f00"}, ["first", "second"], title="run"),
+        color=fixed_colour("run", {"a": "#0072b2", "b": "#e69f00"}, ["a", "b"], title="run"),
         tooltip=["category", "run", alt.Tooltip("ms:Q", format=".3f")],
     )
     return marks.mark_bar().properties(
@@ -269,7 +283,7 @@ def trace_comparison_chart(comparison: Comparison, *, where: str | None = None) 
     )
 
 
-_OF_TABLES: dict[str, Callable[[pd.DataFrame], Any]] = {
+_OF_TABLES: dict[str, Callable[[pd.DataFrame, str], Any]] = {
     "categories": _self_time,
     "stages": partial(_self_time, title="Main thread, by stage of the step"),
     "breakdown": _device_time,

@@ -49,7 +49,9 @@ class Rows(Shown, pd.DataFrame):
         shown += [name for name in varying if name not in _POINT and not _follows(steps, name, shown)]
         common = [name for name in _POINT if name not in shown]
         fixed = [f"{name.replace('_', ' ')} {_cell(row, name)}" for _, row in steps[:1].iterrows() for name in common]
+        order = [name for name in ("model", "batch_size", "networks") if name in shown]
         timed = steps[steps["status"] == "ok"]
+        timed = timed.sort_values(order, kind="stable") if order else timed  # a sweep measures breadth first
         lines = [
             (*(_cell(row, name) for name in shown), _time(row), _cell(row, "samples_per_second", cell_text),
              _cell(row, "batch_bytes", bytes_text))
@@ -68,8 +70,12 @@ def _points(number: int, noun: str = "point") -> str:
 
 
 def _follows(steps: pd.DataFrame, setting: str, others: list[str]) -> bool:
-    """Return whether one of the other settings decides a setting, as the model decides the loss."""
-    return any((steps.groupby(name, dropna=False)[setting].nunique(dropna=False) <= 1).all() for name in others)
+    """Return whether one of the other settings decides a setting, as the model decides the loss.
+
+    The number of networks decides none: a variant of the graph decides it.
+    """
+    deciding = [name for name in others if name != "networks"]
+    return any((steps.groupby(name, dropna=False)[setting].nunique(dropna=False) <= 1).all() for name in deciding)
 
 
 def without_time(rows: pd.DataFrame) -> list[str]:
@@ -98,13 +104,15 @@ def varying_settings(rows: pd.DataFrame) -> list[str]:
 def frame_html(frame: pd.DataFrame) -> str:
     """Return a DataFrame as a table in the colours of the page; a long one as pandas shows it.
 
-    Numbers have four digits, what is missing is blank, and columns in which all is missing are named below.
+    Numbers have four digits, what is missing is blank, and columns in which all is missing are named below. An empty
+    one shows its `attrs["empty"]`, a sentence, where it has one.
     """
     if len(frame) > _MOST_LINES:
         return str(pd.DataFrame(frame).to_html(notebook=True, max_rows=_MOST_LINES))
     named = [" · ".join(filter(None, map(str, name))) if isinstance(name, tuple) else str(name) for name in frame]
     if frame.empty:
-        return Display(notes=[f"nothing of {', '.join(named)}" if named else "nothing"]).html()
+        sentence = f"nothing of {', '.join(named)}" if named else "nothing"
+        return Display(notes=[str(frame.attrs.get("empty", sentence))]).html()
     has = [not isna for isna in frame.isna().all()]
     shown = frame.loc[:, has]
     index = [] if isinstance(frame.index, pd.RangeIndex) else [str(name or "") for name in frame.index.names]
