@@ -215,8 +215,8 @@ class Step:
                     able = [name for name in kind.losses if _gathers(kind.loss(strategy.graph, name))]
                     named = loss or next(iter(kind.losses))
                     raise InputError(
-                        f"gather_interval is {gather_interval!r}, and the loss {named!r} gathers nothing from other ranks; "
-                        f"{', '.join(map(repr, able)) or 'no loss'} of {kind.name} does"
+                        f"gather_interval is {gather_interval!r}, and the loss {named!r} gathers nothing from other "
+                        f"ranks; {', '.join(map(repr, able)) or 'no loss'} of {kind.name} does"
                     )
                 setattr(self.loss, "gather_interval", gather_interval)  # noqa: B010 (a loss may have none)
         self.exchange = exchange if mode != "data" else None
