@@ -140,6 +140,18 @@ def test_rows_are_read_by_advise_compare_and_report(root, tmp_path, capsys):
     assert str(tmp_path / "r.html") in capsys.readouterr().out
 
 
+@pytest.mark.slow  # steps are set up and checked
+def test_values_of_a_setting_race_with_each_strategy(capsys):
+    small = ["--scale", "0.01", "--device", "cpu", "--workers", "0", "--budget-seconds", "3", "--processes", "0"]
+    _, pairs = answer(capsys, "race", "node_mask", *small, "--networks", "2", "--optimizer", "plain,fused")
+    assert [(pair["a"], pair["b"]) for pair in pairs] == [("optimizer plain", "optimizer fused")]
+    named = ["--networks", "tflink,regulatory"]  # one point's networks, not two values
+    _, pairs = answer(capsys, "race", "node_mask", "dense", *small, *named, "--batch-size", "1,2")
+    assert {name for pair in pairs for name in (pair["a"], pair["b"])} == {
+        f"{strategy}, batch_size {size}" for strategy in ("node_mask", "dense") for size in (1, 2)
+    }
+
+
 def test_a_trace_is_read_and_two_are_compared(capsys):
     example = tclab.trace.example()
     code, tables = answer(capsys, "trace", example)

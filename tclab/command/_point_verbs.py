@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, fields, make_dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -27,6 +28,7 @@ _SOME_FAILED = 1
 _USUAL, _RARE = Group("What is measured", sort_key=1), Group("Other fields of a point", sort_key=2)
 _CLUSTER = Group("With --executor slurm", sort_key=3)
 _FIELDS = declarations(Point)
+_HOLD_SEVERAL = ("networks", "overheads")  # fields that hold several names
 _GRID = {
     name: one.default
     for name, one in inspect.signature(grid_of).parameters.items()
@@ -130,14 +132,30 @@ else:
 Memory = Annotated[int | None, Parameter(help="bytes that a process may take.")]
 
 
-def _point(options: Any, **more: Any) -> Point:
-    texts = {name: _FIELDS[name].parsed(_listed(name, text)) for name, text in _given(options).items()}
-    return Point(**texts, **more)
+def _point(texts: Mapping[str, str], **more: Any) -> Point:
+    values = {name: _FIELDS[name].parsed(_listed(name, text)) for name, text in texts.items()}
+    return Point(**values, **more)
+
+
+def _arms(strategies: Iterable[str], texts: Mapping[str, str]) -> dict[str, Point]:
+    """Return the arms of a race: each strategy with each combination of options that have several values.
+
+    An arm is called by what it does not share with every other, "node_mask, optimizer fused".
+    """
+    strategies = tuple(strategies)
+    several = {name: text.split(",") for name, text in texts.items() if "," in text and name not in _HOLD_SEVERAL}
+    arms = {}
+    for strategy, *values in product(strategies, *several.values()):
+        chosen = dict(zip(several, values, strict=True))
+        words = [strategy] if len(strategies) > 1 or not several else []
+        name = ", ".join([*words, *(f"{name} {value}" for name, value in chosen.items())])
+        arms[name] = _point({**texts, **chosen}, strategy=strategy)
+    return arms
 
 
 def _listed(name: str, text: str) -> Any:
     """Return the names of a text with commas between, of a field that holds several."""
-    several = name in ("networks", "overheads") and text.lower() != "none" and not text.isdigit()
+    several = name in _HOLD_SEVERAL and text.lower() != "none" and not text.isdigit()
     return tuple(text.split(",")) if several else text
 
 
@@ -195,19 +213,22 @@ def run(*, point: PointOptions = None, memory_bytes: Memory = None, json: Json =
 
     The equivalence check comes first: a strategy that does not compute what `subgraph` computes is not timed.
     """
-    return _end(run_point(_point(point), memory_bytes=memory_bytes), json)
+    return _end(run_point(_point(_given(point)), memory_bytes=memory_bytes), json)
 
 
 def race(
-    *strategies: Annotated[str, Parameter(help="two or more ways of masking; see the README.")],
+    *strategies: Annotated[str, Parameter(help="ways of masking; see the README.")],
     point: RaceOptions = None,
     budget_seconds: Annotated[float, Parameter(help="for everything.")] = 60.0,
     processes: Annotated[int, Parameter(help="fresh processes that take turns; 0 for this one alone.")] = PROCESSES,
     record: Annotated[Path | None, Parameter(help="a file; the same command goes on with it.")] = None,
     json: Json = False,
 ) -> int:
-    """Race whole steps of strategies in turn, as `tclab.sweeps.race_points` does, and print the verdicts."""
-    arms = {name: _point(point, strategy=name) for name in strategies}
+    """Race whole steps of strategies in turn, as `tclab.sweeps.race_points` does, and print the verdicts.
+
+    An option with several values, `--optimizer plain,fused`, races these, with each strategy.
+    """
+    arms = _arms(strategies or (_FIELDS["strategy"].default,), _given(point))
     found: Race = race_points(arms, budget_seconds=budget_seconds, processes=processes or None, record=record)
     show(found.pairs if json else found, as_json=json)
     return 0
@@ -215,7 +236,7 @@ def race(
 
 def fits(*, point: PointOptions = None, memory_bytes: Memory = None, json: Json = False) -> int:
     """Estimate the memory of a point, as `tclab.fits` does; the exit code is 1 where it does not fit."""
-    found = fits_of(_point(point), memory_bytes=memory_bytes)
+    found = fits_of(_point(_given(point)), memory_bytes=memory_bytes)
     show({**plain(found), "host": found.host, "device": found.device, "refusal": found.refusal} if json else found,
          as_json=json)  # fmt: skip
     return 0 if found.refusal is None else _SOME_FAILED
