@@ -128,7 +128,7 @@ def test_a_point_is_traced_in_one_call(tmp_path):
         assert any("unprofiled ones" in finding for finding in report.findings)
     spans = tmp_path / "a" / "rank0.pt.trace.json.gz"
     assert spans.exists()
-    (cost,) = (w for w in tclab.trace.compare(*reports).warnings if "without the profiler in a" in w)
+    (cost,) = (w for w in tclab.trace.compare(*reports).warnings if "ratio without the profiler" in w)
     in_a, in_b, distorted = map(float, re.findall(r"(\d+\.\d+) ×", cost))
     assert distorted == pytest.approx(in_b / in_a, abs=0.02)
 
