@@ -144,7 +144,7 @@ def test_charts_of_scaling_are_pictures_that_say_what_ran(rows):
     for chart in charts:
         assert vl_convert.vegalite_to_png(chart.to_json())[:4] == b"\x89PNG"
     for chart in charts[:3]:
-        assert "gloo · 2 ranks" in str(chart.to_dict()["title"])
+        assert "cpu · gloo · 1 and 2 ranks · " in str(chart.to_dict()["title"])
     text = str(lab.charts.steps_per_epoch_chart(rows).to_dict())
     assert "2.28 × the steps" in text
     assert "4 × 28: 2,374" in text

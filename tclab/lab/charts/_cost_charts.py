@@ -21,7 +21,7 @@ def break_even_chart(
 ) -> Any:
     """Return the share of removed edges above which filtering is faster, over the number of features.
 
-    A share below 0 means that filtering is always faster; line and band then lie on the axis.
+    Below 0 filtering is always faster, above 1 never: line and band then lie on the edge, since no share is beyond.
 
     **Arguments:**
 
@@ -32,12 +32,12 @@ def break_even_chart(
     rows = []
     for width in widths:
         best, low, high = model.break_even(width)
-        rows.append({"features": width} | {n: max(v, 0.0) for n, v in (("p", best), ("low", low), ("high", high))})
+        rows.append({"features": width} | {n: min(max(v, 0.0), 1.0) for n, v in (("p", best), ("low", low), ("high", high))})
     base = alt.Chart(pd.DataFrame(rows)).encode(
         x=alt.X("features:Q", scale=alt.Scale(type="log", base=2), title="features H")
     )
     band = base.mark_area(opacity=0.25, color="#0072b2").encode(
-        y=alt.Y("low:Q", title="share of edges removed, p"), y2="high:Q"
+        y=alt.Y("low:Q", title="share of edges removed, p", axis=alt.Axis(format="%")), y2="high:Q"
     )
     line = base.mark_line(point=True, color="#0072b2").encode(y="p:Q")
     layers = [band, line]

@@ -91,7 +91,7 @@ def _point_threads(row: Mapping[str, Any]) -> float | None:
 def where_measured(rows: pd.DataFrame) -> str:
     """Return what rows were measured on, for a title: "cpu · 2 cores · Intel Xeon".
 
-    Several ranks come first, with their backend and number: "cpu · gloo · 4 ranks · 2 cores · …". A machine that other
+    Several ranks come first, with their backend and number: "cpu · gloo · 1 and 4 ranks · 2 cores · …". A machine that other
     processes kept busy ends in that word: "cpu · 2 cores · Intel Xeon · busy".
     """
     columns = ["stage", "status", "device", "backend", "gpu", "cpu", *_PRESSURE]
@@ -148,10 +148,11 @@ def ranks_text(rows: pd.DataFrame) -> str:
 
 
 def _ranks(each: list[tuple[str, int]]) -> str:
-    """Return devices with their ranks: "cpu · gloo · 2 and 4 ranks"; one rank by itself is left out."""
+    """Return devices with their ranks: "cpu · gloo · 1 and 2 ranks"; one rank by itself is left out."""
+    several = {through.split(" · ")[0]: through for through, ranks in each if ranks > 1}
     numbers_of: dict[str, list[int]] = {}
     for through, ranks in sorted(each, key=lambda pair: pair[1]):
-        numbers_of.setdefault(through, []).append(ranks)
+        numbers_of.setdefault(several.get(through, through), []).append(ranks)
     parts = []
     for through, numbers in numbers_of.items():
         many = "" if numbers == [1] else f" · {' and '.join(map(str, numbers))} ranks"
