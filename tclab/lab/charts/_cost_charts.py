@@ -32,7 +32,8 @@ def break_even_chart(
     rows = []
     for width in widths:
         best, low, high = model.break_even(width)
-        rows.append({"features": width} | {n: min(max(v, 0.0), 1.0) for n, v in (("p", best), ("low", low), ("high", high))})
+        shares = {"p": best, "low": low, "high": high}
+        rows.append({"features": width} | {name: min(max(share, 0.0), 1.0) for name, share in shares.items()})
     base = alt.Chart(pd.DataFrame(rows)).encode(
         x=alt.X("features:Q", scale=alt.Scale(type="log", base=2), title="features H")
     )

@@ -90,7 +90,7 @@ def _by_strategy(rows: pd.DataFrame) -> Any:
     y = alt.Y("way:N", sort=order, title=None, axis=_WAYS)
     bars = alt.Chart(flat).encode(
         y=y,
-        x=alt.X("mean_seconds:Q", title="seconds a step (mean of each stage)"),
+        x=alt.X("mean_seconds:Q", **_time_axis(max((e[1] for e in ends), default=0.0))),
         color=fixed_colour("stage", STAGE_COLOURS, flat["stage"]),
         order="order:Q",
         tooltip=hover({"way": "way", "stage": "stage"}, {"mean_seconds": "seconds, mean", "share": "share of a step"}),
@@ -100,6 +100,13 @@ def _by_strategy(rows: pd.DataFrame) -> Any:
     return alt.layer(bars.mark_bar(), *spread).properties(
         width=_WIDTH, title=rows_title("Where a step's time goes", chosen, more)
     )
+
+
+def _time_axis(longest: float) -> dict[str, Any]:
+    """Return title and axis of seconds, written in milliseconds unless the longest is a second or more."""
+    if longest >= 1:
+        return {"title": "seconds a step (mean of each stage)"}
+    return {"title": "ms a step (mean of each stage)", "axis": alt.Axis(labelExpr="format(datum.value * 1000, '~g')")}
 
 
 def _by_mode(rows: pd.DataFrame) -> Any:
@@ -294,7 +301,7 @@ def ledger_chart(ledger: Ledger, *, where: str | None = None) -> Any:
     accounted = ", ".join(f"{line} {share:.1%}" for line, share in ledger.accounted.items() if share is not None)
     marks = alt.Chart(pd.DataFrame(means)).encode(
         y=alt.Y("line:N", title=None, sort=None, axis=alt.Axis(labelLimit=260)),
-        x=alt.X("seconds:Q", title="seconds a step (mean of each stage)"),
+        x=alt.X("seconds:Q", **_time_axis(sums.max())),
         color=fixed_colour("stage", colours, shown, title="stage"),
         order="order:Q",
         tooltip=hover({"stage": "stage"}, {"seconds": "seconds, mean", "share": "share of a step"}),

@@ -91,8 +91,8 @@ def _point_threads(row: Mapping[str, Any]) -> float | None:
 def where_measured(rows: pd.DataFrame) -> str:
     """Return what rows were measured on, for a title: "cpu · 2 cores · Intel Xeon".
 
-    Several ranks come first, with their backend and number: "cpu · gloo · 1 and 4 ranks · 2 cores · …". A machine that other
-    processes kept busy ends in that word: "cpu · 2 cores · Intel Xeon · busy".
+    Several ranks come first, with their backend and number: "cpu · gloo · 1 and 4 ranks · 2 cores · …". A machine that
+    other processes kept busy ends in that word: "cpu · 2 cores · Intel Xeon · busy".
     """
     columns = ["stage", "status", "device", "backend", "gpu", "cpu", *_PRESSURE]
     ok = rows[columns][rows["status"] == "ok"].reset_index(drop=True)
