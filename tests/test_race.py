@@ -620,6 +620,7 @@ def noted(name):
         for what in first:
             note(what)
     note(name)
+    time.sleep(0.2)
     return call
 def long():
     return lambda: time.sleep(0.05)
@@ -669,13 +670,15 @@ def test_no_process_spends_the_time_of_expensive_steps_on_a_floor_that_does_not_
     assert {s["phase"] for s in result.samples()} == {"race"}
 
 
-def test_every_other_process_makes_the_arms_and_first_calls_them_in_reverse(factories, tmp_path):
+def test_processes_make_their_arms_one_after_another_every_other_in_reverse(factories, tmp_path):
     arms = {name: f"my_race_arms:noted:{name}" for name in "ab"}
     race(arms, budget_seconds=0.01, processes=4, environment={"NOTED": str(tmp_path / "noted")})
-    noted = {}
+    noted, made = {}, []
     for line in (tmp_path / "noted").read_text().splitlines():
         process, what = line.split()
         noted[process] = noted.get(process, "") + what
+        made += [process] * what.islower()
+    assert made[::2] == made[1::2], "a process made an arm between two of another"
     assert sorted(noted.values()) == ["abAB", "abAB", "baBA", "baBA"]
 
 

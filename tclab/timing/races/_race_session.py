@@ -152,7 +152,7 @@ class _Cell:
             self._runners.append(RaceProcess(begin, settings.environment or {}))
         for process in self._runners:
             if isinstance(process, RaceProcess):
-                process.wait_until_ready()
+                process.make_arms()
 
     def _next(self, phase: str, process: int) -> int:
         """Return the number of a process's next round in a phase."""
