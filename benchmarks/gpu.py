@@ -174,9 +174,9 @@ def steps(s: Settings) -> Verdict:
     sizes = (28, 2, 4, 8, 16, 64) if s.whole else (2,)
     rows = _recorded(s, "d", _points(s, sizes, (), ("float32", "bfloat16") if s.whole else ("float32",)))
     step = rows[(rows["stage"] == "step") & (rows["where"].fillna("host") != "device")].copy()
-    foretold = [_foretold(row) for row in step.to_dict("records")]
+    estimated = [_estimated(row) for row in step.to_dict("records")]
     columns = ["model", "strategy", "batch_size", "dtype", "status", "median_seconds", "samples_per_second"]
-    frame = s.keep("d", "steps", step.loc[:, [*columns, "peak_bytes", "host_syncs"]].assign(fits_bytes=foretold))
+    frame = s.keep("d", "steps", step.loc[:, [*columns, "peak_bytes", "host_syncs"]].assign(fits_bytes=estimated))
     ok = frame[frame["status"] == "ok"]
     best = ok[(ok["model"] == "hetero_cell")].nlargest(1, "samples_per_second")
     dango = ok[ok["model"] == "dango"].nlargest(1, "samples_per_second")
@@ -193,7 +193,7 @@ def steps(s: Settings) -> Verdict:
     )
 
 
-def _foretold(row: dict[str, Any]) -> int | None:
+def _estimated(row: dict[str, Any]) -> int | None:
     from tclab import InputError, fits
     from tclab.sweeps.store._rows import point_of
 
@@ -256,7 +256,7 @@ def _recorded(s: Settings, part: str, points: list[Point]) -> pd.DataFrame:
 
 
 def trust(s: Settings) -> Verdict:
-    """(e) The ledger's closure and spike-in, what it costs, and the host's waits for the device in each strategy."""
+    """(e) The ledger's accounted share, spike-in and cost, and the host's waits for the device in each strategy."""
     import pandas as pd
     from ledger_trust import closure, cost, spikes
 

@@ -104,7 +104,7 @@ def compare(found: Arms, device: str, *, batch_size: int, dtype: torch.dtype, ro
 
     `predicted_seconds` is what `tile_kernel.predicted` says, twice the forward's; `None` for kernels that it has not.
     """
-    foretold = layer_milliseconds(predicted(found.graph, batch_size, Assumptions(), size=dtype.itemsize))
+    predicted_ms = layer_milliseconds(predicted(found.graph, batch_size, Assumptions(), size=dtype.itemsize))
     model = {"sparse library": "sparse", "dense": "dense", "tiles": "tiles"}
     exact: tuple[Tensor, Tensor] | None = None
     rows = []
@@ -132,7 +132,7 @@ def compare(found: Arms, device: str, *, batch_size: int, dtype: torch.dtype, ro
         for kernel in found.calls:
             row: dict[str, Any] = {"batch_size": batch_size, "dtype": str(dtype).split(".")[1], "kernel": kernel}
             if kernel in model:
-                row["predicted_seconds"] = 2e-3 * foretold[model[kernel]]
+                row["predicted_seconds"] = 2e-3 * predicted_ms[model[kernel]]
             rows.append(row)
             try:
                 sums, gradient = both(kernel)

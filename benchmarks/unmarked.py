@@ -5,7 +5,7 @@
 The project is `tests/unmarked_project.py`. Four lines, each with what tclab says, what the other says, and the bound:
 the share of the decoding lines against `py-spy record` of the same run; the seconds in which its validation loader
 starts its workers anew against a clock around the same pass; the split of a sample against cProfile's cumulative times
-of the same samples; what keeping the workers brings against what the advice foretold, in turn. About three minutes.
+of the same samples; what keeping the workers brings against what the advice predicted, in turn. About three minutes.
 
 A share p of n samples of the stack has a standard error of sqrt(p (1 - p) / n) by chance alone: 14 % of a share of 8 %
 at 600 samples, more than the bound. The split of a sample is therefore taken at 1,000 Hz, and its error is printed.
@@ -124,8 +124,8 @@ def split(records: Path) -> None:
 
 
 def advice(records: Path, rounds: int) -> None:
-    """Compare what keeping the workers brings with what the advice foretold: the share of the run that is saved."""
-    foretold, brought = [], []
+    """Compare what keeping the workers brings with what the advice predicted: the share of the run that is saved."""
+    predicted, brought = [], []
     train(records, epochs=1, passes=1, start_seconds=0.0)  # what a process does once is no run's
     for _ in range(rounds):
         took = {}
@@ -135,9 +135,9 @@ def advice(records: Path, rounds: int) -> None:
                   persistent=persistent)  # fmt: skip
             took[persistent] = ledger.epoch.whole_seconds
         one = next(one for one in timing.advise(ledger).suggestions if "persistent_workers" in one.change)
-        foretold.append(1 - one.ratio)
+        predicted.append(1 - one.ratio)
         brought.append(1 - took[True] / took[False])
-    near("workers kept, share of run saved", median(foretold), median(brought), 0.2)
+    near("workers kept, share of run saved", median(predicted), median(brought), 0.2)
 
 
 def main() -> None:

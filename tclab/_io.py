@@ -57,6 +57,12 @@ def atomic_write(path: str | Path, content: str | bytes | Callable[[Path], objec
         _flush(path.parent)
 
 
+def cache_folder() -> Path:
+    """Return the folder of what can be made again: `TCLAB_CACHE`, or `tclab` in the user's cache folder."""
+    given = os.environ.get("TCLAB_CACHE")
+    return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tclab"
+
+
 @contextmanager
 def writing(name: str, path: str | Path) -> Iterator[None]:
     """Make an `OSError` of the block, which writes there, an `InputError`.

@@ -86,7 +86,7 @@ def test_bursts_are_advised_on_by_sums():
     assert suggestions_from(short) == ([], ["7 steps were timed, at least two cycles of 4 are needed"])
 
 
-def test_uneven_batches_ask_for_a_deeper_prefetch_that_a_simulation_foretells():
+def test_uneven_batches_ask_for_a_deeper_prefetch_that_a_simulation_predicts():
     """One worker, every eighth batch slow: two batches ahead bridge 0.3 s of its 0.65 s."""
     made = [0.05] * 7 + [0.65]
     now = simulate(made * 50, [0.15] * 400, workers=1, prefetch_factor=2) / 400

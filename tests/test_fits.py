@@ -56,7 +56,7 @@ def test_a_batch_carries_the_bytes_that_were_said(strategy, more):
         assert fits(point).batch == next(here.batches()).batch.bytes
 
 
-def test_a_store_of_all_samples_is_foretold_and_is_what_a_whole_one_takes(root, tmp_path):
+def test_a_store_of_all_samples_is_estimated_and_is_what_a_whole_one_takes(root, tmp_path):
     cell = root / "data_samples" / "cell"
     point = point_of("stored_mask", graph=str(cell), perturbations=str(cell / "aao1729_data_s1.tsv"))
     graph = point.cell_graph()
@@ -65,9 +65,9 @@ def test_a_store_of_all_samples_is_foretold_and_is_what_a_whole_one_takes(root, 
     strategy.prepare(samples, tmp_path)
     strategy.close()
     taken = sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("*") if path.is_file())
-    foretold = fits(point).disk
-    assert foretold == strategy.store_size(samples.deletions)
-    assert taken <= foretold.disk_bytes
+    estimated = fits(point).disk
+    assert estimated == strategy.store_size(samples.deletions)
+    assert taken <= estimated.disk_bytes
     assert fits(point_of("node_mask")).disk is None
 
 

@@ -206,7 +206,7 @@ def test_a_ledger_that_is_not_a_context_samples_its_steps_alone():
     assert ledger.lines.by_line()[0].function == "spin"
 
 
-def test_waits_are_ranked_by_what_they_cost_and_foretold_on_a_cpu():
+def test_waits_are_ranked_by_what_they_cost_and_predicted_on_a_cpu():
     x = torch.arange(6.0)
     with timing.syncs() as found:
         decode(x)

@@ -110,9 +110,8 @@ def test_it_is_swept_and_its_memory_is_not_known(graph, tmp_path):
         "    {'mse': lambda graph: lambda output, targets, *, epoch=0: (output - targets).square().mean()}))\n"
     )
     tclab.lab.import_file(tmp_path / "own_gin.py")
-    folder = tclab.graph.keep_graph(graph, tmp_path / "graph")
     points = tclab.grid(
-        graph=folder, models="own_gin", strategies="edge_mask,gpu_filter,node_mask", batch_sizes=2, networks="all",
+        graph=graph, models="own_gin", strategies="edge_mask,gpu_filter,node_mask", batch_sizes=2, networks="all",
         steps=2, workers=0, gpus=0,
     )  # fmt: skip
     rows = tclab.sweep(points, results=tmp_path / "rows", progress=None, refuse=True)

@@ -37,7 +37,7 @@ POINT = tclab.Point(scale=0.01, networks=1, device="cpu")
         (lambda _: tclab.check(torch.nn.Linear, GRAPH), "Linear makes no model of a graph: .*out_features"),
         (lambda _: tclab.compare(5, 6), "runs is 5, expected rows"),
         (lambda _: sweeps.write_rows("x", "rows.csv"), "rows is 'x', expected what tclab.sweep or tclab.run returns"),
-        (lambda _: tclab.Point(graph=GRAPH), r"keep_graph\(graph, folder\) writes a CellGraph into one"),
+        (lambda _: tclab.Point(graph=5), "graph is 5, expected 'synthetic', a folder or a tclab.CellGraph"),
         (lambda _: tclab.Point(device="gpu"), "unknown device 'gpu'; did you mean 'cuda'"),
         (lambda _: tclab.Point(strategy=masking.get("dense")), "unknown strategy .*Dense"),
         (lambda _: tclab.trace.analyze(5), "path is 5, expected a trace file"),

@@ -155,6 +155,8 @@ def _arms(strategies: Iterable[str], texts: Mapping[str, str]) -> dict[str, Poin
 
 def _listed(name: str, text: str) -> Any:
     """Return the names of a text with commas between, of a field that holds several."""
+    if name == "networks" and text.lower() == "all":  # as for the sweep
+        return "none"
     several = name in _HOLD_SEVERAL and text.lower() != "none" and not text.isdigit()
     return tuple(text.split(",")) if several else text
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tclab import _folder_reader
 from tclab._extras import need
+from tclab._io import cache_folder
 from tclab.errors import InputError, check_whole, require, unknown
 from tclab.graph._graph_folder import HEADER_FILE, GraphFields, write_fields
 from tclab.graph._network import MOST_NODES, Network, Networks
@@ -327,12 +328,17 @@ class CellGraph:
         return f"CellGraph({self.source}: {nodes}; {len(self.networks)} networks, {self.num_edges:,} edges)"
 
 
-def keep_graph(graph: CellGraph, folder: str | Path) -> str:
+def keep_graph(graph: CellGraph, folder: str | Path | None = None) -> str:
     """Return the folder within `folder` that holds a graph, written there unless it is there already.
 
-    For `Point(graph=…)`, whose processes read it; it is named by the graph's fingerprint.
+    `Point(graph=graph)` calls it, since a point's processes read the graph. It is named by the graph's fingerprint.
+
+    **Arguments:**
+
+    - `folder`: `graphs` in the user's cache folder unless given (`TCLAB_CACHE`, or `tclab` in `$XDG_CACHE_HOME` or
+      `~/.cache`); jobs on other machines must be able to read it.
     """
-    place = Path(folder) / f"graph-{graph.fingerprint()[:12]}"
+    place = (cache_folder() / "graphs" if folder is None else Path(folder)) / f"graph-{graph.fingerprint()[:12]}"
     if not (place / HEADER_FILE).is_file():
         graph.to_folder(place)
     return str(place)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tclab._io import atomic_write
+from tclab._io import atomic_write, cache_folder
 from tclab._version import __version__
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
@@ -66,9 +65,7 @@ class Choice:
 
 def cache_path() -> Path:
     """Return the file of stored choices: `fastest.json` in `TCLAB_CACHE`, or in the user's cache folder."""
-    folder = os.environ.get("TCLAB_CACHE")
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return (Path(folder) if folder else home / "tclab") / "fastest.json"
+    return cache_folder() / "fastest.json"
 
 
 def _stored() -> dict[str, Any]:

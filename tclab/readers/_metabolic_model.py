@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from tclab._io import atomic_write
+from tclab._io import atomic_write, cache_folder
 from tclab.errors import InputError
 from tclab.graph import Network
 from tclab.graph._cell_graph import Metabolism
@@ -220,16 +219,14 @@ def cached(
     - `path`: the file.
     - `read`: makes the model of the file's bytes.
     - `reader`: its name and version, part of the cache's key.
-    - `cache`: the folder; True for `tclab` in the user's cache folder (`$XDG_CACHE_HOME`, or `~/.cache`), False for
+    - `cache`: the folder; True for `TCLAB_CACHE`, or `tclab` in `$XDG_CACHE_HOME` or `~/.cache`, False for
       none. A folder that cannot be written is no error: the file is parsed again next time.
     - `limit_bytes`: how much the file may unpack to.
     """
     content = read_bytes(path, limit_bytes=limit_bytes)
     if cache is False:
         return read(content)
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tclab")
-    if cache is not True:
-        folder = Path(cache)
+    folder = cache_folder() if cache is True else Path(cache)
     cache_file = folder / f"{reader}-{hashlib.sha256(content).hexdigest()}.json"
     try:
         stored = json.loads(cache_file.read_text())

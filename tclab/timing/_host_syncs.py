@@ -113,7 +113,7 @@ class Syncs(Shown):
         columns = ("waited", "times", "line", "code")
         if not self.cuda:
             note = "A forecast: nothing waits on a CPU. On a GPU the host would wait here, if the tensors are there."
-            return Display(f"{self.count} waits foretold", columns[1:], [line[1:] for line in lines], [note])
+            return Display(f"{self.count} waits predicted", columns[1:], [line[1:] for line in lines], [note])
         note = "Counting slows the host down, so the device has less left to do when it is waited for."
         return Display(f"the host waited {self.count} times", columns, lines, [note])
 

@@ -33,7 +33,7 @@ class ScheduleError(ValueError):
 
 
 @dataclass(frozen=True)
-class Foretold:
+class WindowSize:
     """How large a window will be, from a probe of one step with the same settings.
 
     - `events`, `bytes`: of the whole window's file, before it is packed. `steps`: that it will have.
@@ -55,7 +55,7 @@ class Foretold:
         )
 
 
-def _say(window: Foretold) -> None:
+def _say(window: WindowSize) -> None:
     print(window, file=sys.stderr, flush=True)
 
 
@@ -63,8 +63,8 @@ class Recorder:
     """The recorder of a loop, from `record`: call `step()` after each batch.
 
     Afterwards `path` is the trace file, and `overhead_ratio` the median profiled step over the median unprofiled one of
-    the same run; None where fewer than two unprofiled steps ran, the first and the probed one not counted. `foretold`
-    is how large the window will be, None before the probe and where there is none.
+    the same run; None where fewer than two unprofiled steps ran, the first and the probed one not counted.
+    `predicted_size` is how large the window will be, None before the probe and where there is none.
     """
 
     def __init__(self, profiler: Any, first: int, active: int, synchronize: Any, probe: "_Probe | None" = None) -> None:
@@ -95,7 +95,7 @@ class Recorder:
         self._since = time.perf_counter_ns()
 
     @property
-    def foretold(self) -> Foretold | None:
+    def predicted_size(self) -> WindowSize | None:
         """How large the window will be."""
         return None if self._probe is None else self._probe.found
 
@@ -114,20 +114,20 @@ class Recorder:
 
 
 class _Probe:
-    """A profile of one step before the window, from which the window's size is foretold.
+    """A profile of one step before the window, from which the window's size is predicted.
 
     **Arguments:**
 
     - `make`: returns a profiler with the window's settings, for one step.
     - `file`: where its trace may be written for a moment.
     - `step`: which one, from 0. `active`: steps of the window.
-    - `most_bytes`: the largest file that is wanted. `say`: called with what is foretold.
+    - `most_bytes`: the largest file that is wanted. `say`: called with what is predicted.
     """
 
     def __init__(
         self, make: Callable[[], Any], file: Path, step: int, active: int, most_bytes: int | None, say: Any
     ) -> None:
-        self.step, self.found = step, cast("Foretold | None", None)
+        self.step, self.found = step, cast("WindowSize | None", None)
         self._make, self._file, self._active, self._most, self._say = make, file, active, most_bytes, say
         self._profiler: Any = None
 
@@ -150,7 +150,7 @@ class _Probe:
             self._file.unlink(missing_ok=True)
         events, size = events * self._active, size * self._active
         memory = events * max(READ_BYTES, PROFILER_BYTES)
-        self.found = Foretold(events, size, self._active, memory, self.step == 0)
+        self.found = WindowSize(events, size, self._active, memory, self.step == 0)
         if (reason := self._refusal(self.found)) is not None:
             raise ScheduleError(f"{self.found}{reason}; record fewer steps, or less of each (stacks, shapes, memory)")
         if self._say is not None:
@@ -164,7 +164,7 @@ class _Probe:
 
     _stopped = False
 
-    def _refusal(self, found: Foretold) -> str | None:
+    def _refusal(self, found: WindowSize) -> str | None:
         if self._most is not None and found.bytes > self._most:
             return f", more than the {bytes_text(self._most)} that most_bytes allows"
         free = shutil.disk_usage(self._file.parent).free
@@ -228,7 +228,7 @@ def record(
     shapes: bool = False,
     memory: bool = False,
     most_bytes: int | None = None,
-    foretell: Callable[[Foretold], None] | None = _say,
+    announce: Callable[[WindowSize], None] | None = _say,
 ) -> Iterator[Recorder]:
     """Profile `active` steps of a loop after `wait` unprofiled and `warmup` discarded ones.
 
@@ -261,8 +261,8 @@ def record(
     - `shapes`: record the shapes of operators' inputs.
     - `memory`: record the allocator.
     - `most_bytes`: refuse a window whose file would be larger, before it is packed.
-    - `foretell`: called with the window's size, a `Foretold`; prints a line to stderr unless given. None probes
-      nothing, nor does a `wait` of 0.
+    - `announce`: called with the predicted size of the window, a `WindowSize`; prints a line to stderr unless given.
+      None probes nothing, nor does a `wait` of 0.
 
     **Raises:** `ScheduleError` for a window that the run does not reach; from `step()`, for one that will be too large.
     """
@@ -290,9 +290,9 @@ def record(
         **how,
     )
     probe = None
-    if wait and foretell is not None:
+    if wait and announce is not None:
         file = raw.with_suffix(".probe")
-        probe = _Probe(lambda: profile(**how), file, min(wait - 1, 1), active, most_bytes, foretell)
+        probe = _Probe(lambda: profile(**how), file, min(wait - 1, 1), active, most_bytes, announce)
     try:
         with profiler:
             synchronize = torch.cuda.synchronize if on_device else lambda: None
@@ -328,8 +328,8 @@ def _finish(recorder: Recorder, raw: Path, out: Path, wait: int, warmup: int, ac
         "unprofiled_step_us": median(unprofiled) if unprofiled else None,
         "unprofiled_steps": len(unprofiled),
         "overhead_ratio": recorder.overhead_ratio,
-        "foretold_bytes": None if recorder.foretold is None else recorder.foretold.bytes,
-        "foretold_events": None if recorder.foretold is None else recorder.foretold.events,
+        "predicted_bytes": None if recorder.predicted_size is None else recorder.predicted_size.bytes,
+        "predicted_events": None if recorder.predicted_size is None else recorder.predicted_size.events,
         "unix_minus_perf_ns": _unix_minus_perf_ns(),
     }
     write_with(raw, out, [], {"tclab_record": settings})

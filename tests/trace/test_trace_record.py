@@ -80,10 +80,10 @@ def test_a_loop_too_short_is_an_error_or_a_warning(tmp_path):
 
 def test_a_windows_size_is_said_before_it_begins(tmp_path, capsys):
     said = []
-    with trace.record(tmp_path, wait=3, warmup=1, active=6, steps=10, foretell=said.append) as recorder:
+    with trace.record(tmp_path, wait=3, warmup=1, active=6, steps=10, announce=said.append) as recorder:
         loop(recorder, 2)
         (found,) = said  # before the window, which begins with the fifth step
-        assert recorder.foretold is found
+        assert recorder.predicted_size is found
         loop(recorder, 8)
     text = gzip.decompress(recorder.path.read_bytes())
     assert found.bytes == pytest.approx(len(text), rel=0.25)
@@ -91,11 +91,11 @@ def test_a_windows_size_is_said_before_it_begins(tmp_path, capsys):
     assert (found.steps, found.cold) == (6, False)
     with trace.record(tmp_path / "cold", wait=1, active=1) as recorder:
         loop(recorder, 3)
-    assert recorder.foretold.cold
+    assert recorder.predicted_size.cold
     assert "the window of 1 steps will be" in capsys.readouterr().err
-    with trace.record(tmp_path / "none", wait=2, active=1, foretell=None) as recorder:
+    with trace.record(tmp_path / "none", wait=2, active=1, announce=None) as recorder:
         loop(recorder, 4)
-    assert recorder.foretold is None
+    assert recorder.predicted_size is None
 
 
 def test_a_window_that_could_not_be_read_back_is_refused_before_it_begins(tmp_path):

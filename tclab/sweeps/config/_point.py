@@ -14,7 +14,7 @@ import numpy as np
 
 from tclab._display import WIDTH, Display, Shown
 from tclab.errors import InputError, require, unknown
-from tclab.graph._cell_graph import CellGraph, chosen
+from tclab.graph._cell_graph import CellGraph, chosen, keep_graph
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.graph._variants import VARIANTS, to_merge, variant_of
 from tclab.masking import get as strategy_of
@@ -69,6 +69,12 @@ _LOGS = Condition("overheads", lambda point: bool(LOGGING & set(point.overheads)
 _SUMS = Condition("ranks", lambda point: point.ranks > 1 and point.accumulate > 1)
 
 
+def _a_graph(name: str, value: Any) -> Any:
+    if isinstance(value, CellGraph):
+        return keep_graph(value)
+    return path("'synthetic', a folder or a tclab.CellGraph")(name, value)
+
+
 def _a_model(name: str, value: Any) -> Any:
     model_of(value)
     return value
@@ -95,14 +101,15 @@ def _some_overheads(name: str, value: Any) -> Any:
 class Point(Shown):
     """One point of a sweep, frozen and hashable.
 
-    A field that is left out has its default. Making a point checks its values and opens no file; `resolved` asks
-    whether the files and the device that it names are there.
+    A field that is left out has its default. Making a point checks its values and opens no file, but to keep a
+    `CellGraph`; `resolved` asks whether the files and the device that it names are there.
     """
 
     graph: str = declare(
         "synthetic",
-        '"synthetic", or a folder of public files; see `tclab.readers.read_folder`.',
-        path("'synthetic' or a folder; tclab.graph.keep_graph(graph, folder) writes a CellGraph into one"),
+        '"synthetic", a folder of public files (see `tclab.readers.read_folder`), or a `CellGraph`, which is kept in '
+        "the user's cache folder (see `tclab.graph.keep_graph`).",
+        _a_graph,
         equivalence="reference",
         panel=True,
         reads=True,
