@@ -6,7 +6,7 @@ from torch import nn
 
 import tclab
 from tclab import InputError, masking
-from tclab.graph import keep_graph
+from tclab.graph._cell_graph import keep_graph
 from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
 

@@ -118,6 +118,13 @@ def test_what_does_not_fit_is_an_exit_code(capsys):
 
 
 @pytest.mark.slow  # a step is set up and checked
+def test_all_networks_are_called_so_by_every_verb(capsys):
+    everything, unsaid = (
+        answer(capsys, "fits", "--scale", "0.01", "--device", "cpu", *words) for words in (("--networks", "all"), ())
+    )
+    assert everything == unsaid
+
+
 def test_strategies_race(capsys, tmp_path):
     options = ["--budget-seconds", "2", "--processes", "0", "--record", tmp_path / "race.jsonl"]
     code, pairs = answer(capsys, "race", "node_mask", "dense", *POINT, *options)

@@ -1,10 +1,8 @@
 """The graph: `tclab.CellGraph` is nodes by type with named networks, each a `Network`."""
 
-from tclab.graph._cell_graph import keep_graph
 from tclab.graph._network import Network
 
 __all__ = [
     "Network",
-    "keep_graph",
 ]
 __dir__ = __all__.copy  # completion offers these

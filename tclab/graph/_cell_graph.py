@@ -329,14 +329,9 @@ class CellGraph:
 
 
 def keep_graph(graph: CellGraph, folder: str | Path | None = None) -> str:
-    """Return the folder within `folder` that holds a graph, written there unless it is there already.
+    """Return the folder within `folder`, or the cache, that holds a graph, written there unless it is there already.
 
-    `Point(graph=graph)` calls it, since a point's processes read the graph. It is named by the graph's fingerprint.
-
-    **Arguments:**
-
-    - `folder`: `graphs` in the user's cache folder unless given (`TCLAB_CACHE`, or `tclab` in `$XDG_CACHE_HOME` or
-      `~/.cache`); jobs on other machines must be able to read it.
+    For a point, whose processes read the graph; it is named by the graph's fingerprint.
     """
     place = (cache_folder() / "graphs" if folder is None else Path(folder)) / f"graph-{graph.fingerprint()[:12]}"
     if not (place / HEADER_FILE).is_file():

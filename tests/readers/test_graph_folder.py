@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tclab import CellGraph, InputError
-from tclab.graph import keep_graph
+from tclab.graph._cell_graph import keep_graph
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ class Point(Shown):
     graph: str = declare(
         "synthetic",
         '"synthetic", a folder of public files (see `tclab.readers.read_folder`), or a `CellGraph`, which is kept in '
-        "the user's cache folder (see `tclab.graph.keep_graph`).",
+        "`TCLAB_CACHE`, or `tclab` in the user's cache folder, where jobs on other machines must be able to read it.",
         _a_graph,
         equivalence="reference",
         panel=True,
