@@ -119,10 +119,12 @@ def test_what_does_not_fit_is_an_exit_code(capsys):
 
 @pytest.mark.slow  # a step is set up and checked
 def test_all_networks_are_called_so_by_every_verb(capsys):
-    everything, unsaid = (
-        answer(capsys, "fits", "--scale", "0.01", "--device", "cpu", *words) for words in (("--networks", "all"), ())
-    )
-    assert everything == unsaid
+    sizes = []
+    for words in (["--networks", "all"], [], ["--networks", "2"]):
+        code, found = answer(capsys, "fits", "--scale", "0.01", "--device", "cpu", *words)
+        assert code == 0
+        sizes.append((found["graph"], found["model"]))
+    assert sizes[0] == sizes[1] != sizes[2]
 
 
 def test_strategies_race(capsys, tmp_path):
