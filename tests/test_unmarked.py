@@ -4,7 +4,7 @@ import importlib
 import json
 from multiprocessing import active_children
 from statistics import median
-from time import perf_counter, sleep
+from time import monotonic_ns, perf_counter, sleep
 
 import pytest
 import torch
@@ -97,7 +97,7 @@ def test_a_bare_loops_loader_that_starts_anew_is_found_with_its_seconds_and_its_
         took = [seconds_to_first_batch(ledger, loader) for _ in range(2)]
     assert loader.worker_init_fn is ready
     (again,) = ledger.loaders.restarts(0)
-    assert again.start_seconds == pytest.approx(took[1], rel=0.1)
+    assert 0.3 < again.start_seconds <= took[1]
     assert again.end_seconds > 0
     samples = ledger.samples
     assert set(samples.samples) == {"worker 0", "worker 1"}
@@ -110,7 +110,7 @@ def test_a_bare_loops_loader_that_starts_anew_is_found_with_its_seconds_and_its_
     in_workers = [one for one in ledger.lines.times if one.where.startswith("worker")]
     assert any(one.text == "sleep(0.01)" and one.stage == "own code" for one in in_workers)
     assert ledger.workers == 2
-    assert ledger.epoch.seconds["loader start"] == pytest.approx(sum(took), rel=0.2)
+    assert 0.6 < ledger.epoch.seconds["loader start"] <= sum(took)
     assert "starts" in str(ledger.loaders)
     assert "decode" in str(samples)
     assert "loader start" in str(ledger.epoch)
@@ -170,7 +170,9 @@ def test_workers_that_import_everything_anew_are_sampled(context, tmp_path, monk
     assert (in_worker.function, in_worker.stage) == ("Spinning.__getitem__", "own code")
 
 
-def test_loaders_that_are_made_for_each_pass_are_one_that_starts_anew():
+def test_loaders_that_are_made_for_each_pass_are_one_that_starts_anew(monkeypatch):
+    # a clock that the steps do not add up to, as a pause on a busy machine makes it: starts have a clock of their own
+    monkeypatch.setattr(importlib.import_module("tclab.timing._ledger"), "raw_clock_ns", lambda: 3 * monotonic_ns())
     with timing.Ledger(lines=True) as ledger:
         for _ in range(3):
             for _ in ledger.steps(DataLoader(range(4), batch_size=2, num_workers=1, worker_init_fn=ready)):
@@ -181,8 +183,10 @@ def test_loaders_that_are_made_for_each_pass_are_one_that_starts_anew():
                 pass
     assert [(one.loader, one.objects) for one in ledger.loaders.passes] == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 1)]
     assert len(ledger.loaders.restarts(0)) == 2
-    assert any(one.change.startswith("one DataLoader for all passes, with persistent_workers=True")
-               for one in timing.advise(ledger).suggestions)  # fmt: skip
+    advice = timing.advise(ledger)
+    (one,) = advice.suggestions
+    assert one.change.startswith("one DataLoader for all passes, with persistent_workers=True")
+    assert "does not add up" in advice.missing[0]
 
 
 def test_logging_and_the_first_step_are_parts_of_the_epoch(monkeypatch):

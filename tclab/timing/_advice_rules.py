@@ -116,8 +116,8 @@ def advise(ledger: Ledger, *, syncs: Syncs | None = None, communication: Communi
 
     Most predictions are bounds: removing a stage gains at most its share of the time (Amdahl's law). There are no
     suggestions from fewer than 6 steps, from steps that were still changing, or from a ledger that does not add up.
-    With `Ledger(lines=True)` also: loaders that started their workers anew, whose gain `measure` tries on passes over
-    the loader, and records that are decoded and validated for each sample.
+    With `Ledger(lines=True)` also: records that are decoded and validated for each sample, and, whatever the steps,
+    loaders that started their workers anew, whose gain `measure` tries on passes over the loader.
 
     **Arguments:**
 
@@ -136,8 +136,10 @@ def advise(ledger: Ledger, *, syncs: Syncs | None = None, communication: Communi
         steady = no_advice_reason(account) is None
         if communication is not None and steady:
             suggestions += exchange_suggestions(account, communication)
-        if ledger.samples_lines:
-            suggestions += [*_restarts(ledger), *(_packed(ledger, account) if steady else ())]
+        if ledger.samples_lines and steady:
+            suggestions += _packed(ledger, account)
+    if ledger.samples_lines and not ledger.queued:
+        suggestions += _restarts(ledger)  # of the loaders' own clock: steps that do not add up leave it as it is
     if syncs is not None and syncs.count:
         places = ", ".join(f"{place} ({times} ×)" for place, times, _ in syncs.ranked()[:_PLACES])
         missing.append(host_sync_text(syncs.count, account.cuda, places))
