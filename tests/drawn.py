@@ -69,3 +69,15 @@ def deletions(draw, graph):
     }
     special = st.sampled_from([[], [int(degree.argmax())], sorted(neighbours), samples[0]])
     return [*samples, *draw(st.lists(special, min_size=1, max_size=2))]
+
+
+def removed_one_by_one(graph, deleted):
+    """Return node type → sorted ids of what one sample removes, with its dependants: what `removed_by` is held to."""
+    removed = {kind: torch.empty(0, dtype=torch.int64) for kind in graph.num_nodes}
+    removed[graph.deleted_type] = torch.unique(torch.tensor(deleted, dtype=torch.int64))
+    for network in graph.relations.values():
+        if network.cascades:
+            source, target = network.edge_index
+            hit = target[torch.isin(source, removed[network.source])]
+            removed[network.target] = torch.unique(torch.cat([removed[network.target], hit]))
+    return removed

@@ -81,7 +81,7 @@ def test_neighbour_sums_and_degrees_of_every_sample_are_those_of_its_own_graph(d
                 degrees = view.degree(relation, transpose=transpose)
                 expected = []
                 for sample in samples:
-                    removed = graph.closure(torch.tensor(sample, dtype=torch.int64))
+                    removed = drawn.removed_one_by_one(graph, sample)
                     for node in range(graph.num_nodes[target]):
                         if node in removed[target]:
                             continue

@@ -8,6 +8,8 @@ from hypothesis import given
 from tclab import CellGraph, InputError
 from tclab.graph import Network
 from tclab.graph._synthetic_graph import NETWORK_SIZES
+from tclab.perturbation import Deletions
+from tclab.perturbation._deletions import removed_by
 
 
 def test_full_size_has_the_published_nodes_and_edges(full):
@@ -135,7 +137,8 @@ def test_csr_holds_every_edge_and_its_transpose(graph):
 def test_deleting_closes_over_reactions_that_need_what_is_lost(graph):
     needs = graph.metabolism.gpr.edge_index.t().tolist()
     for deleted in ([], [0], list(range(graph.num_nodes["person"]))):
-        lost = graph.closure(torch.tensor(deleted, dtype=torch.int64))
+        deletions = Deletions.of([deleted], num_nodes=graph.num_nodes["person"])
+        lost = {kind: of_kind[0] for kind, of_kind in removed_by(graph, deletions).items()}
         assert lost["person"].tolist() == deleted
         assert lost["reaction"].tolist() == sorted({r for p, r in needs if p in deleted})
         assert lost["metabolite"].tolist() == []

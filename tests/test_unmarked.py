@@ -55,7 +55,6 @@ def test_a_trainer_that_knows_nothing_of_it_is_told_line_by_line(records):
     (again,) = ledger.loaders.restarts(validating.loader)
     assert again.start_seconds > 0.2  # what a worker does before its first sample
     assert again.ready_seconds > 0.2
-    assert ledger.loaders.restart_seconds == again.start_seconds + again.end_seconds
     said = " ".join(str(ledger.loaders).split())
     assert "started 1 worker anew 1 time, " in said
     assert "persistent_workers=True keeps it" in said

@@ -291,24 +291,6 @@ class CellGraph:
             )
         return CellGraph(num_nodes, relations, self.deleted_type, source=f"part of {self.source}")
 
-    def closure(self, deleted: Tensor) -> dict[str, Tensor]:
-        """Return the nodes that one deletion removes, dependants included: node type → sorted ids, [n] int64.
-
-        Relations that cascade are followed in the graph's order; types of which nothing is removed are there, empty.
-
-        **Arguments:**
-
-        - `deleted`: [m] int64, ids of nodes of the deleted type.
-        """
-        removed = {kind: torch.empty(0, dtype=torch.int64) for kind in self.num_nodes}
-        removed[self.deleted_type] = torch.unique(deleted)
-        for network in self.relations.values():
-            if network.cascades:
-                targets = network.targets_of()
-                parts = [targets.of(node) for node in removed[network.source].tolist()]
-                removed[network.target] = torch.unique(torch.cat([removed[network.target], *parts]))
-        return removed
-
     def to(self, device: torch.device | str) -> CellGraph:
         """Return this graph with its tensors on `device`; each network is copied there once."""
         return self.with_relations({name: network.to(device) for name, network in self.relations.items()})

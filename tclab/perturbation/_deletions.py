@@ -147,8 +147,7 @@ class Deletions:
 def removed_by(graph: CellGraph, deletions: Deletions) -> dict[str, Deletions]:
     """Return what each sample removes: the nodes it deletes and their dependants; node type → sorted ids.
 
-    Does for a whole batch at once what `CellGraph.closure` does for one sample; relations that cascade are followed in
-    the graph's order.
+    Relations that cascade are followed in the graph's order.
 
     **Arguments:**
 

@@ -103,14 +103,6 @@ class Lines(Shown):
         """Return the lines of the main thread or of a worker, each with all that it calls, the longest first."""
         return _merged(one for one in self.times if one.where == where)
 
-    def of_stages(self) -> dict[str, float]:
-        """Return stage → sampled seconds of the main thread."""
-        seconds: dict[str, float] = {}
-        for one in self.times:
-            if one.where == MAIN:
-                seconds[one.stage] = seconds.get(one.stage, 0.0) + one.seconds
-        return seconds
-
     def by_function(self, where: str = MAIN) -> dict[str, float]:
         """Return function → share of the time whose innermost line of the user's code is in it, the largest first."""
         shares: dict[str, float] = {}

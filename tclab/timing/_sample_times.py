@@ -102,12 +102,6 @@ class Loaders(Shown):
         """Return a loader's passes that started its processes anew, the first one left out."""
         return [one for one in self.passes if one.loader == loader and one.workers and one.fresh][1:]
 
-    @property
-    def restart_seconds(self) -> float:
-        """Seconds of starting processes anew, of all loaders: until the first batch, and until they ended."""
-        numbers = {one.loader for one in self.passes}
-        return sum(one.start_seconds + one.end_seconds for n in numbers for one in self.restarts(n))
-
     def frame(self) -> pd.DataFrame:
         """Return one row a pass, with the fields of a `LoaderPass`."""
         import pandas as pd

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -62,44 +61,29 @@ def mser(values: Reals) -> int:
     return int(errors[: n // 2 + 1].argmin())
 
 
-def steady_state(
-    seconds: Sequence[float],
-    *,
-    segments: Sequence[int] | None = None,
-    compiles: Sequence[int] | None = None,
-    primed: int = 0,
-) -> SteadyState:
+def steady_state(seconds: Sequence[float], *, primed: int = 0) -> SteadyState:
     """Return whether warm-up is over, and where the steady part begins.
 
-    Steps up to the last change of a counter are warm-up, whatever their times. Of the others, this leaves out the start
-    that MSER leaves out and, while Pettitt's test finds a change of more than 1 % in the rest, everything before that
-    change. The steady part must be the larger half of the steps: fewer may be a lull in a drift. The tests run on
-    medians of five steps, or of more where adjacent steps are correlated, so that neither an outlier nor autocorrelated
-    noise counts as a change.
+    The first `primed` steps are warm-up, whatever their times. Of the others, this leaves out the start that MSER
+    leaves out and, while Pettitt's test finds a change of more than 1 % in the rest, everything before that change. The
+    steady part must be the larger half of the steps: fewer may be a lull in a drift. The tests run on medians of five
+    steps, or of more where adjacent steps are correlated, so that neither an outlier nor autocorrelated noise counts as
+    a change.
 
     **Arguments:**
 
     - `seconds`: [steps] time of each step from the first one on.
-    - `segments`: [steps] segments that the memory allocator holds after each step.
-    - `compiles`: [steps] compilations up to and including each step.
     - `primed`: steps until all loader workers have delivered a batch and filled their queues (workers ×
       prefetch_factor).
 
-    **Raises:** `InputError` for counters of another length than `seconds`, or times that are not above 0.
+    **Raises:** `InputError` for times that are not above 0.
     """
     n = len(seconds)
-    begin, cause = primed, "the loader was primed"
-    for name, counter in (("allocator segments", segments), ("compiles", compiles)):
-        if counter is not None:
-            if len(counter) != n:
-                raise InputError(f"{name}: {len(counter)} counts for {n} steps, expected one after each step")
-            flat = _flat_from(counter)
-            if flat > begin:
-                begin, cause = flat, f"{name} last changed"
+    begin = primed
     if n < FEWEST_STEPS:
         return SteadyState(None, None, f"{n} steps, at least {FEWEST_STEPS} are needed for a verdict")
     if begin > n // 2:
-        return SteadyState(NOT_STEADY, None, f"{cause} only at step {begin} of {n}")
+        return SteadyState(NOT_STEADY, None, f"the loader was primed only at step {begin} of {n}")
     times = np.asarray(seconds, dtype=np.float64)
     if not (np.isfinite(times) & (times > 0)).all():
         raise InputError("a step took 0 seconds or no finite time; expected times above 0")
@@ -121,12 +105,6 @@ def steady_state(
             return SteadyState(STEADY, begin, f"no change of more than {SMALLEST_CHANGE:.0%} from step {begin} on")
         begin += (n - begin) % size + (at + 1) * size
     return SteadyState(NOT_STEADY, None, f"the steps still changed by {change:+.1%} at step {begin} of {n}")
-
-
-def _flat_from(counter: Sequence[int]) -> int:
-    """Return the first step from which a counter stays the same."""
-    moved = [i for i, (a, b) in enumerate(pairwise(counter), start=1) if a != b]
-    return moved[-1] if moved else 0
 
 
 def _batched(values: Reals, size: int) -> Reals:

@@ -88,8 +88,6 @@ class Head(msgspec.Struct):
     record_shapes: Any = None
     with_stack: Any = None
     profile_memory: Any = None
-    with_flops: Any = None
-    with_modules: Any = None
     tclab_record: Any = None
 
 

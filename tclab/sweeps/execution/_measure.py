@@ -44,12 +44,7 @@ def _reference(point: Point, stamp: object) -> EquivalenceReference:
 
 @lru_cache(maxsize=256)
 def _compared(point: Point, strategy: str, collation: str, numerics: Numerics, stamp: object) -> EquivalenceResult:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # its tensors are small: threads would wait for one another longer than they work
-    try:
-        return _reference(point, stamp).compare(strategy, collation, numerics=numerics)
-    finally:
-        torch.set_num_threads(threads)
+    return _reference(point, stamp).compare(strategy, collation, numerics=numerics)
 
 
 def equivalence_of(point: Point) -> EquivalenceResult:

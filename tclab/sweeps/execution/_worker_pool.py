@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from tclab._child_process import ChildProcess, child_command
 from tclab._io import TemporaryFolder
+from tclab._limits import field_of
 from tclab.errors import InputError
 from tclab.sweeps.config._gpus import check_enough, device_of, gpus, listed
 from tclab.sweeps.config._point import ALLOCATORS, Point
@@ -68,15 +69,9 @@ class WorkerProcess(ChildProcess):
         self._folder.close()
 
 
-def _killed_for_memory() -> int | None:
+def _killed_for_memory() -> float | None:
     """Return how many processes the system has killed for memory so far; `None` where it does not tell."""
-    try:
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    except OSError:
-        pass
-    return None
+    return field_of("/proc/vmstat", "oom_kill ")
 
 
 Answer = list[dict[str, Any]] | str  # rows, or why there are none

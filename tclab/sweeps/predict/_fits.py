@@ -352,9 +352,7 @@ def bisected(works: Callable[[int], bool], guess: int, *, most: int) -> int:
     return low
 
 
-def largest_batch(
-    point: Point, *, memory_bytes: int, most: int = MOST, on_try: Callable[[int, str], None] | None = None
-) -> LargestBatch:
+def largest_batch(point: Point, *, memory_bytes: int, most: int = MOST) -> LargestBatch:
     """Return the largest batch of a point that runs within a memory, tried in child processes.
 
     `fits` gives the first guess; each try runs in a new process that may not grow past `memory_bytes`; one that
@@ -365,7 +363,6 @@ def largest_batch(
     - `point`: its batch size is ignored. Three steps are run: cold, audited and timed.
     - `memory_bytes`: of a training process, in all.
     - `most`: no larger batch is tried.
-    - `on_try`: called after each try.
 
     **Raises:** `InputError` for a point that cannot be run whatever its batch.
     """
@@ -381,8 +378,6 @@ def largest_batch(
     def works(size: int) -> bool:
         rows = run(sized(size), fresh=True, memory_bytes=memory_bytes)
         tried[size] = str(rows["status"].iloc[0])
-        if on_try is not None:
-            on_try(size, tried[size])
         return tried[size] == "ok"
 
     def expected(size: int) -> bool:
