@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import islice
-from math import log
 from typing import Any
 
 from tclab.timing._advice import Race
-from tclab.timing._verdict import UNDECIDED, Pair, decide
+from tclab.timing._verdict import Pair
 from tclab.timing.races._race import race
 
 _BATCHES = 2  # of each worker in a pass
@@ -63,17 +61,9 @@ def _pass(loader: Any) -> Callable[[], None]:
 
 
 def of_the_run(pair: Pair, passes_a_second: float) -> Pair:
-    """Return a comparison of passes as one of the run that they are a part of, with the verdict of its interval."""
-    if pair.ratio is None or pair.interval is None or pair.deciding is None or pair.of_b is None:
+    """Return a comparison of passes as one of the run that they are a part of."""
+    if pair.of_b is None:
         return pair
     part = passes_a_second * pair.of_b.median_seconds
-
-    def whole(ratio: float) -> float:
-        return max(1e-3, 1 - part * (1 - ratio))
-
-    (low, high), (least, most) = ((whole(end) for end in ends) for ends in (pair.interval, pair.deciding))
-    verdict = UNDECIDED if pair.doubt is not None else decide(log(least), log(most), pair.margin)
     why = f"of the run; {pair.ratio_text} of a short pass over the loader"
-    return replace(
-        pair, ratio=whole(pair.ratio), interval=(low, high), deciding=(least, most), verdict=verdict, q=None, why=why
-    )
+    return pair.rescaled(lambda ratio: max(1e-3, 1 - part * (1 - ratio)), why)

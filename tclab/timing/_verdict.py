@@ -5,7 +5,7 @@ A sample is a dict for one block of calls; `tclab.timing.races._blocks` describe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import log
@@ -104,6 +104,15 @@ class Pair(Shown):
             of_a=self.of_b,
             of_b=self.of_a,
         )
+
+    def rescaled(self, scale: Callable[[float], float], why: str) -> Pair:
+        """Return the comparison of other times: with `scale` of the ratio, and the verdict of its scaled interval."""
+        if self.ratio is None or self.interval is None or self.deciding is None:
+            return self
+        interval, deciding = ((scale(low), scale(high)) for low, high in (self.interval, self.deciding))
+        verdict = UNDECIDED if self.doubt is not None else decide(log(deciding[0]), log(deciding[1]), self.margin)
+        ratio = scale(self.ratio)
+        return replace(self, ratio=ratio, interval=interval, deciding=deciding, verdict=verdict, q=None, why=why)
 
     @property
     def sentence(self) -> str:

@@ -28,7 +28,7 @@ from tclab.timing._advice import MEASURED, Advice, Suggestion, ranked
 from tclab.timing._advice_rules import WORTH, StepAccount, best_case, host_sync_text, no_advice_reason, suggestions_from
 from tclab.timing._environment import cores_within
 from tclab.timing._step_means import counted
-from tclab.timing._verdict import UNDECIDED, Pair, decide
+from tclab.timing._verdict import Pair
 from tclab.timing._warmup import NOT_STEADY
 
 NAMES = ("now", "changed")
@@ -72,22 +72,8 @@ def _by_runs(now: Point, changed: Point, *, budget_seconds: float, **_: Any) -> 
 
 
 def per_sample(pair: Pair, factor: float) -> Pair:
-    """Return a comparison of steps as one of samples, with the verdict of the scaled interval."""
-    if factor == 1.0 or pair.ratio is None or pair.interval is None or pair.deciding is None:
-        return pair
-    interval, deciding = ((factor * low, factor * high) for low, high in (pair.interval, pair.deciding))
-    verdict = decide(float(np.log(deciding[0])), float(np.log(deciding[1])), pair.margin)
-    if pair.doubt is not None:
-        verdict = UNDECIDED
-    return replace(
-        pair,
-        ratio=factor * pair.ratio,
-        interval=interval,
-        deciding=deciding,
-        verdict=verdict,
-        q=None,
-        why="a sample",
-    )
+    """Return a comparison of steps as one of samples."""
+    return pair if factor == 1.0 else pair.rescaled(lambda ratio: factor * ratio, "a sample")
 
 
 _FIELDS = declarations(Point)
