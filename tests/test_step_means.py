@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tclab.timing._step_means import counted, cycle_of, mean_step, outliers, ratio_of_means, share_of, steps_wait
+from tclab.timing._step_means import cycle_of, mean_step, outliers, ratio_of_means, share_of, steps_wait, whole_cycles
 
 
 def bursts(workers, steps, *, batch=0.4, rest=0.016, begin=0):
@@ -25,9 +25,9 @@ def test_a_mean_over_whole_cycles_is_right_wherever_they_begin(begin):
 
 
 def test_the_first_steps_which_fill_no_cycle_are_left_out():
-    assert counted(27, 4) == slice(3, 27)
-    assert counted(24, 4) == slice(0, 24)
-    assert counted(3, 4) == slice(0, 3)  # no whole cycle: all of them
+    assert whole_cycles(27, 4) == slice(3, 27)
+    assert whole_cycles(24, 4) == slice(0, 24)
+    assert whole_cycles(3, 4) == slice(0, 3)  # no whole cycle: all of them
     assert mean_step([np.array([9.0, 1, 3, 1, 3])], 2).value == 2
 
 

@@ -37,21 +37,21 @@ class Peers:
         return Peers(distributed.get_rank(), (size,) * distributed.get_world_size())
 
     @property
-    def own(self) -> int:
+    def local_size(self) -> int:
         """How many samples this rank has."""
         return self.sizes[self.rank]
 
     @property
     def share(self) -> float:
         """This rank's samples over the mean of the ranks'."""
-        return len(self.sizes) * self.own / max(sum(self.sizes), 1)
+        return len(self.sizes) * self.local_size / max(sum(self.sizes), 1)
 
     def gather(self, rows: Tensor, *, gradients: bool = False) -> Tensor:
         """Return every rank's rows, one rank after the other; a collective where there are several.
 
         **Arguments:**
 
-        - `rows`: [n, …], the first `own` of them count.
+        - `rows`: [n, …], the first `local_size` of them count.
         - `gradients`: let gradients through to this rank's rows, for a loss that every rank computes of all rows.
           They are multiplied by the number of ranks, so that DDP's mean over ranks is the gradient of that loss;
           so no collective is needed in the backward.
@@ -60,25 +60,25 @@ class Peers:
             return rows if gradients else rows.detach()
         with self.stage("gather"):
             most = max(self.sizes)
-            sent = rows.detach()[: self.own]
-            padding = sent.new_zeros(most - self.own, *sent.shape[1:])
+            sent = rows.detach()[: self.local_size]
+            padding = sent.new_zeros(most - self.local_size, *sent.shape[1:])
             sent = torch.cat([sent, padding]).contiguous()
             parts = [torch.empty_like(sent) for _ in self.sizes]
             distributed.all_gather(parts, sent)
         found = [part[:size] for part, size in zip(parts, self.sizes, strict=True)]
         if gradients:
-            found[self.rank] = _Times.apply(rows[: self.own], len(self.sizes))
+            found[self.rank] = _ScaleGradient.apply(rows[: self.local_size], len(self.sizes))
         return torch.cat(found)
 
 
-class _Times(torch.autograd.Function):
-    """The same tensor; its gradient times a number."""
+class _ScaleGradient(torch.autograd.Function):
+    """The same tensor, its gradient multiplied by a factor."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, times: int) -> Tensor:
-        ctx.times = times
+    def forward(ctx: Any, tensor: Tensor, factor: int) -> Tensor:
+        ctx.factor = factor
         return tensor.view_as(tensor)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0] * ctx.times, None
+        return gradients[0] * ctx.factor, None

@@ -159,7 +159,7 @@ class MleWassSupCR:
         """Return every rank's rows where it is time to gather, otherwise these."""
         self._passes += 1
         if len(peers.sizes) == 1 or self.gather_interval is None or (self._passes - 1) % self.gather_interval:
-            return {name: tensor[: peers.own] for name, tensor in rows.items()}
+            return {name: tensor[: peers.local_size] for name, tensor in rows.items()}
         return {name: peers.gather(tensor) for name, tensor in rows.items()}
 
     def state_dict(self) -> dict[str, Any]:

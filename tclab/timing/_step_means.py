@@ -82,7 +82,7 @@ def steps_wait(waits: Reals, whole: Reals) -> bool:
     return bool(waits.sum() > _WAITING * whole.sum())
 
 
-def counted(steps: int, cycle: int) -> slice:
+def whole_cycles(steps: int, cycle: int) -> slice:
     """Return the steps that totals are over: the last whole number of cycles, or all where there is no whole one."""
     whole = steps // cycle * cycle
     return slice(steps - whole if whole else 0, steps)
@@ -100,7 +100,7 @@ def mean_step(runs: Sequence[Reals], cycle: int = 1) -> Estimate:
     - `runs`: [steps] seconds of each run.
     - `cycle`: see `cycle_of`.
     """
-    kept = [np.asarray(run, dtype=np.float64)[counted(len(run), cycle)] for run in runs]
+    kept = [np.asarray(run, dtype=np.float64)[whole_cycles(len(run), cycle)] for run in runs]
     if len(kept) > 1:
         means = np.array([run.mean() for run in kept])
         return Estimate(float(means.mean()), float(means.std(ddof=1)) / sqrt(len(means)), len(means) - 1)
@@ -115,7 +115,7 @@ def share_of(part: Reals, whole: Reals, cycle: int = 1) -> Estimate:
     - `part`, `whole`: [steps] seconds, step by step.
     - `cycle`: see `cycle_of`.
     """
-    part, whole = (np.asarray(x, dtype=np.float64)[counted(len(x), cycle)] for x in (part, whole))
+    part, whole = (np.asarray(x, dtype=np.float64)[whole_cycles(len(x), cycle)] for x in (part, whole))
     share = float(part.sum() / whole.sum())
     # the error of a ratio of totals is that of the mean of what each block's part differs from its share
     error, freedom = _error((part - share * whole) / whole.mean(), cycle)
@@ -171,7 +171,7 @@ def outliers(seconds: Reals, cycle: int = 1) -> str:
     - `cycle`: see `cycle_of`.
     """
     run = np.asarray(seconds, dtype=np.float64)
-    whole = cycle_means(run[counted(len(run), cycle)], cycle)
+    whole = cycle_means(run[whole_cycles(len(run), cycle)], cycle)
     usual = float(np.median(whole))
     far = whole[whole > _FAR * usual]
     held = float((far - usual).sum() / whole.sum())

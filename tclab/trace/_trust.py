@@ -12,7 +12,7 @@ from tclab.trace import _intervals as intervals
 from tclab.trace._align import Clock, aligned_clocks
 from tclab.trace._device_work import DeviceWork, device_work, launches
 from tclab.trace._events import DEVICE, HOST, RUNTIME_CATEGORIES, Bools, Ints, Trace, step_windows
-from tclab.trace._trace_findings import Finding, counted
+from tclab.trace._trace_findings import Finding, count_text
 
 LAUNCH = r"Launch(Cooperative)?Kernel|GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)"
 MOVES = r"^(cuda|hip|cu)Mem(cpy|set)"
@@ -159,8 +159,8 @@ def _lost_kernels(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]
     where = f", {at_head} of them at the head of the window, where profilers lose kernels" if at_head else ""
     window = (min(w[0] for w in windows), max(w[1] for w in windows))
     what = (
-        f"{counted(len(lost), 'launch', 'launches')} of {len(rows)} {'has' if len(lost) == 1 else 'have'} no work on "
-        f"the device in the trace{where}: what the device did in {us_text(us)} is not known"
+        f"{count_text(len(lost), 'launch', 'launches')} of {len(rows)} {'has' if len(lost) == 1 else 'have'} no work "
+        f"on the device in the trace{where}: what the device did in {us_text(us)} is not known"
     )
     yield _row(trace, "launches without kernels", len(lost), us, window, spoils, what)
 
@@ -177,7 +177,7 @@ def _early_kernels(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]
         us, rows = trace.us(lead[early]), work.rows[early]
         window = (trace.start[rows].min(), (trace.start[rows] + lead[early]).max())
         what = (
-            f"{counted(int(early.sum()), 'kernel or copy', 'kernels or copies')} of {int(known.sum())} began before "
+            f"{count_text(int(early.sum()), 'kernel or copy', 'kernels or copies')} of {int(known.sum())} began before "
             f"the call that launched it, by {us_text(us.sum())} in all and up to {us_text(us.max())}: the clocks of "
             "host and device differ by as much"
         )
@@ -215,7 +215,7 @@ def _head_collectives(trace: Trace, work: DeviceWork) -> Iterator[dict[str, obje
         last = rows[head - 1]
         window = (trace.start[rows[0]], trace.start[last] + trace.duration[last])
         what = (
-            f"The window's first {counted(head, 'collective')} took {us_text(excess)} longer than the later ones in "
+            f"The window's first {count_text(head, 'collective')} took {us_text(excess)} longer than the later ones in "
             f"their place, of {us_text(trace.us(work.communication.length))} of all: the other ranks' profilers were "
             "starting, it is no communication"
         )
@@ -243,8 +243,8 @@ def _duplicates(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
     both = np.concatenate([rows, ambiguous])
     window = (trace.start[both].min(), (trace.start + trace.duration)[both].max())
     what = (
-        f"{counted(len(twice), 'correlation id')} {'stands' if len(twice) == 1 else 'stand'} for several launches or "
-        f"kernels: which call launched {us_text(us)} of device work is not known"
+        f"{count_text(len(twice), 'correlation id')} {'stands' if len(twice) == 1 else 'stand'} for several launches "
+        f"or kernels: which call launched {us_text(us)} of device work is not known"
     )
     yield _row(trace, "duplicated correlation ids", len(twice), us, window, "gaps, idle_causes, syncs", what)
 
@@ -256,7 +256,7 @@ def _durations(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
             spoils = "breakdown, gaps, steps" if on_device else "categories, stages, ops"
             they, them = ("it", "it") if len(sizes) == 1 else ("they", "them")
             what = (
-                f"{counted(len(sizes), 'event')} of the {where} ended {us_text(sum(sizes))} before {they} began, "
+                f"{count_text(len(sizes), 'event')} of the {where} ended {us_text(sum(sizes))} before {they} began, "
                 f"added up; all figures leave {them} out"
             )
             yield _row(trace, f"negative durations on the {where}", len(sizes), sum(sizes), None, spoils, what)
@@ -267,8 +267,8 @@ def _durations(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
         us = float(np.nansum(median.loc[trace.name[zero]]))
         window = (trace.start[zero].min(), trace.start[zero].max())
         what = (
-            f"{counted(len(zero), 'kernel or copy', 'kernels or copies')} took no time at all; at the median of those "
-            f"with the same name {us_text(us)} are missing"
+            f"{count_text(len(zero), 'kernel or copy', 'kernels or copies')} took no time at all; at the median of "
+            f"those with the same name {us_text(us)} are missing"
         )
         spoils = "breakdown, gaps, steps"
         yield _row(trace, "zero durations on the device", len(zero), us, window, spoils, what)
@@ -277,7 +277,7 @@ def _durations(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
     if len(rows):
         us = len(rows) / trace.ticks_per_us
         window = (trace.start[rows].min(), trace.start[rows].max())
-        what = f"{counted(len(rows), 'event')} of the host took no time at all, though times have fractions of a µs"
+        what = f"{count_text(len(rows), 'event')} of the host took no time at all, though times have fractions of a µs"
         yield _row(trace, "zero durations on the host", len(rows), us, window, "ops", what)
 
 
@@ -321,7 +321,7 @@ def _unaligned(traces: Sequence[Trace], clocks: Sequence[Clock | None]) -> Itera
         side = "ahead of" if clock.ahead_us > 0 else "behind"
         what = (
             f"The clock is {us_text(abs(clock.ahead_us))} {side} that of {traces[0].label}, by the ends of "
-            f"{counted(clock.collectives, 'collective')}, ± {us_text(clock.error_us)}"
+            f"{count_text(clock.collectives, 'collective')}, ± {us_text(clock.error_us)}"
         )
         spoils = "times of this rank beside those of another"
         yield _row(trace, "unaligned clocks", clock.collectives, abs(clock.ahead_us), None, spoils, what)
@@ -350,7 +350,7 @@ def _verdict(table: pd.DataFrame, traces: Sequence[Trace], clocks: Sequence[Cloc
     )
     return (
         f"Do not believe these yet: {', '.join(spoilt)}. "
-        f"{counted(len(table), 'pathology', 'pathologies')}: {named}{' …' if len(table) > 4 else ''}.{rest}"
+        f"{count_text(len(table), 'pathology', 'pathologies')}: {named}{' …' if len(table) > 4 else ''}.{rest}"
     )
 
 

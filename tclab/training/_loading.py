@@ -176,11 +176,11 @@ class _Order(Sampler[tuple[list[int], tuple[int, ...]]]):
             yield self._batches.part(order, number)
 
 
-def past_the_stock(batches: Iterator[LoadedBatch], ahead: int) -> tuple[LoadedBatch, list[BatchTiming]]:
-    """Take the batches that workers made ahead, until one that was not ready when it was asked for.
+def after_discarding_prefetched(batches: Iterator[LoadedBatch], ahead: int) -> tuple[LoadedBatch, list[BatchTiming]]:
+    """Discard prefetched batches until one was not ready when it was asked for; return it, and the timings of all.
 
-    Return that one, and the timings of all that were taken. The loader's stock is empty then, and what comes next comes
-    at the pace of its workers. Where batches are made faster than they are taken, this ends after twice the stock.
+    No batch is prefetched then, and the next ones come at the pace of the workers. Where batches are made faster than
+    they are taken, this ends after twice as many as can be prefetched.
 
     **Arguments:**
 

@@ -27,7 +27,7 @@ from tclab.timing import advise as advise_loop
 from tclab.timing._advice import MEASURED, Advice, Suggestion, ranked
 from tclab.timing._advice_rules import WORTH, StepAccount, best_case, host_sync_text, no_advice_reason, suggestions_from
 from tclab.timing._environment import cores_within
-from tclab.timing._step_means import counted
+from tclab.timing._step_means import whole_cycles
 from tclab.timing._verdict import Pair
 from tclab.timing._warmup import NOT_STEADY
 
@@ -169,7 +169,7 @@ def _account(ok: pd.DataFrame, base: pd.DataFrame) -> StepAccount:
             if row["samples_seconds"] is not None
         }
         steps = lists.pop("step", np.zeros(0))
-        kept = counted(len(steps), cycle)
+        kept = whole_cycles(len(steps), cycle)
         whole.append(steps[kept])
         for name, seconds in lists.items():  # a stage that is not in every step cannot be compared with its step
             stages.setdefault(name, []).append((seconds if len(seconds) == len(steps) else np.zeros(len(steps)))[kept])

@@ -52,7 +52,7 @@ class _Arm:
     def settle(self) -> None:
         """Leave the batches that workers made while other arms ran, where steps wait for them otherwise."""
         if self._here.point.mode != "fixed_batch":
-            self._pace = self._here.leave_stock(self._batches, self._pace)
+            self._pace = self._here.discard_prefetched(self._batches, self._pace)
 
 
 def _endless(here: Setup) -> Iterator[Any]:

@@ -88,7 +88,7 @@ class Declaration:
     name: str = ""
     default: Any = None
 
-    def kept(self, point: Any, value: Any) -> Any:
+    def resolved_value(self, point: Any, value: Any) -> Any:
         """Return the value that a point keeps for one that was given.
 
         **Raises:** `InputError` for a value that the field cannot have.

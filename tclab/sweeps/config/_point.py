@@ -69,29 +69,29 @@ _LOGS = Condition("overheads", lambda point: bool(LOGGING & set(point.overheads)
 _SUMS = Condition("ranks", lambda point: point.ranks > 1 and point.accumulate > 1)
 
 
-def _a_graph(name: str, value: Any) -> Any:
+def _check_graph(name: str, value: Any) -> Any:
     if isinstance(value, CellGraph):
         return keep_graph(value)
     return path("'synthetic', a folder or a tclab.CellGraph")(name, value)
 
 
-def _a_model(name: str, value: Any) -> Any:
+def _check_model(name: str, value: Any) -> Any:
     model_of(value)
     return value
 
 
-def _a_strategy(name: str, value: Any) -> Any:
+def _check_strategy(name: str, value: Any) -> Any:
     strategy_of(value)
     return value
 
 
-def _a_collation(name: str, value: Any) -> Any:
+def _check_collation(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         raise InputError(f"{name} is {value!r}, expected the name of a collation")
     return value
 
 
-def _some_overheads(name: str, value: Any) -> Any:
+def _check_overheads(name: str, value: Any) -> Any:
     if not isinstance(value, (str, Sequence)):
         raise InputError(f"{name} is {value!r}, expected names of overheads")
     return validate_overheads(value)
@@ -109,7 +109,7 @@ class Point(Shown):
         "synthetic",
         '"synthetic", a folder of public files (see `tclab.readers.read_folder`), or a `CellGraph`, which is kept in '
         "`TCLAB_CACHE`, or `tclab` in the user's cache folder, where jobs on other machines must be able to read it.",
-        _a_graph,
+        _check_graph,
         equivalence="reference",
         panel=True,
         reads=True,
@@ -127,7 +127,7 @@ class Point(Shown):
     model: str = declare(
         "hetero_cell",
         "a name; see `tclab.models.names()`.",
-        _a_model,
+        _check_model,
         equivalence="reference",
         grid="models",
         panel=True,
@@ -135,7 +135,7 @@ class Point(Shown):
     strategy: str = declare(
         "node_mask",
         "a name; see `tclab.masking.names()`.",
-        _a_strategy,
+        _check_strategy,
         equivalence="candidate",
         charted=True,
         advised=True,
@@ -344,7 +344,7 @@ class Point(Shown):
     collation: str = declare(
         "lean",
         '"lean", or "pyg" for strategies that ship every edge; see `tclab.masking.Strategy`.',
-        _a_collation,
+        _check_collation,
         equivalence="candidate",
         advised=True,
     )
@@ -406,7 +406,7 @@ class Point(Shown):
     overheads: tuple[str, ...] = declare(
         (),
         "slow ways of the case study, by name; see `tclab.training.OVERHEADS`.",
-        _some_overheads,
+        _check_overheads,
         equivalence="reference",
         advised=True,
         step=True,
@@ -502,7 +502,7 @@ class Point(Shown):
 
     def __post_init__(self) -> None:
         for name, declared in declarations(type(self)).items():  # type: ignore[arg-type]
-            object.__setattr__(self, name, declared.kept(self, getattr(self, name)))
+            object.__setattr__(self, name, declared.resolved_value(self, getattr(self, name)))
         self._check_pairs()
 
     def _display(self) -> Display:
@@ -525,7 +525,7 @@ class Point(Shown):
     def _changed(self) -> dict[str, Declaration]:
         """Return the declarations of the fields that do not have the value that leaving them out gives."""
         every = declarations(type(self)).items()  # type: ignore[arg-type]
-        return {name: d for name, d in every if getattr(self, name) != d.kept(self, d.default)}
+        return {name: d for name, d in every if getattr(self, name) != d.resolved_value(self, d.default)}
 
     def _check_pairs(self) -> None:
         """Check what one field makes of another.
@@ -783,18 +783,18 @@ def stamp_of(place: str) -> Stamp:
     return tuple((str(f.relative_to(root)), f.stat().st_size, f.stat().st_mtime_ns) for f in files)
 
 
-_plain_make = Point.__init__
+_dataclass_init = Point.__init__
 
 
-@wraps(_plain_make)
-def _checked_make(self: Point, *given: Any, **named: Any) -> None:
+@wraps(_dataclass_init)
+def _checked_init(self: Point, *given: Any, **named: Any) -> None:
     for name in named:
         if name not in declarations(Point):
             raise unknown("field of a point", name, declarations(Point))
-    _plain_make(self, *given, **named)
+    _dataclass_init(self, *given, **named)
 
 
-Point.__init__ = _checked_make  # type: ignore[method-assign]
+Point.__init__ = _checked_init  # type: ignore[method-assign]
 # the fields with their defaults and units, for whoever asks for help on `Point`
 Point.__doc__ = f"""{Point.__doc__}
     **Arguments:**

@@ -81,7 +81,7 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
     number = 1 if fixed else point.warmup + 1 + point.steps * (1 if point.runs == 1 else _BESIDE)
     # a framework's loop takes a while to start: a cycle of steps before those that count, while its workers go on
     lead = point.workers if point.loop == "lightning" and point.ranks == 1 and not fixed else 0
-    ahead = 2 * point.workers * (point.prefetch_factor or 1)  # that `leave_stock` takes at most
+    ahead = 2 * point.workers * (point.prefetch_factor or 1)  # that `discard_prefetched` takes at most
     epoch = None if fixed or not point.workers else number + lead + ahead
     with setup(point, number * point.batch_size, context, batches=epoch) as here:
         exchanges = here.step.communication
@@ -106,7 +106,7 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
             if point.warmup:
                 here.run(given, steps=point.warmup, ledger=warm)
             if not fixed:
-                here.leave_stock(batches, pace_of(warm))
+                here.discard_prefetched(batches, pace_of(warm))
             with PeakMemory(cuda=cuda) as memory, Ledger(cuda=cuda) as ledger:
                 if exchanges is not None:
                     exchanges.watch(ledger)

@@ -27,7 +27,7 @@ from tclab.timing._ledger import NullLedger
 from tclab.timing._ledger_rows import BatchTiming
 from tclab.training._distributed import Shard
 from tclab.training._lightning_loop import run_lightning
-from tclab.training._loading import Batches, LoadedBatch, Loader, double_buffered, past_the_stock
+from tclab.training._loading import Batches, LoadedBatch, Loader, after_discarding_prefetched, double_buffered
 from tclab.training._plain_loop import run_plain
 from tclab.training._step import Step
 
@@ -109,19 +109,19 @@ class Setup:
         """Number of batches that the loader has requested at most and not given."""
         return self.point.workers * (self.point.prefetch_factor or 1)
 
-    def leave_stock(self, batches: Iterator[LoadedBatch], pace: Pace) -> Pace:
-        """Use up what workers made ahead in a pause, unless they keep up with the steps; return what that showed.
+    def discard_prefetched(self, batches: Iterator[LoadedBatch], pace: Pace) -> Pace:
+        """Discard the batches that workers prefetched during a pause; return the pace, with what they took to make.
 
-        A loop that waits for its loader has no stock, and steps that find one seem faster than they are. One that its
-        loader keeps up with has a full one, and keeps it. The last batch is trained on, so that the next step begins
-        as every W-th one does.
+        Steps that wait for their loader seem faster than they are where a pause left batches for them. Where workers
+        keep up with the steps, batches are prefetched at all times, and none is discarded. The last batch is trained
+        on, so that the next step begins as every W-th one does.
         """
         limits = bool(self.point.workers) and pace.limits(self.point.workers)
         if self.context is not None:  # a step is of all ranks
             limits = any(map(int, self.context.all_gather(str(int(limits)))))
         if not limits:
             return pace
-        last, timings = past_the_stock(batches, self.ahead)
+        last, timings = after_discarding_prefetched(batches, self.ahead)
         self.run([last], steps=1)
         return replace(pace, batch_seconds=_batch_seconds(timings))
 
