@@ -27,7 +27,7 @@ from tqdm import trange
 
 from tclab.sweeps.config._point import ALLOCATORS
 
-FEWEST_ROUNDS = 2  # that have quartiles
+MIN_ROUNDS = 2  # that have quartiles
 
 
 def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
@@ -187,8 +187,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--here", action="store_true", help="measure in this process, print JSON")
     options = parser.parse_args()
-    if options.rounds < FEWEST_ROUNDS:
-        parser.error(f"--rounds {options.rounds}: quartiles need at least {FEWEST_ROUNDS}")
+    if options.rounds < MIN_ROUNDS:
+        parser.error(f"--rounds {options.rounds}: quartiles need at least {MIN_ROUNDS}")
     if options.here:
         print(json.dumps(measure(options.scale, options.batch_size, options.rounds)))
         return

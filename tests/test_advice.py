@@ -17,12 +17,12 @@ from tclab.sweeps.analysis._advise import per_sample
 from tclab.sweeps.config import in_each_mode
 from tclab.sweeps.store._rows import frame, point_of, table
 from tclab.timing._advice import Advice, Suggestion
-from tclab.timing._advice_rules import StepAccount, _packed, suggestions_from
+from tclab.timing._advice_rules import StepTimes, _packed, suggestions_from
 from tclab.timing._epoch_simulation import simulate
 from tclab.timing._ledger_rows import BatchTiming
 from tclab.timing._loader_starts import of_the_run
 from tclab.timing._sample_times import SampleTimes
-from tclab.timing._statistics import FEWEST
+from tclab.timing._statistics import MIN_OBSERVATIONS
 from tclab.timing._verdict import FASTER, UNDECIDED, Pair, Spread
 
 
@@ -35,7 +35,7 @@ def account(steps=12, *, scatter=0.01, **stages):
     }
     swing = 1 + scatter * np.random.default_rng(0).standard_normal(steps)
     made = {name: took * swing for name, took in stages.items()}
-    return StepAccount("of a test", sum(made.values()), made, **more)
+    return StepTimes("of a test", sum(made.values()), made, **more)
 
 
 def changes(found):
@@ -78,11 +78,11 @@ def test_bursts_are_advised_on_by_sums():
     """Of four steps one waits 0.336 s: by the median step, nobody waits."""
     wait = np.tile([0.336, 0.0, 0.0, 0.0], 6)
     stages = {"data_wait": wait, "forward": np.full(24, 0.016)}
-    bursts = StepAccount("of a test", wait + 0.016, stages, 4, 0.4, None, 16, cycle=4)
+    bursts = StepTimes("of a test", wait + 0.016, stages, 4, 0.4, None, 16, cycle=4)
     (one,) = changes(suggestions_from(bursts)).values()
     assert one.change == "load with 15 workers instead of 4"
     assert "waits for its batch for 84% [84%, 84%] of its time" in one.why
-    short = StepAccount("of a test", wait[:7] + 0.016, {"data_wait": wait[:7]}, 4, 0.4, None, 16, cycle=4)
+    short = StepTimes("of a test", wait[:7] + 0.016, {"data_wait": wait[:7]}, 4, 0.4, None, 16, cycle=4)
     assert suggestions_from(short) == ([], ["7 steps were timed, at least two cycles of 4 are needed"])
 
 
@@ -162,7 +162,7 @@ def test_no_advice_where_the_evidence_is_thin():
         [],
         ["5 steps were timed, at least 6 are needed"],
     )
-    drifting = StepAccount("x", np.linspace(1.0, 3.0, 60), {"data_wait": np.linspace(0.9, 2.9, 60)})
+    drifting = StepTimes("x", np.linspace(1.0, 3.0, 60), {"data_wait": np.linspace(0.9, 2.9, 60)})
     found, missing = suggestions_from(drifting)
     assert found == []
     assert "still changing" in missing[0]
@@ -209,7 +209,7 @@ def test_a_loop_of_ones_own_is_advised_and_the_change_measured_beside_it(monkeyp
                 clock.work(0.001)
     monkeypatch.undo()  # what is measured below takes its time
     advice = tclab.advise(ledger)
-    assert advice.of == "from 12 steps of this loop"
+    assert advice.subject == "from 12 steps of this loop"
     assert advice.suggestions[0].change.startswith(("load with", "make a batch cheaper"))
     assert 0.19 < advice.suggestions[0].ratio < 0.9  # the wait is 0.8 of a step; how much can go, cores decide
     assert str(advice) == str(timing.advise(ledger))
@@ -243,7 +243,7 @@ def test_the_start_of_a_passs_workers_is_no_wait_that_a_cheaper_batch_would_spar
                 with ledger.stage("forward"):
                     clock.work(0.01)
     advice = timing.advise(ledger)
-    assert advice.of == "from 21 steps of this loop, without 3 that waited for workers to start"
+    assert advice.subject == "from 21 steps of this loop, without 3 that waited for workers to start"
     assert not advice.suggestions
 
 
@@ -347,7 +347,7 @@ def test_settings_that_were_run_are_ranked_by_what_the_rows_give():
         step("edge_mask", 0.4, networks=1, network_names="a"),
     )
     advice = tclab.advise(made)
-    assert advice.of == "from 30 steps of hetero_cell with edge_mask, batch 4, 2 networks"
+    assert advice.subject == "from 30 steps of hetero_cell with edge_mask, batch 4, 2 networks"
     assert [one.change for one in advice.suggestions] == [
         "node_mask in place of edge_mask", "gpu_mask in place of edge_mask", "allocator keep_pages in place of None"
     ]  # fmt: skip
@@ -462,7 +462,7 @@ def test_rows_of_a_run_give_back_their_point_and_its_change_is_measured(tmp_path
     assert able.race is not None
     done = able.measure(budget_seconds=4, processes=None, isolated=False)
     assert (done.measured.a, done.measured.b) == ("changed", "now")
-    assert (done.measured.ratio is None) == (done.measured.kept < FEWEST)  # as many rounds as a busy machine gives
+    assert (done.measured.ratio is None) == (done.measured.kept < MIN_OBSERVATIONS)  # rounds, as a machine gives
     print(done)
 
 

@@ -7,7 +7,7 @@ from tclab.lab.panel._panel_state import PanelState
 from tclab.sweeps.config import in_each_mode, scaling_points
 from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._grid import grid, listed
-from tclab.timing._statistics import FEWEST
+from tclab.timing._statistics import MIN_OBSERVATIONS
 from tclab.training._overheads import applicable_overheads
 from tclab.training._step import MODES
 
@@ -62,8 +62,8 @@ def test_the_charts_lines_come_first():
 
 
 def test_by_default_there_are_steps_enough_for_a_verdict():
-    assert {p.steps >= FEWEST for p in grid(scale=0.02, gpus=0, networks=1)} == {True}
-    assert {p.steps >= FEWEST for p in PanelState(gpus=0).points()} == {True}
+    assert {p.steps >= MIN_OBSERVATIONS for p in grid(scale=0.02, gpus=0, networks=1)} == {True}
+    assert {p.steps >= MIN_OBSERVATIONS for p in PanelState(gpus=0).points()} == {True}
 
 
 def test_a_model_that_nobody_asked_for_by_name_brings_no_points_that_cannot_be():

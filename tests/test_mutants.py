@@ -359,7 +359,7 @@ VERDICTS = {
     "memory ignored": (_noise_model, "_components", lambda *given: tuple(part[:1] for part in _of_components(*given))),
     "luck ignored": (_noise_model, "_LUCK", (1e-9,)),
     "control ignored": (_verdict, "_failed_control", lambda *given: None),
-    "three rounds are enough": (_verdict, "FEWEST", 2),
+    "three rounds are enough": (_verdict, "MIN_OBSERVATIONS", 2),
 }
 
 

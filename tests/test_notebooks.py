@@ -21,7 +21,7 @@ from tclab.sweeps import write_rows
 from tclab.sweeps.predict._epoch import read_epoch
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._row_files import read_rows
-from tclab.timing._statistics import FEWEST
+from tclab.timing._statistics import MIN_OBSERVATIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks"
@@ -62,8 +62,8 @@ def test_by_default_a_notebook_has_steps_enough_for_a_verdict(path):
                  if "parameters" in cell["metadata"].get("tags", [])]  # fmt: skip
     found = {}
     exec(source, {}, found)
-    steps = found.get("steps", FEWEST)
-    assert steps == "auto" or steps >= FEWEST  # what "auto" is on a CPU, tests/test_grid.py holds
+    steps = found.get("steps", MIN_OBSERVATIONS)
+    assert steps == "auto" or steps >= MIN_OBSERVATIONS  # what "auto" is on a CPU, tests/test_grid.py holds
 
 
 def chains(source):

@@ -28,7 +28,7 @@ from tclab.sweeps.execution._setup import Setup, setup
 from tclab.timing._warmup import steady_state
 from tclab.trace._report import Report
 
-FEWEST_STEPS = 12
+MIN_STEPS = 12
 _PROFILED = 4  # steps of a run that are profiled, its last
 _SANITY, _READINGS = 2, 3  # readings of the progress bar: before training, and in it, the first step's among them
 _SMALL_LAYERS, _SMALL_BATCH = 2, 8 / 28  # of the smaller model and batch that were timed for the 1.6
@@ -121,8 +121,8 @@ def record_run(point: Point) -> Run:
 
     **Raises:** `InputError` for fewer than 12 steps.
     """
-    if point.steps < FEWEST_STEPS:
-        raise InputError(f"steps is {point.steps}, expected at least {FEWEST_STEPS}: five readings and a profiled end")
+    if point.steps < MIN_STEPS:
+        raise InputError(f"steps is {point.steps}, expected at least {MIN_STEPS}: five readings and a profiled end")
     need("a loop with a progress bar", "sweep", "tqdm")
     from tqdm import tqdm
 

@@ -14,7 +14,7 @@ from tclab.lab.reports._comparable_rows import ratio_of_rows
 from tclab.lab.reports._stage_parts import one_point_each, stage_parts, times_text
 from tclab.masking._strategy_registry import BASELINES
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.timing._statistics import FEWEST
+from tclab.timing._statistics import MIN_OBSERVATIONS
 
 
 class _Component(NamedTuple):
@@ -121,7 +121,7 @@ def _sentences(rows: pd.DataFrame, hetero: pd.DataFrame, by_key: dict[str, float
         samples = made.loc["sample"] if "sample" in made.index else None
         ratio, low, high = ratio_of_rows(made.loc["mask"], made.loc["collate"])
         once = by_key["component_processor"] / by_key["component_collation"]
-        enough = size["n"] >= FEWEST
+        enough = size["n"] >= MIN_OBSERVATIONS
         verdict = "refuted here" if enough and high < 1 else "so here" if enough and low > 1 else "undecided here"
         reading = "" if samples is None else f"reading samples {seconds_text(samples['mean_seconds'])}, "
         sentences.append(

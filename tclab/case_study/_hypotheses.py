@@ -19,7 +19,7 @@ from tclab.perturbation._dataset import steps_per_epoch
 from tclab.sweeps.analysis._machine_label import where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing._loader_pace import LoaderPace
-from tclab.timing._statistics import FEWEST
+from tclab.timing._statistics import MIN_OBSERVATIONS
 from tclab.timing._step_means import mean_step, share_of
 
 HOLDS, FAILS = "holds here", "does not hold here"
@@ -128,7 +128,7 @@ def _share(part: Any, whole: Any, cycle: int) -> _Share:
 
 
 def _judged(share: _Share, steps: int) -> str:
-    if steps < FEWEST:
+    if steps < MIN_OBSERVATIONS:
         return UNDECIDED
     return HOLDS if share[1] > _MOST else FAILS if share[2] < _MOST else UNDECIDED
 

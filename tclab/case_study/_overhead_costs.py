@@ -17,7 +17,7 @@ from tclab.timing._step_means import cycle_means
 from tclab.training import OVERHEADS
 
 COSTS, SAVES, UNDECIDED = "costs", "saves", "undecided"
-_FEWEST_ROUNDS = 2  # one does not show how far two runs of the same lie apart
+_MIN_ROUNDS = 2  # one does not show how far two runs of the same lie apart
 _LEVEL = 0.95
 _AT = ["model", "strategy", "batch_size", "networks", "mode"]
 
@@ -50,7 +50,7 @@ class OverheadCosts(Shown):
         sentences = []
         for (model, strategy), group in self.table.groupby(["model", "strategy"], sort=False):
             place = f"{model} ({strategy})"
-            if group["rounds"].max() < _FEWEST_ROUNDS:
+            if group["rounds"].max() < _MIN_ROUNDS:
                 sentences.append(
                     f"{place}: one round of each overhead was measured, which decides nothing; "
                     "it takes more rounds, and a budget for them."
@@ -114,7 +114,7 @@ def _log_ratios(row: pd.Series, base: pd.Series) -> np.ndarray[Any, np.dtype[np.
 def _cost(groups: list[Any]) -> dict[str, Any]:
     low, high = bootstrap_interval(groups, _LEVEL)
     verdict = UNDECIDED
-    if len(groups) >= _FEWEST_ROUNDS:
+    if len(groups) >= _MIN_ROUNDS:
         verdict = COSTS if low > 0 else SAVES if high < 0 else UNDECIDED
     return {
         "ratio": float(np.exp(np.median(np.concatenate(groups)))),
@@ -128,7 +128,7 @@ def _cost(groups: list[Any]) -> dict[str, Any]:
 
 def _rounds_text(costs: pd.DataFrame) -> str:
     least, most = int(costs["rounds"].min()), int(costs["rounds"].max())
-    if most < _FEWEST_ROUNDS:
+    if most < _MIN_ROUNDS:
         return "one round: the lines show how steps scatter, not how runs do"
     rounds = f"{least if least == most else f'{least} to {most}'} rounds side by side"
     return f"{rounds}; thick: 95 % interval, thin: the one that decides; hollow: undecided"

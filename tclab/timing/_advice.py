@@ -30,13 +30,13 @@ class Suggestion(Shown):
 
     - `change`: what to change, in words.
     - `why`: the evidence, in words.
-    - `ratio`: predicted time with the change over the time now: of a step, or of what `of` says.
+    - `ratio`: predicted time with the change over the time now: of a step, or of what `subject` says.
     - `interval`: 95 % interval of `ratio`; `None` if it has none.
     - `basis`: "measured apart", "model", or "at best", which is a bound.
     - `setting`: the field of a `tclab.Point` that changes → its new value; empty if it is no field.
     - `measured`: the change compared with now, from a race or from runs; `None` before `measure`.
     - `race`: runs the comparison for `measure`, given a budget in seconds; `None` if the user must give both steps.
-    - `of`: what takes that time: "a step", or "the run", from a ledger's opening to its end.
+    - `subject`: what takes that time: "a step", or "the run", from a ledger's opening to its end.
     """
 
     change: str
@@ -47,7 +47,7 @@ class Suggestion(Shown):
     setting: Mapping[str, Any] = field(default_factory=dict)
     measured: Pair | None = None
     race: Race | None = field(default=None, repr=False, compare=False)
-    of: str = "a step"
+    subject: str = "a step"
 
     def measure(
         self,
@@ -88,7 +88,7 @@ class Suggestion(Shown):
     @property
     def _predicted(self) -> str:
         ends = "" if self.interval is None else f" [{self.interval[0]:.3g}, {self.interval[1]:.3g}]"
-        return f"{self.ratio:.3g} × the time of {self.of}{ends}"
+        return f"{self.ratio:.3g} × the time of {self.subject}{ends}"
 
     def __str__(self) -> str:
         return Display(notes=[self.sentence]).text()
@@ -103,13 +103,13 @@ class Advice(Shown):
 
     **Arguments:**
 
-    - `of`: the measured workload, in words.
+    - `subject`: the measured workload, in words.
     - `suggestions`: each with its predicted gain and the evidence.
     - `missing`: what the evidence leaves unknown, and what would show it, a sentence each.
     - `where`: the machine of the measurement; `None` for this one.
     """
 
-    of: str
+    subject: str
     suggestions: tuple[Suggestion, ...]
     missing: tuple[str, ...] = ()
     where: str | None = None
@@ -163,7 +163,7 @@ class Advice(Shown):
             for one in self.suggestions
         ]
         nothing = "" if lines else "nothing that the evidence supports"
-        title = f"What to change, {self.of}: {nothing}".rstrip() if self.of else ""
+        title = f"What to change, {self.subject}: {nothing}".rstrip() if self.subject else ""
         missing = [f"not known: {sentence}" for sentence in self.missing]
         return Display(title, ("change", "predicted", "measured", "why") if lines else (), lines, missing)
 

@@ -16,7 +16,7 @@ from tclab.timing._epoch_simulation import simulate
 from tclab.timing._loader_pace import LoaderPace
 from tclab.timing._loader_starts import start_trial
 from tclab.timing._sample_parts import DECODE, VALIDATE
-from tclab.timing._statistics import FEWEST, Reals
+from tclab.timing._statistics import MIN_OBSERVATIONS, Reals
 from tclab.timing._step_means import cycle_means, cycle_of, outliers, share_of, steps_wait
 from tclab.timing._warmup import NOT_STEADY, steady_state
 
@@ -37,12 +37,12 @@ _BALANCE = "give every rank as much to do"
 
 
 @dataclass(frozen=True)
-class StepAccount:
+class StepTimes:
     """The times of some steps, as the evidence for advice.
 
     **Arguments:**
 
-    - `of`: the measured workload, in words.
+    - `subject`: the measured workload, in words.
     - `whole`: [steps] seconds of each step.
     - `stages`: stage → [steps] seconds in each step, 0 where the step did not have it.
     - `workers`: number of loader workers, 0 for none; `None` if unknown.
@@ -55,7 +55,7 @@ class StepAccount:
     - `prefetch`: batches that a worker makes ahead.
     """
 
-    of: str
+    subject: str
     whole: Reals
     stages: dict[str, Reals]
     workers: int | None = None
@@ -75,8 +75,8 @@ class StepAccount:
         return share.value, (max(0.0, low), min(1.0, high))
 
 
-def account_of(ledger: Ledger) -> StepAccount:
-    """Return the account of a ledger's steps, by the device's timeline on CUDA, with its workers where known."""
+def step_times_of(ledger: Ledger) -> StepTimes:
+    """Return the times of a ledger's steps, by the device's timeline on CUDA, with its workers where known."""
     steps: dict[int, dict[str, float]] = {}
     timeline = "device" if ledger.cuda else "host"
     for line, number, stage, seconds in ledger.rows():
@@ -88,7 +88,7 @@ def account_of(ledger: Ledger) -> StepAccount:
     if ledger.workers and "data_wait" in by_stage:
         # the first step of a pass waits for workers that start: no cheaper batch would spare it
         later = ~np.isin(np.array(list(steps)), ledger.begins())
-        if later.sum() >= max(FEWEST, len(later) / 2):
+        if later.sum() >= max(MIN_OBSERVATIONS, len(later) / 2):
             by_stage = {name: seconds[later] for name, seconds in by_stage.items()}
             left_out = f", without {int((~later).sum())} that waited for workers to start"
     whole = by_stage.pop("step", np.zeros(0))
@@ -96,7 +96,7 @@ def account_of(ledger: Ledger) -> StepAccount:
     made = [(timing.end_ns - timing.begin_ns) / 1e9 for timing in timings]
     cpu = [timing.cpu_ns for timing in timings if timing.cpu_ns is not None]
     waits = by_stage.get("data_wait", np.zeros_like(whole))
-    return StepAccount(
+    return StepTimes(
         f"from {len(whole)} steps of this loop{left_out}",
         whole,
         by_stage,
@@ -125,25 +125,25 @@ def advise(ledger: Ledger, *, syncs: Syncs | None = None, communication: Communi
     - `syncs`: the host-device synchronisations of one step, from `tclab.timing.syncs`.
     - `communication`: that of the same steps, after `finish()`.
     """
-    account = account_of(ledger)
+    step_times = step_times_of(ledger)
     suggestions: list[Suggestion] = []
     if ledger.queued:
         missing = ["a queued ledger shows the device alone, not steps as they run"]
-    elif len(account.whole) and not ledger.adds_up():
+    elif len(step_times.whole) and not ledger.adds_up():
         missing = [f"the ledger does not add up ({str(ledger).splitlines()[0]})"]
     else:
-        suggestions, missing = suggestions_from(account)
-        steady = no_advice_reason(account) is None
+        suggestions, missing = suggestions_from(step_times)
+        steady = no_advice_reason(step_times) is None
         if communication is not None and steady:
-            suggestions += exchange_suggestions(account, communication)
+            suggestions += exchange_suggestions(step_times, communication)
         if ledger.samples_lines and steady:
-            suggestions += _packed(ledger, account)
+            suggestions += _packed(ledger, step_times)
     if ledger.samples_lines and not ledger.queued:
         suggestions += _restarts(ledger)  # of the loaders' own clock: steps that do not add up leave it as it is
     if syncs is not None and syncs.count:
         places = ", ".join(f"{place} ({times} ×)" for place, times, _ in syncs.ranked()[:_PLACES])
-        missing.append(host_sync_text(syncs.count, account.cuda, places))
-    return Advice(account.of, ranked(suggestions), tuple(missing))
+        missing.append(host_sync_text(syncs.count, step_times.cuda, places))
+    return Advice(step_times.subject, ranked(suggestions), tuple(missing))
 
 
 def host_sync_text(count: int, cuda: bool, places: str = "") -> str:
@@ -161,31 +161,31 @@ def host_sync_text(count: int, cuda: bool, places: str = "") -> str:
     return f"on a GPU the host would wait {count} times a step{where}; only a run on one can show what it costs"
 
 
-def no_advice_reason(account: StepAccount) -> str | None:
-    """Return why there can be no advice from an account; `None` if there can."""
-    if len(account.whole) < FEWEST:
-        return f"{len(account.whole)} steps were timed, at least {FEWEST} are needed"
-    if len(account.whole) < 2 * account.cycle:
-        return f"{len(account.whole)} steps were timed, at least two cycles of {account.cycle} are needed"
-    state = steady_state(cycle_means(account.whole, account.cycle).tolist())
+def no_advice_reason(step_times: StepTimes) -> str | None:
+    """Return why there can be no advice from these times; `None` if there can."""
+    if len(step_times.whole) < MIN_OBSERVATIONS:
+        return f"{len(step_times.whole)} steps were timed, at least {MIN_OBSERVATIONS} are needed"
+    if len(step_times.whole) < 2 * step_times.cycle:
+        return f"{len(step_times.whole)} steps were timed, at least two cycles of {step_times.cycle} are needed"
+    state = steady_state(cycle_means(step_times.whole, step_times.cycle).tolist())
     if state.verdict == NOT_STEADY:
         return f"the steps were still changing ({state.why}): warm up longer"
     return None
 
 
-def suggestions_from(account: StepAccount) -> tuple[list[Suggestion], list[str]]:
-    """Return the suggestions from an account, and sentences on what it leaves unknown."""
-    why = no_advice_reason(account)
+def suggestions_from(step_times: StepTimes) -> tuple[list[Suggestion], list[str]]:
+    """Return the suggestions from the times of steps, and sentences on what they leave unknown."""
+    why = no_advice_reason(step_times)
     if why is not None:
         return [], [why]
-    refusal = _pace_refusal(account)
-    missing = [text for text in (outliers(account.whole, account.cycle), refusal) if text]
-    suggestions = [] if refusal else _loading(account)
-    suggestions += _stages(account)
-    other, (low, _) = account.share("other")
+    refusal = _pace_refusal(step_times)
+    missing = [text for text in (outliers(step_times.whole, step_times.cycle), refusal) if text]
+    suggestions = [] if refusal else _loading(step_times)
+    suggestions += _stages(step_times)
+    other, (low, _) = step_times.share("other")
     if low > _MOST_OTHER:
         missing.append(f"{other:.0%} of a step is in no stage: enter stages in more of the loop")
-    inside, (low, _) = account.share("forward", "backward")
+    inside, (low, _) = step_times.share("forward", "backward")
     if low > 0.5:
         missing.append(
             f"forward and backward are {inside:.0%} of a step; a ledger does not divide them, tclab.trace does"
@@ -193,26 +193,26 @@ def suggestions_from(account: StepAccount) -> tuple[list[Suggestion], list[str]]
     return suggestions, missing
 
 
-def _pace_refusal(account: StepAccount) -> str:
+def _pace_refusal(step_times: StepTimes) -> str:
     """Return why the steps do not show what waiting takes: they are shorter than their workers can give batches."""
-    if not account.workers or account.batch_seconds is None:
+    if not step_times.workers or step_times.batch_seconds is None:
         return ""
-    return LoaderPace(account.workers, account.batch_seconds, float(account.whole.mean()), 0.0).impossible()
+    return LoaderPace(step_times.workers, step_times.batch_seconds, float(step_times.whole.mean()), 0.0).impossible()
 
 
-def _loading(account: StepAccount) -> list[Suggestion]:
+def _loading(step_times: StepTimes) -> list[Suggestion]:
     """Suggest more workers if they cannot keep up and cores are free for them, or else cheaper batches."""
 
     def at_best(change: str, why: str) -> list[Suggestion]:
-        return [best_case(change, why, wait, (low, high))]
+        return [upper_bound(change, why, wait, (low, high))]
 
-    wait, (low, high) = account.share("data_wait")
+    wait, (low, high) = step_times.share("data_wait")
     if low < WORTH:
         return []
-    whole = float(account.whole.mean())
+    whole = float(step_times.whole.mean())
     rest = whole * (1 - wait)
     waits = f"a step waits for its batch for {wait:.0%} [{low:.0%}, {high:.0%}] of its time"
-    make, workers = account.batch_seconds, account.workers
+    make, workers = step_times.batch_seconds, step_times.workers
     if make is None or workers is None:
         return at_best("make batches ahead: more workers, a deeper prefetch, fewer bytes", waits)
     enough = max(1, ceil(make / rest))
@@ -220,49 +220,49 @@ def _loading(account: StepAccount) -> list[Suggestion]:
     why = f"{waits}; a batch is made in {make:.3g} s, and the rest of a step takes {rest:.3g} s"
     if enough <= workers:
         why = f"{why}, so {workers} could keep up: batches come unevenly, or late"
-        deeper = _deeper_prefetch(account, why)
+        deeper = _deeper_prefetch(step_times, why)
         return [deeper] if deeper else at_best("prefetch further ahead, and keep the workers between epochs", why)
     cheaper = "make a batch cheaper, or carry less in it"
-    busy = 1.0 if account.batch_cpu_seconds is None else min(1.0, account.batch_cpu_seconds / make)
-    room = wanted if account.cores is None or not busy else int((account.cores - 1) / busy)
+    busy = 1.0 if step_times.batch_cpu_seconds is None else min(1.0, step_times.batch_cpu_seconds / make)
+    room = wanted if step_times.cores is None or not busy else int((step_times.cores - 1) / busy)
     if room <= workers:
-        none_free = f"none of {account.cores} cores is free for another"
+        none_free = f"none of {step_times.cores} cores is free for another"
         return at_best(cheaper, f"{why}: {enough} workers could keep up, and {none_free}")
     affordable = min(wanted, room)
     more = f"{affordable} worker{'s' if affordable > 1 else ''}"
     # this ignores that workers share cores with the step, so it has no interval
     ratio = max(rest, make / affordable) / whole
     if ratio > 1 - WORTH:
-        return at_best(cheaper, f"{why}: {more} on {account.cores} cores would change nothing")
+        return at_best(cheaper, f"{why}: {more} on {step_times.cores} cores would change nothing")
     if affordable < enough:
         why = f"{why}; {enough} workers could keep up"
     change = f"load with {more} instead of {workers or 'none'}"
     return [Suggestion(change, f"{_capital(why)}.", ratio, None, MODEL, {"workers": affordable})]
 
 
-def _deeper_prefetch(account: StepAccount, why: str) -> Suggestion | None:
+def _deeper_prefetch(step_times: StepTimes, why: str) -> Suggestion | None:
     """Return the shallowest prefetch that gains what the deepest does, by simulation of the batches that were made.
 
     `None` if none gains, and where a simulation of the present one does not give the steps that were seen.
     """
-    number = min(len(account.made), len(account.whole))
-    if not account.workers or number < FEWEST:
+    number = min(len(step_times.made), len(step_times.whole))
+    if not step_times.workers or number < MIN_OBSERVATIONS:
         return None
     times = ceil(_SIMULATED / number)
-    load = [*account.made[:number]] * times
-    rest = (account.whole - account.stages["data_wait"])[:number].tolist() * times
+    load = [*step_times.made[:number]] * times
+    rest = (step_times.whole - step_times.stages["data_wait"])[:number].tolist() * times
 
     def pace(ahead: int) -> float:
-        return simulate(load, rest, workers=account.workers or 1, prefetch_factor=ahead) / len(load)
+        return simulate(load, rest, workers=step_times.workers or 1, prefetch_factor=ahead) / len(load)
 
-    now = pace(account.prefetch)
-    if abs(now / float(account.whole.mean()) - 1) > _CLOSE:
+    now = pace(step_times.prefetch)
+    if abs(now / float(step_times.whole.mean()) - 1) > _CLOSE:
         return None
-    paces = {account.prefetch * more: pace(account.prefetch * more) for more in _DEEPER}
+    paces = {step_times.prefetch * more: pace(step_times.prefetch * more) for more in _DEEPER}
     ahead = next(ahead for ahead, seconds in paces.items() if seconds <= (1 + WORTH) * min(paces.values()))
     if paces[ahead] > (1 - WORTH) * now:
         return None
-    change = f"prefetch_factor {ahead} in place of {account.prefetch}"
+    change = f"prefetch_factor {ahead} in place of {step_times.prefetch}"
     why = f"{_capital(why)}. A simulation of the batches as they were made has the present steps within {_CLOSE:.0%}."
     return Suggestion(change, why, paces[ahead] / now, None, MODEL, {"prefetch_factor": ahead})
 
@@ -283,20 +283,20 @@ def _restarts(ledger: Ledger) -> Iterator[Suggestion]:
             None,
             MODEL,
             race=start_trial(ledger.loader(number), len(again) / whole),
-            of="the run",
+            subject="the run",
         )
 
 
-def _packed(ledger: Ledger, account: StepAccount) -> Iterator[Suggestion]:
+def _packed(ledger: Ledger, step_times: StepTimes) -> Iterator[Suggestion]:
     """Yield what it would bring if samples were neither decoded nor validated: records packed once, as arrays."""
     parts = ledger.samples.parts()
     sample = sum(parts.values())
-    wait, (low, _) = account.share("data_wait")
-    if low < WORTH or not sample or account.batch_seconds is None:
+    wait, (low, _) = step_times.share("data_wait")
+    if low < WORTH or not sample or step_times.batch_seconds is None:
         return
     share = (parts[DECODE] + parts[VALIDATE]) / sample
-    whole = float(account.whole.mean())
-    make, rest, workers = account.batch_seconds, whole * (1 - wait), account.workers
+    whole = float(step_times.whole.mean())
+    make, rest, workers = step_times.batch_seconds, whole * (1 - wait), step_times.workers
     packed = make * (1 - share)
     # of what batches take, not of the waits that were seen: those of workers that start would be there
     saved = max(rest, make / workers) - max(rest, packed / workers) if workers else make - packed
@@ -309,7 +309,7 @@ def _packed(ledger: Ledger, account: StepAccount) -> Iterator[Suggestion]:
         yield Suggestion("pack the records once, as arrays, and read those", why, ratio, None, AT_BEST)
 
 
-def best_case(change: str, why: str, share: float, ends: tuple[float, float], **setting: Any) -> Suggestion:
+def upper_bound(change: str, why: str, share: float, ends: tuple[float, float], **setting: Any) -> Suggestion:
     """Return the suggestion of a change that removes at most a share of a step.
 
     **Arguments:**
@@ -340,16 +340,16 @@ _CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
 _CHANGES_ON_CUDA = {**_CHANGES, "transfer": ("copy the next batch while this one computes", {"double_buffer": True})}
 
 
-def _stages(account: StepAccount) -> Iterator[Suggestion]:
+def _stages(step_times: StepTimes) -> Iterator[Suggestion]:
     """Yield a change for each stage that takes at least `WORTH` of a step."""
-    for stage, (change, setting) in (_CHANGES_ON_CUDA if account.cuda else _CHANGES).items():
-        share, (low, high) = account.share(stage)
+    for stage, (change, setting) in (_CHANGES_ON_CUDA if step_times.cuda else _CHANGES).items():
+        share, (low, high) = step_times.share(stage)
         if low >= WORTH:
             why = f"{stage} is {share:.0%} [{low:.0%}, {high:.0%}] of a step"
-            yield best_case(change, why, share, (low, high), **setting)
+            yield upper_bound(change, why, share, (low, high), **setting)
 
 
-def exchange_suggestions(account: StepAccount, communication: Communication) -> list[Suggestion]:
+def exchange_suggestions(step_times: StepTimes, communication: Communication) -> list[Suggestion]:
     """Return suggestions from a `Communication`'s exposed seconds, for the stages that the ledger does not have."""
     frame = communication.frame()
     if frame.empty:
@@ -361,12 +361,12 @@ def exchange_suggestions(account: StepAccount, communication: Communication) -> 
         ("rank_wait", waiting, _BALANCE, "waiting for the slowest rank takes"),
     ):
         known = seconds.dropna().to_numpy(float)
-        if len(known) < FEWEST or np.any(account.stages.get(stage, 0)):
+        if len(known) < MIN_OBSERVATIONS or np.any(step_times.stages.get(stage, 0)):
             continue
-        steps = min(len(known), len(account.whole))
-        exposed = replace(account, whole=account.whole[:steps], stages={stage: np.asarray(known[:steps])})
+        steps = min(len(known), len(step_times.whole))
+        exposed = replace(step_times, whole=step_times.whole[:steps], stages={stage: np.asarray(known[:steps])})
         share, ends = exposed.share(stage)
         if ends[0] >= WORTH:
             why = f"{text} {share:.0%} [{ends[0]:.0%}, {ends[1]:.0%}] of a step"
-            suggestions.append(best_case(change, why, share, ends))
+            suggestions.append(upper_bound(change, why, share, ends))
     return suggestions

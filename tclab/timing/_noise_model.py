@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from tclab.timing._statistics import Reals
 
 LONGEST_MEMORY_SECONDS = 240.0  # that every race allows for; one that takes longer allows for its own length
-FEWEST_INDEPENDENT = 6  # with fewer independent batches, the memory is named as the reason of UNDECIDED
+MIN_INDEPENDENT = 6  # with fewer independent batches, the memory is named as the reason of UNDECIDED
 _MOST_BATCHES = 48  # more cost time and add nothing: noise that is shorter than a batch is independent
 _MEMORIES = 16
 _WITH_MEMORY = (0.05, 0.2, 1.0, 5.0, 50.0, 500.0, 5000.0)  # variance of the noise with a memory over the other's

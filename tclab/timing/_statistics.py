@@ -15,8 +15,8 @@ Reals = NDArray[np.float64]
 
 ALPHA = 0.05  # probability of a false verdict in a race, over all its looks
 AUTOCORRELATION = 0.1  # lag-1 autocorrelation within ± this counts as independence
-FEWEST = 6  # units; with fewer, not even all on one side would reach 5 % two-sided (2 / 2**5 = 0.0625)
-FEWEST_JOINED = 12  # units; joining stops where it would leave fewer
+MIN_OBSERVATIONS = 6  # units; with fewer, not even all on one side would reach 5 % two-sided (2 / 2**5 = 0.0625)
+MIN_JOINED = 12  # units; joining stops where it would leave fewer
 _RESAMPLES = 2000
 _SEED = 20260912  # of the bootstrap, so that the same samples give the same interval everywhere
 

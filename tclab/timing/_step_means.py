@@ -23,12 +23,12 @@ from math import exp, lcm, log, sqrt
 
 import numpy as np
 
-from tclab.timing._statistics import AUTOCORRELATION, FEWEST_JOINED, Reals, lag_one
+from tclab.timing._statistics import AUTOCORRELATION, MIN_JOINED, Reals, lag_one
 
 _WAITING = 0.01  # share of the time below which nobody waits for a loader
 _FAR = 3.0  # times the median cycle, from which one is an outlier
 _MUCH = 0.1  # share of the time that outliers must hold, beyond a median cycle each, to be reported
-_FEWEST_CYCLES = 5  # with fewer, none can be told from the others
+_MIN_CYCLES = 5  # with fewer, none can be told from the others
 
 Interval = tuple[float, float]
 
@@ -149,7 +149,7 @@ def _error(run: Reals, cycle: int) -> tuple[float | None, float]:
     It is that of blocks of cycles, joined in pairs while they are correlated and enough would be left.
     """
     blocks = cycle_means(run, cycle)
-    while len(blocks) // 2 >= FEWEST_JOINED and lag_one([blocks]) > AUTOCORRELATION:
+    while len(blocks) // 2 >= MIN_JOINED and lag_one([blocks]) > AUTOCORRELATION:
         cycle *= 2
         blocks = cycle_means(run, cycle)
     number = len(blocks)
@@ -175,7 +175,7 @@ def outliers(seconds: Reals, cycle: int = 1) -> str:
     usual = float(np.median(whole))
     far = whole[whole > _FAR * usual]
     held = float((far - usual).sum() / whole.sum())
-    if len(whole) < _FEWEST_CYCLES or not len(far) or held < _MUCH or len(far) > len(whole) / 4:
+    if len(whole) < _MIN_CYCLES or not len(far) or held < _MUCH or len(far) > len(whole) / 4:
         return ""
     of = "steps" if cycle == 1 else f"cycles of {cycle} steps"
     return (

@@ -15,8 +15,8 @@ import numpy as np
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError, unknown
-from tclab.timing._noise_model import FEWEST_INDEPENDENT, Series, centre_of
-from tclab.timing._statistics import ALPHA, FEWEST, alpha_of, false_discovery
+from tclab.timing._noise_model import MIN_INDEPENDENT, Series, centre_of
+from tclab.timing._statistics import ALPHA, MIN_OBSERVATIONS, alpha_of, false_discovery
 
 FASTER, SLOWER, SAME, UNDECIDED = "FASTER", "SLOWER", "SAME", "UNDECIDED"
 _OPPOSITE = {FASTER: SLOWER, SLOWER: FASTER}
@@ -279,8 +279,8 @@ def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None) -> Pa
     if dropped > MOST_DROPPED * (kept + dropped):
         share = f"{dropped} of {kept + dropped} rounds, {MOST_DROPPED:.0%} are allowed"
         return replace(pair, why=f"void: `discard` dropped {share}")
-    if kept < FEWEST:
-        return replace(pair, why=f"{kept} rounds ran, at least {FEWEST} are needed")
+    if kept < MIN_OBSERVATIONS:
+        return replace(pair, why=f"{kept} rounds ran, at least {MIN_OBSERVATIONS} are needed")
     centre = centre_of(series)
     ends = [centre.interval(level) for level in (0.95, 1 - pair.alpha)]
     pair = replace(
@@ -314,7 +314,7 @@ def _decided(pair: Pair, q: float) -> Pair:
     edge = f"±{pair.margin:.2%}"
     if verdict == UNDECIDED:
         slow = ""
-        if pair.independent < FEWEST_INDEPENDENT:
+        if pair.independent < MIN_INDEPENDENT:
             slow = f"; the noise is so slow that {pair.kept} rounds are {pair.independent:.1f} independent measurements"
         return replace(pair, q=q, why=f"{ends} reaches across {edge}{slow}")
     if verdict in _OPPOSITE and q > pair.alpha:

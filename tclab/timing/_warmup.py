@@ -11,10 +11,10 @@ from tclab.errors import InputError
 from tclab.timing._statistics import AUTOCORRELATION, Reals, average_ranks
 
 STEADY, NOT_STEADY = "steady", "not steady"
-FEWEST_STEPS = 20  # with fewer there is no verdict
+MIN_STEPS = 20  # with fewer there is no verdict
 SMALLEST_CHANGE = 0.01  # of the median; a smaller change is not warm-up
 ALPHA = 0.05  # of the change-point test, over all change points
-_FEWEST_BATCHES = 20  # with fewer, Pettitt's test has next to no power
+_MIN_BATCHES = 20  # with fewer, Pettitt's test has next to no power
 _BATCH = 5  # steps a batch, as in MSER-5, where there are enough steps
 
 
@@ -80,8 +80,8 @@ def steady_state(seconds: Sequence[float], *, primed: int = 0) -> SteadyState:
     """
     n = len(seconds)
     begin = primed
-    if n < FEWEST_STEPS:
-        return SteadyState(None, None, f"{n} steps, at least {FEWEST_STEPS} are needed for a verdict")
+    if n < MIN_STEPS:
+        return SteadyState(None, None, f"{n} steps, at least {MIN_STEPS} are needed for a verdict")
     if begin > n // 2:
         return SteadyState(NOT_STEADY, None, f"the loader was primed only at step {begin} of {n}")
     times = np.asarray(seconds, dtype=np.float64)
@@ -130,4 +130,4 @@ def _batch_size(values: Reals) -> int:
     near, far = (float(np.var(centred[k:] - centred[:-k])) for k in (1, 2))
     phi = min(max(far / near - 1, 0.0), 0.95) if near > 0 else 0.0
     size = max(_BATCH, int(np.ceil(phi / (AUTOCORRELATION * (1 - phi**2)))))
-    return max(1, min(size, len(values) // _FEWEST_BATCHES))
+    return max(1, min(size, len(values) // _MIN_BATCHES))

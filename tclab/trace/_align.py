@@ -10,7 +10,7 @@ from tclab.trace._device_work import DeviceWork, calls_of
 from tclab.trace._events import Floats, Trace, step_windows
 
 TOGETHER_US = 1000.0  # ranks leave a collective within this of one another
-FEWEST = 3  # collectives that tell two clocks apart
+MIN_COLLECTIVES = 3  # collectives that tell two clocks apart
 MOST_CALLS = 2000  # of one rank that are compared with those of another
 
 
@@ -54,7 +54,7 @@ def _ends(trace: Trace, work: DeviceWork) -> pd.DataFrame:
 def _clock(first: pd.DataFrame, other: pd.DataFrame, distance: float) -> Clock | None:
     """Return the clock of `other` against `first`; None where they share too few collectives."""
     nth = first.merge(other, on=["kind", "index"])
-    if len(nth) >= FEWEST and len(first) == len(other):
+    if len(nth) >= MIN_COLLECTIVES and len(first) == len(other):
         ahead = (nth["end_y"] - nth["end_x"]).to_numpy(dtype=np.float64) + distance
         near = np.abs(ahead - np.median(ahead)) <= TOGETHER_US
         if near.mean() >= 0.9:
@@ -68,7 +68,7 @@ def _clock(first: pd.DataFrame, other: pd.DataFrame, distance: float) -> Clock |
         return None
     met = np.searchsorted(ahead, ahead + TOGETHER_US, side="right") - np.arange(len(ahead))
     most = int(met.argmax())
-    if met[most] < max(FEWEST, 0.3 * min(len(first), len(other))):
+    if met[most] < max(MIN_COLLECTIVES, 0.3 * min(len(first), len(other))):
         return None
     return _of(ahead[most : most + int(met[most])])
 

@@ -8,7 +8,7 @@ import msgspec
 import pandas as pd
 
 from tclab._io import atomic_write, writing
-from tclab.trace._align import FEWEST
+from tclab.trace._align import MIN_COLLECTIVES
 from tclab.trace._events import Trace
 from tclab.trace._read_trace import TraceError
 from tclab.trace._report import Report, analyze
@@ -36,7 +36,7 @@ def merge(path: str | Path | Report, out: str | Path) -> pd.DataFrame:
     if unknown:
         raise TraceError(
             f"{traces[0].path.parent}: the clock of rank {unknown[0]} cannot be aligned with that of "
-            f"{traces[0].label}: they share fewer than {FEWEST} collectives; look at the ranks one by one"
+            f"{traces[0].label}: they share fewer than {MIN_COLLECTIVES} collectives; look at the ranks one by one"
         )
     rows = clocks.to_dict("records")
     said = [{str(key): value for key, value in row.items()} for row in rows]

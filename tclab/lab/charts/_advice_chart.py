@@ -24,14 +24,14 @@ def advice_chart(advice: Advice, *, where: str | None = None) -> Any:
     lines: list[tuple[Any, ...]] = []
     for place, one in enumerate(advice.suggestions):
         kind = "at best" if one.basis == "at best" else "predicted"
-        change = one.change if one.of == "a step" else f"{one.change} ({one.of})"
+        change = one.change if one.subject == "a step" else f"{one.change} ({one.subject})"
         lines.append((change, place, one.ratio, *(one.interval or (None, None)), kind, ""))
         pair = one.measured
         if pair is not None and pair.ratio is not None:
             word = "undecided" if pair.verdict == UNDECIDED else ""
             lines.append((change, place, pair.ratio, *(pair.interval or (None, None)), "measured", word))
     if not lines:
-        return empty_chart(f"{advice.of}: nothing to change that the evidence supports.")
+        return empty_chart(f"{advice.subject}: nothing to change that the evidence supports.")
     rows = pd.DataFrame(lines, columns=["change", "place", "ratio", "low", "high", "kind", "word"])
     rows = rows.astype({"low": "float64", "high": "float64"})
     rows["end"] = rows["high"].fillna(rows["ratio"])  # beyond its own interval, which would strike the word out
@@ -63,5 +63,5 @@ def advice_chart(advice: Advice, *, where: str | None = None) -> Any:
     ]
     machine = f"{machine_text(where or advice.where)} · 95 % intervals"
     return alt.layer(*layers).properties(
-        width=420, height=alt.Step(16), title=chart_title("What to change", machine, advice.of)
+        width=420, height=alt.Step(16), title=chart_title("What to change", machine, advice.subject)
     )

@@ -57,7 +57,7 @@ STAGE_COLOURS = {
 }
 _MORE_COLOURS = ("#000000", "#7f3b08", "#4d4d4d", "#1f3d7a", "#a6611a", "#4a0f3c", "#5c6b00", "#b2182b")
 _WITHIN = ((1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))  # of a decade
-_FEWEST = 4  # labels
+_MIN_LABELS = 4  # labels
 SHAPES = (
     "circle",
     "square",
@@ -116,14 +116,14 @@ def log_ticks(values: Iterable[float | None]) -> list[float]:
     tried.append(_even(low, high))
     for ticks in tried:
         inside = ticks[(ticks >= low * (1 - 1e-9)) & (ticks <= high * (1 + 1e-9))]
-        if len(inside) >= _FEWEST:
+        if len(inside) >= _MIN_LABELS:
             break
     return [float(f"{tick:.12g}") for tick in inside]
 
 
 def _even(low: float, high: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return multiples of 1, 2 or 5 times a power of ten, at least four of them between two values."""
-    widest = (high - low) / (_FEWEST + 1)
+    widest = (high - low) / (_MIN_LABELS + 1)
     power = 10.0 ** np.floor(np.log10(widest))
     step = max(factor * power for factor in (1, 2, 5) if factor * power <= widest * (1 + 1e-9))
     return step * np.arange(np.floor(low / step), np.ceil(high / step) + 1)

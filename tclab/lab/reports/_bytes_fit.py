@@ -10,7 +10,7 @@ import pandas as pd
 from tclab._format import bytes_text
 from tclab.lab.reports._stage_parts import ordered_ways
 
-_FEWEST = 3  # batch sizes: a line goes through any two
+_MIN_BATCH_SIZES = 3  # batch sizes: a line goes through any two
 _FITS = 0.9  # R² from which on the line counts as a fit
 
 
@@ -42,7 +42,7 @@ def bytes_fit(rows: pd.DataFrame) -> pd.DataFrame:
             "strategy": group["strategy"].iloc[0],
             "batch_sizes": group["batch_size"].nunique(),
         }
-        if line["batch_sizes"] >= _FEWEST and group["batch_bytes"].nunique() > 1:
+        if line["batch_sizes"] >= _MIN_BATCH_SIZES and group["batch_bytes"].nunique() > 1:
             fit = linregress(group["batch_bytes"], group["mean_seconds"])
             reach = float(t.ppf(0.975, len(group) - 2)) * fit.stderr
             line |= {

@@ -25,7 +25,7 @@ from tclab.sweeps.store._rows import plain, point_of
 from tclab.timing import Ledger
 from tclab.timing import advise as advise_loop
 from tclab.timing._advice import MEASURED, Advice, Suggestion, ranked
-from tclab.timing._advice_rules import WORTH, StepAccount, best_case, host_sync_text, no_advice_reason, suggestions_from
+from tclab.timing._advice_rules import WORTH, StepTimes, host_sync_text, no_advice_reason, suggestions_from, upper_bound
 from tclab.timing._environment import cores_within
 from tclab.timing._step_means import whole_cycles
 from tclab.timing._verdict import Pair
@@ -115,19 +115,20 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, **options: Any) -
         return Advice("from no point", (), ("no point in mode step was measured",))
     base = _base(steps, now)
     here = ok[_same(ok, base.iloc[0], OF_THE_PLACE)]
-    account = _account(here, base)
+    step_times = _step_times(here, base)
     measured, missing = _alternatives(here[here["stage"] == "step"], base)
     elsewhere = len(steps) - int((here["stage"] == "step").sum())
     if elsewhere:
         counted = "1 row" if elsewhere == 1 else f"{elsewhere} rows"
         missing.append(f"what {counted} of another machine, or of other code, would say here")
-    found, unknowns = suggestions_from(account)
+    found, unknowns = suggestions_from(step_times)
     point = _point_or_none(base)
     settings = {name for one in measured for name in one.setting}
-    found = [one for one in _as_settings([*found, *_cheaper(account, base)], point) if not set(one.setting) & settings]
+    found = _as_settings([*found, *_cheaper(step_times, base)], point)
+    found = [one for one in found if not set(one.setting) & settings]
     found = [_with_race(one, point) for one in [*measured, *found]]
     unknowns += _waits(base)
-    return Advice(account.of, ranked(found), (*unknowns, *missing), where_measured(base))
+    return Advice(step_times.subject, ranked(found), (*unknowns, *missing), where_measured(base))
 
 
 def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
@@ -153,7 +154,7 @@ def _same(rows: pd.DataFrame, row: pd.Series, names: tuple[str, ...]) -> list[bo
     return [[plain(own[name]) for name in names] == wanted for _, own in rows.iterrows()]
 
 
-def _account(ok: pd.DataFrame, base: pd.DataFrame) -> StepAccount:
+def _step_times(ok: pd.DataFrame, base: pd.DataFrame) -> StepTimes:
     """Return where the time of a point's steps goes, of all its seeds together."""
     first = base.iloc[0]
     cuda = first["device"] == "cuda"
@@ -177,7 +178,7 @@ def _account(ok: pd.DataFrame, base: pd.DataFrame) -> StepAccount:
     every = np.concatenate(whole)
     made = own[own["where"].isin(["worker", "loading"]) & (own["stage"] == "batch")]
     batch, cpu = (made[name].dropna().astype(float) for name in ("mean_seconds", "cpu_seconds"))
-    return StepAccount(
+    return StepTimes(
         f"from {len(every)} steps of {_point_text(first)}",
         every,
         {name: seconds for name, seconds in together.items() if len(seconds) == len(every)},
@@ -263,27 +264,27 @@ def _evidence(base: pd.Series, row: pd.Series, samples: StepRuns, own: StepRuns)
 # ---- changes that the stages of a step suggest
 
 
-def _cheaper(account: StepAccount, base: pd.DataFrame) -> Iterator[Suggestion]:
+def _cheaper(step_times: StepTimes, base: pd.DataFrame) -> Iterator[Suggestion]:
     """Suggest what makes loading cheaper, where a step waits for it.
 
     `node_mask`, which carries no edge, where edges are most of what travels; samples that were packed once, in place of
     JSON.
     """
     row = base.iloc[0]
-    if no_advice_reason(account) is not None:
+    if no_advice_reason(step_times) is not None:
         return
-    share, ends = account.share("data_wait", "transfer")
+    share, ends = step_times.share("data_wait", "transfer")
     bytes_, edges = plain(row["batch_bytes"]), plain(row["edge_bytes"])
     if ends[0] >= WORTH and bytes_ and edges and edges >= _EDGES * bytes_:
         why = (
             f"Edges are {edges:,} of a batch's {bytes_:,} bytes, and loading and transfer take {share:.0%} of a step; "
             "what else it changes is not in this"
         )
-        yield best_case(f"node_mask in place of {row['strategy']}", why, share, ends, strategy="node_mask")
-    share, ends = account.share("data_wait")
+        yield upper_bound(f"node_mask in place of {row['strategy']}", why, share, ends, strategy="node_mask")
+    share, ends = step_times.share("data_wait")
     if ends[0] >= WORTH and plain(row["store"]) == "json":
         why = f"each sample is decoded from JSON and validated, and a step waits for its batch for {share:.0%}"
-        yield best_case("store lmdb in place of json: records packed once", why, share, ends, store="lmdb")
+        yield upper_bound("store lmdb in place of json: records packed once", why, share, ends, store="lmdb")
 
 
 def _waits(base: pd.DataFrame) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab.timing._statistics import FEWEST, false_discovery
+from tclab.timing._statistics import MIN_OBSERVATIONS, false_discovery
 from tclab.timing._step_means import Estimate, mean_step, ratio_of_means
 from tclab.timing._verdict import LEAST_MARGIN, SAME, UNDECIDED, Pair, decide
 from tclab.timing._warmup import NOT_STEADY
@@ -71,7 +71,7 @@ def ratio_of_runs(
             means[one] = replace(means[one], error=error, freedom=runs - 1)
             means[1 - one] = replace(means[1 - one], error=0.0)
     ratio, interval, p = ratio_of_means(means[0], means[1], 1 - alpha)
-    return (ratio, interval, p) if min(first.steps, second.steps) >= FEWEST else (ratio, None, None)
+    return (ratio, interval, p) if min(first.steps, second.steps) >= MIN_OBSERVATIONS else (ratio, None, None)
 
 
 @lru_cache(maxsize=256)  # a live chart asks again for every strategy when one more point is through
@@ -142,8 +142,8 @@ def _pair(
 
 def _too_few(samples: Sequence[StepRuns]) -> str:
     own = min(samples, key=lambda runs: runs.steps / runs.cycle)
-    if own.steps < FEWEST:
-        return f"{own.steps} steps were timed, at least {FEWEST} are needed"
+    if own.steps < MIN_OBSERVATIONS:
+        return f"{own.steps} steps were timed, at least {MIN_OBSERVATIONS} are needed"
     return f"{own.steps} steps were timed, at least two cycles of {own.cycle} are needed"
 
 

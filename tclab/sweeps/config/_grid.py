@@ -17,7 +17,7 @@ from tclab.sweeps.config._point import DEVICES, Point
 from tclab.training._overheads import applicable_overheads
 
 Listed = Sequence[Any] | str | int | None
-# by default; of fewer than `tclab.timing._statistics.FEWEST` no verdict and no advice can come
+# by default; of fewer than `tclab.timing._statistics.MIN_OBSERVATIONS` no verdict and no advice can come
 _CPU_STEPS = 8
 
 

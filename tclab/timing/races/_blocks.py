@@ -53,7 +53,7 @@ def order_of(arms: Sequence[str], round_: int) -> list[str]:
     return rotation + rotation[::-1]
 
 
-def order_of_making(arms: Sequence[str], process: int) -> list[str]:
+def construction_order(arms: Sequence[str], process: int) -> list[str]:
     """Return the arms in the order in which a process makes them and calls them first: reversed in every other process.
 
     Where their objects lie in memory depends on that order, and would favour the same arm in all processes.
@@ -137,7 +137,7 @@ class BlockRunner:
     def warm(self) -> None:
         """Call each arm once, unmeasured, since a first call may load or compile."""
         self.warmed = True
-        for arm in order_of_making(list(self.arms), self.process):
+        for arm in construction_order(list(self.arms), self.process):
             self.arms[arm]()
         self._wait()
         gc.collect()  # garbage of loading, before the rest is frozen

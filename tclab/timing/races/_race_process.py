@@ -16,7 +16,7 @@ from typing import Any
 
 from tclab._child_process import ChildProcess, ParentPipe, child_command
 from tclab.errors import InputError
-from tclab.timing.races._blocks import BlockRunner, order_of_making
+from tclab.timing.races._blocks import BlockRunner, construction_order
 
 Line = dict[str, Any]
 
@@ -130,7 +130,7 @@ def main() -> None:
     if parent.receive() is None:
         return
     try:
-        made = {name: arm_from(specs[name]) for name in order_of_making(list(specs), process)}
+        made = {name: arm_from(specs[name]) for name in construction_order(list(specs), process)}
     except InputError as error:
         emit({"kind": "error", "text": str(error)})
         return

@@ -12,7 +12,7 @@ import numpy as np
 
 from tclab._display import Display, Shown
 from tclab.timing._conditions import busy_notes
-from tclab.timing._statistics import FEWEST, bootstrap_interval
+from tclab.timing._statistics import MIN_OBSERVATIONS, bootstrap_interval
 from tclab.timing._verdict import LEAST_MARGIN, Pair, Sample, floor_of, pairs_display, pick
 
 _SLOW = 1.1  # times an arm's median block, which every block of a slow stretch exceeds
@@ -63,7 +63,7 @@ def carry_over(samples: Iterable[Sample], arm: str) -> CarryOver:
     groups = [np.array(ratios) for ratios in logs.values()]
     every = np.concatenate(groups)
     interval = None
-    if len(every) >= FEWEST:
+    if len(every) >= MIN_OBSERVATIONS:
         low, high = np.exp(bootstrap_interval(groups)).tolist()
         interval = (low, high)
     return CarryOver(float(np.exp(np.median(every))), interval, len(every))
@@ -94,7 +94,7 @@ def slow_stretches(samples: Iterable[Sample]) -> list[str]:
         calm = _computing([s for n, of in rounds.items() if not slow[n] for s in of])
         for is_slow, group in groupby(sorted(rounds), key=slow.__getitem__):
             stretch = list(group)
-            if not is_slow or len(stretch) < max(FEWEST, _LONG * len(rounds)):
+            if not is_slow or len(stretch) < max(MIN_OBSERVATIONS, _LONG * len(rounds)):
                 continue
             own = [sample for number in stretch for sample in rounds[number]]
             longer = float(np.median([s["seconds"] / medians[s["arm"]] for s in own])) - 1
