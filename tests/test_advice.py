@@ -118,7 +118,7 @@ def test_samples_that_are_decoded_and_validated_each_time_ask_for_packed_records
 
 
 def test_a_comparison_of_passes_is_told_of_the_run():
-    pair = Pair("changed", "now", FASTER, "", ratio=0.1, interval=(0.05, 0.2), deciding=(0.05, 0.2),
+    pair = Pair("changed", "now", FASTER, "", ratio=0.1, interval=(0.05, 0.2), decision_interval=(0.05, 0.2),
                 of_b=Spread(6, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0))  # fmt: skip
     told = of_the_run(pair, 0.25)  # half of the run is such passes
     assert (told.ratio, told.interval, told.verdict) == (0.55, (0.525, 0.6), FASTER)
@@ -399,7 +399,7 @@ def test_another_batch_size_is_told_forper_sample():
     assert one.change == "batch size 2 in place of 4"
     assert one.ratio == pytest.approx(0.25, rel=0.02)  # 25 ms a sample and not 100
     assert "another batch size trains otherwise" in one.why
-    pair = Pair("changed", "now", UNDECIDED, "", ratio=0.125, interval=(0.12, 0.13), deciding=(0.12, 0.13))
+    pair = Pair("changed", "now", UNDECIDED, "", ratio=0.125, interval=(0.12, 0.13), decision_interval=(0.12, 0.13))
     told = per_sample(pair, 2.0)
     assert (told.ratio, told.interval, told.verdict) == (0.25, (0.24, 0.26), FASTER)
 

@@ -10,7 +10,7 @@ import tclab
 from tclab import InputError, Point
 from tclab.sweeps import inside, trace_point
 from tclab.timing import Ledger
-from tclab.timing._layer_marks import around, mark, watched
+from tclab.timing._layer_marks import mark, mark_scope, watched
 
 HOW = {"scale": 0.02, "networks": 2, "device": "cpu"}
 
@@ -34,7 +34,7 @@ def run(ledger, clock, *, steps=2):
     for _ in ledger.steps(range(steps)):
         x = torch.ones(3, requires_grad=True)
         with ledger.stage("forward"):
-            with around(layer="layer 1"):
+            with mark_scope(layer="layer 1"):
                 a = mark("update", Works.apply(x, clock, 0.01, 0.03), "first")
                 b = mark("update", Works.apply(x, clock, 0.02, 0.015), "second")
                 total = mark("aggregation", a + b)

@@ -16,7 +16,7 @@ from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.models._hyper_sagnn import HyperSAGNN
-from tclab.timing._layer_marks import around, mark
+from tclab.timing._layer_marks import mark, mark_scope
 
 
 class DangoOutput(NamedTuple):
@@ -87,7 +87,7 @@ class Dango(nn.Module):
         for name, layers in zip(self.networks, self.convolutions, strict=True):
             x = view.lift(self.embedding.weight)
             for place, layer in enumerate(layers.children()):
-                with around(copies="wild type", layer=f"layer {place + 1}"):
+                with mark_scope(copies="wild type", layer=f"layer {place + 1}"):
                     x = mark("convolution", layer(view, name, x).relu(), name)
             encoded.append(x)
         return encoded

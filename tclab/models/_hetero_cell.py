@@ -17,7 +17,7 @@ from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.models._aggregation import Mean, Sum, aggregation_of
 from tclab.models._hyper_sagnn import HyperSAGNN
 from tclab.models._layers import GINUpdate, MetabolicConv, Preprocessor, activation_of
-from tclab.timing._layer_marks import around, mark
+from tclab.timing._layer_marks import mark, mark_scope
 
 COMBINATIONS = ("global", "fixed", "gate")
 METABOLISMS = ("off", "carried", "used")
@@ -142,7 +142,7 @@ class HeteroCell(nn.Module):
         """Return the rows' embeddings after the last layer, [R, H]."""
         x = self.rows(view)
         for place in range(len(self.convolutions)):
-            with around(layer=f"layer {place + 1}"):
+            with mark_scope(layer=f"layer {place + 1}"):
                 x = self._layer(view, x, place)
         return layerwise(view).complete(x)
 
@@ -187,7 +187,7 @@ class HeteroCell(nn.Module):
         parts = self.parts(view)
         for place, part in enumerate(parts):
             copies = ("wild type", "samples")[place] if len(parts) == 2 else "wild type and samples"
-            with around(copies=copies):
+            with mark_scope(copies=copies):
                 x = self.encode(part)
                 wild = part.first(x) if wild is None else wild
                 scores = self.gate[1](self.activation(self.gate[0](x)))

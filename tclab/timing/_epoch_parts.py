@@ -36,26 +36,26 @@ class PartClock:
 
     def end(self) -> None:
         """Leave all parts."""
-        if self._mine():
+        if self._in_owner_thread():
             self._cut()
             self._owner = (0, 0)
 
     def enter(self, part: str) -> None:
         """Enter a part."""
-        if self._mine():
+        if self._in_owner_thread():
             self._cut()
             self._open.append(part)
             self.times[part] = self.times.get(part, 0) + 1
 
     def leave(self, part: str) -> None:
         """Leave a part, and what is still open in it; nothing if it is not open."""
-        if self._mine() and part in self._open[1:]:
+        if self._in_owner_thread() and part in self._open[1:]:
             self._cut()
             while self._open.pop() != part:
                 pass
 
     @contextmanager
-    def of(self, part: str) -> Iterator[None]:
+    def part(self, part: str) -> Iterator[None]:
         """Return the context of a part."""
         self.enter(part)
         try:
@@ -63,7 +63,7 @@ class PartClock:
         finally:
             self.leave(part)
 
-    def _mine(self) -> bool:
+    def _in_owner_thread(self) -> bool:
         return self._owner == (os.getpid(), get_ident())
 
     def _cut(self) -> None:

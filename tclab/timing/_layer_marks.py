@@ -31,7 +31,7 @@ class _Watch:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.parts: dict[str, tuple[str, Part]] = {}
-        self.around = Part()
+        self.scope = Part()
         self._last: ref[Tensor] | None = None
 
     def stage(self, stage: str, part: Part) -> str:
@@ -46,13 +46,13 @@ class _Watch:
         """
         stage = self.ledger.current
         if stage in ("forward", "backward"):  # a layer computed again is within the backward
-            self.ledger.split(self.stage(stage, part), goes_on=stage == "backward")
+            self.ledger.assign_previous(self.stage(stage, part), goes_on=stage == "backward")
         again = self._last is not None and self._last() is x
         self._last = ref(x)
         return not again
 
     def entered(self, part: Part) -> None:
-        self.ledger.turn(self.stage("backward", part))
+        self.ledger.assign_next(self.stage("backward", part))
 
 
 _watch: _Watch | None = None
@@ -74,17 +74,17 @@ def watched(ledger: Ledger) -> Iterator[dict[str, tuple[str, Part]]]:
 
 
 @contextmanager
-def _around(watch: _Watch, names: dict[str, str]) -> Iterator[None]:
-    before, watch.around = watch.around, watch.around._replace(**names)
+def _scoped(watch: _Watch, names: dict[str, str]) -> Iterator[None]:
+    before, watch.scope = watch.scope, watch.scope._replace(**names)
     try:
         yield
     finally:
-        watch.around = before
+        watch.scope = before
 
 
-def around(**names: str) -> AbstractContextManager[None]:
+def mark_scope(**names: str) -> AbstractContextManager[None]:
     """Return a context whose marks have these fields of `Part`: `copies`, `layer`."""
-    return nullcontext() if _watch is None else _around(_watch, names)
+    return nullcontext() if _watch is None else _scoped(_watch, names)
 
 
 def mark(part: str, x: Tensor, network: str = "") -> Tensor:
@@ -95,7 +95,7 @@ def mark(part: str, x: Tensor, network: str = "") -> Tensor:
     """
     if _watch is None:
         return x
-    return _marked(_watch, _watch.around._replace(part=part, network=network), x)
+    return _marked(_watch, _watch.scope._replace(part=part, network=network), x)
 
 
 def _marked(watch: _Watch, part: Part, x: Tensor) -> Tensor:

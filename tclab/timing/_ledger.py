@@ -33,8 +33,8 @@ from tclab.timing._ledger_rows import (
     raw_clock_ns,
 )
 from tclab.timing._line_times import OUTSIDE, Lines
+from tclab.timing._program_profiler import ProgramProfiler
 from tclab.timing._sample_times import Loaders, SampleTimes
-from tclab.timing._unmarked_program import Watch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,7 +136,7 @@ class Ledger(Shown):
         self._stages: dict[str, _Stage] = {}
         self._marks: list[Any] = []  # of the open stages
         self._broken = False  # an exception left a stage of the open step
-        self._watch = Watch(self._sampled_stage) if lines else None
+        self._profiler = ProgramProfiler(self._sampled_stage) if lines else None
         self._waits: Syncs | None = None  # of the step in which they were counted
         self._counter: AbstractContextManager[Syncs] | None = None  # while they are
         self._begun = 0  # steps
@@ -145,8 +145,8 @@ class Ledger(Shown):
 
     def __enter__(self) -> Ledger:
         self._entered += 1
-        if self._watch is not None and not self._watch.running:
-            self._watch.start()
+        if self._profiler is not None and not self._profiler.running:
+            self._profiler.start()
         return self
 
     def __exit__(
@@ -199,8 +199,8 @@ class Ledger(Shown):
                 if isinstance(timing, BatchTiming):
                     self._batch_timings.append(timing)
                 self._delay_device()
-                if self._watch is not None and (caller := sys._getframe(1)) is not None:
-                    self._watch.sampler.loop_codes[id(caller.f_code)] = caller.f_code
+                if self._profiler is not None and (caller := sys._getframe(1)) is not None:
+                    self._profiler.sampler.loop_codes[id(caller.f_code)] = caller.f_code
                 held, batch = [batch], None  # only the loop holds the batch, so that it can free it
                 try:
                     yield held.pop()
@@ -226,7 +226,7 @@ class Ledger(Shown):
     def next_step(self) -> None:
         """End the open step, if any, and begin the next with the same cut; for the hooks of a framework's loop."""
         self._finish_step()
-        if self._watch is not None:
+        if self._profiler is not None:
             self._count_waits()
         if self._first is None:
             self._begin_block()
@@ -270,18 +270,19 @@ class Ledger(Shown):
             self._stages[name] = _Stage(self, name)
         return self._stages[name]
 
-    def split(self, name: str, *, goes_on: bool = False) -> None:
+    def assign_previous(self, name: str, *, goes_on: bool = False) -> None:
         """Assign the time since the last cut to a stage; what follows is of the open stage, or of this one, too.
 
         **Arguments:**
 
-        - `name`: of the stage. `goes_on`: what follows is of it.
+        - `name`: of the stage.
+        - `goes_on`: what follows is of it.
         """
         if self._cuts is not None:
             self._cuts.owners[-1] = name
             self._cut(name if goes_on else self.current)
 
-    def turn(self, name: str) -> None:
+    def assign_next(self, name: str) -> None:
         """Assign the time from here to the next cut to a stage; on any thread: a backward may have its own."""
         if self._cuts is not None:
             self._cut(name)
@@ -317,15 +318,15 @@ class Ledger(Shown):
             self._counter = counter
 
     def _stop_watching(self) -> None:
-        if self._watch is not None and self._watch.running:
-            self._watch.stop()
+        if self._profiler is not None and self._profiler.running:
+            self._profiler.stop()
             if not self._batch_timings:  # batches that carry no times of their own
-                self._batch_timings.extend(self._watch.batch_timings())
+                self._batch_timings.extend(self._profiler.batch_timings())
 
-    def _watched(self) -> Watch:
-        if self._watch is None:
+    def _line_profiler(self) -> ProgramProfiler:
+        if self._profiler is None:
             raise InputError("this ledger samples no lines; expected Ledger(lines=True)")
-        return self._watch
+        return self._profiler
 
     def part(self, name: str) -> AbstractContextManager[None]:
         """Return the context of a part of the run besides its steps, for `epoch`; nothing without `lines=True`.
@@ -334,12 +335,12 @@ class Ledger(Shown):
 
         - `name`: "validation", "checkpoint", or any other.
         """
-        return nullcontext() if self._watch is None else self._watch.clock.of(name)
+        return nullcontext() if self._profiler is None else self._profiler.clock.part(name)
 
     @property
     def samples_lines(self) -> bool:
         """Whether it was made with `lines=True`."""
-        return self._watch is not None
+        return self._profiler is not None
 
     @property
     def lines(self) -> Lines:
@@ -347,21 +348,21 @@ class Ledger(Shown):
 
         **Raises:** `InputError` without `Ledger(lines=True)`; so do `samples`, `loaders` and `epoch`.
         """
-        return self._watched().lines(None if self._counter is not None else self._waits)
+        return self._line_profiler().lines(None if self._counter is not None else self._waits)
 
     @property
     def samples(self) -> SampleTimes:
         """Where the time of making a sample went: read, decode, validate, build, own code, collate."""
-        return self._watched().samples()
+        return self._line_profiler().samples()
 
     @property
     def loaders(self) -> Loaders:
         """The passes over DataLoaders while the ledger was open: how often their workers started, and what it cost."""
-        return self._watched().loaders()
+        return self._line_profiler().loaders()
 
     def loader(self, number: int) -> Any:
         """Return a DataLoader by its number in `loaders`; `None` if the program has it no more."""
-        return self._watched().loader(number)
+        return self._line_profiler().loader(number)
 
     @property
     def epoch(self) -> EpochParts:
@@ -370,15 +371,15 @@ class Ledger(Shown):
         Logging is the stage `log` of steps, and what a Lightning trainer's callbacks and loggers do between them.
         `first step` is what the first step took longer than the median one, its batch apart.
         """
-        return self._watched().epoch(len(self), self.seconds())
+        return self._line_profiler().epoch(len(self), self.seconds())
 
     # ---- cuts
 
     def _begin_block(self) -> None:
-        if self._watch is not None:
-            if not self._watch.running:
-                self._watch.start()
-            self._watch.clock.enter(STEPS)
+        if self._profiler is not None:
+            if not self._profiler.running:
+                self._profiler.start()
+            self._profiler.clock.enter(STEPS)
         if self.cuda is None:
             torch = sys.modules.get("torch")
             self.cuda = bool(torch is not None and torch.cuda.is_initialized())
@@ -390,8 +391,8 @@ class Ledger(Shown):
         if self.cuda:
             self._synchronize()
             self._end_ns = raw_clock_ns()
-        if self._watch is not None:
-            self._watch.clock.leave(STEPS)
+        if self._profiler is not None:
+            self._profiler.clock.leave(STEPS)
         first, self._first, self._before = self._first, None, None
         assert first is not None
         if len(self._steps) > first:
@@ -578,7 +579,7 @@ class Ledger(Shown):
                 times = (seconds_text(sum(seconds) / steps), seconds_text(median(seconds)))
                 lines.append((timeline, name, *times, share, str(len(seconds))))
         accounted = [accounted_text(timeline, share) for timeline, share in self.accounted.items()]
-        accounted += self.lines.sentences() if self._watch is not None else []
+        accounted += self.lines.sentences() if self._profiler is not None else []
         return Display(
             f"{len(self)} steps", ("timeline", "stage", "mean", "median", "share", "steps"), lines, accounted
         )

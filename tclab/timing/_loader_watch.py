@@ -324,7 +324,7 @@ class LoaderWatch:
     def _shut_down(self, original: Any, iterator: Any) -> Any:
         one: LoaderPass | None = getattr(iterator, "_tclab_pass", None)
         begin = perf_counter_ns()
-        with self.clock.of(LOADER_END):
+        with self.clock.part(LOADER_END):
             result = original(iterator)
         if one is not None:
             one.end_seconds += (perf_counter_ns() - begin) / 1e9

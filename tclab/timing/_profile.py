@@ -13,9 +13,9 @@ from tclab._display import Display, Shown
 from tclab._format import seconds_text
 from tclab.errors import InputError
 from tclab.timing._line_times import Lines
+from tclab.timing._program_profiler import ProgramProfiler
 from tclab.timing._sample_times import Loaders, SampleTimes
 from tclab.timing._stack_sampler import HERTZ
-from tclab.timing._unmarked_program import Watch
 
 _FUNCTIONS = 3  # that are named
 
@@ -32,26 +32,26 @@ class Profile(Shown):
         self.hertz = hertz
         self.seconds = 0.0  # wall time
         self.error: BaseException | None = None  # what ended the script
-        self._watch = Watch(self._stage, hertz)
+        self._profiler = ProgramProfiler(self._stage, hertz)
 
     def _stage(self) -> str:
-        self._watch.open_loaders()  # once the program has imported torch, when it likes
+        self._profiler.open_loaders()  # once the program has imported torch, when it likes
         return ""
 
     @property
     def lines(self) -> Lines:
         """The lines of the user's code that the time went to."""
-        return self._watch.lines()
+        return self._profiler.lines()
 
     @property
     def samples(self) -> SampleTimes:
         """Where the time of making a sample went, if a DataLoader made any."""
-        return self._watch.samples()
+        return self._profiler.samples()
 
     @property
     def loaders(self) -> Loaders:
         """The passes over DataLoaders."""
-        return self._watch.loaders()
+        return self._profiler.loaders()
 
     @property
     def exit_code(self) -> int:
@@ -83,12 +83,12 @@ def profile(hertz: float = HERTZ) -> Iterator[Profile]:
     **Raises:** `InputError` on another thread than the main one, and where SIGALRM has a handler.
     """
     seen = Profile(hertz)
-    seen._watch.start()
+    seen._profiler.start()
     begin = perf_counter()
     try:
         yield seen
     finally:
-        seen._watch.stop()
+        seen._profiler.stop()
         seen.seconds = perf_counter() - begin
 
 

@@ -66,7 +66,7 @@ def _kind_of(filename: str) -> int:
 
 
 @cache  # a ledger of a hundred steps of 20 ms would pay a thousandth of its time for drawing them
-def _moments(slot: int) -> list[int]:
+def _sampling_offsets(slot: int) -> list[int]:
     """Return one moment in each of many slots, in nanoseconds from its begin."""
     rng = random.Random(0)  # not the user's generator
     return [int(rng.random() * slot) for _ in range(_DRAWN)]
@@ -140,7 +140,7 @@ class StackSampler:
         self._modules: dict[int, str] = {}
         self._kinds: dict[str, int] = {}
         self._slot = int(1e9 / hertz)  # nanoseconds
-        self._moments = _moments(self._slot)
+        self._sampling_offsets = _sampling_offsets(self._slot)
         self._origin = self._next = 0  # the first slot's begin, and the number of the next
         self._before: Any = None
         self.running = False
@@ -165,7 +165,7 @@ class StackSampler:
         self.running = True
         atexit.register(self.stop)  # a signal after the interpreter's end would kill the process
         self._origin, self._next = perf_counter_ns(), 0
-        signal.setitimer(signal.ITIMER_REAL, max(_SHORTEST, self._moments[0] * 1e-9))
+        signal.setitimer(signal.ITIMER_REAL, max(_SHORTEST, self._sampling_offsets[0] * 1e-9))
 
     def stop(self) -> None:
         """End; what was sampled stays."""
@@ -180,7 +180,7 @@ class StackSampler:
         """Book the time since the signal before; no other function of Python is called where the code was seen."""
         begin, own = perf_counter_ns(), thread_time_ns()
         passed = 0
-        while (due := self._origin + self._next * self._slot + self._moments[self._next % _DRAWN]) <= begin:
+        while (due := self._origin + self._next * self._slot + self._sampling_offsets[self._next % _DRAWN]) <= begin:
             self._next += 1
             passed += 1
         if not self.running:

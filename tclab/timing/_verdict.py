@@ -49,12 +49,12 @@ class Pair(Shown):
     **Arguments:**
 
     - `a`, `b`: names of the arms.
-    - `verdict`: of `a`: FASTER or SLOWER if the deciding interval lies wholly beyond the margin and `q` is at most
+    - `verdict`: of `a`: FASTER or SLOWER if `decision_interval` lies wholly beyond the margin and `q` is at most
       `alpha`; SAME if it lies wholly within the margin; otherwise, or if an arm differs from itself, UNDECIDED.
     - `why`: the reason, in words.
     - `ratio`: time of `a` over time of `b`, the centre over rounds; `None` with fewer than 6 rounds.
     - `interval`: 95 % interval of `ratio`, which pays for noise with a memory; see `tclab.timing._noise_model`.
-    - `deciding`: the wider interval, at level `1 - alpha`, that decides the verdict.
+    - `decision_interval`: the wider interval, at level `1 - alpha`, that decides the verdict.
     - `alpha`: the allowed probability of a false verdict at this test, a share of the whole race's (0.05).
     - `p`: two-sided p value of equal times.
     - `q`: `p` adjusted over all comparisons of the race (Benjamini-Hochberg).
@@ -63,7 +63,7 @@ class Pair(Shown):
     - `kept`: rounds that the comparison uses.
     - `dropped`: rounds that were dropped or are incomplete.
     - `independent`: how many independent measurements would leave the ratio as uncertain as it is, at most 48.
-    - `doubt`: that an arm differs from itself, in words; `None` if none does.
+    - `failed_control`: that an arm differs from itself, in words; `None` if none does.
     - `processes`: number of processes; what one process shows may be its luck, and `why` says so.
     - `of_a`, `of_b`: the distribution of each arm's time.
     - `cell`: name of the cell in a race of several.
@@ -75,7 +75,7 @@ class Pair(Shown):
     why: str
     ratio: float | None = None
     interval: tuple[float, float] | None = None
-    deciding: tuple[float, float] | None = None
+    decision_interval: tuple[float, float] | None = None
     alpha: float = ALPHA
     p: float | None = None
     q: float | None = None
@@ -84,7 +84,7 @@ class Pair(Shown):
     kept: int = 0
     dropped: int = 0
     independent: float | None = None
-    doubt: str | None = None
+    failed_control: str | None = None
     processes: int = 0
     of_a: Spread | None = None
     of_b: Spread | None = None
@@ -92,7 +92,7 @@ class Pair(Shown):
 
     def flipped(self) -> Pair:
         """Return the same comparison with the arms exchanged."""
-        ends = [e and (1 / e[1], 1 / e[0]) for e in (self.interval, self.deciding)]
+        ends = [e and (1 / e[1], 1 / e[0]) for e in (self.interval, self.decision_interval)]
         return replace(
             self,
             a=self.b,
@@ -100,19 +100,19 @@ class Pair(Shown):
             verdict=_OPPOSITE.get(self.verdict, self.verdict),
             ratio=None if self.ratio is None else 1 / self.ratio,
             interval=ends[0],
-            deciding=ends[1],
+            decision_interval=ends[1],
             of_a=self.of_b,
             of_b=self.of_a,
         )
 
     def rescaled(self, scale: Callable[[float], float], why: str) -> Pair:
         """Return the comparison of other times: with `scale` of the ratio, and the verdict of its scaled interval."""
-        if self.ratio is None or self.interval is None or self.deciding is None:
+        if self.ratio is None or self.interval is None or self.decision_interval is None:
             return self
-        interval, deciding = ((scale(low), scale(high)) for low, high in (self.interval, self.deciding))
-        verdict = UNDECIDED if self.doubt is not None else decide(log(deciding[0]), log(deciding[1]), self.margin)
-        ratio = scale(self.ratio)
-        return replace(self, ratio=ratio, interval=interval, deciding=deciding, verdict=verdict, q=None, why=why)
+        interval, decisive = ((scale(low), scale(high)) for low, high in (self.interval, self.decision_interval))
+        verdict = UNDECIDED if self.failed_control else decide(log(decisive[0]), log(decisive[1]), self.margin)
+        scaled = replace(self, ratio=scale(self.ratio), interval=interval, decision_interval=decisive)
+        return replace(scaled, verdict=verdict, q=None, why=why)
 
     @property
     def sentence(self) -> str:
@@ -287,12 +287,12 @@ def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None) -> Pa
         pair,
         ratio=float(np.exp(centre.quantile(0.5))),
         interval=(float(np.exp(ends[0][0])), float(np.exp(ends[0][1]))),
-        deciding=(float(np.exp(ends[1][0])), float(np.exp(ends[1][1]))),
+        decision_interval=(float(np.exp(ends[1][0])), float(np.exp(ends[1][1]))),
         p=centre.p,
         independent=centre.independent,
     )
     decided = decide(*ends[1], pair.margin) != UNDECIDED
-    return replace(pair, doubt=_failed_control(controls, pair) if decided else None)
+    return replace(pair, failed_control=_failed_control(controls, pair) if decided else None)
 
 
 def _failed_control(controls: Mapping[str, Sequence[Series]], pair: Pair) -> str | None:
@@ -306,11 +306,11 @@ def _failed_control(controls: Mapping[str, Sequence[Series]], pair: Pair) -> str
 
 
 def _decided(pair: Pair, q: float) -> Pair:
-    assert pair.deciding is not None
+    assert pair.decision_interval is not None
     assert pair.independent is not None
-    low, high = pair.deciding
+    low, high = pair.decision_interval
     verdict = decide(log(low), log(high), pair.margin)
-    ends = f"the {1 - pair.alpha:.2%} interval [{pair.deciding[0]:.4g}, {pair.deciding[1]:.4g}]"
+    ends = f"the {1 - pair.alpha:.2%} interval [{pair.decision_interval[0]:.4g}, {pair.decision_interval[1]:.4g}]"
     edge = f"±{pair.margin:.2%}"
     if verdict == UNDECIDED:
         slow = ""
@@ -319,8 +319,8 @@ def _decided(pair: Pair, q: float) -> Pair:
         return replace(pair, q=q, why=f"{ends} reaches across {edge}{slow}")
     if verdict in _OPPOSITE and q > pair.alpha:
         return replace(pair, q=q, why=f"{ends} lies beyond {edge}, and over all comparisons q = {q:.2g}")
-    if pair.doubt is not None:
-        return replace(pair, q=q, why=pair.doubt)
+    if pair.failed_control is not None:
+        return replace(pair, q=q, why=pair.failed_control)
     words = "lies within" if verdict == SAME else "lies beyond"
     alone = "" if pair.processes > 1 else ", in this process"
     return replace(pair, q=q, verdict=verdict, why=f"{ends} {words} {edge}{alone}")

@@ -37,8 +37,8 @@ def ratio_rows(pairs: Iterable[tuple[str | None, Pair]], *, by: str) -> pd.DataF
                 "ratio": pair.ratio,
                 "low": pair.interval[0] if pair.interval else None,
                 "high": pair.interval[1] if pair.interval else None,
-                "widest_low": pair.deciding[0] if pair.deciding else None,
-                "widest_high": pair.deciding[1] if pair.deciding else None,
+                "widest_low": pair.decision_interval[0] if pair.decision_interval else None,
+                "widest_high": pair.decision_interval[1] if pair.decision_interval else None,
                 "verdict": pair.verdict,
                 "why": pair.why,
             }

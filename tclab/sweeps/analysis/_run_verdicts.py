@@ -130,7 +130,7 @@ def _pair(
             return replace(pair, why=f"no time in {name}: {', '.join(status)}"), None
     ratio, interval, p = ratio_of_runs(*samples)
     kept = min(own.steps for own in samples)
-    pair = replace(pair, ratio=ratio, interval=interval, deciding=interval, kept=kept)
+    pair = replace(pair, ratio=ratio, interval=interval, decision_interval=interval, kept=kept)
     if interval is None:
         return replace(pair, why=_too_few(samples)), None
     for name, rows in zip(names, sides, strict=True):
@@ -148,8 +148,8 @@ def _too_few(samples: Sequence[StepRuns]) -> str:
 
 
 def _settled(pair: Pair, q: float) -> Pair:
-    assert pair.deciding is not None
-    low, high = np.log(pair.deciding)
+    assert pair.decision_interval is not None
+    low, high = np.log(pair.decision_interval)
     verdict = decide(low, high, pair.margin)
     edge = f"±{100 * pair.margin:.2g}%"
     if verdict not in (SAME, UNDECIDED) and q > pair.alpha:

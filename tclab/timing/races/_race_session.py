@@ -105,7 +105,7 @@ class _Cell:
         self.arms = tuple(arms)
         return arms
 
-    def take(self, line: dict[str, Any]) -> None:
+    def apply_line(self, line: dict[str, Any]) -> None:
         """Apply a line of the record, old or new."""
         if line["kind"] == "plan":
             self.calls, self.block_seconds = dict(line["calls"]), line.get("block_seconds", 0.0)
@@ -123,7 +123,7 @@ class _Cell:
             line["spent_seconds"] = session.spent()
             if session.settings.discard is not None:
                 line["dropped"] = bool(session.settings.discard(line))
-        self.take(line)
+        self.apply_line(line)
         session.record.add(line)
 
     def start(self) -> None:
@@ -232,7 +232,7 @@ class RaceSession:
             if line["kind"] == "session":
                 self._sessions.append(line["process"])
             else:
-                by_name[line["cell"]].take(line)
+                by_name[line["cell"]].apply_line(line)
                 self._before = max(self._before, round(line.get("spent_seconds", 0.0) * 1e9))
         if _THIS_PROCESS not in self._sessions:
             self._sessions.append(_THIS_PROCESS)
@@ -299,7 +299,7 @@ class RaceSession:
                 return False
             line = {"kind": "look", "cell": cell.name, "look": look, "spent_seconds": self.spent(),
                     "conditions": conditions()}  # fmt: skip
-            cell.take(line)
+            cell.apply_line(line)
             self.record.add(line)
             if len(self.cells) > 1:
                 cell.close()  # frees the memory of its arms for the next cell

@@ -17,7 +17,7 @@ from tclab.timing._sample_times import Loaders, SampleTimes, sample_times
 from tclab.timing._stack_sampler import HERTZ, Site, StackSampler, hide_from_dynamo
 
 
-class Watch:
+class ProgramProfiler:
     """A stack sampler, the parts of the run, and what DataLoaders do.
 
     **Arguments:**
