@@ -116,7 +116,7 @@ def phase_of(stack):
         file, number = Path(line.split('"')[1]), int(place) if place.isdigit() else 1  # ??? where it is not known
         if file.name in PHASES:
             return PHASES[file.name]
-        if file.name == "_measure.py" and line.endswith("in _run"):
+        if file.name == "_measure.py" and line.endswith("in _train_and_time"):
             text = file.read_text().splitlines()[number - 1]
             return "timed steps" if "point.steps, ledger" in text else "warm-up"
         if "importlib" in str(file) or "frozen" in str(file):

@@ -12,7 +12,7 @@ from tclab import InputError, Point, lab
 from tclab.masking import _strategy_registry as registry
 from tclab.models import _model_registry as model_registry
 from tclab.sweeps.analysis._race_points import _arms, race_arm
-from tclab.sweeps.store import _code_fingerprint as own_code
+from tclab.sweeps.store import _code_fingerprint as code_fingerprint
 from tclab.sweeps.store._results import Results, results_key
 
 RIGHT = """
@@ -83,17 +83,17 @@ def test_points_of_tclabs_own_are_named_as_before_and_keep_their_rows(own, tmp_p
 
 def names_after(monkeypatch, edited=None, add=""):
     """Return what files of some points are called in a process that has read some source with something added."""
-    real = own_code._source
-    own_code._digest_of.cache_clear()
-    monkeypatch.setattr(own_code, "_source", lambda name: real(name) + add if name == edited else real(name))
+    real = code_fingerprint._source
+    code_fingerprint._digest_of.cache_clear()
+    monkeypatch.setattr(code_fingerprint, "_source", lambda name: real(name) + add if name == edited else real(name))
     points = {
         "node_mask": Point(scale=0.01, device="cpu"),
         "gpu_mask": Point(scale=0.01, strategy="gpu_mask", device="cpu"),
         "dango": Point(scale=0.01, strategy="indices", model="dango", device="cpu"),
     }
     found = {name: results_key(point.resolved()) for name, point in points.items()}
-    monkeypatch.setattr(own_code, "_source", real)
-    own_code._digest_of.cache_clear()
+    monkeypatch.setattr(code_fingerprint, "_source", real)
+    code_fingerprint._digest_of.cache_clear()
     return found
 
 

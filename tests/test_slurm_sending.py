@@ -647,7 +647,7 @@ def test_ranks_that_hang_end_when_the_first_machine_is_through(tmp_path, monkeyp
     monkeypatch.setenv(RENDEZVOUS_FILE, str(tmp_path / "a.meeting"))
     monkeypatch.setattr(multi_node, "RankGroup", Ranks)
     monkeypatch.setattr(multi_node, "_OWN_REASON_SECONDS", 0.1)
-    other = threading.Thread(target=multi_node.lend_ranks, args=(point, 1))
+    other = threading.Thread(target=multi_node.run_ranks_of_this_node, args=(point, 1))
     other.start()
     assert Rendezvous().done() is None
     assert multi_node.run_on_machines(point, {}) == []

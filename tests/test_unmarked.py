@@ -124,8 +124,8 @@ def test_a_loader_that_starts_anew_is_advised_to_keep_its_workers_and_that_is_tr
     advice = timing.advise(ledger)
     one = next(one for one in advice.suggestions if "persistent_workers=True" in one.change)
     (again,) = ledger.loaders.restarts(0)
-    assert one.ratio == pytest.approx(1 - again.kept_seconds / ledger.epoch.whole_seconds)
-    assert 0.3 < again.kept_seconds <= again.start_seconds + again.end_seconds
+    assert one.ratio == pytest.approx(1 - again.seconds_saved_if_persistent / ledger.epoch.whole_seconds)
+    assert 0.3 < again.seconds_saved_if_persistent <= again.start_seconds + again.end_seconds
     assert "× the time of the run" in one.sentence
     before = active_children()
     done = one.measure(budget_seconds=0.5, isolated=False).measured

@@ -233,7 +233,7 @@ class CellGraph:
         if networks is None:
             return self
         within = self.networks
-        names = chosen(networks, list(within))
+        names = resolve_networks(networks, list(within))
         rest = {name: n for name, n in self.relations.items() if name not in within}
         return self.with_relations({**{name: within[name] for name in names}, **rest})
 
@@ -321,7 +321,7 @@ def keep_graph(graph: CellGraph, folder: str | Path | None = None) -> str:
     return str(place)
 
 
-def chosen(networks: int | Iterable[str], names: Sequence[str]) -> list[str]:
+def resolve_networks(networks: int | Iterable[str], names: Sequence[str]) -> list[str]:
     """Return which of a graph's networks are meant: the first n of their names, or those named.
 
     **Raises:** `InputError` for a number that is too small or too large, an unknown name, or a name given twice.

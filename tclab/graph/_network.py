@@ -67,7 +67,7 @@ class Network(Shown):
     directed: bool = True
     report: Any = None
     edge_type: Tensor | None = None
-    _made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def _display(self) -> Display:
         return Display(f"Network({self.name}: {self.source} → {self.target}, {self.num_edges:,} edges)")
@@ -109,17 +109,17 @@ class Network(Shown):
                 object.__setattr__(self, "edge_type", self.edge_type[order])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": {}}  # what can be made again does not travel to a worker
+        return {**self.__dict__, "_cache": {}}  # what can be made again does not travel to a worker
 
     @property
     def num_edges(self) -> int:
         """How many edges there are, duplicates and self-loops counted."""
         return self.edge_index.size(1)
 
-    def _once(self, key: Any, make: Callable[[], T]) -> T:
-        if key not in self._made:
-            self._made[key] = make()
-        made: T = self._made[key]
+    def _cached(self, key: Any, make: Callable[[], T]) -> T:
+        if key not in self._cache:
+            self._cache[key] = make()
+        made: T = self._cache[key]
         return made
 
     def to(self, device: torch.device | str) -> Network:
@@ -134,12 +134,12 @@ class Network(Shown):
                 **{name: None if tensor is None else tensor.to(device) for name, tensor in tensors.items()}
             )
 
-        return self._once(("to", device), moved)
+        return self._cached(("to", device), moved)
 
     def _copy(self, **changes: Any) -> Network:
         """Return this network with other fields that need no check; on a device a check makes the host wait."""
         copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__, _made={}, **changes)
+        copy.__dict__.update(self.__dict__, _cache={}, **changes)
         return copy
 
     def csr_parts(self, *, dtype: torch.dtype, transpose: bool = False) -> tuple[Tensor, Tensor, Tensor, int]:
@@ -165,7 +165,7 @@ class Network(Shown):
             col = (unique % max(shape[1], 1)).to(torch.int32)
             return crow.to(torch.int32), col, values.to(dtype), shape[1]
 
-        return self._once(("csr", dtype, transpose), made)
+        return self._cached(("csr", dtype, transpose), made)
 
     def csr(self, *, dtype: torch.dtype, transpose: bool = False) -> Tensor:
         """Return the adjacency as a sparse CSR matrix [targets, sources], or its transpose; see `csr_parts`."""
@@ -177,11 +177,11 @@ class Network(Shown):
 
     def dense(self, *, dtype: torch.dtype) -> Tensor:
         """Return the adjacency as a dense matrix [targets, sources]; made once."""
-        return self._once(("dense", dtype), lambda: self.csr(dtype=dtype).to_dense())
+        return self._cached(("dense", dtype), lambda: self.csr(dtype=dtype).to_dense())
 
     def unweighted(self) -> Network:
         """Return this network with every edge counting 1; made once."""
-        return self if self.weight is None else self._once("unweighted", lambda: self._copy(weight=None))
+        return self if self.weight is None else self._cached("unweighted", lambda: self._copy(weight=None))
 
     def degree(self, *, transpose: bool = False) -> Tensor:
         """Return how many edges go into each target node, or out of each source, [N] float32."""
@@ -190,11 +190,11 @@ class Network(Shown):
             ends = self.edge_index[0 if transpose else 1]
             return torch.bincount(ends, minlength=self.num_sources if transpose else self.num_targets).float()
 
-        return self._once(("degree", transpose), made)
+        return self._cached(("degree", transpose), made)
 
     def targets_of(self) -> Rows:
         """Return each source node's targets, on the CPU."""
-        return self._once(
+        return self._cached(
             "targets_of", lambda: _rows(self.edge_index[0].cpu(), self.edge_index[1].cpu(), self.num_sources)
         )
 
@@ -218,7 +218,7 @@ class Network(Shown):
             rows = _rows(keys, ids, number)
             return Rows(rows.ptr.to(self.edge_index.device), rows.items.to(self.edge_index.device))
 
-        return self._once(("incidence", node_type), made)
+        return self._cached(("incidence", node_type), made)
 
     def fingerprint(self) -> str:
         """Return a hash of the name, the types and every edge, so that a store made for it can be checked."""
@@ -234,7 +234,7 @@ class Network(Shown):
                 digest.update(self.edge_type.cpu().numpy().tobytes())
             return digest.hexdigest()
 
-        return self._once("fingerprint", made)
+        return self._cached("fingerprint", made)
 
 
 class Networks(Shown, dict[str, Network]):

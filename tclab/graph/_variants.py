@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tclab.errors import InputError, unknown
-from tclab.graph._cell_graph import CellGraph, chosen
+from tclab.graph._cell_graph import CellGraph, resolve_networks
 from tclab.graph._network import Network
 
 # what a sweep may do with a graph's networks before a model reads them
@@ -62,7 +62,7 @@ def merged(graph: CellGraph, networks: Iterable[str], *, name: str, edge_types: 
     names = list(networks)
     if len(names) < 2:
         raise InputError(f"{len(names)} networks to merge into {name!r}, expected two or more")
-    names = chosen(names, list(graph.networks))
+    names = resolve_networks(names, list(graph.networks))
     if name in graph.relations and name not in names:
         raise InputError(f"the graph has another relation called {name!r}; give the merged network another name")
     parts = [graph.networks[part] for part in names]

@@ -272,7 +272,7 @@ def _restarts(ledger: Ledger) -> Iterator[Suggestion]:
     whole, loaders = ledger.epoch.whole_seconds, ledger.loaders
     for number in dict.fromkeys(one.loader for one in loaders.passes):
         again = loaders.restarts(number)
-        share = sum(one.kept_seconds for one in again) / whole if again else 0.0
+        share = sum(one.seconds_saved_if_persistent for one in again) / whole if again else 0.0
         if share < WORTH:
             continue
         once = "one DataLoader for all passes, with " if again[-1].objects > 1 else ""

@@ -66,7 +66,7 @@ class LoaderPass:
     objects: int = 1
 
     @property
-    def kept_seconds(self) -> float:
+    def seconds_saved_if_persistent(self) -> float:
         """What it would have taken less with workers that were there: their start, without the first batch, and end."""
         start = self.start_seconds if self.ready_seconds is None else min(self.start_seconds, self.ready_seconds)
         return start + self.end_seconds

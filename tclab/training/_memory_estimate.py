@@ -139,7 +139,7 @@ class _MetaNetwork(Network):
     def like(network: Network, entries: int) -> _MetaNetwork:
         """Return a network with the shapes of another."""
         copy = _MetaNetwork.__new__(_MetaNetwork)
-        copy.__dict__.update(network.__dict__, _made={}, entries=entries)
+        copy.__dict__.update(network.__dict__, _cache={}, entries=entries)
         for name in ("edge_index", "weight", "edge_type"):
             tensor = getattr(network, name)
             copy.__dict__[name] = None if tensor is None else torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -157,17 +157,17 @@ class _MetaNetwork(Network):
             crow, col = (torch.empty(number, dtype=torch.int32) for number in (rows + 1, self.entries))
             return crow, col, torch.empty(self.entries, dtype=dtype), columns
 
-        return self._once(("csr", dtype, transpose), build)
+        return self._cached(("csr", dtype, transpose), build)
 
     def dense(self, *, dtype: torch.dtype) -> Tensor:
         """Return the dense matrix, [targets, sources], without data."""
         shape = (self.num_targets, self.num_sources)
-        return self._once(("dense", dtype), lambda: torch.empty(shape, dtype=dtype))
+        return self._cached(("dense", dtype), lambda: torch.empty(shape, dtype=dtype))
 
     def degree(self, *, transpose: bool = False) -> Tensor:
         """Return the degrees, [targets] or [sources], without data."""
         number = self.num_sources if transpose else self.num_targets
-        return self._once(("degree", transpose), lambda: torch.empty(number))
+        return self._cached(("degree", transpose), lambda: torch.empty(number))
 
     def incidence(self, node_type: str) -> Rows:
         """Return the incidence without data; self-loops, of which there are few, count twice."""
@@ -177,7 +177,7 @@ class _MetaNetwork(Network):
         def build() -> Rows:
             return Rows(torch.empty(number + 1, dtype=torch.int64), torch.empty(items, dtype=torch.int64))
 
-        return self._once(("incidence", node_type), build)
+        return self._cached(("incidence", node_type), build)
 
 
 class _MetaStrategy:

@@ -16,7 +16,7 @@ from tclab.errors import InputError, require
 from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._setup import Pace, Setup, pace_of, setup
-from tclab.sweeps.store._code_fingerprint import import_own, own_modules
+from tclab.sweeps.store._code_fingerprint import import_user_modules, user_modules
 from tclab.timing import Ledger, race, race_cells
 from tclab.timing._ledger import NullLedger
 from tclab.timing._step_means import cycle_of
@@ -26,7 +26,7 @@ from tclab.timing.races._race_result import Race, Races
 # makes its arms in reverse: a small step of the arm made first took some 1 % longer, as its objects lie further apart.
 PROCESSES = 4
 _BATCHES = 4  # whose samples the steps of an arm go through again and again; the same for every arm
-_EPOCH = 10_000  # batches, so that workers start once
+_EPOCH_BATCHES = 10_000  # batches, so that workers start once
 _FIRST = 3  # steps, which show whether an arm waits for its workers
 _CHECKS = "TCLAB_RACE_CHECKS"  # names the folder in which a race's processes note which points one of them checks
 _open = ExitStack()  # the setups of this process's arms
@@ -75,7 +75,7 @@ def race_arm(text: str) -> Callable[[], None]:
     import torch._dynamo  # noqa: F401
 
     request = json.loads(text)
-    import_own(request["modules"])
+    import_user_modules(request["modules"])
     return _step(Point.from_dict(request["point"]), _open)
 
 
@@ -94,7 +94,7 @@ def _checks(point: Point) -> bool:
 def _step(point: Point, opened: ExitStack) -> Callable[[], None]:
     if _checks(point) and not may_run(point):
         raise InputError(f"strategy {point.strategy!r} does not give what 'subgraph' gives: it is not raced")
-    return _Arm(opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH)))
+    return _Arm(opened.enter_context(setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES)))
 
 
 def _arms(points: Mapping[str, Point], opened: ExitStack | None) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _arms(points: Mapping[str, Point], opened: ExitStack | None) -> dict[str, An
         return {name: _step(point, opened) for name, point in resolved.items()}
     return {
         name: "tclab.sweeps.analysis._race_points:race_arm:"
-        + json.dumps({"modules": own_modules(point), "point": point.to_dict()})
+        + json.dumps({"modules": user_modules(point), "point": point.to_dict()})
         for name, point in resolved.items()
     }
 
@@ -204,7 +204,7 @@ def loop_of(point: Point, *, steps: int) -> Iterator[Callable[[Any], object]]:
     For `tclab.timing.spike_in` and `tclab.timing.receipt`, on the lab's own step. The equivalence check is not run.
     """
     point = point.resolved()
-    with setup(point, _BATCHES * point.batch_size, batches=_EPOCH) as here:
+    with setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES) as here:
         batches = _endless(here)
 
         def loop(ledger: Ledger | NullLedger) -> object:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tclab._display import WIDTH, Display, Shown
 from tclab.errors import InputError, require, unknown
-from tclab.graph._cell_graph import CellGraph, chosen, keep_graph
+from tclab.graph._cell_graph import CellGraph, keep_graph, resolve_networks
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.graph._variants import VARIANTS, to_merge, variant_of
 from tclab.masking import get as strategy_of
@@ -544,7 +544,7 @@ class Point(Shown):
         if self.mode == "empty" and self.loop == "plain":
             raise InputError("loop is 'plain', and mode 'empty' is Lightning's; expected 'lightning' or None")
         if self.graph == "synthetic" and self.networks is not None:
-            chosen(self.networks, list(NETWORK_SIZES))
+            resolve_networks(self.networks, list(NETWORK_SIZES))
         self.exchange()
 
     def exchange(self) -> Exchange | None:
@@ -597,7 +597,7 @@ class Point(Shown):
             if getattr(self, size) is not None and size not in self.kind.sizes:
                 return f"skipped: {self.model} has no {size} to choose"
         if self.variant != "separate":
-            number = len(to_merge(self._chosen(self.network_names()), self.variant))
+            number = len(to_merge(self.network_subset(self.network_names()), self.variant))
             if number < 2:
                 return f"skipped: variant {self.variant} merges two or more networks, and there is {number or 'none'}"
         for overhead in self.overheads:
@@ -669,7 +669,7 @@ class Point(Shown):
         if not os.path.isdir(self.graph):
             raise InputError(f"graph is {self.graph!r}, expected 'synthetic' or a folder that exists")
         if self.networks is not None:
-            chosen(self.networks, self.network_names())
+            resolve_networks(self.networks, self.network_names())
 
     def file_stamps(self) -> dict[str, Stamp]:
         """Return path → what tells whether the files there have changed, of those that the point is measured on."""
@@ -714,14 +714,14 @@ class Point(Shown):
     def cell_graph(self) -> CellGraph:
         """Return the graph that this point runs on, on the CPU; the last few are kept."""
         graph = self._whole()
-        graph = _variant(graph, self._chosen(list(graph.networks)), self.variant)
+        graph = _variant(graph, self.network_subset(list(graph.networks)), self.variant)
         return graph.without_metabolism() if self.metabolism == "off" else graph
 
-    def _chosen(self, networks: list[str]) -> tuple[str, ...]:
+    def network_subset(self, networks: list[str]) -> tuple[str, ...]:
         """Return which of a graph's networks the model reads."""
         own = self.kind.default_networks(networks)
         order = [*own, *(name for name in networks if name not in own)]
-        return tuple(own) if self.networks is None else tuple(chosen(self.networks, order))
+        return tuple(own) if self.networks is None else tuple(resolve_networks(self.networks, order))
 
     def _whole(self) -> CellGraph:
         return _whole_graph(self.graph, self.scale, self.seed, self.self_loops, self.file_stamps().get(self.graph))

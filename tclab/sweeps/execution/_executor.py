@@ -130,9 +130,9 @@ class LocalExecutor:
         """Return the rows of each run of a point: those that are kept, and those of the runs that are made now."""
         results = Results(options.results).make()
         with results.swept():  # or another sweep holds the folder: the two share its points
-            return self._run(points, options, results)
+            return self._run_points(points, options, results)
 
-    def _run(self, points: list[Point], options: SweepOptions, results: Results) -> list[pa.Table]:
+    def _run_points(self, points: list[Point], options: SweepOptions, results: Results) -> list[pa.Table]:
         begin, any_run = monotonic(), False
         took: list[float] = []  # seconds of each point that was run now
         fresh = options.fresh or options.repeats > 1  # the runs of one process would share its luck

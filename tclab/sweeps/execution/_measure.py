@@ -28,7 +28,7 @@ from tclab.training._loading import LoadedBatch
 from tclab.training._overheads import inexact_overheads
 from tclab.training._step import WITHOUT_MODEL, Step
 
-_BESIDE = 2  # times its own steps, for which a run of several has batches
+_BATCHES_A_STEP = 2  # of a run beside others, which trains on until all have finished
 
 
 @lru_cache(maxsize=8)
@@ -74,11 +74,11 @@ def may_run(point: Point) -> bool:
     return point.mode in WITHOUT_MODEL or not declared_exact(point) or equivalence_of(point).passed
 
 
-def _run(point: Point, context: RankContext | None) -> RankMeasurement:
+def _train_and_time(point: Point, context: RankContext | None) -> RankMeasurement:
     """Warm up, count what one step asks of the device, then time `steps` steps."""
     cuda = point.device == "cuda"
     fixed = point.mode == "fixed_batch"
-    number = 1 if fixed else point.warmup + 1 + point.steps * (1 if point.runs == 1 else _BESIDE)
+    number = 1 if fixed else point.warmup + 1 + point.steps * (1 if point.runs == 1 else _BATCHES_A_STEP)
     # a framework's loop takes a while to start: a cycle of steps before those that count, while its workers go on
     lead = point.workers if point.loop == "lightning" and point.ranks == 1 and not fixed else 0
     ahead = 2 * point.workers * (point.prefetch_factor or 1)  # that `discard_prefetched` takes at most
@@ -114,7 +114,7 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
                     context.barrier()  # else the first step waits for whoever comes last
                 here.run(given, steps=lead + point.steps, ledger=ledger)
             if context is not None and point.runs > 1:
-                _go_on(here, given, context)
+                _train_until_all_finish(here, given, context)
             if exchanges is not None:
                 exchanges.finish()
         finally:
@@ -138,13 +138,13 @@ def _run(point: Point, context: RankContext | None) -> RankMeasurement:
     )
 
 
-def _go_on(here: Setup, batches: Iterator[Any], context: RankContext) -> None:
+def _train_until_all_finish(here: Setup, batches: Iterator[Any], context: RankContext) -> None:
     """Train on until all runs have made their steps: the last ones of the slowest would have the device for themselves.
 
-    A run that is more than `_BESIDE` times as fast as the slowest has no batches left for that.
+    A run that is more than `_BATCHES_A_STEP` times as fast as the slowest has no batches left for that.
     """
-    all_through = context.through()
-    while not all_through() and (batch := next(batches, None)) is not None:
+    all_finished = context.mark_finished()
+    while not all_finished() and (batch := next(batches, None)) is not None:
         here.run([batch], steps=1)
 
 
@@ -231,7 +231,7 @@ def measure(point: Point, context: RankContext | None = None) -> list[dict[str, 
         release_memory()  # or the point's peak would hold what earlier points freed
     if point.compile:
         torch.compiler.reset()  # what earlier points compiled counts against what this one may
-    measurement = _run(point, context)
+    measurement = _train_and_time(point, context)
     if point.device == "cuda":  # this process waits for its next point, and another may need the memory meanwhile
         gc.collect()
         torch.cuda.empty_cache()

@@ -105,7 +105,7 @@ def run_on_machines(
     return answer
 
 
-def lend_ranks(point: Point, node: int, *, memory_bytes: int | None = None) -> None:
+def run_ranks_of_this_node(point: Point, node: int, *, memory_bytes: int | None = None) -> None:
     """Run this machine's ranks of a point whose first machine answers for it; return when they have ended.
 
     **Arguments:**

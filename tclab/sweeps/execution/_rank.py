@@ -125,18 +125,18 @@ class RankContext:
         """Wait until every rank is here."""
         self.all_gather("")
 
-    def through(self) -> Callable[[], bool]:
-        """Note that this rank is through; return a function that says, without waiting, whether all are."""
+    def mark_finished(self) -> Callable[[], bool]:
+        """Note that this rank has finished; return a function that says, without waiting, whether all have."""
         self._texts += 1
         self._store.write(self._key(self.rank), "")
         waiting = [self._key(rank) for rank in range(self.ranks)]
 
-        def all_through() -> bool:
+        def all_finished() -> bool:
             while waiting and self._store.written(waiting[-1]):
                 waiting.pop()
             return not waiting
 
-        return all_through
+        return all_finished
 
     def watched(self, ledger: Ledger | NullLedger | None) -> Any:
         """Return a ledger's two methods as a loop calls them, which note every stage that this rank enters."""
@@ -175,10 +175,10 @@ def serve_as_rank(parent: ParentPipe) -> None:
             if context is None:
                 context = RankContext(store, rank, int(os.environ["WORLD_SIZE"]))
                 if request["point"]["runs"] > 1:
-                    _forget_the_others()
+                    _clear_torchrun_environment()
                 else:
                     _join(context, request["point"]["device"])
-                threading.Thread(target=_follow, args=(context, send), daemon=True).start()
+                threading.Thread(target=_report_stage, args=(context, send), daemon=True).start()
             context.entered, context.stage = 0, "setting up"
             rows = rows_of_request(request, context)
         except BaseException as error:
@@ -193,7 +193,7 @@ def serve_as_rank(parent: ParentPipe) -> None:
         distributed.destroy_process_group()
 
 
-def _follow(context: RankContext, send: Callable[..., None]) -> None:
+def _report_stage(context: RankContext, send: Callable[..., None]) -> None:
     """Send once a second which stage this rank is at, where that has changed."""
     before = -1
     while True:
@@ -213,7 +213,7 @@ def _join(context: RankContext, device: str) -> None:
     distributed.init_process_group(timeout=timedelta(days=1), **options)
 
 
-def _forget_the_others() -> None:
+def _clear_torchrun_environment() -> None:
     """Remove the variables by which a framework would take runs side by side for ranks of one run."""
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
     for name in [name for name in os.environ if name in names or name.startswith("TORCHELASTIC_")]:

@@ -120,14 +120,14 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
             if where == place:
                 row |= ranks[0].demands.get(stage, {})
             if stage == "step":
-                row |= _of_the_step(point, ranks, row)
+                row |= _step_columns(point, ranks, row)
             if (where, stage) == ("worker", "batch"):
                 row["cpu_seconds"] = ranks[0].batch_cpu_seconds
             rows.append(row)
     if len(ranks) > 1:
         for rank, measured in enumerate(ranks):
             where = f"rank {rank}" if point.runs == 1 else f"run {rank}"
-            for row in _of_rank(where, measured, place, cycle):
+            for row in _rank_rows(where, measured, place, cycle):
                 if point.runs > 1 and row["stage"] == "whole":
                     row |= {"samples_per_second": point.batch_size / row["mean_seconds"]}
                     row |= {"peak_bytes": measured.peak_bytes}
@@ -203,7 +203,7 @@ def _farthest(shares: Sequence[float | None]) -> float | None:
     return max((share for share in shares if share is not None), key=lambda share: abs(share - 1.0), default=None)
 
 
-def _of_the_step(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[str, Any]) -> dict[str, Any]:
+def _step_columns(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns that are of the whole step: of several ranks the worst, or the sum of bytes exchanged."""
     workers = [share for measured in ranks for line, share in measured.accounted.items() if line.startswith("worker")]
     peaks = [measured.peak_bytes for measured in ranks if measured.peak_bytes is not None]
@@ -234,7 +234,7 @@ def _of_the_step(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[s
     }
 
 
-def _of_rank(where: str, measured: RankMeasurement, place: str, cycle: int) -> list[dict[str, Any]]:
+def _rank_rows(where: str, measured: RankMeasurement, place: str, cycle: int) -> list[dict[str, Any]]:
     """Return the rows of one rank's own step."""
     rows = []
     for stage, samples in measured.timelines[place].items():

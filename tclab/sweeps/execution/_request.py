@@ -13,7 +13,7 @@ from tclab._version import __version__
 from tclab.errors import InputError
 from tclab.message_passing._view import NeedsEdgesError
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._code_fingerprint import import_own, imports_of
+from tclab.sweeps.store._code_fingerprint import import_user_modules, imports_of
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import environment
 
@@ -60,7 +60,7 @@ def rows_of_request(request: dict[str, Any], context: object = None) -> list[dic
     """
     begin = datetime.now(UTC)
     if request["modules"]:
-        import_own(request["modules"], request["path"])
+        import_user_modules(request["modules"], request["path"])
     point = Point.from_dict(request["point"])
     try:
         module, function = request["task"].split(":")

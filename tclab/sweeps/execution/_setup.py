@@ -32,7 +32,7 @@ from tclab.training._plain_loop import run_plain
 from tclab.training._step import Step
 
 _KEEPS_UP = 0.8  # of a step, in which workers that keep up with ease can give a batch
-EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run
+SCHEDULE_EPOCH = 10  # a schedule is over by then, as it is in nearly all of a published run
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def step_of(point: Point, strategy: Strategy) -> Step:
     - `strategy`: its half that makes views; its graph says the device.
     """
     arguments = {name: getattr(point, name) for name, declared in declarations(Point).items() if declared.step}
-    return Step(point.kind, strategy, epoch=EPOCH, exchange=point.exchange(), **arguments)
+    return Step(point.kind, strategy, epoch=SCHEDULE_EPOCH, exchange=point.exchange(), **arguments)
 
 
 @contextmanager

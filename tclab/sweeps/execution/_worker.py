@@ -17,7 +17,11 @@ from tclab.sweeps.execution._request import MEMORY_LIMIT, rows_of_request
 
 
 def limit_memory() -> None:
-    """Be the first that the system kills for memory, and refuse to grow past a limit where one is given."""
+    """Raise this process's OOM score, and set RLIMIT_DATA where a limit is given.
+
+    Where memory runs out the system then kills this worker, whose point is reported as "oom", and not the notebook or
+    sweep that started it.
+    """
     text = os.environ.get(MEMORY_LIMIT)
     limit = int(text) if text else None
     try:

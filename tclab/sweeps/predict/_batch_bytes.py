@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from tclab.graph._cell_graph import chosen
 from tclab.graph._synthetic_graph import NETWORK_SIZES, NUM_GENES
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._code_fingerprint import own_code
+from tclab.sweeps.store._code_fingerprint import user_code_digests
 
 _SAMPLES = 2
 _SMALL = (0.01, 0.03)  # scales that a batch is made at: two points of a line
@@ -24,7 +23,7 @@ def expected_batch_bytes(point: Point) -> int | None:
     Two meta batches on small synthetic graphs give the bytes an edge, a node and a sample; a user's own strategy makes
     them too. A folder is read for its sizes.
     """
-    own = tuple(own_code(point).items())
+    own = tuple(user_code_digests(point).items())
     rates = _rates(point.strategy, point.model, point.deletions_a_sample(), point.ship_edges, own)
     if rates is None:
         return None
@@ -38,12 +37,7 @@ def _sizes(point: Point) -> tuple[int, int]:
         graph = point.cell_graph()
         return graph.num_edges, graph.num_nodes[graph.deleted_type]
     assert point.scale is not None  # checked by Point
-    every = list(NETWORK_SIZES)
-    if point.networks is None:
-        names = point.kind.default_networks(every)
-    else:
-        own = point.kind.default_networks(every)
-        names = chosen(point.networks, [*own, *(name for name in every if name not in own)])
+    names = point.network_subset(list(NETWORK_SIZES))
     edges = sum(max(1, round(NETWORK_SIZES[name].edges * point.scale**2)) for name in names)
     return edges, max(2, round(NUM_GENES * point.scale))
 

@@ -68,7 +68,7 @@ def _measured(folder: Results) -> list[dict[str, Any]]:
     columns = ["strategy", "batch_size", "networks", "mean_seconds", "warmup", "steps", *_ALIKE, *_MACHINE]
     rows: list[dict[str, Any]] = []
     for paths in ([folder.folder], folders_beside(folder.folder)):
-        every = [row for path in paths for row in Results(path).took(columns)]
+        every = [row for path in paths for row in Results(path).step_durations(columns)]
         rows = [row for row in every if row["mean_seconds"] and all(row[name] == here[name] for name in _MACHINE)]
         if rows:
             break

@@ -11,10 +11,10 @@ from typing import Any
 from tclab.errors import InputError
 from tclab.sweeps.config._point import RENDEZVOUS_FILE, Point
 from tclab.sweeps.execution._executor import LocalExecutor, Progress, SweepOptions
-from tclab.sweeps.execution._multi_node import Rendezvous, lend_ranks
+from tclab.sweeps.execution._multi_node import Rendezvous, run_ranks_of_this_node
 from tclab.sweeps.execution._worker_pool import abort, close_workers
 from tclab.sweeps.slurm._submissions import JobOutcome, Submissions
-from tclab.sweeps.store._code_fingerprint import import_own
+from tclab.sweeps.store._code_fingerprint import import_user_modules
 from tclab.sweeps.store._results import WHERE, Results
 
 
@@ -32,7 +32,7 @@ def run_job(request: str) -> None:
     signal.signal(signal.SIGTERM, _end)  # submitit ignores it, and a cancelled job would linger
     job: dict[str, Any] = json.loads(request)
     os.environ[WHERE] = json.dumps(job["where"])
-    import_own(job["modules"], job["path"])
+    import_user_modules(job["modules"], job["path"])
     submissions = Submissions(Results(job["results"]).make())
     node = int(os.environ.get("SLURM_NODEID", "0"))
     for name, fields in job["points"].items():
@@ -42,7 +42,7 @@ def run_job(request: str) -> None:
         if node == 0:
             _run(submissions, name, point, job["submission"], job["options"])
         else:
-            lend_ranks(point.resolved(), node, memory_bytes=job["options"]["memory_bytes"])
+            run_ranks_of_this_node(point.resolved(), node, memory_bytes=job["options"]["memory_bytes"])
     close_workers()
 
 

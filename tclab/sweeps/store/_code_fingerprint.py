@@ -19,7 +19,7 @@ from tclab.models import get as model_of
 from tclab.sweeps.config._point import Point
 
 
-def _user_modules(point: Point) -> dict[str, str]:
+def _user_parts(point: Point) -> dict[str, str]:
     """Return what is a user's own in a point, in words → the module that it is defined in."""
     modules = {
         f"strategy {point.strategy!r}": strategy_of(point.strategy).__module__,
@@ -28,12 +28,12 @@ def _user_modules(point: Point) -> dict[str, str]:
     return {what: module for what, module in modules.items() if not module.startswith("tclab.")}
 
 
-def own_modules(point: Point) -> list[str]:
+def user_modules(point: Point) -> list[str]:
     """Return the modules that a child must import to know the point's strategy and model.
 
     **Raises:** `InputError` for one that was defined where no other process can import it.
     """
-    modules = _user_modules(point)
+    modules = _user_parts(point)
     for what, module in modules.items():
         if module == "__main__":
             raise InputError(
@@ -44,35 +44,35 @@ def own_modules(point: Point) -> list[str]:
 
 
 def imports_of(*points: Point) -> dict[str, list[str]]:
-    """Return what another process must import to know some points, as a request's fields; see `import_own`.
+    """Return what another process must import to know some points, as a request's fields; see `import_user_modules`.
 
-    **Raises:** as `own_modules`.
+    **Raises:** as `user_modules`.
     """
-    modules = sorted({module for point in points for module in own_modules(point)})
+    modules = sorted({module for point in points for module in user_modules(point)})
     return {"modules": modules, "path": [folder for folder in sys.path if folder] + [os.getcwd()]}
 
 
-def import_own(modules: Sequence[str], path: Sequence[str] = ()) -> None:
+def import_user_modules(modules: Sequence[str], path: Sequence[str] = ()) -> None:
     """Import, in another process, the modules where strategies and models of the user's own are registered."""
     sys.path[:] = [*sys.path, *(folder for folder in path if folder not in sys.path)]
     for module in modules:
         import_module(module)
 
 
-def own_code(point: Point) -> dict[str, str]:
+def user_code_digests(point: Point) -> dict[str, str]:
     """Return module → SHA-256 of the file that it was read from, of a user's own strategy and model.
 
     What those files import in turn is not looked at. Empty where all is tclab's.
     """
     digests = {}
-    for module in dict.fromkeys(_user_modules(point).values()):
+    for module in dict.fromkeys(_user_parts(point).values()):
         file = getattr(sys.modules.get(module), "__file__", None)
         if file is not None and Path(file).is_file():
             digests[module] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
     return digests
 
 
-def tclabs_code(point: Point) -> dict[str, str]:
+def library_digests(point: Point) -> dict[str, str]:
     """Return module → SHA-256 of what it says, comments aside, of tclab's own strategies and models.
 
     Of the strategy's module and those of its base classes; and of all modules of `tclab.models` but the registry,
@@ -107,4 +107,4 @@ def _source(module: str) -> str:
 def files_of(point: Point) -> dict[str, Any]:
     """Return what tells whether files that a point reads have changed: its own code's, its graph's, its samples'."""
     stamps = {str(Path(path).resolve()): stamp for path, stamp in point.file_stamps().items()}
-    return {**own_code(point), **stamps}
+    return {**user_code_digests(point), **stamps}

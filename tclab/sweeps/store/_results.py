@@ -23,7 +23,7 @@ from tclab._io import atomic_write, claimed, tidy
 from tclab._version import __version__
 from tclab.errors import InputError
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._code_fingerprint import own_code, tclabs_code
+from tclab.sweeps.store._code_fingerprint import library_digests, user_code_digests
 from tclab.sweeps.store._rows import SCHEMA, SCHEMA_VERSION, frame, upgraded, upgraded_point
 from tclab.timing._environment import fingerprint
 
@@ -46,7 +46,7 @@ def results_key(point: Point, repeat: int = 0) -> str:
 
     - `repeat`: which run of the point it is; the first, 0, has the name that a point without repeats has.
     """
-    what = {"machine": _machine(), "code": tclabs_code(point)} | ({"repeat": repeat} if repeat else {})
+    what = {"machine": _machine(), "code": library_digests(point)} | ({"repeat": repeat} if repeat else {})
     if where := os.environ.get(WHERE):  # rows of one partition do not stand in for another's
         what["where"] = json.loads(where)
     return point_key(point, what)
@@ -61,7 +61,7 @@ def point_key(point: Point, more: dict[str, Any]) -> str:
         "files": point.file_stamps(),
         **more,
     }
-    if users_code := own_code(point):  # of a user's own, each version of its file stands for itself
+    if users_code := user_code_digests(point):  # of a user's own, each version of its file stands for itself
         what["own_code"] = users_code
     canonical = json.dumps(what, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(canonical.encode()).hexdigest()[:24]
@@ -161,7 +161,7 @@ class Results:
                 opened.append((one[0]["measured_at"][0].as_py() or written_at, written, one))
         return [one for *_, one in sorted(opened, key=lambda pair: pair[:2])]
 
-    def took(self, columns: list[str]) -> list[dict[str, Any]]:
+    def step_durations(self, columns: list[str]) -> list[dict[str, Any]]:
         """Return columns of each measured point's step, and `took_seconds`: from its begin until its file was written.
 
         A file that was copied may have the copy's time; the next point's begin is a bound then. What cannot be read, or
