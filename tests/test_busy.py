@@ -152,6 +152,9 @@ def test_a_graph_that_was_read_has_its_folders_name_and_graphs_that_differ_none(
     assert graph_text(rows(step(graph="/a/graph-0123456789ab", scale=None, nodes=1200))) == "a graph of 1,200 nodes"
     assert graph_text(rows(step(scale=0.05), step(scale=0.1))) == ""
     assert graph_text(rows(step(graph="/a/yeast", scale=None), step(graph="/b/yeast", scale=None))) == ""
+    screen = {"perturbations": "/data/screen.tsv"}
+    assert graph_text(rows(step(graph="/data/yeast", scale=None, **screen))) == "yeast, samples of screen.tsv"
+    assert graph_text(rows(step(scale=0.05, **screen), step(scale=0.05))) == "synthetic, scale 0.05"
     lost = step(scale=1.0) | {"status": "oom"}
     assert graph_text(rows(step(scale=0.05), lost)) == "synthetic, scale 0.05"
     apart = lab.charts.throughput(rows(*both(scale=0.05), *both(scale=0.1, seed=5)))

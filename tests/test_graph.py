@@ -45,6 +45,17 @@ def test_metabolism_has_its_real_size(full):
     assert (metabolism.stoichiometry.weight != 0).all()
 
 
+def test_a_small_graph_has_a_small_metabolism_in_which_a_reaction_has_as_many_genes(full):
+    small = CellGraph.synthetic(0.02)
+    of_small, of_full = small.metabolism, full.metabolism
+    assert (of_small.num_reactions, of_small.num_metabolites) == (142, 56)
+    assert small.num_nodes["reaction"] / small.num_nodes["gene"] == pytest.approx(7_122 / 6_607, rel=0.01)
+    for name in ("gpr", "stoichiometry"):
+        mine, theirs = getattr(of_small, name), getattr(of_full, name)
+        assert mine.num_edges / of_small.num_reactions == pytest.approx(theirs.num_edges / 7_122, rel=0.01)
+    assert of_small.stoichiometry.edge_index[0].unique().numel() == 142  # every reaction turns something over
+
+
 def test_degrees_are_heavy_tailed(full):
     edges = full.networks["string12_0_coexpression"].edge_index
     degree = torch.bincount(edges.flatten()).float()

@@ -167,3 +167,28 @@ def test_a_cpu_pressure_is_named(rows):
     )
     assert "a quiet machine" in parts.load_text(rows.assign(conditions=json.dumps([{"load": 0.5}])))
     assert parts.load_text(rows.assign(conditions=None)) == ""
+
+
+def test_runs_and_settings_of_one_strategy_are_bars_of_their_own():
+    """Three runs of a point, and one by another loop: none adds to another's bar, sentence or verdict."""
+    runs = [
+        one | {"measured_at": f"2026-01-0{number}T00:00:00"}
+        for number in (1, 2, 3)
+        for one in point_rows("node_mask", factor=number, scatter=0, loop="plain")
+    ]
+    rows = framed([*runs, *point_rows("node_mask", factor=5, scatter=0, loop="lightning")])
+    found = stage_parts(rows).query("where == 'host' and mode == 'step'")
+    step = sum(HOST["node_mask"].values()) / 1e3
+    middle, other = 2 * step, 5 * step  # the median run of three
+    names = ["hetero_cell · node_mask · loop plain", "hetero_cell · node_mask · loop lightning"]
+    assert found.groupby("way", sort=False)["seconds"].sum().to_dict() == pytest.approx(
+        dict(zip(names, (middle, other), strict=True))
+    )
+    chart = lab.charts.stages(rows, "mode").to_dict()["datasets"].values()
+    host = [one for lines in chart if lines and "stage" in lines[0] for one in lines if one["stage"] == "forward"]
+    assert {one["way"] for one in host} == set(names)
+    said = " ".join(lab.findings(rows, "steps"))
+    assert "node_mask, loop plain: a step takes 40 ms of the host's time, backward 40%, forward 30%" in said
+    assert "node_mask, loop lightning: a step takes 100 ms" in said
+    (one,) = parts.one_point_each(rows).query("stage == 'step'").to_dict("records")
+    assert (one["loop"], one["mean_seconds"]) == ("plain", pytest.approx(middle))

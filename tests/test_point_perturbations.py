@@ -10,6 +10,7 @@ import tclab
 from tclab import InputError, Point
 from tclab.lab.panel._panel_state import PanelState
 from tclab.readers import read_perturbations
+from tclab.sweeps import run_epoch
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.predict._epoch import full_steps
 from tclab.sweeps.store._code_fingerprint import files_of
@@ -105,6 +106,23 @@ def test_an_epoch_is_of_the_files_training_samples(point):
     training = samples - 2 * (samples // 10)
     assert full_steps(point) == -(-training // 2)  # the last batch may be smaller
     assert full_steps(replace(point, perturbations=None)) == 132_926
+
+
+@pytest.mark.parametrize(("model", "strategy"), [("hetero_cell", "node_mask"), ("dango", "indices")])
+def test_both_models_learn_from_the_public_excerpt_of_real_triples(model, strategy, shared_data, tmp_path):
+    file = shared_data / "kuzmin2020_excerpt" / "aaz5667_Table_S1_excerpt.tsv"
+    if not file.exists():
+        pytest.skip("Kuzmin's public excerpt is not in ../shared/data")
+    # all four of its triples are in every batch: each step is an epoch of them
+    point = Point(**{**SMALL, "batch_size": 4}, scale=0.02, networks=1, perturbations=str(file),
+                  model=model, strategy=strategy)  # fmt: skip
+    epoch = run_epoch(point, 40, tmp_path, threads=1)
+    first, last = (sum(few) / 4 for few in (epoch.losses[:4], epoch.losses[-4:]))
+    assert len(epoch.losses) == 40
+    assert last < 0.98 * first, epoch.losses
+    shown = " ".join(str(epoch).split())
+    assert "aaz5667_Table_S1_excerpt.tsv: 4 of 11 rows kept; 7 dropped (not trigenic)" in shown
+    assert f"mean loss {first:.4g} in the first tenth of the steps, {last:.4g} in the last" in shown
 
 
 @pytest.mark.parametrize(

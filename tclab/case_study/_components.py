@@ -137,7 +137,7 @@ def _sentences(rows: pd.DataFrame, hetero: pd.DataFrame, by_key: dict[str, float
 
 def _sides(rows: pd.DataFrame, strategy: str | None) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the stages of the hetero model's step by a strategy, and those of DANGO's."""
-    parts = stage_parts(rows)
+    parts = stage_parts(one_point_each(rows))
     parts = parts[parts["mode"] == "step"]
     hetero, dango = parts[parts["model"] != "dango"], parts[parts["model"] == "dango"]
     hetero = hetero[hetero["model"] == hetero["model"].iloc[0]] if len(hetero) else hetero

@@ -89,7 +89,7 @@ class CellGraph:
 
         Nodes grow with `scale` and edges with its square, so that density stays: `scale=1.0` has exactly the numbers
         of nodes and edges in `NETWORK_SIZES`. Degrees are as uneven as in the real networks, and directed networks
-        start from few nodes. The metabolism has its real size at every scale.
+        start from few nodes. The metabolism's edges grow with its nodes: a reaction has few at every scale.
 
         **Arguments:**
 

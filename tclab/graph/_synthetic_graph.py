@@ -145,10 +145,16 @@ def _bipartite_edges(left: int, right: int, edges: int, rng: np.random.Generator
     return np.stack([keys // right, keys % right])
 
 
-def _metabolism(genes: int, rng: np.random.Generator) -> tuple[Network, Network]:
-    chosen = rng.permutation(genes)[: min(genes, NUM_METABOLIC_GENES)]
-    catalysed = rng.permutation(NUM_REACTIONS)[:NUM_REACTIONS_WITH_GENES]
-    pairs = min(NUM_GPR, len(chosen) * len(catalysed))
+def _metabolism(genes: int, scale: float, rng: np.random.Generator) -> tuple[Network, Network]:
+    """Return gpr and stoichiometry, scaled by nodes: a reaction has as many genes and metabolites at every scale."""
+
+    def scaled(number: int) -> int:
+        return max(1, round(number * scale))
+
+    reactions, metabolites = scaled(NUM_REACTIONS), scaled(NUM_METABOLITES)
+    chosen = rng.permutation(genes)[: min(genes, scaled(NUM_METABOLIC_GENES))]
+    catalysed = rng.permutation(reactions)[: scaled(NUM_REACTIONS_WITH_GENES)]
+    pairs = min(scaled(NUM_GPR), len(chosen) * len(catalysed))
     reaction, gene = _bipartite_edges(len(catalysed), len(chosen), pairs, rng)
     gpr = Network(
         "gpr",
@@ -156,19 +162,20 @@ def _metabolism(genes: int, rng: np.random.Generator) -> tuple[Network, Network]
         "gene",
         "reaction",
         genes,
-        NUM_REACTIONS,
+        reactions,
         cascades=True,
     )
-    turned_over = _bipartite_edges(NUM_REACTIONS, NUM_METABOLITES, NUM_STOICHIOMETRY, rng)
-    size = rng.choice([1.0, 2.0, 3.0, 4.0], NUM_STOICHIOMETRY, p=[0.9, 0.07, 0.02, 0.01])
-    sign = rng.choice([-1.0, 1.0], NUM_STOICHIOMETRY)  # consumed or produced
+    pairs = min(scaled(NUM_STOICHIOMETRY), reactions * metabolites)
+    turned_over = _bipartite_edges(reactions, metabolites, pairs, rng)
+    size = rng.choice([1.0, 2.0, 3.0, 4.0], turned_over.shape[1], p=[0.9, 0.07, 0.02, 0.01])
+    sign = rng.choice([-1.0, 1.0], turned_over.shape[1])  # consumed or produced
     stoichiometry = Network(
         "stoichiometry",
         torch.from_numpy(turned_over),
         "reaction",
         "metabolite",
-        NUM_REACTIONS,
-        NUM_METABOLITES,
+        reactions,
+        metabolites,
         weight=torch.from_numpy(size * sign),
     )
     return gpr, stoichiometry
@@ -210,7 +217,7 @@ def synthetic_relations(scale: float, seed: int, *, metabolism: bool) -> tuple[d
         bar.close()
     num_nodes = {"gene": genes}
     if metabolism:
-        gpr, stoichiometry = _metabolism(genes, np.random.default_rng([seed, len(NETWORK_SIZES)]))
+        gpr, stoichiometry = _metabolism(genes, scale, np.random.default_rng([seed, len(NETWORK_SIZES)]))
         relations |= {"gpr": gpr, "stoichiometry": stoichiometry}
-        num_nodes |= {"reaction": NUM_REACTIONS, "metabolite": NUM_METABOLITES}
+        num_nodes |= {"reaction": gpr.num_targets, "metabolite": stoichiometry.num_targets}
     return num_nodes, relations

@@ -30,8 +30,8 @@ from tclab.lab.reports._stage_parts import (
     TIMELINES,
     accounted_text,
     adds_up,
-    one_point_each,
     ordered_ways,
+    points_of_modes,
     stage_parts,
 )
 from tclab.sweeps.store._row_files import Runs, rows_of
@@ -113,11 +113,10 @@ def _by_mode(rows: pd.DataFrame) -> Any:
     parts = stage_parts(rows)
     if parts.empty:
         return empty_chart("No mode was measured.")
-    parts["way"] = parts["model"] + " · " + parts["strategy"]
     ways = ordered_ways(parts)
     timelines = [name for name in TIMELINES if name in set(parts["where"])]
     shown = [name for name in STAGE_COLOURS if name in set(parts["stage"])]
-    points = one_point_each(rows)
+    points = points_of_modes(rows)
     panels: list[Any] = []
     for mode, group in parts.groupby("mode", sort=False):
         with_idle = group.groupby(["way", "where"])["seconds"].sum()
@@ -212,9 +211,7 @@ def _bar_texts(parts: pd.DataFrame, ways: list[str], ran: set[str]) -> pd.DataFr
 
 def _bytes(rows: pd.DataFrame, ways: list[str]) -> Any:
     steps = rows[rows["stage"] == "step"]
-    frame = plain_frame(
-        steps.assign(way=steps["model"] + " · " + steps["strategy"]), ["way", "strategy", "batch_bytes"]
-    ).drop_duplicates("way")
+    frame = plain_frame(steps, ["way", "batch_bytes"]).drop_duplicates("way")
     frame["text"] = frame["batch_bytes"].map(bytes_text)
     y = alt.Y("way:N", scale=alt.Scale(domain=ways), title=None, axis=alt.Axis(labels=False, ticks=False))
     text = alt.Chart(frame).mark_text(align="right").encode(y=y, x=alt.value(_BYTES_WIDTH - 8), text="text:N")
@@ -229,11 +226,10 @@ def stage_spread(rows: Runs, mode: str = "step") -> Any:
     where batches come in bursts, the wait's point lies far from its tick.
     """
     rows = rows_of(rows)
-    chosen = one_point_each(rows)
+    chosen = points_of_modes(rows)
     chosen = chosen[(chosen["mode"] == mode) & chosen["stage"].isin(list(STAGE_COLOURS))].copy()
     if chosen.empty:
         return empty_chart(f"Mode {mode} was not measured.")
-    chosen["way"] = chosen["model"] + " · " + chosen["strategy"]
     frame = plain_frame(chosen, ["where", "stage", "way", "model", "strategy", "median_seconds", "mean_seconds"])
     ends = [np.quantile(seconds, [0.05, 0.95]) for seconds in chosen["samples_seconds"]]
     frame[["p5", "p95"]] = 1e3 * np.array(ends)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tclab.lab.reports._comparable_rows import one_run_each, with_ways
 from tclab.masking import names
 from tclab.sweeps.analysis._machine_label import busy_text
 from tclab.timing._ledger_rows import SUMS, TOLERANCE
@@ -20,21 +21,33 @@ _ACCOUNTED = [f"{where}_accounted" for where in TIMELINES]
 
 
 def one_point_each(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without overheads of one point for each mode, model and strategy.
+    """Return the rows without overheads of one run of one point for each mode, model and strategy, the first setting.
 
     Among several batch sizes or numbers of networks it is the one with the most modes, the largest such.
+    """
+    chosen = points_of_modes(rows)
+    return chosen[chosen["way"] == chosen.groupby(_POINT)["way"].transform("first")]
+
+
+def points_of_modes(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return what `one_point_each` does, and as much of each further setting of a model and strategy.
+
+    A column more, `way`, has model, strategy and what tells such settings apart: "dango · indices · loop lightning".
     """
     plain = rows["overheads"].isna() | (rows["overheads"] == "")
     rows = rows[(rows["status"] == "ok") & plain]
     if rows.empty:
-        return rows
+        return rows.assign(way="")
     # over these columns alone: each operation on a frame costs a step for each of its hundred columns
     ok = rows[[*_POINT, "batch_size", "networks", "seed"]].reset_index(drop=True)
     cells = ok.groupby(["model", "strategy", "batch_size", "networks"])["mode"].nunique().reset_index()
     best = cells.sort_values(["mode", "batch_size", "networks"]).groupby(["model", "strategy"]).tail(1)
     ok = ok.reset_index().merge(best[["model", "strategy", "batch_size", "networks"]])
     first = ok.groupby(_POINT)["seed"].transform(lambda seeds: seeds.fillna(0).min())
-    return rows.iloc[ok.loc[ok["seed"].fillna(0) == first, "index"]]
+    chosen = rows.iloc[ok.loc[ok["seed"].fillna(0) == first, "index"]]
+    if not chosen[chosen["stage"] == "step"].duplicated(_POINT).any():
+        return chosen.assign(way=chosen["model"] + " · " + chosen["strategy"])
+    return pd.concat([one_run_each(with_ways(group)) for _, group in chosen.groupby(_POINT, sort=False)])
 
 
 def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
@@ -44,23 +57,24 @@ def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
     whole, and the step to the throughput. `idle` is a worker's time until the next batch is requested, and is in no
     whole.
 
-    Columns: mode, model, strategy, where, stage, seconds; `whole_seconds`, the sum of the timeline's stages, and
+    Columns: way, mode, model, strategy, where, stage, seconds; `whole_seconds`, the sum of the timeline's stages, and
     `whole_p5_seconds` and `whole_p95_seconds`, between which nine in ten single steps lie; `accounted`, the share of
     the timeline's clock that its stages account for, missing where it has no clock.
     """
     found: list[dict[str, Any]] = []
-    chosen = one_point_each(rows)
-    chosen = chosen[[*_POINT, "where", "stage", "mean_seconds", "samples_seconds", *(set(_ACCOUNTED) & set(chosen))]]
+    of = ["way", *_POINT]
+    chosen = points_of_modes(rows)
+    chosen = chosen[[*of, "where", "stage", "mean_seconds", "samples_seconds", *(set(_ACCOUNTED) & set(chosen))]]
     steps = chosen[chosen["stage"] == "step"].to_dict("records")
-    step_of = {tuple(step[name] for name in _POINT): step for step in steps}
-    for key, group in chosen.groupby([*_POINT, "where"], sort=False):
+    step_of = {tuple(step[name] for name in of): step for step in steps}
+    for key, group in chosen.groupby([*of, "where"], sort=False):
         *point, where = key
         parts = group[~group["stage"].isin(SUMS)].to_dict("records")
         whole = sum(float(row["mean_seconds"]) for row in parts if row["stage"] != "idle")
         low, high = _range_of_wholes([row["samples_seconds"] for row in parts if row["stage"] != "idle"], whole)
         accounted = step_of.get(tuple(point), {}).get(f"{where}_accounted")
         found += [
-            dict(zip(_POINT, point, strict=True))
+            dict(zip(of, point, strict=True))
             | {
                 "where": where,
                 "stage": row["stage"],
@@ -72,7 +86,7 @@ def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
             }
             for row in parts
         ]
-    columns = [*_POINT, "where", "stage", "seconds", "whole_seconds", "whole_p5_seconds", "whole_p95_seconds"]
+    columns = [*of, "where", "stage", "seconds", "whole_seconds", "whole_p5_seconds", "whole_p95_seconds"]
     made = pd.DataFrame(found, columns=[*columns, "accounted"])
     order = {mode: place for place, mode in enumerate(MODES)}
     return made.sort_values("mode", key=lambda modes: modes.map(order), kind="stable").reset_index(drop=True)
@@ -127,8 +141,11 @@ def load_text(rows: pd.DataFrame) -> str:
 
 
 def ordered_ways(frame: pd.DataFrame) -> list[str]:
-    """Return "model · strategy" of some rows, the models together, strategies in the order of their registry."""
+    """Return the ways of some rows, the models together, strategies in the order of their registry."""
     strategies = list(dict.fromkeys([*names(), *frame["strategy"]]))
-    pairs = set(zip(frame["model"], frame["strategy"], strict=True))
-    models = sorted(frame["model"].unique(), key=lambda name: (not name.startswith("hetero"), name))
-    return [f"{model} · {s}" for model in models for s in strategies if (model, s) in pairs]
+    ways = frame[["model", "strategy", "way"]].drop_duplicates()
+    order = [
+        (not model.startswith("hetero"), model, strategies.index(strategy))
+        for model, strategy in zip(ways["model"], ways["strategy"], strict=True)
+    ]
+    return [way for _, way in sorted(zip(order, ways["way"], strict=True), key=lambda one: one[0])]

@@ -6,7 +6,7 @@ import pandas as pd
 
 from tclab._format import seconds_text
 from tclab.lab.reports._comparable_rows import outlier_sentences
-from tclab.lab.reports._stage_parts import accounted_text, adds_up, load_text, one_point_each, stage_parts
+from tclab.lab.reports._stage_parts import accounted_text, adds_up, load_text, points_of_modes, stage_parts
 from tclab.sweeps.store._row_frame import without_time
 from tclab.timing._ledger_rows import TOLERANCE
 from tclab.timing._warmup import NOT_STEADY
@@ -21,16 +21,16 @@ def step_findings(rows: pd.DataFrame) -> list[str]:
     """
     parts = stage_parts(rows)
     sentences = [*_largest(parts), *_workers(parts), _accounted(parts), _steady(rows)]
-    sentences += outlier_sentences(one_point_each(rows))
-    sentences += [load_text(one_point_each(rows)), *without_time(rows)]
+    sentences += outlier_sentences(points_of_modes(rows))
+    sentences += [load_text(points_of_modes(rows)), *without_time(rows)]
     return [sentence for sentence in sentences if sentence]
 
 
 def _largest(parts: pd.DataFrame) -> list[str]:
-    """Name the largest three stages of a step, for each model and strategy in mode `step`."""
+    """Name the largest three stages of a step, for each model, strategy and further setting in mode `step`."""
     sentences = []
     host = parts[(parts["mode"] == "step") & parts["where"].isin(["host", "device"])]
-    for (model, strategy, where), group in host.groupby(["model", "strategy", "where"], sort=False):
+    for (way, where), group in host.groupby(["way", "where"], sort=False):
         whole = group["whole_seconds"].iloc[0]
         if not adds_up(group["accounted"].iloc[0]) or not whole:
             continue
@@ -39,33 +39,39 @@ def _largest(parts: pd.DataFrame) -> list[str]:
             f"{stage} {seconds / whole:.0%}" for stage, seconds in zip(first["stage"], first["seconds"], strict=True)
         ]
         sentences.append(
-            f"{model} with {strategy}: a step takes {seconds_text(whole)} of the {where}'s time, {', '.join(named)}."
+            f"{_words(str(way))}: a step takes {seconds_text(whole)} of the {where}'s time, {', '.join(named)}."
         )
     return sentences
+
+
+def _words(way: str) -> str:
+    """Return a way as a sentence names it: "dango with indices, loop lightning"."""
+    model, *rest = way.split(" · ")
+    return f"{model} with {', '.join(rest)}"
 
 
 def _workers(parts: pd.DataFrame) -> list[str]:
     sentences = []
     made = parts[(parts["mode"] == "step") & (parts["where"] == "worker")]
-    for (model, strategy), group in made.groupby(["model", "strategy"], sort=False):
+    for way, group in made.groupby("way", sort=False):
         idle = group[group["stage"] == "idle"]["seconds"].sum()
         whole = group["whole_seconds"].iloc[0]
         if idle + whole > 0:
             sentences.append(
-                f"Meanwhile a worker of {model} with {strategy} makes a batch in {seconds_text(whole)} and is idle "
+                f"Meanwhile a worker of {_words(str(way))} makes a batch in {seconds_text(whole)} and is idle "
                 f"{idle / (idle + whole):.0%} of its time."
             )
     return sentences
 
 
 def _accounted(parts: pd.DataFrame) -> str:
-    lines = parts.drop_duplicates(["mode", "model", "strategy", "where"])
+    lines = parts.drop_duplicates(["mode", "way", "where"])
     known = lines[lines["accounted"].notna()]
     if known.empty:
         return ""
     bad = known[~known["accounted"].map(adds_up).astype(bool)]
     worst = known.iloc[int((known["accounted"].astype(float) - 1).abs().to_numpy().argmax())]
-    place = f"{worst['where']}, {worst['model']} with {worst['strategy']}, mode {worst['mode']}"
+    place = f"{worst['where']}, {_words(worst['way'])}, mode {worst['mode']}"
     words = f"farthest from its clock: {place} ({accounted_text(worst['accounted'])})"
     if bad.empty:
         return f"All {len(known)} timelines with a clock of their own add up within {TOLERANCE:.0%}; {words}."
@@ -73,7 +79,7 @@ def _accounted(parts: pd.DataFrame) -> str:
 
 
 def _steady(rows: pd.DataFrame) -> str:
-    steps = one_point_each(rows)
+    steps = points_of_modes(rows)
     steps = steps[steps["stage"] == "step"]
     if steps.empty:
         return ""

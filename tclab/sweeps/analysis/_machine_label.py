@@ -112,11 +112,18 @@ def _name(row: pd.Series) -> str:
 
 
 def graph_text(rows: pd.DataFrame) -> str:
-    """Return the graph that all measured rows share: "synthetic, scale 0.05", or a folder's name; else nothing."""
-    graphs = rows[rows["status"] == "ok"][["graph", "scale"]].drop_duplicates()
-    if len(graphs) != 1 or graphs["graph"].isna().any():
-        return ""
-    graph, scale = graphs.iloc[0]
+    """Return the graph that all measured rows share: "synthetic, scale 0.05", or a folder's name; else nothing.
+
+    Where their samples are of one file, its name follows: "yeast, samples of screen.tsv".
+    """
+    data = rows[rows["status"] == "ok"][["graph", "scale", "perturbations"]].drop_duplicates()
+    graphs, files = data[["graph", "scale"]].drop_duplicates(), data["perturbations"].unique()
+    samples = f"samples of {Path(files[0]).name}" if len(files) == 1 and pd.notna(files[0]) else ""
+    of_graph = "" if len(graphs) != 1 or graphs["graph"].isna().any() else _graph_name(rows, *graphs.iloc[0])
+    return ", ".join(filter(None, (of_graph, samples)))
+
+
+def _graph_name(rows: pd.DataFrame, graph: str, scale: float | None) -> str:
     name = Path(graph).name
     if re.fullmatch("graph-[0-9a-f]{12}", name):  # of `keep_graph`, which says nothing
         nodes = rows["nodes"].dropna().unique()

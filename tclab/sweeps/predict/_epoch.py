@@ -85,6 +85,8 @@ class Epoch(Shown):
     - `load`: the machine's load average over one minute, before the epoch. `record`: the file with the measurement.
     - `busy_percent`: pressure on the processors at the epoch's end, where the machine was busy; `None` where not, or
       not known.
+    - `losses`: of the epoch's steps, each the mean of its batch; empty in a mode without a loss.
+    - `samples_report`: what was read of the point's file of perturbations; `None` for synthetic samples.
     """
 
     point: Point
@@ -98,6 +100,8 @@ class Epoch(Shown):
     load: float | None
     record: Path
     busy_percent: float | None = None
+    losses: tuple[float, ...] = ()
+    samples_report: str | None = None
 
     @property
     def ratio(self) -> float:
@@ -113,6 +117,11 @@ class Epoch(Shown):
         point = self.point
         title = f"{point.model} by {point.strategy}, mode {point.mode}, {point.workers} workers"
         notes = [f"predicted over measured {self.ratio:.3f}; a step after over before {self.drift:.3f}"]
+        notes += [] if self.samples_report is None else [f"samples: {self.samples_report}"]
+        if self.losses:
+            few = max(1, len(self.losses) // 10)
+            first, last = fmean(self.losses[:few]), fmean(self.losses[-few:])
+            notes.append(f"mean loss {first:.4g} in the first tenth of the steps, {last:.4g} in the last")
         notes += busy_notes(self.busy_percent)
         return Display(title, ("epoch", "time", "nine in ten", "steps", "bound by"), lines, notes)
 
@@ -268,6 +277,8 @@ def read_epoch(path: str | Path) -> Epoch:
         load=before["conditions"]["load"],
         record=path,
         busy_percent=busy_percent(after.get("conditions")),
+        losses=tuple(after.get("losses", ())),  # records of earlier versions have neither
+        samples_report=before.get("samples_report"),
     )
 
 
@@ -295,6 +306,7 @@ def _epoch(here: Setup, steps: int, folder: Path, besides_seconds: float) -> Pat
     gc.collect()
     costs = costs_of(here)
     options: dict[str, Any] = {"workers": point.workers, "prefetch_factor": point.prefetch_factor}
+    screen = point.screen()
     full = predict_epoch(costs, steps=full_steps(point), besides_seconds=besides_seconds, **options)
     fields = {
         "point": point.to_dict(),
@@ -304,6 +316,7 @@ def _epoch(here: Setup, steps: int, folder: Path, besides_seconds: float) -> Pat
         "costs": asdict(costs),
         "environment": environment(),
         "conditions": around,
+        "samples_report": None if screen is None else str(screen.report),
     }
     written = datetime.now(UTC)
     name = f"{written:%Y%m%dT%H%M%S%f}-{point.model}-{point.strategy}-{point.workers}workers"
@@ -313,7 +326,7 @@ def _epoch(here: Setup, steps: int, folder: Path, besides_seconds: float) -> Pat
     began = datetime.now(UTC)
     begin = raw_clock_ns()
     batches = here.batches()
-    here.run(batches, steps=steps)
+    losses = here.run(batches, steps=steps)
     del batches  # ends the workers
     seconds = (raw_clock_ns() - begin) / 1e9
     now = conditions()
@@ -327,6 +340,7 @@ def _epoch(here: Setup, steps: int, folder: Path, besides_seconds: float) -> Pat
             "measured_seconds": seconds,
             "drift": (fmean(load) + fmean(step)) / (fmean(costs.load_seconds) + fmean(costs.step_seconds)),
             "conditions": now,
+            "losses": [loss.item() for loss in losses],
         },
     )
     return measured

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tclab.errors import InputError
+from tclab.graph._synthetic_graph import synthetic_relations
 from tclab.masking import get as strategy_of
 from tclab.models import get as model_of
 from tclab.sweeps.config._point import Point
@@ -73,13 +74,15 @@ def user_code_digests(point: Point) -> dict[str, str]:
 
 
 def library_digests(point: Point) -> dict[str, str]:
-    """Return module → SHA-256 of what it says, comments aside, of tclab's own strategies and models.
+    """Return module → SHA-256 of what it says, comments aside, of tclab's own strategies, models and synthetic graphs.
 
     Of the strategy's module and those of its base classes; and of all modules of `tclab.models` but the registry,
     so that a model that is added changes no other's. They are read once in a process, which runs what it has read.
     """
     strategy = strategy_of(point.strategy)
     modules = [one.__module__ for one in strategy.__mro__ if one.__module__.startswith("tclab.")]
+    if point.graph == "synthetic":
+        modules.append(synthetic_relations.__module__)
     return {module: _digest_of(module) for module in dict.fromkeys([*modules, *_model_modules()])}
 
 
