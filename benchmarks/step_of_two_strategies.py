@@ -72,7 +72,7 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
         apart = max((p - predicted["edge_mask"]).abs().max().item() for p in predicted.values())
 
     calls: dict[str, list[tuple[Any, tuple[Any, ...], dict[str, Any]]]] = {"node_mask": [], "delta": []}
-    products = {"mm", "addmm", "bmm", "baddbmm", "_sparse_mm_reduce_impl", "_sparse_csr_mm"}
+    products = {"mm", "addmm", "bmm", "baddbmm", "_sparse_mm", "_sparse_mm_reduce_impl", "_sparse_csr_mm"}
 
     inner = {
         torch.ops.tclab.shared_sums.default: sums._shared_sums._init_fn,

@@ -8,7 +8,7 @@
 --compiled a table of the machine code for sm_80 and sm_90: registers, stack (a spill), shared memory, tensor-core
            instructions, and the bytes of a load of features.
 --model    the layer at full size: bytes, flops and predicted milliseconds of today's kernels and of this one, from
-           named assumptions (`--l2`, `--memory`, `--flops`, `--flops32`); `make gpu` puts the measured ones beside it.
+           named assumptions (`--l2`, `--memory`, `--flops`, `--tf32`); `make gpu` puts the measured ones beside it.
 
 Without an option all three. It needs Triton. An access out of bounds would end the process: that is a failure, too.
 """
@@ -215,13 +215,14 @@ class Assumptions:
     **Arguments:**
 
     - `l2`: bytes a second that gathers get from the L2 cache. `memory`: bytes a second of the GPU's memory.
-    - `flops`: of tensor cores in bf16. `flops32`: of a product in fp32, which is three of tf32.
+    - `flops`: of tensor cores in bf16. `tf32`: of theirs in tf32; in fp32 the tiles take two products of it, and a
+      dense one is counted as three, more than torch's own may use.
     """
 
     l2: float = 5.5e12
     memory: float = 4.3e12
     flops: float = 650e12
-    flops32: float = 110e12
+    tf32: float = 330e12
 
 
 def predicted(
@@ -238,7 +239,7 @@ def predicted(
     - `samples`: B. `width`: H. `size`: bytes of a number.
     """
     columns = samples * width
-    flops = assumed.flops if size == 2 else assumed.flops32
+    rate, products = (assumed.flops, {}) if size == 2 else (assumed.tf32, {"dense": 3, "tiles": 2})
     rows = []
     for name, network in graph.networks.items():
         matrix = Csr(*network.csr_parts(dtype=torch.float32))
@@ -252,7 +253,7 @@ def predicted(
             "tiles": (places * columns * size + tiles.bits.nbytes * columns // 128, 2 * 128 * places * columns),
         }
         for kernel, (gathered, computed) in work.items():
-            seconds = max(gathered / assumed.l2, computed / flops, once / assumed.memory)
+            seconds = max(gathered / assumed.l2, products.get(kernel, 1) * computed / rate, once / assumed.memory)
             rows.append(
                 {
                     "network": name,
@@ -312,7 +313,7 @@ def main() -> None:
     every = options.cases is None and not (options.compiled or options.model)
     failed = 0.0
     if options.model or every:
-        assumed = Assumptions(options.l2, options.memory, options.flops, options.flops32)
+        assumed = Assumptions(options.l2, options.memory, options.flops, options.tf32)
         print_model(tclab.CellGraph.synthetic(options.scale).without_metabolism(), assumed)
     if options.compiled or every:
         for row in compiled():
