@@ -13,7 +13,7 @@ from test_compare import rows, step
 from tclab import lab
 from tclab.lab.charts._style import STAGE_COLOURS, STRATEGY_COLOURS, log_ticks, stage_colours, strategy_colours
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
-from tclab.lab.reports._comparable_rows import with_ways
+from tclab.lab.reports._comparable_rows import with_labels
 from tclab.lab.reports._findings import conclusion
 from tclab.timing._verdict import FASTER, SAME, UNDECIDED, Pair
 
@@ -58,7 +58,7 @@ def test_a_bar_is_one_point_and_says_which(name):
     made = rows(*both(**one), *both(seed=5, **other))
     spec = lab.charts.throughput(made).to_dict()
     bars = drawn(spec, "samples_per_second")
-    assert len(bars) == len({bar["way"] for bar in bars}) == 4
+    assert len(bars) == len({bar["label"] for bar in bars}) == 4
     assert spec["layer"][0]["encoding"]["x"]["stack"] is None
 
 
@@ -66,36 +66,36 @@ def test_a_bar_is_one_point_and_says_which(name):
 def test_no_chart_adds_up_points_with_different_settings(name):
     one, other = SETTINGS[name]
     made = rows(*both(**one), *both(seed=5, **other))
-    assert len({bar["way"] for bar in drawn(lab.charts.bytes_per_batch(made), "batch_bytes")}) == 4
+    assert len({bar["label"] for bar in drawn(lab.charts.bytes_per_batch(made), "batch_bytes")}) == 4
     parts = drawn(lab.charts.stages(made), "stage")
-    assert len(parts) == len({(part["way"], part["stage"]) for part in parts}) == 8
+    assert len(parts) == len({(part["label"], part["stage"]) for part in parts}) == 8
     for chart in (partial(lab.charts.throughput, by="batch_size"), partial(lab.charts.throughput, by="networks")):
         spec = chart(made).to_dict()
         points = drawn(spec, "samples_per_second")
-        assert len(points) == len({line["way"] for line in points}) == 4
+        assert len(points) == len({line["label"] for line in points}) == 4
         assert len({line["line"] for line in points}) == 2  # a dash each, named in a legend
         assert spec["layer"][1]["encoding"]["strokeDash"]["legend"]["title"] is None
 
 
 def test_a_setting_is_told_where_it_varies_in_few_words():
-    def ways(*fields):
-        return set(with_ways(rows(*(step(**each) for each in fields)))["way"])
+    def labels(*fields):
+        return set(with_labels(rows(*(step(**each) for each in fields)))["label"])
 
-    assert ways({"hidden": 32}) == {"hetero_cell · node_mask"}
-    assert ways({"hidden": None}, {"hidden": 64}) == {
+    assert labels({"hidden": 32}) == {"hetero_cell · node_mask"}
+    assert labels({"hidden": None}, {"hidden": 64}) == {
         "hetero_cell · node_mask",
         "hetero_cell · node_mask · hidden 64",
     }
-    assert ways({"commit": "a" * 40}, {"commit": "a" * 40 + "+"}) == {
+    assert labels({"commit": "a" * 40}, {"commit": "a" * 40 + "+"}) == {
         "hetero_cell · node_mask · commit aaaaaaaa", "hetero_cell · node_mask · commit aaaaaaaa+"
     }  # fmt: skip
-    assert ways({"cpu": "One", "memory_bytes": 1}, {"cpu": "Two", "memory_bytes": 2}) == {
+    assert labels({"cpu": "One", "memory_bytes": 1}, {"cpu": "Two", "memory_bytes": 2}) == {
         "hetero_cell · node_mask · One", "hetero_cell · node_mask · Two"
     }  # fmt: skip
-    assert ways({"model": "dango", "loss": "a"}, {"loss": "b"}) == {"dango · node_mask", "hetero_cell · node_mask"}
+    assert labels({"model": "dango", "loss": "a"}, {"loss": "b"}) == {"dango · node_mask", "hetero_cell · node_mask"}
     lost = step(hidden=64) | {"status": "oom", "median_seconds": None, "commit": None, "cpu": None}
-    made = with_ways(rows(step(hidden=32), step("edge_mask", hidden=64), lost))
-    assert made["way"].iloc[-1] == "hetero_cell · node_mask · hidden 64"
+    made = with_labels(rows(step(hidden=32), step("edge_mask", hidden=64), lost))
+    assert made["label"].iloc[-1] == "hetero_cell · node_mask · hidden 64"
 
 
 @pytest.mark.parametrize("view", SWEEP_CHARTS)
@@ -104,7 +104,7 @@ def test_a_point_that_was_run_several_times_is_drawn_once(view):
     spec = sweep_chart(made, view).to_dict()
     for column in ("samples_per_second", "mean_seconds", "batch_bytes"):
         lines = drawn(spec, column)
-        assert len({(line["way"], line.get("stage")) for line in lines}) == len(lines)
+        assert len({(line["label"], line.get("stage")) for line in lines}) == len(lines)
     assert len(made[made["stage"] == "step"]) == 6
 
 
@@ -118,7 +118,7 @@ def test_a_bar_has_the_word_of_the_verdict_and_none_that_the_conclusion_contradi
         step("khop_1", 0.01, exact=False),
         lost,
     )
-    said = {line["way"].split(" · ")[1]: line["word"] for line in drawn(lab.charts.throughput(made), "word")}
+    said = {line["label"].split(" · ")[1]: line["word"] for line in drawn(lab.charts.throughput(made), "word")}
     assert said["gpu_mask"] == "undecided"
     assert said["dense"] == "the same"
     assert said["stored_mask"] == "oom"
@@ -156,7 +156,7 @@ def test_a_race_decides_in_the_chart_as_in_words():
 
 def test_a_line_over_stages_holds_nine_in_ten_steps():
     made = rows(*both())
-    spread = {line["way"]: line for line in drawn(lab.charts.stages(made), "p95")}
+    spread = {line["label"]: line for line in drawn(lab.charts.stages(made), "p95")}
     steps = made[made["stage"] == "step"].set_index("strategy")
     for strategy in ("node_mask", "edge_mask"):
         line = spread[f"hetero_cell · {strategy}"]

@@ -181,12 +181,12 @@ def test_runs_and_settings_of_one_strategy_are_bars_of_their_own():
     step = sum(HOST["node_mask"].values()) / 1e3
     middle, other = 2 * step, 5 * step  # the median run of three
     names = ["hetero_cell · node_mask · loop plain", "hetero_cell · node_mask · loop lightning"]
-    assert found.groupby("way", sort=False)["seconds"].sum().to_dict() == pytest.approx(
+    assert found.groupby("label", sort=False)["seconds"].sum().to_dict() == pytest.approx(
         dict(zip(names, (middle, other), strict=True))
     )
     chart = lab.charts.stages(rows, "mode").to_dict()["datasets"].values()
     host = [one for lines in chart if lines and "stage" in lines[0] for one in lines if one["stage"] == "forward"]
-    assert {one["way"] for one in host} == set(names)
+    assert {one["label"] for one in host} == set(names)
     said = " ".join(lab.findings(rows, "steps"))
     assert "node_mask, loop plain: a step takes 40 ms of the host's time, backward 40%, forward 30%" in said
     assert "node_mask, loop lightning: a step takes 100 ms" in said

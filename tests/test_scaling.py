@@ -277,7 +277,7 @@ def test_points_that_differ_in_one_setting_alone_have_a_line_each(rows):
     assert found["gather_seconds"].tolist() == [0.005, 0.0025]
     drawn = lab.charts.scaling_chart(both, "exchange").to_dict()
     (shares,) = drawn["datasets"].values()
-    assert len({one["way"] for one in shares}) == 2
+    assert len({one["label"] for one in shares}) == 2
 
 
 def test_every_column_of_time_names_its_unit(rows):

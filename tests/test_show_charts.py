@@ -54,17 +54,17 @@ def selections(unit):
     return {param["name"]: (param["bind"], param["select"]) for param in unit.get("params", [])}
 
 
-TABLE = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [3.0, 4.0, 9.0], "way": ["x", "y", "y"]})
+TABLE = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [3.0, 4.0, 9.0], "label": ["x", "y", "y"]})
 
 
 def test_a_click_on_a_legend_fades_what_it_does_not_name_in_every_layer():
-    base = alt.Chart(TABLE).encode(x="a:Q", y="b:Q", color="way:N")
-    chart = base.mark_line() + base.mark_point(opacity=0.7) + alt.Chart(TABLE).mark_text().encode(text="way:N")
+    base = alt.Chart(TABLE).encode(x="a:Q", y="b:Q", color="label:N")
+    chart = base.mark_line() + base.mark_point(opacity=0.7) + alt.Chart(TABLE).mark_text().encode(text="label:N")
     assert "params" not in str(chart.to_dict())  # the picture is drawn of this
     assert "text" not in chart.to_dict()["config"]
     assert drawn_live(chart)["config"]["text"] == {"color": GREY}  # black cannot be read in a dark theme
     line, point, text = units(drawn_live(chart))
-    assert selections(line)["legend_1"] == ("legend", {"type": "point", "fields": ["way"]})
+    assert selections(line)["legend_1"] == ("legend", {"type": "point", "fields": ["label"]})
     assert "legend_1" not in selections(point)  # a second one would be another choice
     for unit, full in ((line, 1), (point, 0.7)):
         faded = unit["encoding"]["opacity"]
@@ -74,7 +74,7 @@ def test_a_click_on_a_legend_fades_what_it_does_not_name_in_every_layer():
 
 
 def test_a_field_without_a_legend_has_nothing_to_click():
-    chart = alt.Chart(TABLE).mark_bar().encode(x="a:Q", y="way:N", color=alt.Color("way:N", legend=None))
+    chart = alt.Chart(TABLE).mark_bar().encode(x="a:Q", y="label:N", color=alt.Color("label:N", legend=None))
     (bar,) = units(drawn_live(chart))
     assert "params" not in bar  # nor does a bar's length zoom, beside names
     assert "opacity" not in bar["encoding"]

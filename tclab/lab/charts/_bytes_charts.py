@@ -11,12 +11,12 @@ import pandas as pd
 from tclab._format import bytes_text
 from tclab.lab.charts._style import GREY, chart_title, empty_chart, log_ticks, plain_frame, rows_title, strategy_colour
 from tclab.lab.reports._bytes_fit import bytes_fit, loading_points
-from tclab.lab.reports._comparable_rows import fullest_cells, one_run_each, step_throughput, values_text, with_ways
-from tclab.lab.reports._stage_parts import ordered_ways
+from tclab.lab.reports._comparable_rows import fullest_cells, one_run_each, step_throughput, values_text, with_labels
+from tclab.lab.reports._stage_parts import ordered_labels
 from tclab.sweeps.store._row_files import Runs, rows_of
 
 _WIDTH = 520
-_WAYS = alt.Axis(labelLimit=380)
+_LABELS = alt.Axis(labelLimit=380)
 
 _PANEL = 260
 
@@ -24,11 +24,12 @@ _PANEL = 260
 def bytes_per_batch(rows: Runs) -> Any:
     """Return the bytes of a batch of each strategy, counted from its tensors, on a logarithmic axis."""
     rows = rows_of(rows)
-    chosen = fullest_cells(with_ways(rows))
+    chosen = fullest_cells(with_labels(rows))
     steps = step_throughput(one_run_each(chosen))
-    ok = plain_frame(steps[steps["status"] == "ok"], ["strategy", "way", "batch_bytes"])
-    ok["label"] = ok["batch_bytes"].map(bytes_text)
-    y = alt.Y("way:N", sort=ok.sort_values("batch_bytes", ascending=False)["way"].tolist(), title=None, axis=_WAYS)
+    ok = plain_frame(steps[steps["status"] == "ok"], ["strategy", "label", "batch_bytes"])
+    ok["bytes"] = ok["batch_bytes"].map(bytes_text)
+    order = ok.sort_values("batch_bytes", ascending=False)["label"].tolist()
+    y = alt.Y("label:N", sort=order, title=None, axis=_LABELS)
     x = alt.X(
         "batch_bytes:Q",
         title="bytes a batch (logarithmic)",
@@ -38,13 +39,13 @@ def bytes_per_batch(rows: Runs) -> Any:
     colour = strategy_colour(ok).legend(None)
     # a bar's length would say nothing on this axis
     marks = alt.Chart(ok).mark_point(filled=True, size=80, opacity=1).encode(y=y, x=x, color=colour)
-    text = alt.Chart(ok).mark_text(align="left", dx=8, color=GREY).encode(y=y, x=x, text="label:N")
+    text = alt.Chart(ok).mark_text(align="left", dx=8, color=GREY).encode(y=y, x=x, text="bytes:N")
     more = f"{values_text(chosen, 'batch_size')}, {values_text(chosen, 'networks')}"
     return (marks + text).properties(width=_WIDTH, title=rows_title("Bytes of a batch", chosen, more))
 
 
 def time_against_bytes(rows: Runs) -> Any:
-    """Return seconds a batch in mode `data` against its bytes, a panel for each way, with the fitted line.
+    """Return seconds a batch in mode `data` against its bytes, a panel for each strategy, with the fitted line.
 
     The panels share their time axis; each has its own axis of bytes.
     """
@@ -52,13 +53,13 @@ def time_against_bytes(rows: Runs) -> Any:
     points = loading_points(rows)
     if points.empty:
         return empty_chart("Mode data was not measured.")
-    fits = {fit["way"]: fit for fit in bytes_fit(rows).to_dict("records")}
+    fits = {fit["label"]: fit for fit in bytes_fit(rows).to_dict("records")}
     longest = 1.15 * max(points["high_seconds"].max(), points["mean_seconds"].max())
     second, factor = ("s", 1.0) if longest >= 1 else ("ms", 1e3)
     points[["took", "low", "high"]] = factor * points[["mean_seconds", "low_seconds", "high_seconds"]]
     panels = []
-    for place, way in enumerate(ordered_ways(points)):
-        group = points[points["way"] == way].copy()
+    for place, label in enumerate(ordered_labels(points)):
+        group = points[points["label"] == label].copy()
         widest = group["batch_bytes"].max()
         unit, size = next((u, s) for u, s in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)) if widest >= s)
         group["sent"], end = group["batch_bytes"] / size, 1.12 * widest / size
@@ -82,13 +83,13 @@ def time_against_bytes(rows: Runs) -> Any:
                 y=y, text=alt.Text("batch_size:Q", format="d"), color=alt.value(GREY)
             ),
         ]
-        fit = fits[way]
+        fit = fits[label]
         if pd.notna(fit["r_squared"]):
             ends = pd.DataFrame({"sent": [0.0, end]})
             ends["took"] = factor * (fit["seconds_at_none"] + fit["seconds_per_byte"] * size * ends["sent"])
             line = alt.Chart(ends).mark_line(strokeDash=[5, 3], color=GREY, clip=True)
             layers.insert(0, line.encode(x=x, y=y))
-        title = chart_title(way, _fit_text(fit), size=12)
+        title = chart_title(label, _fit_text(fit), size=12)
         panels.append(alt.layer(*layers).properties(width=_PANEL, height=220, title=title))
     chart = alt.hconcat(*panels, spacing=16)
     more = "numbers: batch size; line: 95 % interval; dashed: least squares"

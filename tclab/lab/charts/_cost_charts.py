@@ -53,16 +53,16 @@ def break_even_chart(
 
 
 def _break_even_verdict(model: CostModel, widths: Sequence[int], deleted_share: float) -> str:
-    """Return which way is faster for a share of removed edges; a call's constant is not in the model."""
-    ways = {}
+    """Return which is faster for a share of removed edges; a call's constant is not in the model."""
+    by_width = {}
     for width in widths:
         _, low, high = model.break_even(width)
-        ways[width] = "masking" if deleted_share < low else "filtering" if deleted_share > high else "undecided"
+        by_width[width] = "masking" if deleted_share < low else "filtering" if deleted_share > high else "undecided"
     verdicts = []
-    for way in ("masking", "filtering", "undecided"):
-        at = [str(width) for width in widths if ways[width] == way]
+    for method in ("masking", "filtering", "undecided"):
+        at = [str(width) for width in widths if by_width[width] == method]
         if at:
-            verdict = "undecided" if way == "undecided" else f"{way} is the faster"
+            verdict = "undecided" if method == "undecided" else f"{method} is the faster"
             verdicts.append(f"{verdict} at {', '.join(at)} features")
     return "; ".join(verdicts)
 
@@ -76,9 +76,9 @@ def held_out_chart(both: pd.DataFrame, rate: HitRate, *, where: str | None = Non
     - `where`: the machine, for the title; this one unless given, its device alone for "cpu" or "cuda".
     """
     parts = []
-    for way in ("mask", "filter"):
-        times = both[[f"predicted_{way}_seconds", f"{way}_seconds"]]
-        parts.append(times.set_axis(["predicted", "measured"], axis=1).assign(way=way))
+    for method in ("mask", "filter"):
+        times = both[[f"predicted_{method}_seconds", f"{method}_seconds"]]
+        parts.append(times.set_axis(["predicted", "measured"], axis=1).assign(method=method))
     points = pd.concat(parts)
     limits = [points[["predicted", "measured"]].min().min(), points[["predicted", "measured"]].max().max()]
     log = log_axis(limits, domain=[limits[0] / 1.3, limits[1] * 1.3])
@@ -86,8 +86,8 @@ def held_out_chart(both: pd.DataFrame, rate: HitRate, *, where: str | None = Non
     dots = alt.Chart(points).encode(
         x=alt.X("measured:Q", title="measured seconds", **log),
         y=alt.Y("predicted:Q", title="predicted seconds", **log),
-        color=fixed_colour("way", colours, colours),
-        shape=alt.Shape("way:N", scale=alt.Scale(domain=list(colours))),
+        color=fixed_colour("method", colours, colours),
+        shape=alt.Shape("method:N", scale=alt.Scale(domain=list(colours))),
     )
     ends = pd.DataFrame({"measured": limits, "predicted": limits})
     line = alt.Chart(ends).mark_line(color="#999999").encode(x="measured:Q", y="predicted:Q")

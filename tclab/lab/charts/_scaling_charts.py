@@ -119,18 +119,18 @@ def _exchange(rows: pd.DataFrame) -> Any:
         return empty_chart("No point of several ranks was measured.")
     settings = [name for name in table.columns[: table.columns.get_loc("step_seconds")] if name not in KEY]
     varying = [name for name in settings if table[name].nunique(dropna=False) > 1]
-    table["way"] = [
+    table["label"] = [
         f"{row['model']} · {row['ranks']} ranks × batch {row['batch_size']}"
         + (f" × {row['accumulate']} accumulated" if row["accumulate"] > 1 else "")
         + "".join(f" · {name.replace('_', ' ')} {row[name]}" for name in varying)
         for row in records(table)
     ]
     parts = table.rename(columns={f"{stage}_seconds": stage for stage in EXCHANGE})
-    parts = parts.melt(["way", "step_seconds"], list(EXCHANGE), "stage", "seconds").dropna(subset=["seconds"])
-    flat = plain_frame(parts, ["way", "stage", "seconds", "step_seconds"])
+    parts = parts.melt(["label", "step_seconds"], list(EXCHANGE), "stage", "seconds").dropna(subset=["seconds"])
+    flat = plain_frame(parts, ["label", "stage", "seconds", "step_seconds"])
     flat["share"] = flat["seconds"] / flat["step_seconds"]
     bars = alt.Chart(flat).mark_bar().encode(
-        y=alt.Y("way:N", sort=list(dict.fromkeys(table["way"])), title=None, axis=alt.Axis(labelLimit=320)),
+        y=alt.Y("label:N", sort=list(dict.fromkeys(table["label"])), title=None, axis=alt.Axis(labelLimit=320)),
         x=alt.X("share:Q", title="share of a step (mean over ranks)", axis=alt.Axis(format="%")),
         color=fixed_colour("stage", STAGE_COLOURS, flat["stage"], title="stage"),
     )  # fmt: skip
@@ -145,13 +145,13 @@ def _accumulation(rows: pd.DataFrame) -> Any:
     if ok.empty:
         return empty_chart("No accumulation was measured.")
     frame = plain_frame(step_throughput(ok), [*KEY, "samples_per_second", "low", "high"])
-    frame["way"] = [
+    frame["label"] = [
         f"{row['ranks']:.0f} rank{'s' if row['ranks'] > 1 else ''} × {row['accumulate']:.0f} batches of "
         f"{row['batch_size']:.0f}"
         for row in records(frame)
     ]
     effective = sorted({int(row["ranks"] * row["batch_size"] * row["accumulate"]) for row in records(frame)})
-    y = alt.Y("way:N", sort=list(dict.fromkeys(frame.sort_values("ranks")["way"])), title=None)
+    y = alt.Y("label:N", sort=list(dict.fromkeys(frame.sort_values("ranks")["label"])), title=None)
     base = alt.Chart(frame).encode(y=y, yOffset="model:N", color=strategy_colour(ok))
     layers = [
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title="samples a second"), x2="high:Q"),

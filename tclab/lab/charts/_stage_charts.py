@@ -16,21 +16,21 @@ from tclab.lab.charts._style import (
     chart_title,
     empty_chart,
     fixed_colour,
-    hover,
-    line_over_bars,
+    interval_rule,
     machine_text,
     plain_frame,
     rows_title,
     stage_colours,
     strategy_colour,
     strategy_shape,
+    tooltips,
 )
-from tclab.lab.reports._comparable_rows import fullest_cells, one_run_each, values_text, with_ways
+from tclab.lab.reports._comparable_rows import fullest_cells, one_run_each, values_text, with_labels
 from tclab.lab.reports._stage_parts import (
     TIMELINES,
     accounted_text,
     adds_up,
-    ordered_ways,
+    ordered_labels,
     points_of_modes,
     stage_parts,
 )
@@ -39,7 +39,7 @@ from tclab.timing import Ledger
 from tclab.timing._ledger_rows import SUMS
 
 _WIDTH = 520
-_WAYS = alt.Axis(labelLimit=380)
+_LABELS = alt.Axis(labelLimit=380)
 
 # what each mode runs, for a title
 _MODE_TEXTS = {
@@ -74,28 +74,32 @@ def stages(rows: Runs, by: str = "strategy") -> Any:
 
 
 def _by_strategy(rows: pd.DataFrame) -> Any:
-    chosen = one_run_each(fullest_cells(with_ways(rows)))
+    chosen = one_run_each(fullest_cells(with_labels(rows)))
     # the timeline that the step is timed on; workers make other batches meanwhile
     main = chosen["where"].eq(chosen["device"].map({"cuda": "device"}).fillna("host"))
     chosen = chosen[(chosen["status"] == "ok") & main].copy()
     chosen["order"] = chosen["stage"].map({name: i for i, name in enumerate(STAGE_COLOURS)}).astype("float64")
     parts = chosen[chosen["stage"].isin(list(STAGE_COLOURS))]
-    flat = plain_frame(parts, ["way", "stage", "mean_seconds", "order"])
+    flat = plain_frame(parts, ["label", "stage", "mean_seconds", "order"])
     flat["mean_seconds"] = flat["mean_seconds"].clip(lower=0)
-    flat["share"] = flat["mean_seconds"] / flat.groupby("way")["mean_seconds"].transform("sum")
-    wholes = chosen[(chosen["stage"] == "step") & chosen["way"].isin(flat["way"]) & chosen["samples_seconds"].notna()]
+    flat["share"] = flat["mean_seconds"] / flat.groupby("label")["mean_seconds"].transform("sum")
+    wholes = chosen[(chosen["stage"] == "step") & chosen["samples_seconds"].notna()]
+    wholes = wholes[wholes["label"].isin(flat["label"])]
     ends = [np.quantile(seconds, [0.05, 0.95]) for seconds in wholes["samples_seconds"]]
-    spread_of = pd.DataFrame({"way": list(wholes["way"]), "p5": [e[0] for e in ends], "p95": [e[1] for e in ends]})
-    order = flat.groupby("way")["mean_seconds"].sum().sort_values().index.tolist()
-    y = alt.Y("way:N", sort=order, title=None, axis=_WAYS)
+    spread_of = pd.DataFrame({"label": list(wholes["label"]), "p5": [e[0] for e in ends], "p95": [e[1] for e in ends]})
+    order = flat.groupby("label")["mean_seconds"].sum().sort_values().index.tolist()
+    y = alt.Y("label:N", sort=order, title=None, axis=_LABELS)
     bars = alt.Chart(flat).encode(
         y=y,
         x=alt.X("mean_seconds:Q", **_time_axis(max((e[1] for e in ends), default=0.0))),
         color=fixed_colour("stage", STAGE_COLOURS, flat["stage"]),
         order="order:Q",
-        tooltip=hover({"way": "way", "stage": "stage"}, {"mean_seconds": "seconds, mean", "share": "share of a step"}),
+        tooltip=tooltips(
+            {"label": "configuration", "stage": "stage"},
+            {"mean_seconds": "seconds, mean", "share": "share of a step"},
+        ),
     )
-    spread = line_over_bars(alt.Chart(spread_of), y=y, x="p5:Q", x2="p95:Q")
+    spread = interval_rule(alt.Chart(spread_of), y=y, x="p5:Q", x2="p95:Q")
     more = f"{values_text(chosen, 'batch_size')}, {values_text(chosen, 'networks')} · line: nine in ten single steps"
     return alt.layer(bars.mark_bar(), *spread).properties(
         width=_WIDTH, title=rows_title("Where a step's time goes", chosen, more)
@@ -113,21 +117,21 @@ def _by_mode(rows: pd.DataFrame) -> Any:
     parts = stage_parts(rows)
     if parts.empty:
         return empty_chart("No mode was measured.")
-    ways = ordered_ways(parts)
+    labels = ordered_labels(parts)
     timelines = [name for name in TIMELINES if name in set(parts["where"])]
     shown = [name for name in STAGE_COLOURS if name in set(parts["stage"])]
     points = points_of_modes(rows)
     panels: list[Any] = []
     for mode, group in parts.groupby("mode", sort=False):
-        with_idle = group.groupby(["way", "where"])["seconds"].sum()
+        with_idle = group.groupby(["label", "where"])["seconds"].sum()
         longest = max(with_idle.max(), group["whole_p95_seconds"].max())
         unit, factor = ("s", 1.0) if longest >= 1 else ("ms", 1e3)
         row = [
-            _timeline(group, where, ways, shown, (unit, factor, longest), place == 0)
+            _timeline(group, where, labels, shown, (unit, factor, longest), place == 0)
             for place, where in enumerate(timelines)
         ]
         if not panels:  # the modes send the same batch
-            row.append(_bytes(points, ways))
+            row.append(_bytes(points, labels))
         title = chart_title(f"{mode}: {_MODE_TEXTS[str(mode)]}", size=12)
         panels.append(alt.hconcat(*row, spacing=12).properties(title=title))
     more = "mean of each stage; line: nine in ten single steps"
@@ -151,14 +155,14 @@ def _size(points: pd.DataFrame) -> str:
 def _timeline(
     parts: pd.DataFrame,
     where: str,
-    ways: list[str],
+    labels: list[str],
     shown: list[str],
     axis: tuple[str, float, float],
     first: bool,
 ) -> Any:
     """Return one panel: the bars of one timeline in one mode, a text where there is no bar."""
     unit, factor, longest = axis
-    ran = set(parts["way"])
+    ran = set(parts["label"])
     parts = parts[parts["where"] == where]
     parts = parts.assign(
         order=parts["stage"].map({name: place for place, name in enumerate(STAGE_COLOURS)}).astype(float)
@@ -166,8 +170,8 @@ def _timeline(
     for name in ("seconds", "whole_p5_seconds", "whole_p95_seconds"):
         parts[name.replace("seconds", "value")] = parts[name].clip(lower=0) * factor
     y = alt.Y(
-        "way:N",
-        scale=alt.Scale(domain=ways),
+        "label:N",
+        scale=alt.Scale(domain=labels),
         title=None,
         axis=alt.Axis(labels=first, ticks=first, labelLimit=260),
     )
@@ -178,45 +182,45 @@ def _timeline(
         axis=alt.Axis(tickCount=5, gridOpacity=0.4),
     )
     drawn = parts[parts["accounted"].map(adds_up).astype(bool)]
-    wholes = drawn.groupby("way", as_index=False).agg(
+    wholes = drawn.groupby("label", as_index=False).agg(
         p5_value=("whole_p5_value", "first"), p95_value=("whole_p95_value", "first")
     )
     colour = fixed_colour("stage", STAGE_COLOURS, shown, title="stage")
     layers = [
-        alt.Chart(drawn[["way", "stage", "value", "order"]])
+        alt.Chart(drawn[["label", "stage", "value", "order"]])
         .mark_bar(size=17)
         .encode(y=y, x=x, color=colour, order="order:Q"),
-        *line_over_bars(alt.Chart(wholes), y=y, x=alt.X("p5_value:Q"), x2="p95_value:Q"),
-        alt.Chart(_bar_texts(parts, ways, ran))
+        *interval_rule(alt.Chart(wholes), y=y, x=alt.X("p5_value:Q"), x2="p95_value:Q"),
+        alt.Chart(_bar_texts(parts, labels, ran))
         .mark_text(align="left", dx=5, fontSize=10, color=GREY)
         .encode(y=y, x=alt.X("end:Q"), text="text:N"),
     ]
-    return alt.layer(*layers).properties(width=_WIDTHS[where], height=_ROW * len(ways))
+    return alt.layer(*layers).properties(width=_WIDTHS[where], height=_ROW * len(labels))
 
 
-def _bar_texts(parts: pd.DataFrame, ways: list[str], ran: set[str]) -> pd.DataFrame:
+def _bar_texts(parts: pd.DataFrame, labels: list[str], ran: set[str]) -> pd.DataFrame:
     """Return the text after a bar that has no clock of its own, or in place of a bar, why there is none."""
     texts = []
-    for way in ways:
-        group = parts[parts["way"] == way]
+    for label in labels:
+        group = parts[parts["label"] == label]
         if group.empty:
-            text, end = ("none: nothing is made" if way in ran else "not run"), 0.0
+            text, end = ("none: nothing is made" if label in ran else "not run"), 0.0
         else:
             accounted = group["accounted"].iloc[0]
             text = "" if pd.notna(accounted) and adds_up(accounted) else accounted_text(accounted)
             end = max(group["value"].sum(), group["whole_p95_value"].iloc[0]) if adds_up(accounted) else 0.0
-        texts.append({"way": way, "text": text, "end": end})
+        texts.append({"label": label, "text": text, "end": end})
     return pd.DataFrame(texts)
 
 
-def _bytes(rows: pd.DataFrame, ways: list[str]) -> Any:
+def _bytes(rows: pd.DataFrame, labels: list[str]) -> Any:
     steps = rows[rows["stage"] == "step"]
-    frame = plain_frame(steps, ["way", "batch_bytes"]).drop_duplicates("way")
+    frame = plain_frame(steps, ["label", "batch_bytes"]).drop_duplicates("label")
     frame["text"] = frame["batch_bytes"].map(bytes_text)
-    y = alt.Y("way:N", scale=alt.Scale(domain=ways), title=None, axis=alt.Axis(labels=False, ticks=False))
+    y = alt.Y("label:N", scale=alt.Scale(domain=labels), title=None, axis=alt.Axis(labels=False, ticks=False))
     text = alt.Chart(frame).mark_text(align="right").encode(y=y, x=alt.value(_BYTES_WIDTH - 8), text="text:N")
     title = alt.TitleParams("bytes of a batch", fontSize=10, fontWeight="normal", orient="bottom")
-    return text.properties(width=_BYTES_WIDTH, height=_ROW * len(ways), title=title)
+    return text.properties(width=_BYTES_WIDTH, height=_ROW * len(labels), title=title)
 
 
 def stage_spread(rows: Runs, mode: str = "step") -> Any:
@@ -230,7 +234,7 @@ def stage_spread(rows: Runs, mode: str = "step") -> Any:
     chosen = chosen[(chosen["mode"] == mode) & chosen["stage"].isin(list(STAGE_COLOURS))].copy()
     if chosen.empty:
         return empty_chart(f"Mode {mode} was not measured.")
-    frame = plain_frame(chosen, ["where", "stage", "way", "model", "strategy", "median_seconds", "mean_seconds"])
+    frame = plain_frame(chosen, ["where", "stage", "label", "model", "strategy", "median_seconds", "mean_seconds"])
     ends = [np.quantile(seconds, [0.05, 0.95]) for seconds in chosen["samples_seconds"]]
     frame[["p5", "p95"]] = 1e3 * np.array(ends)
     frame[["median", "mean"]] = 1e3 * frame[["median_seconds", "mean_seconds"]]
@@ -255,10 +259,11 @@ def stage_spread(rows: Runs, mode: str = "step") -> Any:
                 title=TIMELINES[where].split(",")[0],
                 axis=alt.Axis(grid=True, bandPosition=-0.33, gridOpacity=0.5, ticks=False),
             ),
-            yOffset=alt.YOffset("way:N", scale=alt.Scale(domain=ordered_ways(frame))),
+            yOffset=alt.YOffset("label:N", scale=alt.Scale(domain=ordered_labels(frame))),
             color=strategy_colour(frame),
-            tooltip=hover(
-                {"way": "way", "stage": "stage"}, {"mean": "ms, mean", "median": "median", "p5": "5 %", "p95": "95 %"}
+            tooltip=tooltips(
+                {"label": "configuration", "stage": "stage"},
+                {"mean": "ms, mean", "median": "median", "p5": "5 %", "p95": "95 %"},
             ),
         )
         panels.append(
@@ -266,7 +271,7 @@ def stage_spread(rows: Runs, mode: str = "step") -> Any:
                 base.mark_rule(strokeWidth=2).encode(x=alt.X("p5:Q"), x2="p95:Q")
                 + base.mark_tick(thickness=2, size=9).encode(x=alt.X("median:Q"))
                 + base.mark_point(filled=True, size=45, opacity=1).encode(x=x, shape=strategy_shape(frame))
-            ).properties(width=520, height=12 * max(2, len(ordered_ways(frame))) * max(1, len(stages)))
+            ).properties(width=520, height=12 * max(2, len(ordered_labels(frame))) * max(1, len(stages)))
         )
     chart = alt.vconcat(*panels, spacing=10).resolve_scale(color="shared", shape="shared")
     return chart.properties(
@@ -300,7 +305,7 @@ def ledger_chart(ledger: Ledger, *, where: str | None = None) -> Any:
         x=alt.X("seconds:Q", **_time_axis(sums.max())),
         color=fixed_colour("stage", colours, shown, title="stage"),
         order="order:Q",
-        tooltip=hover({"stage": "stage"}, {"seconds": "seconds, mean", "share": "share of a step"}),
+        tooltip=tooltips({"stage": "stage"}, {"seconds": "seconds, mean", "share": "share of a step"}),
     )
     return marks.mark_bar().properties(
         width=520,

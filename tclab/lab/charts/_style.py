@@ -157,13 +157,13 @@ def plain_frame(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     )
 
 
-def line_over_bars(chart: alt.Chart, **ends: Any) -> tuple[alt.Chart, alt.Chart]:
+def interval_rule(chart: alt.Chart, **ends: Any) -> tuple[alt.Chart, alt.Chart]:
     """Return the layers of a line that can be seen on bars of any colour, on a light page and on a dark one."""
     wide = chart.mark_rule(strokeWidth=3.5, color="#ffffff").encode(**ends)
     return wide, chart.mark_rule(strokeWidth=1.5, color="#000000").encode(**ends)
 
 
-def hover(texts: Mapping[str, str], numbers: Mapping[str, str]) -> list[Any]:
+def tooltips(texts: Mapping[str, str], numbers: Mapping[str, str]) -> list[Any]:
     """Return what a mark shows under the mouse: field → its title, of texts and of numbers."""
     words = [alt.Tooltip(f"{field}:N", title=title) for field, title in texts.items()]
     return words + [alt.Tooltip(f"{field}:Q", title=title, format=".4~g") for field, title in numbers.items()]

@@ -11,13 +11,13 @@ import pandas as pd
 from tclab.errors import unknown
 from tclab.lab.charts._style import (
     GREY,
-    hover,
-    line_over_bars,
+    interval_rule,
     log_axis,
     plain_frame,
     rows_title,
     strategy_colour,
     strategy_shape,
+    tooltips,
 )
 from tclab.lab.reports._comparable_rows import (
     against_the_fastest,
@@ -26,7 +26,7 @@ from tclab.lab.reports._comparable_rows import (
     one_run_each,
     step_throughput,
     values_text,
-    with_ways,
+    with_labels,
 )
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing._verdict import SAME, UNDECIDED, Pair
@@ -35,7 +35,7 @@ from tclab.timing._verdict import SAME, UNDECIDED, Pair
 _DASHES = [[1, 0], [5, 3], [2, 2], [8, 2, 2, 2], [10, 4], [1, 3], [8, 2, 2, 2, 2, 2], [4, 1]]
 _NAMES = 2  # of points without a time at one place of an axis; more are counted
 _WIDTH, _HEIGHT = 520, 300
-_WAYS = alt.Axis(labelLimit=380)
+_LABELS = alt.Axis(labelLimit=380)
 _AXES = {
     "strategy": ("", ""),
     "batch_size": ("batch size", "Throughput over batch size"),
@@ -48,8 +48,8 @@ _VERDICTS = {UNDECIDED: "undecided", SAME: "the same"}  # those that bars alone 
 def _largest(rows: pd.DataFrame, column: str) -> pd.DataFrame:
     """Return, for each model, the rows at the largest value of a column that was measured most fully."""
     ok = rows[rows["status"] == "ok"]
-    counts = ok.groupby(["model", column])["way"].nunique().reset_index()
-    best = counts.sort_values(["way", column]).groupby("model").tail(1)
+    counts = ok.groupby(["model", column])["label"].nunique().reset_index()
+    best = counts.sort_values(["label", column]).groupby("model").tail(1)
     return rows.merge(best[["model", column]], on=["model", column])
 
 
@@ -57,7 +57,7 @@ def _lines(rows: pd.DataFrame, column: str, axis: str, title: str, more: str) ->
     steps = step_throughput(one_run_each(rows))
     ok = plain_frame(
         steps[steps["status"] == "ok"],
-        ["strategy", "model", "setting", "way", column, "samples_per_second", "low", "high"],
+        ["strategy", "model", "setting", "label", column, "samples_per_second", "low", "high"],
     )
     ok["line"] = [" · ".join(filter(None, pair)) for pair in zip(ok["model"], ok["setting"], strict=True)]
     lines = list(dict.fromkeys(ok.sort_values(["model", "setting"])["line"]))
@@ -81,10 +81,10 @@ def _lines(rows: pd.DataFrame, column: str, axis: str, title: str, more: str) ->
         scale=alt.Scale(domain=lines, range=_DASHES),
         legend=alt.Legend(title=None, orient="bottom", columns=1, labelLimit=_WIDTH) if len(lines) > 1 else None,
     )
-    figures = hover({"way": "way"}, {column: axis, **_FIGURES})
-    base = alt.Chart(ok).encode(x=x, color=strategy_colour(ok), detail="way:N", tooltip=figures)
+    figures = tooltips({"label": "configuration"}, {column: axis, **_FIGURES})
+    base = alt.Chart(ok).encode(x=x, color=strategy_colour(ok), detail="label:N", tooltip=figures)
     if single:
-        base = base.encode(xOffset=alt.XOffset("way:N", sort=ok.sort_values(["line", "strategy"])["way"].tolist()))
+        base = base.encode(xOffset=alt.XOffset("label:N", sort=ok.sort_values(["line", "strategy"])["label"].tolist()))
     layers = [
         base.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high:Q"),
         base.mark_line().encode(y=y, strokeDash=dash),
@@ -105,12 +105,12 @@ def _without_time(steps: pd.DataFrame, column: str) -> pd.DataFrame:
     kinds = steps["status"].str.split(":").str[0]
     lost = steps[kinds.isin(["oom", "wrong", "failed"])].assign(kind=kinds)
     if lost["model"].nunique() == 1:  # which need not be named
-        lost = lost.assign(way=[way.split(" · ", 1)[1] for way in lost["way"]])
+        lost = lost.assign(label=[label.split(" · ", 1)[1] for label in lost["label"]])
     lines = []
     for place, at_place in lost.groupby(lost[column].astype(float)):
         words = []
         for kind, of_kind in at_place.groupby("kind"):
-            names = list(dict.fromkeys(of_kind["way"]))
+            names = list(dict.fromkeys(of_kind["label"]))
             words.append(f"{kind}: {', '.join(names)}" if len(names) <= _NAMES else f"{kind} × {len(names)}")
         lines.append({column: place, "text": "; ".join(words)})
     return pd.DataFrame(lines, columns=[column, "text"])
@@ -133,7 +133,7 @@ def throughput(rows: Runs, by: str = "strategy", *, pairs: Iterable[Pair] = ()) 
     """
     if by not in _AXES:
         raise unknown("axis of throughput", by, _AXES)
-    rows = with_ways(rows_of(rows))
+    rows = with_labels(rows_of(rows))
     if by == "strategy":
         return _bars(fullest_cells(rows), pairs)
     if by == "batch_size":
@@ -158,13 +158,13 @@ def _fullest_batch(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _bars(chosen: pd.DataFrame, pairs: Iterable[Pair]) -> Any:
     steps = step_throughput(one_run_each(chosen))
-    ok = plain_frame(steps[steps["status"] == "ok"], ["strategy", "way", "samples_per_second", "low", "high"])
+    ok = plain_frame(steps[steps["status"] == "ok"], ["strategy", "label", "samples_per_second", "low", "high"])
     marks = _bar_words(chosen, ok, pairs)
-    words = dict(zip(marks["way"], marks["word"], strict=True))
-    ok["said"] = [words.get(way, "—") for way in ok["way"]]
+    words = dict(zip(marks["label"], marks["word"], strict=True))
+    ok["said"] = [words.get(label, "—") for label in ok["label"]]
     scale = alt.Scale(domain=[0, 1.2 * ok["high"].max()]) if len(ok) else alt.Scale()  # leaves space for words
-    order = ok.sort_values("samples_per_second", ascending=False)["way"].tolist()
-    y = alt.Y("way:N", sort=order, title=None, axis=_WAYS)
+    order = ok.sort_values("samples_per_second", ascending=False)["label"].tolist()
+    y = alt.Y("label:N", sort=order, title=None, axis=_LABELS)
     bars = alt.Chart(ok).encode(
         y=y,
         x=alt.X(
@@ -175,9 +175,9 @@ def _bars(chosen: pd.DataFrame, pairs: Iterable[Pair]) -> Any:
             axis=alt.Axis(tickCount=6),
         ),
         color=strategy_colour(ok).legend(None),
-        tooltip=hover({"way": "way", **({"said": "against the fastest"} if words else {})}, _FIGURES),
+        tooltip=tooltips({"label": "configuration", **({"said": "against the fastest"} if words else {})}, _FIGURES),
     )
-    spread = line_over_bars(alt.Chart(ok), y=y, x="low:Q", x2="high:Q")
+    spread = interval_rule(alt.Chart(ok), y=y, x="low:Q", x2="high:Q")
     text = alt.Chart(marks).encode(y=y, x="place:Q", text="word:N")
     text = text.mark_text(align="left", dx=6, fontSize=11, color=GREY, fontStyle="italic")
     more = f"{values_text(chosen, 'batch_size')}, {values_text(chosen, 'networks')}"
@@ -190,17 +190,17 @@ def _bar_words(chosen: pd.DataFrame, ok: pd.DataFrame, pairs: Iterable[Pair]) ->
     """Return the words at the bars, and their places."""
     steps = chosen[chosen["stage"] == "step"]
     lost = steps[(steps["status"] != "ok") & ~steps["status"].str.startswith("not run")]
-    lost = lost[~lost["way"].isin(ok["way"])].drop_duplicates("way")
-    words = [(way, status.split(":")[0], 0.0) for way, status in zip(lost["way"], lost["status"], strict=True)]
-    ends = dict(zip(ok["way"], ok["high"], strict=True))
+    lost = lost[~lost["label"].isin(ok["label"])].drop_duplicates("label")
+    words = [(label, status.split(":")[0], 0.0) for label, status in zip(lost["label"], lost["status"], strict=True)]
+    ends = dict(zip(ok["label"], ok["high"], strict=True))
     timed = steps[steps["status"] == "ok"]
     exact = timed["exact"].fillna(True).astype(bool)
-    words += [(way, "inexact", ends[way]) for way in timed[~exact]["way"].unique()]
+    words += [(label, "inexact", ends[label]) for label in timed[~exact]["label"].unique()]
     groups = [group for _, group in timed[exact].groupby(["model", "setting"], sort=False)]
     known = by_arms(pairs, len(groups))
     for group in groups:
-        ways = dict(zip(group["strategy"], group["way"], strict=True))
-        for strategy, pair in (against_the_fastest(group, known) if len(ways) > 1 else {}).items():
+        labels = dict(zip(group["strategy"], group["label"], strict=True))
+        for strategy, pair in (against_the_fastest(group, known) if len(labels) > 1 else {}).items():
             if pair.verdict in _VERDICTS:
-                words.append((ways[strategy], _VERDICTS[pair.verdict], ends[ways[strategy]]))
-    return pd.DataFrame(words, columns=["way", "word", "place"])
+                words.append((labels[strategy], _VERDICTS[pair.verdict], ends[labels[strategy]]))
+    return pd.DataFrame(words, columns=["label", "word", "place"])

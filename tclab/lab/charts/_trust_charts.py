@@ -12,11 +12,11 @@ from tclab.lab.charts._style import (
     chart_title,
     empty_chart,
     fixed_colour,
-    hover,
     log_axis,
     machine_text,
     stage_colours,
     strategy_colours,
+    tooltips,
 )
 from tclab.lab.reports._race_tables import pairs_against, winner_table
 from tclab.sweeps.analysis._compare_runs import Comparison
@@ -68,7 +68,9 @@ def ratio_layers(rows: pd.DataFrame, *, by: str, title: str, of: str, margin: fl
     base = alt.Chart(rows).encode(
         y=y,
         color=fixed_colour("verdict", VERDICT_COLOURS, rows["verdict"], title=of),
-        tooltip=hover({by: by, "verdict": of, "why": "why"}, {"ratio": "ratio", "low": "95 % from", "high": "95 % to"}),
+        tooltip=tooltips(
+            {by: by, "verdict": of, "why": "why"}, {"ratio": "ratio", "low": "95 % from", "high": "95 % to"}
+        ),
     )
     return alt.layer(
         alt.Chart(band).mark_rect(color="#bbbbbb", opacity=0.4).encode(x="from:Q", x2="to:Q"),

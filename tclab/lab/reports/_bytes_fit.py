@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tclab._format import bytes_text
-from tclab.lab.reports._stage_parts import ordered_ways
+from tclab.lab.reports._stage_parts import ordered_labels
 
 _MIN_BATCH_SIZES = 3  # batch sizes: a line goes through any two
 _FITS = 0.9  # R² from which on the line counts as a fit
@@ -22,22 +22,22 @@ def loading_points(rows: pd.DataFrame) -> pd.DataFrame:
     made = chosen[["model", "strategy"]].astype(object)
     for name in columns:
         made[name] = chosen[name].astype("float64")
-    made["way"] = made["model"] + " · " + made["strategy"]
-    return made.sort_values(["way", "batch_size"]).reset_index(drop=True)
+    made["label"] = made["model"] + " · " + made["strategy"]
+    return made.sort_values(["label", "batch_size"]).reset_index(drop=True)
 
 
 def bytes_fit(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the least-squares line of mean seconds against bytes, over batch sizes, for each way of loading.
+    """Return the least-squares line of mean seconds against bytes, over batch sizes, for each model and strategy.
 
-    Columns: way, model, strategy, batch_sizes (how many), seconds_per_byte with `low` and `high` (95 %),
+    Columns: label, model, strategy, batch_sizes (how many), seconds_per_byte with `low` and `high` (95 %),
     seconds_at_none (the constant), r_squared. Missing where fewer than 3 batch sizes were measured.
     """
     from scipy.stats import linregress, t
 
     found = []
-    for way, group in loading_points(rows).groupby("way"):
+    for label, group in loading_points(rows).groupby("label"):
         line: dict[str, Any] = {
-            "way": way,
+            "label": label,
             "model": group["model"].iloc[0],
             "strategy": group["strategy"].iloc[0],
             "batch_sizes": group["batch_size"].nunique(),
@@ -53,26 +53,26 @@ def bytes_fit(rows: pd.DataFrame) -> pd.DataFrame:
                 "r_squared": 0.0 if np.isnan(fit.rvalue) else fit.rvalue**2,  # nan: all times are equal
             }
         found.append(line)
-    columns = ["way", "model", "strategy", "batch_sizes", "seconds_per_byte", "low", "high", "seconds_at_none"]
+    columns = ["label", "model", "strategy", "batch_sizes", "seconds_per_byte", "low", "high", "seconds_at_none"]
     return pd.DataFrame(found, columns=[*columns, "r_squared"])
 
 
 def bytes_findings(rows: pd.DataFrame) -> list[str]:
-    """Return whether each way of loading is bound by bytes, a sentence each.
+    """Return whether loading is bound by bytes, a sentence for each model and strategy.
 
     Within one strategy bytes grow with samples, so its line alone cannot separate the two: a strategy that makes
     the same samples of fewer bytes can. Loading is bound by bytes where a line fits, most of the time grows with
     bytes, and the same samples in few bytes take less than half as long.
     """
     points, sentences = loading_points(rows), []
-    fits = {fit["way"]: fit for fit in bytes_fit(rows).to_dict("records")}
-    for fit in (fits[way] for way in ordered_ways(points)):
-        group = points[points["way"] == fit["way"]]
+    fits = {fit["label"]: fit for fit in bytes_fit(rows).to_dict("records")}
+    for fit in (fits[label] for label in ordered_labels(points)):
+        group = points[points["label"] == fit["label"]]
         if pd.isna(fit["r_squared"]):
-            sentences.append(f"{fit['way']}: {fit['batch_sizes']} batch sizes are too few for a line.")
+            sentences.append(f"{fit['label']}: {fit['batch_sizes']} batch sizes are too few for a line.")
             continue
         top = group.iloc[-1]
-        words = f"{fit['way']}: R² = {fit['r_squared']:.3f} over {fit['batch_sizes']} batch sizes"
+        words = f"{fit['label']}: R² = {fit['r_squared']:.3f} over {fit['batch_sizes']} batch sizes"
         lean, cheaper = _lean(points, top)
         if fit["r_squared"] < _FITS or not fit["low"] > 0:
             sentences.append(
@@ -92,7 +92,7 @@ def _lean(points: pd.DataFrame, top: pd.Series) -> tuple[str, bool]:
     """Return the time of the same samples in the fewest bytes, and whether it is surely less than half."""
     same = points[(points["model"] == top["model"]) & (points["batch_size"] == top["batch_size"])]
     least = same.sort_values("batch_bytes").iloc[0]
-    if least["way"] == top["way"] or least["batch_bytes"] > 0.1 * top["batch_bytes"]:
+    if least["label"] == top["label"] or least["batch_bytes"] > 0.1 * top["batch_bytes"]:
         return "", False
     words = (
         f" The same samples with {least['strategy']}, in {bytes_text(least['batch_bytes'])} and not "

@@ -49,13 +49,13 @@ def alike(ok: pd.DataFrame, free: tuple[str, ...] = ()) -> list[tuple[str, pd.Da
     return groups
 
 
-def with_ways(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with `setting`, which distinguishes points of one model and strategy, and with `way`.
+def with_labels(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with `setting`, which distinguishes points of one model and strategy, and with `label`.
 
-    A way is the label of a bar or a line: "hetero_cell · node_mask · hidden 64". It names no setting, machine or
-    commit that all measured rows share.
+    A label names a bar or a line: "hetero_cell · node_mask · hidden 64". It has no setting, machine or commit that
+    all measured rows share.
     """
-    made = rows.assign(setting="", way=rows["model"] + " · " + rows["strategy"])
+    made = rows.assign(setting="", label=rows["model"] + " · " + rows["strategy"])
     steps = rows[(rows["status"] == "ok") & (rows["stage"] == "step")]
     for model, group in steps.groupby("model", sort=False):
         names = _varying(group, ("model",))
@@ -68,7 +68,7 @@ def with_ways(rows: pd.DataFrame) -> pd.DataFrame:
         texts = {key: _settings_text(dict(zip(names, key, strict=True)), names) for key in dict.fromkeys(keys)}
         made.loc[mine, "setting"] = [texts[key] for key in keys]
     with_setting = made["setting"] != ""
-    made.loc[with_setting, "way"] += " · " + made.loc[with_setting, "setting"]
+    made.loc[with_setting, "label"] += " · " + made.loc[with_setting, "setting"]
     return made
 
 
@@ -77,13 +77,13 @@ def one_run_each(rows: pd.DataFrame) -> pd.DataFrame:
 
     **Arguments:**
 
-    - `rows`: as `with_ways` returns them.
+    - `rows`: as `with_labels` returns them.
     """
-    cell = ["way", "batch_size", "networks"]
+    cell = ["label", "batch_size", "networks"]
     steps = rows[(rows["stage"] == "step") & (rows["status"] == "ok")].sort_values("mean_seconds")
     if not steps.duplicated(cell).any():
         return rows
-    of_a_cell = steps.groupby(cell)["way"]
+    of_a_cell = steps.groupby(cell)["label"]
     middle = steps[of_a_cell.cumcount() == of_a_cell.transform("size") // 2]
     run = [*cell, *_RUN, "measured_at"]  # repeats differ in the last alone
     chosen = rows.merge(middle[run], on=run).drop_duplicates([*cell, "stage", "where"])
@@ -211,12 +211,12 @@ def outlier_sentences(rows: pd.DataFrame) -> list[str]:
 
 
 def fullest_cells(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return, for each model, the rows of the cell that the most exact ways were run in, the largest such cell."""
+    """Return, for each model, the rows of the cell with the most exact labels, the largest such cell."""
     ok = rows[(rows["status"] == "ok") & (rows["stage"] == "step")]
     exact = ok["exact"].fillna(True).astype(bool)
     ok = ok[exact] if exact.any() else ok
-    counts = ok.groupby(["model", "networks", "batch_size"])["way"].nunique().reset_index()
-    best = counts.sort_values(["way", "networks", "batch_size"]).groupby("model").tail(1)
+    counts = ok.groupby(["model", "networks", "batch_size"])["label"].nunique().reset_index()
+    best = counts.sort_values(["label", "networks", "batch_size"]).groupby("model").tail(1)
     return rows.merge(best[["model", "networks", "batch_size"]], on=["model", "networks", "batch_size"])
 
 

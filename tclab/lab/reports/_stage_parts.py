@@ -26,18 +26,18 @@ def one_point_each(rows: pd.DataFrame) -> pd.DataFrame:
     Among several batch sizes or numbers of networks it is the one with the most modes, the largest such.
     """
     chosen = points_of_modes(rows)
-    return chosen[chosen["way"] == chosen.groupby(_POINT)["way"].transform("first")]
+    return chosen[chosen["label"] == chosen.groupby(_POINT)["label"].transform("first")]
 
 
 def points_of_modes(rows: pd.DataFrame) -> pd.DataFrame:
     """Return what `one_point_each` does, and as much of each further setting of a model and strategy.
 
-    A column more, `way`, has model, strategy and what tells such settings apart: "dango · indices · loop lightning".
+    A column more, `label`, has model, strategy and what tells such settings apart: "dango · indices · loop lightning".
     """
     plain = rows["overheads"].isna() | (rows["overheads"] == "")
     rows = rows[(rows["status"] == "ok") & plain]
     if rows.empty:
-        return rows.assign(way="")
+        return rows.assign(label="")
     # over these columns alone: each operation on a frame costs a step for each of its hundred columns
     ok = rows[[*_POINT, "batch_size", "networks", "seed"]].reset_index(drop=True)
     cells = ok.groupby(["model", "strategy", "batch_size", "networks"])["mode"].nunique().reset_index()
@@ -46,7 +46,7 @@ def points_of_modes(rows: pd.DataFrame) -> pd.DataFrame:
     first = ok.groupby(_POINT)["seed"].transform(lambda seeds: seeds.fillna(0).min())
     chosen = rows.iloc[ok.loc[ok["seed"].fillna(0) == first, "index"]]
     if not chosen[chosen["stage"] == "step"].duplicated(_POINT).any():
-        return chosen.assign(way=chosen["model"] + " · " + chosen["strategy"])
+        return chosen.assign(label=chosen["model"] + " · " + chosen["strategy"])
     return pd.concat([one_run_each(with_ways(group)) for _, group in chosen.groupby(_POINT, sort=False)])
 
 
@@ -57,12 +57,12 @@ def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
     whole, and the step to the throughput. `idle` is a worker's time until the next batch is requested, and is in no
     whole.
 
-    Columns: way, mode, model, strategy, where, stage, seconds; `whole_seconds`, the sum of the timeline's stages, and
+    Columns: label, mode, model, strategy, where, stage, seconds; `whole_seconds`, the sum of the timeline's stages, and
     `whole_p5_seconds` and `whole_p95_seconds`, between which nine in ten single steps lie; `accounted`, the share of
     the timeline's clock that its stages account for, missing where it has no clock.
     """
     found: list[dict[str, Any]] = []
-    of = ["way", *_POINT]
+    of = ["label", *_POINT]
     chosen = points_of_modes(rows)
     chosen = chosen[[*of, "where", "stage", "mean_seconds", "samples_seconds", *(set(_ACCOUNTED) & set(chosen))]]
     steps = chosen[chosen["stage"] == "step"].to_dict("records")
@@ -140,12 +140,12 @@ def load_text(rows: pd.DataFrame) -> str:
     return f"Load {min(loads):.1f} to {max(loads):.1f} on {cores} cores{waiting}: {crowded}."
 
 
-def ordered_ways(frame: pd.DataFrame) -> list[str]:
-    """Return the ways of some rows, the models together, strategies in the order of their registry."""
+def ordered_labels(frame: pd.DataFrame) -> list[str]:
+    """Return the labels of some rows, the models together, strategies in the order of their registry."""
     strategies = list(dict.fromkeys([*names(), *frame["strategy"]]))
-    ways = frame[["model", "strategy", "way"]].drop_duplicates()
+    labels = frame[["model", "strategy", "label"]].drop_duplicates()
     order = [
         (not model.startswith("hetero"), model, strategies.index(strategy))
-        for model, strategy in zip(ways["model"], ways["strategy"], strict=True)
+        for model, strategy in zip(labels["model"], labels["strategy"], strict=True)
     ]
-    return [way for _, way in sorted(zip(order, ways["way"], strict=True), key=lambda one: one[0])]
+    return [label for _, label in sorted(zip(order, labels["label"], strict=True), key=lambda one: one[0])]

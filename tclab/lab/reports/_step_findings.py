@@ -30,7 +30,7 @@ def _largest(parts: pd.DataFrame) -> list[str]:
     """Name the largest three stages of a step, for each model, strategy and further setting in mode `step`."""
     sentences = []
     host = parts[(parts["mode"] == "step") & parts["where"].isin(["host", "device"])]
-    for (way, where), group in host.groupby(["way", "where"], sort=False):
+    for (label, where), group in host.groupby(["label", "where"], sort=False):
         whole = group["whole_seconds"].iloc[0]
         if not adds_up(group["accounted"].iloc[0]) or not whole:
             continue
@@ -39,39 +39,39 @@ def _largest(parts: pd.DataFrame) -> list[str]:
             f"{stage} {seconds / whole:.0%}" for stage, seconds in zip(first["stage"], first["seconds"], strict=True)
         ]
         sentences.append(
-            f"{_words(str(way))}: a step takes {seconds_text(whole)} of the {where}'s time, {', '.join(named)}."
+            f"{_words(str(label))}: a step takes {seconds_text(whole)} of the {where}'s time, {', '.join(named)}."
         )
     return sentences
 
 
-def _words(way: str) -> str:
-    """Return a way as a sentence names it: "dango with indices, loop lightning"."""
-    model, *rest = way.split(" · ")
+def _words(label: str) -> str:
+    """Return a label as a sentence names it: "dango with indices, loop lightning"."""
+    model, *rest = label.split(" · ")
     return f"{model} with {', '.join(rest)}"
 
 
 def _workers(parts: pd.DataFrame) -> list[str]:
     sentences = []
     made = parts[(parts["mode"] == "step") & (parts["where"] == "worker")]
-    for way, group in made.groupby("way", sort=False):
+    for label, group in made.groupby("label", sort=False):
         idle = group[group["stage"] == "idle"]["seconds"].sum()
         whole = group["whole_seconds"].iloc[0]
         if idle + whole > 0:
             sentences.append(
-                f"Meanwhile a worker of {_words(str(way))} makes a batch in {seconds_text(whole)} and is idle "
+                f"Meanwhile a worker of {_words(str(label))} makes a batch in {seconds_text(whole)} and is idle "
                 f"{idle / (idle + whole):.0%} of its time."
             )
     return sentences
 
 
 def _accounted(parts: pd.DataFrame) -> str:
-    lines = parts.drop_duplicates(["mode", "way", "where"])
+    lines = parts.drop_duplicates(["mode", "label", "where"])
     known = lines[lines["accounted"].notna()]
     if known.empty:
         return ""
     bad = known[~known["accounted"].map(adds_up).astype(bool)]
     worst = known.iloc[int((known["accounted"].astype(float) - 1).abs().to_numpy().argmax())]
-    place = f"{worst['where']}, {_words(worst['way'])}, mode {worst['mode']}"
+    place = f"{worst['where']}, {_words(worst['label'])}, mode {worst['mode']}"
     words = f"farthest from its clock: {place} ({accounted_text(worst['accounted'])})"
     if bad.empty:
         return f"All {len(known)} timelines with a clock of their own add up within {TOLERANCE:.0%}; {words}."
