@@ -139,8 +139,8 @@ def test_json_records_that_a_step_waits_for_ask_for_packed_ones_and_are_raced():
 
 
 def test_steps_that_used_batches_made_before_them_say_nothing_of_waiting():
-    stock = account(24, data_wait=0.0, forward=0.016, workers=4, batch_seconds=0.4, cores=16)
-    found, missing = suggestions_from(stock)
+    prefetched = account(24, data_wait=0.0, forward=0.016, workers=4, batch_seconds=0.4, cores=16)
+    found, missing = suggestions_from(prefetched)
     assert found == []
     assert "4 workers cannot give a batch more often than every 100 ms: steps of 16 ms used batches" in missing[0]
 

@@ -54,13 +54,13 @@ def test_a_share_on_both_sides_of_half_is_undecided():
     assert verdicts(made)["Data pipeline"].verdict == UNDECIDED
 
 
-def bursts(*, steps=24, workers=4, made_in=0.4, stock=0):
+def bursts(*, steps=24, workers=4, made_in=0.4, prefetched=0):
     """Rows of a step of 16 ms that waits for its workers, one long wait in as many steps as there are of them.
 
-    The first `stock` steps find batches that were made before them.
+    The first `prefetched` steps find batches that were made before them.
     """
     made = point_rows("node_mask", scatter=0, steps=steps, workers=workers, cycle_steps=workers)
-    waits = [0.0 if n < stock or n % workers else made_in - 0.016 * workers for n in range(steps)]
+    waits = [0.0 if n < prefetched or n % workers else made_in - 0.016 * workers for n in range(steps)]
     for one in made:
         if (one["stage"], one["where"]) == ("data_wait", "host"):
             one["samples_seconds"] = waits
@@ -82,7 +82,7 @@ def test_batches_that_come_in_bursts_are_waited_for_however_typical_a_step_witho
 
 
 def test_a_verdict_that_the_workers_contradict_is_refused():
-    found = verdicts(bursts(stock=24))["Data pipeline"]
+    found = verdicts(bursts(prefetched=24))["Data pipeline"]
     assert found.verdict == UNDECIDED
     refused = next(said for said in found.evidence if "refused" in said)
     assert "the verdict “does not hold here” is refused. 4 workers cannot give a batch more often than" in refused

@@ -40,14 +40,14 @@ def _table(path: Path) -> str | None:
     if steps.empty:
         return None
     steps = steps[(steps["scale"] == steps["scale"].max()) & (steps["networks"] == steps["networks"].max())]
-    ways = steps["strategy"].where(steps["model"] == "hetero_cell", "(" + steps["model"] + ")")
+    labels = steps["strategy"].where(steps["model"] == "hetero_cell", "(" + steps["model"] + ")")
     # a status such as oom stands where a point has no time
     rate = steps["samples_per_second"].map("{:,.4g}".format).where(steps["status"] == "ok", steps["status"])
-    cells = pd.DataFrame({"way": ways, "batch": steps["batch_size"], "rate": rate, "at": steps["measured_at"]})
-    cells = cells.sort_values("at").drop_duplicates(["way", "batch"], keep="last")  # of two runs the later
-    table = cells.pivot(index="way", columns="batch", values="rate").fillna("")
-    best = steps[steps["status"] == "ok"].groupby(ways)["samples_per_second"].max()
-    table = table.loc[sorted(table.index, key=lambda way: (-best.get(way, 0.0), way))]
+    cells = pd.DataFrame({"label": labels, "batch": steps["batch_size"], "rate": rate, "at": steps["measured_at"]})
+    cells = cells.sort_values("at").drop_duplicates(["label", "batch"], keep="last")  # of two runs the later
+    table = cells.pivot(index="label", columns="batch", values="rate").fillna("")
+    best = steps[steps["status"] == "ok"].groupby(labels)["samples_per_second"].max()
+    table = table.loc[sorted(table.index, key=lambda label: (-best.get(label, 0.0), label))]
     made = json.loads((path.parent / "environment.json").read_text())
     where = f"{made['gpu']}** (torch {made['torch']}, commit {str(made['commit'])[:7]})"
     what = f"{steps['networks'].iloc[0]} edge types, scale {steps['scale'].iloc[0]:g}"
@@ -57,7 +57,7 @@ def _table(path: Path) -> str | None:
         "",
         "| | " + " | ".join(map(str, table.columns)) + " |",
         "|---" * (len(table.columns) + 1) + "|",
-        *(f"| `{way}` | " + " | ".join(table.loc[way]) + " |" for way in table.index),
+        *(f"| `{label}` | " + " | ".join(table.loc[label]) + " |" for label in table.index),
     ]
     return "\n".join(lines)
 
