@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab.lab.reports._comparable_rows import one_run_each, with_ways
+from tclab.lab.reports._comparable_rows import one_run_each, with_labels
 from tclab.masking import names
 from tclab.sweeps.analysis._machine_label import busy_text
 from tclab.timing._ledger_rows import SUMS, TOLERANCE
@@ -47,7 +47,7 @@ def points_of_modes(rows: pd.DataFrame) -> pd.DataFrame:
     chosen = rows.iloc[ok.loc[ok["seed"].fillna(0) == first, "index"]]
     if not chosen[chosen["stage"] == "step"].duplicated(_POINT).any():
         return chosen.assign(label=chosen["model"] + " · " + chosen["strategy"])
-    return pd.concat([one_run_each(with_ways(group)) for _, group in chosen.groupby(_POINT, sort=False)])
+    return pd.concat([one_run_each(with_labels(group)) for _, group in chosen.groupby(_POINT, sort=False)])
 
 
 def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
