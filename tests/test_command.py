@@ -140,7 +140,7 @@ def test_rows_are_read_by_advise_compare_and_report(root, tmp_path, capsys):
     rows = root / "tests" / "recorded_rows.parquet"
     code, advice = answer(capsys, "advise", rows)
     assert code == 0
-    assert advice["of"].startswith("from ")
+    assert advice["subject"].startswith("from ")
     code, comparison = answer(capsys, "compare", rows, rows, "--margin", "0.1")
     assert code == 0
     assert {pair["ratio"] for pair in comparison["pairs"]} == {1.0}
