@@ -11,6 +11,9 @@ from textwrap import wrap
 
 WIDTH = 79  # columns of a terminal that are used
 _NUMBER = re.compile(r"[\d\[<~−+-]")  # how the cell of a number begins
+# characters of a cell that stays in one line: a wide table is scrolled, in place of lines that grow tall for a column
+# out of sight
+_UNBROKEN = 60
 # What the mouse does to a table, as attributes: they work in widgets, where scripts do not run, and a page
 # that takes them away still shows the table. A head sorts by its column: numbers with their units first, blanks last.
 _SORT = """
@@ -130,7 +133,13 @@ def table_html(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
     - `columns`: its heads. `lines`: [lines][columns] cells as text.
     """
-    left = ["" if numeric else ' style="text-align:left"' for numeric in _numeric(columns, lines)]
+    left = [
+        ' style="'
+        + "text-align:left;" * (not numeric)
+        + "white-space:nowrap" * all(len(line[place]) <= _UNBROKEN for line in lines)
+        + '"'
+        for place, numeric in enumerate(_numeric(columns, lines))
+    ]
     head = "".join(f"<th{style}>{escape(name)}</th>" for name, style in zip(columns, left, strict=True))
     body = "".join(
         f"<tr>{''.join(f'<td{style}>{escape(cell)}</td>' for cell, style in zip(line, left, strict=True))}</tr>"
@@ -169,3 +178,13 @@ class Shown:
 
     def _repr_html_(self) -> str:
         return self._display().html()
+
+
+class Sentences(Shown, list[str]):
+    """A list of sentences that shows each as a bullet, in lines that break between words."""
+
+    def _display(self) -> Display:
+        return Display(notes=self)
+
+    def __str__(self) -> str:
+        return "\n".join(line for sentence in self for line in _wrapped(f"• {sentence}", WIDTH))

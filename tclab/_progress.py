@@ -12,6 +12,15 @@ _DELAY_SECONDS = 2.0
 _LOG_SECONDS = 30.0
 
 
+def say(line: object) -> None:
+    """Print a line of progress to standard error; in a notebook, where that is red, to the output."""
+    print(line, file=sys.stdout if _in_notebook() else sys.stderr, flush=True)
+
+
+def _in_notebook() -> bool:
+    return type(sys.stderr).__module__.startswith("ipykernel")
+
+
 def progress_bar(total: int, what: str, unit: str) -> Any:
     """Return tqdm's bar, which shows itself after two seconds and leaves nothing.
 
@@ -27,7 +36,7 @@ def progress_bar(total: int, what: str, unit: str) -> Any:
         from tqdm.auto import tqdm
     except ImportError:
         return None
-    watched = sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
+    watched = sys.stderr.isatty() or _in_notebook()
     return tqdm(
         total=total,
         desc=what,

@@ -105,7 +105,7 @@ def test_words_and_pictures_show_both_figures(runs):
         assert f"{key}: How many times" in words
         assert f"{figure.wrong:.2f} × by the {figure.mistake}; {figure.right:.2f} × by the {figure.right_of}. " in words
         assert figure.why in words
-        assert f"<td>{figure.wrong:.2f} ×</td>" in figures._repr_html_()
+        assert f">{figure.wrong:.2f} ×</td>" in figures._repr_html_()
     assert words.count("In this run the mistake changes the ratio by no more than") == 1
     assert "by no more than 1.25 ×." in words  # 10 for 8, and 96 for 8
     for drawn in (figures, *figures.values()):

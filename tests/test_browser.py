@@ -285,8 +285,37 @@ def test_the_panel_can_be_read_on_a_dark_page(page, folder, many):
             })"""
         )
         assert min(colours) > 3 * 150  # light words
-        card = page.page.evaluate("() => getComputedStyle(document.querySelector('.vega-embed svg')).backgroundColor")
-        assert card == "rgb(255, 255, 255)"  # the chart stays a white card, on which its colours were chosen
+        card = page.page.evaluate(
+            "() => getComputedStyle(document.querySelector('.vega-embed svg.marks')).backgroundColor"
+        )
+        assert card == "rgba(0, 0, 0, 0)"  # the page's own ground
+        words = page.page.evaluate(
+            """() => [...document.querySelectorAll('.vega-embed [class*="role-axis"] text')].map(word =>
+                Math.min(...getComputedStyle(word).fill.match(/\\d+/g).slice(0, 3).map(Number)))"""
+        )
+        assert words
+        assert min(words) > 150  # light
+
+
+def test_a_click_on_the_legend_of_the_panels_chart_fades_the_other_entries(page, many):
+    page.open(many)
+    page.run_all()
+    page.wait_for_text(".tclab-status", "500 of 500 points")
+    page.page.click(".widget-toggle-buttons button:has-text('over batch size')")
+    entry, lines = ".vega-embed .role-legend-label text", ".vega-embed .mark-line path[stroke-width]"
+    for _ in range(10):  # the panel draws its chart again a little later, which takes the choice back
+        page.wait(entry)
+        page.page.click(entry)
+        page.page.wait_for_timeout(500)
+        seen = page.page.evaluate(
+            "lines => [...document.querySelectorAll(lines)].map(line => line.getAttribute('opacity'))", lines
+        )
+        if len(set(seen)) == 2:
+            break
+    assert sorted(set(map(float, seen)))[0] < 0.2
+    assert seen.count(max(seen)) == 1  # the strategy that was clicked
+    page.picture("10-legend")
+    assert page.errors == []
 
 
 def code(path, *cells):

@@ -51,10 +51,10 @@ def test_the_charts_lines_come_first():
     points = grid(scale=0.02, gpus=0, models="hetero_cell", batch_sizes="1,2,4", networks="1,3,9")
     exact = [name for name in tclab.masking.names() if tclab.masking.get(name).exact and name != "indices"]
     assert len(points) == len(exact) * 3 * 3
-    assert [(p.strategy, p.batch_size, p.networks) for p in points[:3]] == [
-        ("edge_mask", 2, 9), ("edge_mask", 1, 9), ("edge_mask", 2, 1)
+    assert [(p.strategy, p.batch_size, p.networks) for p in points[:4]] == [
+        ("edge_mask", 2, 9), ("node_mask", 2, 9), ("edge_mask", 1, 9), ("edge_mask", 2, 1)
     ]  # fmt: skip
-    first = [points[0], *points[3 : len(exact) + 2]]
+    first = [*points[:2], *points[4 : len(exact) + 2]]
     assert {(point.batch_size, point.networks) for point in first} == {(2, 9)}
     assert sorted(point.strategy for point in first) == sorted(exact)
     lines = {(p.batch_size, p.networks) for p in points[: len(exact) * 5]}
@@ -78,8 +78,10 @@ def test_a_sweep_that_is_cut_short_has_run_the_copies_and_what_is_shared():
 
 
 @pytest.mark.parametrize("gpus", [0, 4])
-def test_the_first_points_hold_both_models_two_batch_sizes_and_two_numbers_of_networks(gpus):
-    first = grid(gpus=gpus, device="cpu")[:5]
+def test_the_first_points_hold_two_strategies_both_models_two_batch_sizes_and_two_numbers_of_networks(gpus):
+    first = grid(gpus=gpus, device="cpu")[:6]
+    assert [point.strategy for point in first if point.model == "hetero_cell"][:2] == ["edge_mask", "node_mask"]
+    assert {point.model for point in first[:3]} == {"hetero_cell", "dango"}
     assert {point.ranks for point in first} == {max(gpus, 1)}
     assert {point.model for point in first} == {"hetero_cell", "dango"}
     for model in ("hetero_cell", "dango"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tclab import lab
-from tclab.lab.charts._style import SHAPES, STRATEGY_COLOURS, strategy_colours
+from tclab.lab.charts._style import SHAPES, STAGE_COLOURS, STRATEGY_COLOURS, strategy_colours
 from tclab.lab.reports._findings import conclusion
 from tclab.masking import names
 from tclab.sweeps.store._rows import frame, table, upgraded
@@ -107,12 +107,16 @@ WITHOUT_RED = [[0.11238, 0.88762, 0.0], [0.11238, 0.88762, 0.0], [0.00401, -0.00
 WITHOUT_GREEN = [[0.29275, 0.70725, 0.0], [0.29275, 0.70725, 0.0], [-0.02234, 0.02234, 1.0]]
 
 
+def linear(text):
+    """Return a colour's red, green and blue light, 0 to 1."""
+    rgb = np.array([int(text[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+
+
 def lab_colour(text, seen):
     """Return a colour's CIE L*a*b* coordinates as somebody sees it."""
-    rgb = np.array([int(text[place : place + 2], 16) / 255 for place in (1, 3, 5)])
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ (
-        np.clip(np.array(seen) @ linear, 0, 1)
+        np.clip(np.array(seen) @ linear(text), 0, 1)
     )
     f = np.cbrt(np.maximum(xyz / [0.9505, 1.0, 1.089], 1e-9))
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
@@ -125,6 +129,12 @@ def test_strategies_of_one_shape_stay_apart_for_colour_blind_eyes(seen):
         for other in every[place + len(SHAPES) :: len(SHAPES)]:  # points of one shape
             apart = np.linalg.norm(lab_colour(STRATEGY_COLOURS[name], seen) - lab_colour(STRATEGY_COLOURS[other], seen))
             assert apart > 10, (name, other)  # a just noticeable difference is about 2.3
+
+
+@pytest.mark.parametrize("colour", [*STRATEGY_COLOURS.values(), *(c for n, c in STAGE_COLOURS.items() if n != "idle")])
+def test_a_colour_can_be_told_from_the_ground_of_a_dark_page(colour):
+    ground, own = (np.array([0.2126, 0.7152, 0.0722]) @ linear(text) + 0.05 for text in ("#333333", colour))
+    assert own / ground > 1.9  # WCAG's contrast; JupyterLab draws charts on this grey in its dark theme
 
 
 def test_words_carry_the_rows_figures(rows):
@@ -204,7 +214,7 @@ def test_the_checks_words_count_the_exact_strategies_and_take_no_error_of_an_ine
     khop = row("khop_1", 0.01, exact=False, equivalence="inexact", equivalence_fp64_error=0.0312)
     both = [row("node_mask", 0.01), row("edge_mask", 0.1, equivalence_fp64_error=2e-13)]
     compute = "compute what subgraph computes (in fp64 to 2e-13 at worst)"
-    assert said(*both) == f"All 2 strategies that were tried {compute}."
+    assert said(*both) == f"Both strategies that were tried {compute}."
     assert said(*both, khop) == (
         f"2 of 3 strategies that were tried {compute}; khop_1 is inexact, error 3e-02 in fp64."
     )

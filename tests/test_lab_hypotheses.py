@@ -28,7 +28,7 @@ def test_waiting_for_most_of_a_step_is_the_data_pipeline():
     assert "A batch of 4 carries 70.9 kB with edge_mask and 232 B with node_mask." in said
     apart = verdicts(point_rows("edge_mask", batch_bytes=70_900, edge_bytes=68_000, mask_bytes=4_000))["Data pipeline"]
     assert "A batch of 4 carries 70.9 kB with edge_mask (64 kB edges, 4,000 B masks)." in apart.evidence
-    assert str(found["Data pipeline"]).startswith("Data pipeline: holds here\n  The claim: collation")
+    assert str(found["Data pipeline"]).startswith("Data pipeline: holds here\nThe claim: collation")
 
 
 def test_waiting_little_is_not_the_data_pipeline():

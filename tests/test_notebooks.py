@@ -93,12 +93,12 @@ def test_every_name_of_tclab_that_a_notebook_uses_is_there(path):
                     break
 
 
-def papermill(notebook, out, *parameters, **options):
+def papermill(notebook, out, *parameters, folder=ROOT, **options):
     pairs = [word for name, value in parameters for word in ("-p", name, str(value))]
     return subprocess.run(
         [sys.executable, "-m", "papermill", "--no-progress-bar", "--execution-timeout", "300", str(notebook),
          str(out), *pairs],
-        capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, **options,
+        capture_output=True, text=True, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, **options,
     )  # fmt: skip
 
 
@@ -113,6 +113,11 @@ def outputs(path):
 def plain_text(shown):
     """Return what the outputs of a cell show as plain text."""
     return "".join("".join(output.get("text") or output.get("data", {}).get("text/plain", "")) for output in shown)
+
+
+def sentences(shown):
+    """Return what the outputs of a cell show as plain text, in one line."""
+    return " ".join(plain_text(shown).split())
 
 
 @pytest.mark.slow
@@ -133,6 +138,18 @@ def test_by_its_defaults_it_ends_and_shows_charts(path, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_notebook_that_was_opened_elsewhere_finds_the_project_after_its_first_cell_has_gone_there(tmp_path):
+    """As docs/index.md says for Colab, but for the installation."""
+    opened = json.loads((FOLDER / "cell_graph.ipynb").read_text())
+    first = {"id": "first", "cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
+    opened["cells"].insert(0, {**first, "source": f"%cd {ROOT}"})
+    (tmp_path / "opened.ipynb").write_text(json.dumps(opened))
+    done = papermill("opened.ipynb", "out.ipynb", ("scale", 0.02), folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert any("image/png" in output.get("data", {}) for output in outputs(tmp_path / "out.ipynb")["reach"])
+
+
+@pytest.mark.slow
 def test_sweep_runs_headlessly_with_lists_and_keeps_its_rows(tmp_path):
     wanted = (("batch_sizes", "1,2"), ("networks", "1,2"), ("strategies", "edge_mask,node_mask,indices"),
               ("results", tmp_path / "rows"), ("hidden", 16), ("retry", True))  # fmt: skip
@@ -149,8 +166,8 @@ def test_sweep_runs_headlessly_with_lists_and_keeps_its_rows(tmp_path):
     assert len(read_rows(tmp_path / "rows" / "rows.csv")) == len(rows)
     for cell in ("by-batch-size", "by-networks", "by-strategy", "stages", "bytes"):
         assert any("image/png" in output.get("data", {}) for output in shown[cell]), cell
-    assert "node_mask" in "".join(shown["findings"][0]["text"])
-    assert "skipped: dango reads no masked graph" in json.dumps(shown["findings"])
+    assert "node_mask" in sentences(shown["findings"])
+    assert "skipped: dango reads no masked graph" in sentences(shown["findings"])
     assert (tmp_path / "out.ipynb").stat().st_size < 2_000_000
     assert "widgets" not in json.loads((tmp_path / "out.ipynb").read_text())["metadata"]
 
@@ -249,7 +266,7 @@ def test_where_time_goes_runs_headlessly_and_every_part_has_its_figures(tmp_path
     shown = outputs(tmp_path / "out.ipynb")
     for cell in ("step-stages", "stage-spread", "bytes-chart"):
         assert any("image/png" in output.get("data", {}) for output in shown[cell]), cell
-    assert "with edge_mask: a step takes" in "".join(shown["findings"][0]["text"])
+    assert "with edge_mask: a step takes" in sentences(shown["findings"])
 
 
 @pytest.mark.slow
@@ -263,7 +280,7 @@ def test_hypotheses_runs_headlessly_and_each_has_a_verdict(tmp_path):
     for name in ("Data pipeline", "Mask generation", "DDP"):
         assert name in words
     assert "cpu · gloo · 2 ranks" in words
-    assert "A step of the hetero model takes, of DANGO's" in "".join(shown["findings"][0]["text"])
+    assert "A step of the hetero model takes, of DANGO's" in sentences(shown["findings"])
 
 
 @pytest.mark.slow
@@ -376,7 +393,7 @@ def test_more_gpus_than_there_are_become_ranks_that_every_sentence_names(tmp_pat
     assert set(ok["ranks"]) == {2}
     assert set(ok["backend"]) == {"gloo"}
     shown = outputs(tmp_path / "out.ipynb")
-    sentences = "".join("".join(output["text"]) for output in shown["findings"]).splitlines()
-    assert sentences
-    assert all("cpu · gloo · 2 ranks" in s for s in sentences if "skipped" not in s)
+    said = sentences(shown["findings"]).split("• ")[1:]
+    assert said
+    assert all("cpu · gloo · 2 ranks" in s for s in said if "skipped" not in s)
     assert "cpu · gloo · 2 ranks" in "".join("".join(output.get("text", "")) for output in shown["run"])

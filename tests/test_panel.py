@@ -197,8 +197,8 @@ def test_headless_it_runs_the_sweep_and_shows_one_picture(monkeypatch, tmp_path,
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("4 points · ")
     assert [line[:5] for line in said[1:5]] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
-    assert said[5:] == [f"• {sentence}" for sentence in lab.findings(panel.rows())]
-    assert [type(picture).__name__ for picture in shown] == ["LayerChart"]
+    assert [type(one).__name__ for one in shown] == ["LayerChart", "Sentences"]
+    assert shown[1] == lab.findings(panel.rows())
     rows = panel.rows()
     assert (rows["status"] == "ok").all()
     # the same rows as a sweep's: it finds them all
@@ -310,12 +310,30 @@ def test_a_cell_run_again_finds_the_sweep_that_is_running_sweep(front_end, tmp_p
 # What goes wrong
 
 
+def marked(view):
+    """Return the fields that are outlined, as the one that a message is about."""
+    return [name for name, widget in vars(view.form).items() if "error" in str(getattr(widget, "layout", ""))]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("graph", "nowhere"), ("perturbations", "nowhere"), ("batch_sizes", "0"), ("networks", "tflin"), ("runs", "a"),
+     ("strategies", ()), ("results", "")],
+)  # fmt: skip
+def test_the_field_that_a_message_is_about_is_outlined(front_end, tmp_path, field, value):
+    view = view_of(tmp_path)
+    getattr(view.form, field).value = value
+    view.wait()
+    assert marked(view) == [field]
+
+
 def test_bad_input_is_said_and_cannot_be_run(front_end, tmp_path):
     view = view_of(tmp_path)
     view.form.batch_sizes.value = "1,x"
     view.wait()
     assert "batch_sizes is &#x27;x&#x27;, expected a whole number" in view.message.value
     assert view.run_button.disabled
+    assert marked(view) == ["batch_sizes"]
     view.form.batch_sizes.value = "1"
     view.wait()
     assert view.message.value == ""
@@ -367,11 +385,20 @@ def test_every_strategy_and_mode_is_explained_where_the_mouse_is(front_end, tmp_
 
 def test_a_folder_that_cannot_be_written_is_said(front_end, tmp_path):
     (tmp_path / "file").write_text("")
-    view = view_of(tmp_path / "file" / "rows")
-    click(view.run_button, view)
+    view = view_of(tmp_path)
+    view.form.results.value = str(tmp_path / "file" / "rows")  # at once, not at a click on Run
     view.wait()
-    assert "expected a folder that can be written" in view.message.value
+    assert "file&#x27; is a file" in view.message.value
+    assert view.run_button.disabled
+    assert marked(view) == ["results"]
+    view.form.results.value = str(tmp_path / "rows")
+    view.wait()
     assert not view.run_button.disabled
+    assert marked(view) == []
+    model = PanelModel(**SMALL, results=str(tmp_path / "rows"))
+    (tmp_path / "rows").write_text("")  # since the panel looked
+    with pytest.raises(InputError, match="expected a folder that can be written"):
+        model.start()
 
 
 @pytest.mark.slow
@@ -399,7 +426,7 @@ def test_what_fails_is_in_the_log_and_in_the_picture(front_end, tmp_path):
     click(view.run_button, view)
     through(view)
     assert "node_mask, batch 1): failed: " in view.failed.value
-    assert "failed" in str(view.chart._chart.chart.to_dict())
+    assert "failed" in str(view.chart._chart.spec)
 
 
 def test_a_model_offers_what_serves_it(front_end, tmp_path):

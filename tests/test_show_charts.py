@@ -3,10 +3,13 @@
 import altair as alt
 import pandas as pd
 import pytest
+import vl_convert
 from test_compare import rows, step
+from test_lab_overheads import rounds_of
 
-from tclab import lab, timing
+from tclab import case_study, lab, timing
 from tclab.lab.charts._style import GREY
+from tclab.sweeps.store._rows import frame, table
 
 
 @pytest.mark.parametrize(
@@ -98,6 +101,21 @@ def test_panels_that_share_an_axis_zoom_together_and_others_by_themselves():
     apart = [selections(unit) for unit in units(drawn_live(alt.hconcat(panel, panel)))]
     assert [[*found] for found in apart] == [["zoom_1"], ["zoom_2"]]
     assert apart[0]["zoom_1"][1]["encodings"] == ["x"]  # an axis that is not shown stays
+
+
+def drawn_marks(group):
+    """The marks that Vega draws, in groups of any depth."""
+    for mark in group.get("marks", []):
+        yield mark
+        yield from drawn_marks(mark)
+
+
+def test_names_beside_a_panel_are_not_cut_where_it_zooms():
+    costs = case_study.overhead_costs(frame(table(rounds_of("isnan_checks", 1.5, 2))))
+    vega = vl_convert.vegalite_to_vega(drawn_live(costs.chart()), vl_version="5.20")
+    clipped = {mark["type"]: mark.get("clip", False) for mark in drawn_marks(vega) if mark["type"] != "group"}
+    assert clipped["text"] is False  # the overheads' names, left of the axis
+    assert clipped["rule"] is True  # and what is moved out of the panel is cut
 
 
 def test_the_share_of_a_wait_is_one_figure_in_chart_table_and_advice():

@@ -16,7 +16,7 @@ from test_trust import pair, trial
 
 import tclab
 from tclab import case_study, lab, timing
-from tclab.lab.charts._style import STAGE_COLOURS
+from tclab.lab.charts._style import STAGE_COLOURS, machine_text
 from tclab.lab.charts._trace_charts import CATEGORY_COLOURS
 from tclab.sweeps.analysis._machine_label import this_machine, where_measured
 from tclab.sweeps.predict import fit_costs
@@ -134,6 +134,11 @@ def test_a_chart_of_what_was_measured_here_names_this_machine_or_what_it_is_told
     assert "cuda · H200" in told
     assert str(environment()["cpu"]) not in told
     assert f"cpu · {environment()['cores']} cores" in " ".join(titles(OF_THIS_MACHINE[name](where="cpu")))
+
+
+def test_what_follows_a_device_stands_behind_the_machine():
+    assert machine_text("cpu, scale 0.02") == f"{this_machine('cpu')} · scale 0.02"
+    assert machine_text("H200, far") == "H200, far"
 
 
 def test_no_public_chart_is_left_out():

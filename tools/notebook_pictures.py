@@ -104,7 +104,8 @@ def _check_whole(notebook: str | Path, executed: str | Path, shown: Sequence[str
     for cell in json.loads(Path(executed).read_text())["cells"]:
         for output in cell.get("outputs", []):
             data = output.get("data", {})
-            for line in "".join([*output.get("text", []), *data.get("text/plain", [])]).splitlines():
+            text = "".join([*output.get("text", []), *data.get("text/plain", [])])
+            for line in text.replace("\n  ", " ").splitlines():  # a long sentence goes on in the next line
                 if any(words in line for words in _CUT_SHORT):
                     raise InputError(
                         f"{notebook} was cut short, so its pictures are not kept: {line.strip()} "

@@ -25,6 +25,8 @@ from tclab.lab.charts._case_study_charts import draw_wrong_figure_parts, draw_wr
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import run
 from tclab.sweeps.execution._setup import Setup, setup
+from tclab.timing import conditions
+from tclab.timing._conditions import busy_percent
 from tclab.timing._warmup import steady_state
 from tclab.trace._report import Report
 
@@ -77,6 +79,7 @@ class Figure:
     - `wrong`, `right`: ratios.
     - `right_of`: what the right one is a ratio of.
     - `parts`: what the figures are made of, a row each; columns side, bar, part, seconds.
+    - `where`: the device, the graph and whether the machine was busy, for the title.
     """
 
     key: str
@@ -87,6 +90,7 @@ class Figure:
     right: float
     right_of: str
     parts: pd.DataFrame = field(repr=False)
+    where: str | None = None
 
     def __str__(self) -> str:
         wrong, right = f"{self.wrong:.2f} × by the {self.mistake}", f"{self.right:.2f} × by the {self.right_of}"
@@ -97,7 +101,7 @@ class Figure:
     def chart(self) -> Any:
         """Return the chart of what both figures are made of: seconds a step, on one scale."""
         title = f"The “{self.key}”: {self.wrong:.3g} × where {self.right:.3g} × is right"
-        return draw_wrong_figure_parts(self.parts, title, self.mistake)
+        return draw_wrong_figure_parts(self.parts, title, self.mistake, self.where)
 
 
 class WrongFigures(Shown, dict[str, Figure]):
@@ -113,7 +117,7 @@ class WrongFigures(Shown, dict[str, Figure]):
             {"figure": f"{key}: {one.mistake.partition(',')[0]}", "wrong": one.wrong, "right": one.right}
             for key, one in self.items()
         ]
-        return draw_wrong_figures(pd.DataFrame(ratios))
+        return draw_wrong_figures(pd.DataFrame(ratios), next(iter(self.values())).where)
 
 
 def record_run(point: Point) -> Run:
@@ -149,7 +153,9 @@ def record_run(point: Point) -> Run:
         try:
             with (
                 tqdm(total=point.steps, file=io.StringIO(), mininterval=0) as bar,
-                trace.record(folder, wait=wait, warmup=1, active=_PROFILED, steps=point.steps) as recorder,
+                trace.record(
+                    folder, wait=wait, warmup=1, active=_PROFILED, steps=point.steps, announce=None
+                ) as recorder,
             ):
                 for number in range(1, point.steps + 1):
                     begin = perf_counter()
@@ -384,4 +390,6 @@ def wrong_figures(
         no_backward(slow, fast),
         page_faults(large),
     ]
-    return WrongFigures({figure.key: figure for figure in figures})
+    busy = busy_percent(conditions()) is not None
+    where = f"{points[0].resolved().device}, synthetic, scale {scale:g}{' · busy' * busy}"
+    return WrongFigures({figure.key: replace(figure, where=where) for figure in figures})

@@ -55,14 +55,15 @@ class ComponentTable(Shown):
     sentences: list[str]
 
     def _display(self) -> Display:
+        texts = {" s": seconds_text, "share": "{:.1%}".format}
         shown = [
             self.table[name]
-            .map(f"{{:{'.1%' if 'share' in name else '.3g'}}}".format)
-            .where(self.table[name].notna(), "")
+            .map(next((text for end, text in texts.items() if name.endswith(end)), "{:.3g}".format), na_action="ignore")
+            .fillna("")
             for name in _COLUMNS[2:]
         ]
         lines = [[*map(str, place), *cells] for place, *cells in zip(self.table.index, *shown, strict=True)]
-        return Display("", tuple(_COLUMNS), lines, self.sentences)
+        return Display("", tuple(name.removesuffix(" s") for name in _COLUMNS), lines, self.sentences)
 
 
 def component_table(rows: Runs, figures: pd.DataFrame, *, strategy: str | None = None) -> ComponentTable:

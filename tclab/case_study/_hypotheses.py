@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tclab._display import Display, Sentences, Shown
 from tclab._format import bytes_text, seconds_text
 from tclab.case_study._published import measured_ratios
 from tclab.graph._synthetic_graph import NETWORK_SIZES
@@ -32,8 +33,8 @@ _PUBLISHED_BATCHES, _PUBLISHED_RANKS = (28, 64), 4  # of the hetero model and DA
 _Share = tuple[float, float, float]  # of the time of all steps, and its 95 % interval
 
 
-@dataclass(frozen=True)
-class Hypothesis:
+@dataclass(frozen=True, repr=False)
+class Hypothesis(Shown):
     """A claim, its verdict by the rows, and the evidence.
 
     **Arguments:**
@@ -48,9 +49,8 @@ class Hypothesis:
     verdict: str
     evidence: tuple[str, ...]
 
-    def __str__(self) -> str:
-        lines = [f"{self.name}: {self.verdict}", f"  The claim: {self.claim}", *(f"  • {e}" for e in self.evidence)]
-        return "\n".join(lines)
+    def _display(self) -> Display:
+        return Display(f"{self.name}: {self.verdict}", notes=[f"The claim: {self.claim}", *self.evidence])
 
 
 def hypotheses(rows: Runs, rank_rows: Runs | None = None) -> list[Hypothesis]:
@@ -74,14 +74,14 @@ def hypotheses(rows: Runs, rank_rows: Runs | None = None) -> list[Hypothesis]:
     return [_data_pipeline(rows), _mask_generation(rows), _more_steps(rows), communication_hypothesis(rank_rows)]
 
 
-def findings(rows: Runs, rank_rows: Runs | None = None) -> list[str]:
+def findings(rows: Runs, rank_rows: Runs | None = None) -> Sentences:
     """Return what the rows of the modes show of the published claims, a sentence each.
 
     **Arguments:** as for `hypotheses`.
     """
     rows = rows_of(rows)
     verdicts = [f"Hypothesis “{found.name}”: {found.verdict}." for found in hypotheses(rows, rank_rows)]
-    return [sentence for sentence in (_ratios(rows), *verdicts) if sentence]
+    return Sentences(filter(None, (_ratios(rows), *verdicts)))
 
 
 def _ratios(rows: pd.DataFrame) -> str:
@@ -145,7 +145,8 @@ def _judged_by(points: dict[str, pd.DataFrame]) -> str:
     """Return a sentence that names the deciding rows, and whether their graph is far smaller than the real one."""
     strategy, group = next(iter(points.items()))
     row = group.iloc[0]
-    words = f"Judged by {row['model']} with {strategy}, batch {row['batch_size']}, {row['networks']} networks"
+    networks = f"{row['networks']} network{'' if row['networks'] == 1 else 's'}"
+    words = f"Judged by {row['model']} with {strategy}, batch {row['batch_size']}, {networks}"
     if pd.isna(row["edges"]):
         return f"{words}."
     words += f" of {row['edges']:,} edges"

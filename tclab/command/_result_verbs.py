@@ -114,7 +114,7 @@ def panel(
 def _notebook(line: str) -> dict[str, Any]:
     cells = [
         f"from tclab import lab\n\n{line}\nawait panel.show()",
-        "for sentence in lab.findings(panel.rows()):\n    print(sentence)",
+        "lab.findings(panel.rows())",
     ]
     return {
         "nbformat": 4,

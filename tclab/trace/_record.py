@@ -6,7 +6,6 @@ torch is imported in `record` and `example` and nowhere else in this package.
 import gzip
 import os
 import shutil
-import sys
 import tempfile
 import time
 import warnings
@@ -22,6 +21,7 @@ import msgspec
 from tclab._format import bytes_text
 from tclab._io import atomic_write, writing
 from tclab._limits import memory_available_bytes
+from tclab._progress import say
 from tclab.trace._read_trace import TraceError, event_slices, head_and_rest
 
 # Measured, torch 2.13, CPU: what `analyze` holds for an event, and torch's profiler until the file is written.
@@ -53,10 +53,6 @@ class WindowSize:
             f"the window of {self.steps} steps will be {bytes_text(self.bytes)} and {self.events:,} events, and take "
             f"{bytes_text(self.memory_bytes)} of memory{first}"
         )
-
-
-def _say(window: WindowSize) -> None:
-    print(window, file=sys.stderr, flush=True)
 
 
 class Recorder:
@@ -228,7 +224,7 @@ def record(
     shapes: bool = False,
     memory: bool = False,
     most_bytes: int | None = None,
-    announce: Callable[[WindowSize], None] | None = _say,
+    announce: Callable[[WindowSize], None] | None = say,
 ) -> Iterator[Recorder]:
     """Profile `active` steps of a loop after `wait` unprofiled and `warmup` discarded ones.
 
@@ -261,7 +257,7 @@ def record(
     - `shapes`: record the shapes of operators' inputs.
     - `memory`: record the allocator.
     - `most_bytes`: refuse a window whose file would be larger, before it is packed.
-    - `announce`: called with the predicted size of the window, a `WindowSize`; prints a line to stderr unless given.
+    - `announce`: called with the predicted size of the window, a `WindowSize`; prints a line unless given.
       None probes nothing, nor does a `wait` of 0.
 
     **Raises:** `ScheduleError` for a window that the run does not reach; from `step()`, for one that will be too large.
@@ -467,5 +463,7 @@ def example(folder: str | Path | None = None, *, width: int = 256, steps: int = 
                 torch.autograd.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
+            # torch warns of what is freed within the window and was made before it
+            del rows, batch, wanted, predicted, loss
             recorder.step()
     return folder

@@ -91,7 +91,7 @@ def _where_time_went(rank: RankWork, threads: pd.DataFrame) -> Iterator[Finding]
         return
     top = mine.sort_values("self_us", ascending=False).head(3)
     parts = ", ".join(f"{row['category']} {row['share']:.1%}" for row in top.to_dict("records") if row["share"] > 0)
-    text = f"The main thread's {us_text(wall)} went to {parts} (self time, {place}, thread {thread})."
+    text = f"The main thread's {us_text(wall)} went to {parts} (self time, {place}, process and thread {thread})."
     yield Finding(text, "host", float(top["share"].iloc[0]), "share", place)
     unrecorded = float(mine["unrecorded_us"].sum()) / wall
     if unrecorded > 0.2:

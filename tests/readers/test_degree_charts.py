@@ -47,7 +47,6 @@ def test_reach_chart_and_sentence_are_from_its_rows(graphs):
     (drawn,) = charts.reach_chart(rows).to_dict()["datasets"].values()
     assert len(drawn) == 2 * 3 * 3
     assert all(0 <= row["low"] <= row["median"] <= row["high"] <= 1 for row in drawn)
-    words = reports.reach_findings(rows)
+    (words,) = [one for one in reports.reach_findings(rows) if one.startswith("real: ")]
     middle = rows[(rows["graph"] == "real") & (rows["layer"] == 1)]["rows"].median()
-    assert f"real: after layer 1 a deletion has changed {middle:.0%} of the rows" in words
-    assert len(words.splitlines()) == 2
+    assert words.startswith(f"real: after layer 1 a deletion has changed {middle:.0%} of the rows")

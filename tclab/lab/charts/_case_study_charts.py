@@ -17,12 +17,13 @@ from tclab.lab.charts._style import (
     fixed_colour,
     log_axis,
     log_ticks,
+    machine_text,
     rows_title,
     strategy_colour,
     strategy_colours,
 )
 from tclab.lab.charts._trace_charts import CATEGORY_COLOURS
-from tclab.sweeps.analysis._machine_label import graph_text, this_machine, where_measured
+from tclab.sweeps.analysis._machine_label import graph_text, where_measured
 
 _WIDTH = 520
 _COSTS_WIDTH = 420
@@ -31,20 +32,21 @@ _COLOURS = {"wrong": "#d55e00", "right": "#009e73"}
 _PARTS = ("#56b4e9", "#e69f00", "#0072b2", "#cc79a7")  # of parts that are no stage
 # What may be believed, from most to least; a shape and a grey each
 _STANDINGS = {
-    "steady": ("square", "#000000"),
-    "real training": ("diamond", "#000000"),
-    "expected": ("triangle-up", "#777777"),
-    "suspect": ("triangle-down", "#999999"),
-    "artefact": ("cross", "#999999"),
+    "steady": ("square", "#6f6f6f"),
+    "real training": ("diamond", "#6f6f6f"),
+    "expected": ("triangle-up", "#8a8a8a"),
+    "suspect": ("triangle-down", "#ababab"),
+    "artefact": ("cross", "#ababab"),
 }
 
 
-def draw_wrong_figures(ratios: pd.DataFrame) -> Any:
+def draw_wrong_figures(ratios: pd.DataFrame, where: str | None) -> Any:
     """Return the chart of each wrong figure and the right one, on one logarithmic axis.
 
     **Arguments:**
 
     - `ratios`: a row per figure: `figure`, its name, and the ratios `wrong` and `right`.
+    - `where`: the machine, for the title; this one unless given.
     """
     frame = ratios.melt("figure", ["wrong", "right"], "kind", "ratio")
     frame["label"] = frame["ratio"].map("{:.3g} ×".format)
@@ -64,17 +66,17 @@ def draw_wrong_figures(ratios: pd.DataFrame) -> Any:
         base.transform_filter(alt.datum.kind == kind).mark_text(dy=dy).encode(text="label:N")
         for kind, dy in (("wrong", -12), ("right", 14))
     ]
-    title = chart_title("The same runs, five mistakes", this_machine())
+    title = chart_title("The same runs, five mistakes", machine_text(where))
     return alt.layer(same, line, points, *labels).properties(width=_WIDTH, height=alt.Step(52), title=title)
 
 
-def draw_wrong_figure_parts(parts: pd.DataFrame, title: str, mistake: str) -> Any:
+def draw_wrong_figure_parts(parts: pd.DataFrame, title: str, mistake: str, where: str | None) -> Any:
     """Return the chart of what a wrong figure and the right one are made of: seconds a step, on one scale.
 
     **Arguments:**
 
     - `parts`: columns side, bar, part, seconds.
-    - `title`, `mistake`: the chart's title, and the line below it.
+    - `title`, `mistake`: the chart's title, and the line below it. `where`: as for `draw_wrong_figures`.
     """
     seconds = parts[parts["seconds"] > 0]
     shown = seconds["part"].drop_duplicates().tolist()
@@ -98,7 +100,8 @@ def draw_wrong_figure_parts(parts: pd.DataFrame, title: str, mistake: str) -> An
         order="order:Q",
         row=side,
     )  # fmt: skip
-    subtitle = chart_title(title, mistake, this_machine())
+    subtitle = chart_title(title, mistake, machine_text(where))
+    subtitle.offset = 10
     return bars.properties(width=_WIDTH, height=alt.Step(24), title=subtitle)
 
 

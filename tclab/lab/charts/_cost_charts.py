@@ -8,7 +8,16 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab.lab.charts._style import GREY, SHAPES, chart_title, fixed_colour, log_axis, machine_text, strategy_colours
+from tclab.lab.charts._style import (
+    GREY,
+    SHAPES,
+    chart_title,
+    fixed_colour,
+    log_axis,
+    machine_text,
+    strategy_colours,
+    tooltips,
+)
 from tclab.sweeps.predict._cost_model import CostModel, HitRate
 from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.predict._roofline import Ceilings
@@ -115,22 +124,24 @@ def roofline_chart(kernels: pd.DataFrame, limits: Ceilings, *, where: str | None
         y=alt.Y("gflops:Q", title="billion operations a second", **logs[1]),
     )
     colours = strategy_colours(rows["kernel"])
-    names = [name for name in colours if name in set(rows["kernel"])]
-    dots = alt.Chart(rows).encode(
+    shares = {row["kernel"]: f"{row['kernel']}, {row['share']:.0%}" for _, row in rows.iterrows()}
+    colours = {shares[name]: colour for name, colour in colours.items() if name in shares}
+    names = list(colours)
+    dots = alt.Chart(rows.assign(kernel=rows["kernel"].map(shares))).encode(
         x="intensity:Q",
         y="gflops:Q",
         color=fixed_colour("kernel", colours, names),
         shape=alt.Shape("kernel:N", scale=alt.Scale(domain=names, range=list(SHAPES))),
+        tooltip=tooltips({"kernel": "kernel"}, {"gflops": "GFLOP/s", "intensity": "operations a byte"}),
     )
-    words = dots.mark_text(align="left", dx=9, dy=12).encode(text=alt.Text("share:Q", format=".0%"))
     measured = f"{limits.bytes_per_second / 1e9:.3g} GB/s in a copy, {limits.flops / 1e9:.4g} GFLOP/s in a product"
     title = chart_title(
         "Each kernel under this machine's ceilings",
         machine_text(where),
         measured,
-        "number: the least time that the ceilings allow over the measured time",
+        "share: the least time that the ceilings allow over the measured time",
     )
-    return (line.mark_line(color=GREY) + dots.mark_point(filled=True, size=120) + words).properties(
+    return (line.mark_line(color=GREY) + dots.mark_point(filled=True, size=120)).properties(
         width=_WIDTH, height=_HEIGHT, title=title
     )
 

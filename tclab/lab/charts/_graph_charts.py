@@ -19,6 +19,7 @@ from tclab.lab.reports._graph_tables import network_table
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 _WIDTH, _HEIGHT = 520, 300
 _LOG_AXIS = alt.Axis(tickCount=5, format="~g", gridOpacity=0.5)
+_COUNTS = alt.Axis(tickCount=5, format="~s", gridOpacity=0.5)
 _SHARES = {
     "rows": "rows that differ",
     "messages": "edges a delta sends again",
@@ -51,7 +52,7 @@ def _sizes(graphs: Mapping[str, CellGraph]) -> Any:
         alt.Chart(frame.melt(["graph", "network"], ["nodes", "edges"], "what", "number"))
         .mark_point(filled=True, size=60)
         .encode(
-            x=alt.X("number:Q", scale=alt.Scale(type="log", padding=12), axis=_LOG_AXIS, title=None),
+            x=alt.X("number:Q", scale=alt.Scale(type="log", padding=12), axis=_COUNTS, title=None),
             y=alt.Y("network:N", sort=order, title=None),
             color=_colour(graphs),
         )

@@ -101,7 +101,17 @@ def _zoom(panel: dict[str, Any], name: str, only: list[str] | None = None) -> No
         if len(axes) == 2 and (only or shown):
             select = {"type": "interval", "encodings": only or shown, "zoom": _WHEEL}
             unit.setdefault("params", []).append({"name": name, "select": select, "bind": "scales"})
+            for words in _units(panel):
+                _keep_pinned(words)
             return
+
+
+def _keep_pinned(unit: dict[str, Any]) -> None:
+    """Draw words that stand at a fixed place beside a panel, which zooming would cut off at the panel's edge."""
+    mark, encoding = unit["mark"], unit.get("encoding", {})
+    mark = mark if isinstance(mark, dict) else {"type": mark}
+    if mark["type"] == "text" and any("value" in encoding.get(axis, {}) for axis in ("x", "y")):
+        unit["mark"] = {"clip": False, **mark}
 
 
 def _is_number(channel: dict[str, Any]) -> bool:

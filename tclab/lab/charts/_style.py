@@ -12,8 +12,8 @@ import pandas as pd
 
 from tclab.sweeps.analysis._machine_label import graph_text, this_machine, where_measured
 
-# Okabe and Ito's colour-blind safe palette, then Paul Tol's muted and vibrant ones for what it lacks; the same
-# strategy has the same colour in every chart, and points have shapes too.
+# Okabe and Ito's colour-blind safe palette, then Paul Tol's muted and vibrant ones for what it lacks, the dark ones
+# lighter, to be seen on a dark page; the same strategy has the same colour in every chart, and points have shapes too.
 STRATEGY_COLOURS = {
     "subgraph": "#999999",
     "edge_mask": "#d55e00",
@@ -21,21 +21,21 @@ STRATEGY_COLOURS = {
     "stored_mask": "#f0c340",
     "gpu_mask_loop": "#cc79a7",
     "gpu_mask": "#8a4fa0",
-    "gpu_mask_cached": "#5b2a86",
+    "gpu_mask_cached": "#7a52b8",
     "gpu_filter": "#56b4e9",
     "node_mask": "#009e73",
     "indices": "#0072b2",
-    "gene_mask_cache": "#882255",
+    "gene_mask_cache": "#b3397a",
     "dense": "#117733",
     "delta": "#ee3377",
-    "khop_1": "#332288",
+    "khop_1": "#5a78e0",
     "khop_2": "#88ccee",
     "khop_3": "#ddcc77",
     "sampled_edges": "#aa4499",
-    "fastest": "#661100",
+    "fastest": "#b0452b",
 }
 # In the order in which a batch goes through them. Kinds of work share a hue: making a batch is yellow to orange,
-# masks are red, the model blue, the update green; waiting and what lies between are greys.
+# masks are red, the model blue, the update green; waiting and what lies between are greys, and idle next to nothing.
 STAGE_COLOURS = {
     "sample": "#f0e442",
     "data_wait": "#b0b0b0",
@@ -44,18 +44,18 @@ STAGE_COLOURS = {
     "collate": "#8c5a2b",
     "forward": "#56b4e9",
     "loss": "#cc79a7",
-    "gather": "#882255",
+    "gather": "#b3397a",
     "backward": "#0072b2",
     "rank_wait": "#b9a3d0",
-    "communication": "#5b2a86",
+    "communication": "#7a52b8",
     "clip": "#7fd6b8",
     "optimizer": "#009e73",
-    "log": "#000000",
+    "log": "#7a7a1e",
     "loop": "#8a7a9b",
-    "other": "#5f5f5f",
-    "idle": "#ececec",
+    "other": "#757575",
+    "idle": "rgba(140, 140, 140, 0.2)",
 }
-_MORE_COLOURS = ("#000000", "#7f3b08", "#4d4d4d", "#1f3d7a", "#a6611a", "#4a0f3c", "#5c6b00", "#b2182b")
+_MORE_COLOURS = ("#7a7a1e", "#a1622a", "#6f7f8f", "#4e77c9", "#c08a3e", "#a0557f", "#5c8a1e", "#c43a4b")
 _WITHIN = ((1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))  # of a decade
 _MIN_LABELS = 4  # labels
 SHAPES = (
@@ -199,12 +199,16 @@ def chart_title(text: str, *lines: str, size: int | None = None) -> Any:
 def machine_text(where: str | None, result: Any = None) -> str:
     """Return a machine as titles name it: `where`; this one where it is missing or a device, "cpu" or "cuda", of it.
 
+    What follows a device, "cpu, keep_pages", stands behind the machine.
+
     **Arguments:**
 
     - `result`: what was measured; where it says that the machine was busy, the title does.
     """
     busy = getattr(result, "busy_percent", None) is not None
-    return (this_machine(where) if where in (None, "cpu", "cuda") else str(where)) + " · busy" * busy
+    device, _, more = (where or "").partition(", ")
+    named = " · ".join(filter(None, (this_machine(device or None), more))) if device in ("", "cpu", "cuda") else where
+    return f"{named}{' · busy' * busy}"
 
 
 def rows_title(text: str, rows: pd.DataFrame, more: str = "") -> Any:

@@ -104,8 +104,7 @@ class Panel:
             return
         rows = await self.start()
         display(sweep_chart(rows))
-        for sentence in findings(rows):
-            print("•", sentence)
+        display(findings(rows))
 
     def start(self, listener: Callable[[LiveSweep], None] | None = None) -> LiveSweep:
         """Start a sweep with the panel's settings, into its results folder, and return at once.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import ipywidgets as widgets
 
 from tclab.errors import InputError
 from tclab.lab.panel._panel_state import PanelState
+from tclab.lab.panel._panel_text import ERROR_COLOUR
 from tclab.masking import get as strategy_of
 from tclab.masking import names as strategy_names
 from tclab.models import get as model_of
@@ -17,6 +19,7 @@ from tclab.sweeps.config._gpus import ranks_of
 from tclab.training._step import DTYPES, MODES
 
 _LABEL = "105px"
+_UNMARKED = "1px solid transparent"  # of the width of a mark: nothing moves when one comes
 _MODEL_DEFAULT = "the model's own"
 _MOST_ROWS = 24  # of the list of strategies
 _STRATEGIES = "\n".join(
@@ -33,7 +36,7 @@ def _field(kind: Any, name: str, label: str, tip: str, **options: Any) -> Any:
     made = kind(
         description=label,
         tooltip=tip,
-        layout=widgets.Layout(width="100%", **options.pop("layout", {})),
+        layout=widgets.Layout(width="100%", border=_UNMARKED, **options.pop("layout", {})),
         style={"description_width": _LABEL},
         **options,
     )
@@ -127,6 +130,15 @@ class PanelForm:
     def on_change(self, call: Callable[[], None]) -> None:
         """Call a function after each change that a person makes."""
         self._changed = call
+
+    def mark(self, problem: str) -> None:
+        """Outline the field that a message names first; none where it names none."""
+        first = re.match(r"(?:unknown )?(\w+)", problem)
+        named = first[1].rstrip("s") if first else ""  # a field of several has the plural
+        for name, widget in vars(self).items():
+            if isinstance(widget, widgets.ValueWidget):
+                wrong = named == name.rstrip("s") or (named, name) == ("strategie", "strategies")
+                widget.layout.border = f"1px solid {ERROR_COLOUR}" if wrong else _UNMARKED
 
     def _on_change(self, change: dict[str, Any]) -> None:
         if self._writing:

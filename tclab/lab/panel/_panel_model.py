@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,9 +47,13 @@ class SavedSweep:
 
         - `folder`: an absolute path. `results`: the same as the panel's field has it.
 
-        **Raises:** `InputError` for a file that a newer version of tclab wrote.
+        **Raises:** `InputError` for a file that a newer version of tclab wrote, or a folder that cannot be made.
         """
         if not folder.is_dir():  # reading makes none
+            there = next(place for place in (folder, *folder.parents) if place.exists())
+            if not (there.is_dir() and os.access(there, os.W_OK)):
+                why = "cannot be written" if there.is_dir() else "is a file"
+                raise InputError(f"results is {results!r}, expected a folder: {str(there)!r} {why}")
             return cls()
         tables = Results(folder).kept()
         number = f"{len(tables)} point{' is' if len(tables) == 1 else 's are'} here"

@@ -15,6 +15,7 @@ import pandas as pd
 from tclab._format import duration_text
 from tclab.errors import InputError
 from tclab.lab._notebook import project_path
+from tclab.lab.charts._interaction import with_interaction
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
 from tclab.lab.panel._background_calls import BackgroundCalls
 from tclab.lab.panel._background_estimate import BackgroundEstimate
@@ -38,6 +39,21 @@ from tclab.sweeps.store._results import folders_beside
 from tclab.sweeps.store._row_frame import Rows, without_time
 
 
+class _ThemedChart(alt.JupyterChart):
+    """A chart whose page, words and lines are those of the front end's theme; its menu saves it on a white page."""
+
+    _css = (
+        alt.JupyterChart._css
+        + """
+    .vega-embed svg.marks { background-color: transparent !important; }
+    .vega-embed :is([class*="role-axis"], [class*="role-legend"], [class*="role-title"]) text {
+        fill: var(--jp-content-font-color1, var(--vscode-editor-foreground, #000000));
+    }
+    .vega-embed .role-axis-grid line, .vega-embed .mark-group > g > path.background { stroke-opacity: 0.4; }
+    """
+    )
+
+
 class LiveChart:
     """A chart in a front end, drawn again with `show`.
 
@@ -46,26 +62,29 @@ class LiveChart:
 
     def __init__(self) -> None:
         self._drawings = 0
-        self._shown = sweep_chart(pd.DataFrame())
         alt.JupyterChart.enable_offline()  # a lab often has no internet
         save = {"export": True, "source": False, "compiled": False, "editor": False}
-        self._chart = alt.JupyterChart(self._shown, embed_options={"actions": save, "renderer": "svg"})
+        self._chart = _ThemedChart(sweep_chart(pd.DataFrame()), embed_options={"actions": save, "renderer": "svg"})
         # the page must not jump when a legend comes or goes
         layout = widgets.Layout(height="380px", width="610px", overflow="auto")
         self.box = widgets.Box([self._chart], layout=layout)
+        self.show(pd.DataFrame(), next(iter(SWEEP_CHARTS)))
 
     def show(self, rows: pd.DataFrame, view: str) -> None:
         """Draw a view of some rows."""
-        self._shown = sweep_chart(rows, view)
-        self._chart.chart = self._shown
+        self._draw(with_interaction(sweep_chart(rows, view).to_dict()))
 
     def again(self) -> None:
         """Draw the same once more.
 
         The browser loses a chart that arrives while it still embeds the one before, most easily the first.
         """
+        self._draw(self._chart.spec)
+
+    def _draw(self, spec: dict[str, Any]) -> None:
+        # not as a chart: the kernel then hears of each click and zoom
         self._drawings += 1
-        self._chart.chart = self._shown.properties(usermeta={"drawing": self._drawings})
+        self._chart.spec = spec | {"usermeta": {"drawing": self._drawings}}
 
 
 _DRAW_REST_SECONDS = 0.34  # a chart is embedded anew each time: three times a second is bearable
@@ -196,6 +215,7 @@ class PanelView:
     def _show_problem(self, place: str, problem: str) -> None:
         """Show the errors of the fields, the folder and the run, if any."""
         self._problems[place] = problem
+        self.form.mark(self._problems["fields"] or self._problems["folder"] or self._problems["run"])
         lines = [f"<div>{escape(text)}</div>" for text in self._problems.values() if text]
         style = f"color:{ERROR_COLOUR};line-height:1.4"
         self.message.value = f'<div style="{style}">{"".join(lines)}</div>' if lines else ""

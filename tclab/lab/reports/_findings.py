@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from tclab._display import Sentences
 from tclab._format import bytes_text
 from tclab.errors import unknown
 from tclab.lab.reports._bytes_fit import bytes_findings
@@ -110,7 +111,7 @@ _MODEL_SETTINGS = ("model", "loss", "hidden", "layers")  # settings that models 
 _ABOUT = {"steps": step_findings, "bytes": bytes_findings, "runs": runs_findings}
 
 
-def findings(rows: Runs, about: str = "sweep", *, concluded: bool = False) -> list[str]:
+def findings(rows: Runs, about: str = "sweep", *, concluded: bool = False) -> Sentences:
     """Return the findings of a sweep's rows, a sentence each; every sentence rests on rows.
 
     **Arguments:**
@@ -126,22 +127,22 @@ def findings(rows: Runs, about: str = "sweep", *, concluded: bool = False) -> li
     """
     rows = rows_of(rows)
     if about in _ABOUT:
-        return _ABOUT[about](rows)
+        return Sentences(_ABOUT[about](rows))
     if about != "sweep":
         raise unknown("subject of findings", about, ["sweep", *_ABOUT])
     if rows.empty:
-        return ["There are no rows yet: run this again when the sweep has ended."]
+        return Sentences(["There are no rows yet: run this again when the sweep has ended."])
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
     if ok.empty:
-        return ["No point of this sweep was measured, so there is nothing to compare.", *without_time(rows)]
+        return Sentences(["No point of this sweep was measured, so there is nothing to compare.", *without_time(rows)])
     sentences = [_equivalence(rows), *([] if concluded else conclusion(rows)), busy_text(rows), *_strategies(ok)]
     sentences += [*outlier_sentences(ok), *_models(ok), *_bytes(ok), *_syncs(ok), *runs_findings(rows)]
     sentences += without_time(rows)
-    sentences = [sentence for sentence in sentences if sentence]
+    sentences = Sentences(filter(None, sentences))
     label = ranks_text(ok)
     if not label or (ok["ranks"] == 1).any():  # where some points have one rank, a sentence names its own setting
         return sentences
-    return [s if label in s else f"{s.removesuffix('.')} ({label})." for s in sentences]
+    return Sentences(s if label in s else f"{s.removesuffix('.')} ({label})." for s in sentences)
 
 
 def _equivalence(rows: pd.DataFrame) -> str:
@@ -166,7 +167,8 @@ def _passed(names: list[str], tried: int, exact: pd.DataFrame) -> str:
     worst = f"(in fp64 to {exact[exact['strategy'].isin(names)]['equivalence_fp64_error'].max():.0e} at worst)"
     if tried == 1:
         return f"{names[0]} computes what subgraph computes {worst}"
-    number = f"All {tried}" if len(names) == tried else f"{len(names)} of {tried}"
+    of = f"{len(names)} of {tried}"
+    number = {2: "Both"}.get(tried, f"All {tried}") if len(names) == tried else of
     verb = "computes" if len(names) == 1 else "compute"
     return f"{number} strategies that were tried {verb} what subgraph computes {worst}"
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from tclab._display import Sentences
 from tclab.graph._cell_graph import CellGraph
 from tclab.graph._graph_statistics import network_sizes, reach
 from tclab.graph._synthetic_graph import NETWORK_SIZES
@@ -30,9 +31,9 @@ def reach_rows(graphs: Mapping[str, CellGraph], *, samples: int = 50, deleted: i
     return pd.concat(frames, ignore_index=True)
 
 
-def reach_findings(rows: pd.DataFrame) -> str:
+def reach_findings(rows: pd.DataFrame) -> Sentences:
     """Return the findings of `reach_rows` on masking against a delta, a sentence for each graph."""
-    sentences = []
+    sentences = Sentences()
     for name, group in rows.groupby("graph", sort=False):
         middle = group.groupby("layer")[["rows", "messages", "recomputed"]].median()
         first, last = middle.index.min(), middle.index.max()
@@ -43,4 +44,4 @@ def reach_findings(rows: pd.DataFrame) -> str:
             f"changed takes {middle['messages'].mean():.0%} of the edges, averaged over the layers: a delta can "
             f"save at most the rest, and masking nodes reads them all once for the whole batch."
         )
-    return "\n".join(sentences)
+    return sentences

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from tclab._display import Sentences
 from tclab._format import bytes_text
 from tclab.errors import require
 from tclab.sweeps.store._row_files import Runs, rows_of
@@ -25,12 +26,12 @@ def pairs_against(pairs: Iterable[Pair], arm: str) -> list[Pair]:
     return [pair if pair.b == arm else pair.flipped() for pair in pairs if arm in (pair.a, pair.b)]
 
 
-def race_findings(race: Race, against: str) -> list[str]:
+def race_findings(race: Race, against: str) -> Sentences:
     """Return the verdict on each arm of a race against one of them, the race's margin, and whether it was disturbed."""
     floor = "was not measured" if race.floor is None else f"is {race.floor:.1%}"
     margin = f"an arm's difference from itself {floor}, so no difference within ±{race.margin:.1%} is claimed"
     verdicts = [pair.sentence for pair in pairs_against(race.pairs, against)]
-    return [*verdicts, *busy_notes(race.busy_percent), margin]
+    return Sentences([*verdicts, *busy_notes(race.busy_percent), margin])
 
 
 def race_card(rows: Runs, pairs: Iterable[Pair], against: str) -> pd.DataFrame:

@@ -61,7 +61,7 @@ class Inside(Shown):
             times = [seconds_text(group[stage].sum()) for stage in _STAGES]
             lines.append((str(point).partition(" ")[0], part, *times, f"{group['share'].sum():.1%}"))
         points = ", ".join(map(str, dict.fromkeys(self.frame["point"])))
-        notes = [f"{point}: {cost}" for point, cost in self.receipts.items()]
+        notes = [f"{point}: {'; '.join(cost._display().notes)}" for point, cost in self.receipts.items()]
         return Display(f"Inside forward and backward of {points}", ("model", "part", *_STAGES, "share"), lines, notes)
 
 

@@ -217,9 +217,10 @@ def _auto_networks(masked: bool, chosen: dict[str, Any]) -> list[int | None]:
 def _lines_first(points: list[Point]) -> list[Point]:
     """Return the points in an order in which every budget shows something of each axis.
 
-    First, for each model, its first strategy at the middle batch size and the most networks, at another batch size, and
-    with the fewest networks. Then the points where the charts' lines cross (every strategy at the middle batch size and
-    the most networks), the rest of the lines, the other points; the strategies of one cell together.
+    First, for each model, its first two strategies at the middle batch size and the most networks, and its first one at
+    another batch size and with the fewest networks. Then the points where the charts' lines cross (every strategy at
+    the middle batch size and the most networks), the rest of the lines, the other points; the strategies of one cell
+    together.
     """
     middle, least = {}, {}
     for model in {point.model for point in points}:
@@ -234,9 +235,9 @@ def _lines_first(points: list[Point]) -> list[Point]:
 
     ordered = sorted(points, key=place)
     first: list[Point] = []
-    for batch, networks in ((middle, most), (least, most), (middle, fewest)):
+    for batch, networks, strategies in ((middle, most, 2), (least, most, 1), (middle, fewest, 1)):
         for model in dict.fromkeys(point.model for point in ordered):
             cell = [p for p in ordered if p.model == model and p.batch_size == batch[model] and p.skipped() is None]
             cell = [p for p in cell if p.networks is None or p.network_count == networks]
-            first += cell[:1]
+            first += cell[:strategies]
     return list(dict.fromkeys([*first, *ordered]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from tclab._format import duration_text
+from tclab._progress import say
 from tclab.errors import InputError
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import point_rows
@@ -66,11 +66,9 @@ class Progress:
 
 
 def print_progress(progress: Progress) -> None:
-    """Print a line with the time that is left to standard error; in a notebook, where that is red, to the output."""
+    """Print a line with the time that is left."""
     left = progress.seconds_left if progress.done < progress.total else None
-    in_notebook = type(sys.stderr).__module__.startswith("ipykernel")
-    line = str(progress) if left is None else f"{progress} · about {duration_text(left)} left"
-    print(line, file=sys.stdout if in_notebook else sys.stderr, flush=True)
+    say(str(progress) if left is None else f"{progress} · about {duration_text(left)} left")
 
 
 @dataclass(frozen=True)

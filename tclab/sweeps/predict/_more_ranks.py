@@ -116,7 +116,8 @@ def predict_step(
     waiting = max(0.0, float(np.mean(drawn)) - mean)
     span = slowdown * float(np.mean(backward))
     exchange, exposed = _exchange(span, gradient_bytes, ranks, link, bucket_cap_mb)
-    return PredictedStep(ranks, mean + waiting + exposed, mean, waiting, exposed, max(0.0, exchange - exposed))
+    overlapped = exchange - exposed if exchange - exposed > 1e-9 * exchange else 0.0  # less is rounding
+    return PredictedStep(ranks, mean + waiting + exposed, mean, waiting, exposed, overlapped)
 
 
 def _exchange(backward: float, size: float, ranks: int, link: Link, bucket_cap_mb: float) -> tuple[float, float]:
