@@ -1,5 +1,7 @@
 """`tclab.check`: the equivalence check on models, strategies and graphs of the user's."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -111,11 +113,21 @@ def test_a_strategy_of_ones_own_that_is_wrong_fails_in_words_and_the_others_go_o
         def view(self, batch):
             raise ValueError("fell over\nbadly")
 
+    @masking.register
+    class Empty(masking.Strategy):
+        name = "empty_handed"
+
+        def view(self, batch):
+            return None
+
+    with pytest.raises(InputError, match="what the view of strategy 'empty_handed' returns is None, expected a View"):
+        tclab.view(graph, [[1]], "empty_handed")
     found = tclab.check(Rumour, graph, strategies=[Forgets, Falls, "node_mask", "khop_1"])
     assert not found.passed
     assert not found.results["forgets"].passed
     assert found.results["node_mask"].passed
-    assert found.broken == {"falls": "FAILED with ValueError: fell over"}
+    assert re.fullmatch(r"FAILED with ValueError: fell over, at test_check.py:\d+", found.broken["falls"])
+    assert list(found.broken) == ["falls"]
     said = " ".join(str(found).split())
     assert "did not pass" in said
     assert "forgets FAILED. It computes something else: in fp64 off by" in said

@@ -84,6 +84,9 @@ def test_settings_that_are_one_thing_here_and_another_there_are_what_is_compared
     assert found.table["second batch_bytes"].tolist() == [200] * 2
     by_hand = tclab.compare(a, b, between="strategy")
     assert by_hand.pairs == found.pairs
+    both = pd.concat([a, b])
+    with pytest.raises(InputError, match="both sides have strategy edge_mask and node_mask"):
+        tclab.compare(both, both, between="strategy")
 
 
 def test_a_stage_on_cuda_is_compared_by_the_devices_clock():

@@ -156,9 +156,11 @@ def test_deleting_closes_over_reactions_that_need_what_is_lost(graph):
 
 
 def test_induced_graph_keeps_the_edges_among_its_nodes():
-    graph = CellGraph.from_edges({"likes": torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])}, num_nodes=4)
+    likes = Network("likes", torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), "node", "node", 4, 4)
+    graph = CellGraph({"node": 4}, {"likes": likes}, "node", {"node": ["a", "b", "c", "d"]})
     part = graph.induced({"node": torch.tensor([1, 2, 3])})
     assert part.networks["likes"].edge_index.tolist() == [[0, 1], [1, 2]]
+    assert part.node_names == {"node": ["b", "c", "d"]}
 
 
 @pytest.mark.parametrize(

@@ -274,3 +274,12 @@ def test_rows_of_a_folder_and_of_a_file(tmp_path):
     with pytest.raises(InputError, match="runs is 7, expected rows"):
         tclab.rows(7)
     assert torch.is_tensor(GRAPH.networks["tflink"].edge_index)
+
+
+def test_rows_without_a_step_show_as_they_are_and_settings_that_only_untimed_points_have_take_no_column():
+    stages = rows(step(stage="data_wait"), step(stage="forward"))
+    assert "0 points" not in str(stages)
+    assert "data_wait" in stages[["stage", *stages.columns.drop("stage")[:3]]].to_string()
+    timed = [step("edge_mask", 0.2, pin_memory=False), step("node_mask", 0.1, pin_memory=False)]
+    assert "pin_memory" not in str(rows(*timed, step("dense", status="skipped: no", pin_memory=True)))
+    assert "pin_memory" in str(rows(*timed, step("edge_mask", 0.3, pin_memory=True)))

@@ -289,7 +289,13 @@ class CellGraph:
                 edge_type=None if network.edge_type is None else network.edge_type[kept],
                 report=None,
             )
-        return CellGraph(num_nodes, relations, self.deleted_type, source=f"part of {self.source}")
+        names = None
+        if self.node_names is not None:
+            names = {
+                kind: [of_kind[node] for node in nodes[kind].tolist()] if kind in nodes else of_kind
+                for kind, of_kind in self.node_names.items()
+            }
+        return CellGraph(num_nodes, relations, self.deleted_type, names, f"part of {self.source}")
 
     def to(self, device: torch.device | str) -> CellGraph:
         """Return this graph with its tensors on `device`; each network is copied there once."""

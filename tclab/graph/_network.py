@@ -52,7 +52,7 @@ class Network(Shown):
     - `cascades`: the target node is removed as soon as one of its sources is (a reaction whose rule
       needs the gene).
     - `edge_type`: [E] int64, which of several merged networks an edge comes from; see `Point`'s `variant`.
-    - `directed`: False where each undirected edge is stored once, in one direction.
+    - `directed`: False where each undirected edge is stored once, in one direction, in which alone messages pass.
     - `report`: what its reader kept and dropped; `None` for a network that was not read from a file.
     """
 
@@ -70,7 +70,12 @@ class Network(Shown):
     _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def _display(self) -> Display:
-        return Display(f"Network({self.name}: {self.source} → {self.target}, {self.num_edges:,} edges)")
+        notes = [] if self.report is None else [str(self.report)]
+        if not self.directed:
+            notes.append("Undirected: each edge is stored once, and messages pass from its first node to its second.")
+        return Display(
+            f"Network({self.name}: {self.source} → {self.target}, {self.num_edges:,} edges)", notes=tuple(notes)
+        )
 
     def __post_init__(self) -> None:
         edges = self.edge_index

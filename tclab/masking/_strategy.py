@@ -180,9 +180,24 @@ class Strategy(ABC):
         """Return the tensors and facts that this strategy sends along; none unless overridden.
 
         A large tensor is better a `Piece`, which is written once, straight to where it travels.
+
+        **Arguments:**
+
+        - `removed`: node type → what each sample removes, on the CPU.
+        - `encoded`: what `encode` made of them.
+
+        **Returns:** tensors by name, which `view` finds in `batch.tensors`, and facts of the host by name, which it
+        finds in `batch.known`.
         """
         return {}, {}
 
     @abstractmethod
     def view(self, batch: Batch) -> View:
-        """Return the view of a batch whose tensors are on the graph's device."""
+        """Return the view of a batch whose tensors are on the graph's device.
+
+        **Arguments:**
+
+        - `batch`: of B samples. `batch.deletions[kind]` is a `Deletions` of each node type: `.nodes`, [M] int64, all
+          removed nodes, sample after sample; `.ptr`, [B + 1] int64, where each sample begins. `batch.tensors` has what
+          `pack` returned.
+        """

@@ -135,4 +135,6 @@ def view(
         loading.prepare(perturbations, Path(folder) / "store")
         batch = loading.batch(perturbations)
         loading.close()
-    return kind(graph.to(device)).view(batch.to(device))
+    copies = kind(graph.to(device)).view(batch.to(device))
+    require(f"what the view of strategy {kind.name!r} returns", copies, View, "a View")
+    return copies

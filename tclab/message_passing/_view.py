@@ -136,7 +136,9 @@ class View(Shown, ABC):
 
         **Raises:** `NeedsEdgesError` where the view has no edges to give.
         """
-        raise NeedsEdgesError(f"{type(self).__name__} has no single edges to give")
+        raise NeedsEdgesError(
+            f"{type(self).__name__} has no single edges to give; edge_mask, subgraph or gpu_mask make a view that has"
+        )
 
     def row_samples(self) -> Tensor:
         """Return the sample of each row of the deleted type, [R] int64: what PyG calls `batch`.

@@ -49,7 +49,9 @@ def _node_ids(number: int, sample: object) -> list[int]:
                 raise TypeError
             ids.append(operator.index(node))
         except TypeError:
-            raise InputError(f"sample {number} deletes {_short(node)}, expected the number of a node") from None
+            raise InputError(
+                f"sample {number} deletes {_short(node)}, expected the number of a node (its place among the names)"
+            ) from None
     return ids
 
 

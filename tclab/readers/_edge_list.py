@@ -46,8 +46,9 @@ def edge_list(
     """Return the network of a delimited edge list, gzipped or not.
 
     Lines before the first edge that begin with `#` or `%` are comments, such as SNAP's; blanks around a name are not
-    part of it. An edge that appears several times, or in both directions where it is undirected, is kept once, with
-    its highest weight.
+    part of it. An edge that appears several times is kept once, with its highest weight. So is an undirected edge that
+    is there in both directions: it is stored from the node that comes first in their order to the other, as in the cell
+    graph, and messages pass that way only.
 
     **Arguments:**
 
@@ -61,7 +62,7 @@ def edge_list(
       number, or all other lines have numbers for names.
     - `weighted`: whether the third column is the weight, any finite number; None: where there is a third column.
       Further columns are ignored.
-    - `directed`: whether edges go from the first node to the second only.
+    - `directed`: keep each edge as the file has it, from its first node to its second.
     - `node_type`: what the nodes are.
     - `self_loops`: whether edges from a node to itself are kept.
     - `unknown_limit`: the share of rows that may name a node that is not in `genes`.

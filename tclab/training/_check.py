@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import inspect
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -66,19 +68,25 @@ class Check(Shown):
     def passed(self) -> bool:
         """Whether every exact strategy that ran is equivalent to `subgraph`, and the model allows the comparison."""
         exact = [result for result in self.results.values() if result.exact]
-        failed = [why for why in self.broken.values() if not why.startswith("skipped")]
         return (
             bool(exact)
             and all(r.passed for r in exact)
-            and not failed
+            and not self._failed
             and self.depends_on_deletions
             and self.deterministic
         )
 
+    @property
+    def _failed(self) -> list[str]:
+        return [why for why in self.broken.values() if not why.startswith("skipped")]
+
     def _display(self) -> Display:
-        verdict = "passed" if self.passed else "did not pass"
+        verdict = "passed" if self.passed else "did not pass" if self.results or self._failed else "nothing was checked"
         title = f"The equivalence check of {self.model}, {self.graph}, {self.samples} samples: {verdict}."
-        lines = [(name, _result_text(result)) for name, result in self.results.items()]
+        lines = [
+            (name, "the reference" if name == "subgraph" and result.passed else _result_text(result))
+            for name, result in self.results.items()
+        ]
         return Display(title, ("strategy", "result"), [*lines, *self.broken.items()], self._model_problems())
 
     def _model_problems(self) -> list[str]:
@@ -93,7 +101,7 @@ class Check(Shown):
         if self.batch_error > _DIFFERENT:
             problems.append(
                 f"A prediction depends on the other samples of the batch, by {self.batch_error:.1e} of the largest "
-                "one: a norm over the whole batch does that."
+                "one: a norm over the whole batch does that, or dropout that is still on."
             )
         if self.without_gradient:
             named = ", ".join(self.without_gradient[:_NAMED])
@@ -168,12 +176,21 @@ def check(
         except NeedsEdgesError:
             broken[strategy] = "skipped: the model needs single edges, which this strategy does not make"
         except Exception as error:  # a user's strategy may fail in any way; the others still run
-            broken[strategy] = f"FAILED with {type(error).__name__}: {_first_line(error)}"
+            broken[strategy] = f"FAILED with {type(error).__name__}: {_first_line(error)}, at {_place(error)}"
     return Check(name, _graph_text(part, graph), len(samples), results, broken=broken, **properties)
 
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), "")
+
+
+def _place(error: Exception) -> str:
+    """Return file and line of the innermost code that is the user's own, or else of the innermost."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not Path(frame.filename).is_relative_to(Path(__file__).parents[1])]
+    inside = [frame for frame in own if "site-packages" not in frame.filename]
+    frame = (inside or frames)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}"
 
 
 def _graph_text(part: CellGraph, graph: CellGraph) -> str:

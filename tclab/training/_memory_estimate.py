@@ -259,7 +259,7 @@ def estimate_memory(step: Step, batch: Batch, *, device: str = "cpu") -> MemoryE
             raise InputError(
                 f"the memory of {step.kind.name} cannot be estimated: the sizes of its tensors depend on values "
                 f"({error})"
-            ) from error
+            ) from None
         peak = live.peak - live.now
     return MemoryEstimate(model, kept, peak)
 

@@ -21,6 +21,16 @@ def test_any_separator_is_found(write, separator, end):
     assert (network.report.self_loops, network.report.dropped) == (1, {"reverse of an undirected edge": 1})
 
 
+def test_a_network_says_that_an_undirected_edge_goes_one_way_and_what_its_reader_kept(write):
+    path = write("lines.csv", "Olten,Bern\nBern,Olten\nOlten,Chur\n")
+    said = " ".join(str(edge_list(path)).split())
+    assert "each edge is stored once, and messages pass from its first node to its second" in said
+    assert "2 of 3 rows kept; 1 dropped (reverse of an undirected edge)" in said
+    both = edge_list(path, directed=True)
+    assert both.num_edges == 3
+    assert "stored once" not in str(both)
+
+
 def test_a_graph_of_anything_in_three_lines(write):
     path = write("lines.tsv", "# from\tto\nBern\tOlten\nOlten\tChur\nBern\tOlten\n")
     lines = edge_list(path, directed=True, node_type="station")

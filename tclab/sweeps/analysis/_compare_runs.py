@@ -109,7 +109,8 @@ def compare(
     - `margin`: the share that a difference must exceed. Unless given, what the runs of a side spread by, at least 1 %,
       where both sides have several; else 5 %, which is a convention.
 
-    **Raises:** `InputError` for what holds no rows, an unknown setting, or a margin that is not above 0.
+    **Raises:** `InputError` for what holds no rows, an unknown setting, one of which both sides have a value, or a
+    margin that is not above 0.
     """
     if margin is not None and not margin > 0:
         raise InputError(f"margin is {margin!r}, expected a share above 0 (0.05 is 5 %)")
@@ -176,6 +177,12 @@ def _between(between: str | Sequence[str] | None, steps: list[pd.DataFrame]) -> 
         for name in wanted:
             if name not in SETTINGS:
                 raise unknown("field of a point", name, SETTINGS)
+            first, second = ({str(plain(value)) for value in rows[name]} for rows in steps)
+            if first & second and len(first | second) > 1:
+                raise InputError(
+                    f"between is {name!r}, but both sides have {name} {' and '.join(sorted(first & second))}: expected "
+                    "other values on each side. Of one folder, take the rows of each value: rows[rows[name] == value]"
+                )
         return wanted
     found = []
     for name in SETTINGS:

@@ -76,6 +76,7 @@ def _check_graph(name: str, value: Any) -> Any:
 
 
 def _check_model(name: str, value: Any) -> Any:
+    require(name, value, str, "the name of a model; a model of yours is registered and then named")
     model_of(value)
     return value
 

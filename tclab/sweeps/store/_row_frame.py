@@ -40,17 +40,19 @@ class Rows(Shown, pd.DataFrame):
         return super()._repr_html_() if self._is_of_steps() else frame_html(self)
 
     def _is_of_steps(self) -> bool:
-        return set(self.columns) >= _NEEDED
+        part = "stage" in self and len(self) and not (self["stage"] == "step").any()  # such as rows.head()
+        return set(self.columns) >= _NEEDED and not part
 
     def _display(self) -> Display:
         steps = pd.DataFrame(self[self["stage"] == "step"] if "stage" in self else self)
-        varying = varying_settings(steps)
-        shown = [name for name in _POINT if name == "strategy" or name in varying]
-        shown += [name for name in varying if name not in _POINT and not _follows(steps, name, shown)]
-        common = [name for name in _POINT if name not in shown]
-        fixed = [f"{name.replace('_', ' ')} {_cell(row, name)}" for _, row in steps[:1].iterrows() for name in common]
-        order = [name for name in ("model", "batch_size", "networks") if name in shown]
         timed = steps[steps["status"] == "ok"]
+        listed = timed if len(timed) else steps
+        varying = varying_settings(listed)
+        shown = [name for name in _POINT if name == "strategy" or name in varying]
+        shown += [name for name in varying if name not in _POINT and not _follows(listed, name, shown)]
+        common = [name for name in _POINT if name not in shown]
+        fixed = [f"{name.replace('_', ' ')} {_cell(row, name)}" for _, row in listed[:1].iterrows() for name in common]
+        order = [name for name in ("model", "batch_size", "networks") if name in shown]
         timed = timed.sort_values(order, kind="stable") if order else timed  # a sweep measures breadth first
         lines = [
             (*(_cell(row, name) for name in shown), _time(row), _cell(row, "samples_per_second", cell_text),
@@ -92,6 +94,8 @@ def without_time(rows: pd.DataFrame) -> list[str]:
             names.append(f"{model} {strategy}, batch {batches}")
         named = f" ({'; '.join(names)})" if len(names) <= 3 else ""
         more = "; run it again, or raise budget_seconds" if "budget" in str(status) else ""
+        if status == "wrong" and "equivalence_fp64_error" in group:
+            more = f", in fp64 off by {group['equivalence_fp64_error'].max():.1e}"
         sentences.append(f"{len(group)} point{'s' if len(group) > 1 else ''}{named}: {status}{more}.")
     return sentences
 
