@@ -15,7 +15,7 @@ from tclab.sweeps import largest_batch
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.predict import _fits as fitting
 from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
-from tclab.sweeps.predict._fits import Fits, bisected, fits
+from tclab.sweeps.predict._fits import Fits, fits, largest_working
 
 SMALL = {"scale": 0.05, "networks": 2, "workers": 0, "device": "cpu", "warmup": 0, "steps": 2}
 
@@ -259,7 +259,7 @@ def test_bisection_finds_the_largest_that_works(guess, largest):
         asked.append(size)
         return size <= largest
 
-    assert bisected(works, guess, most=100) == largest
+    assert largest_working(works, guess, most=100) == largest
 
 
 @pytest.mark.slow

@@ -16,20 +16,20 @@ Json = Annotated[bool, Parameter(name="--json", negative="", help="print JSON.")
 
 def show(result: Any, *, as_json: bool) -> None:
     """Print a result."""
-    print(json.dumps(plain(result), allow_nan=False) if as_json else result)
+    print(json.dumps(json_value(result), allow_nan=False) if as_json else result)
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Return a result as JSON can hold it: of a table a dict for each line, of a dataclass its public fields."""
     if isinstance(value, pd.DataFrame):
-        return [plain(line) for line in value.to_dict("records")]
+        return [json_value(line) for line in value.to_dict("records")]
     if is_dataclass(value) and not isinstance(value, type):
         public = [one.name for one in fields(value) if not one.name.startswith("_")]
-        return {name: plain(getattr(value, name)) for name in public if not callable(getattr(value, name))}
+        return {name: json_value(getattr(value, name)) for name in public if not callable(getattr(value, name))}
     if isinstance(value, Mapping):
-        return {str(name): plain(one) for name, one in value.items()}
+        return {str(name): json_value(one) for name, one in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):
-        return [plain(one) for one in value]
+        return [json_value(one) for one in value]
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or value is pd.NA or value != value or value in (float("inf"), float("-inf")):

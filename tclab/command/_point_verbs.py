@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import pandas as pd
 from cyclopts import Group, Parameter
 
-from tclab.command._output import Json, plain, show
+from tclab.command._output import Json, json_value, show
 from tclab.sweeps._sweep import sweep as sweep_points
 from tclab.sweeps.analysis._race_points import PROCESSES, race_points
 from tclab.sweeps.config._fields import Declaration, declarations
@@ -239,6 +239,6 @@ def race(
 def fits(*, point: PointOptions = None, memory_bytes: Memory = None, json: Json = False) -> int:
     """Estimate the memory of a point, as `tclab.fits` does; the exit code is 1 where it does not fit."""
     found = fits_of(_point(_given(point)), memory_bytes=memory_bytes)
-    show({**plain(found), "host": found.host, "device": found.device, "refusal": found.refusal} if json else found,
+    show({**json_value(found), "host": found.host, "device": found.device, "refusal": found.refusal} if json else found,
          as_json=json)  # fmt: skip
     return 0 if found.refusal is None else _SOME_FAILED

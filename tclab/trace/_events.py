@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-HOST, DEVICE, ASIDE = 0, 1, 2
+HOST, DEVICE, ANNOTATION = 0, 1, 2
 """Kinds of event: work of a host thread; work of a device; neither (spans, overhead, marks)."""
 
 KERNEL_CATEGORIES = {"kernel"}
@@ -28,7 +28,7 @@ COPY_CATEGORIES = {"gpu_memcpy", "memcpy"}
 SET_CATEGORIES = {"gpu_memset", "memset"}
 DEVICE_CATEGORIES = KERNEL_CATEGORIES | COPY_CATEGORIES | SET_CATEGORIES
 RUNTIME_CATEGORIES = {"cuda_runtime", "cuda_driver", "runtime", "driver", "xpu_runtime", "mtia_runtime"}
-ASIDE_CATEGORIES = {"trace", "overhead", "gpu_user_annotation", "cuda_sync", "cuda_profiler_range", "ledger"}
+ANNOTATION_CATEGORIES = {"trace", "overhead", "gpu_user_annotation", "cuda_sync", "cuda_profiler_range", "ledger"}
 COLLECTIVE_KERNEL = r"nccl|rccl|oneccl|msccl|nvshmem|cross_device_reduce|(one|two)_shot_all_?reduce|multimem_all_"
 
 
@@ -91,9 +91,10 @@ class Trace:
 
     @property
     def kind(self) -> npt.NDArray[np.int8]:
-        """`HOST`, `DEVICE` or `ASIDE` per event."""
+        """`HOST`, `DEVICE` or `ANNOTATION` per event."""
         kinds = [
-            DEVICE if c in DEVICE_CATEGORIES else ASIDE if c in ASIDE_CATEGORIES else HOST for c in self.categories
+            DEVICE if c in DEVICE_CATEGORIES else ANNOTATION if c in ANNOTATION_CATEGORIES else HOST
+            for c in self.categories
         ]
         return np.array(kinds, dtype=np.int8)[self.category]
 

@@ -34,7 +34,7 @@ from tclab.trace._host_work import (
 )
 from tclab.trace._read_trace import TraceError
 from tclab.trace._trace_findings import Finding, RankWork, findings
-from tclab.trace._trust import Trust, judge
+from tclab.trace._trust import Trust, check_traces
 
 _EMPTY = {  # what a table without rows shows
     "gaps": "No idle time of a device in this trace.",
@@ -113,7 +113,7 @@ def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
     for name, sentence in _EMPTY.items():
         tables[name].attrs["empty"] = sentence
     tables["settings"] = tables["settings"].astype({"rank": "Int64", "world_size": "Int64"})
-    trusted = judge(traces, [rank.device for rank in ranks])
+    trusted = check_traces(traces, [rank.device for rank in ranks])
     return Report(**tables, findings=trusted.findings + findings(ranks, tables), traces=traces, trust=trusted)
 
 
@@ -141,8 +141,8 @@ def trust(trace: str | Path | Trace | Report) -> Trust:
     if isinstance(trace, Report):
         return trace.trust
     if isinstance(trace, Trace):
-        return judge([trace])
-    return judge(read_ranks(trace))
+        return check_traces([trace])
+    return check_traces(read_ranks(trace))
 
 
 def read_ranks(path: str | Path) -> list[Trace]:

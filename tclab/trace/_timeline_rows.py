@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from tclab.trace._categories import RULES, Rule, categorise, category_names
-from tclab.trace._events import ASIDE, DEVICE, HOST, Ints, Trace, step_windows
+from tclab.trace._events import ANNOTATION, DEVICE, HOST, Ints, Trace, step_windows
 from tclab.trace._host_work import main_track
 from tclab.trace._nesting import nest, tie_of
 
@@ -33,7 +33,7 @@ def timeline_rows(
     first, last = _last_step(trace)
     start_us, end_us = first if start_us is None else start_us, last if end_us is None else end_us
     begin, finish = start_us * trace.ticks_per_us, end_us * trace.ticks_per_us
-    spans = (trace.kind != ASIDE) | trace.is_category({"ledger"})
+    spans = (trace.kind != ANNOTATION) | trace.is_category({"ledger"})
     stop = trace.start + trace.duration
     rows = np.flatnonzero(spans & (trace.start < finish) & (stop > begin) & (trace.duration > 0))
     rows = np.sort(rows[np.argsort(-trace.duration[rows], kind="stable")[:most]])
@@ -56,7 +56,7 @@ def timeline_rows(
 def _last_step(trace: Trace) -> tuple[float, float]:
     steps = step_windows(trace)
     if len(steps.names) == 0:
-        counted = trace.kind != ASIDE
+        counted = trace.kind != ANNOTATION
         rows = np.flatnonzero(counted) if counted.any() else np.arange(len(trace))
         stop = trace.start[rows] + trace.duration[rows]
         return float(trace.us(trace.start[rows].min())), float(trace.us(stop.max()))
@@ -68,7 +68,7 @@ def _track_name(trace: Trace, row: int, main: int | None) -> str:
     kind = trace.kind[row]
     if kind == DEVICE:
         return f"device {process}, stream {thread}"
-    if kind == ASIDE:
+    if kind == ANNOTATION:
         return f"{process}"
     return f"main thread ({thread})" if trace.track[row] == main else f"thread {thread}"
 

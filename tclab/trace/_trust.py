@@ -56,7 +56,7 @@ class Trust(Shown):
         return Display(self.verdict, columns if lines else (), lines, list(self.table["what"]))
 
 
-def judge(traces: Sequence[Trace], works: Sequence[DeviceWork] | None = None) -> Trust:
+def check_traces(traces: Sequence[Trace], works: Sequence[DeviceWork] | None = None) -> Trust:
     """Return what speaks against the figures of one trace, or of one per rank."""
     works = [device_work(trace) for trace in traces] if works is None else works
     rows: list[dict[str, object]] = []

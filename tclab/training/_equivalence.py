@@ -26,14 +26,14 @@ from tclab.training._step import DTYPES, compiled_forward
 FP64_TOLERANCE = 1e-10
 FP32_RATIO = 2.0
 DRAWS = 3  # draws of the weights
-ROUGH_DRAWS = 9  # in bfloat16 so many activations lie within rounding of a kink that the median of 3 is luck
+BFLOAT16_DRAWS = 9  # in bfloat16 so many activations lie within rounding of a kink that the median of 3 is luck
 _ROUNDING = {"float32": 4 * torch.finfo(torch.float32).eps, "bfloat16": 4 * torch.finfo(torch.bfloat16).eps}
 # The gradient of a parameter that is exactly zero in theory (a bias in front of a softmax) is rounding noise. Its error
 # is taken relative to at least this share of the largest gradient.
 _SMALL = 1e-3
 _SLICE = 3  # samples a slice, where the check runs with slices
 _HALF = 50  # of the nodes of a type in the check's graph
-_CROWD = 66  # samples at least of the large batch: more than a word has bits
+_LARGE_BATCH = 66  # samples at least of the large batch: more than a word has bits
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Numerics:
 
 @dataclass(frozen=True)
 class EquivalenceResult:
-    """How far a strategy is from `subgraph`, over `DRAWS` draws of the weights (`ROUGH_DRAWS` in bfloat16).
+    """How far a strategy is from `subgraph`, over `DRAWS` draws of the weights (`BFLOAT16_DRAWS` in bfloat16).
 
     An activation within rounding of ReLU's kink may fall on either side of it in two right computations, which then
     differ by far more than rounding. That is one draw's luck, so fp32 errors are the median over draws, not the worst.
@@ -231,8 +231,8 @@ class EquivalenceReference:
     - `model`: in evaluation mode, or without dropout; its weights are float32, and stay as they are.
     - `graph`: on the CPU or the model's device.
     - `deletions`: for each sample the nodes that it removes.
-    - `tried`: the model that strategies run on, if it is not `model`: the same with overheads, under the same names of
-      parameters.
+    - `candidate`: the model that strategies run on, if it is not `model`: the same with overheads, and the same names
+      of parameters.
     """
 
     def __init__(
@@ -241,10 +241,10 @@ class EquivalenceReference:
         graph: CellGraph,
         deletions: Sequence[Sequence[int]],
         *,
-        tried: nn.Module | None = None,
+        candidate: nn.Module | None = None,
     ) -> None:
         self.model = model
-        self.tried = model if tried is None else tried
+        self.candidate = model if candidate is None else candidate
         self.graph = graph
         self.deletions = deletions
         # one for each draw; the first is the model's
@@ -253,7 +253,7 @@ class EquivalenceReference:
         self._expected: list[tuple[Outcome, Outcome]] = []
         self._expectations(DRAWS)
         # rotated first, right after as many samples in their own order
-        self._more = [[*deletions[1:], *deletions[:1]], list(deletions) * -(-_CROWD // max(len(deletions), 1))]
+        self._more = [[*deletions[1:], *deletions[:1]], list(deletions) * -(-_LARGE_BATCH // max(len(deletions), 1))]
         with _one_thread():
             self._expected_of_more = self._predictions_of_more(model, "subgraph")
 
@@ -271,11 +271,11 @@ class EquivalenceReference:
         fp64, fp32 = [], []
         with _one_thread():
             for draw, (expected, subgraph32) in enumerate(self._expectations(DRAWS)):
-                outcome64, outcome32 = self._outcomes(self.tried, strategy, draw, collation)
+                outcome64, outcome32 = self._outcomes(self.candidate, strategy, draw, collation)
                 fp64.append(relative_error(outcome64, expected))
                 error = norm_error(outcome32, expected)
                 fp32.append((error / max(norm_error(subgraph32, expected), _ROUNDING["float32"]), error))
-            more = self._predictions_of_more(self.tried, strategy, collation)
+            more = self._predictions_of_more(self.candidate, strategy, collation)
         fp64 += map(relative_error, more, self._expected_of_more)
         ratio, error = sorted(fp32)[DRAWS // 2]
         exact = get(strategy).exact
@@ -324,17 +324,17 @@ class EquivalenceReference:
 
     def _with_numerics(self, strategy: str, collation: str, numerics: Numerics) -> tuple[list[float], list[float]]:
         """Return each draw's fp64 error, or else each draw's ratio to `subgraph`'s own error, with other numerics."""
-        expectations = self._expectations(ROUGH_DRAWS if numerics.dtype == "bfloat16" else DRAWS)
-        checkpoint = getattr(self.tried, "checkpoint", None)
+        expectations = self._expectations(BFLOAT16_DRAWS if numerics.dtype == "bfloat16" else DRAWS)
+        checkpoint = getattr(self.candidate, "checkpoint", None)
         if numerics.checkpoint:
-            self.tried.checkpoint = True  # type: ignore[assignment]
+            self.candidate.checkpoint = True  # type: ignore[assignment]
         errors: list[float] = []
         ratios: list[float] = []
         try:
             forward = _call if not numerics.compile else compiled_forward(_call)
             for draw, (expected, subgraph32) in enumerate(expectations):
-                self._load(self.tried, draw, numerics.dtype)
-                case = (self.tried, self.graph, self.deletions, strategy, collation)
+                self._load(self.candidate, draw, numerics.dtype)
+                case = (self.candidate, self.graph, self.deletions, strategy, collation)
                 if numerics.compile and draw == 0:  # the first call runs eagerly
                     outcome(*case, forward=forward)
                 result = outcome(*case, numerics=numerics, forward=forward)
@@ -350,8 +350,8 @@ class EquivalenceReference:
                 ratios.append(norm_error(result, expected) / own_error)
         finally:
             if numerics.checkpoint:
-                self.tried.checkpoint = checkpoint  # type: ignore[assignment]
-            for model in (self.model, self.tried):
+                self.candidate.checkpoint = checkpoint  # type: ignore[assignment]
+            for model in (self.model, self.candidate):
                 self._load(model, 0, "float32")
         return errors, ratios
 
@@ -403,6 +403,6 @@ def equivalence_reference(
         torch.manual_seed(seed)
         return kind.build(part, metabolism).to(graph.device).eval()
 
-    model, tried = build(), build()
-    apply_to_model(tried, overheads)
-    return EquivalenceReference(model, part, equivalence_deletions(part, seed=seed), tried=tried)
+    model, candidate = build(), build()
+    apply_to_model(candidate, overheads)
+    return EquivalenceReference(model, part, equivalence_deletions(part, seed=seed), candidate=candidate)

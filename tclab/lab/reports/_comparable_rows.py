@@ -13,7 +13,7 @@ from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
 from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._rows import plain
+from tclab.sweeps.store._rows import python_value
 from tclab.timing._environment import HARDWARE
 from tclab.timing._step_means import outliers
 from tclab.timing._verdict import Pair
@@ -96,7 +96,7 @@ def _varying(ok: pd.DataFrame, free: tuple[str, ...]) -> list[str]:
 
 
 def _keys(rows: pd.DataFrame, names: list[str]) -> list[tuple[object, ...]]:
-    return [tuple(map(plain, values)) for values in zip(*(rows[name] for name in names), strict=True)]
+    return [tuple(map(python_value, values)) for values in zip(*(rows[name] for name in names), strict=True)]
 
 
 def _settings_text(values: Mapping[str, object], names: list[str]) -> str:

@@ -19,7 +19,7 @@ from tclab.sweeps.predict._fits import fits
 from tclab.sweeps.predict._more_ranks import Link, cores_slowdown, predict_step
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import varying_settings
-from tclab.sweeps.store._rows import plain, point_of
+from tclab.sweeps.store._rows import point_of, python_value
 from tclab.training._distributed import BUCKET_MB
 
 KEY = ["model", "strategy", "ranks", "batch_size", "accumulate"]
@@ -140,7 +140,7 @@ def runs_table(rows: pd.DataFrame) -> pd.DataFrame:
                 same &= every[name] == row[name]
             worst = every[same]["mean_seconds"].max()
             found.append(
-                {name: plain(row[name]) for name in _RUNS_COLUMNS if name in row}
+                {name: python_value(row[name]) for name in _RUNS_COLUMNS if name in row}
                 | {
                     "gain": row["samples_per_second"] / first["samples_per_second"],
                     "slowdown": ratio_of_rows(row, first)[0],

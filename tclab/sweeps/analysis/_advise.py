@@ -21,7 +21,7 @@ from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import run
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.sweeps.store._rows import plain, point_of
+from tclab.sweeps.store._rows import point_of, python_value
 from tclab.timing import Ledger
 from tclab.timing import advise as advise_loop
 from tclab.timing._advice import MEASURED, Advice, Suggestion, ranked
@@ -141,7 +141,7 @@ def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
     own = steps[steps["strategy"] == name].sort_values(["networks", "batch_size"])
     own = own[_same(own, own.iloc[-1], ("networks", "network_names", "batch_size", "model"))]
     # of several ways to run it the one that most rows are of, overheads and all
-    keys = [tuple(plain(row[field]) for field in (*_DECIDES, *OF_THE_PLACE)) for _, row in own.iterrows()]
+    keys = [tuple(python_value(row[field]) for field in (*_DECIDES, *OF_THE_PLACE)) for _, row in own.iterrows()]
     most = max(keys, key=keys.count)
     return own[[key == most for key in keys]]
 
@@ -150,8 +150,8 @@ _DECIDES = tuple(name for name in SETTINGS if name not in _NOT_THE_POINT)
 
 
 def _same(rows: pd.DataFrame, row: pd.Series, names: tuple[str, ...]) -> list[bool]:
-    wanted = [plain(row[name]) for name in names]
-    return [[plain(own[name]) for name in names] == wanted for _, own in rows.iterrows()]
+    wanted = [python_value(row[name]) for name in names]
+    return [[python_value(own[name]) for name in names] == wanted for _, own in rows.iterrows()]
 
 
 def _step_times(ok: pd.DataFrame, base: pd.DataFrame) -> StepTimes:
@@ -182,14 +182,14 @@ def _step_times(ok: pd.DataFrame, base: pd.DataFrame) -> StepTimes:
         f"from {len(every)} steps of {_point_text(first)}",
         every,
         {name: seconds for name, seconds in together.items() if len(seconds) == len(every)},
-        None if plain(first["workers"]) is None else int(first["workers"]),
+        None if python_value(first["workers"]) is None else int(first["workers"]),
         None if batch.empty else float(batch.mean()),
         None if cpu.empty else float(cpu.mean()),
-        cores_within(plain(first["cores"]), plain(first["cpu_limit_cores"])),
+        cores_within(python_value(first["cores"]), python_value(first["cpu_limit_cores"])),
         cuda,
         cycle,
         [float(seconds) for taken in made["samples_seconds"] if taken is not None for seconds in taken],
-        int(plain(first["prefetch_factor"]) or 2),
+        int(python_value(first["prefetch_factor"]) or 2),
     )
 
 
@@ -204,8 +204,8 @@ def _others(steps: pd.DataFrame, base: pd.Series) -> Iterator[tuple[str, pd.Data
     """Yield each point that differs from the base in one setting alone, with that setting."""
     for _, rows in steps.groupby([steps[name].map(str) for name in _DECIDES], sort=False):
         row = rows.iloc[0]
-        differ = [name for name in _DECIDES if plain(row[name]) != plain(base[name])]
-        if "workers" in differ and 0 in (plain(row["workers"]), plain(base["workers"])):
+        differ = [name for name in _DECIDES if python_value(row[name]) != python_value(base[name])]
+        if "workers" in differ and 0 in (python_value(row["workers"]), python_value(base["workers"])):
             differ = [name for name in differ if name not in _WITH_WORKERS]
         if len(differ) == 1 and differ[0] in _CHANGES:
             yield differ[0], rows
@@ -217,10 +217,10 @@ def _alternatives(steps: pd.DataFrame, base: pd.DataFrame) -> tuple[list[Suggest
     others = list(_others(steps, first))
     for name, rows in others:
         row, own = rows.iloc[0], runs_of(rows)
-        was, new = plain(first[name]), plain(row[name])
+        was, new = python_value(first[name]), python_value(row[name])
         if not own.steps or not samples.steps:
             continue
-        if name == "strategy" and plain(row["equivalence"]) not in (None, "passed"):
+        if name == "strategy" and python_value(row["equivalence"]) not in (None, "passed"):
             continue
         if name == "overheads" and not set((new or "").split(",")) - {""} < set((was or "").split(",")) - {""}:
             continue  # one more overhead is no advice
@@ -274,7 +274,7 @@ def _cheaper(step_times: StepTimes, base: pd.DataFrame) -> Iterator[Suggestion]:
     if no_advice_reason(step_times) is not None:
         return
     share, ends = step_times.share("data_wait", "transfer")
-    bytes_, edges = plain(row["batch_bytes"]), plain(row["edge_bytes"])
+    bytes_, edges = python_value(row["batch_bytes"]), python_value(row["edge_bytes"])
     if ends[0] >= WORTH and bytes_ and edges and edges >= _EDGES * bytes_:
         why = (
             f"Edges are {edges:,} of a batch's {bytes_:,} bytes, and loading and transfer take {share:.0%} of a step; "
@@ -282,14 +282,14 @@ def _cheaper(step_times: StepTimes, base: pd.DataFrame) -> Iterator[Suggestion]:
         )
         yield upper_bound(f"node_mask in place of {row['strategy']}", why, share, ends, strategy="node_mask")
     share, ends = step_times.share("data_wait")
-    if ends[0] >= WORTH and plain(row["store"]) == "json":
+    if ends[0] >= WORTH and python_value(row["store"]) == "json":
         why = f"each sample is decoded from JSON and validated, and a step waits for its batch for {share:.0%}"
         yield upper_bound("store lmdb in place of json: records packed once", why, share, ends, store="lmdb")
 
 
 def _waits(base: pd.DataFrame) -> list[str]:
     row = base.iloc[0]
-    waits = plain(row["host_syncs"])
+    waits = python_value(row["host_syncs"])
     return [host_sync_text(int(waits), row["device"] == "cuda")] if waits else []
 
 

@@ -17,7 +17,7 @@ from tclab.sweeps.analysis._run_verdicts import pairs_of_runs, runs_of
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.sweeps.store._rows import plain
+from tclab.sweeps.store._rows import python_value
 from tclab.timing._environment import HARDWARE, SOFTWARE
 from tclab.timing._step_means import outliers
 from tclab.timing._verdict import UNDECIDED, Pair
@@ -186,7 +186,7 @@ def _between(between: str | Sequence[str] | None, steps: list[pd.DataFrame]) -> 
         return wanted
     found = []
     for name in SETTINGS:
-        first, second = (set(map(plain, rows[name])) for rows in steps)
+        first, second = (set(map(python_value, rows[name])) for rows in steps)
         if name not in _COUNTS and len(first) == len(second) == 1 and first != second:
             found.append(name)
     return found
@@ -195,13 +195,13 @@ def _between(between: str | Sequence[str] | None, steps: list[pd.DataFrame]) -> 
 def _by_point(rows: pd.DataFrame, same: list[str]) -> dict[tuple[Any, ...], pd.DataFrame]:
     """Return the values of some fields → the rows that have them, one for each time the point was run."""
     found: dict[tuple[Any, ...], list[int]] = {}
-    for place, key in enumerate(zip(*(map(plain, rows[name]) for name in same), strict=True)):
+    for place, key in enumerate(zip(*(map(python_value, rows[name]) for name in same), strict=True)):
         found.setdefault(key, []).append(place)
     return {key: rows.iloc[places] for key, places in found.items()}
 
 
 def _values(rows: pd.DataFrame, name: str) -> list[str]:
-    return sorted({"none" if value is None else str(value) for value in map(plain, rows[name])})
+    return sorted({"none" if value is None else str(value) for value in map(python_value, rows[name])})
 
 
 def _sides(steps: Sequence[pd.DataFrame], name: str) -> tuple[str, str]:
@@ -247,7 +247,7 @@ def _commits(sides: list[dict[Any, pd.DataFrame]], shared: list[Any]) -> list[st
 
 def _labels(points: list[pd.DataFrame], same: list[str]) -> dict[tuple[Any, ...], str]:
     """Return point → its label: model, strategy, batch and networks, and whatever else distinguishes points."""
-    keys = [tuple(plain(rows.iloc[0][name]) for name in same) for rows in points]
+    keys = [tuple(python_value(rows.iloc[0][name]) for name in same) for rows in points]
     vary = [name for place, name in enumerate(same) if len({key[place] for key in keys}) > 1]
     shown = [n for n in same if n in ("model", "strategy", "batch_size", "networks") or n in vary]
     if "network_names" in shown and "networks" in shown:

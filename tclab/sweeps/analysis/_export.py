@@ -18,7 +18,7 @@ from tclab.errors import InputError, require, unknown
 from tclab.sweeps.analysis._compare_runs import Comparison
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._rows import plain
+from tclab.sweeps.store._rows import python_value
 from tclab.timing import Ledger
 from tclab.timing._advice import Advice
 from tclab.timing._verdict import Pair
@@ -40,7 +40,7 @@ class _Run:
 
     def add(self, name: str, value: Any, step: int = 0) -> None:
         """Add a figure; one that is missing is left out, never sent as 0."""
-        value = plain(value)
+        value = python_value(value)
         if value is not None:
             self.figures.append((name, step, float(value)))
 
@@ -114,7 +114,7 @@ def _runs_of_rows(rows: pd.DataFrame) -> Iterator[_Run]:
     defaults = {one: declared.default for one, declared in declarations(Point).items()}
     for _, own in rows.groupby(keys, dropna=False, sort=False):
         first = own.iloc[0]
-        settings = {one: plain(first[one]) for one in names}
+        settings = {one: python_value(first[one]) for one in names}
         changed = [f"{one} {settings[one]}" for one in names if settings[one] not in (None, defaults[one])]
         run = _Run(", ".join(changed)[:200] or "default", settings | {"status": first["status"]})
         for row in own[own["status"] == "ok"].to_dict("records"):
@@ -188,7 +188,7 @@ def _to_wandb(runs: list[_Run], folder: Path, name: str) -> None:
 
 def _texts(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose cells W&B takes: numbers and texts, missing ones None."""
-    return pd.DataFrame({str(key): [plain(value) for value in table[key]] for key in table}, dtype=object)
+    return pd.DataFrame({str(key): [python_value(value) for value in table[key]] for key in table}, dtype=object)
 
 
 def _to_tensorboard(runs: list[_Run], folder: Path, name: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from tclab.sweeps.store._rows import plain
+from tclab.sweeps.store._rows import python_value
 from tclab.timing import environment
 from tclab.timing._conditions import BUSY_PERCENT
 from tclab.timing._environment import cores_within
@@ -64,7 +64,7 @@ def busy_text(rows: pd.DataFrame) -> str:
 
 
 def _of_point(row: Mapping[str, Any]) -> tuple[float | None, bool | None]:
-    text = plain(row["conditions"])
+    text = python_value(row["conditions"])
     moments = [one for one in json.loads(text or "[]") if one.get("cpu_pressure_percent") is not None]
     if not moments:
         return None, None
@@ -72,7 +72,7 @@ def _of_point(row: Mapping[str, Any]) -> tuple[float | None, bool | None]:
     percent, load = float(moments[-1]["cpu_pressure_percent"]), moments[-1].get("load")
     if percent <= BUSY_PERCENT:
         return percent, False
-    threads, cores = _point_threads(row), cores_within(plain(row["cores"]), plain(row["cpu_limit_cores"]))
+    threads, cores = _point_threads(row), cores_within(python_value(row["cores"]), python_value(row["cpu_limit_cores"]))
     if threads is None or cores is None:
         return percent, None
     return percent, True if threads <= cores or (load is not None and load > threads) else None
@@ -80,12 +80,12 @@ def _of_point(row: Mapping[str, Any]) -> tuple[float | None, bool | None]:
 
 def _point_threads(row: Mapping[str, Any]) -> float | None:
     """Return how many threads of a point on one machine can want a processor at once; `None` where not known."""
-    threads, ranks = plain(row["threads"]), (plain(row["ranks"]) or 1) * (plain(row["runs"]) or 1)
+    threads, ranks = python_value(row["threads"]), (python_value(row["ranks"]) or 1) * (python_value(row["runs"]) or 1)
     if threads is None:
         return None
-    exchange = 1 if (plain(row["ranks"]) or 1) > 1 else 0  # the thread that gradients are exchanged in
-    each = threads + (plain(row["workers"]) or 0) + exchange
-    return float(each * ranks / (plain(row["machines"]) or 1))
+    exchange = 1 if (python_value(row["ranks"]) or 1) > 1 else 0  # the thread that gradients are exchanged in
+    each = threads + (python_value(row["workers"]) or 0) + exchange
+    return float(each * ranks / (python_value(row["machines"]) or 1))
 
 
 def where_measured(rows: pd.DataFrame) -> str:

@@ -331,7 +331,7 @@ class LargestBatch(Shown):
         return Display(title, ("batch", "status"), [(str(size), status) for size, status in self.tried.items()])
 
 
-def bisected(works: Callable[[int], bool], guess: int, *, most: int) -> int:
+def largest_working(works: Callable[[int], bool], guess: int, *, most: int) -> int:
     """Return the largest number from 1 to `most` for which something works, 0 where none does.
 
     From a guess in steps that double, then by halves; what works for a number is taken to work for all below it.
@@ -384,6 +384,6 @@ def largest_batch(point: Point, *, memory_bytes: int, most: int = MOST) -> Large
         found = fits(sized(size), memory_bytes=memory_bytes)
         return (found.device or found.host) <= (found.device_limit or memory_bytes)
 
-    guess = bisected(expected, 8, most=most)
-    size = bisected(works, guess, most=most)
+    guess = largest_working(expected, 8, most=most)
+    size = largest_working(works, guess, most=most)
     return LargestBatch(sized(max(size, 1)), size, guess, memory_bytes, tried)

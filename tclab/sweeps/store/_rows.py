@@ -148,8 +148,8 @@ def point_of(row: Mapping[str, Any]) -> Point:
 
     **Raises:** `InputError` where the row does not say which networks it had, or no such point can be.
     """
-    fields = {name: plain(row[name]) for name in declarations(Point)}
-    names = plain(row["network_names"])
+    fields = {name: python_value(row[name]) for name in declarations(Point)}
+    names = python_value(row["network_names"])
     if fields["variant"] != "separate" or names is None:
         raise InputError("the row does not name the networks that its point was given, so it cannot be run again")
     fields["networks"] = tuple(names.split(","))
@@ -251,7 +251,7 @@ def upgraded_point(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {_COLUMNS_UNTIL_4.get(name, name): value for name, value in fields.items()}
 
 
-def plain(value: Any) -> Any:
+def python_value(value: Any) -> Any:
     """Return a value of a row as a Python object; `None` for any kind of missing value."""
     if value is None or value is pd.NA or value != value:
         return None
