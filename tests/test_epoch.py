@@ -131,8 +131,8 @@ def test_all_that_a_batch_holds_is_read_to_say_what_taking_it_costs(micro_batch)
         batch = next(here.batches()).batch
     with Reading() as reading:
         _touch(batch)
-    assert len(batch.held) == (1 if micro_batch is None else 2)
-    assert reading.storages == {tensor.untyped_storage().data_ptr() for tensor in batch.held}
+    assert len(batch.storages) == (1 if micro_batch is None else 2)
+    assert reading.storages == {tensor.untyped_storage().data_ptr() for tensor in batch.storages}
 
 
 # ---- the prediction

@@ -40,7 +40,7 @@ def test_every_mix_of_kernels_gives_what_subgraph_gives(dense, delta):
     expected = outcome(masking.get("subgraph")(GRAPH).view(masking.get("subgraph")(GRAPH).batch(SAMPLES)))
     strategy = Fastest(GRAPH, choice=Choice(dense, delta))
     batch = strategy.batch(SAMPLES)
-    assert batch.known["layers"] > 0 if delta else batch.known["layers"] == 0
+    assert batch.host_values["layers"] > 0 if delta else batch.host_values["layers"] == 0
     assert norm_error(outcome(strategy.view(batch)), expected) <= 1e-12
 
 

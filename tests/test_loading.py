@@ -38,7 +38,7 @@ SAMPLES = synthetic_perturbations(GRAPH, 12)
 
 def equal(found, expected):
     assert set(found.tensors) == set(expected.tensors)
-    assert found.known == expected.known
+    assert found.host_values == expected.host_values
     assert found.size == expected.size
     assert found.deletions.keys() == expected.deletions.keys()
     for kind, deletions in expected.deletions.items():
@@ -150,7 +150,7 @@ def test_what_is_packed_comes_out_as_it_was(data):
             assert torch.equal(one.tensors[name], tensor)
         assert [nodes.tolist() for nodes in one.deletions["a"]] == [[4, 1], [], [2]]
         assert {kind: (len(found), found.most) for kind, found in one.deletions.items()} == {"a": (3, 2), "b": (3, 0)}
-        assert one.known == {"fact": 2}
+        assert one.host_values == {"fact": 2}
     if sent.buffer.numel():
         views = [*sent.tensors.values(), *(deletions.ptr for deletions in sent.deletions.values())]
         assert {tensor.untyped_storage().data_ptr() for tensor in views} == {sent.buffer.data_ptr()}
@@ -178,7 +178,7 @@ class Threads(masking.get("stored_mask")):
 
     def collate(self, removed, scores, encoded):
         batch = super().collate(removed, scores, encoded)
-        return replace(batch, known={**batch.known, "threads": torch.get_num_threads()})
+        return replace(batch, host_values={**batch.host_values, "threads": torch.get_num_threads()})
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_workers_of_every_kind_make_the_same_with_one_thread_and_say_when(method
         torch.set_num_threads(1)
     last = {0: begin, 1: begin}
     for number, item in enumerate(loaded):
-        assert item.batch.known.pop("threads") == 1
+        assert item.batch.host_values.pop("threads") == 1
         equal(item.batch, masking.get("edge_mask")(GRAPH).batch(SAMPLES.read([2 * number, 2 * number + 1])))
         made = item.timing
         assert made.worker == number % 2

@@ -128,7 +128,7 @@ def test_a_static_graph_needs_as_many_slices_on_every_rank_in_its_first_batch():
         shards = [Shard(rank, ranks) for rank in range(ranks)]
         loading = masking.get("node_mask")(graph)
         made = [Batches(loading, samples, 2, shard=s, keep_last=True, micro_batch=micro_batch)[0] for s in shards]
-        (known,) = {one.batch.parts[0].known["slices"] for one in made}
+        (known,) = {one.batch.parts[0].host_values["slices"] for one in made}
         assert known == tuple(len(one.batch.parts) for one in made)
         return known
 

@@ -113,7 +113,7 @@ def test_as_many_as_asked_are_built_and_take_what_was_said(name, tmp_path):
     few = synthetic_perturbations(GRAPH, 5)
     strategy.prepare(few, tmp_path / "s")
     values = [strategy._store[sample] for sample in range(5)]
-    assert [len(value) for value in values] == strategy.value_bytes(few.deletions).tolist()
+    assert [len(value) for value in values] == strategy.encoded_bytes(few.deletions).tolist()
     with pytest.raises(IndexError, match="sample 5 of 5"):
         strategy.batch(synthetic_perturbations(GRAPH, 6))
     strategy.close()

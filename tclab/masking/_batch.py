@@ -43,7 +43,7 @@ class Batch:
     - `tensors`: what travels besides the deletions, by name (`target`, `edge_index/physical`, …).
     - `deletions`: node type → which of its nodes each sample removes, dependants included.
     - `size`: how many samples, B.
-    - `known`: numbers that the host knows from making the batch, so that it need not wait for the device.
+    - `host_values`: numbers that the host knows from making the batch, so that it need not wait for the device.
     - `buffer`: the one tensor, [bytes] uint8, that all others are views of, with its `contents`; `None` where each
       is a tensor of its own.
     - `slices`: the batches that make this one, sample after sample, where it was made in slices; the tensors and
@@ -53,7 +53,7 @@ class Batch:
     tensors: Mapping[str, Tensor]
     deletions: dict[str, Deletions]
     size: int
-    known: Mapping[str, Any] = field(default_factory=dict)
+    host_values: Mapping[str, Any] = field(default_factory=dict)
     buffer: Tensor | None = None
     contents: _Contents | None = None
     slices: tuple[Batch, ...] = ()
@@ -70,13 +70,13 @@ class Batch:
 
     @staticmethod
     def packed(
-        pieces: Mapping[str, Tensor | Piece], deletions: dict[str, Deletions], size: int, known: Mapping[str, Any]
+        pieces: Mapping[str, Tensor | Piece], deletions: dict[str, Deletions], size: int, host_values: Mapping[str, Any]
     ) -> Batch:
         """Return the batch of some tensors and deletions, all in one buffer."""
         most = {kind: one.most for kind, one in deletions.items()}
         buffer, layout, views = packed([*_tensors_of(deletions), *pieces.values()])
         contents = _Contents(most, tuple(pieces), layout)
-        return Batch(*contents.of(views), size, known, buffer, contents)
+        return Batch(*contents.of(views), size, host_values, buffer, contents)
 
     @property
     def bytes(self) -> int:
@@ -127,7 +127,7 @@ class Batch:
         )
 
     @property
-    def held(self) -> list[Tensor]:
+    def storages(self) -> list[Tensor]:
         """The tensors that hold this batch's memory; all others may be views of them."""
         each = [part._each() if part.buffer is None else [part.buffer] for part in self.parts]
         return [tensor for tensors in each for tensor in tensors]
@@ -139,20 +139,20 @@ class Batch:
     def _over(self, buffer: Tensor) -> Batch:
         """Return this batch with its buffer elsewhere."""
         assert self.contents is not None
-        return self if buffer is self.buffer else _from_buffer(buffer, self.contents, self.size, self.known)
+        return self if buffer is self.buffer else _from_buffer(buffer, self.contents, self.size, self.host_values)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Cross a worker's pipe: as bytes where they are few, else as one tensor in shared memory."""
         if self.slices:
-            few = sum(tensor.nbytes for tensor in self.held) <= INLINE_BYTES
-            fields = [(part.buffer, part.contents, part.size, part.known) for part in self.slices]
+            few = sum(tensor.nbytes for tensor in self.storages) <= INLINE_BYTES
+            fields = [(part.buffer, part.contents, part.size, part.host_values) for part in self.slices]
             packed = all(part.buffer is not None for part in self.slices)
             return (Batch.sliced, (self.slices,)) if few or not packed else (_from_buffers, (fields,))
         if self.buffer is None:
-            return Batch, (self.tensors, self.deletions, self.size, self.known)
+            return Batch, (self.tensors, self.deletions, self.size, self.host_values)
         if self.buffer.numel() <= INLINE_BYTES:
-            return _from_bytes, (self.buffer.numpy().tobytes(), self.contents, self.size, self.known)
-        return _from_buffer, (self.buffer, self.contents, self.size, self.known)
+            return _from_bytes, (self.buffer.numpy().tobytes(), self.contents, self.size, self.host_values)
+        return _from_buffer, (self.buffer, self.contents, self.size, self.host_values)
 
 
 def _tensors_of(deletions: dict[str, Deletions]) -> list[Tensor]:
@@ -160,14 +160,14 @@ def _tensors_of(deletions: dict[str, Deletions]) -> list[Tensor]:
     return [tensor for one in deletions.values() for tensor in (one.nodes, one.ptr)]
 
 
-def _from_buffer(buffer: Tensor, contents: _Contents, size: int, known: Mapping[str, Any]) -> Batch:
-    return Batch(*contents.of(unpacked(buffer, contents.layout)), size, known, buffer, contents)
+def _from_buffer(buffer: Tensor, contents: _Contents, size: int, host_values: Mapping[str, Any]) -> Batch:
+    return Batch(*contents.of(unpacked(buffer, contents.layout)), size, host_values, buffer, contents)
 
 
 def _from_buffers(parts: list[tuple[Tensor, _Contents, int, Mapping[str, Any]]]) -> Batch:
     return Batch.sliced([_from_buffer(*part) for part in parts])
 
 
-def _from_bytes(data: bytes, contents: _Contents, size: int, known: Mapping[str, Any]) -> Batch:
+def _from_bytes(data: bytes, contents: _Contents, size: int, host_values: Mapping[str, Any]) -> Batch:
     buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-    return _from_buffer(buffer, contents, size, known)
+    return _from_buffer(buffer, contents, size, host_values)

@@ -181,7 +181,7 @@ class Delta(Strategy):
         """Return how what differs goes from layer to layer."""
         ones = _ones(batch)
         layers = []
-        for layer in range(batch.known["layers"]):
+        for layer in range(batch.host_values["layers"]):
             key = f"edge_delta/{layer}"
             start, edges, spread = (
                 {name: _link(batch, f"{key}/{kind}/{name}", ones) for name in self.graph.networks}

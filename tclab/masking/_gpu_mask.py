@@ -29,13 +29,13 @@ class GpuMask(Strategy):
 
     def pack(self, removed: dict[str, Deletions], encoded: Any) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
         """Return how many edges of each relation are removed, for the host to know, and with `ship_edges` the edges."""
-        known = {}
+        host_values = {}
         for name, network in self.graph.relations.items():
             for kind in dict.fromkeys((network.source, network.target)):
                 ptr, nodes = network.incidence(kind).ptr.numpy(), removed[kind].nodes.numpy()
-                known[f"removed/{name}/{kind}"] = int((ptr[nodes + 1] - ptr[nodes]).sum())
+                host_values[f"removed/{name}/{kind}"] = int((ptr[nodes + 1] - ptr[nodes]).sum())
         size = len(removed[self.graph.deleted_type])
-        return (dict(edge_pieces(self.graph, size)) if self.ship_edges else {}), known
+        return (dict(edge_pieces(self.graph, size)) if self.ship_edges else {}), host_values
 
     def _edges(self, batch: Batch) -> dict[str, Tensor]:
         """Return the replicated edges: those that came with the batch, or those already on the device."""
@@ -47,7 +47,7 @@ class GpuMask(Strategy):
         """Return which replicated edges are removed, [n] int64 into B * E, without asking the device."""
         parts = []
         for kind in dict.fromkeys((network.source, network.target)):
-            number = batch.known[f"removed/{network.name}/{kind}"]
+            number = batch.host_values[f"removed/{network.name}/{kind}"]
             ptr, items = network.incidence(kind)
             nodes, samples = batch.deletions[kind].nodes, batch.deletions[kind].samples()
             begin, length = ptr[nodes], ptr[nodes + 1] - ptr[nodes]

@@ -30,10 +30,10 @@ class GpuMaskLoop(GpuMask):
 
     def pack(self, removed: dict[str, Deletions], encoded: Any) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
         """Return what `gpu_mask` sends, and how many nodes each sample removes."""
-        tensors, known = super().pack(removed, encoded)
+        tensors, host_values = super().pack(removed, encoded)
         for kind in self.graph.num_nodes:
-            known[f"lengths/{kind}"] = removed[kind].ptr.diff().tolist()
-        return tensors, known
+            host_values[f"lengths/{kind}"] = removed[kind].ptr.diff().tolist()
+        return tensors, host_values
 
     def masks(self, batch: Batch) -> dict[str, Tensor]:
         """Return relation → [B * E] bool; the host waits for each node id."""
@@ -43,7 +43,7 @@ class GpuMaskLoop(GpuMask):
             for kind in dict.fromkeys((network.source, network.target)):
                 touching = self._touching(name, kind)
                 place = 0
-                for sample, length in enumerate(batch.known[f"lengths/{kind}"]):
+                for sample, length in enumerate(batch.host_values[f"lengths/{kind}"]):
                     for _ in range(length):
                         node = int(batch.deletions[kind].nodes[place].item())
                         mask[touching[node] + sample * network.num_edges] = False

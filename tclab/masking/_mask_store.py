@@ -24,7 +24,7 @@ class MaskStore(EdgeMask):
         deletions = perturbations.deletions
         self._store = build_store(
             folder,
-            lambda sample: self.value(self.removed_by(deletions.take([sample]))),
+            lambda sample: self.encode_sample(self.removed_by(deletions.take([sample]))),
             size=self.store_size(deletions),
             header={
                 "encoding": self.name,
@@ -40,24 +40,24 @@ class MaskStore(EdgeMask):
 
     def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> Masks:
         """Return for each sample: relation → [E] bool, from what lies on disk."""
-        return self._store.read(indices, self.decoded)
+        return self._store.read(indices, self.decode_sample)
 
-    def look_up(self, indices: Sequence[int], removed: dict[str, Deletions]) -> None:
+    def build_lookups(self, indices: Sequence[int], removed: dict[str, Deletions]) -> None:
         """Make the incidence that the store is built from: the process that prepares it keeps that."""
         self.masks(removed, 0)
 
     def store_size(self, deletions: Deletions) -> StoreSize:
         """Return what a store of some samples would take, without building it."""
-        return StoreSize.of(self.value_bytes(deletions))
+        return StoreSize.of(self.encoded_bytes(deletions))
 
     @abstractmethod
-    def value_bytes(self, deletions: Deletions) -> Int64s:
+    def encoded_bytes(self, deletions: Deletions) -> Int64s:
         """Return how many bytes each sample's encoding has, [S] int64."""
 
     @abstractmethod
-    def value(self, removed: dict[str, Deletions]) -> bytes:
+    def encode_sample(self, removed: dict[str, Deletions]) -> bytes:
         """Return the encoding of one sample's masks."""
 
     @abstractmethod
-    def decoded(self, value: memoryview) -> dict[str, Tensor]:
+    def decode_sample(self, value: memoryview) -> dict[str, Tensor]:
         """Return relation → [E] bool from an encoding, which must be copied: it lies on disk."""

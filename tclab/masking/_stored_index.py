@@ -19,7 +19,7 @@ class StoredIndex(MaskStore):
 
     name = "stored_index"
 
-    def value_bytes(self, deletions: Deletions) -> Int64s:
+    def encoded_bytes(self, deletions: Deletions) -> Int64s:
         """Return how many bytes each sample's indices have, [S] int64."""
         removed = self.removed_by(deletions)
         words = np.full(len(deletions), len(self.graph.relations), dtype=np.int64)
@@ -27,7 +27,7 @@ class StoredIndex(MaskStore):
             words += removed_counts(network, removed)
         return _WORD.itemsize * words
 
-    def value(self, removed: dict[str, Deletions]) -> bytes:
+    def encode_sample(self, removed: dict[str, Deletions]) -> bytes:
         """Return a sample's removed edges."""
         parts = []
         for network in self.graph.relations.values():
@@ -35,7 +35,7 @@ class StoredIndex(MaskStore):
             parts.append(np.concatenate([[len(edges)], edges]).astype(_WORD).tobytes())
         return b"".join(parts)
 
-    def decoded(self, value: memoryview) -> dict[str, Tensor]:
+    def decode_sample(self, value: memoryview) -> dict[str, Tensor]:
         """Return relation → [E] bool from the indices."""
         words = np.frombuffer(value, dtype=_WORD)
         masks, start = {}, 0

@@ -16,15 +16,15 @@ class StoredMask(MaskStore):
 
     name = "stored_mask"
 
-    def value_bytes(self, deletions: Deletions) -> Int64s:
+    def encoded_bytes(self, deletions: Deletions) -> Int64s:
         """Return how many bytes each sample's masks have, [S] int64: one for each edge."""
         return np.full(len(deletions), sum(n.num_edges for n in self.graph.relations.values()), dtype=np.int64)
 
-    def value(self, removed: dict[str, Deletions]) -> bytes:
+    def encode_sample(self, removed: dict[str, Deletions]) -> bytes:
         """Return a sample's masks, relation after relation."""
         return b"".join(mask.numpy().tobytes() for mask in self.masks(removed, 0).values())
 
-    def decoded(self, value: memoryview) -> dict[str, Tensor]:
+    def decode_sample(self, value: memoryview) -> dict[str, Tensor]:
         """Return relation → [E] bool, as they lie on disk."""
         values = torch.from_numpy(np.frombuffer(value, dtype=np.bool_).copy())
         sizes = [network.num_edges for network in self.graph.relations.values()]

@@ -125,8 +125,8 @@ class Strategy(ABC):
         - `scores`: [B] float32
         - `encoded`: what `encode` made of them.
         """
-        tensors, known = self.pack(removed, encoded)
-        return Batch.packed({"target": scores, **tensors}, removed, len(scores), known)
+        tensors, host_values = self.pack(removed, encoded)
+        return Batch.packed({"target": scores, **tensors}, removed, len(scores), host_values)
 
     def shapes(
         self, indices: Sequence[int], removed: dict[str, Deletions]
@@ -144,20 +144,20 @@ class Strategy(ABC):
             )
         return self.pack(removed, self.encode(indices, removed))
 
-    def look_up(self, indices: Sequence[int], removed: dict[str, Deletions]) -> None:
+    def build_lookups(self, indices: Sequence[int], removed: dict[str, Deletions]) -> None:
         """Make the tables that `encode` looks samples up in, which a process makes with its first sample."""
         if not self.stores:
             self.encode(indices, removed)
 
     def meta_batch(self, indices: Sequence[int], removed: dict[str, Deletions]) -> Batch:
         """Return the batch of some samples with meta tensors: they have a shape and no values."""
-        tensors, known = self.shapes(indices, removed)
+        tensors, host_values = self.shapes(indices, removed)
         shapes = {"target": torch.empty(len(indices)), **tensors}
         return Batch(
             {name: torch.empty(tuple(t.shape), dtype=t.dtype, device="meta") for name, t in shapes.items()},
             {kind: deletions.to("meta") for kind, deletions in removed.items()},
             len(indices),
-            known,
+            host_values,
         )
 
     def meta_view(self, batch: Batch) -> View:

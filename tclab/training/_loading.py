@@ -129,7 +129,7 @@ class Batches(Dataset[LoadedBatch]):
             encoded = self.strategy.encode(places, removed)
             masked = perf_counter_ns()
             part = self.strategy.collate(removed, read.scores, encoded)
-            parts.append(replace(part, known={**part.known, **ranks}) if len(sizes) > 1 else part)
+            parts.append(replace(part, host_values={**part.host_values, **ranks}) if len(sizes) > 1 else part)
             end = perf_counter_ns()
             stages["sample"] += sampled - started
             stages["mask"] += masked - sampled
@@ -372,6 +372,6 @@ def _wait_for_copy(loaded: LoadedBatch, device: torch.device) -> LoadedBatch:
     assert loaded.copied is not None
     current = torch.cuda.current_stream(device)
     current.wait_event(loaded.copied[1])
-    for tensor in loaded.batch.held:
+    for tensor in loaded.batch.storages:
         tensor.record_stream(current)  # keeps the allocator from reusing its memory for the next copy while it is read
     return loaded

@@ -276,4 +276,4 @@ def _on_cpu(batch: Batch) -> Batch:
         kind: Deletions(torch.empty_like(d.nodes, device="cpu"), torch.empty_like(d.ptr, device="cpu"), d.most)
         for kind, d in batch.deletions.items()
     }
-    return Batch(tensors, deletions, batch.size, batch.known)
+    return Batch(tensors, deletions, batch.size, batch.host_values)

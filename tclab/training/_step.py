@@ -315,9 +315,9 @@ class Step:
     def _slice_by_slice(self, batch: Batch, stage: Stage, backward: Callable[[Tensor], None]) -> tuple[Tensor, Tensor]:
         """Run forward and backward of each slice, or of the whole batch; return the loss, [], and predictions, [B]."""
         losses, predictions = [], []
-        sizes = batch.parts[0].known.get("sizes")
+        sizes = batch.parts[0].host_values.get("sizes")
         if self.exchange is not None and self._batches == 0:
-            check_slices(self.exchange, batch.parts[0].known.get("slices", ()))
+            check_slices(self.exchange, batch.parts[0].host_values.get("slices", ()))
         for number, part in enumerate(batch.parts, start=1):
             with stage("mask"):
                 view = self.strategy.view(part)

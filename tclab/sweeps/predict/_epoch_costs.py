@@ -237,7 +237,7 @@ def _training(setup: Setup) -> Any:
 
 def _touch(batch: Batch) -> None:
     """Read a batch's memory, which maps that of another process."""
-    for tensor in batch.held:
+    for tensor in batch.storages:
         tensor.reshape(-1)[:: max(1, 4096 // tensor.element_size())].sum()
 
 

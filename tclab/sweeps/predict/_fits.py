@@ -258,7 +258,7 @@ def _point_bytes(
     tune(loading, point, device, timing=False)
     deletions = point.samples(point.batch_size, graph).deletions
     if not point.workers or loading.stores:  # workers look up what they encode in copies of their own
-        loading.look_up([0], loading.removed_by(deletions.take([0])))
+        loading.build_lookups([0], loading.removed_by(deletions.take([0])))
     own = _bytes_in(graph)
     batch = meta_batch(loading, range(point.batch_size), deletions, micro_batch=point.micro_batch)
     found, gradients, gathers = MemoryEstimate(0, 0, 0), [0], False
@@ -276,7 +276,7 @@ def _whole_store(strategy: MaskStore, point: Point, deletions: Deletions) -> Sto
     """Return the size of a store of all training samples, if they are like these."""
     screen = point.screen()
     number = TRAINING_SAMPLES if screen is None else len(screen)
-    return StoreSize.of(np.resize(strategy.value_bytes(deletions), number))
+    return StoreSize.of(np.resize(strategy.encoded_bytes(deletions), number))
 
 
 def _without_lookups(graph: CellGraph) -> CellGraph:
