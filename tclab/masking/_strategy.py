@@ -187,7 +187,7 @@ class Strategy(ABC):
         - `encoded`: what `encode` made of them.
 
         **Returns:** tensors by name, which `view` finds in `batch.tensors`, and facts of the host by name, which it
-        finds in `batch.known`.
+        finds in `batch.host_values`.
         """
         return {}, {}
 

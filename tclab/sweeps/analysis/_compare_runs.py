@@ -177,7 +177,7 @@ def _between(between: str | Sequence[str] | None, steps: list[pd.DataFrame]) -> 
         for name in wanted:
             if name not in SETTINGS:
                 raise unknown("field of a point", name, SETTINGS)
-            first, second = ({str(plain(value)) for value in rows[name]} for rows in steps)
+            first, second = ({str(python_value(value)) for value in rows[name]} for rows in steps)
             if first & second and len(first | second) > 1:
                 raise InputError(
                     f"between is {name!r}, but both sides have {name} {' and '.join(sorted(first & second))}: expected "
