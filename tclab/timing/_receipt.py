@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from time import perf_counter_ns
 from typing import Any
 
@@ -24,7 +24,7 @@ class Receipt(Shown):
 
     - `ratio`: time of the loop with a ledger over its time without, from a race of the two.
     - `interval`: 95 % interval of `ratio`.
-    - `step_seconds`: a step without a ledger.
+    - `step_seconds`: a step without a ledger; where the race has no time of it, one with it, less `cut_seconds`.
     - `cut_seconds`: the ledger's own work in one step, measured on steps that contain only the same stages.
     - `race`: the race that `ratio` comes from.
     """
@@ -44,14 +44,13 @@ class Receipt(Shown):
         return Display(notes=[self._sentence(), *busy_notes(self.race.busy_percent)])
 
     def _sentence(self) -> str:
-        if self.ratio is None or self.interval is None or self.share is None or self.step_seconds is None:
-            return f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step; the race had too few rounds"
+        own = f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step"
+        if self.share is not None and self.step_seconds is not None:
+            own += f", {self.share:.3%} of {self.step_seconds * 1e3:.3g} ms"
+        if self.ratio is None or self.interval is None:
+            return f"{own}; the race had too few rounds"
         low, high = self.interval
-        return (
-            f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step, {self.share:.3%} of "
-            f"{self.step_seconds * 1e3:.3g} ms; steps with it take {self.ratio:.4f} × [{low:.4f}, {high:.4f}] the "
-            f"time of bare ones"
-        )
+        return f"{own}; steps with it take {self.ratio:.4f} × [{low:.4f}, {high:.4f}] the time of bare ones"
 
 
 def _cut_seconds(stages: list[str], steps: int = 2000) -> float:
@@ -101,5 +100,10 @@ def receipt(
         clock=clock,
     )
     pair = result.pair("instrumented", "bare")
-    bare = None if pair.of_b is None else pair.of_b.median_seconds / max(1, len(ledger))
-    return Receipt(pair.ratio, pair.interval, bare, _cut_seconds(names), result)
+    cut = _cut_seconds(names)
+    if pair.of_b is not None:
+        bare = pair.of_b.median_seconds / max(1, len(ledger))
+    else:
+        steps = ledger.seconds().get("step")
+        bare = max(0.0, fmean(steps) - cut) if steps else None
+    return Receipt(pair.ratio, pair.interval, bare, cut, result)
