@@ -12,7 +12,9 @@ from tclab.lab.reports._stage_parts import stage_parts
 from tclab.lab.reports._tables import steps as steps_table
 from tclab.masking import get, register
 from tclab.sweeps import race_points
+from tclab.sweeps.execution import _measure
 from tclab.sweeps.execution._measure import measure
+from tclab.sweeps.execution._setup import Pace, pace_of
 from tclab.sweeps.store._rows import frame, table
 from tclab.timing import Ledger
 
@@ -74,6 +76,20 @@ def test_batches_made_before_the_clock_are_no_throughput(slow):
     made = rows[(rows["stage"] == "batch") & (rows["where"] == "worker")].iloc[0]
     # on a busy machine eight workers also wait for a core between two batches
     assert 0.6 * BATCH * 8 / made["mean_seconds"] < step["samples_per_second"] < 1.05 * BATCH * 8 / SLEEP
+
+
+def test_a_warm_up_on_a_busy_machine_leaves_no_batches_made_ahead_in_the_figures(slow, monkeypatch):
+    """Its slow steps make the loader seem to keep up, so that all timed ones find a batch ready: they run again."""
+    found = []
+
+    def busy(ledger):
+        found.append(pace_of(ledger))
+        return found[-1] if len(found) > 1 else Pace(found[-1].batch_seconds, 100.0)
+
+    monkeypatch.setattr(_measure, "pace_of", busy)
+    rows = rows_of(slow, workers=2, prefetch_factor=4, steps=6)
+    assert rows[rows["stage"] == "step"].iloc[0]["samples_per_second"] < 1.05 * BATCH * 2 / SLEEP
+    assert len(found) == 2
 
 
 def test_stages_times_steps_are_the_wall_time_in_every_chart_and_table(rows):

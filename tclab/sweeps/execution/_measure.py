@@ -18,9 +18,10 @@ from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._rank import RankContext
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks, timelines
-from tclab.sweeps.execution._setup import Setup, pace_of, setup
+from tclab.sweeps.execution._setup import Pace, Setup, pace_of, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs
+from tclab.timing._loader_pace import LoaderPace
 from tclab.timing._peak_memory import PeakMemory, release_memory
 from tclab.training import OVERHEADS
 from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Numerics, equivalence_reference
@@ -82,7 +83,9 @@ def _train_and_time(point: Point, context: RankContext | None) -> RankMeasuremen
     # a framework's loop takes a while to start: a cycle of steps before those that count, while its workers go on
     lead = point.workers if point.loop == "lightning" and point.ranks == 1 and not fixed else 0
     ahead = 2 * point.workers * (point.prefetch_factor or 1)  # that `discard_prefetched` takes at most
-    epoch = None if fixed or not point.workers else number + lead + ahead
+    # steps of one process that used batches made before them are timed again; a cold store has none to spare
+    trials = 2 if point.workers and context is None and not fixed and not point.cold_reads else 1
+    epoch = None if fixed or not point.workers else number + lead + ahead + (trials - 1) * (lead + point.steps)
     with setup(point, number * point.batch_size, context, batches=epoch) as here:
         exchanges = here.step.communication
         batches = here.batches()
@@ -105,14 +108,18 @@ def _train_and_time(point: Point, context: RankContext | None) -> RankMeasuremen
             warm = Ledger(cuda=cuda)
             if point.warmup:
                 here.run(given, steps=point.warmup, ledger=warm)
-            if not fixed:
-                here.discard_prefetched(batches, pace_of(warm))
-            with PeakMemory(cuda=cuda) as memory, Ledger(cuda=cuda) as ledger:
-                if exchanges is not None:
-                    exchanges.watch(ledger)
-                if context is not None:
-                    context.barrier()  # else the first step waits for whoever comes last
-                here.run(given, steps=lead + point.steps, ledger=ledger)
+            pace = pace_of(warm)
+            for _ in range(trials):
+                discarded = not fixed and here.discard_prefetched(batches, pace) is not pace
+                with PeakMemory(cuda=cuda) as memory, Ledger(cuda=cuda) as ledger:
+                    if exchanges is not None:
+                        exchanges.watch(ledger)
+                    if context is not None:
+                        context.barrier()  # else the first step waits for whoever comes last
+                    here.run(given, steps=lead + point.steps, ledger=ledger)
+                if discarded or not _used_prefetched(ledger, point):
+                    break
+                pace = Pace()  # of which nothing is known: a busy warm-up made the loader seem to keep up
             if context is not None and point.runs > 1:
                 _train_until_all_finish(here, given, context)
             if exchanges is not None:
@@ -136,6 +143,14 @@ def _train_and_time(point: Point, context: RankContext | None) -> RankMeasuremen
         conditions=[before, conditions()],
         batch_cpu_seconds=_cpu_seconds(ledger) if point.workers else None,
     )
+
+
+def _used_prefetched(ledger: Ledger, point: Point) -> bool:
+    """Return whether steps were faster than the workers can make batches."""
+    made, steps = pace_of(ledger).batch_seconds, ledger.seconds("device" if ledger.cuda else "host").get("step")
+    if not made or not steps:
+        return False
+    return bool(LoaderPace(point.workers, made, sum(steps) / len(steps), waiting=0.0).impossible())
 
 
 def _train_until_all_finish(here: Setup, batches: Iterator[Any], context: RankContext) -> None:
