@@ -9,7 +9,7 @@ from stage_rows import lost, point_rows
 from tclab import InputError, case_study, lab
 from tclab.lab.reports._bytes_fit import bytes_fit
 from tclab.models import get as model_of
-from tclab.sweeps.config import in_each_mode, over_bytes, with_each_overhead
+from tclab.sweeps.config import in_each_mode, over_bytes, scaling_points, with_each_overhead
 from tclab.sweeps.store._rows import frame, table
 from tclab.training._overheads import OVERHEADS, applicable_overheads
 
@@ -163,6 +163,16 @@ def test_each_mode_has_each_model_with_the_strategies_that_serve_it():
         ("edge_mask", "pyg"), ("node_mask", "lean"), ("indices", "lean")}  # fmt: skip
     assert {p.steps for p in points if p.mode in ("data", "empty")} == {20}
     assert {p.steps for p in points if p.mode not in ("data", "empty")} == {4}
+
+
+def test_several_workers_have_six_whole_cycles_in_every_point_of_a_question():
+    common = {**SMALL, "models": "hetero_cell", "strategies": "node_mask", "workers": 4, "steps": 6}
+    batch = common.pop("batch_sizes", "2")
+    every = [*in_each_mode(**common, batch_sizes=batch), *over_bytes(**common, batch_sizes=batch)]
+    common.pop("gpus", None)
+    every += scaling_points("weak", **common, ranks=2, batch_size=2)
+    assert {point.steps for point in every if point.mode != "fixed_batch"} == {24}
+    assert {point.steps for point in every if point.mode == "fixed_batch"} == {6}
 
 
 def test_a_model_without_a_way_has_a_row_that_says_so():

@@ -79,9 +79,18 @@ def component_table(rows: Runs, figures: pd.DataFrame, *, strategy: str | None =
     - `figures`: as `published_figures` returns them.
     - `strategy`: of the hetero model; `edge_mask`, which the table was of, unless given, or else the first there is.
 
-    **Raises:** `InputError` where the rows hold no step of one of the models, or none by that strategy.
+    Where a budget left one of the models out, there are no lines, and a sentence says so.
+
+    **Raises:** `InputError` where the rows hold no step by that strategy.
     """
-    hetero, dango = _sides(rows := rows_of(rows), strategy)
+    rows = rows_of(rows)
+    parts = stage_parts(one_point_each(rows)).query("mode == 'step'")
+    hetero, dango = parts[parts["model"] != "dango"], parts[parts["model"] == "dango"]
+    if hetero.empty or dango.empty:
+        missing = "the hetero model" if hetero.empty else "dango"
+        empty = pd.DataFrame(columns=_COLUMNS).set_index(["of", "component"])
+        return ComponentTable(empty, [f"Not measured here: the rows hold no step of {missing}; see budget_seconds."])
+    hetero = _by(hetero[hetero["model"] == hetero["model"].iloc[0]], strategy)
     by_key = {str(row["key"]): float(row["value"]) for _, row in figures.iterrows()}
     whole = sum(value for key, value in by_key.items() if key.startswith("component_") and not key.endswith("_dango"))
     lines: list[dict[str, Any]] = []
@@ -136,19 +145,13 @@ def _sentences(rows: pd.DataFrame, hetero: pd.DataFrame, by_key: dict[str, float
     return sentences
 
 
-def _sides(rows: pd.DataFrame, strategy: str | None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the stages of the hetero model's step by a strategy, and those of DANGO's."""
-    parts = stage_parts(one_point_each(rows))
-    parts = parts[parts["mode"] == "step"]
-    hetero, dango = parts[parts["model"] != "dango"], parts[parts["model"] == "dango"]
-    hetero = hetero[hetero["model"] == hetero["model"].iloc[0]] if len(hetero) else hetero
-    if hetero.empty or dango.empty:
-        raise InputError(f"the rows hold no step of {'the hetero model' if hetero.empty else 'dango'}")
+def _by(hetero: pd.DataFrame, strategy: str | None) -> pd.DataFrame:
+    """Return the stages of the hetero model's step by one strategy."""
     names = list(dict.fromkeys(hetero["strategy"]))
     named = strategy or next((name for name in BASELINES if name in names), names[0])
     if named not in names:
         raise InputError(f"strategy is {named!r}, and the rows have {', '.join(names)}")
-    return hetero[hetero["strategy"] == named], dango
+    return hetero[hetero["strategy"] == named]
 
 
 def _seconds(side: pd.DataFrame, where: tuple[str, ...]) -> dict[str, float]:

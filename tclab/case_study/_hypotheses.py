@@ -89,7 +89,8 @@ def _ratios(rows: pd.DataFrame) -> str:
     parts = []
     for strategy, group in found.groupby("strategy", sort=False):
         named = [
-            f"{row['mode']} {times_text(row['ratio'])} [{row['low']:.2g}, {row['high']:.2g}]"
+            f"{row['mode']} {times_text(row['ratio'])}"
+            + ("" if pd.isna(row["low"]) else f" [{row['low']:.2g}, {row['high']:.2g}]")
             for _, row in group.iterrows()
         ]
         parts.append(f"with {strategy} {', '.join(named)}")

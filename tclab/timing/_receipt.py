@@ -101,9 +101,8 @@ def receipt(
     )
     pair = result.pair("instrumented", "bare")
     cut = _cut_seconds(names)
+    steps = ledger.seconds().get("step")
+    bare = max(0.0, fmean(steps) - cut) if steps else None
     if pair.of_b is not None:
         bare = pair.of_b.median_seconds / max(1, len(ledger))
-    else:
-        steps = ledger.seconds().get("step")
-        bare = max(0.0, fmean(steps) - cut) if steps else None
     return Receipt(pair.ratio, pair.interval, bare, cut, result)

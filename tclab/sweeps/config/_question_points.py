@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tclab.errors import InputError, unknown
@@ -15,11 +16,15 @@ from tclab.training._step import WITHOUT_MODEL
 
 # At least so many steps where there is no model: they are short, and the first batches were made before the clock.
 _STEPS_WITHOUT_MODEL = 20
+_CYCLES = 6  # of workers, as many as a verdict needs steps
 _ORDER = ("step", "fixed_batch", "data", "model", "empty")  # the most useful first: a budget cuts the last ones
 
 
 def in_each_mode(*, models: Listed, strategies: Listed, collation: str = "lean", **more: Any) -> list[Point]:
     """Return a point for each mode, model and strategy that serves it, mode by mode, `step` first.
+
+    With several workers a point has at least six steps for each, and so in `over_bytes` and `scaling_points`: batches
+    come in bursts, and an interval, which a verdict needs, is of whole cycles of the workers.
 
     **Arguments:**
 
@@ -28,7 +33,7 @@ def in_each_mode(*, models: Listed, strategies: Listed, collation: str = "lean",
     """
     pairs = _pairs(models, strategies)
     return [
-        point
+        _with_cycles(point)
         for mode in _ORDER
         for pair in pairs
         for point in _points(pair, collation, **{**more, "mode": mode, "steps": _steps(mode, more)})
@@ -43,7 +48,7 @@ def over_bytes(*, models: Listed, strategies: Listed, collation: str = "lean", *
     more |= {"mode": "data", "steps": _steps("data", more)}
     named = listed("strategies", strategies)
     pairs = [pair for pair in _pairs(models, strategies) if pair[1] in named]
-    points = [point for pair in pairs for point in _points(pair, collation, **more)]
+    points = [_with_cycles(point) for pair in pairs for point in _points(pair, collation, **more)]
     return sorted(points, key=lambda point: point.batch_size)
 
 
@@ -90,6 +95,12 @@ def _steps(mode: str, more: dict[str, Any]) -> Any:
     if mode not in WITHOUT_MODEL:
         return steps
     return max(steps, _STEPS_WITHOUT_MODEL) if isinstance(steps, int) else _STEPS_WITHOUT_MODEL
+
+
+def _with_cycles(point: Point) -> Point:
+    if point.workers < 2 or point.mode == "fixed_batch":
+        return point
+    return replace(point, steps=max(point.steps, _CYCLES * point.workers))
 
 
 def _pairs(models: Listed, strategies: Listed) -> list[tuple[str, str]]:
@@ -158,7 +169,7 @@ def _points_of_ranks(ranks: int, batch_size: Listed, parts: int, accumulate: int
             raise InputError(f"{name} is {more[name]!r}, expected none: ranks and batch_size decide it")
     steps = whole("steps", single_value("steps", more.get("steps", 8)))
     named = [str(name) for name in listed("strategies", more.get("strategies", "node_mask,indices"))]
-    points = []
+    points: list[Point] = []
     for model in map(str, listed("models", more.get("models", "hetero_cell,dango"))):
         served = [name for name in named if model_of(model).served_by(strategy_of(name))]
         if served:
@@ -167,5 +178,5 @@ def _points_of_ranks(ranks: int, batch_size: Listed, parts: int, accumulate: int
                 raise InputError(f"batch_size is {size}, expected one that {parts} ranks can share evenly")
             of_the_pair = {"models": model, "strategies": served, "batch_sizes": size // parts, "gpus": ranks}
             of_the_pair |= {"steps": steps * accumulate, "accumulate": accumulate}
-            points += grid(**{"networks": "all", **more, **of_the_pair})
+            points += map(_with_cycles, grid(**{"networks": "all", **more, **of_the_pair}))
     return points
