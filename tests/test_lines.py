@@ -266,3 +266,17 @@ def test_lines_cost_less_than_two_percent_of_steps_of_20_ms():
     assert ledger.lines.own_seconds / wall < 0.02
     receipt = timing.receipt(loop, lines=True, budget_seconds=15)
     assert receipt.interval is None or receipt.interval[0] < 1.02
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "NAdam", "Adagrad"])
+def test_an_optimizers_count_of_steps_is_no_wait_since_it_stays_on_the_cpu(optimizer):
+    model = torch.nn.Linear(3, 1)
+    made = getattr(torch.optim, optimizer)(model.parameters())
+    for _ in range(2):  # the first step makes the counts
+        with timing.syncs() as found:
+            loss = model(torch.ones(2, 3)).sum()
+            loss.backward()
+            made.step()
+            loss.item()
+    assert found.count == 1
+    assert found.operations == {"_local_scalar_dense": 1}

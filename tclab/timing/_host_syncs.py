@@ -141,6 +141,16 @@ def _caller() -> str:
     return place_text(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
 
 
+def _is_optimizer_step_count(tensor: Any) -> bool:
+    """Return whether an optimizer of torch reads its count of steps, which stays on the CPU beside a GPU, too."""
+    frame = sys._getframe(2) if getattr(getattr(tensor, "device", None), "type", "") == "cpu" else None
+    while frame is not None and (module := frame.f_globals.get("__name__", "")).startswith("torch."):
+        if (module, frame.f_code.co_name) == ("torch.optim.optimizer", "_get_value"):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _of_torch(module: str) -> bool:
     return module in ("torch", __name__) or module.startswith(("torch.", "torch_geometric."))
 
@@ -223,7 +233,7 @@ def syncs(ledger: Staged | None = None) -> Iterator[Syncs]:
         def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = op._schema.name.removeprefix("aten::")
             counts = of_stage()
-            if not reading and _waits(name, args, kwargs or {}):
+            if not reading and _waits(name, args, kwargs or {}) and not _is_optimizer_step_count(args[0]):
                 source = args[1] if name == "copy_" else args[0]
                 result = waited(name, lambda: op(*args, **(kwargs or {})), source)
             else:

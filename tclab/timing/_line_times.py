@@ -68,7 +68,7 @@ class LineTime:
         """Whether the line is in a loop and waits for the device, in words; "" for neither."""
         found = ["in a loop"] if self.loops else []
         if self.waits:
-            found.append(f"waits for the device {self.waits:.3g} times a step")
+            found.append(f"waits for the device {self.waits:.3g} times a step, or would on a GPU")
         return ", ".join(found)
 
 
