@@ -59,7 +59,7 @@ def test_the_rehearsal_runs_every_part_and_goes_on_after_a_kill(gpu, root, tmp_p
     command = [sys.executable, "benchmarks/gpu.py", "--device", "cpu", "--scale", "0.02", "--out", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     first = subprocess.Popen(command, cwd=root, env=environment, start_new_session=True)
-    until = time.monotonic() + 300
+    until = time.monotonic() + 3600  # it only ends a hang
     while not (tmp_path / "c.log").exists():  # in the middle of the third part
         assert first.poll() is None
         assert time.monotonic() < until
@@ -68,7 +68,7 @@ def test_the_rehearsal_runs_every_part_and_goes_on_after_a_kill(gpu, root, tmp_p
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     assert not (tmp_path / "c.json").exists()
-    second = subprocess.run(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True, timeout=600)
+    second = subprocess.run(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True, timeout=3600)
     assert second.returncode == 0, second.stdout
     lines = [line for line in second.stdout.splitlines() if line.startswith("(")]
     assert [line[1] for line in lines] == list(gpu.PARTS)
