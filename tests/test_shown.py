@@ -98,6 +98,8 @@ RESULTS = {
     "Point": (lambda: POINT, "batch_size"),
     "rows": (lambda: rows(step("edge_mask", 0.2), step("node_mask", 0.0123), step("khop_1", status="oom")), "12.3 ms"),
     "no rows": (lambda: rows(step()).head(0), "0 points"),
+    "findings": (lambda: lab.findings(rows(step("edge_mask", 0.2), step("node_mask", 0.0123))), "node_mask"),
+    "Hypothesis": (lambda: case_study.hypotheses(frame(table(every_mode(scatter=0))))[0], "collation and transfer"),
     "steps": (lambda: lab.steps(rows(step("node_mask", 0.0123))), "12.3 ms"),
     "Ledger": (ledger, "forward"),
     "Race": (raced, "a against b"),
@@ -172,6 +174,8 @@ def test_a_table_of_a_notebook_has_four_digits_and_no_nan():
     assert cells == ["a", "&lt;b&gt;", "9.4e-13", "1235", "1,234,567", "c", "", "", "2", "1"]
     assert "nothing of error" in frame_html(frame.head(0))
     assert ">x · error<" in frame_html(pd.concat({"x": frame, "y": frame}, axis=1))
+    wide = frame_html(pd.DataFrame({"name": ["two words"], "why": ["word " * 20]}))
+    assert [("nowrap" in cell) for cell in re.findall("<td[^>]*>", wide)] == [True, False]  # rows stay low
     assert "click on a head" not in frame_html(pd.DataFrame({"a": range(100)}))  # pandas shows a long one
     assert [line["mode"] for line in lab.steps(rows(step(mode="data"), step(mode="step"))).to_dict("records")] == [
         "data", "step"

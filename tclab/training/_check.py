@@ -230,7 +230,7 @@ def _built(
     except TypeError as error:
         raise InputError(
             f"{getattr(model, '__name__', model)} makes no model of a graph: {error}; expected a function that takes "
-            "a tclab.CellGraph and returns an nn.Module"
+            "a tclab.CellGraph and returns an nn.Module (one of PyG's: tclab.models.PygModel(model, features))"
         ) from error
     if not isinstance(built, nn.Module):
         raise InputError(f"model made a {type(built).__name__} of the graph, expected an nn.Module")
