@@ -13,7 +13,7 @@ WIDTH = 79  # columns of a terminal that are used
 _NUMBER = re.compile(r"[\d\[<~−+-]")  # how the cell of a number begins
 # characters of a cell that stays in one line: a wide table is scrolled, in place of lines that grow tall for a column
 # out of sight
-_UNBROKEN = 60
+_UNBROKEN = 40
 # What the mouse does to a table, as attributes: they work in widgets, where scripts do not run, and a page
 # that takes them away still shows the table. A head sorts by its column: numbers with their units first, blanks last.
 _SORT = """
@@ -133,18 +133,15 @@ def table_html(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
     - `columns`: its heads. `lines`: [lines][columns] cells as text.
     """
-    left = [
-        ' style="'
-        + "text-align:left;" * (not numeric)
-        + "white-space:nowrap" * all(len(line[place]) <= _UNBROKEN for line in lines)
-        + '"'
-        for place, numeric in enumerate(_numeric(columns, lines))
-    ]
-    head = "".join(f"<th{style}>{escape(name)}</th>" for name, style in zip(columns, left, strict=True))
-    body = "".join(
-        f"<tr>{''.join(f'<td{style}>{escape(cell)}</td>' for cell, style in zip(line, left, strict=True))}</tr>"
+    heads = ["" if numeric else "text-align:left" for numeric in _numeric(columns, lines)]
+    short = [all(len(line[place]) <= _UNBROKEN for line in lines) for place in range(len(columns))]
+    cells = [style + ";white-space:nowrap" * one for one, style in zip(short, heads, strict=True)]
+    head = "".join(f'<th style="{style}">{escape(name)}</th>' for name, style in zip(columns, heads, strict=True))
+    rows = [
+        "".join(f'<td style="{style}">{escape(cell)}</td>' for cell, style in zip(line, cells, strict=True))
         for line in lines
-    )
+    ]
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
     buttons = "".join(
         f'<input type="button" value="{name}" style="{_BUTTON}" onclick="{_attribute(code)}">'
         for name, code in (("Copy", _COPY), ("Download", _DOWNLOAD))

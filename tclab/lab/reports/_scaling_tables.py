@@ -31,6 +31,8 @@ _RUNS_COLUMNS = [
     "device_sharing", "best",
 ]  # fmt: skip
 
+_NO_RANKS = "No point of several ranks was measured: run it again, or raise budget_seconds."
+
 
 def rows_of_points(rows: Runs, points: Iterable[Point]) -> pd.DataFrame:
     """Return the rows of some points of a sweep."""
@@ -69,6 +71,12 @@ def scaling_table(rows: Runs, of: str = "ranks") -> pd.DataFrame:
     return _TABLES[of](rows_of(rows))
 
 
+def _saying(table: pd.DataFrame, empty: str) -> pd.DataFrame:
+    """Return a table that a notebook shows as a sentence where it is empty."""
+    table.attrs["empty"] = empty
+    return table
+
+
 def ranks_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the `scaling_table` of ranks."""
     ok = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
@@ -93,7 +101,9 @@ def ranks_table(rows: pd.DataFrame) -> pd.DataFrame:
                 }
             )
     columns = [*KEY, "samples_per_second", "speedup", "low", "high", "ideal", "cores_allow", "efficiency"]
-    return pd.DataFrame(found, columns=columns)
+    return _saying(
+        pd.DataFrame(found, columns=columns), "No point was measured: run it again, or raise budget_seconds."
+    )
 
 
 def exchange_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -119,7 +129,7 @@ def exchange_table(rows: pd.DataFrame) -> pd.DataFrame:
             }
         )
     seconds = [f"{name}_seconds" for name in ("step", *EXCHANGE, "overlapped")]
-    return pd.DataFrame(found, columns=[*names, *seconds, "gradient_bytes", "last"])
+    return _saying(pd.DataFrame(found, columns=[*names, *seconds, "gradient_bytes", "last"]), _NO_RANKS)
 
 
 def runs_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -243,7 +253,7 @@ def predicted_steps(rows: Runs, link: Link, *, ranks: Iterable[int], samples: in
             )  # fmt: skip
     seconds = [f"{name}_seconds" for name in ("step", "compute", "rank_wait", "communication", "overlapped")]
     columns = ["model", "strategy", "ranks", "batch_size", *seconds, "measured_seconds", "ratio", "steps an epoch"]
-    return pd.DataFrame(found, columns=[*columns, "epoch_seconds"])
+    return _saying(pd.DataFrame(found, columns=[*columns, "epoch_seconds"]), _NO_RANKS)
 
 
 def _slowdown(row: _Row) -> float:
@@ -319,4 +329,5 @@ def model_ratios(epochs: Iterable[Epoch]) -> pd.DataFrame:
                 for base in alike or bases
             ]
     columns = ["models", "strategies", "batches", "mode", "workers", "steps", "predicted", "measured", "a sample"]
-    return pd.DataFrame(rows, columns=[*columns, "full epoch, predicted"]).set_index("models")
+    table = pd.DataFrame(rows, columns=[*columns, "full epoch, predicted"]).set_index("models")
+    return _saying(table, "Epochs of two models are needed for a ratio.")
