@@ -13,6 +13,11 @@ def bytes_text(number: float) -> str:
     return _scaled(number, (("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12)))
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 network", "1,016 networks"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def seconds_text(seconds: float) -> str:
     """Return a time as text: "2 ns", "1.27 µs", "84.7 ms", "7.29 s", "4,321 s"."""
     return _scaled(seconds, (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0))) if seconds else "0 s"

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tclab._display import Display, Sentences, Shown
-from tclab._format import bytes_text, seconds_text
+from tclab._format import bytes_text, counted, seconds_text
 from tclab.case_study._published import measured_ratios
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.lab.reports._comparable_rows import ratio_of_rows, ratio_text
@@ -146,8 +146,9 @@ def _judged_by(points: dict[str, pd.DataFrame]) -> str:
     """Return a sentence that names the deciding rows, and whether their graph is far smaller than the real one."""
     strategy, group = next(iter(points.items()))
     row = group.iloc[0]
-    networks = f"{row['networks']} network{'' if row['networks'] == 1 else 's'}"
-    words = f"Judged by {row['model']} with {strategy}, batch {row['batch_size']}, {networks}"
+    words = (
+        f"Judged by {row['model']} with {strategy}, batch {row['batch_size']}, {counted(row['networks'], 'network')}"
+    )
     if pd.isna(row["edges"]):
         return f"{words}."
     words += f" of {row['edges']:,} edges"

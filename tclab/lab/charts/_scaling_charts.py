@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab._format import bytes_text
+from tclab._format import bytes_text, counted
 from tclab.errors import unknown
 from tclab.lab.charts._style import (
     GREY,
@@ -173,7 +173,7 @@ def _runs(rows: pd.DataFrame) -> Any:
         for row in records(table)
     ]
     frame["line"] = [
-        f"{row['model']} · batch {row['batch_size']} · {row['networks']} networks" for row in records(table)
+        f"{row['model']} · batch {row['batch_size']} · {counted(row['networks'], 'network')}" for row in records(table)
     ]
     x = alt.X(
         "runs:Q",

@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from tclab._format import bytes_text, seconds_text
+from tclab._format import bytes_text, counted, seconds_text
 from tclab.errors import unknown
 from tclab.lab.charts._style import (
     GREY,
@@ -146,7 +146,7 @@ def _by_mode(rows: pd.DataFrame) -> Any:
 
 def _size(points: pd.DataFrame) -> str:
     sizes = {
-        f"{m} batch {b}, {n} networks"
+        f"{m} batch {b}, {counted(n, 'network')}"
         for m, b, n in points[["model", "batch_size", "networks"]].itertuples(index=False)
     }
     return "; ".join(sorted(sizes))

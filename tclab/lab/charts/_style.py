@@ -55,7 +55,7 @@ STAGE_COLOURS = {
     "other": "#757575",
     "idle": "rgba(140, 140, 140, 0.2)",
 }
-_MORE_COLOURS = ("#7a7a1e", "#a1622a", "#6f7f8f", "#4e77c9", "#c08a3e", "#a0557f", "#5c8a1e", "#c43a4b")
+_MORE_COLOURS = ("#7a7a1e", "#3f8f8f", "#6f7f8f", "#4e77c9", "#c08a3e", "#a0557f", "#5c8a1e", "#c43a4b")
 _WITHIN = ((1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))  # of a decade
 _MIN_LABELS = 4  # labels
 SHAPES = (

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from tclab._display import Sentences
-from tclab._format import bytes_text
+from tclab._format import bytes_text, counted
 from tclab.errors import unknown
 from tclab.lab.reports._bytes_fit import bytes_findings
 from tclab.lab.reports._comparable_rows import (
@@ -55,7 +55,7 @@ def conclusion(rows: pd.DataFrame, pairs: Iterable[Pair] = ()) -> list[str]:
 def place_text(cell: pd.DataFrame, setting: str) -> str:
     """Return where and with what settings the rows of one cell were measured."""
     first = cell.iloc[0]
-    networks = f"{first['networks']} network{'' if first['networks'] == 1 else 's'}"
+    networks = counted(first["networks"], "network")
     place = f"{_machine_place(cell)}, at batch {first['batch_size']} with {networks}, {first['model']}"
     return f"{place}, {setting}" if setting else place
 
@@ -213,7 +213,7 @@ def _models_alike(ok: pd.DataFrame, setting: str) -> list[str]:
         best.append(steps.sort_values("mean_seconds").iloc[0])
     fast, slow = (sorted(best, key=lambda row: row["mean_seconds"])[i] for i in (0, -1))
     sides = [
-        f"{row['model']} ({row['strategy']}, {row['networks']} networks{'' if shared else ', batch '}"
+        f"{row['model']} ({row['strategy']}, {counted(row['networks'], 'network')}{'' if shared else ', batch '}"
         f"{'' if shared else row['batch_size']})"
         for row in (slow, fast)
     ]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tclab._format import counted
 from tclab.errors import InputError, unknown
 from tclab.masking._strategy_registry import BASELINES
 from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
@@ -194,7 +195,7 @@ def _step_times(ok: pd.DataFrame, base: pd.DataFrame) -> StepTimes:
 
 
 def _point_text(row: pd.Series) -> str:
-    return f"{row['model']} with {row['strategy']}, batch {row['batch_size']}, {row['networks']} networks"
+    return f"{row['model']} with {row['strategy']}, batch {row['batch_size']}, {counted(row['networks'], 'network')}"
 
 
 # ---- points that were run in another way

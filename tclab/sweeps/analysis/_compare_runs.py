@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from tclab._display import Display, Shown
+from tclab._format import counted
 from tclab.errors import InputError, unknown
 from tclab.sweeps.analysis._machine_label import where_measured
 from tclab.sweeps.analysis._run_verdicts import pairs_of_runs, runs_of
@@ -261,7 +262,7 @@ def _setting_text(name: str, value: Any) -> str:
     if name in ("model", "strategy"):
         return str(value)
     # None: a point of all networks that its model reads, which died before it knew how many
-    networks = "all networks" if value is None else f"{value} networks"
+    networks = "all networks" if value is None else counted(value, "network")
     texts = {"batch_size": f"batch {value}", "networks": networks}
     return texts.get(name, f"{name} {'none' if value is None or value == '' else value}")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tclab._display import Display, Shown
-from tclab._format import bytes_text
+from tclab._format import bytes_text, counted
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 
@@ -59,16 +59,12 @@ class Rows(Shown, pd.DataFrame):
              _cell(row, "batch_bytes", bytes_text))
             for _, row in timed.head(_MOST).iterrows()
         ]  # fmt: skip
-        title = f"{_points(len(steps))}, {len(timed)} with a time"
-        more = [f"{_points(len(timed) - _MOST, 'more point')} with a time not shown"] if len(timed) > _MOST else []
+        title = f"{counted(len(steps), 'point')}, {len(timed)} with a time"
+        more = [f"{counted(len(timed) - _MOST, 'more point')} with a time not shown"] if len(timed) > _MOST else []
         more += without_time(steps)
         more += [f"{len(self)} rows of {len(self.columns)} columns"]
         columns = (*shown, "mean step [95 %]", "samples/s", "a batch")
         return Display(", ".join([title, *fixed]), columns if lines else (), lines, more)
-
-
-def _points(number: int, noun: str = "point") -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _follows(steps: pd.DataFrame, setting: str, others: list[str]) -> bool:
