@@ -148,7 +148,7 @@ def _train_and_time(point: Point, context: RankContext | None) -> RankMeasuremen
 def _used_prefetched(ledger: Ledger, point: Point) -> bool:
     """Return whether steps were faster than the workers can make batches."""
     made, steps = pace_of(ledger).batch_seconds, ledger.seconds("device" if ledger.cuda else "host").get("step")
-    if not made or not steps:
+    if not point.workers or not made or not steps:
         return False
     return bool(LoaderPace(point.workers, made, sum(steps) / len(steps), waiting=0.0).impossible())
 
