@@ -188,8 +188,8 @@ def suggestions_from(step_times: StepTimes) -> tuple[list[Suggestion], list[str]
     inside, (low, _) = step_times.share("forward", "backward")
     if low > 0.5:
         missing.append(
-            f"forward and backward are {inside:.0%} of a step; a ledger does not divide them, tclab.trace does, and of a "
-            "point tclab.sweeps.inside"
+            f"forward and backward are {inside:.0%} of a step; a ledger does not divide them, tclab.trace does, and of "
+            "a point tclab.sweeps.inside"
         )
     return suggestions, missing
 
