@@ -1,3 +1,4 @@
+# make help    these lines
 # make setup   the environment, in .venv
 # make sweep   the main job: the sweep notebook, its rows and its charts, under runs/sweep/
 # make test    lint, types, unit and property tests, every notebook
@@ -28,9 +29,12 @@ OUT ?= runs/gpu$(if $(filter cpu,$(DEVICE)),_rehearsal)
 # where torch alone is to come from: a CPU build, say
 TORCH_INDEX ?=
 
-.PHONY: setup sweep test test-all lint types bench attack gpu pictures docs lock clean
+.PHONY: help setup sweep test test-all lint types bench attack gpu pictures docs lock clean
 
 setup: .venv/ready
+
+help:
+	@sed -n '/^# make /,/^$$/s/^# //p' $(firstword $(MAKEFILE_LIST))
 
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv

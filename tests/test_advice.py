@@ -162,13 +162,19 @@ def test_no_advice_where_the_evidence_is_thin():
         [],
         ["5 steps were timed, at least 6 are needed"],
     )
+    plain = {"data_wait": 0.3, "forward": 0.1, "workers": 1}  # of a ledger that does not sample lines
+    (one,) = changes(suggestions_from(account(**plain, cores=2))).values()
+    assert one.change == "make a batch cheaper, or carry less in it"
+    assert "none of 2 cores is free for another worker" in one.why
+    (more,) = changes(suggestions_from(account(**plain, cores=8)))
+    assert more.startswith("make batches ahead: more workers")
     drifting = StepTimes("x", np.linspace(1.0, 3.0, 60), {"data_wait": np.linspace(0.9, 2.9, 60)})
     found, missing = suggestions_from(drifting)
     assert found == []
     assert "still changing" in missing[0]
     told = " ".join(suggestions_from(account(forward=0.4, backward=0.5, other=0.4))[1])
     assert "in no stage: enter stages in more of the loop" in told
-    assert "forward and backward are 69% of a step" in told
+    assert "what is in forward and backward, 69% of a step" in told
 
 
 # ---- around a loop of one's own
@@ -354,7 +360,7 @@ def test_settings_that_were_run_are_ranked_by_what_the_rows_give():
     best = advice.suggestions[0]
     assert best.ratio == pytest.approx(0.1, rel=0.02)
     assert best.interval[0] < 0.1 < best.interval[1] < 0.12
-    assert best.basis == "measured apart"
+    assert best.basis == "from separate runs"
     assert "A batch is 200 bytes, and 1,000,000,000 now." in best.why
     assert "What to change, from 30 steps of hetero_cell with edge_mask" in str(advice)
     table_ = advice.frame()
@@ -376,6 +382,10 @@ def test_rows_of_another_machine_or_of_unsteady_steps_are_no_evidence():
     assert "node_mask in place of edge_mask gains anything: steps were still changing" in " ".join(
         str(unsteady).split()
     )
+    several = tclab.advise(rows(*here, *(step(name, 0.5, steady="not steady") for name in ("delta", "node_mask"))))
+    said = next(text for text in several.missing if "still changing" in text)
+    assert said.startswith("whether delta or node_mask in place of edge_mask gains anything")
+    assert "(warmup); as they are" in said
     assert len(tclab.advise(rows(*here, step("node_mask", 0.1))).suggestions) == 1
 
 
@@ -437,7 +447,7 @@ def test_the_stages_of_rows_suggest_workers_and_fewer_bytes():
     assert "70,000 of a batch's 70,900 bytes" in bytes_.why
     both = frame(table([*point_rows("edge_mask", cores=8, edge_bytes=70_000), *point_rows("node_mask", cores=8)]))
     (measured,) = [one for one in tclab.advise(both).suggestions if "node_mask" in one.change]
-    assert measured.basis == "measured apart"  # what was run stands in for what was reckoned
+    assert measured.basis == "from separate runs"  # what was run stands in for what was reckoned
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ FEW = ["--scale", "0.01", "--batch-sizes", "1,2", "--strategies", "node_mask", "
 FEW += ["--networks", "2", "--steps", "1", "--workers", "0", "--gpus", "0"]
 SAME = {"scale": 0.01, "batch_sizes": [1, 2], "strategies": "node_mask", "models": "hetero_cell", "networks": 2}
 SAME |= {"steps": 1, "workers": 0, "gpus": 0}
+PYTHONPATH = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
 POINT = ["--scale", "0.01", "--networks", "2", "--device", "cpu", "--workers", "0", "--steps", "1"]
 
 
@@ -84,6 +85,57 @@ def test_a_sweep_by_command_and_in_python_have_the_same_points(measured, capsys)
     assert len(printed) == len(rows)
     steps = rows[rows["stage"] == "step"]
     assert [row["mean_seconds"] for row in printed if row["stage"] == "step"] == steps["mean_seconds"].tolist()
+
+
+def test_a_sweep_ends_with_what_was_found(measured, capsys):
+    assert main(["sweep", *FEW, "--results", str(measured)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("samples/s") < shown.index("computes what subgraph computes")
+
+
+def test_help_says_what_auto_is(capsys):
+    points = tclab.grid(gpus=0)
+    networks = dict.fromkeys(point.networks for point in points if point.model == "hetero_cell")
+    assert sorted(networks) == [1, max(networks) // 3, max(networks)]
+    said = {"scale": "0.1 on a CPU", "steps": "8 on a CPU", "batch_sizes": "1,2,4,8 on a CPU"}
+    for name, text in said.items():
+        one = sorted({getattr(point, name.removesuffix("s") if name == "batch_sizes" else name) for point in points})
+        assert ",".join(map(str, one)) == text.split()[0]
+    assert {point.model for point in points} == {"hetero_cell", "dango"}
+    exact = {name for name in tclab.masking.names() if tclab.masking.get(name).exact}
+    assert {point.strategy for point in points} == exact
+    main(["sweep", "--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for text in (*said.values(), "hetero_cell,dango", "all that are exact", "one, a third and all"):
+        assert f"auto: {text}" in shown
+
+
+MINE = """
+from tclab import masking
+from tclab.message_passing import SharedView
+
+@masking.register
+class Mine(masking.Strategy):
+    name = "mine_by_command"
+    def view(self, batch):
+        return SharedView(self.graph, batch.deletions)
+"""
+
+
+@pytest.mark.slow  # worker processes
+def test_a_strategy_of_a_file_is_measured_and_raced(tmp_path):
+    """In a process of its own, whose strategies the others here do not see; its class says nothing of itself."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "of_a_command.py").write_text(MINE)
+    asked = [*POINT, "--import", "code/of_a_command.py"]
+    for words in (
+        ["run", *asked, "--strategy", "mine_by_command"],
+        ["race", "mine_by_command", "dense", *asked, "--budget-seconds", "2"],
+    ):
+        command = [sys.executable, "-m", "tclab", *words]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=os.environ | PYTHONPATH)
+        assert done.returncode == 0, done.stderr
+        assert "mine_by_command" in done.stdout.replace("\n", "")
 
 
 @pytest.mark.slow  # a notebook in a kernel of its own
@@ -167,7 +219,40 @@ def test_a_trace_is_read_and_two_are_compared(capsys):
     assert code == 0
     assert sum(row["share"] for row in tables["categories"]) == pytest.approx(1)
     assert main(["trace", str(example), str(example)]) == 0
-    assert "b : a" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "b : a" in shown
+    assert f"a is {example}" in " ".join(shown.split())
+
+
+def test_a_folder_of_folders_is_named_with_those_that_have_rows(root, tmp_path, capsys):
+    folder = tmp_path / "runs" / "mine"
+    folder.mkdir(parents=True)
+    (tmp_path / "empty").mkdir()
+    rows = tclab.sweeps.read_rows(root / "tests" / "recorded_rows.parquet")
+    tclab.sweeps.write_rows(rows, folder / "rows.parquet")
+    above = str(folder.parent)
+    for words in (["advise", above], ["compare", above, above], ["report", above]):
+        assert main(words) == 2
+        assert capsys.readouterr().err == f"tclab: no rows in {above}; there are some in {folder}\n"
+    assert main(["advise", str(tmp_path / "empty")]) == 2
+    with pytest.raises(InputError, match="there are some in"):
+        tclab.advise(above)
+
+
+def test_words_after_a_double_dash_reach_jupyter(tmp_path, monkeypatch, capsys):
+    started = []
+    monkeypatch.setattr(os, "execv", lambda program, words: started.extend(words))
+    assert main(["panel", str(tmp_path / "rows"), "--", "--allow-root", "--port", "9999"]) == 0
+    assert started[1:4] == ["-m", "jupyter", "lab"]
+    assert started[-3:] == ["--allow-root", "--port", "9999"]
+
+
+def test_an_error_is_wrapped_in_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(["run", "--strategy", "mine"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert max(map(len, lines)) < 80
+    assert "yours? --import its Python file" in " ".join(map(str.strip, lines))
 
 
 def test_the_panel_has_a_notebook_in_its_folder(tmp_path, capsys):
@@ -191,7 +276,10 @@ def test_the_panel_has_a_notebook_in_its_folder(tmp_path, capsys):
         (["fits", "--networks", "tflink,foo"], "'foo'"),
         (["race", "node_mask", "--scale", "0.01"], "arms"),
         (["trace", "nowhere.json"], "nowhere.json: does not exist"),
-        (["advise", "nowhere"], "nowhere"),
+        (["advise", "nowhere"], "nowhere does not exist"),
+        (["trace"], "parameter PATH requires"),
+        (["run", "--strategy", "mine"], "(yours? --import its Python file)"),
+        (["run", "--import", "none.py"], "expected a Python file"),
         (["compare", "nowhere", "elsewhere"], "nowhere"),
         (["report", "nowhere"], "nowhere"),
         (["run", "--batchsize", "1"], "Did you mean --batch-size?"),

@@ -205,7 +205,7 @@ def test_what_is_in_no_sum_is_said():
         found = fits(point_of("node_mask", **more))
         (left_out,) = found.not_covered
         assert left_out.startswith(words)
-        assert f"not covered: {left_out}" in " ".join(str(found).split())  # wrapped there
+        assert f"not counted: {left_out}" in " ".join(str(found).split())  # wrapped there
 
 
 def test_shared_memory_is_ranks_times_workers_times_prefetch_times_batch():

@@ -379,6 +379,8 @@ def test_an_undecided_race_goes_on_with_a_larger_budget_and_spends_what_is_left_
         result = race(arms, budget_seconds=budget, **how)
         alphas.append(result.pair("a", "b").alpha)
     assert result.verdict("a", "b") == FASTER
+    assert first.needs_rounds
+    assert "more rounds may decide" not in str(result)
     assert result.pair("a", "b").kept > first.kept
     assert alphas[0] == pytest.approx(0.01)
     assert alphas[1] == pytest.approx(0.005)
@@ -587,6 +589,7 @@ def test_too_few_rounds_are_undecided_and_not_a_guess():
     assert pair.interval is None
     assert pair.ratio is None
     assert "no ratio" in pair.sentence
+    assert "more rounds may decide: budget_seconds=75 (--budget-seconds 75)" in " ".join(str(result).split())
 
 
 def test_blocks_and_floor_fit_what_an_expensive_step_costs():

@@ -54,7 +54,7 @@ def test_noise_of_one_arm_that_lasts_as_long_as_the_race_decides_nothing_and_is_
     arms = {name: machine.arm(name, 0.02, path) for name, path in zip("ab", own, strict=True)}
     pair = race(arms, budget_seconds=60, clock=machine.clock).pair("a", "b")
     assert pair.verdict == UNDECIDED
-    assert "the noise is so slow that" in pair.why
+    assert "too few independent rounds (480 rounds count as 0.4) for this noise" in pair.why
     assert pair.independent < 6
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
+from tclab._display import Display
 from tclab._version import __version__
 from tclab.errors import InputError
 
@@ -19,8 +20,9 @@ tclab advise runs/mine
 tclab race node_mask edge_mask --scale 0.1 --batch-size 2 --budget-seconds 60
 ```
 
-Every verb has `--help` and, if it prints a result, `--json`. Exit codes: 0 done; 1 done, but a point has no time or
-does not fit; 2 an argument is wrong. `tclab --install-completion` makes the shell complete verbs and options."""
+Every verb has `--help` and, but for profile, report and panel, `--json`. Exit codes: 0 done; 1 done, but a point has no
+time or does not fit; 2 an argument is wrong. `tclab --install-completion` makes the
+shell complete verbs and options."""
 _VERBS = {
     "sweep": ("_point_verbs", "Measure many points, one for each combination of the lists; kept and resumable."),
     "run": ("_point_verbs", "Measure one point."),
@@ -63,5 +65,8 @@ def main(words: Sequence[str] | None = None) -> int:
     except CycloptsError:  # which the library has printed
         return WRONG
     except (InputError, OSError) as error:
-        print(f"tclab: {error}", file=sys.stderr)
+        text = f"tclab: {error}"
+        if text.startswith(("tclab: unknown strategy", "tclab: unknown model")):
+            text += " (yours? --import its Python file)"
+        print(Display(notes=[text]).text() if sys.stderr.isatty() else text, file=sys.stderr)
         return WRONG

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import pandas as pd
 from cyclopts import Group, Parameter
 
+from tclab._extras import MissingExtraError
 from tclab.command._output import Json, json_value, show
 from tclab.sweeps._sweep import sweep as sweep_points
 from tclab.sweeps.analysis._race_points import PROCESSES, race_points
 from tclab.sweeps.config._fields import Declaration, declarations
 from tclab.sweeps.config._grid import grid as grid_of
+from tclab.sweeps.config._import_file import import_file
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._executor import print_progress
 from tclab.sweeps.execution._run import run as run_point
@@ -39,6 +41,14 @@ _OF_A_GRID = {
     "gpus": "auto, all there are; or how many ranks; 0 for the CPU.",
     "gpus_per_node": 'how many GPUs the machines of a cluster have that will run the points: 4, or "a100:4".',
 }
+_AUTO = {
+    "scale": "0.1 on a CPU, 1.0 on a GPU",
+    "models": "hetero_cell,dango",
+    "strategies": "all that are exact",
+    "batch_sizes": "1,2,4,8 on a CPU, 1,4,16,32,64 on a GPU",
+    "networks": "one, a third and all of those that the graph has",
+    "steps": "8 on a CPU, 20 on a GPU",
+}
 
 
 def _option(name: str, help: str, default: Any = None, *, group: Group, metavar: str = "TEXT") -> Any:
@@ -50,6 +60,8 @@ def _option(name: str, help: str, default: Any = None, *, group: Group, metavar:
     - `group`: the heading in the help. `metavar`: what stands for the value there.
     """
     shown = None if default in (None, ()) else str(default)
+    if default == "auto" and name in _AUTO:
+        shown = f"auto: {_AUTO[name]}"
     parameter = Parameter(
         help=help,
         metavar=metavar,
@@ -130,6 +142,15 @@ else:
     GridOptions = _options_class("GridOptions", _grid_options())
     ClusterOptions = _options_class("ClusterOptions", _slurm_options())
 Memory = Annotated[int | None, Parameter(help="bytes that a process may take.")]
+Own = Annotated[
+    list[Path] | None,
+    Parameter(name="--import", negative="", help="a Python file that registers a strategy or model of yours."),
+]
+
+
+def _import(files: Iterable[Path] | None) -> None:
+    for file in files or ():
+        import_file(file)
 
 
 def _point(texts: Mapping[str, str], **more: Any) -> Point:
@@ -163,6 +184,13 @@ def _listed(name: str, text: str) -> Any:
 
 def _end(rows: pd.DataFrame, as_json: bool) -> int:
     show(rows, as_json=as_json)
+    if not as_json:
+        try:
+            from tclab import lab  # whose import takes a second or two
+
+            print(lab.findings(rows))
+        except MissingExtraError as missing:
+            print(f"what was found: {missing}")
     timed = rows["status"].eq("ok") | rows["status"].str.startswith("skipped")
     return 0 if timed.all() else _SOME_FAILED
 
@@ -180,13 +208,15 @@ def sweep(
     hang_seconds: Annotated[float | None, Parameter(help="end a point that hangs so long.")] = None,
     executor: Annotated[str, Parameter(help="local, or slurm.")] = "local",
     cluster: ClusterOptions = None,
+    own: Own = None,
     json: Json = False,
 ) -> int:
-    """Measure the points of a grid, as `tclab.sweep(tclab.grid(…), …)` does, and print their rows.
+    """Measure the points of a grid, as `tclab.sweep(tclab.grid(…), …)` does; print their rows and what was found.
 
     A list is written `1,2,4`; of every option with several values each combination is a point. The options are the
     parameters of `notebooks/sweep.ipynb`, by the same names.
     """
+    _import(own)
     counted = (*_OF_A_GRID, "machines")
     asked: dict[str, Any] = {n: _value_of(text) if n in counted else text for n, text in _given(grid).items()}
     options = {name: _value_of(text) for name, text in _given(cluster).items()}
@@ -210,34 +240,44 @@ def sweep(
     return _end(rows, json)
 
 
-def run(*, point: PointOptions = None, memory_bytes: Memory = None, json: Json = False) -> int:
+def run(*, point: PointOptions = None, memory_bytes: Memory = None, own: Own = None, json: Json = False) -> int:
     """Measure one point, as `tclab.run(tclab.Point(…))` does, and print its rows.
 
     The equivalence check comes first: a strategy that does not compute what `subgraph` computes is not timed.
     """
+    _import(own)
     return _end(run_point(_point(_given(point)), memory_bytes=memory_bytes), json)
 
 
 def race(
     *strategies: Annotated[str, Parameter(help="ways of masking; see the README.")],
     point: RaceOptions = None,
-    budget_seconds: Annotated[float, Parameter(help="for everything.")] = 60.0,
+    budget_seconds: Annotated[
+        float,
+        Parameter(
+            help="for all of the race: its processes' start, the equivalence checks, the rounds. Where starting takes "
+            "most of it, each process still runs two rounds, and the race takes longer."
+        ),
+    ] = 60.0,
     processes: Annotated[int, Parameter(help="fresh processes that take turns; 0 for this one alone.")] = PROCESSES,
     record: Annotated[Path | None, Parameter(help="a file; the same command goes on with it.")] = None,
+    own: Own = None,
     json: Json = False,
 ) -> int:
     """Race whole steps of strategies in turn, as `tclab.sweeps.race_points` does, and print the verdicts.
 
     An option with several values, `--optimizer plain,fused`, races these, with each strategy.
     """
+    _import(own)
     arms = _arms(strategies or (_FIELDS["strategy"].default,), _given(point))
     found: Race = race_points(arms, budget_seconds=budget_seconds, processes=processes or None, record=record)
     show(found.pairs if json else found, as_json=json)
     return 0
 
 
-def fits(*, point: PointOptions = None, memory_bytes: Memory = None, json: Json = False) -> int:
+def fits(*, point: PointOptions = None, memory_bytes: Memory = None, own: Own = None, json: Json = False) -> int:
     """Estimate the memory of a point, as `tclab.fits` does; the exit code is 1 where it does not fit."""
+    _import(own)
     found = fits_of(_point(_given(point)), memory_bytes=memory_bytes)
     show({**json_value(found), "host": found.host, "device": found.device, "refusal": found.refusal} if json else found,
          as_json=json)  # fmt: skip

@@ -10,12 +10,26 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from tclab.command._output import Json, show
+from tclab.errors import InputError
+from tclab.sweeps.store._row_files import rows_of
 
 Rows = Annotated[Path, Parameter(help="a folder of results, or a file of rows.")]
 
 
+def _rows(path: Path) -> Path:
+    """Return the path.
+
+    **Raises:** `InputError` where there are no rows: for a program an empty folder is no answer.
+    """
+    if path.is_dir() and not any(path.glob("*.parquet")):
+        rows_of(path)  # which names folders below that have some
+        raise InputError(f"no rows in {path}")
+    return path
+
+
 def advise(
     rows: Rows,
+    /,
     *,
     now: Annotated[str | None, Parameter(help="the strategy that is run now.")] = None,
     measure: Annotated[bool, Parameter(negative="", help="race what is suggested.")] = False,
@@ -25,7 +39,7 @@ def advise(
     """Say what to change, ranked by predicted gain, and what the rows leave open; see `tclab.advise`."""
     from tclab.sweeps.analysis._advise import advise as advise_on
 
-    advice = advise_on(rows, now=now)
+    advice = advise_on(_rows(rows), now=now)
     show(advice.measure(budget_seconds=budget_seconds) if measure else advice, as_json=json)
     return 0
 
@@ -33,6 +47,7 @@ def advise(
 def compare(
     first: Rows,
     second: Rows,
+    /,
     *,
     between: Annotated[str | None, Parameter(help="the setting that is compared, such as strategy.")] = None,
     stage: Annotated[str, Parameter(help="step, or one stage of it.")] = "step",
@@ -44,12 +59,13 @@ def compare(
     """Compare runs of two commits, machines or settings; a verdict is about the second. See `tclab.compare`."""
     from tclab.sweeps.analysis._compare_runs import compare as compare_runs
 
-    show(compare_runs(first, second, between=between, stage=stage, margin=margin), as_json=json)
+    show(compare_runs(_rows(first), _rows(second), between=between, stage=stage, margin=margin), as_json=json)
     return 0
 
 
 def report(
     rows: Rows,
+    /,
     *,
     out: Annotated[Path | None, Parameter(help="ends with .html; report.html in the folder unless given.")] = None,
     title: Annotated[str, Parameter(help="its heading.")] = "A sweep",
@@ -57,13 +73,14 @@ def report(
     """Write the charts and findings of a sweep into one HTML page that needs no network, and print its path."""
     from tclab import lab
 
-    print(lab.report(rows, out or (rows if rows.is_dir() else rows.parent) / "report.html", title=title))
+    print(lab.report(_rows(rows), out or (rows if rows.is_dir() else rows.parent) / "report.html", title=title))
     return 0
 
 
 def trace(
     path: Annotated[Path, Parameter(help="a .json or .json.gz file, or a folder with one for each rank.")],
     other: Annotated[Path | None, Parameter(help="another, to compare with.")] = None,
+    /,
     *,
     json: Json = False,
 ) -> int:
@@ -79,6 +96,7 @@ def trace(
 
 def profile(
     script: Annotated[Path, Parameter(help="a Python program.")],
+    /,
     *argv: Annotated[str, Parameter(allow_leading_hyphen=True, help="its own arguments.")],
 ) -> int:
     """Run a script as Python does, and say which of its lines the time went to; see `tclab.timing.profile_script`."""
@@ -93,7 +111,8 @@ def panel(
     results: Annotated[Path, Parameter(help="the folder that rows are kept in; panel.ipynb is written there.")] = Path(
         "runs/explore/rows"
     ),
-    *,
+    /,
+    *jupyter: Annotated[str, Parameter(help="after --, further words for `jupyter lab`, such as --port 9999.")],
     open: Annotated[bool, Parameter(help="start JupyterLab.")] = True,
 ) -> int:
     """Open JupyterLab with a panel on a folder of results: a form, a Run button, charts that follow the sweep."""
@@ -107,7 +126,7 @@ def panel(
         notebook.write_text(json_text.dumps(_notebook(f"panel = lab.Panel(results={str(results)!r})")))
     print(notebook, flush=True)
     if open:
-        os.execv(sys.executable, [sys.executable, "-m", "jupyter", "lab", str(notebook)])
+        os.execv(sys.executable, [sys.executable, "-m", "jupyter", "lab", str(notebook), *jupyter])
     return 0
 
 

@@ -10,13 +10,14 @@ need(__name__, "lab", "pandas", "pyarrow", "altair", "ipywidgets")
 
 from tclab.lab import charts, reports
 from tclab.lab._html_report import report
-from tclab.lab._notebook import import_file, project_path, show_charts
+from tclab.lab._notebook import project_path, show_charts
 from tclab.lab._notebook_parameters import check_parameters
 from tclab.lab._recordings import recording
 from tclab.lab.panel._live_sweep import LiveSweep
 from tclab.lab.panel._panel import Panel
 from tclab.lab.reports._findings import findings
 from tclab.lab.reports._tables import equivalence, machine, steps
+from tclab.sweeps.config._import_file import import_file
 
 __all__ = [
     "LiveSweep",

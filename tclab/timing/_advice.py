@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tclab.timing._verdict import Pair
 
 # the basis of a prediction
-MEASURED = "measured apart"  # both ran, at different times
+MEASURED = "from separate runs"  # both ran, at different times
 MODEL = "model"  # computed from measured parts
 AT_BEST = "at best"  # a part's whole time is gone, so no change of it can gain more
 
@@ -32,7 +32,7 @@ class Suggestion(Shown):
     - `why`: the evidence, in words.
     - `ratio`: predicted time with the change over the time now: of a step, or of what `subject` says.
     - `interval`: 95 % interval of `ratio`; `None` if it has none.
-    - `basis`: "measured apart", "model", or "at best", which is a bound.
+    - `basis`: "from separate runs", "model", or "at best", which is a bound.
     - `setting`: the field of a `tclab.Point` that changes → its new value; empty if it is no field.
     - `measured`: the change compared with now, from a race or from runs; `None` before `measure`.
     - `race`: runs the comparison for `measure`, given a budget in seconds; `None` if the user must give both steps.

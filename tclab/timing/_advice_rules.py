@@ -169,7 +169,7 @@ def no_advice_reason(step_times: StepTimes) -> str | None:
         return f"{len(step_times.whole)} steps were timed, at least two cycles of {step_times.cycle} are needed"
     state = steady_state(cycle_means(step_times.whole, step_times.cycle).tolist())
     if state.verdict == NOT_STEADY:
-        return f"the steps were still changing ({state.why}): warm up longer"
+        return f"the steps were still changing ({state.why}): warm up longer (a point's warmup; a loop's first steps)"
     return None
 
 
@@ -188,8 +188,8 @@ def suggestions_from(step_times: StepTimes) -> tuple[list[Suggestion], list[str]
     inside, (low, _) = step_times.share("forward", "backward")
     if low > 0.5:
         missing.append(
-            f"forward and backward are {inside:.0%} of a step; a ledger does not divide them, tclab.trace does, and of "
-            "a point tclab.sweeps.inside"
+            f"what is in forward and backward, {inside:.0%} of a step: tclab.trace divides them, "
+            "and of a point tclab.sweeps.inside(point)"
         )
     return suggestions, missing
 
@@ -214,6 +214,10 @@ def _loading(step_times: StepTimes) -> list[Suggestion]:
     rest = whole * (1 - wait)
     waits = f"a step waits for its batch for {wait:.0%} [{low:.0%}, {high:.0%}] of its time"
     make, workers = step_times.batch_seconds, step_times.workers
+    cores = step_times.cores
+    if workers and make is None and cores is not None and workers >= cores - 1:
+        none_free = f"none of {cores} cores is free for another worker, unless these are idle (lines=True tells)"
+        return at_best("make a batch cheaper, or carry less in it", f"{waits}; {none_free}")
     if make is None or workers is None:
         return at_best("make batches ahead: more workers, a deeper prefetch, fewer bytes", waits)
     enough = max(1, ceil(make / rest))

@@ -93,7 +93,7 @@ class EpochParts(Shown):
         return sum(self.seconds.values())
 
     def predict(self, steps: int, **times: int) -> float:
-        """Return the seconds that an epoch takes: its steps, and each other part as often as it occurs in it.
+        """Return how many seconds an epoch takes: its steps, and each other part as often as it occurs in it.
 
         **Arguments:**
 

@@ -116,7 +116,7 @@ class Lines(Shown):
         """Return the longest of the user's lines within steps, in words."""
         within = [one for one in self.by_line() if one.file and one.stage != OUTSIDE]
         return [
-            f"{one.stage + ' ' if one.stage else ''}{one.share:.0%}: {one.place} `{_short(one.text)}`"
+            f"{one.stage + ' ' if one.stage else ''}{one.share:.0%}: {one.place}{_quoted(one.text)}"
             f"{', ' if one.remarks else ''}{one.remarks}"
             for one in within[:most]
         ]
@@ -132,7 +132,7 @@ class Lines(Shown):
         columns = [*["stage"] * staged, "share", "line", "loop", *["waits"] * (self.cuda is not None), "code"]
         notes = []
         for where in sorted({one.where for one in self.times} - {MAIN}):
-            most = ", ".join(f"{one.stage} {one.share:.0%} {one.place} `{_short(one.text)}`"
+            most = ", ".join(f"{one.stage} {one.share:.0%} {one.place}{_quoted(one.text)}"
                              for one in self.by_line(where)[:_OF_WORKER])  # fmt: skip
             notes.append(f"{where}: {most}")
         if self.samples < _FEW:
@@ -145,6 +145,10 @@ class Lines(Shown):
             notes.append("waits: times a step that the host waits for the device there")
         title = f"{self.samples} samples of the stack at {self.hertz:.0f} Hz"
         return Display(title, columns, lines, notes)
+
+
+def _quoted(text: str) -> str:
+    return f" `{_short(text)}`" if text else ""
 
 
 def _short(text: str) -> str:

@@ -115,6 +115,12 @@ class Pair(Shown):
         return replace(scaled, verdict=verdict, q=None, why=why)
 
     @property
+    def needs_rounds(self) -> bool:
+        """Whether more rounds could decide."""
+        across = self.decision_interval is not None and self.failed_control is None
+        return self.verdict == UNDECIDED and (across or self.kept < MIN_OBSERVATIONS)
+
+    @property
     def sentence(self) -> str:
         """The comparison in one line: "a against b: FASTER, a takes 0.523 × the time of b [0.51, 0.54]; …"."""
         return f"{self.a} against {self.b}: {self.outcome}"
@@ -315,7 +321,7 @@ def _decided(pair: Pair, q: float) -> Pair:
     if verdict == UNDECIDED:
         slow = ""
         if pair.independent < MIN_INDEPENDENT:
-            slow = f"; the noise is so slow that {pair.kept} rounds are {pair.independent:.1f} independent measurements"
+            slow = f"; too few independent rounds ({pair.kept} rounds count as {pair.independent:.1f}) for this noise"
         return replace(pair, q=q, why=f"{ends} reaches across {edge}{slow}")
     if verdict in _OPPOSITE and q > pair.alpha:
         return replace(pair, q=q, why=f"{ends} lies beyond {edge}, and over all comparisons q = {q:.2g}")

@@ -8,7 +8,7 @@ import pandas as pd
 
 from tclab._display import Display, Shown
 from tclab._format import us_text
-from tclab.trace._report import Report, analyze
+from tclab.trace._report import Report, analyze, shown_parts
 
 _SETTINGS = ("record_shapes", "with_stack", "profile_memory", "device_events", "device_names", "schema")
 
@@ -23,15 +23,23 @@ class Comparison(Shown):
     device: pd.DataFrame  # quantity, a_us, b_us, ratio, …: the breakdowns, ranks added
     steps: pd.DataFrame  # a_wall_us, b_wall_us, ratio by position in the trace, mean over ranks
     warnings: list[str]  # why the two may not be comparable
+    a: str  # the files of `a`, or their folder
+    b: str
 
     def _display(self) -> Display:
-        shown = self.categories[(self.categories["a_us"] > 0) | (self.categories["b_us"] > 0)]
         lines = [
-            (str(name), us_text(a), us_text(b), "" if np.isnan(ratio) else f"{ratio:.3g} ×")
-            for name, a, b, ratio in shown[["category", "a_us", "b_us", "ratio"]].itertuples(index=False)
+            (
+                by,
+                name,
+                us_text(row["a_us"]),
+                us_text(row["b_us"]),
+                "" if np.isnan(row["ratio"]) else f"{row['ratio']:.3g} ×",
+            )
+            for by, name, row in shown_parts(self.stages, self.categories, ["a_us", "b_us"])
         ]
         warnings = [f"Beware: {warning}" for warning in self.warnings]
-        return Display("Self time of the main threads", ("category", "a", "b", "b : a"), lines, warnings)
+        title = f"Self time of the main threads: a is {self.a}, b is {self.b}"
+        return Display(title, ("by", "", "a", "b", "b : a"), lines, warnings)
 
 
 def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
@@ -59,7 +67,14 @@ def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
         device=_side_by_side(device[0], device[1], "quantity", counts),
         steps=_steps(a.steps, b.steps),
         warnings=_warnings(a, b),
+        a=_place(a),
+        b=_place(b),
     )
+
+
+def _place(report: Report) -> str:
+    paths = [trace.path for trace in report.traces]
+    return str(paths[0] if len(paths) == 1 else paths[0].parent)
 
 
 def _ratio(b: "pd.Series[float]", a: "pd.Series[float]") -> "pd.Series[float]":

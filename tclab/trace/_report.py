@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pandas as pd
 from tclab._display import Display, Shown
 from tclab._format import us_text
 from tclab.errors import require
-from tclab.trace._categories import RULES, Rule
+from tclab.trace._categories import OUTSIDE, RULES, Rule
 from tclab.trace._device_work import (
     TIMES,
     breakdown,
@@ -33,7 +34,7 @@ from tclab.trace._host_work import (
     thread_table,
 )
 from tclab.trace._read_trace import TraceError
-from tclab.trace._trace_findings import Finding, RankWork, findings
+from tclab.trace._trace_findings import Finding, RankWork, count_text, findings, short
 from tclab.trace._trust import Trust, check_traces
 
 _EMPTY = {  # what a table without rows shows
@@ -68,13 +69,43 @@ class Report(Shown):
 
     def _display(self) -> Display:
         files = ", ".join(trace.path.name for trace in self.traces)
-        shown = self.categories[self.categories["self_us"] > 0]
         lines = [
-            (str(name), us_text(self_us), f"{share:.1%}")
-            for name, self_us, share in shown[["category", "self_us", "share"]].itertuples(index=False)
+            (by, name, us_text(row["self_us"]), f"{row['share']:.1%}")
+            for by, name, row in shown_parts(self.stages, self.categories, ["self_us"])
         ]
         title = f"Self time of the main threads in {files}"
-        return Display(title, ("category", "self time", "share"), lines, self.findings)
+        return Display(title, ("by", "", "self time", "share"), lines, [*self._largest(), *self.findings])
+
+    def _largest(self) -> Iterator[str]:
+        """Yield the largest operations, and what `other` is where that is the largest kind of work."""
+        is_step = self.ops["name"].str.startswith("ProfilerStep").astype(bool)
+        whole = float(self.ops["self_us"].sum())
+        top = self.ops[~is_step].head(3).to_dict("records")
+        if whole > 0 and top:
+            named = ", ".join(
+                f"{short(op['name'])} {op['self_us'] / whole:.1%} ({count_text(op['calls'], 'call')})" for op in top
+            )
+            yield f"The largest operations, of the {us_text(whole)} recorded on all host threads: {named}."
+        kinds = self.categories.set_index("category")
+        if len(kinds) and kinds["self_us"].max() > 0 and kinds["self_us"].idxmax() == "other":
+            other = self.ops[self.ops["category"] == "other"]
+            largest = f", most in {short(other['name'].iloc[0])}" if len(other) else ""
+            blank = us_text(float(kinds["unrecorded_us"]["other"]))
+            yield (
+                f"“other” is time within events that no rule names{largest}, and {blank} without any event: "
+                "often Python between operators, which a trace with stacks (with_stack=True) shows."
+            )
+
+
+def shown_parts(
+    stages: pd.DataFrame, categories: pd.DataFrame, times: list[str]
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the rows that take time: the stages, unless all is outside any, then the kinds of work."""
+    for by, column, table in (("stage", "stage", stages), ("kind of work", "category", categories)):
+        shown = table[(table[times] > 0).any(axis=1)]
+        if column == "category" or shown["stage"].ne(OUTSIDE).any():
+            for row in shown.to_dict("records"):
+                yield by, str(row[column]), row
 
 
 def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:

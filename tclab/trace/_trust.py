@@ -340,7 +340,8 @@ def _clock_table(traces: Sequence[Trace], clocks: Sequence[Clock | None]) -> pd.
 
 def _verdict(table: pd.DataFrame, traces: Sequence[Trace], clocks: Sequence[Clock | None]) -> str:
     unknown = _not_judged(traces, clocks)
-    rest = f" Not judged: {'; '.join(unknown)}." if unknown else ""
+    said = ", ".join(unknown[:-1]) + f"{', and ' if unknown[1:] else ''}{unknown[-1]}" if unknown else ""
+    rest = f" {said[0].upper()}{said[1:]}: nothing to judge there." if said else ""
     if len(table) == 0:
         return f"Nothing found that speaks against this trace's figures.{rest}"
     spoilt = list(dict.fromkeys(name for names in table["spoils"] for name in names.split(", ")))
@@ -357,11 +358,11 @@ def _verdict(table: pd.DataFrame, traces: Sequence[Trace], clocks: Sequence[Cloc
 def _not_judged(traces: Sequence[Trace], clocks: Iterable[Clock | None]) -> list[str]:
     found = []
     if not any((trace.kind == DEVICE).any() or trace.is_category(RUNTIME_CATEGORIES).any() for trace in traces):
-        found.append("launches and kernels, of which there are none")
+        found.append("a CPU trace")
     elif not any((trace.is_category(RUNTIME_CATEGORIES) & (trace.correlation > 0)).any() for trace in traces):
-        found.append("which call launched which kernel, since no correlation ids are recorded")
+        found.append("no correlation ids between calls and kernels")
     if all(len(step_windows(trace).names) < 2 for trace in traces):
-        found.append("whether steps are whole, with fewer than two")
+        found.append("fewer than two marked steps")
     if any(clock is None for clock in clocks):
-        found.append("the clocks of ranks that share fewer than three collectives with the first")
+        found.append("ranks that share fewer than three collectives with the first")
     return found

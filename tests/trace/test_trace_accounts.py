@@ -46,6 +46,30 @@ def test_a_closure_is_not_charged_with_the_step_inside_it(write_trace, complete)
     assert finding.figure == 20
 
 
+def test_what_is_printed_begins_with_the_stages_and_names_the_largest_operations(write_trace, complete):
+    path = write_trace(
+        [
+            complete("ProfilerStep#7", 0, 200, "user_annotation"),
+            complete("Optimizer.step#Adam.step", 5, 90, "user_annotation"),
+            complete("aten::copy_", 10, 80),
+            complete("aten::mm", 100, 10),
+        ]
+    )
+    report = trace.analyze(path)
+    lines = str(report).splitlines()
+    assert lines[2].split() == ["stage", "optimizer", "90", "µs", "45.0%"]
+    assert any(line.split() == ["kind", "of", "work", "tensor_ops", "90", "µs", "45.0%"] for line in lines)
+    shown = " ".join(str(report).split())
+    assert "The largest operations, of the 200 µs recorded on all host threads: aten::copy_ 40.0% (1 call)," in shown
+    assert "“other” is time within events that no rule names, most in ProfilerStep#7, and 0 µs without any" in shown
+    compared = trace.compare(path, path)
+    assert str(path) in str(compared).replace("\n  ", "")
+    assert str(compared).count("stage ") == 2
+    alone = trace.analyze(write_trace([complete("aten::mm", 0, 10)]))
+    assert "stage " not in str(alone)
+    assert "A CPU trace, and fewer than two marked steps: nothing to judge there." in " ".join(str(alone).split())
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "category"),
     [

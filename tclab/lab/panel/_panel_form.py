@@ -25,7 +25,7 @@ _MOST_ROWS = 24  # of the list of strategies
 _STRATEGIES = "\n".join(
     [
         "several with Ctrl or Shift",
-        *(f"{n}: {(strategy_of(n).__doc__ or '').splitlines()[0]}" for n in strategy_names()),
+        *(": ".join((n, (strategy_of(n).__doc__ or "").partition("\n")[0])) for n in strategy_names()),
     ]
 ).replace("`", "")
 _MODES = "\n".join(["what of a step is run", *(f"{name}: {meaning}" for name, meaning in MODES.items())])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -84,7 +84,9 @@ _WITH_WORKERS = tuple(n for n, declared in _FIELDS.items() if declared.needs and
 _NOT_THE_POINT = tuple(name for name, declared in _FIELDS.items() if declared.role != "setting")
 _EDGES = 0.5  # share of a batch's bytes from which its edges are the problem
 _ALPHA = 0.05  # of all the settings together: each alternative's interval may miss with a k-th of it
-_APART = "how much two runs of the same differ: the intervals are of these steps alone; measure() races"
+_APART = (
+    "how far two runs of one point differ, which the intervals do not allow for: measure() (--measure) races the change"
+)
 
 
 def advise(evidence: Ledger | Runs, *, now: str | None = None, **options: Any) -> Advice:
@@ -225,13 +227,13 @@ def _alternatives(steps: pd.DataFrame, base: pd.DataFrame) -> tuple[list[Suggest
             continue
         if name == "overheads" and not set((new or "").split(",")) - {""} < set((was or "").split(",")) - {""}:
             continue  # one more overhead is no advice
-        if any((side["steady"] == NOT_STEADY).any() for side in (base, rows)):
-            moving.append(_change(name, was, new))
-            continue
         ratio, interval, _ = ratio_of_runs(samples, own, alpha=_ALPHA / len(others))
         a_sample = was / new if name in ("batch_size", "runs") else 1.0
         ratio, interval = a_sample * ratio, interval and (a_sample * interval[0], a_sample * interval[1])
         change = _change(name, was, new)
+        if any((side["steady"] == NOT_STEADY).any() for side in (base, rows)):
+            moving.append((ratio, change))
+            continue
         if interval is None or interval[1] >= 1 - WORTH:
             close += [change] if ratio < 1 - WORTH else []
             continue
@@ -241,9 +243,26 @@ def _alternatives(steps: pd.DataFrame, base: pd.DataFrame) -> tuple[list[Suggest
         value = tuple(filter(None, (new or "").split(","))) if name == "overheads" else new
         found.append(Suggestion(change, why, ratio, interval, MEASURED, {name: value}))
     words = [_APART] if found else []
-    words += [f"whether {', or '.join(close)} gains anything: too few steps tell"] if close else []
-    words += [f"whether {', or '.join(moving)} gains anything: steps were still changing"] if moving else []
+    words += [f"whether {_any_of(close)} gains anything: too few steps tell"] if close else []
+    if moving:
+        ratio, best = min(moving)
+        words.append(
+            f"whether {_any_of(change for _, change in moving)} gains anything: steps were still changing, so warm up "
+            f"longer (warmup); as they are, {best} takes {ratio:.3g} × the time"
+        )
     return found, words
+
+
+def _any_of(changes: Iterable[str]) -> str:
+    """Return changes with "or" between, those of one setting from one value together: "a, b or c in place of d"."""
+    together: dict[tuple[str, str], list[str]] = {}
+    for change in changes:
+        what, _, was = change.partition(" in place of ")
+        together.setdefault((what.rpartition(" ")[0], was), []).append(what)
+    return ", or ".join(
+        " or ".join(filter(None, [", ".join(what[:-1]), what[-1]])) + (f" in place of {was}" if was else "")
+        for (_, was), what in together.items()
+    )
 
 
 def _change(name: str, was: Any, new: Any) -> str:

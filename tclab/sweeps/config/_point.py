@@ -168,7 +168,7 @@ class Point(Shown):
     )
     mode: str = declare(
         "step",
-        '"data", "empty", "model", "step" or "fixed_batch"; see `tclab/training/_step.py`.',
+        '"data", "empty", "model", "step" or "fixed_batch": how much of a step is run; see docs/measurement.md.',
         one_of(MODES),
         step=True,
         panel=True,

@@ -132,7 +132,7 @@ class Fits(Shown):
         names = ("process", "graph", "model", "kept", "step", *(["exchange"] if self.exchange else []), "heap")
         notes = [f"of which {', '.join(f'{name} {bytes_text(getattr(self, name))}' for name in names)}"]
         notes += [f"samples: {self.samples}"] if self.samples else []
-        notes += [f"not covered: {'; '.join(self.not_covered)}"] if self.not_covered else []
+        notes += [f"not counted: {'; '.join(self.not_covered)}"] if self.not_covered else []
         notes += [f"host and device are those of one of {self.runs} runs side by side"] if self.runs > 1 else []
         if self.disk is not None:
             notes.append(f"a store of {self.disk}; a run stores the samples that it reads")
@@ -223,7 +223,7 @@ def _not_covered(point: Point, gathers: bool) -> tuple[str, ...]:
         f"the rows that {point.ranks} ranks gather for the loss {point.loss}": gathers and point.ranks > 1,
         "NCCL's buffers": point.backend == "nccl",
         "the host memory that CUDA uses": point.device == "cuda",
-        "worker processes: a forked one shares its parent's pages until it writes to them": point.workers > 0,
+        "what worker processes copy of the parent's memory": point.workers > 0,
         "Lightning's objects": point.loop == "lightning",
         "the masks that mode empty makes": point.mode == "empty",
     }

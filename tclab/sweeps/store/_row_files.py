@@ -111,7 +111,11 @@ def rows_of(runs: Runs) -> pd.DataFrame:
         raise InputError(f"runs is {runs!r}, expected rows, a folder of results, or a file of rows")
     path = Path(runs)
     if path.is_dir():
-        return Results(path).frame()
+        rows = Results(path).frame()
+        below = {str(file.parent) for file in path.glob("*/*.parquet")} if rows.empty else ()
+        if below:
+            raise InputError(f"no rows in {path}; there are some in {', '.join(sorted(below))}")
+        return rows
     if path.is_file():
         return read_rows(path)
-    raise InputError(f"runs is {str(runs)!r}, expected rows, a folder of results that exists, or a file of rows")
+    raise InputError(f"{path} does not exist; expected a folder of results, or a file of rows")

@@ -191,6 +191,12 @@ class Race(Shown):
             if effect.ratio is not None:
                 ends = " [{:.4g}, {:.4g}]".format(*effect.interval) if effect.interval else ""
                 notes.append(f"{arm}: {effect.ratio:.4g} × the time it takes alone{ends}")
+        if self.stopped is None and any(pair.needs_rounds for pair in self.pairs):
+            more = 5 * self.settings["budget_seconds"]
+            notes.append(
+                f"more rounds may decide: budget_seconds={more:g} (--budget-seconds {more:g}), which goes on from here "
+                "where the race has a record"
+            )
         notes += [*slow_stretches(self._samples), *busy_notes(self.busy_percent)]
         return pairs_display(self.pairs, notes=[*notes, *([f"stopped: {self.stopped}"] if self.stopped else [])])
 
