@@ -224,12 +224,11 @@ def test_a_trace_is_read_and_two_are_compared(capsys):
     assert f"a is {example}" in " ".join(shown.split())
 
 
-def test_a_folder_of_folders_is_named_with_those_that_have_rows(root, tmp_path, capsys):
+def test_a_folder_of_folders_is_named_with_those_that_have_rows(tmp_path, capsys):
     folder = tmp_path / "runs" / "mine"
     folder.mkdir(parents=True)
     (tmp_path / "empty").mkdir()
-    rows = tclab.sweeps.read_rows(root / "tests" / "recorded_rows.parquet")
-    tclab.sweeps.write_rows(rows, folder / "rows.parquet")
+    (folder / f"{0:024x}.parquet").touch()
     above = str(folder.parent)
     for words in (["advise", above], ["compare", above, above], ["report", above]):
         assert main(words) == 2

@@ -90,9 +90,10 @@ class Report(Shown):
         if len(kinds) and kinds["self_us"].max() > 0 and kinds["self_us"].idxmax() == "other":
             other = self.ops[self.ops["category"] == "other"]
             largest = f", most in {short(other['name'].iloc[0])}" if len(other) else ""
-            blank = us_text(float(kinds["unrecorded_us"]["other"]))
+            unrecorded = float(kinds["unrecorded_us"]["other"])
+            blank = f", and {us_text(unrecorded)} without any event" if unrecorded else ""
             yield (
-                f"“other” is time within events that no rule names{largest}, and {blank} without any event: "
+                f"“other” is time within events that no rule names{largest}{blank}: "
                 "often Python between operators, which a trace with stacks (with_stack=True) shows."
             )
 

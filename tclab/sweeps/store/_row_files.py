@@ -17,6 +17,7 @@ from tclab.sweeps.store._rows import SCHEMA, column_types, frame, upgraded
 
 _SUFFIXES = (".parquet", ".csv")
 _LIST = "samples_seconds"
+POINT_FILES = "[0-9a-f]" * 24 + ".parquet"  # of a folder of results, as a pattern
 
 
 def write_rows(rows: pd.DataFrame, path: str | Path) -> Path:
@@ -112,7 +113,7 @@ def rows_of(runs: Runs) -> pd.DataFrame:
     path = Path(runs)
     if path.is_dir():
         rows = Results(path).frame()
-        below = {str(file.parent) for file in path.glob("*/*.parquet")} if rows.empty else ()
+        below = {str(file.parent) for file in path.glob(f"*/{POINT_FILES}")} if rows.empty else ()
         if below:
             raise InputError(f"no rows in {path}; there are some in {', '.join(sorted(below))}")
         return rows
