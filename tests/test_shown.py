@@ -234,7 +234,7 @@ def test_what_takes_rows_takes_a_folder(function, tmp_path):
         given["path"] = tmp_path / "report.html"
     if function is lab.machine:
         given["rows"] = tmp_path / "nowhere.parquet"
-    with pytest.raises(InputError, match="expected rows, a folder of results that exists, or a file of rows"):
+    with pytest.raises(InputError, match="does not exist; expected a folder of results, or a file of rows"):
         function(**given)
 
 

@@ -100,7 +100,7 @@ class Report(Shown):
 
 def shown_parts(
     stages: pd.DataFrame, categories: pd.DataFrame, times: list[str]
-) -> Iterator[tuple[str, str, dict[str, Any]]]:
+) -> Iterator[tuple[str, str, dict[Any, Any]]]:
     """Yield the rows that take time: the stages, unless all is outside any, then the kinds of work."""
     for by, column, table in (("stage", "stage", stages), ("kind of work", "category", categories)):
         shown = table[(table[times] > 0).any(axis=1)]
