@@ -291,7 +291,7 @@ def test_folders_and_files_are_compared_as_rows_are(tmp_path):
     assert by_folder.pairs == by_file.pairs == by_rows.pairs
     assert {pair.verdict for pair in by_rows.pairs} == {SLOWER}
     assert not (tmp_path / "nowhere").exists()
-    with pytest.raises(InputError, match="expected rows, a folder of results that exists"):
+    with pytest.raises(InputError, match="nowhere does not exist; expected a folder of results"):
         tclab.compare(old, tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
 
