@@ -276,7 +276,7 @@ def test_hypotheses_runs_headlessly_and_each_has_a_verdict(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     shown = outputs(tmp_path / "out.ipynb")
     assert any("image/png" in output.get("data", {}) for output in shown["ratios-chart"])
-    words = "".join("".join(output["text"]) for output in shown["hypotheses"])
+    words = sentences(shown["hypotheses"])
     for name in ("Data pipeline", "Mask generation", "DDP"):
         assert name in words
     assert "cpu · gloo · 2 ranks" in words
