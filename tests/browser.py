@@ -128,7 +128,7 @@ class Page:
         )  # fmt: skip
 
     def picture(self, name):
-        self.page.evaluate("() => document.querySelector('.tclab-graph')?.scrollIntoView()")
+        self.page.evaluate("() => document.querySelector('.tclab-graph')?.parentElement.scrollIntoView()")
         self.page.screenshot(path=self.pictures / f"{name}.png")
 
     def seconds_until(self, act, seen, seconds=120):
