@@ -278,6 +278,12 @@ def test_a_few_steps_that_hold_much_of_the_time_are_a_caution():
     assert said == "In 1 of 2 points' runs a few steps hold much of the time: means are of them, too."
 
 
+def test_points_that_differ_in_a_setting_in_words_are_named_with_it():
+    both = [pd.concat([rows(step(dtype=dtype), step(dtype=dtype)) for dtype in ("float32", "bfloat16")])] * 2
+    named = {pair.cell for pair in tclab.compare(*both).pairs}
+    assert {name.rsplit(", ", 1)[1] for name in named} == {"dtype float32", "dtype bfloat16"}
+
+
 def test_folders_and_files_are_compared_as_rows_are(tmp_path):
     old, new = sweep(), sweep(2.0)
     for name, made in (("old", old), ("new", new)):

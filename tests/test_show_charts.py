@@ -36,8 +36,14 @@ def test_dataframes_of_a_notebook_sort_and_rows_show_themselves(monkeypatch):
     try:
         assert "click on a head to sort" in shown(frame)
         assert "1 point" in shown(rows(step()))
+        plain = shell.display_formatter.formatters["text/plain"]
+        bars = alt.Chart(frame, title="of a test").mark_bar()
+        for chart in (bars, (bars + bars).properties(title=alt.Title(["of a", "test"]))):
+            assert plain(chart) == "chart: of a test"
+        assert plain(alt.Chart(frame).mark_bar()) == "chart: Chart"
     finally:
         shown.pop(pd.DataFrame)
+        plain.pop(alt.TopLevelMixin)
 
 
 def drawn_live(chart):

@@ -71,6 +71,8 @@ def show_charts(*, scale_factor: float = 1.0, live: bool | None = None) -> None:
     shell = _shell()
     if shell is not None:
         shell.display_formatter.formatters["text/html"].for_type(pd.DataFrame, _table_html)
+        # what a log of papermill has of a chart: its title, not `alt.LayerChart(...)`
+        shell.display_formatter.formatters["text/plain"].for_type(alt.TopLevelMixin, _chart_text)
     if not (has_front_end() if live is None else live):
         alt.renderers.enable("png", scale_factor=scale_factor)
         return
@@ -81,6 +83,12 @@ def show_charts(*, scale_factor: float = 1.0, live: bool | None = None) -> None:
 def _table_html(frame: pd.DataFrame) -> str:
     """Return a DataFrame as HTML; rows of a sweep show themselves."""
     return frame._repr_html_() if isinstance(frame, Shown) else frame_html(frame)
+
+
+def _chart_text(chart: Any, printer: Any, cycle: bool) -> None:
+    title = getattr(chart.title, "text", chart.title)  # of alt.TitleParams, or as it is
+    words = title if isinstance(title, (str, list)) else type(chart).__name__
+    printer.text(f"chart: {words if isinstance(words, str) else ' '.join(words)}")
 
 
 def _chart_and_picture(spec: dict[str, Any], *, scale_factor: float) -> dict[str, Any]:

@@ -261,10 +261,11 @@ def _labels(points: list[pd.DataFrame], same: list[str]) -> dict[tuple[Any, ...]
 def _setting_text(name: str, value: Any) -> str:
     if name in ("model", "strategy"):
         return str(value)
-    # None: a point of all networks that its model reads, which died before it knew how many
-    networks = "all networks" if value is None else counted(value, "network")
-    texts = {"batch_size": f"batch {value}", "networks": networks}
-    return texts.get(name, f"{name} {'none' if value is None or value == '' else value}")
+    if name == "networks":  # None: of all networks that its model reads, which died before it knew how many
+        return "all networks" if value is None else counted(value, "network")
+    if name == "batch_size":
+        return f"batch {value}"
+    return f"{name} {'none' if value is None or value == '' else value}"
 
 
 def _cautions(
