@@ -8,7 +8,7 @@ from test_compare import rows, step
 from test_lab_overheads import rounds_of
 
 from tclab import case_study, lab, timing
-from tclab.lab.charts._style import GREY
+from tclab.lab.charts._style import EMPTY, GREY, empty_chart
 from tclab.sweeps.store._rows import frame, table
 
 
@@ -41,6 +41,7 @@ def test_dataframes_of_a_notebook_sort_and_rows_show_themselves(monkeypatch):
         for chart in (bars, (bars + bars).properties(title=alt.Title(["of a", "test"]))):
             assert plain(chart) == "chart: of a test"
         assert plain(alt.Chart(frame).mark_bar()) == "chart: Chart"
+        assert plain(empty_chart("no rows")).startswith(EMPTY)  # which tools/notebook_pictures.py looks for
     finally:
         shown.pop(pd.DataFrame)
         plain.pop(alt.TopLevelMixin)
