@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tclab import InputError, timing
+from tclab.timing._line_times import Lines, LineTime
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="lines are sampled by a timer's signal")
 
@@ -280,3 +281,10 @@ def test_an_optimizers_count_of_steps_is_no_wait_since_it_stays_on_the_cpu(optim
             loss.item()
     assert found.count == 1
     assert found.operations == {"_local_scalar_dense": 1}
+
+
+def test_a_line_whose_source_is_not_known_has_no_empty_quotes():
+    one = LineTime("worker 0", "collate", "", 0, "", "torch.utils.data.collate", 0, 1.0, 1.0)
+    seen = Lines((one,), 100, 50.0)
+    assert "collate 100% torch.utils.data.collate" in str(seen)
+    assert "`" not in str(seen)

@@ -94,3 +94,10 @@ def test_every_notebook_is_in_the_readmes_table(root):
     readme = (root / "README.md").read_text()
     for path in NOTEBOOKS:
         assert f"`{path.relative_to(root)}`" in readme, path.name
+
+
+def test_make_help_names_every_command(root):
+    made = (root / "Makefile").read_text()
+    shown = subprocess.run(["make", "help"], cwd=root, capture_output=True, text=True, check=True).stdout
+    named = set(re.findall(r"^make ([\w-]+) ", shown, re.MULTILINE))
+    assert named == set(re.search(r"^\.PHONY: (.*)$", made, re.MULTILINE)[1].split()) - {"lint", "types", "clean"}
