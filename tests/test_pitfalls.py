@@ -44,7 +44,7 @@ PITFALLS = {
     ],
     "P11 the first batch, the workers' start": [
         ("test_warmup.py", "test_slow_first_steps_are_left_out_and_little_more"),
-        ("test_warmup.py", "test_counters_that_move_are_warm_up_whatever_the_clock_says"),
+        ("test_warmup.py", "test_steps_before_the_loader_was_primed_are_warm_up_whatever_the_clock_says"),
     ],
     "P12 one slow batch, then some fast ones": [
         ("test_race.py", "test_blocks_of_arms_of_unlike_speed_are_about_as_long_and_whole_periods"),

@@ -12,9 +12,9 @@ from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._code_fingerprint import user_code_digests
 
-_SAMPLES = 2
+_SAMPLES = 8
 _SMALL = (0.01, 0.03)  # scales that a batch is made at: two points of a line
-_MOST_BEND = 2.0  # bytes an edge at the smaller scale over those at the larger, up to which it is called a line
+_MOST_BEND = 1.5  # bytes an edge at one scale over those at the other, up to which it is called a line
 
 
 def expected_batch_bytes(point: Point) -> int | None:
@@ -46,8 +46,8 @@ def _sizes(point: Point) -> tuple[int, int]:
 def _rates(strategy: str, model: str, deleted: int, ship_edges: bool, own: object) -> tuple[float, float, float] | None:
     """Return a strategy's bytes for each sample: an edge, a node, and what depends on neither.
 
-    `None` for one whose bytes do not grow with the edges, as those of `delta` and `fastest`: how far a deletion is
-    felt decides.
+    `None` for one whose bytes do not grow with the edges, as those of `delta`, `fastest` and `khop_1`: how far a
+    deletion is felt decides.
     """
     found = []
     for scale in _SMALL:
@@ -61,7 +61,8 @@ def _rates(strategy: str, model: str, deleted: int, ship_edges: bool, own: objec
         carried = (batch.edge_bytes, batch.bytes - batch.edge_bytes)
         found.append((graph.num_edges, graph.num_nodes[graph.deleted_type], *carried))
     (fewer, few, on_fewer, least), (edges, many, on_edges, most) = found
-    if on_fewer * edges > _MOST_BEND * on_edges * fewer:
+    ends = sorted((on_fewer * edges, on_edges * fewer))
+    if ends[1] > _MOST_BEND * ends[0]:
         return None
     per_node = max(0.0, (most - least) / (many - few) / _SAMPLES)
     per_sample = max(0.0, least / _SAMPLES - per_node * few)
