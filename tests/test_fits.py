@@ -199,7 +199,7 @@ def test_what_is_in_no_sum_is_said():
     for more, words in (
         ({"compile": True}, "compile: compiled code holds other activations"),
         ({"ranks": 2, "loss": "mle_wass_supcr"}, "the rows that 2 ranks gather for the loss mle_wass_supcr"),
-        ({"workers": 1}, "worker processes"),
+        ({"workers": 1}, "what worker processes copy"),
         ({"loop": "lightning"}, "Lightning's objects"),
     ):
         found = fits(point_of("node_mask", **more))

@@ -99,12 +99,10 @@ def _layer(number, view, given):
     return view.unmasked(*given) if view.layer == number else view.right(*given)
 
 
-def _kept(view, x):
-    return zero_rows(x, view._rows[view.graph.deleted_type])
-
-
-def _source_alone(view, relations, x, transpose, weights):
-    return view.unmasked(relations, _kept(view, x), transpose, weights)
+def _target_alone(view, relations, x, transpose, weights):
+    relation = view.graph.relations[relations[0]]
+    removed = view._rows[relation.source if transpose else relation.target]
+    return [zero_rows(s, removed) for s in view.unmasked(relations, x, transpose, weights)]
 
 
 def _one_edge(times):
@@ -136,8 +134,7 @@ SUMS = {
     "K forgotten in layer 1": lambda view, *given: _layer(0, view, given),
     "K forgotten in layer 2": lambda view, *given: _layer(1, view, given),
     "K forgotten in every layer": lambda view, *given: view.unmasked(*given),
-    "source masked and target not": _source_alone,
-    "target masked and source not": lambda view, *given: [_kept(view, s) for s in view.unmasked(*given)],
+    "target masked and source not": _target_alone,
     "the first network skipped": _only(0, torch.zeros_like),
     "the last network skipped": _only(-1, torch.zeros_like),
     "two networks exchanged": _after(lambda view, sums, *given: sums[::-1]),
