@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tclab._display import Display, Shown
-from tclab._format import seconds_text
+from tclab._format import counted, seconds_text
 from tclab.timing._loader_watch import FetchTimes, LoaderPass
 from tclab.timing._sample_parts import COLLATE, PARTS
 
@@ -125,13 +125,9 @@ class Loaders(Shown):
                 cost = seconds_text(sum(one.start_seconds + one.end_seconds for one in again))
                 kind = "training" if first.training else "without gradients"
                 notes.append(
-                    f"the loader at {first.place} ({kind}) started {_counted(first.workers, 'worker')} anew "
-                    f"{_counted(len(again), 'time')}, {cost} in all: persistent_workers=True keeps "
+                    f"the loader at {first.place} ({kind}) started {counted(first.workers, 'worker')} anew "
+                    f"{counted(len(again), 'time')}, {cost} in all: persistent_workers=True keeps "
                     f"{'it' if first.workers == 1 else 'them'}"
                 )
         columns = ("loader", "passes", "workers", "starts", "a start", "ready", "waits")
         return Display(f"{len(self.passes)} passes over DataLoaders", columns, lines, notes)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

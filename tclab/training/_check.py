@@ -21,6 +21,7 @@ from tclab.masking._strategy_registry import view
 from tclab.message_passing._view import NeedsEdgesError
 from tclab.models import ModelKind
 from tclab.models import get as model_of
+from tclab.timing._stack_sampler import is_user_frame
 from tclab.training._equivalence import (
     FP32_RATIO,
     FP64_TOLERANCE,
@@ -186,11 +187,9 @@ def _first_line(error: Exception) -> str:
 
 def _place(error: Exception) -> str:
     """Return file and line of the innermost code that is the user's own, or else of the innermost."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not Path(frame.filename).is_relative_to(Path(__file__).parents[1])]
-    inside = [frame for frame in own if "site-packages" not in frame.filename]
-    frame = (inside or frames)[-1]
-    return f"{Path(frame.filename).name}:{frame.lineno}"
+    frames = list(traceback.walk_tb(error.__traceback__))
+    frame, line = ([one for one in frames if is_user_frame(one[0])] or frames)[-1]
+    return f"{Path(frame.f_code.co_filename).name}:{line}"
 
 
 def _graph_text(part: CellGraph, graph: CellGraph) -> str:

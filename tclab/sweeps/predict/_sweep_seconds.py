@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from tclab._format import duration_text
+from tclab._format import counted, duration_text
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._results import Results, folders_beside
 from tclab.sweeps.store._rows import columns_of
@@ -41,17 +41,13 @@ def sweep_seconds_text(
     known = [seconds for point in left if (seconds := _seconds(point, measured)) is not None]
     if not known:
         return _NOTHING
-    of = f"{len(known)} of {len(left)} points" if len(known) < len(left) else _points(len(left))
-    words = f"about {duration_text(sum(known))} for {of}, by {_points(len(measured))} measured on this machine"
+    of = f"{len(known)} of {len(left)} points" if len(known) < len(left) else counted(len(left), "point")
+    words = f"about {duration_text(sum(known))} for {of}, by {counted(len(measured), 'point')} measured on this machine"
     if len(known) < len(left):
         words += "; nothing like the others was measured here yet"
     if budget_seconds and budget_seconds < sum(known):
         words += f"; the budget of {budget_seconds:g} s ends it before"
     return words
-
-
-def _points(number: int) -> str:
-    return f"{number} point{'' if number == 1 else 's'}"
 
 
 def _is_kept(folder: Results, point: Point, retry: bool) -> bool:
