@@ -14,7 +14,7 @@ from test_where import epochs, titles
 
 from tclab import lab
 from tclab.lab.reports._findings import conclusion
-from tclab.sweeps.analysis._machine_label import BUSY_PERCENT, busy_text, graph_text, pressures, where_measured
+from tclab.sweeps.store._machine_label import BUSY_PERCENT, busy_text, graph_text, pressures, where_measured
 from tclab.timing import race
 from tclab.timing._conditions import busy_percent
 from tclab.timing._spike_in import SpikeIn
@@ -75,6 +75,8 @@ def test_the_findings_the_conclusion_and_the_report_say_so_once(tmp_path):
         "are not the strategy's alone; with OMP_NUM_THREADS=1 torch's threads suffer less."
     )
     assert lab.findings(made).count(sentence) == 1
+    assert sentence in " ".join(str(made).split())
+    assert "busy" not in str(made[["model", "strategy", "batch_size", "networks", "mean_seconds", "status"]])
     text = lab.report(made, tmp_path / "report.html").read_text()
     assert text.count("The machine was busy while 2 of 3 points ran") == 1
     assert "Made Up · busy, at batch" in conclusion(made)[0]

@@ -16,7 +16,6 @@ from torch import distributed
 import tclab
 from tclab import InputError, Point
 from tclab.sweeps import close_workers
-from tclab.sweeps.analysis._machine_label import where_measured
 from tclab.sweeps.config import _gpus as gpus
 from tclab.sweeps.config._gpus import Gpus, device_of, ranks_of
 from tclab.sweeps.execution import _worker_pool as worker_pool
@@ -24,6 +23,7 @@ from tclab.sweeps.execution._executor import Progress
 from tclab.sweeps.execution._rank import SignedStore
 from tclab.sweeps.execution._rank_group import RankGroup, RankReport, hanging_rank
 from tclab.sweeps.execution._worker_pool import WorkerKind, WorkerPool, abort, pool, worker_environment
+from tclab.sweeps.store._machine_label import where_measured
 from tclab.sweeps.store._results import Results
 
 

@@ -18,12 +18,12 @@ import tclab
 from tclab import case_study, lab, timing
 from tclab.lab.charts._style import STAGE_COLOURS, machine_text
 from tclab.lab.charts._trace_charts import CATEGORY_COLOURS
-from tclab.sweeps.analysis._machine_label import this_machine, where_measured
 from tclab.sweeps.predict import fit_costs
 from tclab.sweeps.predict._cost_model import CostModel
 from tclab.sweeps.predict._epoch import Epoch, Prediction
 from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.predict._roofline import Ceilings
+from tclab.sweeps.store._machine_label import this_machine, where_measured
 from tclab.timing import environment
 from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._spike_in import SpikeIn

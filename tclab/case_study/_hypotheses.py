@@ -17,7 +17,7 @@ from tclab.lab.reports._comparable_rows import ratio_of_rows, ratio_text
 from tclab.lab.reports._stage_parts import one_point_each, times_text
 from tclab.masking._strategy_registry import BASELINES
 from tclab.perturbation._dataset import steps_per_epoch
-from tclab.sweeps.analysis._machine_label import where_measured
+from tclab.sweeps.store._machine_label import where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing._loader_pace import LoaderPace
 from tclab.timing._statistics import MIN_OBSERVATIONS

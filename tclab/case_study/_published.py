@@ -14,7 +14,7 @@ from tclab.lab.charts._case_study_charts import draw_published_ratios
 from tclab.lab.reports._comparable_rows import ratio_of_rows
 from tclab.lab.reports._stage_parts import one_point_each, times_text
 from tclab.perturbation._dataset import steps_per_epoch
-from tclab.sweeps.analysis._machine_label import where_measured
+from tclab.sweeps.store._machine_label import where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.training._step import MODES
 

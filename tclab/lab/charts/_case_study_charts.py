@@ -23,7 +23,7 @@ from tclab.lab.charts._style import (
     strategy_colours,
 )
 from tclab.lab.charts._trace_charts import CATEGORY_COLOURS
-from tclab.sweeps.analysis._machine_label import graph_text, where_measured
+from tclab.sweeps.store._machine_label import graph_text, where_measured
 
 _WIDTH = 520
 _COSTS_WIDTH = 420

@@ -21,7 +21,7 @@ from tclab.lab.reports._comparable_rows import (
 )
 from tclab.lab.reports._scaling_tables import runs_findings
 from tclab.lab.reports._step_findings import step_findings
-from tclab.sweeps.analysis._machine_label import busy_text, pressures, ranks_text, where_measured
+from tclab.sweeps.store._machine_label import busy_text, pressures, ranks_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import without_time
 from tclab.timing._environment import fingerprint

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tclab.lab.reports._comparable_rows import one_run_each, with_labels
 from tclab.masking import names
-from tclab.sweeps.analysis._machine_label import busy_text
+from tclab.sweeps.store._machine_label import busy_text
 from tclab.timing._ledger_rows import SUMS, TOLERANCE
 from tclab.training._step import MODES
 

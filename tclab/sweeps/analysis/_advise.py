@@ -15,12 +15,12 @@ from tclab._format import counted
 from tclab.errors import InputError, unknown
 from tclab.masking._strategy_registry import BASELINES
 from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
-from tclab.sweeps.analysis._machine_label import where_measured
 from tclab.sweeps.analysis._race_points import PROCESSES, race_points
 from tclab.sweeps.analysis._run_verdicts import StepRuns, pairs_of_runs, ratio_of_runs, runs_of
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import run
+from tclab.sweeps.store._machine_label import where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import point_of, python_value
 from tclab.timing import Ledger

@@ -13,10 +13,10 @@ import pandas as pd
 from tclab._display import Display, Shown
 from tclab._format import counted
 from tclab.errors import InputError, unknown
-from tclab.sweeps.analysis._machine_label import where_measured
 from tclab.sweeps.analysis._run_verdicts import pairs_of_runs, runs_of
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.store._machine_label import where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import python_value
 from tclab.timing._environment import HARDWARE, SOFTWARE

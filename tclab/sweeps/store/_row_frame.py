@@ -12,6 +12,7 @@ from tclab._display import Display, Shown
 from tclab._format import bytes_text, counted
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.store._machine_label import BUSY_COLUMNS, busy_text
 
 _MOST = 25  # points that are shown
 _MOST_LINES = 60  # of another table
@@ -63,6 +64,7 @@ class Rows(Shown, pd.DataFrame):
         title = f"{counted(len(steps), 'point')}, {len(timed)} with a time"
         more = [f"{counted(len(timed) - _MOST, 'more point')} with a time not shown"] if len(timed) > _MOST else []
         more += without_time(steps)
+        more += [text for text in [busy_text(self) if {*BUSY_COLUMNS} <= set(self) else ""] if text]
         more += [f"{len(self)} rows of {len(self.columns)} columns"]
         columns = (*shown, "mean step [95 %]", "samples/s", "a batch")
         return Display(", ".join([title, *fixed]), columns if lines else (), lines, more)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pandas as pd
 
-from tclab.sweeps.store._rows import python_value
 from tclab.timing import environment
 from tclab.timing._conditions import BUSY_PERCENT
 from tclab.timing._environment import cores_within
 
 _PRESSURE = ["conditions", "cores", "cpu_limit_cores", "threads", "workers", "ranks", "runs", "machines"]
+BUSY_COLUMNS = (*_PRESSURE, "stage", "status", "cpu", "gpu")  # those that `busy_text` reads
 
 
 def pressures(rows: pd.DataFrame) -> pd.DataFrame:
@@ -33,7 +33,8 @@ def pressures(rows: pd.DataFrame) -> pd.DataFrame:
     because of other processes, missing where that is not known.
     """
     steps = rows[_PRESSURE][(rows["stage"] == "step") & (rows["status"] == "ok")]
-    found = [_of_point({str(name): value for name, value in row.items()}) for row in steps.to_dict("records")]
+    values = steps.astype(object).where(steps.notna(), None)
+    found = [_of_point({str(name): value for name, value in row.items()}) for row in values.to_dict("records")]
     made = pd.DataFrame(found, columns=["percent", "others"], index=steps.index)
     return made.astype({"percent": "Float64", "others": "boolean"})
 
@@ -64,7 +65,7 @@ def busy_text(rows: pd.DataFrame) -> str:
 
 
 def _of_point(row: Mapping[str, Any]) -> tuple[float | None, bool | None]:
-    text = python_value(row["conditions"])
+    text = row["conditions"]
     moments = [one for one in json.loads(text or "[]") if one.get("cpu_pressure_percent") is not None]
     if not moments:
         return None, None
@@ -72,7 +73,7 @@ def _of_point(row: Mapping[str, Any]) -> tuple[float | None, bool | None]:
     percent, load = float(moments[-1]["cpu_pressure_percent"]), moments[-1].get("load")
     if percent <= BUSY_PERCENT:
         return percent, False
-    threads, cores = _point_threads(row), cores_within(python_value(row["cores"]), python_value(row["cpu_limit_cores"]))
+    threads, cores = _point_threads(row), cores_within(row["cores"], row["cpu_limit_cores"])
     if threads is None or cores is None:
         return percent, None
     return percent, True if threads <= cores or (load is not None and load > threads) else None
@@ -80,12 +81,12 @@ def _of_point(row: Mapping[str, Any]) -> tuple[float | None, bool | None]:
 
 def _point_threads(row: Mapping[str, Any]) -> float | None:
     """Return how many threads of a point on one machine can want a processor at once; `None` where not known."""
-    threads, ranks = python_value(row["threads"]), (python_value(row["ranks"]) or 1) * (python_value(row["runs"]) or 1)
+    threads, ranks = row["threads"], (row["ranks"] or 1) * (row["runs"] or 1)
     if threads is None:
         return None
-    exchange = 1 if (python_value(row["ranks"]) or 1) > 1 else 0  # the thread that gradients are exchanged in
-    each = threads + (python_value(row["workers"]) or 0) + exchange
-    return float(each * ranks / (python_value(row["machines"]) or 1))
+    exchange = 1 if (row["ranks"] or 1) > 1 else 0  # the thread that gradients are exchanged in
+    each = threads + (row["workers"] or 0) + exchange
+    return float(each * ranks / (row["machines"] or 1))
 
 
 def where_measured(rows: pd.DataFrame) -> str:
