@@ -118,6 +118,7 @@ def test_words_and_pictures_show_both_figures(runs):
     assert "96 × where 8 × is right" in figures["875"].chart().to_dict()["title"]["text"]
 
 
+@pytest.mark.clock
 def test_a_real_run_is_seen_by_every_clock():
     point = Point(
         scale=0.02, model="hetero_cell", strategy="subgraph", networks=2, batch_size=2, steps=12, device="cpu"

@@ -22,7 +22,7 @@ from tclab.lab.panel._panel_state import PanelState
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import columns_of, table
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
+pytestmark = [pytest.mark.slow, pytest.mark.clock, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 PICTURES = ROOT / "runs" / "browser"
 PROMISED = {  # by the README, and by benchmarks/browser_latency.py

@@ -18,7 +18,7 @@ from tclab.sweeps.execution._setup import Pace, pace_of
 from tclab.sweeps.store._rows import frame, table
 from tclab.timing import Ledger
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+pytestmark = [pytest.mark.clock, pytest.mark.filterwarnings("ignore:This DataLoader will create")]
 SLEEP = 0.25  # seconds that a worker takes for a batch, long beside the rest of a step on a busy machine, too
 BATCH = 2
 
@@ -51,7 +51,7 @@ def rows_of(strategy, **fields):
     return frame(table(measure(Point(**{**small, "strategy": strategy, **fields}).resolved())))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def rows(slow):
     """Rows of 13 steps with two workers: six whole cycles, and a step that fills none."""
     return rows_of(slow, workers=2, steps=13)

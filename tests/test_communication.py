@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from tclab.timing._ledger_rows import Cuts
 
+pytestmark = pytest.mark.clock
+
 RANK = """
     import json, os, sys, time
     import torch

@@ -16,6 +16,8 @@ from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.execution._setup import _tune_once, setup
 from tclab.training._equivalence import norm_error
 
+pytestmark = pytest.mark.clock
+
 GRAPH = tclab.CellGraph.synthetic(0.01, seed=4, metabolism=False).select(["physical", "regulatory"])
 SAMPLES = synthetic_perturbations(GRAPH, 3, seed=1)
 

@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.clock
+
 
 @pytest.fixture
 def gpu(root, monkeypatch):

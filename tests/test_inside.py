@@ -12,6 +12,8 @@ from tclab.sweeps import inside, trace_point
 from tclab.timing import Ledger
 from tclab.timing._layer_marks import mark, mark_scope, watched
 
+pytestmark = pytest.mark.clock
+
 HOW = {"scale": 0.02, "networks": 2, "device": "cpu"}
 
 

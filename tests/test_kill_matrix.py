@@ -5,6 +5,8 @@ import os
 
 import pytest
 
+pytestmark = pytest.mark.clock
+
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks into /proc")

@@ -26,6 +26,8 @@ from tclab.sweeps.execution._worker_pool import WorkerKind, WorkerPool, abort, p
 from tclab.sweeps.store._machine_label import where_measured
 from tclab.sweeps.store._results import Results
 
+pytestmark = pytest.mark.clock
+
 
 def tiny(**fields):
     return Point(

@@ -88,6 +88,7 @@ def test_waiting_for_the_loader_is_a_stage():
     assert (values(ledger, "data_wait") >= 0.005).all()
 
 
+@pytest.mark.clock
 def test_it_adds_up_to_a_clock_of_the_callers():
     for _ in range(3):  # the machine may stop the process between two clocks, which is rare and not the ledger's fault
         begin = time.monotonic()
@@ -288,6 +289,7 @@ def test_any_tree_of_stages_adds_up(tree):
 
 
 @pytest.mark.parametrize("stage", ["data_wait", "forward", "other", "backward"])
+@pytest.mark.clock
 def test_a_delay_comes_back_where_it_was_put(stage):
     with Ledger(spike=lambda step: (stage, 0.004) if step % 2 else None) as ledger:
         for _ in ledger.steps(range(6)):
@@ -336,6 +338,7 @@ def test_workers_have_timelines_of_their_own(clock):
     assert ledger.adds_up()
 
 
+@pytest.mark.clock
 def test_batches_made_in_this_process_are_within_its_wait():
     def loader():
         for _ in range(3):

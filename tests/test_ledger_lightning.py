@@ -62,7 +62,10 @@ def trained(ledger, *, module=None, epochs=2, **options):
     return trainer
 
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # lightning's own advice on workers and tree specs
+pytestmark = [
+    pytest.mark.clock,
+    pytest.mark.filterwarnings("ignore"),
+]
 
 
 def test_each_stage_of_a_trainer_is_where_its_time_went():

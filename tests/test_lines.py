@@ -15,7 +15,10 @@ import torch
 from tclab import InputError, timing
 from tclab.timing._line_times import Lines, LineTime
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="lines are sampled by a timer's signal")
+pytestmark = [
+    pytest.mark.clock,
+    pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="lines are sampled by a timer's signal"),
+]
 
 
 def spin(seconds):

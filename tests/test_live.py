@@ -16,6 +16,8 @@ from tclab.lab import _notebook as front_end
 from tclab.sweeps import close_workers
 from tclab.sweeps.execution._worker_pool import pool
 
+pytestmark = pytest.mark.clock
+
 
 def points(number):
     return [Point(scale=0.02, batch_size=b + 1, networks=2, steps=1, warmup=0, device="cpu") for b in range(number)]

@@ -268,6 +268,7 @@ def test_an_epoch_that_is_not_gone_through_ends_with_its_point_and_not_when_its_
     assert set(multiprocessing.active_children()) <= before
 
 
+@pytest.mark.clock
 def test_more_is_made_ahead_with_a_larger_prefetch_factor():
     def made_ahead(factor):
         loads = iter(Loader(Batches(Pid(GRAPH), SAMPLES, 1), workers=1, prefetch_factor=factor))
@@ -312,6 +313,7 @@ KILLED = r"worker 1 \(pid \d+\) was killed by SIGKILL: the system does this when
         pytest.param("fork", "exit", r"worker 1 \(pid \d+\) ended with exit code 3", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.clock
 def test_a_worker_that_dies_is_named_with_its_end_and_nothing_hangs(method, how, words):
     strategy = Dies(GRAPH)
     strategy.how = how

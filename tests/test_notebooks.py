@@ -23,6 +23,8 @@ from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._row_files import read_rows
 from tclab.timing._statistics import MIN_OBSERVATIONS
 
+pytestmark = pytest.mark.clock
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks"
 PORTS = sorted((FOLDER / "ports").glob("*.ipynb"))

@@ -31,6 +31,8 @@ from tclab.sweeps.store._results import SCHEMA_VERSION, Results
 from tclab.sweeps.store._row_files import read_rows
 from tclab.sweeps.store._row_frame import without_time
 
+pytestmark = pytest.mark.clock
+
 SMALL = {
     "scale": 0.02,
     "networks": 1,

@@ -15,7 +15,7 @@ from tclab import InputError, Point
 from tclab.sweeps.slurm import _slurm_queue as slurm_queue
 from tclab.sweeps.store._results import Results
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
+pytestmark = [pytest.mark.slow, pytest.mark.clock, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 pytest.importorskip("submitit", reason="submitit is not installed here: pip install 'tclab[slurm]'")
 GENEROUS = 600  # seconds; each job imports torch, and this may be a busy machine
 

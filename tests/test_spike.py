@@ -8,6 +8,8 @@ from clock import Clock
 from tclab import InputError
 from tclab.timing import spike_in
 
+pytestmark = pytest.mark.clock
+
 READ = 1e-6  # seconds that a reading of the clock takes
 
 

@@ -301,6 +301,7 @@ def test_too_few_batches_are_said_so(graph, loop):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.clock
 def test_the_ledger_of_a_loop_adds_up(graph, loop):
     for _ in range(3):  # a machine that stops us between two clocks is no fault of the ledger's, and rare
         with Ledger(cuda=False) as ledger:

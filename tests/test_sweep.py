@@ -39,6 +39,7 @@ def of_the_step(frame):
     return row
 
 
+@pytest.mark.clock
 def test_rows_have_the_columns_of_the_contract_and_add_up():
     frame = tclab.run(tiny(steps=4))
     assert list(frame.columns[:10]) == list(POINT_COLUMNS)
@@ -92,6 +93,7 @@ def test_rows_have_the_columns_of_the_contract_and_add_up():
 
 
 @pytest.mark.skipif(not ON_DISK, reason="temporary files are in memory, where no read is cold")
+@pytest.mark.clock
 def test_cold_reads_are_of_the_disk_and_the_row_says_what_was_in_memory():
     stored = {"strategy": "stored_mask", "mode": "data", "workers": 2, "steps": 4}
     warm, cold, large = (
@@ -123,6 +125,7 @@ def test_a_log_of_every_other_step_is_in_the_mean_of_all_steps():
     assert "of 2 timed batches none may log" in tiny(overheads="print_loss", log_every=3).skipped()
 
 
+@pytest.mark.clock
 def test_batches_made_in_the_training_process_lie_within_its_wait():
     frame = tclab.run(tiny(steps=2, workers=0))
     loading = frame[frame["where"] == "loading"].set_index("stage")["median_seconds"]
@@ -313,6 +316,7 @@ def test_a_strategy_that_crashes_is_a_row_and_the_sweep_goes_on(own, tmp_path):
     }
 
 
+@pytest.mark.clock
 def test_a_point_that_hangs_is_ended_after_the_limit_and_the_next_one_runs(own, tmp_path):
     begin = time.monotonic()
     frame = tclab.sweep(tiny(strategy="sleeps"), results=tmp_path / "rows", hang_seconds=1.0)
@@ -359,6 +363,7 @@ def test_a_point_that_runs_out_of_memory_is_oom_and_the_next_one_runs(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.clock
 def test_a_child_killed_from_outside_is_a_failure_and_replaced(tmp_path):
     from tclab.sweeps.execution._worker_pool import pool
 
@@ -426,6 +431,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@pytest.mark.clock
 def test_a_sweep_killed_with_9_goes_on_where_it_stopped(tmp_path, root):
     script = tmp_path / "run_sweep.py"
     script.write_text(SWEEP)

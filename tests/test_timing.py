@@ -71,6 +71,7 @@ def test_waits_in_a_backward_are_found():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak resident memory is Linux's to tell")
+@pytest.mark.clock
 def test_peak_memory_sees_what_was_let_go_again():
     """In a process of its own: what a long-lived one has mapped before may be used again unseen."""
     idle, busy = run("""
@@ -226,6 +227,7 @@ def test_a_standalone_package_loads_no_other(package):
     assert loaded == "[]"
 
 
+@pytest.mark.clock
 def test_importing_tclab_costs_next_to_nothing():
     assert run("import sys, tclab; print('torch' in sys.modules, 'pandas' in sys.modules)") == "False False"
 

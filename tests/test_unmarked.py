@@ -20,7 +20,7 @@ from unmarked_project import Model, Records, seconds_to_first_batch, train, writ
 from tclab import timing
 from tclab.timing import _loader_watch
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # lightning's own advice on workers
+pytestmark = [pytest.mark.clock, pytest.mark.filterwarnings("ignore")]  # lightning's own advice on workers
 
 
 @pytest.fixture(scope="module")

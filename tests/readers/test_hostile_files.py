@@ -13,6 +13,8 @@ import pytest
 from tclab import CellGraph, InputError, readers
 from tclab.readers import ReadError
 
+pytestmark = pytest.mark.clock
+
 GENES = ["YAL001C", "YAL002W"]
 READERS = {
     "edges.csv": readers.edge_list,

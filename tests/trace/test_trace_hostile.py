@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 import tclab.trace as trace
 
+pytestmark = pytest.mark.clock
+
 SECONDS = 30  # on a machine shared with others; alone each takes a few at most
 
 

@@ -15,7 +15,7 @@ from tclab.timing import Ledger
 from tclab.trace._record import ScheduleError
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = [pytest.mark.clock, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
 
 
 def loop(recorder, steps, spans=None):
