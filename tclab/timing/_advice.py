@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MEASURED = "from separate runs"  # both ran, at different times
 MODEL = "model"  # computed from measured parts
 AT_BEST = "at best"  # a part's whole time is gone, so no change of it can gain more
+WORTH = 0.05  # share of a step below which nothing is suggested
 
 Race = Callable[..., "Pair"]
 
@@ -162,9 +163,10 @@ class Advice(Shown):
             (one.change, f"{one._predicted}, {one.basis}", one.measured.outcome if one.measured else "", one.why)
             for one in self.suggestions
         ]
-        nothing = "" if lines else "nothing that the evidence supports"
+        todo = "settle what is still open, or measure other settings" if self.missing else "measure other settings"
+        nothing = "" if lines else f"no change is known to save {WORTH:.0%} or more. Next: {todo}."
         title = f"What to change, {self.subject}: {nothing}".rstrip() if self.subject else ""
-        missing = [f"not known: {sentence}" for sentence in self.missing]
+        missing = [f"still open: {sentence}" for sentence in self.missing]
         return Display(title, ("change", "predicted", "measured", "why") if lines else (), lines, missing)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tclab.timing._advice import AT_BEST, MODEL, Advice, Suggestion, ranked
+from tclab.timing._advice import AT_BEST, MODEL, WORTH, Advice, Suggestion, ranked
 from tclab.timing._environment import usable_cores
 from tclab.timing._epoch_simulation import simulate
 from tclab.timing._loader_pace import LoaderPace
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tclab.timing._host_syncs import Syncs
     from tclab.timing._ledger import Ledger
 
-WORTH = 0.05  # share of a step below which nothing is suggested
 _MOST_OTHER = 0.2  # share of a step in no stage above which the stages do not explain it
 _MOST_MORE = 4  # times the present workers: what is predicted is predicted from these
 _PLACES = 3

@@ -25,8 +25,8 @@ from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import point_of, python_value
 from tclab.timing import Ledger
 from tclab.timing import advise as advise_loop
-from tclab.timing._advice import MEASURED, Advice, Suggestion, ranked
-from tclab.timing._advice_rules import WORTH, StepTimes, host_sync_text, no_advice_reason, suggestions_from, upper_bound
+from tclab.timing._advice import MEASURED, WORTH, Advice, Suggestion, ranked
+from tclab.timing._advice_rules import StepTimes, host_sync_text, no_advice_reason, suggestions_from, upper_bound
 from tclab.timing._environment import cores_within
 from tclab.timing._step_means import whole_cycles
 from tclab.timing._verdict import Pair
