@@ -6,14 +6,12 @@ need(__name__, "readers", "pandas", "pyarrow")
 
 from tclab.readers._bigg_json import bigg_json
 from tclab.readers._biogrid import biogrid
-from tclab.readers._costanzo import costanzo
 from tclab.readers._edge_list import edge_list
-from tclab.readers._kuzmin import kuzmin, kuzmin_fitness
 from tclab.readers._metabolic_model import metabolism_of
 from tclab.readers._read_folder import read_folder
 from tclab.readers._read_perturbations import read_perturbations
 from tclab.readers._sbml import sbml
-from tclab.readers._sga_pipeline import sga_digenic, sga_trigenic
+from tclab.readers._screen_formats import costanzo, kuzmin, kuzmin_fitness, sga_digenic, sga_trigenic
 from tclab.readers._sgd_features import sgd_features, sgd_gene_names
 from tclab.readers._sgd_regulation import sgd_regulation
 from tclab.readers._source import ReadError

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from tclab._limits import number_of
 from tclab.graph import Network
 from tclab.readers._edge_table import equals, load_network, without_blanks
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup
@@ -137,14 +138,11 @@ def edge_list(
 
 
 def _is_header(cells: list[str], rest: Table, *, weighted: bool) -> bool:
-    """Return whether the first line's cells are a header, given the table of the lines after it.
-
-    **Raises:** `ReadError` with the line where they are one and come again.
-    """
+    """Return whether the first line's cells are a header, given the table after it; raise where they come again."""
     reads_so = all(_WORDS.issuperset(word.lower() for word in _WORD.findall(cell) or ["?"]) for cell in cells[:2])
     if len(cells) > 2:
         weight = cells[2].lower()
-        if _is_number(weight) or weight in ("", "na", "n/a", "null", "none"):
+        if number_of(weight) is not None or weight in ("", "na", "n/a", "null", "none"):
             return False
         reads_so |= weighted and weight.isidentifier()
     letters = all(len(cell) == 1 for cell in cells[:2])
@@ -172,12 +170,4 @@ def _is_header(cells: list[str], rest: Table, *, weighted: bool) -> bool:
         return reads_so  # the reading proper says what is wrong
     if again is not None:
         raise rest.bad_row(again, f"the header, {quoted(', '.join(cells))}, comes again; are these two files?")
-    return True
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
     return True

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,32 +30,24 @@ def load_network(
     ends: tuple[str | int, str],
     lookup: Lookup | None,
     *,
-    directed: bool,
     filters: Sequence[Filter] = (),
     weight: str | None = None,
     check: Callable[[pa.RecordBatch, int], None] | None = None,
     checked: Sequence[str] = (),
-    node_type: str = "gene",
-    self_loops: bool = True,
-    unknown_limit: float = UNKNOWN_LIMIT,
+    **options: Any,
 ) -> Network:
-    """Return the network of a table with an edge in each row.
+    """Return the network of a table with an edge in each row; the header is checked here.
 
     **Arguments:**
 
-    - `table`: the open table; its header is checked here.
-    - `name`: of the network.
     - `ends`: the columns of source and target; a number in place of the first for edges that all start at that node.
     - `lookup`: the names of the nodes; None takes those of the table, sorted, and lists them in
       `report.node_names`.
-    - `directed`: whether an edge goes from source to target only.
     - `filters`: conditions that a row must meet, in this order.
     - `weight`: the column of the edges' weight.
     - `check`: called with each batch and the number of rows before it; raises `ReadError` for a bad row.
     - `checked`: columns that it needs besides those above.
-    - `node_type`: what the nodes are.
-    - `self_loops`: whether edges from a node to itself are kept.
-    - `unknown_limit`: the share of rows that may be lost to unknown names.
+    - `options`: of `network_of`.
 
     **Raises:** `ReadError` with the line for a bad row; for a missing column, or too many unknown names.
     """
@@ -99,14 +91,11 @@ def load_network(
         target,
         lookup,
         path=table.path,
-        directed=directed,
-        node_type=node_type,
         scores=np.concatenate(weights) if weight else None,
         weighted=weight is not None,
         dropped=dropped,
-        self_loops=self_loops,
-        unknown_limit=unknown_limit,
         node_names=node_names,
+        **options,
     )
 
 
@@ -152,7 +141,7 @@ def network_of(
     dropped: Mapping[str, int] | None = None,
     self_loops: bool = True,
     unknown_limit: float = UNKNOWN_LIMIT,
-    node_names: Iterable[str] | None = None,
+    node_names: tuple[str, ...] | None = None,
 ) -> Network:
     """Return the network of a file's rows.
 
@@ -163,9 +152,9 @@ def network_of(
     **Arguments:**
 
     - `source`, `target`: [rows] int64, below 0 where the name is unknown.
+    - `directed`: whether an edge goes from source to target only.
     - `scores`: [rows] float; kept in the report, and as the network's weight only where `weighted`.
     - `dropped`: rows that the reader left out before, by reason.
-    - `self_loops`: whether edges from a node to itself are kept.
     - `unknown_limit`: the share of rows that may be lost to unknown names.
 
     **Raises:** `ReadError` where more are lost.
@@ -206,20 +195,12 @@ def network_of(
         self_loops=int(loops.sum()),
         duplicates=duplicates,
         scores=kept_tensor,
-        node_names=None if node_names is None else tuple(node_names),
+        node_names=node_names,
     )
     number = len(lookup.genes)
     weight = kept_tensor.to(torch.float64) if weighted and kept_tensor is not None else None
     return Network(
-        name,
-        edge_index,
-        node_type,
-        node_type,
-        number,
-        number,
-        weight=weight,
-        directed=directed,
-        report=report,
+        name, edge_index, node_type, node_type, number, number, weight=weight, directed=directed, report=report
     )
 
 

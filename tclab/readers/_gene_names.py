@@ -86,10 +86,6 @@ class Genes:
                 return index[owners[0]] if len(owners) == 1 else AMBIGUOUS
         return UNKNOWN
 
-    def places(self, names: Iterable[str]) -> np.ndarray:
-        """Return the index of each name, [n] int64; below 0 where it means no gene, or several."""
-        return np.fromiter((self.place(name) for name in names), dtype=np.int64)
-
     @property
     def ambiguous(self) -> dict[str, tuple[str, ...]]:
         """The standard names and aliases that several genes share: name → the genes."""
@@ -143,10 +139,7 @@ class Lookup:
         return [name for name, place in self.index_of.items() if place < 0]
 
     def check_lost(self, path: str | Path, rows: int, lost: int, *, limit: float, what: str = "rows") -> None:
-        """Check how many of a file's rows have an unknown name.
-
-        **Raises:** `ReadError` where their share is above `limit`.
-        """
+        """Raise `ReadError` where a larger share than `limit` of a file's rows have an unknown name."""
         if rows and lost / rows > limit:
             names = self.genes.names
             raise bad_file(

@@ -19,7 +19,7 @@ from tclab.graph import Network
 from tclab.graph._cell_graph import Metabolism
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup
 from tclab.readers._read_report import Report
-from tclab.readers._source import LIMIT_BYTES, bad_file, quoted, read_bytes
+from tclab.readers._source import bad_file, quoted, read_bytes
 
 MOST_WORK = 3_000_000  # gene names copied while a rule is expanded: a second or so
 MOST_BRANCHES = 10_000  # yeast-GEM's longest rule has a few dozen; ands of ors grow without end
@@ -27,6 +27,7 @@ MOST_BRANCHES = 10_000  # yeast-GEM's longest rule has a few dozen; ands of ors 
 Branches = frozenset[frozenset[str]]
 
 _TOKEN = re.compile(r"\(|\)|[^\s()]+")
+_OPERATORS = {"and": "and", "&": "and", "&&": "and", "or": "or", "|": "or", "||": "or"}
 
 
 def branches(rule: str) -> list[tuple[str, ...]]:
@@ -43,19 +44,22 @@ def branches(rule: str) -> list[tuple[str, ...]]:
     # operators and open brackets: Dijkstra's shunting yard, so that depth costs nothing
     waiting: list[str] = []
     before = "("
-    work = 0
+    work = 0  # gene names copied so far
 
     def apply(operator: str) -> None:
         nonlocal work
         right, left = values.pop(), values.pop()
-        work += _work(operator, left, right)
+        if operator == "or":
+            work += len(left) + len(right)
+        else:
+            work += len(right) * sum(map(len, left)) + len(left) * sum(map(len, right))
         if work > MOST_WORK or (operator == "and" and len(left) * len(right) > MOST_BRANCHES):
             raise InputError(f"rule {quoted(rule)} is too large: more than {MOST_BRANCHES:,} branches, or nearly")
         both = (one | other for one in left for other in right)
         values.append(left | right if operator == "or" else frozenset(both))
 
     for token in _TOKEN.findall(rule):
-        word = _word(token)
+        word = _OPERATORS.get(token.lower(), token)
         needs_value = before in ("(", "and", "or")
         if needs_value != (word not in ("and", "or", ")")):
             expected = "a gene or an opening bracket" if needs_value else "and, or, or a closing bracket"
@@ -84,20 +88,6 @@ def branches(rule: str) -> list[tuple[str, ...]]:
             raise InputError(f"a bracket is opened that is never closed in rule {quoted(rule)}")
         apply(waiting.pop())
     return sorted(tuple(sorted(genes)) for genes in values[0])
-
-
-def _word(token: str) -> str:
-    lower = token.lower()
-    if lower in ("and", "&", "&&"):
-        return "and"
-    return "or" if lower in ("or", "|", "||") else token
-
-
-def _work(operator: str, left: Branches, right: Branches) -> int:
-    """Return how many names are copied when two parts of a rule are joined."""
-    if operator == "or":
-        return len(left) + len(right)
-    return len(right) * sum(map(len, left)) + len(left) * sum(map(len, right))
 
 
 @dataclass(frozen=True)
@@ -210,18 +200,15 @@ def cached(
     *,
     reader: str,
     cache: bool | str | Path,
-    limit_bytes: int = LIMIT_BYTES,
+    limit_bytes: int,
 ) -> MetabolicModel:
     """Return `read` of a file's bytes, cached in a folder under the hash of those bytes.
 
     **Arguments:**
 
-    - `path`: the file.
-    - `read`: makes the model of the file's bytes.
     - `reader`: its name and version, part of the cache's key.
     - `cache`: the folder; True for `TCLAB_CACHE`, or `tclab` in `$XDG_CACHE_HOME` or `~/.cache`, False for
       none. A folder that cannot be written is no error: the file is parsed again next time.
-    - `limit_bytes`: how much the file may unpack to.
     """
     content = read_bytes(path, limit_bytes=limit_bytes)
     if cache is False:

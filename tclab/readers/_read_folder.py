@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from tclab.errors import InputError, require
 from tclab.graph import Network
@@ -14,13 +14,11 @@ from tclab.graph._cell_graph import CellGraph
 from tclab.graph._graph_folder import HEADER_FILE, read_fields
 from tclab.readers._bigg_json import BIGG_FILE, bigg_json
 from tclab.readers._biogrid import BIOGRID_FILE, biogrid
-from tclab.readers._costanzo import COSTANZO_FILE
 from tclab.readers._gene_names import Genes
-from tclab.readers._kuzmin import FITNESS_FILE, KUZMIN_FILE
 from tclab.readers._metabolic_model import MetabolicModel, metabolism_of
 from tclab.readers._read_report import FolderReport, Report
 from tclab.readers._sbml import SBML_FILE, sbml
-from tclab.readers._sga_pipeline import DIGENIC_FILE, TRIGENIC_FILE
+from tclab.readers._screen_formats import SCREEN_READERS
 from tclab.readers._sgd_features import FEATURES_FILE, GENE_NAMES_FILE, sgd_features, sgd_gene_names
 from tclab.readers._sgd_regulation import SGD_REGULATION_FILE, sgd_regulation
 from tclab.readers._source import ReadError, bad_file
@@ -38,7 +36,6 @@ from tclab.readers._yeastract import (
 )
 
 _T = TypeVar("_T")
-_Known: TypeAlias = tuple[str, Callable[..., _T]]
 
 _GENE_FILES: list[tuple[re.Pattern[str], Callable[[Path], Genes]]] = [
     (re.compile(re.escape(GENES_FILE)), dango_genes),
@@ -64,11 +61,10 @@ _MODEL_FILES: list[tuple[re.Pattern[str], Callable[[Path], MetabolicModel]]] = [
     (SBML_FILE, sbml),
 ]
 _NOT_THE_GRAPH = [
-    (KUZMIN_FILE, "perturbations: read it with tclab.readers.read_perturbations or tclab.readers.kuzmin"),
-    (FITNESS_FILE, "perturbations: read it with tclab.readers.read_perturbations or tclab.readers.kuzmin_fitness"),
-    (COSTANZO_FILE, "perturbations: read it with tclab.readers.read_perturbations or tclab.readers.costanzo"),
-    (TRIGENIC_FILE, "perturbations: read it with tclab.readers.read_perturbations or tclab.readers.sga_trigenic"),
-    (DIGENIC_FILE, "perturbations: read it with tclab.readers.read_perturbations or tclab.readers.sga_digenic"),
+    *(
+        (screen.files, f"perturbations: read it with tclab.readers.read_perturbations or tclab.readers.{screen.name}")
+        for screen in SCREEN_READERS
+    ),
     (re.compile(r"YeastTFConsensus\.csv"), "binding motifs of factors, not edges"),
     (TARGETS_FILE, "does not name its factor: read it with tclab.readers.tflink and factor="),
 ]
@@ -137,19 +133,24 @@ class _Folder:
                 "reaction": metabolism.gpr.report.node_names,
                 "metabolite": metabolism.stoichiometry.report.node_names,
             }
-        for name in self.files:
+        for name, file in self.files.items():
             if name not in self.read:
-                known = [why for pattern, why in _NOT_THE_GRAPH if pattern.fullmatch(_base(name))]
+                known = [why for pattern, why in _NOT_THE_GRAPH if pattern.fullmatch(file.name)]
                 self.ignored.setdefault(name, [*known, "not a file name of a known format"][0])
         if not relations:
-            raise bad_file(self.path, f"no network in it that tclab can read; {_like(_NETWORK_LIKE)}")
+            like = "yeast_string_fusion_adjacency.txt or RegulationTwoColumnTable_both.tsv"
+            raise bad_file(self.path, f"no network in it that tclab can read; expected a file such as {like}")
         ignored = dict(sorted(self.ignored.items()))
         report = FolderReport(str(self.path), self.read, ignored, genes.ambiguous)
         source = self.path.resolve().name
         return CellGraph(num_nodes, relations, "gene", node_names=node_names, source=source, report=report)
 
-    def _known(self, formats: Sequence[tuple[re.Pattern[str], Callable[..., _T]]]) -> list[_Known[_T]]:
-        return [(n, function) for n in self.files for form, function in formats if form.fullmatch(_base(n))]
+    def _known(
+        self, formats: Sequence[tuple[re.Pattern[str], Callable[..., _T]]]
+    ) -> list[tuple[str, Callable[..., _T]]]:
+        return [
+            (n, function) for n, file in self.files.items() for form, function in formats if form.fullmatch(file.name)
+        ]
 
     def _genes(self) -> Genes:
         lists = []
@@ -160,7 +161,8 @@ class _Folder:
             if genes.report:
                 self.read[name] = genes.report
         if not lists:
-            raise bad_file(self.path, f"no gene list in it that tclab can read; {_like(_GENES_LIKE)}")
+            like = "yeast_string_genes.txt, orftogene.txt, SGD_features.tab or SGDgeneNames.tsv"
+            raise bad_file(self.path, f"no gene list in it that tclab can read; expected a file such as {like}")
         return Genes.union(lists)
 
     def _take(self, name: str, network: Network) -> None:
@@ -177,35 +179,23 @@ class _Folder:
     def _model(self) -> MetabolicModel | None:
         taken: MetabolicModel | None = None
         for pattern, function in _MODEL_FILES:
-            for name in self.files:
-                if not pattern.fullmatch(_base(name)):
+            for name, file in self.files.items():
+                if not pattern.fullmatch(file.name):
                     continue
                 if taken:
                     self.ignored[name] = f"a second metabolic model, after {taken.path}"
                     continue
                 self.progress(name)
                 try:
-                    taken = function(self.files[name])
+                    taken = function(file)
                 except ReadError:
                     raise
                 except InputError as error:  # the package that reads it is not installed
                     self.ignored[name] = str(error)
                     continue
                 number = len(taken.reactions)
-                self.read[name] = Report(str(self.files[name]), number, number)
+                self.read[name] = Report(str(file), number, number)
         return taken
-
-
-_GENES_LIKE = "yeast_string_genes.txt, orftogene.txt, SGD_features.tab or SGDgeneNames.tsv"
-_NETWORK_LIKE = "yeast_string_fusion_adjacency.txt or RegulationTwoColumnTable_both.tsv"
-
-
-def _like(names: str) -> str:
-    return f"expected a file such as {names}"
-
-
-def _base(name: str) -> str:
-    return name.rpartition(os.sep)[2]
 
 
 def _files(path: Path) -> list[Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,25 +14,11 @@ import torch
 from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
 from tclab.perturbation import Deletions, Perturbations
-from tclab.readers._costanzo import costanzo
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes
-from tclab.readers._kuzmin import kuzmin, kuzmin_fitness
 from tclab.readers._read_report import Report
-from tclab.readers._screen import (
-    STRAIN,
-    MutantType,
-    Repeats,
-    Screen,
-    ScreenReader,
-    columns_named,
-    first_cells,
-)
-from tclab.readers._sga_pipeline import sga_digenic, sga_trigenic
+from tclab.readers._screen import STRAIN, MutantType, Repeats, Screen, ScreenReader, columns_named, first_cells
+from tclab.readers._screen_formats import SCREEN_READERS, WITH_HEADER, sga_digenic
 from tclab.readers._source import LIMIT_BYTES, bad_file, quoted
-
-# A header that has the columns of several formats belongs to the first of them.
-_WITH_HEADER = (kuzmin, costanzo, kuzmin_fitness, sga_trigenic)
-_READERS = (*_WITH_HEADER, sga_digenic)
 
 _NEAREST_FOR = 5  # unknown genes, those of the most rows, whose nearest names are searched
 
@@ -161,43 +147,37 @@ def read_perturbations(
         samples, more = _assigned(path, screen, graph.num_nodes[graph.deleted_type])
         facts |= more
     else:
-        facts["nearest"] = _nearest(report.unknown_rows, screen.genes.names)
+        few = list(report.unknown_rows)[:_NEAREST_FOR]
+        near = {name: get_close_matches(name, screen.genes.names, n=1, cutoff=0.6) for name in few}
+        facts["nearest"] = {name: found[0] for name, found in near.items() if found}
     return ScreenPerturbations(samples.deletions, samples.scores, ScreenReport(**{**vars(report), **facts}))
 
 
 def _reader_of(path: Path, limit_bytes: int) -> ScreenReader:
-    """Return the reader of a file, by its columns.
-
-    **Raises:** `ReadError` for a file that has the columns of none.
-    """
+    """Return the reader of a file, by its columns."""
     if not path.exists() and path.parent.is_dir():
         near = get_close_matches(path.name, [file.name for file in path.parent.iterdir()], n=1)
         raise bad_file(path, f"no such file{f'; did you mean {near[0]!r}?' if near else ''}")
     rows = first_cells(path, limit_bytes=limit_bytes)
-    present = {
-        reader.name: max((columns_named(row, reader.fields) for row in rows), key=len) for reader in _WITH_HEADER
-    }
-    for reader in _WITH_HEADER:
+    present = {reader.name: max((columns_named(row, reader.fields) for row in rows), key=len) for reader in WITH_HEADER}
+    for reader in WITH_HEADER:
         if len(present[reader.name]) == len(reader.fields):
             return reader
     first = rows[0]
     if len(first) > 1 and all(STRAIN.fullmatch(cell) for cell in first[:2]):
         return sga_digenic  # the loader checks the number of columns
-    nearest = max(_WITH_HEADER, key=lambda each: len(present[each.name]) / len(each.fields))
+    nearest = max(WITH_HEADER, key=lambda each: len(present[each.name]) / len(each.fields))
     if present[nearest.name]:
         missing = [names[0] for field, (_, names) in nearest.fields.items() if field not in present[nearest.name]]
         why = f"the nearest is {nearest.name}, of whose columns it lacks {', '.join(map(repr, missing))}"
     else:
         why = f"its first line is {quoted(' | '.join(first), 120)}"
-    known = "; ".join(f"{reader.name} ({reader.description})" for reader in _READERS)
+    known = "; ".join(f"{reader.name} ({reader.description})" for reader in SCREEN_READERS)
     raise bad_file(path, f"is no genetic interaction screen that tclab reads; {why}; known: {known}")
 
 
 def _assigned(path: Path, screen: Screen, nodes: int) -> tuple[Perturbations, dict[str, Any]]:
-    """Return a screen's samples with its genes assigned to `nodes` nodes, and the fields of its report.
-
-    **Raises:** `ReadError` where no sample has all its genes among them.
-    """
+    """Return a screen's samples with its genes assigned to `nodes` nodes, and the fields of its report."""
     deletions, report = screen.perturbations.deletions, screen.report
     rows = np.bincount(deletions.nodes.numpy(), minlength=len(screen.genes))
     order = np.argsort(-rows, kind="stable")  # genes are sorted by name
@@ -227,8 +207,3 @@ def _assigned(path: Path, screen: Screen, nodes: int) -> tuple[Perturbations, di
         Deletions.joined(deleted[inside][order_within], length), screen.perturbations.scores[torch.from_numpy(whole)]
     )
     return samples, {"kept": len(samples), "dropped": dropped, "assigned": assigned, "notes": (*report.notes, note)}
-
-
-def _nearest(unknown_rows: Mapping[str, int], names: Sequence[str]) -> dict[str, str]:
-    near = {name: get_close_matches(name, names, n=1, cutoff=0.6) for name in list(unknown_rows)[:_NEAREST_FOR]}
-    return {name: found[0] for name, found in near.items() if found}

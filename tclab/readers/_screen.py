@@ -2,7 +2,9 @@
 
 The common course of every screen format: columns by the names in the header (text or XLSX), strain ids, filters,
 repeats, samples. The strain ids are those of the Boone and Myers laboratories: `YAL015C+YDL227C_tm461` is a
-double-mutant query, `YBL007C_dma91` a deletion array strain; see `_sga_pipeline` for the other kinds.
+double-mutant query, `YBL007C_dma91` a deletion array strain. Other kinds: `sn` deletion query, `tsa` and `tsq`
+temperature-sensitive array and query, `damp` DAmP allele, `S` suppressor. The alleles of a `tm` are in the SGA
+pipeline's `double_mutant_allele_compsition_*.csv` (that spelling; between tabs).
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ class ScreenReader:
 
     - `name`: its name in `tclab.readers`.
     - `description`: where the format is published, and what is particular to it.
+    - `files`: the pattern of its files' names.
     - `score`: what its scores are.
     - `mutant_types`: the kinds of samples that it has, the one that it is published for first.
     - `fields`: its columns. `query` and `array` are strain ids, `score` and `p` numbers; `query_allele` and
@@ -75,6 +78,7 @@ class ScreenReader:
 
     name: str
     description: str
+    files: re.Pattern[str]
     score: str
     mutant_types: Sequence[MutantType]
     fields: Fields
@@ -150,7 +154,7 @@ class ScreenReader:
         if large.any():
             row = int(np.argmax(large))
             raise bad_row(row, f"the score is {score[row]:g}, expected at most {_LARGEST_SCORE:g} in size")
-        strains, at = _strains(columns, neutral, composition, bad_row)
+        genes_of, deletion, at = _strains(columns, neutral, composition, bad_row)
 
         dropped: Counter[str] = Counter()
         kept = np.ones(rows, dtype=bool)
@@ -160,9 +164,8 @@ class ScreenReader:
             kept[bad] = False
 
         drop("no score", ~np.isfinite(score))
-        names = np.array([strain.genes for strain in strains], dtype=object).reshape(-1, 2)
-        arrays = names[at[1]][:, :1] if self.has_pairs else np.full((rows, 1), None)
-        each = np.concatenate([names[at[0]], arrays], axis=1)  # [rows, 3], None where there is none
+        arrays = genes_of[at[1]][:, :1] if self.has_pairs else np.full((rows, 1), None)
+        each = np.concatenate([genes_of[at[0]], arrays], axis=1)  # [rows, 3], None where there is none
         present = each != None  # noqa: E711 elementwise
         number = present.sum(axis=1)
         if mutant_type != "any":
@@ -171,7 +174,6 @@ class ScreenReader:
         if p_below is not None:
             drop(f"p not below {p_below:g}", ~(p < p_below))
         if deletions_only:
-            deletion = np.array([strain.deletion for strain in strains])
             drop("not a deletion", ~(deletion[at].all(axis=0) & _delta(columns, rows)))
 
         lookup = Lookup(Genes.of(sorted(set(each[kept][present[kept]]))) if genes is None else Genes.of(genes))
@@ -229,46 +231,40 @@ class Screen:
         return len(self.perturbations)
 
 
-@dataclass(frozen=True)
-class _Strain:
-    genes: tuple[str | None, str | None]
-    deletion: bool
-
-
 _BadRow: TypeAlias = Callable[[int, str], ReadError]
 """(row from 0, reason) → the error with the row's line."""
 
 
 def _strains(
     columns: Mapping[str, np.ndarray], neutral: Sequence[str], composition: str | Path | None, bad_row: _BadRow
-) -> tuple[list[_Strain], np.ndarray]:
-    """Return the distinct strains, and [2, rows] which of them is each row's query and its array; [1, rows] without."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return what each row's strains delete.
+
+    Of the distinct strains the genes, [strains, 2] with None where there are fewer, and whether they are deletions,
+    [strains] bool; then which of them is each row's query and its array, [2, rows], [1, rows] without arrays.
+    """
     deletes_both = None if composition is None else double_mutants(composition)
     ids = np.concatenate([columns[name] for name in STRAINS if name in columns])
     codes, distinct = pd.factorize(ids)
     rows = len(columns["query"])
     is_array = np.zeros(len(distinct), dtype=bool)
     is_array[codes[rows:]] = True
-    strains = []
+    genes, deletions = np.full((len(distinct), 2), None), np.zeros(len(distinct), dtype=bool)
     for code, strain in enumerate(distinct):
         match = STRAIN.fullmatch(strain)
         if not match or (is_array[code] and match["second"]):
             like = "YBL007C_dma91" if is_array[code] else "YAL015C+YDL227C_tm461 or YAL001C_tsq508"
             raise bad_row(int(np.argmax(codes == code)) % rows, f"strain {quoted(strain)}, expected one like {like}")
-        genes = [gene for gene in (match["first"], match["second"]) if gene and gene not in neutral]
-        one, other = [*genes, None, None][:2]
-        deletion = match["kind"] in _DELETION_KINDS
+        named = [gene for gene in (match["first"], match["second"]) if gene and gene not in neutral]
+        genes[code, : len(named)] = named
+        deletions[code] = match["kind"] in _DELETION_KINDS
         if deletes_both is not None and match["kind"] == "tm":
-            deletion = deletes_both.get(match["kind"] + match["number"], False)
-        strains.append(_Strain((one, other), deletion))
-    return strains, codes.reshape(-1, rows)
+            deletions[code] = deletes_both.get(match["kind"] + match["number"], False)
+    return genes, deletions, codes.reshape(-1, rows)
 
 
 def double_mutants(path: str | Path) -> dict[str, bool]:
-    """Return which double-mutant strains, and single-mutant controls, have deletion alleles only.
-
-    **Raises:** `ReadError` with the line for a missing column or a wrong number of columns.
-    """
+    """Return which double-mutant strains, and single-mutant controls, have deletion alleles only."""
     strains = Table(path).rows("StrainID1", "StrainID2", "DMstrainID", "SM1strainID", "SM2strainID")
     deletions: dict[str, bool] = {}
     for one, other, both, first, second in strains:
@@ -345,10 +341,7 @@ def _columns(
 
 
 def first_cells(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> list[list[str]]:
-    """Return the cells of the rows in which a header may be: a text's first line, a sheet's first rows.
-
-    **Raises:** `ReadError` for a file that is empty, is not UTF-8, or is no workbook though its name ends so.
-    """
+    """Return the cells of the rows in which a header may be: a text's first line, a sheet's first rows."""
     if not _is_workbook(path):
         return [Table(path, limit_bytes=limit_bytes).columns]
     return [[str(cell or "") for cell in row] for row in _sheet(path, limit_bytes, rows=_TITLE_ROWS)] or [[]]

@@ -114,22 +114,7 @@ def _genes(
     first, also = owners_of(standard), owners_of(aliases)
     shared = sum(len(owners) > 1 for owners in also.values())
     shadowed = sum(len({*owners} - {*first[alias]}) for alias, owners in also.items() if alias in first)
-    return Genes(
-        tuple(sorted(names)),
-        first,
-        also,
-        report=Report(
-            str(path),
-            rows,
-            len(names),
-            dict(dropped),
-            notes=tuple(
-                note
-                for number, note in (
-                    (shared, f"{shared:,} aliases belong to several genes"),
-                    (shadowed, f"{shadowed:,} aliases are another gene's standard name"),
-                )
-                if number
-            ),
-        ),
-    )
+    notes = [f"{shared:,} aliases belong to several genes"] if shared else []
+    notes += [f"{shadowed:,} aliases are another gene's standard name"] if shadowed else []
+    report = Report(str(path), rows, len(names), dict(dropped), notes=tuple(notes))
+    return Genes(tuple(sorted(names)), first, also, report)

@@ -29,14 +29,7 @@ class ReadError(InputError):
 
 
 def bad_file(path: str | Path, why: str, *, line: int | None = None) -> ReadError:
-    """Return the error for a bad file.
-
-    **Arguments:**
-
-    - `path`: the file.
-    - `why`: what it holds and what was expected.
-    - `line`: the line, counted from 1, where it is known.
-    """
+    """Return the error for a bad file: what it holds and what was expected, and the line from 1 where it is known."""
     place = f"{path}, line {line}" if line is not None else f"{path}"
     return ReadError(" ".join(f"{place}: {why}".split()))
 
@@ -71,7 +64,6 @@ class Source:
 
     **Arguments:**
 
-    - `path`: the file.
     - `limit_bytes`: how much it may unpack to.
     - `progress`: called as the file is read; a large file shows a bar unless given.
 
@@ -156,12 +148,10 @@ class Source:
                 raise bad_file(self.path, "the gzip is cut short; copy or download the file again")
 
     @property
-    def closed(self) -> bool:
-        """Whether the file is closed."""
+    def closed(self) -> bool:  # pyarrow asks
         return self._file.closed
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
         if self._bar is not None:
             self._bar.close()
@@ -205,10 +195,7 @@ def raw_lines(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> Iterator[t
 
 
 def text_lines(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> Iterator[tuple[int, str]]:
-    """Yield a file's lines that are not blank, as (number from 1, text).
-
-    **Raises:** `ReadError` with the line where the bytes are not UTF-8.
-    """
+    """Yield a file's lines that are not blank, as (number from 1, text)."""
     for number, line in raw_lines(path, limit_bytes=limit_bytes):
         yield number, decoded(path, number, line)
 
@@ -220,10 +207,7 @@ def not_utf8(path: str | Path, content: bytes, error: UnicodeDecodeError) -> Rea
 
 
 def decoded(path: str | Path, number: int, line: bytes) -> str:
-    """Return a line as text.
-
-    **Raises:** `ReadError` with the line where the bytes are not UTF-8.
-    """
+    """Return a line as text; raise `ReadError` with the line where the bytes are not UTF-8."""
     try:
         return line.decode()
     except UnicodeDecodeError as error:

@@ -68,8 +68,11 @@ def string_dango(
     path = Path(path)
     match = ADJACENCY_FILE.fullmatch(path.name)
     name = f"string9_1_{match['channel'] if match else path.name.split('.')[0]}"
-    listed = Genes.of(counted_in) if counted_in is not None else dango_genes(_genes_file(path))
-
+    list_file = path.with_name(GENES_FILE)
+    if counted_in is None and not list_file.exists():
+        why = f"has line numbers of a gene list; expected {GENES_FILE} in the same folder, or the list as counted_in"
+        raise bad_file(path, why)
+    listed = dango_genes(list_file) if counted_in is None else Genes.of(counted_in)
     table = Table(path, columns=_COLUMNS, limit_bytes=limit_bytes)
     types = dict(zip(_COLUMNS, (INTEGER, INTEGER, NUMBER), strict=True))
     parts = [
@@ -89,14 +92,6 @@ def string_dango(
         place_of[row - 1] = lookup.place(listed.names[row - 1])
     source, target = place_of[ends - 1]
     return network_of(name, source, target, lookup, path=path, directed=False, scores=scores)
-
-
-def _genes_file(path: Path) -> Path:
-    genes = path.with_name(GENES_FILE)
-    if not genes.exists():
-        why = f"has line numbers of a gene list; expected {GENES_FILE} in the same folder, or the list as counted_in"
-        raise bad_file(path, why)
-    return genes
 
 
 def _check(table: Table, good: np.ndarray, values: np.ndarray, column: str, expected: str) -> None:

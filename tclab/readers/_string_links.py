@@ -31,7 +31,7 @@ _COLUMNS_OF = {
     "combined": ("combined_score",),
     "cooccurence": ("cooccurence", "cooccurrence"),
 }
-_TAXON = re.compile(r"^\d+\.")
+_TAXON = re.compile(r"^\d+\.")  # before a name: 4932.YAL001C
 _PRIOR = 0.041  # the score of a random pair, in STRING's own combine_subscores.py
 
 
@@ -77,7 +77,7 @@ def string_links(
     parts = [column for columns in wanted.values() for column in columns]
     types: dict[str, pa.DataType] = dict.fromkeys(["protein1", "protein2"], NAME) | dict.fromkeys(parts, INTEGER)
     score_columns = list(types)[2:]
-    lookup = Lookup(Genes.of(genes), prefix=_without_taxon)
+    lookup = Lookup(Genes.of(genes), prefix=lambda name: _TAXON.sub("", name, count=1))
     keys, scores, rows, lost = [], [], 0, 0
     for batch in table.batches(types):
         one, other = lookup.places(batch.column(0)), lookup.places(batch.column(1))
@@ -98,11 +98,6 @@ def string_links(
         name: pairs.network(name, place, lookup, path=str(path), rows=rows, lost=lost, threshold=threshold)
         for place, name in enumerate(f"string{release}_{channel}" for channel in wanted)
     }
-
-
-def _without_taxon(name: str) -> str:
-    """Return a name without its taxon: `YAL001C` for `4932.YAL001C`."""
-    return _TAXON.sub("", name, count=1)
 
 
 def _wanted(table: Table, channels: Sequence[str] | None, transferred: bool) -> dict[str, list[str]]:

@@ -42,14 +42,10 @@ class Table:
 
     **Arguments:**
 
-    - `path`: the file, gzipped or not.
-    - `separator`: one character.
     - `columns`: the names of all columns, in order, of a file without a header; None reads them from the first line
       that is not blank, without quotes or a leading `#`.
     - `skip_header`: whether the first line is skipped although `columns` are given.
     - `comment`: prefix, or several, of lines before the header or the first row that are skipped.
-    - `limit_bytes`: how much the file may unpack to.
-    - `progress`: called as the file is read.
 
     **Raises:** `ReadError` for a file that cannot be read, or has no line but comments.
     """
@@ -76,11 +72,7 @@ class Table:
         self.columns = list(columns)
 
     def require(self, *names: str) -> None:
-        """Check the header.
-
-        **Raises:** `ReadError` with the nearest column for one of `names` that is missing, and for a column that
-        appears twice.
-        """
+        """Raise `ReadError` for a column of `names` that is missing, with the nearest, and for one that is twice."""
         for name in names:
             if name not in self.columns:
                 raise no_column(self.path, name, self.columns, separator=self.separator)
@@ -129,10 +121,7 @@ class Table:
             raise no_rows(self.path)
 
     def rows(self, *names: str) -> Iterator[tuple[str, ...]]:
-        """Yield the cells of some columns, row by row, as text.
-
-        **Raises:** as `require` and `batches`.
-        """
+        """Yield the cells of some columns, row by row, as text."""
         self.require(*names)
         for batch in self.batches(dict.fromkeys(names, TEXT)):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
@@ -170,10 +159,7 @@ class Table:
 def first_line(
     path: str | Path, *, comment: str | tuple[str, ...] = (), limit_bytes: int = LIMIT_BYTES
 ) -> tuple[int, str]:
-    """Return (number, text) of the first line that is neither blank nor a comment.
-
-    **Raises:** `ReadError` where there is none.
-    """
+    """Return (number, text) of the first line that is neither blank nor a comment; raise `ReadError` without one."""
     for number, line in text_lines(path, limit_bytes=limit_bytes):
         if not line.startswith(comment):
             return number, line

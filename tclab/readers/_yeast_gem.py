@@ -94,7 +94,7 @@ def _reaction(path: str | Path, node: Any, metabolites: set[str]) -> Reaction:
 
 
 def _fault(path: str | Path, node: Any, why: str) -> Exception:
-    return bad_file(path, why, line=node.start_mark.line + 1 if node is not None else None)
+    return bad_file(path, why, line=node.start_mark.line + 1)
 
 
 def _items(path: str | Path, node: Any) -> list[Any]:

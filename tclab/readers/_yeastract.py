@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +75,7 @@ def yeastract(
     """
     layout = _layout(Path(path), limit_bytes)
     if layout is MATRIX_FILE:
-        return _matrix(path, genes, names, unknown_limit, limit_bytes)
+        return _matrix(path, _lookup(path, genes, names), unknown_limit, limit_bytes)
     if layout is PAIRS_FILE:
         if genes is None:
             raise bad_file(path, "has systematic names; expected genes to find them in")
@@ -100,10 +99,8 @@ def _layout(path: Path, limit_bytes: int) -> re.Pattern[str]:
     return PAIRS_FILE if "," in first and ";" not in first else TWO_COLUMN_FILE
 
 
-def _matrix(
-    path: str | Path, genes: Genes | Iterable[str] | None, names: Genes | None, unknown_limit: float, limit_bytes: int
-) -> Network:
-    lookup = replace(_lookup(path, genes, names), respell=_gene_of_protein)
+def _matrix(path: str | Path, lookup: Lookup, unknown_limit: float, limit_bytes: int) -> Network:
+    lookup.respell = _gene_of_protein
     lines = text_lines(path, limit_bytes=limit_bytes)
     number, first = next(lines, (0, ""))
     columns = [cell.strip().strip('"') for cell in first.split(";")]

@@ -42,7 +42,7 @@ def test_lists_are_joined_and_a_name_with_two_owners_becomes_ambiguous():
     union = Genes.union([one, other])
     assert union.names == ("A", "B", "C")
     assert union.ambiguous == {"X": ("A", "C")}
-    assert union.places(["Y", "X", "Z", "B"]).tolist() == [2, -2, -1, 1]
+    assert [union.place(name) for name in ("Y", "X", "Z", "B")] == [2, -2, -1, 1]
 
 
 @pytest.mark.parametrize(
