@@ -10,10 +10,15 @@ _MEANT = {"gpu": "cuda"}  # what is typed often → its name here, which is not 
 
 
 class InputError(ValueError):
-    """A value that was typed is not one that tclab can use; the message is one line that says why."""
+    """A value that was typed is not one that tclab can use; the message is one line that says why.
+
+    `registrable`: it is a name that a file of the user's may register, which was perhaps not imported.
+    """
+
+    registrable = False
 
 
-def unknown(kind: str, value: object, known: Iterable[str]) -> InputError:
+def unknown(kind: str, value: object, known: Iterable[str], *, registrable: bool = False) -> InputError:
     """Return the error for a name that does not exist, with its nearest neighbour.
 
     **Arguments:**
@@ -21,12 +26,15 @@ def unknown(kind: str, value: object, known: Iterable[str]) -> InputError:
     - `kind`: the kind of thing that has no such name, as the user calls it ("strategy", "model", "network").
     - `value`: the unknown name.
     - `known`: every name that would have been right.
+    - `registrable`: a file of the user's may register such a name.
     """
     names = sorted(known)
     meant = [name for name in names if name == _MEANT.get(str(value))]
     near = meant or get_close_matches(str(value), names, n=1, cutoff=0.5)
     guess = f"; did you mean {near[0]!r}?" if near else ";"
-    return InputError(f"unknown {kind} {value!r}{guess} known: {', '.join(names) or 'none'}")
+    error = InputError(f"unknown {kind} {value!r}{guess} known: {', '.join(names) or 'none'}")
+    error.registrable = registrable
+    return error
 
 
 def require(name: str, value: object, kind: type | tuple[type, ...], expected: str) -> None:

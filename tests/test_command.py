@@ -8,6 +8,7 @@ import sys
 
 import pydantic  # noqa: F401 (where it is loaded, cyclopts has it check what a verb takes)
 import pytest
+from test_compare import rows, step
 
 import tclab
 from tclab import InputError
@@ -252,6 +253,16 @@ def test_an_error_is_wrapped_in_a_terminal(monkeypatch, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert max(map(len, lines)) < 80
     assert "yours? --import its Python file" in " ".join(map(str.strip, lines))
+
+
+def test_only_a_name_that_a_file_may_register_is_asked_for_its_file(tmp_path, capsys):
+    path = tclab.sweeps.write_rows(rows(step("node_mask", 0.1), step("edge_mask", 0.2)), tmp_path / "rows.csv")
+    assert main(["advise", str(path), "--now", "mine"]) == 2  # of these rows: no import would bring it
+    error = capsys.readouterr().err
+    assert "unknown strategy of these rows 'mine'" in error
+    assert "--import" not in error
+    assert main(["run", "--model", "mine"]) == 2
+    assert "(yours? --import its Python file)" in capsys.readouterr().err
 
 
 def test_the_panel_has_a_notebook_in_its_folder(tmp_path, capsys):

@@ -66,7 +66,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return WRONG
     except (InputError, OSError) as error:
         text = f"tclab: {error}"
-        if text.startswith(("tclab: unknown strategy", "tclab: unknown model")):
+        if isinstance(error, InputError) and error.registrable:
             text += " (yours? --import its Python file)"
         print(Display(notes=[text]).text() if sys.stderr.isatty() else text, file=sys.stderr)
         return WRONG

@@ -105,7 +105,7 @@ def get(name: str) -> type[Strategy]:
             "@tclab.masking.register above the class makes it known"
         )
     if name not in _STRATEGIES:
-        raise unknown("strategy", name, _STRATEGIES)
+        raise unknown("strategy", name, _STRATEGIES, registrable=True)
     return _STRATEGIES[name]
 
 

@@ -18,7 +18,8 @@ from typing import Any, cast
 
 import msgspec
 
-from tclab._format import bytes_text
+from tclab._display import Display, Shown
+from tclab._format import bytes_text, counted
 from tclab._io import atomic_write, writing
 from tclab._limits import memory_available_bytes
 from tclab._progress import say
@@ -55,7 +56,7 @@ class WindowSize:
         )
 
 
-class Recorder:
+class Recorder(Shown):
     """The recorder of a loop, from `record`: call `step()` after each batch.
 
     Afterwards `path` is the trace file, and `overhead_ratio` the median profiled step over the median unprofiled one of
@@ -89,6 +90,16 @@ class Recorder:
             self._synchronize()
             self._probe.begin()
         self._since = time.perf_counter_ns()
+
+    def _display(self) -> Display:
+        first, last = self._first + 1, self._first + self._active
+        window = f"step {first} is recorded" if first == last else f"steps {first} to {last} are recorded"
+        if self.path is None:
+            return Display(f"{counted(self.steps, 'step')} so far; {window}", notes=["Call step() after each batch."])
+        notes = [f"tclab.trace.analyze({str(self.path)!r}) says where their time went."]
+        if self.overhead_ratio is not None:
+            notes.insert(0, f"A recorded step took {self.overhead_ratio:.3g} × the time of one that was not.")
+        return Display(f"{counted(self.steps, 'step')}, of which {window}", notes=notes)
 
     @property
     def predicted_size(self) -> WindowSize | None:

@@ -13,7 +13,7 @@ from tclab.models import ModelKind
 from tclab.models import get as model_of
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._gpus import ranks_on_machines
-from tclab.sweeps.config._point import DEVICES, Point
+from tclab.sweeps.config._point import DEVICES, Point, Points
 from tclab.training._overheads import applicable_overheads
 
 Listed = Sequence[Any] | str | int | None
@@ -92,7 +92,7 @@ def grid(
     steps: int | str = "auto",
     seed: int = 0,
     **more: Any,
-) -> list[Point]:
+) -> Points:
     """Return the points of a sweep, those of its charts' lines first, so that a budget cuts the other points.
 
     Lists may be written "1,2,4". "auto" suits the machine: minutes on two CPU cores, the full size on a GPU;
@@ -156,7 +156,7 @@ def grid(
                     points += [Point(**chosen, batch_size=size, networks=count) for size in sizes]
     for point in {(point.networks, point.perturbations): point for point in points}.values():
         point.check_files()
-    return _lines_first(points)
+    return Points(_lines_first(points))
 
 
 def _runs_last(strategy: str) -> bool:

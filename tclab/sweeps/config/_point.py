@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tclab._display import WIDTH, Display, Shown
+from tclab._format import counted
 from tclab.errors import InputError, require, unknown
 from tclab.graph._cell_graph import CellGraph, keep_graph, resolve_networks
 from tclab.graph._synthetic_graph import NETWORK_SIZES
@@ -736,6 +737,22 @@ class Point(Shown):
         """Return the point of `to_dict`'s fields."""
         read: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items()}
         return Point(**read)
+
+
+class Points(Shown, list[Point]):
+    """Points of a sweep, which show the fields that any of them has set, with their values."""
+
+    def _display(self) -> Display:
+        changed = {name for point in self for name in point._changed()}
+        lines = []
+        for name, declared in declarations(Point).items():
+            values = dict.fromkeys(getattr(point, name) for point in self)
+            if name in changed:
+                texts = ["all it reads" if value is None and name == "networks" else str(value) for value in values]
+                lines.append((declared.label or name, ", ".join(texts), declared.unit or ""))
+        notes = ["Every other field has its default.", "points[0] is the one that is measured first."]
+        title = counted(len(self), "point")
+        return Display(title, ("field", "values", "unit") if lines else (), lines, notes[: 1 + bool(self)])
 
 
 def points_of(points: Iterable[Point] | Point) -> list[Point]:
