@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import altair as alt
 import pytest
+from test_compare import rows, step
 
 import tclab
 from tclab import InputError, lab
@@ -764,3 +765,23 @@ def test_paths_are_beside_the_notebooks_folder(tmp_path, monkeypatch):
     (tmp_path / "notebooks").mkdir()
     monkeypatch.chdir(tmp_path / "notebooks")
     assert project_path("runs/a") == tmp_path / "runs" / "a"
+
+
+def test_a_chart_is_of_the_batch_size_that_is_chosen(front_end, tmp_path, monkeypatch):
+    view = view_of(tmp_path)
+    made = rows(*(step(name, batch_size=size) for name in ("edge_mask", "node_mask") for size in (1, 4)))
+    monkeypatch.setattr(view.model, "rows", lambda: made)
+    assert view.batch.options == (view.batch.value,)  # nothing to choose before there are rows
+    view._draw_soon()
+    view.wait()
+    usual, *sizes = view.batch.options
+    assert sizes == [1, 4]
+    assert "batch 4," in str(view.chart._chart.spec["title"])
+    view.batch.value = 1
+    view.wait()
+    assert "batch 1," in str(view.chart._chart.spec["title"])
+    made = made[made["batch_size"] == 4]  # another folder
+    view._draw_soon()
+    view.wait()
+    assert (view.batch.value, view.batch.options) == (usual, (usual, 4))
+    assert "batch 4," in str(view.chart._chart.spec["title"])

@@ -87,6 +87,7 @@ class LiveChart:
         self._chart.spec = spec | {"usermeta": {"drawing": self._drawings}}
 
 
+_EVERY_BATCH = "as each chart suits"
 _DRAW_REST_SECONDS = 0.34  # a chart is embedded anew each time: three times a second is bearable
 _CHECK_REST_SECONDS = 0.1
 _CLOCK_SECONDS = 1.0  # between two looks at the clock and the machine while a sweep runs
@@ -122,6 +123,10 @@ class PanelView:
         self.machine = widgets.Label(machine_text())
         self.chart = LiveChart()
         self.choice = widgets.ToggleButtons(options=list(SWEEP_CHARTS), style={"button_width": "auto"})
+        self.batch = widgets.Dropdown(
+            options=[_EVERY_BATCH], description="batch size", layout=widgets.Layout(width="260px"),
+            tooltip="of the chart; each chart that shows a single one says in its title which it takes",
+        )  # fmt: skip
         self.table = widgets.HTML(layout=widgets.Layout(flex="1 1 400px", overflow="auto"))  # to the chart's right
         self.findings = widgets.HTML()
         self.other = widgets.Combobox(
@@ -147,7 +152,7 @@ class PanelView:
                 self.message,
                 _row(self.points, self.machine, space="space-between"),
                 self.memory,
-                self.choice,
+                _row(self.choice, self.batch),
                 widgets.HBox([self.chart.box, self.table], layout=widgets.Layout(flex_flow="row wrap")),
                 self.findings,
                 self.failed,
@@ -178,7 +183,8 @@ class PanelView:
         self.resume_button.on_click(lambda _: self._calls.request(self._resume_call))
         self.load_button.on_click(lambda _: self._calls.request(self._load_call))
         self.compare_button.on_click(lambda _: self._calls.request(self._compare_call))
-        self.choice.observe(lambda _: self._draw_soon(), names="value")
+        for widget in (self.choice, self.batch):
+            widget.observe(lambda _: self._draw_soon(), names="value")
         threading.Thread(target=warm_up, daemon=True).start()
         self._take_over()
         self._show_buttons()
@@ -364,7 +370,7 @@ class PanelView:
         self.table.value = f'<div style="font-size:11px">{newest_first}</div>' if len(rows) else ""
         failures = without_time(rows)
         self.failed.value = f"<b>Without a time</b>{list_html(failures)}" if failures else ""
-        self.chart.show(rows, self.choice.value)
+        self.chart.show(self._of_batch(rows), self.choice.value)
         shown = self.model.saved if sweep is None else sweep
         if not over:
             self.findings.value, self._findings_of = "", None
@@ -374,6 +380,15 @@ class PanelView:
             for call, seconds in zip(self._redraw_calls, _REDRAW_SECONDS, strict=True):
                 self._calls.request(call, after_seconds=seconds)
         return "" if sweep is None or sweep.error is None else str(sweep.error)
+
+    def _of_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Offer the batch sizes of some rows, and return the rows of the chosen one; all where none is chosen."""
+        sizes, chosen = sorted(map(int, rows["batch_size"].unique())), self.batch.value
+        offered = (_EVERY_BATCH, *sizes)
+        if self.batch.options != offered:
+            self.batch.options = offered  # which chooses the first
+            self.batch.value = chosen = chosen if chosen in offered else _EVERY_BATCH
+        return rows if chosen == _EVERY_BATCH else rows[rows["batch_size"] == chosen]
 
     def _draw_same(self) -> None:
         self.chart.again()
