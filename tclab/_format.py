@@ -18,9 +18,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def seconds_text(seconds: float) -> str:
-    """Return a time as text: "2 ns", "1.27 µs", "84.7 ms", "7.29 s", "4,321 s"."""
-    return _scaled(seconds, (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0))) if seconds else "0 s"
+def seconds_text(seconds: float, beside: float | None = None) -> str:
+    """Return a time as text: "2 ns", "1.27 µs", "84.7 ms", "7.29 s", "4,321 s".
+
+    **Arguments:**
+
+    - `beside`: another time, whose unit is taken, so that figures beside one another share it.
+    """
+    return _scaled(seconds, (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)), beside) if seconds else "0 s"
 
 
 def us_text(microseconds: float) -> str:
@@ -38,10 +43,13 @@ def duration_text(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
-    """Return a value in the smallest of some units, from small to large, in which it rounds to less than 1,000."""
+def _scaled(value: float, units: tuple[tuple[str, float], ...], beside: float | None = None) -> str:
+    """Return a value in the smallest of some units, from small to large, in which it rounds to less than 1,000.
+
+    With a value `beside` it is the unit in which that one does.
+    """
     for unit, size in units[:-1]:
-        if abs(value) / size < 999.5:
+        if abs(value if beside is None else beside) / size < 999.5:
             return f"{value / size:.3g} {unit}"
     unit, size = units[-1]
     scaled = value / size

@@ -4,12 +4,15 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from tclab import Point
 from tclab._format import bytes_text, duration_text, seconds_text, us_text
 from tclab._io import TemporaryFolder, atomic_write
+from tclab.sweeps.predict._epoch import Epoch, Prediction
 
 
 @pytest.mark.parametrize("content", ["a µ", b"a \xc2\xb5", lambda path: path.write_bytes(b"a \xc2\xb5")])
@@ -135,6 +138,19 @@ def test_bytes_have_three_digits(number, text):
 def test_times_have_three_digits(seconds, text):
     assert seconds_text(seconds) == text
     assert us_text(seconds * 1e6) == text
+
+
+def test_an_epochs_times_have_one_unit():
+    predicted = Prediction(0.189, 0.177, 0.212, "loader", 8, 0, None)
+    assert predicted.cells()[:2] == ("189 ms", "177 to 212 ms")
+    assert predicted.cells(1.2)[:2] == ("0.189 s", "0.177 to 0.212 s")
+    assert replace(predicted, high=1.1).cells()[:2] == ("0.189 s", "0.177 to 1.1 s")
+    epoch = Epoch(Point(device="cpu"), None, predicted, predicted, 0.99, "", "", 1.0, None, None)
+    figures = str(epoch).splitlines()
+    assert "189 ms  177 to 212 ms" in figures[2]
+    assert "990 ms" in figures[3]
+    assert "1.2 s" in str(replace(epoch, measured_seconds=1.2))
+    assert "0.189 s  0.177 to 0.212 s" in str(replace(epoch, measured_seconds=1.2))
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (185, "3 min 5 s"), (7_800, "2 h 10 min")])

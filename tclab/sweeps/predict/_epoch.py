@@ -59,9 +59,15 @@ class Prediction(Shown):
     workers: int
     prefetch_factor: int | None
 
-    def cells(self) -> tuple[str, str, str, str]:
-        """Return time, its range, steps and bottleneck as text."""
-        return seconds_text(self.seconds), f"{self.low:.3g} to {self.high:.3g} s", f"{self.steps:,}", self.binds
+    def cells(self, most: float = 0.0) -> tuple[str, str, str, str]:
+        """Return time, its range, steps and bottleneck as text.
+
+        **Arguments:**
+
+        - `most`: the largest time beside it, for one unit.
+        """
+        time, low, high = (seconds_text(one, max(self.high, most)) for one in (self.seconds, self.low, self.high))
+        return time, f"{low.split()[0]} to {high}", f"{self.steps:,}", self.binds
 
     def _display(self) -> Display:
         title = f"An epoch with {self.workers} workers"
@@ -110,8 +116,14 @@ class Epoch(Shown):
 
     def _display(self) -> Display:
         lines = [
-            ("predicted", *self.predicted.cells()),
-            ("measured", seconds_text(self.measured_seconds), "", str(self.predicted.steps), ""),
+            ("predicted", *self.predicted.cells(self.measured_seconds)),
+            (
+                "measured",
+                seconds_text(self.measured_seconds, max(self.predicted.high, self.measured_seconds)),
+                "",
+                str(self.predicted.steps),
+                "",
+            ),
             ("a full epoch, predicted", *self.full.cells()),
         ]
         point = self.point
