@@ -27,10 +27,11 @@ from tclab.lab.panel._panel_view import PanelView
 from tclab.masking._delta import Delta
 from tclab.sweeps import close_workers
 from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
-from tclab.sweeps.predict._sweep_seconds import sweep_seconds_text
+from tclab.sweeps.predict._sweep_seconds import _seconds, sweep_seconds_text
 from tclab.sweeps.store._results import SCHEMA_VERSION, Results
 from tclab.sweeps.store._row_files import read_rows
 from tclab.sweeps.store._row_frame import without_time
+from tclab.sweeps.store._rows import columns_of
 
 pytestmark = pytest.mark.clock
 
@@ -742,6 +743,18 @@ def test_before_a_sweep_it_says_about_how_long_it_takes_by_what_was_measured_her
     assert "for 2 of 3 points, " in (text := sweep_seconds_text(unlike, results))
     assert text.endswith("; nothing like the others was measured here yet")
     assert sweep_seconds_text(unlike[-1:], results) == nothing
+    near = {
+        "besides": 1.0,
+        "warmup": 0,
+        "steps": 9,
+        **columns_of(point.resolved()),
+        "batch_size": 8,
+        "mean_seconds": 0.8,
+    }
+    far = {**near, "batch_size": 1, "mean_seconds": 0.5}  # most of which is the same at any size
+    wanted = replace(point, batch_size=16, steps=9, warmup=0).resolved()
+    assert _seconds(wanted, [near, far]) == pytest.approx(1.0 + 10 * 16 * 0.1)
+    assert _seconds(replace(wanted, strategy="edge_mask"), [near, far]) == pytest.approx(1.0 + 10 * 16 * 0.1)
     long = [replace(point, batch_size=size, steps=100_000) for size in (1, 64)]
     first, second = (sweep_seconds_text([one], results, budget_seconds=0.5) for one in long)
     assert first.endswith("; the budget of 0.5 s ends it before")

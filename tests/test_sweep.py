@@ -515,6 +515,34 @@ def test_a_budget_leaves_points_for_the_next_time(tmp_path, capsys, monkeypatch)
     assert capsys.readouterr().err == ""
 
 
+def test_a_budget_is_exceeded_up_to_twice_for_the_points_that_show_each_axis(tmp_path, monkeypatch):
+    now, seen = 0.0, []
+
+    def run(points, seconds):
+        def point_rows(point, **_):
+            nonlocal now
+            now += seconds if seen else 300.0  # the first point starts the ranks
+            return not_measured(point, "failed: made up")
+
+        seen.clear()
+        monkeypatch.setattr("tclab.sweeps.execution._executor.point_rows", point_rows)
+        folder = tmp_path / f"{seconds}{type(points).__name__}"
+        rows = tclab.sweep(points, results=folder, budget_seconds=30, progress=seen.append)
+        assert set(rows["status"][len(seen) :]) == {"not run: the budget of 30 s was spent"}
+        return len(seen)
+
+    monkeypatch.setattr("tclab.sweeps.execution._executor.monotonic", lambda: now)
+    points = tclab.grid(gpus=4, device="cpu")
+    assert points.first == 6
+    assert run(points, 9.0) == 6
+    beyond = [str(one).endswith("; beyond the budget, so that each axis has two points") for one in seen]
+    assert beyond == [False] * 5 + [True]
+    assert [one.seconds_left for one in seen] == [None, 36.0, 27.0, 18.0, 9.0, 0.0]
+    assert run(points, 25.0) == 4  # twice the budget is the most
+    assert run(points, 4.0) == 9  # the first ones are through, and the budget holds for the others
+    assert run(list(points), 9.0) == 5  # nobody said which of a list come first
+
+
 def test_stop_ends_a_sweep_and_keeps_what_was_measured(tmp_path):
     stop = threading.Event()
     points = [tiny(batch_size=b) for b in (1, 2, 3)]

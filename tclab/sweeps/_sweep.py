@@ -48,7 +48,8 @@ def sweep(
     - `retry`: run points again that ran out of memory or failed.
     - `fresh`, `memory_bytes`, `hang_seconds`: as for `run`.
     - `budget_seconds`: start no point after so long; those left have a row `not run: …`, which is not kept. Of
-      several ranks it begins with the second point: the first one starts them.
+      several ranks it begins with the second point: the first one starts them. The first points of `tclab.grid`, which
+      show each model at two batch sizes and two numbers of networks, may be started until twice as long.
     - `progress`: called after each point; a line to stderr unless given, `None` for silence.
     - `stop`: looked at before each point; on Slurm it cancels the jobs.
     - `refuse`: do not run a point that `fits` says cannot run here; it has a row `not run: …` with both numbers,
@@ -84,7 +85,7 @@ def sweep(
             except InputError:  # what cannot be estimated may still run
                 return None
 
-        chosen = LocalExecutor(budget_seconds=budget_seconds, refusal=refusal if refuse else None)
+        chosen = LocalExecutor(budget_seconds=budget_seconds, refusal=refusal if refuse else None, first=wanted.first)
     elif executor == "slurm":
         if budget_seconds is not None:
             raise InputError("budget_seconds is for executor='local'; on Slurm `time` is each job's limit")

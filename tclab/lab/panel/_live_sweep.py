@@ -54,8 +54,8 @@ class LiveSweep:
         self._thread: threading.Thread | None = None
         self._rows: pd.DataFrame | None = None
         self._tables: list[pa.Table] = [SCHEMA.empty_table()]
-        self._point_seconds: list[float] = []  # of each point that was run now
-        self._start_time = self._last_progress = 0.0
+        self._end_estimate: float | None = None  # when the points may be through, by the same clock
+        self._start_time = 0.0
         self._end_time: float | None = None
         self._listeners: list[Callable[[LiveSweep], None]] = []
 
@@ -93,7 +93,7 @@ class LiveSweep:
 
     def start(self) -> LiveSweep:
         """Start the thread, and return at once."""
-        self._start_time = self._last_progress = monotonic()
+        self._start_time = monotonic()
         self._thread = threading.Thread(target=self._run, daemon=True)
         _running_sweeps[self.results.absolute()] = self
         self._thread.start()
@@ -136,14 +136,10 @@ class LiveSweep:
         return (monotonic() if self._end_time is None else self._end_time) - self._start_time
 
     def seconds_left(self) -> float | None:
-        """Estimate the seconds left from the points so far; `None` before the first is measured."""
-        if not self._point_seconds or not self.running:
+        """Estimate the seconds left from the points so far; `None` where nothing tells yet."""
+        if self._end_estimate is None or not self.running:
             return None
-        left = (len(self.points) - self.done) * sum(self._point_seconds) / len(self._point_seconds)
-        left = max(0.0, left - (monotonic() - self._last_progress))
-        if self.budget_seconds is None:
-            return left
-        return min(left, max(0.0, self._start_time + self.budget_seconds - monotonic()))
+        return max(0.0, self._end_estimate - monotonic())
 
     def _seconds_text(self) -> str:
         """Return how long the sweep will take, as far as that is known before it begins."""
@@ -211,10 +207,8 @@ class LiveSweep:
             self._notify()
 
     def _on_progress(self, progress: Progress) -> None:
-        now = monotonic()
-        if not progress.kept:
-            self._point_seconds.append(now - self._last_progress)
-        self._last_progress = now
+        if progress.seconds_left is not None:
+            self._end_estimate = monotonic() + progress.seconds_left
         self._tables.append(progress.rows)
         self.last = progress
         self.done += 1

@@ -156,7 +156,7 @@ def grid(
                     points += [Point(**chosen, batch_size=size, networks=count) for size in sizes]
     for point in {(point.networks, point.perturbations): point for point in points}.values():
         point.check_files()
-    return Points(_lines_first(points))
+    return _lines_first(points)
 
 
 def _runs_last(strategy: str) -> bool:
@@ -214,13 +214,13 @@ def _auto_networks(masked: bool, chosen: dict[str, Any]) -> list[int | None]:
     return [*sorted({1, max(1, count // 3), count})]
 
 
-def _lines_first(points: list[Point]) -> list[Point]:
+def _lines_first(points: list[Point]) -> Points:
     """Return the points in an order in which every budget shows something of each axis.
 
     First, for each model, its first two strategies at the middle batch size and the most networks, and its first one at
-    another batch size and with the fewest networks. Then the points where the charts' lines cross (every strategy at
-    the middle batch size and the most networks), the rest of the lines, the other points; the strategies of one cell
-    together.
+    another batch size and with the fewest networks; they are `Points.first`. Then the points where the charts' lines
+    cross (every strategy at the middle batch size and the most networks), the rest of the lines, the other points; the
+    strategies of one cell together.
     """
     middle, least = {}, {}
     for model in {point.model for point in points}:
@@ -240,4 +240,6 @@ def _lines_first(points: list[Point]) -> list[Point]:
             cell = [p for p in ordered if p.model == model and p.batch_size == batch[model] and p.skipped() is None]
             cell = [p for p in cell if p.networks is None or p.network_count == networks]
             first += cell[:strategies]
-    return list(dict.fromkeys([*first, *ordered]))
+    made = Points(dict.fromkeys([*first, *ordered]))
+    made.first = len({*first})
+    return made

@@ -740,7 +740,12 @@ class Point(Shown):
 
 
 class Points(Shown, list[Point]):
-    """Points of a sweep, which show the fields that any of them has set, with their values."""
+    """Points of a sweep, which show the fields that any of them has set, with their values.
+
+    `first`: how many of them come first because together they show something of each axis.
+    """
+
+    first = 0
 
     def _display(self) -> Display:
         changed = {name for point in self for name in point._changed()}
@@ -755,18 +760,20 @@ class Points(Shown, list[Point]):
         return Display(title, ("field", "values", "unit") if lines else (), lines, notes[: 1 + bool(self)])
 
 
-def points_of(points: Iterable[Point] | Point) -> list[Point]:
-    """Return some points, or one, as a list; each once.
+def points_of(points: Iterable[Point] | Point) -> Points:
+    """Return some points, or one; each once.
 
     **Raises:** `InputError` for what is no point.
     """
     if isinstance(points, Point):
-        return [points]
+        return Points([points])
     require("points", points, (Iterable,), "tclab.Points, as tclab.grid returns them")
     every = list(points)
     for one in every:
         require("a point", one, Point, "a tclab.Point")
-    return list(dict.fromkeys(every))
+    made = Points(dict.fromkeys(every))
+    made.first = getattr(points, "first", 0)
+    return made
 
 
 @lru_cache(maxsize=4)

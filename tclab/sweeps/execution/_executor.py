@@ -38,6 +38,7 @@ class Progress:
     - `rows`: its rows.
     - `kept`: they were there already.
     - `seconds_left`: by the points that were run so far; `None` where that is not known.
+    - `beyond_budget`: the budget was spent before, and the point is one of those that show each axis.
     """
 
     done: int
@@ -46,6 +47,7 @@ class Progress:
     rows: pa.Table
     kept: bool
     seconds_left: float | None = None
+    beyond_budget: bool = False
 
     def __str__(self) -> str:
         rows = self.rows.select(_SHOWN).to_pylist()
@@ -62,7 +64,8 @@ class Progress:
         steps = [row for row in rows if row["stage"] == "step"]
         mean = steps[0]["mean_seconds"] if steps else None
         how = f"{mean:.3g} s a step" if mean is not None else steps[0]["status"]
-        return f"[{self.done}/{self.total}] {what}: {how}{' (kept)' if self.kept else ''}"
+        beyond = "; beyond the budget, so that each axis has two points"
+        return f"[{self.done}/{self.total}] {what}: {how}{' (kept)' if self.kept else ''}{beyond * self.beyond_budget}"
 
 
 def print_progress(progress: Progress) -> None:
@@ -114,15 +117,21 @@ class LocalExecutor:
 
     - `budget_seconds`: start no point after so long; see `tclab.sweep`.
     - `refusal`: returns why a point is not to be run, or `None`; asked before each that would be.
+    - `first`: how many of the points the budget cuts only when it is spent twice.
     """
 
     def __init__(
-        self, *, budget_seconds: float | None = None, refusal: Callable[[Point], str | None] | None = None
+        self,
+        *,
+        budget_seconds: float | None = None,
+        refusal: Callable[[Point], str | None] | None = None,
+        first: int = 0,
     ) -> None:
         if budget_seconds is not None and not budget_seconds > 0:
             raise InputError(f"budget_seconds is {budget_seconds!r}, expected a number above 0, or None for no limit")
         self._budget_seconds = budget_seconds
         self._refusal = refusal
+        self._first = first
 
     def run(self, points: list[Point], options: SweepOptions) -> list[pa.Table]:
         """Return the rows of each run of a point: those that are kept, and those of the runs that are made now."""
@@ -152,7 +161,8 @@ class LocalExecutor:
                 tables.append(rows)
                 options.report(Progress(done, total, point, rows, kept=True))
                 continue
-            if not_kept is None and self._budget_seconds is not None and monotonic() - begin > self._budget_seconds:
+            spent = 0.0 if self._budget_seconds is None else (monotonic() - begin) / self._budget_seconds
+            if not_kept is None and spent > (2 if place < self._first else 1):
                 tables.append(not_measured(point, f"not run: the budget of {self._budget_seconds:g} s was spent"))
                 continue
             refusal = not_kept
@@ -189,12 +199,27 @@ class LocalExecutor:
                         not_kept = str(error)
                         warnings.warn(f"{not_kept}. The sweep returns them, and runs no other point", stacklevel=3)
             tables.append(rows)
-            took.append(monotonic() - began)
-            left = (total - done) * sum(took) / len(took)
-            if self._budget_seconds is not None:
-                left = min(left, max(0.0, begin + self._budget_seconds - monotonic()))
-            options.report(Progress(done, total, point, rows, kept=False, seconds_left=left))
+            if not rows["status"][0].as_py().startswith("skipped"):
+                took.append(monotonic() - began)
+            left = self._seconds_left(took, done, total, monotonic() - begin)
+            options.report(Progress(done, total, point, rows, False, left, beyond_budget=spent > 1))
         return tables
+
+    def _seconds_left(self, took: list[float], done: int, total: int, since: float) -> float | None:
+        """Return how long the points that are left will take; `None` where nothing tells.
+
+        **Arguments:**
+
+        - `took`: seconds of each point that ran. The first one waited for its process to start, unlike the others.
+        - `done`, `total`: points. `since`: seconds of the budget that are spent.
+        """
+        if len(took) < 2:
+            return None
+        each = sum(took[1:]) / (len(took) - 1)
+        left = (total - done) * each
+        if self._budget_seconds is None:
+            return left
+        return min(left, max(0.0, self._budget_seconds - since, (self._first - done) * each))
 
 
 def _file(results: Results, name: str) -> tuple[int, int] | None:

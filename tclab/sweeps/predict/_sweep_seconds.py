@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import inf
+from math import inf, log
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -27,8 +27,8 @@ def sweep_seconds_text(
     """Return in a sentence how long the points will take that a results folder does not have yet.
 
     It goes by the points of that folder, or else of the folders beside it, that ran on this machine with the same
-    model, graph and mode. A step's time is that of the same strategy, where it was measured, in proportion to samples
-    and edge types.
+    model, graph and mode. A step's time is that of the same strategy, where it was measured, at the nearest size, in
+    proportion to samples and edge types.
 
     **Arguments:** as for `tclab.sweep`.
     """
@@ -83,9 +83,16 @@ def _seconds(point: Point, measured: list[dict[str, Any]]) -> float | None:
     networks = point.network_count
     if networks == inf:  # all that the model reads
         networks = max(row["networks"] for row in alike)
-    nearest = [row for row in alike if row["strategy"] == point.strategy] or alike
+    size = point.batch_size * networks
+
+    def distance(row: dict[str, Any]) -> float:
+        return abs(log(row["batch_size"] * row["networks"] / size))
+
+    same = [row for row in alike if row["strategy"] == point.strategy] or alike
+    # the nearest in size: a part of a step takes as long at any size, so a far one is off by much
+    nearest = [row for row in same if distance(row) <= min(map(distance, same)) + 1e-9]
     each = fmean(row["mean_seconds"] / (row["batch_size"] * row["networks"]) for row in nearest)
-    return median(row["besides"] for row in alike) + each * point.batch_size * networks * _steps(own)
+    return median(row["besides"] for row in alike) + each * size * _steps(own)
 
 
 def _steps(row: dict[str, Any]) -> int:
