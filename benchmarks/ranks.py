@@ -47,7 +47,7 @@ def measure(given):
     from tclab import masking
     from tclab.perturbation import synthetic_perturbations
     from tclab.timing import Ledger
-    from tclab.training._distributed import Exchange, Shard
+    from tclab.training._distributed import Exchange
     from tclab.training._loading import Batches, Loader
     from tclab.training._plain_loop import run_plain
     from tclab.training._step import Step
@@ -57,7 +57,7 @@ def measure(given):
     graph = tclab.CellGraph.synthetic(given.scale).without_metabolism().select(given.networks)
     strategy, kind = masking.get(given.strategy), tclab.models.get(given.model)
     samples = synthetic_perturbations(graph, given.batch * ranks * given.steps)
-    data = Batches(strategy(graph), samples, given.batch, shard=Shard(rank, ranks))
+    data = Batches(strategy(graph), samples, given.batch, shard=(rank, ranks))
     batches = list(Loader(data, workers=0))
     plain, ddp = (Step(kind, strategy(graph), exchange=how) for how in (None, Exchange()))
 

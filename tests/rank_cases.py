@@ -13,7 +13,7 @@ from tclab import CellGraph, InputError, masking
 from tclab._child_process import end_with_parent
 from tclab.models import ModelKind
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
-from tclab.training._distributed import Exchange, Shard
+from tclab.training._distributed import Exchange
 from tclab.training._loading import Batches, Loader
 from tclab.training._plain_loop import run_plain
 from tclab.training._step import Step
@@ -30,16 +30,11 @@ CASES = {
     "dango after the transition": {**DANGO, "loss": "dango_pre_then_post", "epoch": 10},
     "dango in the middle": {**DANGO, "epoch": 3},
     "mle_wass_supcr_batch": {**HETERO, "loss": "mle_wass_supcr_batch"},
-    "uneven": {**HETERO, "left": 1},
-    "uneven dango": {**DANGO, "left": 1},
-    "uneven mle_wass_supcr_batch": {**HETERO, "loss": "mle_wass_supcr_batch", "left": 1},
-    "uneven by more": {**HETERO, "left": "more"},
     "nothing deleted": {**HETERO, "deleted": 0},
     "some delete nothing": {**HETERO, "deleted": "some"},
     "accumulated": {**HETERO, "accumulate": 3},
     "accumulated, exchanged each time": {**HETERO, "accumulate": 3, "no_sync": False},
     "sliced": {**HETERO, "micro_batch": 1},
-    "sliced, uneven": {**HETERO, "micro_batch": 1, "left": 1},
     "sliced, accumulated": {**HETERO, "micro_batch": 1, "accumulate": 3},
     "small buckets": {**HETERO, "bucket_cap_mb": 0.05},
     "static graph": {**HETERO, "static_graph": True},
@@ -62,7 +57,7 @@ LOSSY = {
 }
 DIFFERENT = {"with a buffer": {**HETERO, "loss": "mle_wass_supcr"}}
 # of each kind one, for the tests that run each time
-FEW = ("strategy node_mask", "dango", "uneven", "sliced, accumulated", "unused, looked for",
+FEW = ("strategy node_mask", "dango", "mle_wass_supcr_batch", "sliced, accumulated", "unused, looked for",
        "unused, static graph", "with a buffer")  # fmt: skip
 EXCHANGE = ("bucket_cap_mb", "static_graph", "find_unused_parameters", "no_sync", "compression")
 
@@ -91,12 +86,11 @@ def register():
 
 def samples_of(graph, case, ranks):
     whole = STEPS * BATCH * ranks
-    left = {"more": ranks + max(ranks - 1, 1)}.get(case.get("left"), case.get("left", 0))
     if case.get("deleted") == "some":
         rows = [[i % 7, 8 + i % 5] if i % 3 else [] for i in range(whole)]
         scores = torch.linspace(-0.2, 0.3, whole)
         return Perturbations(Deletions.of(rows, num_nodes=graph.num_nodes["gene"]), scores)
-    return synthetic_perturbations(graph, whole + left, deleted=case.get("deleted", 2))
+    return synthetic_perturbations(graph, whole, deleted=case.get("deleted", 2))
 
 
 def train(case, rank, ranks, folder, *, together=True):
@@ -113,9 +107,9 @@ def train(case, rank, ranks, folder, *, together=True):
         loss=case.get("loss"), epoch=case.get("epoch", 0), accumulate=case.get("accumulate", 1),
         learning_rate=1e-2, clip=0.5, exchange=exchange,
     )  # fmt: skip
-    shard, size = (Shard(rank, ranks), BATCH) if together else (None, BATCH * ranks)
+    shard, size = ((rank, ranks), BATCH) if together else ((0, 1), BATCH * ranks)
     micro_batch = case.get("micro_batch") if together else None  # one process goes through the batch as a whole
-    data = Batches(loading, samples, size, shard=shard, keep_last=True, micro_batch=micro_batch)
+    data = Batches(loading, samples, size, shard=shard, micro_batch=micro_batch)
     losses = torch.stack(run_plain(step, Loader(data, workers=0), steps=len(data)))
     loading.close()
     return losses.tolist(), [p.detach() for p in step.model.parameters()]

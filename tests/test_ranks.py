@@ -7,15 +7,12 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from rank_cases import CASES, DIFFERENT, FEW, LOSSY, train
 
 from tclab import CellGraph, InputError, masking
-from tclab.models._gathered_ranks import Peers
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.execution._rank_group import command, threads_of
-from tclab.training._distributed import Exchange, Shard, check_slices
+from tclab.training._distributed import Exchange
 from tclab.training._loading import Batches
 
 
@@ -84,19 +81,16 @@ def test_unused_parameters_are_refused_by_name_and_taken_where_ddp_looks_for_the
         assert found[name]["alike"]
 
 
-@given(st.integers(1, 40), st.integers(1, 8))
-def test_a_batch_is_shared_out_in_order_evenly_and_whole(number, ranks):
-    shards = [Shard(rank, ranks) for rank in range(ranks)]
-    samples = list(range(number))
-    sizes = shards[0].sizes(number)
-    assert sum(sizes) == number
-    assert max(sizes) - min(sizes) <= 1
-    parts = [shard.part(samples) for shard in shards]
-    assert [i for part, size in zip(parts, sizes, strict=True) for i in part[:size]] == samples
-    assert all(parts)  # a rank with none has one that stands in
-    shares = [Peers(rank, sizes).share for rank in range(ranks)]
-    assert sum(shares) == pytest.approx(ranks)
-    assert [share > 0 for share in shares] == [size > 0 for size in sizes]
+@pytest.mark.parametrize(("number", "size", "ranks"), [(12, 2, 3), (11, 2, 2), (3, 1, 1), (5, 2, 4)])
+def test_ranks_load_consecutive_parts_of_every_whole_batch(number, size, ranks):
+    graph = CellGraph.synthetic(0.01).without_metabolism().select(2)
+    samples, loading = synthetic_perturbations(graph, number), masking.get("node_mask")(graph)
+    shards = [Batches(loading, samples, size, shard=(rank, ranks)) for rank in range(ranks)]
+    whole = Batches(loading, samples, size * ranks)
+    assert {len(shard) for shard in shards} == {len(whole)} == {number // (size * ranks)}
+    for place in range(len(whole)):
+        parts = [shard[place].batch.target for shard in shards]
+        assert torch.equal(torch.cat(parts), whole[place].batch.target)
 
 
 def test_ranks_share_the_cores(monkeypatch):
@@ -117,29 +111,6 @@ def test_the_command_for_one_machine_and_for_several():
     for word in ("--nnodes=3", "--node-rank=1", "--master-addr=gpu1", "--master-port=29400", "--nproc-per-node=2"):
         assert word in several
     assert "--standalone" not in several
-
-
-def test_a_static_graph_needs_as_many_slices_on_every_rank_in_its_first_batch():
-    """It is learned in a batch that exchanges after each slice: ranks would wait for exchanges that never come."""
-    graph = CellGraph.synthetic(0.01).without_metabolism().select(2)
-    samples = synthetic_perturbations(graph, 3, deleted=2)
-
-    def slices(ranks, micro_batch):
-        shards = [Shard(rank, ranks) for rank in range(ranks)]
-        loading = masking.get("node_mask")(graph)
-        made = [Batches(loading, samples, 2, shard=s, keep_last=True, micro_batch=micro_batch)[0] for s in shards]
-        (known,) = {one.batch.parts[0].host_values["slices"] for one in made}
-        assert known == tuple(len(one.batch.parts) for one in made)
-        return known
-
-    assert slices(2, 1) == (1, 2)
-    assert slices(4, 1) == (1, 1, 1, 1)  # one has none, and one that stands in
-    assert slices(2, None) == (1, 1)
-    how = Exchange(static_graph=True)
-    check_slices(how, (2, 2))
-    check_slices(Exchange(), (2, 1))
-    with pytest.raises(InputError, match="static_graph is True, and ranks have 2, 1 slices of their first batch"):
-        check_slices(how, (2, 1))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from tclab.errors import InputError, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.models._dango import DangoOutput
-from tclab.models._gathered_ranks import Peers
 
 
 def log_cosh(predictions: Tensor, targets: Tensor) -> Tensor:
@@ -105,11 +104,8 @@ class DangoLoss:
         parts = [part(dense, self._edges[name], self._zero_weights[name]) for name, dense in reconstructions.items()]
         return torch.stack(parts).mean()
 
-    def __call__(self, output: DangoOutput, targets: Tensor, *, epoch: int = 0, peers: Peers | None = None) -> Tensor:
-        """Return the loss of one pass in an epoch; `targets: [B]`.
-
-        The reconstruction is no sample's, and the same on every rank, so `peers` weigh the interaction alone.
-        """
+    def __call__(self, output: DangoOutput, targets: Tensor, *, epoch: int = 0) -> Tensor:
+        """Return the loss of one pass in an epoch; `targets: [B]`."""
         alpha = self.alpha(epoch)
-        interaction = log_cosh(output.predictions, targets) * (1.0 if peers is None else peers.share)
+        interaction = log_cosh(output.predictions, targets)
         return alpha * self.reconstruction(output.reconstructions) + (1.0 - alpha) * interaction

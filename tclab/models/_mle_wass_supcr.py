@@ -129,9 +129,9 @@ class MleWassSupCR:
 
         **Arguments:**
 
-        - `peers`: the ranks that take this step; those of the process's group, with as many samples, unless given.
+        - `peers`: the ranks that take this step; those of the process's group unless given.
         """
-        peers = Peers.here(len(targets)) if peers is None else peers
+        peers = peers or Peers.here()
         with torch.autocast(targets.device.type, enabled=False):
             predictions = output.predictions.to(targets.dtype)
             z_p = output.z_p.to(targets.dtype)
@@ -140,7 +140,7 @@ class MleWassSupCR:
                 every = {name: peers.gather(rows, gradients=True) for name, rows in now.items()}
                 return self._of(every, every)
             remembered = {name: torch.cat([rows, self.buffer[name]]) for name, rows in now.items() if self.buffer}
-            loss = self._of(now, remembered or now) * peers.share
+            loss = self._of(now, remembered or now)
             with torch.no_grad():
                 self.buffer.push(self._gathered(now, peers))
         return loss
@@ -158,8 +158,8 @@ class MleWassSupCR:
     def _gathered(self, rows: dict[str, Tensor], peers: Peers) -> dict[str, Tensor]:
         """Return every rank's rows where it is time to gather, otherwise these."""
         self._passes += 1
-        if len(peers.sizes) == 1 or self.gather_interval is None or (self._passes - 1) % self.gather_interval:
-            return {name: tensor[: peers.local_size] for name, tensor in rows.items()}
+        if peers.ranks == 1 or self.gather_interval is None or (self._passes - 1) % self.gather_interval:
+            return rows
         return {name: peers.gather(tensor) for name, tensor in rows.items()}
 
     def state_dict(self) -> dict[str, Any]:

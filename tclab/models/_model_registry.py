@@ -22,8 +22,7 @@ from tclab.models._mle_wass_supcr import MleWassSupCR
 class Loss(Protocol):
     """A loss of a model's output and the targets, [B], in an epoch.
 
-    A loss that also takes `peers: Peers` receives the ranks that train together; one that does not is a mean over
-    samples, and the step weights it by its rank's samples.
+    A loss that also takes `peers: Peers` receives the ranks that train together.
 
     A loss that is not a mean over samples has `over_batch = True` (a part that depends on no sample may be there all
     the same). Its outputs are then a `NamedTuple` of tensors whose first dimension is the batch.

@@ -1,10 +1,9 @@
-"""Data-parallel training: `Exchange` of gradients by DistributedDataParallel, and each rank's `Shard` of a batch."""
+"""Data-parallel training: `Exchange` of gradients by DistributedDataParallel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -107,54 +106,6 @@ def _hook(compression: str) -> Callable[[Any], Any] | None:
     return lambda bucket: chosen(group, bucket)
 
 
-def check_slices(exchange: Exchange, slices: tuple[int, ...]) -> None:
-    """Reject a first batch whose slices would desynchronise DDP with `static_graph=True`.
-
-    DDP learns the static graph in the first batch and exchanges after each of its slices, so every rank needs the same
-    number of them.
-
-    **Arguments:**
-
-    - `exchange`: DDP's settings.
-    - `slices`: [ranks] number of slices of the first batch on each rank.
-
-    **Raises:** `InputError` if the numbers differ.
-    """
-    if exchange.static_graph and len(set(slices)) > 1:
-        raise InputError(
-            f"static_graph is True, and ranks have {', '.join(map(str, slices))} slices of their first batch; "
-            "expected as many on each, or static_graph=False"
-        )
-
-
 def without_gradient(model: nn.Module) -> list[str]:
     """Return the names of the parameters that require a gradient and have none after a backward."""
     return [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One rank's consecutive part of every global batch.
-
-    R ranks with batches of b samples train on what one process with batches of R · b samples trains on. The parts of a
-    smaller last batch differ by at most one sample; a rank without any repeats the batch's first sample with weight 0,
-    so that it takes part in the collectives.
-
-    **Arguments:**
-
-    - `rank`: this rank, from 0.
-    - `ranks`: number of ranks.
-    """
-
-    rank: int = 0
-    ranks: int = 1
-
-    def sizes(self, number: int) -> tuple[int, ...]:
-        """Return [ranks] how many of `number` samples each rank has."""
-        cuts = [rank * number // self.ranks for rank in range(self.ranks + 1)]
-        return tuple(end - begin for begin, end in pairwise(cuts))
-
-    def part(self, samples: Sequence[int]) -> list[int]:
-        """Return this rank's part of the samples of a global batch; the first sample where the rank has none."""
-        begin, end = (place * len(samples) // self.ranks for place in (self.rank, self.rank + 1))
-        return list(samples[begin:end]) or list(samples[:1])

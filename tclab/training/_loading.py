@@ -13,14 +13,13 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from tclab.errors import InputError, unknown
 from tclab.masking import Batch, Strategy
 from tclab.masking._packing import SharedMemoryError
 from tclab.perturbation._dataset import Samples
 from tclab.timing._ledger_rows import BatchTiming, raw_clock_ns
-from tclab.training._distributed import Shard
 
 START_METHODS = tuple(multiprocessing.get_all_start_methods())  # the system's default first
 
@@ -58,14 +57,16 @@ class _WorkerError:
 class Batches(Dataset[LoadedBatch]):
     """A dataset of batches: batch `i` holds samples `order[i * size]` to `order[(i + 1) * size - 1]`.
 
+    R ranks with batches of b samples train on what one process with batches of R · b samples trains on, each on its
+    consecutive part of every one. Samples that fill no whole batch are left out.
+
     **Arguments:**
 
     - `strategy`: makes the batches; it is on the CPU graph and has been prepared.
     - `samples`: the `Perturbations` or `StoredSamples` that samples are read from.
     - `size`: samples a batch, on each rank.
     - `order`: [n] int64 places of the samples in `samples`; all of them in order by default.
-    - `shard`: the part of every global batch that this rank loads; all of it by default.
-    - `keep_last`: make a last, smaller batch of the samples that fill no whole one; by default they are left out.
+    - `shard`: this rank and the number of ranks.
     - `micro_batch`: make each batch in slices of at most this many samples, which a step runs one by one.
     """
 
@@ -76,8 +77,7 @@ class Batches(Dataset[LoadedBatch]):
         size: int,
         order: Sequence[int] | np.ndarray | None = None,
         *,
-        shard: Shard | None = None,
-        keep_last: bool = False,
+        shard: tuple[int, int] = (0, 1),
         micro_batch: int | None = None,
     ) -> None:
         self.strategy = strategy
@@ -85,51 +85,30 @@ class Batches(Dataset[LoadedBatch]):
         self.size = size
         self.micro_batch = micro_batch
         self.order = np.arange(len(samples)) if order is None else np.asarray(order, dtype=np.int64)
-        self.shard = Shard() if shard is None else shard
-        self.keep_last = keep_last
+        self.shard = shard
 
     def __len__(self) -> int:
-        whole, left = divmod(len(self.order), self.size * self.shard.ranks)
-        return whole + (self.keep_last and left > 0)
+        return len(self.order) // (self.size * self.shard[1])
 
     def __getitem__(self, number: int) -> LoadedBatch:
         if not 0 <= number < len(self):
             raise IndexError(f"batch {number} of {len(self)}")
-        return self.load(*self.part(self.order, number))
-
-    def part(self, order: np.ndarray, number: int) -> tuple[list[int], tuple[int, ...]]:
-        """Return this rank's samples in batch `number` of an order, and [ranks] how many samples each rank has."""
-        size = self.size * self.shard.ranks
-        whole = order[number * size : (number + 1) * size].tolist()
-        return self.shard.part(whole), self.shard.sizes(len(whole))
-
-    def _slices(self, size: int) -> int:
-        return 1 if self.micro_batch is None else -(-size // self.micro_batch)
-
-    def load(self, indices: Sequence[int], sizes: tuple[int, ...] = ()) -> LoadedBatch:
-        """Make the batch of some samples, in the order given.
-
-        **Arguments:**
-
-        - `indices`: places of the samples in `samples`.
-        - `sizes`: [ranks] how many samples of the global batch each rank has. With several ranks, the batch carries
-          `sizes` and the number of `slices` of each rank; a rank without samples has one slice, which repeats one.
-        """
+        rank, ranks = self.shard
+        first = (number * ranks + rank) * self.size
+        indices = self.order[first : first + self.size].tolist()
         cpu, raw, begin = process_time_ns(), raw_clock_ns(), perf_counter_ns()
         stages = {"sample": 0, "mask": 0, "collate": 0}
         parts = []
         end = begin
-        slice_size = self.micro_batch or max(len(indices), 1)
-        ranks = {"sizes": sizes, "slices": tuple(self._slices(max(size, 1)) for size in sizes)}
-        for first in range(0, max(len(indices), 1), slice_size):  # a batch without samples is one slice
+        slice_size = self.micro_batch or len(indices)
+        for first in range(0, len(indices), slice_size):
             places, started = indices[first : first + slice_size], end
             read = self.samples.read(places)
             removed = self.strategy.removed_by(read.deletions)
             sampled = perf_counter_ns()
             encoded = self.strategy.encode(places, removed)
             masked = perf_counter_ns()
-            part = self.strategy.collate(removed, read.scores, encoded)
-            parts.append(replace(part, host_values={**part.host_values, **ranks}) if len(sizes) > 1 else part)
+            parts.append(self.strategy.collate(removed, read.scores, encoded))
             end = perf_counter_ns()
             stages["sample"] += sampled - started
             stages["mask"] += masked - sampled
@@ -141,39 +120,22 @@ class Batches(Dataset[LoadedBatch]):
         return LoadedBatch(parts[0] if len(parts) == 1 else Batch.sliced(parts), timing)
 
 
-class _BatchesBySample(Dataset[Any]):
-    """Batches by the samples that the sampler chose; in a worker, errors for the user are returned, not raised."""
+class _BatchesOrErrors(Dataset[Any]):
+    """Batches; in a worker, errors for the user are returned, not raised."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
 
-    def __getitem__(self, part: tuple[list[int], tuple[int, ...]]) -> LoadedBatch | _WorkerError:
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, number: int) -> LoadedBatch | _WorkerError:
         try:
-            return self._batches.load(*part)
+            return self._batches[number]
         except (InputError, SharedMemoryError) as error:
             if get_worker_info() is None:
                 raise
             return _WorkerError(type(error), str(error))
-
-
-class _Order(Sampler[tuple[list[int], tuple[int, ...]]]):
-    """Yields the samples of each batch; with a seed, in another order each epoch."""
-
-    def __init__(self, batches: Batches, seed: int | None) -> None:
-        self._batches = batches
-        self._seed = seed
-        self._epoch = 0
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[tuple[list[int], tuple[int, ...]]]:
-        order = self._batches.order
-        if self._seed is not None:
-            order = np.random.default_rng([self._seed, self._epoch]).permutation(order)
-            self._epoch += 1
-        for number in range(len(self)):
-            yield self._batches.part(order, number)
 
 
 def after_discarding_prefetched(batches: Iterator[LoadedBatch], ahead: int) -> tuple[LoadedBatch, list[BatchTiming]]:
@@ -215,7 +177,6 @@ class Loader:
     - `prefetch_factor`: batches that each worker makes ahead; 2 by default, as in `DataLoader`.
     - `start_method`: one of `START_METHODS`; the system's default by default.
     - `persistent_workers`: keep the workers from one epoch to the next.
-    - `shuffle_seed`: shuffle the samples, in another order each epoch; `None` keeps their order.
 
     **Raises:** `InputError` for an unknown start method. In an epoch: `WorkerDiedError` if a worker ends early,
     `SharedMemoryError` for a batch that does not fit into shared memory, and whatever the strategy raises.
@@ -230,7 +191,6 @@ class Loader:
         prefetch_factor: int | None = None,
         start_method: str | None = None,
         persistent_workers: bool | None = None,
-        shuffle_seed: int | None = None,
     ) -> None:
         options: dict[str, Any] = {}
         if workers:
@@ -243,9 +203,8 @@ class Loader:
                 "persistent_workers": bool(persistent_workers),
             }
         self._loader: DataLoader[Any] = DataLoader(
-            _BatchesBySample(batches),
+            _BatchesOrErrors(batches),
             batch_size=None,
-            sampler=_Order(batches, shuffle_seed),
             num_workers=workers,
             pin_memory=pin_memory,
             collate_fn=_identity,

@@ -19,7 +19,7 @@ from tclab.models import ModelKind
 from tclab.models._gathered_ranks import Peers
 from tclab.timing import Communication
 from tclab.timing._layer_marks import mark
-from tclab.training._distributed import Exchange, check_slices, distributed_forward, without_gradient
+from tclab.training._distributed import Exchange, distributed_forward, without_gradient
 from tclab.training._overheads import (
     LOGGING,
     apply_to_loss,
@@ -315,9 +315,6 @@ class Step:
     def _slice_by_slice(self, batch: Batch, stage: Stage, backward: Callable[[Tensor], None]) -> tuple[Tensor, Tensor]:
         """Run forward and backward of each slice, or of the whole batch; return the loss, [], and predictions, [B]."""
         losses, predictions = [], []
-        sizes = batch.parts[0].host_values.get("sizes")
-        if self.exchange is not None and self._batches == 0:
-            check_slices(self.exchange, batch.parts[0].host_values.get("slices", ()))
         for number, part in enumerate(batch.parts, start=1):
             with stage("mask"):
                 view = self.strategy.view(part)
@@ -327,7 +324,7 @@ class Step:
                     with stage("forward"):
                         output = self._forward(view)
                     with stage("loss"):
-                        loss = self._loss(output, part, sizes, stage)
+                        loss = self._loss(output, part, stage)
                         loss = loss if part.size == batch.size else loss * (part.size / batch.size)
                         loss = mark("loss", loss)
                 with stage("backward"):
@@ -361,7 +358,7 @@ class Step:
                     outputs.append(recomputed(self._forward, view, use_reentrant=False))
             with stage("loss"):
                 output = outputs[0]._make(map(torch.cat, zip(*outputs, strict=True)))
-                loss = mark("loss", self._loss(output, batch, None, stage))
+                loss = mark("loss", self._loss(output, batch, stage))
             with stage("backward"):
                 backward(loss if self.accumulate == 1 else loss / self.accumulate)
         return loss, _predictions(output)
@@ -369,18 +366,11 @@ class Step:
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == "bfloat16")
 
-    def _loss(self, output: Any, batch: Batch, sizes: tuple[int, ...] | None, stage: Stage) -> Tensor:
-        """Return the loss of a batch; with ranks, weighted by this rank's share of the samples."""
-        targets = self._targets(batch)
-        if self.exchange is None:
-            loss = self.loss(output, targets, epoch=self.epoch)
-        else:
-            peers = Peers.here(batch.size)
-            peers = Peers(peers.rank, sizes or peers.sizes, stage)
-            if self._loss_takes_peers:
-                loss = self.loss(output, targets, epoch=self.epoch, peers=peers)  # type: ignore[call-arg]
-            else:
-                loss = self.loss(output, targets, epoch=self.epoch) * peers.share
+    def _loss(self, output: Any, batch: Batch, stage: Stage) -> Tensor:
+        given: dict[str, Any] = {"epoch": self.epoch}
+        if self.exchange is not None and self._loss_takes_peers:
+            given["peers"] = Peers.here(stage)
+        loss = self.loss(output, self._targets(batch), **given)
         return with_zero_params(loss, self.model) if "zero_params_loss" in self.overheads else loss
 
     def _check_gradients(self, exchange: Exchange) -> None:

@@ -25,7 +25,6 @@ from tclab.sweeps.execution._rank import RankContext
 from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger
 from tclab.timing._ledger_rows import BatchTiming
-from tclab.training._distributed import Shard
 from tclab.training._lightning_loop import run_lightning
 from tclab.training._loading import Batches, LoadedBatch, Loader, after_discarding_prefetched, double_buffered
 from tclab.training._plain_loop import run_plain
@@ -196,7 +195,7 @@ def setup(
             if context is not None and context.local_rank == 0:
                 context.all_gather(str(place))  # what is kept on disk is whole: the other ranks may open it
             step = step_of(point, viewing)
-            shard = Shard() if context is None or point.ranks == 1 else Shard(context.rank, context.ranks)
+            shard = (0, 1) if context is None or point.ranks == 1 else (context.rank, context.ranks)
             order = np.resize(places, reads)
             data = Batches(loading, read, point.batch_size, order, micro_batch=point.micro_batch, shard=shard)
             files = tuple(sorted(file for file in place.rglob("*") if file.is_file()))
