@@ -60,7 +60,7 @@ def test_a_calibration_is_made_once_and_kept(monkeypatch, capsys):
     first.tune(3, "float32", "cpu")
     assert {"physical sparse", "physical dense", "delta", "shared"} <= set(first.choice.seconds)
     assert str(first.choice).endswith("(timed)")
-    monkeypatch.setattr("tclab.masking.calibration._timed", None)  # nothing is timed again
+    monkeypatch.setattr("tclab.masking._fastest.timed", None)  # nothing is timed again
     second = Fastest(GRAPH)
     second.tune(3, "float32", "cpu")
     assert second.choice == first.choice
@@ -140,7 +140,7 @@ def test_ranks_choose_what_the_first_one_does(monkeypatch):
 
     _tune_once(loading := Fastest(GRAPH), POINT, SimpleNamespace(broadcast=first))
     assert loading.choice.seconds
-    monkeypatch.setattr(calibration, "_timed", None)  # another rank times nothing, and has no file of its own
+    monkeypatch.setattr("tclab.masking._fastest.timed", None)  # another rank times nothing, and has no file of its own
     cache_path().unlink()
     _tune_once(other := Fastest(GRAPH), POINT, SimpleNamespace(broadcast=lambda text: said[0]))
     assert other.choice == loading.choice

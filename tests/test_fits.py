@@ -131,7 +131,7 @@ def test_heap_is_added_where_the_graph_is_masked():
 @pytest.mark.slow
 def test_nothing_is_timed_to_say_what_fits_and_a_choice_that_is_kept_is_estimated(tmp_path, monkeypatch):
     monkeypatch.setenv("TCLAB_CACHE", str(tmp_path))
-    monkeypatch.setattr(calibration, "_timed", None)
+    monkeypatch.setattr("tclab.masking._fastest.timed", None)
     point = point_of("fastest")
     untuned = fits(point)
     assert not list(tmp_path.iterdir())

@@ -13,8 +13,9 @@ from tclab import InputError, masking
 from tclab.masking import Batch
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.timing import Ledger
+from tclab.timing._ledger import NullLedger
 from tclab.timing._ledger_rows import TOLERANCE
-from tclab.training._lightning_loop import lightning_module, run_lightning
+from tclab.training._lightning_loop import run_lightning, step_task
 from tclab.training._loading import Batches, Loader
 from tclab.training._plain_loop import run_plain
 from tclab.training._step import Step
@@ -331,7 +332,7 @@ def test_raw_batches_cross_lightnings_transfer_in_a_trainer_of_ones_own(graph, m
 
     monkeypatch.chdir(tmp_path)
     step = made(graph, "hetero_cell", "node_mask", learning_rate=1e-2)
-    module = lightning_module(step)
+    module = step_task()(step, NullLedger())
     assert isinstance(module, pl.LightningModule)
     crossed = []
     transfer = module.transfer_batch_to_device

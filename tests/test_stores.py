@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import tclab
 from tclab import InputError, masking
 from tclab.perturbation import Deletions, Perturbations, _sample_store, synthetic_perturbations
-from tclab.perturbation._build_store import StoreSize, bar, build_store
+from tclab.perturbation._build_store import StoreSize, build_store
 from tclab.perturbation._sample_store import SUM_FILE, Store
 from tclab.perturbation._stored_samples import StoredSamples
 
@@ -134,13 +134,6 @@ def test_the_size_is_shown_before_the_first_sample_and_progress_after(tmp_path):
     assert (first.done, first.kept, before) == (0, 0, 0)
     assert first.size == size
     assert [building.done for building, _ in seen] == [0, 3, 5]  # a commit every 64 MiB at the latest
-
-
-def test_the_bar_says_the_size_first(tmp_path, capsys):
-    build(tmp_path / "s", [b"a"] * 7, progress=bar()).close()
-    shown = capsys.readouterr()
-    assert "7 samples, 7 B" in shown.out
-    assert "7/7" in shown.err
 
 
 def test_a_disk_that_is_too_small_is_refused_with_the_two_numbers(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -104,27 +104,23 @@ class Batch:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """Return this batch with its tensors on `device`: one copy, where they lie in one buffer."""
-        if self.slices:
-            return Batch.sliced([part.to(device, non_blocking=non_blocking) for part in self.slices])
-        if self.buffer is not None:
-            return self._over(self.buffer.to(device, non_blocking=non_blocking))
-        return replace(
-            self,
-            tensors={name: t.to(device, non_blocking=non_blocking) for name, t in self.tensors.items()},
-            deletions={kind: d.to(device, non_blocking=non_blocking) for kind, d in self.deletions.items()},
-        )
+        return self.moved(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Batch:
         """Return this batch in page-locked memory; `DataLoader` calls it."""
+        return self.moved(lambda tensor: tensor.pin_memory())
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Batch:
+        """Return this batch with `move` of each tensor, or of the one buffer that they lie in."""
         if self.slices:
-            return Batch.sliced([part.pin_memory() for part in self.slices])
+            return Batch.sliced([part.moved(move) for part in self.slices])
         if self.buffer is not None:
-            return self._over(self.buffer.pin_memory())
-        return replace(
-            self,
-            tensors={name: t.pin_memory() for name, t in self.tensors.items()},
-            deletions={kind: d.pin_memory() for kind, d in self.deletions.items()},
-        )
+            assert self.contents is not None
+            buffer = move(self.buffer)
+            return self if buffer is self.buffer else _from_buffer(buffer, self.contents, self.size, self.host_values)
+        tensors = {name: move(tensor) for name, tensor in self.tensors.items()}
+        deletions = {kind: Deletions(move(d.nodes), move(d.ptr), d.most) for kind, d in self.deletions.items()}
+        return replace(self, tensors=tensors, deletions=deletions)
 
     @property
     def storages(self) -> list[Tensor]:
@@ -135,11 +131,6 @@ class Batch:
     def _each(self) -> list[Tensor]:
         """Return every tensor of a batch that is not sliced."""
         return [*self.tensors.values(), *_tensors_of(self.deletions)]
-
-    def _over(self, buffer: Tensor) -> Batch:
-        """Return this batch with its buffer elsewhere."""
-        assert self.contents is not None
-        return self if buffer is self.buffer else _from_buffer(buffer, self.contents, self.size, self.host_values)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Cross a worker's pipe: as bytes where they are few, else as one tensor in shared memory."""

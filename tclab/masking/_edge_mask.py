@@ -7,15 +7,17 @@ the same tensors once, into the one that travels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tclab._extras import need
+from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch
-from tclab.masking._packing import Piece
-from tclab.masking._pyg_collation import pyg_batch
+from tclab.masking._packing import Piece, shared_memory
 from tclab.masking._replicated_edges import (
     edge_lists,
     edge_pieces,
@@ -53,7 +55,7 @@ class EdgeMask(Strategy):
     def collate(self, removed: dict[str, Deletions], scores: Tensor, encoded: Masks) -> Batch:
         """Return the batch, collated by PyG for `collation="pyg"`."""
         if self.collation == "pyg":
-            return pyg_batch(self.graph, removed, scores, encoded)
+            return _pyg_batch(self.graph, removed, scores, encoded)
         return super().collate(removed, scores, encoded)
 
     def pack(self, removed: dict[str, Deletions], encoded: Masks) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
@@ -84,3 +86,56 @@ class EdgeMask(Strategy):
 
 def _joined(masks: list[Tensor], out: Tensor) -> None:
     torch.cat(masks, out=out)
+
+
+def _pyg_batch(graph: CellGraph, removed: dict[str, Deletions], scores: Tensor, masks: Masks) -> Batch:
+    """Return the batch of some samples, [B], by `Batch.from_data_list` over one `HeteroData` a sample.
+
+    The case study's training ran it. Every sample brings all edges, and each copy is offset, concatenated and, in a
+    worker, written to shared memory, one tensor for each key of each edge type. (PyG's `DataLoader` drops a
+    `collate_fn` argument without a warning.)
+
+    **Raises:** `SharedMemoryError` in a worker, where the edges do not fit into shared memory.
+    """
+    need("a batch of replicated edges", "sweep", "torch_geometric")
+    from torch_geometric.data import Batch as PygBatch
+
+    samples = [_data(graph, removed, scores, masks, b) for b in range(len(scores))]
+    edges = sum(network.edge_index.nbytes + network.num_edges for network in graph.relations.values())
+    in_worker = torch.utils.data.get_worker_info() is not None
+    with shared_memory(len(scores) * edges) if in_worker else nullcontext():
+        made: Any = PygBatch.from_data_list(samples, follow_batch=["removed"])
+    tensors = {"target": made["score"]}
+    for name, network in graph.relations.items():
+        store = made[network.source, name, network.target]
+        tensors[f"edge_index/{name}"] = store["edge_index"]
+        tensors[f"edge_mask/{name}"] = store["mask"]
+        if network.weight is not None:
+            tensors[f"edge_weight/{name}"] = store["edge_weight"]
+    tensors["keep"] = made[graph.deleted_type]["keep"]
+    tensors["sample"] = made[graph.deleted_type]["batch"]
+    deletions = {
+        kind: Deletions(made[kind]["removed"], made[kind]["removed_ptr"], one.most) for kind, one in removed.items()
+    }
+    return Batch(tensors, deletions, len(scores))
+
+
+def _data(graph: CellGraph, removed: dict[str, Deletions], scores: Tensor, masks: Masks, sample: int) -> Any:
+    """Return one sample: the whole graph by reference, and its masks."""
+    from torch_geometric.data import HeteroData
+
+    data: Any = HeteroData()
+    data["score"] = scores[sample : sample + 1]
+    for kind, number in graph.num_nodes.items():
+        data[kind].num_nodes = number
+        data[kind]["removed"] = removed[kind][sample]  # PyG moves on only what has "index" in its name
+    keep = torch.ones(graph.num_nodes[graph.deleted_type], dtype=torch.bool)
+    keep[removed[graph.deleted_type][sample]] = False
+    data[graph.deleted_type]["keep"] = keep
+    for name, network in graph.relations.items():
+        store = data[network.source, name, network.target]
+        store["edge_index"] = network.edge_index
+        store["mask"] = masks[sample][name]
+        if network.weight is not None:
+            store["edge_weight"] = network.weight
+    return data

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch
 from tclab.masking._delta import Delta
 from tclab.masking._packing import Piece
-from tclab.masking.calibration import DELETED, WIDTH, Choice, calibrated, kept_choice
+from tclab.masking.calibration import DELETED, WIDTH, Choice, keep_choice, kept_choice, timed
 from tclab.message_passing import View
 from tclab.message_passing._delta_view import DeltaView
 from tclab.perturbation import Deletions, Perturbations
@@ -51,10 +52,12 @@ class Fastest(Delta):
         if self._given:
             return
         asked = (self.graph.to("cpu"), batch_size, dtype, device)
-        if timing:
-            self.choice = calibrated(*asked, self._differences, deleted=deleted, width=width)
-        else:
-            self.choice = kept_choice(*asked, deleted=deleted, width=width) or self.choice
+        found = kept_choice(*asked, deleted=deleted, width=width)
+        if found is None and timing:
+            here = self.graph.to(device)
+            found = timed(here, batch_size, getattr(torch, dtype), self._differences, deleted=deleted, width=width)
+            keep_choice(*asked, found, deleted=deleted, width=width)
+        self.choice = found or self.choice
 
     def chosen(self) -> dict[str, Any]:
         """Return the choice, as JSON can hold it."""
@@ -68,7 +71,7 @@ class Fastest(Delta):
         """Return the view that would run if differences were carried, on a graph where it is timed."""
         choice = Choice(tuple(dense), delta=True)
         here = type(self)(self.graph.to("cpu"), **{**self._settings, "choice": choice})
-        batch = here.batch(Perturbations(deletions, Tensor(len(deletions)).zero_()))
+        batch = here.batch(Perturbations(deletions, torch.zeros(len(deletions))))
         return here.on(graph).view(batch.to(graph.device))
 
     def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> Any:

@@ -142,44 +142,28 @@ def print_choices() -> None:
             print(f"  {what}: {_choice_of(found) or 'of another version'}")
 
 
-def calibrated(
-    graph: CellGraph,
-    batch_size: int,
-    dtype: str,
-    device: str,
-    delta: Callable[[CellGraph, Deletions, Sequence[str]], View],
-    *,
-    deleted: int = DELETED,
-    width: int = WIDTH,
-) -> Choice:
-    """Return the stored choice, or time the kernels and store the fastest.
-
-    **Arguments:**
-
-    - `dtype`: by name, as in `Point`. `device`: "cpu" or "cuda".
-    - `deleted`: nodes that a sample deletes. `width`: features a row.
-    - `delta`: from the graph on the device, deletions and the dense networks to the view that carries differences.
-    """
-    found = kept_choice(graph, batch_size, dtype, device, deleted=deleted, width=width)
-    if found is None:
-        found = _timed(graph.to(device), batch_size, getattr(torch, dtype), device, delta, deleted, width)
-        keep_choice(graph, batch_size, dtype, device, found, deleted=deleted, width=width)
-    return found
-
-
-def _timed(
+def timed(
     graph: CellGraph,
     batch_size: int,
     dtype: torch.dtype,
-    device: str,
     delta: Callable[[CellGraph, Deletions, Sequence[str]], View],
+    *,
     deleted: int,
     width: int,
 ) -> Choice:
+    """Time the kernels and return the fastest.
+
+    **Arguments:**
+
+    - `graph`: on the device.
+    - `deleted`: nodes that a sample deletes. `width`: features a row.
+    - `delta`: from the graph, deletions and the dense networks to the view that carries differences.
+    """
+    device = graph.device
     seconds: dict[str, float] = {}
     dense = []
     size = min(batch_size + 1, max(1, _COLUMNS // width))
-    order = Order.on(torch.device(device), size)
+    order = Order.on(device, size)
     for name, network in graph.networks.items():
         if network.num_sources * network.num_targets > _SPARSEST * network.num_edges:
             continue

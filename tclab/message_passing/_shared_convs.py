@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -469,21 +469,16 @@ class SharedHeteroConv(nn.Module):
             found.setdefault(target, []).append(conv(x, shared_dict[edge_type], keep, cut=cut))
         return {target: self._grouped(parts) for target, parts in found.items()}
 
-    def _grouped(self, parts: Sequence[Tensor]) -> Tensor:
+    def _grouped(self, parts: list[Tensor]) -> Tensor:
         if self.aggr is None:
-            return torch.stack(list(parts), dim=1)
+            return torch.stack(parts, dim=1)
         if len(parts) == 1:
             return parts[0]
         if self.aggr == "cat":
-            return torch.cat(list(parts), dim=-1)
-        stacked = torch.stack(list(parts))
-        reduce: dict[str, Callable[..., Tensor]] = {
-            "sum": torch.sum,
-            "mean": torch.mean,
-            "min": lambda each, dim: torch.min(each, dim=dim)[0],
-            "max": lambda each, dim: torch.max(each, dim=dim)[0],
-        }
-        return reduce[self.aggr](stacked, dim=0)
+            return torch.cat(parts, dim=-1)
+        reduced = getattr(torch, self.aggr)(torch.stack(parts), dim=0)
+        grouped: Tensor = reduced[0] if self.aggr in ("min", "max") else reduced
+        return grouped
 
     def extra_repr(self) -> str:
         """Return how many relations there are."""

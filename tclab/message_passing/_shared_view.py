@@ -153,17 +153,12 @@ class SharedView(View):
 
     def with_wild_type(self) -> Sequence[View]:
         """Return one view of B + 1 copies, the wild type first: one product serves them all."""
-        removed = {kind: _one_more(deletions) for kind, deletions in self.removed.items()}
-        return [SharedView(self.graph, removed, dense=self.dense)]
+        first = {k: Deletions(d.nodes, torch.cat([d.ptr[:1], d.ptr]), d.most) for k, d in self.removed.items()}
+        return [SharedView(self.graph, first, dense=self.dense)]
 
     def first(self, x: Tensor) -> Tensor:
         """Return the first sample's rows, [N, H]; that sample must delete nothing."""
         return self.order.grids(x)[0][:, 0]
-
-
-def _one_more(removed: Deletions) -> Deletions:
-    """Return the deletions with a sample that deletes nothing put first."""
-    return Deletions(removed.nodes, torch.cat([removed.ptr[:1], removed.ptr]), removed.most)
 
 
 def dense_sum(

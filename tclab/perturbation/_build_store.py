@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from tclab._extras import need
 from tclab._format import bytes_text
 from tclab.errors import InputError
 from tclab.perturbation._sample_store import (
@@ -80,24 +79,6 @@ class Building:
 
 
 Progress = Callable[[Building], None]
-
-
-def bar() -> Progress:
-    """Return a progress that says the size first and draws tqdm's bar."""
-    need("a bar of progress", "sweep", "tqdm")
-    from tqdm import tqdm
-
-    shown: list[Any] = []
-
-    def update(building: Building) -> None:
-        if not shown:
-            tqdm.write(f"{building.path}: {building.size}")
-            shown.append(tqdm(total=building.size.samples, initial=building.kept, unit=" samples"))
-        shown[0].update(building.done - shown[0].n)
-        if building.done == building.size.samples:
-            shown[0].close()
-
-    return update
 
 
 def build_store(

@@ -12,7 +12,7 @@ import torch
 
 from tclab.errors import unknown
 from tclab.graph._cell_graph import CellGraph
-from tclab.perturbation._build_store import Progress, StoreSize, build_store
+from tclab.perturbation._build_store import StoreSize, build_store
 from tclab.perturbation._dataset import Perturbations, Samples
 from tclab.perturbation._deletions import Deletions
 from tclab.perturbation._sample_store import damage_named
@@ -42,8 +42,6 @@ class StoredSamples:
         perturbations: Perturbations,
         folder: str | Path,
         encoding: str,
-        *,
-        progress: Progress | None = None,
     ) -> None:
         if encoding not in STORES[1:]:
             raise unknown("encoding", encoding, STORES[1:])
@@ -77,7 +75,6 @@ class StoredSamples:
                 "graph": graph.fingerprint(),
                 "perturbations": perturbations.fingerprint(),
             },
-            progress=progress,
         )
 
     def __len__(self) -> int:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tclab._display import Display, Shown
+from tclab._format import counted
 from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy, get, names
@@ -22,6 +23,7 @@ from tclab.message_passing._view import NeedsEdgesError
 from tclab.models import ModelKind
 from tclab.models import get as model_of
 from tclab.timing._stack_sampler import is_user_frame
+from tclab.training._distributed import without_gradient
 from tclab.training._equivalence import (
     FP32_RATIO,
     FP64_TOLERANCE,
@@ -195,11 +197,8 @@ def _place(error: Exception) -> str:
 def _graph_text(part: CellGraph, graph: CellGraph) -> str:
     kind = graph.deleted_type
     of = "" if part.num_nodes == graph.num_nodes else f" of {graph.num_nodes[kind]:,}"
-    networks = len(part.networks)
-    return (
-        f"{part.num_nodes[kind]:,}{of} {kind} nodes and {part.num_edges:,} edges of {networks} "
-        f"network{'' if networks == 1 else 's'}"
-    )
+    networks = counted(len(part.networks), "network")
+    return f"{part.num_nodes[kind]:,}{of} {kind} nodes and {part.num_edges:,} edges of {networks}"
 
 
 def _built(
@@ -291,7 +290,7 @@ def _probe(name: str, model: nn.Module, graph: CellGraph, deletions: Sequence[Se
     model.zero_grad(set_to_none=True)
     with view(graph, deletions, "subgraph", device=next(model.parameters()).device) as copies:
         model(copies).sum().backward()
-    unused = tuple(n for n, p in model.named_parameters() if p.requires_grad and p.grad is None)
+    unused = tuple(without_gradient(model))
     model.zero_grad(set_to_none=True)
     model.float()
     return {

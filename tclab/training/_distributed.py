@@ -67,14 +67,7 @@ class _Forward(nn.Module):
 def distributed_forward(
     forward: Callable[[Any, View], Any], model: nn.Module, exchange: Exchange
 ) -> tuple[nn.Module, Communication]:
-    """Return a model's forward under DDP in this process's group, and the record of its communication.
-
-    **Arguments:**
-
-    - `forward`: (model, view) → the model's output.
-    - `model`: its parameters' gradients are exchanged.
-    - `exchange`: DDP's settings.
-    """
+    """Return a model's forward under DDP in this process's group, and the record of its communication."""
     ddp = DistributedDataParallel(
         _Forward(forward, model),
         bucket_cap_mb=exchange.bucket_cap_mb,

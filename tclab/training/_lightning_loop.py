@@ -46,7 +46,11 @@ class _SizedBatches:
 
 
 @cache
-def _task() -> type:
+def step_task() -> type:
+    """Return the class of a `LightningModule` that runs a `Step`, made of the step and a ledger.
+
+    **Raises:** `InputError` if Lightning is not installed.
+    """
     need("the Lightning loop", "lightning", "lightning")
     from lightning.pytorch import LightningModule
 
@@ -84,22 +88,6 @@ def _task() -> type:
     return StepTask
 
 
-def lightning_module(step: Step, *, ledger: Ledger | NullLedger | None = None) -> Any:
-    """Return a `LightningModule` that runs a step, for a `Trainer` of your own.
-
-    Lightning's batch transfer moves each `Batch` or `LoadedBatch` to the device; the training step makes the view and
-    closes it after the backward.
-
-    **Arguments:**
-
-    - `step`: the training step.
-    - `ledger`: times the step's stages; nothing is timed by default.
-
-    **Raises:** `InputError` if Lightning is not installed.
-    """
-    return _task()(step, NullLedger() if ledger is None else ledger)
-
-
 def _in_stage_loop(timer: Ledger | NullLedger, batches: Iterable[Any]) -> Iterator[Any]:
     """Yield the batches; the time from one to the next is the stage `loop`, less the stages inside."""
     for item in batches:
@@ -114,19 +102,12 @@ def run_lightning(
     """Run a step on each of `steps` batches inside Lightning's `Trainer.fit` and return their losses, each [].
 
     Lightning logs nothing, writes no checkpoint and shows no progress bar. The time that Lightning itself takes,
-    between the stages of a step and between steps, is the stage `loop`.
-
-    **Arguments:**
-
-    - `step`: the training step.
-    - `batches`: a loader's items; each a `Batch` or a `LoadedBatch`.
-    - `steps`: number of batches.
-    - `ledger`: times every step and stage; nothing is timed by default.
+    between the stages of a step and between steps, is the stage `loop`. The arguments are those of `run_plain`.
 
     **Raises:** `InputError` if Lightning is not installed, or if there are fewer batches than steps.
     """
     timer = NullLedger() if ledger is None else ledger
-    module = lightning_module(step, ledger=ledger)
+    module = step_task()(step, timer)
     from lightning.pytorch import Callback, Trainer
 
     sized = _SizedBatches(_in_stage_loop(timer, timer.steps(items_for(step, batches, steps))), steps)

@@ -276,15 +276,11 @@ def _worker_error(error: RuntimeError, iterator: Any) -> Exception:
         code = process.exitcode
         if code is None or (code == 0 and "exited unexpectedly" not in str(error)):
             continue
+        how = f"ended with exit code {code}: its error output is above"
         if code < 0:
             end = signal.Signals(-code)
-            reasons.append(
-                f"worker {number} (pid {process.pid}) was killed by {end.name}: {_REASONS.get(end, 'reason unknown')}"
-            )
-        else:
-            reasons.append(
-                f"worker {number} (pid {process.pid}) ended with exit code {code}: its error output is above"
-            )
+            how = f"was killed by {end.name}: {_REASONS.get(end, 'reason unknown')}"
+        reasons.append(f"worker {number} (pid {process.pid}) {how}")
     if "worker" not in str(error) or not reasons:
         return error
     return WorkerDiedError("; ".join(reasons))

@@ -201,15 +201,7 @@ def _entries(network: Network) -> int:
 def meta_batch(
     strategy: Strategy, indices: Sequence[int], deletions: Deletions, *, micro_batch: int | None = None
 ) -> Batch:
-    """Return a batch of some samples on the meta device, in the slices that the loader would make.
-
-    **Arguments:**
-
-    - `strategy`: makes the batch; on the CPU graph.
-    - `indices`: places of the samples in their dataset.
-    - `deletions`: the nodes that each of them removes.
-    - `micro_batch`: samples a slice; one slice by default.
-    """
+    """Return a batch of some samples, at their places in a dataset, on the meta device, in slices as the loader's."""
     slice_size = micro_batch or len(indices)
     parts = []
     for first in range(0, len(indices), slice_size):
@@ -248,7 +240,7 @@ def estimate_memory(step: Step, batch: Batch, *, device: str = "cpu") -> MemoryE
     model = sum(tensor.nbytes for tensor in (*step.model.parameters(), *step.model.buffers()))
     step.accumulate = min(step.accumulate, 2)  # later batches hold no more than the second
     with _on_meta_graph(step) as live, _CudaAutocast() if device == "cuda" else nullcontext():
-        fake = Batch.sliced([_on_cpu(part) for part in batch.slices]) if batch.slices else _on_cpu(batch)
+        fake = batch.moved(lambda tensor: torch.empty_like(tensor, device="cpu"))
         before = live.now
         try:
             _optimizer_step(step, fake)
@@ -265,15 +257,5 @@ def estimate_memory(step: Step, batch: Batch, *, device: str = "cpu") -> MemoryE
 
 
 def _optimizer_step(step: Step, batch: Batch) -> None:
-    """Run all the batches of one optimizer step."""
     for _ in range(step.accumulate):
         step(batch)
-
-
-def _on_cpu(batch: Batch) -> Batch:
-    tensors = {name: torch.empty(t.shape, dtype=t.dtype) for name, t in batch.tensors.items()}
-    deletions = {
-        kind: Deletions(torch.empty_like(d.nodes, device="cpu"), torch.empty_like(d.ptr, device="cpu"), d.most)
-        for kind, d in batch.deletions.items()
-    }
-    return Batch(tensors, deletions, batch.size, batch.host_values)

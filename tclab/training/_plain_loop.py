@@ -45,9 +45,7 @@ def run_plain(
 
     **Arguments:**
 
-    - `step`: the training step.
     - `batches`: a loader's items; each a `Batch` or a `LoadedBatch`.
-    - `steps`: number of batches.
     - `ledger`: times every step and stage; nothing is timed by default.
 
     **Raises:** `InputError` if there are fewer batches than steps, or for mode `empty`, which measures Lightning's

@@ -104,15 +104,7 @@ class Step:
     """Runs the stages of one training step on a batch from the loader.
 
     The stages are transfer, mask, forward, loss, backward, clip, optimizer and log; a stage that the mode leaves out
-    is not entered. The modes:
-
-    - `data`: transfer only. There is no model.
-    - `empty`: transfer and mask, then loss, backward and optimizer step of a model of one parameter that does not
-      depend on the batch; ranks exchange its gradient. It measures what the training loop itself costs, and masks
-      that are made on the device.
-    - `model`: transfer, mask, forward, loss and backward; then the gradients are freed. There is no optimizer.
-    - `step`: every stage.
-    - `fixed_batch`: every stage, on one batch that the loop repeats.
+    is not entered. Mode `empty` measures what the training loop itself costs, and masks that are made on the device.
 
     With bfloat16 the model runs under autocast with float32 weights; float64 holds for weights, activations and
     targets. Targets are float32 otherwise.
@@ -126,14 +118,12 @@ class Step:
 
     - `kind`: the registered model: how it is built, its forward and its losses.
     - `strategy`: makes the views; its graph decides the device.
-    - `mode`: one of `MODES`.
-    - `dtype`: one of `DTYPES`.
+    - `mode`, `dtype`, `optimizer`: from `MODES`, `DTYPES` and `OPTIMIZERS`, all of which are AdamW.
     - `metabolism`: passed to the model.
     - `seed`: seed of the weights.
     - `loss`: name of one of the model's losses; the model's first by default.
     - `epoch`: the epoch that the loss's schedule is at; an attribute that a training loop sets as it goes.
     - `clip`: norm that gradients are clipped to; `None` for no clipping.
-    - `optimizer`: one of `OPTIMIZERS`, all of which are AdamW.
     - `accumulate`: number of batches whose gradients are averaged before one clip and optimizer step.
     - `overheads`: names from `OVERHEADS`.
     - `log_every`: batches from one log to the next, of the overheads that log; each batch by default.
@@ -231,13 +221,7 @@ class Step:
         self._batches = 0
 
     def __call__(self, batch: Batch, *, stage: Stage = _no_clock) -> Tensor | None:
-        """Run one step on a batch from the loader and return its loss, [] on the device; `None` in mode `data`.
-
-        **Arguments:**
-
-        - `batch`: as the loader gives it, on the CPU.
-        - `stage`: name → the context that the stage runs in, such as `Ledger.stage`.
-        """
+        """Run one step on a batch from the loader, on the CPU, and return what `run` does."""
         return self.run(self.transfer(batch, stage=stage), stage=stage)
 
     def transfer(self, batch: Batch, *, stage: Stage = _no_clock) -> Batch:
