@@ -422,71 +422,40 @@ def formats() -> dict[str, tuple[str, Callable[[Path], object]]]:
     def perturbations(path: Path) -> object:
         return readers.read_perturbations(path, graph, **limit)
 
-    found: dict[str, tuple[str, Callable[[Path], object]]] = {
+    def of(read: Callable[..., object], **more: Any) -> Callable[[Path], object]:
+        return lambda path: read(path, genes, **limit, **more)
+
+    return {
         "dango_genes": ("yeast_string_genes.txt", readers.dango_genes),
-        "string_dango": (
-            "yeast_string_fusion_adjacency.txt",
-            lambda path: readers.string_dango(path, genes, counted_in=genes, **limit),
-        ),
-        "string_links": (
-            "4932.protein.links.detailed.v12.0.txt",
-            lambda path: readers.string_links(path, genes, **limit),
-        ),
-        "string_links_full": (
-            "4932.protein.links.full.v10.5.txt",
-            lambda path: readers.string_links(path, genes, **limit),
-        ),
-        "edge_list": ("edge_list.csv", lambda path: readers.edge_list(path, genes, **limit)),
+        "string_dango": ("yeast_string_fusion_adjacency.txt", of(readers.string_dango, counted_in=genes)),
+        "string_links": ("4932.protein.links.detailed.v12.0.txt", of(readers.string_links)),
+        "string_links_full": ("4932.protein.links.full.v10.5.txt", of(readers.string_links)),
+        "edge_list": ("edge_list.csv", of(readers.edge_list)),
         "edge_list_alone": ("edge_list.csv", lambda path: readers.edge_list(path, **limit)),
-        "biogrid": (
-            "BIOGRID-ORGANISM-Made_up-0.0.0.tab3.txt",
-            lambda path: readers.biogrid(path, genes, **limit),
-        ),
+        "biogrid": ("BIOGRID-ORGANISM-Made_up-0.0.0.tab3.txt", of(readers.biogrid)),
         "sgd_features": ("SGD_features.tab", lambda path: readers.sgd_features(path, **limit)),
         "sgd_gene_names": ("SGDgeneNames.tsv", lambda path: readers.sgd_gene_names(path, **limit)),
         "yeastract_names": ("orftogene.txt", readers.yeastract_names),
-        "yeastract": (
-            "RegulationTwoColumnTable_activator.tsv",
-            lambda path: readers.yeastract(path, genes, **limit),
-        ),
-        "yeastract_matrix": (
-            "RegulationMatrix_documented.csv",
-            lambda path: readers.yeastract(path, genes, **limit),
-        ),
-        "yeastract_pairs": (
-            "yeastract_orf_tf.csv",
-            lambda path: readers.yeastract(path, genes, **limit),
-        ),
-        "tflink": ("TFLink_made_up_simpleFormat_v1.0.tsv", lambda path: readers.tflink(path, genes, **limit)),
-        "tflink_targets": (
-            "targets_of_P00000.tsv",
-            lambda path: readers.tflink(path, genes, factor="MAD1", **limit),
-        ),
-        "sgd_regulation": ("sgd_regulation.tsv", lambda path: readers.sgd_regulation(path, genes, **limit)),
+        "yeastract": ("RegulationTwoColumnTable_activator.tsv", of(readers.yeastract)),
+        "yeastract_matrix": ("RegulationMatrix_documented.csv", of(readers.yeastract)),
+        "yeastract_pairs": ("yeastract_orf_tf.csv", of(readers.yeastract)),
+        "tflink": ("TFLink_made_up_simpleFormat_v1.0.tsv", of(readers.tflink)),
+        "tflink_targets": ("targets_of_P00000.tsv", of(readers.tflink, factor="MAD1")),
+        "sgd_regulation": ("sgd_regulation.tsv", of(readers.sgd_regulation)),
         "yeast_gem_yml": ("yeast-GEM.yml", model(readers.yeast_gem, cache=False)),
         "yeast_gem_txt": ("yeast-GEM.txt", model(readers.yeast_gem)),
         "bigg_json": ("iMU12.json", model(readers.bigg_json)),
         "sbml": ("iMU12.xml", model(readers.sbml, cache=False)),
-        "kuzmin": ("aao1729_data_s1.tsv", lambda path: readers.kuzmin(path, genes, repeats="mean", **limit)),
-        "kuzmin_xlsx": ("aaz5667_Table_S1.xlsx", lambda path: readers.kuzmin(path, genes, **limit)),
-        "kuzmin_fitness": (
-            "aaz5667_Table_S5.tsv",
-            lambda path: readers.kuzmin_fitness(path, genes, **limit),
-        ),
-        "costanzo": ("SGA_NxN.txt", lambda path: readers.costanzo(path, genes, **limit)),
-        "sga_trigenic": (
-            "scored_made_up_trigenic.txt",
-            lambda path: readers.sga_trigenic(path, genes, deletions_only=True, **limit),
-        ),
-        "sga_digenic": (
-            "scored_made_up_digenic.txt",
-            lambda path: readers.sga_digenic(path, genes, repeats="lowest p", **limit),
-        ),
+        "kuzmin": ("aao1729_data_s1.tsv", of(readers.kuzmin, repeats="mean")),
+        "kuzmin_xlsx": ("aaz5667_Table_S1.xlsx", of(readers.kuzmin)),
+        "kuzmin_fitness": ("aaz5667_Table_S5.tsv", of(readers.kuzmin_fitness)),
+        "costanzo": ("SGA_NxN.txt", of(readers.costanzo)),
+        "sga_trigenic": ("scored_made_up_trigenic.txt", of(readers.sga_trigenic, deletions_only=True)),
+        "sga_digenic": ("scored_made_up_digenic.txt", of(readers.sga_digenic, repeats="lowest p")),
         "perturbations": (TABLE, perturbations),
         "perturbations_headless": ("scored_made_up_digenic.txt", perturbations),
         "perturbations_xlsx": ("aaz5667_Table_S1.xlsx", perturbations),
     }
-    return found
 
 
 def sheet(table: str) -> bytes:

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,7 +109,7 @@ def environment_and_smoke(s: Settings) -> Verdict:
     from tclab import Point
     from tclab.timing import conditions, environment
 
-    here = {**environment(), **conditions(), "triton": None if find_spec("triton") is None else _version("triton")}
+    here = {**environment(), **conditions(), "triton": version("triton") if find_spec("triton") else None}
     atomic_write(s.out / "a_environment.json", json.dumps(here, indent=1) + "\n")
     rows = tclab.run(Point(scale=min(s.scale, 0.1), batch_size=2, networks=3, device=s.device, workers=0))
     step = s.keep("a", "smoke", rows[rows["stage"] == "step"].loc[:, ["status", "median_seconds", "peak_bytes"]])
@@ -117,12 +118,6 @@ def environment_and_smoke(s: Settings) -> Verdict:
     return ok, f"{where}, torch {torch.__version__}, triton {here['triton'] or 'missing'}; a small step: " + (
         f"{1e3 * step['median_seconds'].iloc[0]:.2f} ms" if ok else step["status"].iloc[0]
     )
-
-
-def _version(package: str) -> str:
-    from importlib.metadata import version
-
-    return version(package)
 
 
 def equivalence_and_tests(s: Settings) -> Verdict:

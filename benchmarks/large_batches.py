@@ -20,36 +20,26 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
+
+from neighbour_sum import race
 
 from tclab import Point, run
 from tclab.sweeps import close_workers
 from tclab.sweeps.config._point import ALLOCATORS
 from tclab.sweeps.execution._setup import setup
-from tclab.sweeps.predict._roofline import clock_of
 
 
 def ratios(arms: dict[str, Point], rounds: int) -> dict[str, list[float]]:
     """Return the seconds a sample of each arm's step, round by round; the arms take turns."""
-    clock = clock_of("cpu")
-    seconds: dict[str, list[float]] = {name: [] for name in arms}
     with ExitStack() as stack:
-        steps: dict[str, Callable[[], object]] = {}
+        steps = {}
         for name, point in arms.items():
             here = stack.enter_context(setup(point.resolved(), point.batch_size))
-            steps[name] = _step(here.step, here.data[0].batch)
-        for number in range(rounds + 1):  # the first warms up
-            for name in list(arms) if number % 2 else list(arms)[::-1]:
-                begin = clock()
-                steps[name]()
-                if number:
-                    seconds[name].append((clock() - begin) / arms[name].batch_size)
-    return seconds
-
-
-def _step(step: Callable[..., object], batch: object) -> Callable[[], object]:
-    return lambda: step(batch)
+            steps[name] = partial(here.step, here.data[0].batch)
+        seconds = race(steps, rounds)
+    return {name: [each / arms[name].batch_size for each in seconds[name]] for name in arms}
 
 
 def shown(title: str, seconds: dict[str, list[float]], over: str, under: str) -> None:

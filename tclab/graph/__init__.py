@@ -2,7 +2,5 @@
 
 from tclab.graph._network import Network
 
-__all__ = [
-    "Network",
-]
+__all__ = ["Network"]
 __dir__ = __all__.copy  # completion offers these

@@ -7,15 +7,5 @@ from tclab.models._mle_wass_supcr import MleWassSupCR
 from tclab.models._model_registry import ModelKind, get, names, register
 from tclab.models._pyg_model import PygModel
 
-__all__ = [
-    "Dango",
-    "DangoLoss",
-    "HeteroCell",
-    "MleWassSupCR",
-    "ModelKind",
-    "PygModel",
-    "get",
-    "names",
-    "register",
-]
+__all__ = ["Dango", "DangoLoss", "HeteroCell", "MleWassSupCR", "ModelKind", "PygModel", "get", "names", "register"]
 __dir__ = __all__.copy  # completion offers these

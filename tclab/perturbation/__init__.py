@@ -3,10 +3,5 @@
 from tclab.perturbation._dataset import Perturbations, split, synthetic_perturbations
 from tclab.perturbation._deletions import Deletions
 
-__all__ = [
-    "Deletions",
-    "Perturbations",
-    "split",
-    "synthetic_perturbations",
-]
+__all__ = ["Deletions", "Perturbations", "split", "synthetic_perturbations"]
 __dir__ = __all__.copy  # completion offers these
