@@ -44,6 +44,7 @@ def run(ledger, clock, *, steps=2):
         with ledger.stage("loss"):
             loss = mark("loss", head.sum())
         with ledger.stage("backward"):
+            clock.work(0.004)
             loss.backward()
 
 
@@ -69,6 +70,7 @@ def test_a_part_has_its_own_time_in_both_directions(monkeypatch):
         ("backward", "", "", "loss"),
     ):
         assert took[key] == 0, key
+    assert "backward" not in ledger.seconds()  # all of it has its part
     plain = Ledger(cuda=False)
     run(plain, clock)  # marks that nobody watches split nothing
     assert set(plain.seconds()) == {"data_wait", "forward", "loss", "backward", "other", "step"}
@@ -100,6 +102,7 @@ def test_every_model_and_view_is_seen_by_layer_and_network(fields, copies, netwo
     assert frame["share"].sum() == pytest.approx(1)
     assert ((frame["forward"] >= 0) & (frame["backward"] >= 0)).all()
     rest = frame[frame["part"] == "the rest"].iloc[0]
+    assert rest["backward"] == 0
     assert rest["forward"] < 0.02 * frame["forward"].sum() + 2e-4
     by_layer = found.by("layer")
     assert by_layer.xs("forward", axis=1, level=1).sum().iloc[0] == pytest.approx(frame["forward"].sum())

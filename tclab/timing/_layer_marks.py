@@ -52,6 +52,8 @@ class _Watch:
         return not again
 
     def entered(self, part: Part) -> None:
+        if self.ledger.owner == "backward":  # the first gradient: no operation ran, autograd counted its graph's nodes
+            self.ledger.assign_previous(self.stage("backward", Part(part="start of autograd")), goes_on=True)
         self.ledger.assign_next(self.stage("backward", part))
 
 

@@ -38,7 +38,8 @@ class Inside(Shown):
 
     - `frame`: a row for each part of each point: `point`, `copies` ("wild type", "samples", or both where a view
       computes them in one pass), `layer`, `network` (empty where several are computed in one pass), `part`, and the
-      mean seconds of a step: `forward`, `backward`, `share` of both together. What is in no part is `the rest`.
+      mean seconds of a step: `forward`, `backward`, `share` of both together. What is in no part is `the rest`; in
+      `start of autograd` no operation runs yet.
     - `receipts`: point → what the marks cost; see `tclab.timing.receipt`.
     """
 
