@@ -262,7 +262,7 @@ def own_formats() -> dict[str, Format]:
     rows, values = table(stages), [bytes([number]) * (300 * number) for number in range(30)]
 
     def parquet(folder: Path) -> bytes:
-        Results(folder).write_file("rows.parquet", point, rows)
+        Results(folder).write(point, rows, "rows.parquet")
         return (folder / "rows.parquet").read_bytes()
 
     def exported(kind: str) -> Callable[[Path], bytes]:

@@ -340,7 +340,7 @@ def test_what_another_sweep_has_measured_since_this_one_looked_is_not_run_again(
 
     def claimed(self, name):
         if name == place:
-            self.write_file(name, POINTS[1], measured(POINTS[1]))
+            self.write(POINTS[1], measured(POINTS[1]), name)
         return real(self, name)
 
     monkeypatch.setattr(Results, "claimed", claimed)

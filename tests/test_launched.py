@@ -75,12 +75,16 @@ def sockets_of(pids):
     return sockets() & {link[8:-1] for link in links if link.startswith("socket:[")}
 
 
+def pids_of(ranks):
+    return [ranks._torchrun.pid, *(report.pid for report in ranks._reports.values() if report.pid)]
+
+
 def nothing_is_left(ranks):
     """Whether the ranks and torchrun have ended and their files are gone, within some seconds."""
-    assert len(ranks.pids) == 1 + ranks.ranks
+    assert len(pids_of(ranks)) == 1 + ranks.ranks
     until = time.monotonic() + 10
     while time.monotonic() < until:
-        alive = [pid for pid in ranks.pids if "tclab" in processes().get(pid, "")]
+        alive = [pid for pid in pids_of(ranks) if "tclab" in processes().get(pid, "")]
         if not alive and not ranks.folder.exists():
             return True
         time.sleep(0.05)
@@ -170,7 +174,7 @@ def test_what_ranks_were_is_in_every_label(rows):
 @needs_proc
 def test_ranks_on_one_machine_listen_to_that_machine_alone(rows):
     (kept,) = [worker for worker in pool.idle.values() if isinstance(worker, RankGroup)]
-    listening, addresses = sockets_of(kept.pids), set()
+    listening, addresses = sockets_of(pids_of(kept)), set()
     for version in ("tcp", "tcp6"):
         with open(f"/proc/net/{version}") as file:
             addresses |= {line.split()[1].partition(":")[0] for line in file if line.split()[9] in listening}
@@ -307,7 +311,7 @@ def test_a_rank_that_fails_is_named_with_its_last_words_and_the_sweep_goes_on(ow
     *gone, kept = launches
     assert all(map(nothing_is_left, gone))
     assert kept.alive
-    listening = sockets_of(kept.pids)
+    listening = sockets_of(pids_of(kept))
     assert listening
     _stop_ends_all_ranks(kept)
     until = time.monotonic() + 10  # the system closes what a process had open after its command is gone
@@ -321,7 +325,7 @@ def _stop_ends_all_ranks(kept):
     running_point = threading.Thread(target=lambda: found.append(tclab.run(tiny(steps=100_000, mode="fixed_batch"))))
     running_point.start()
     until = time.monotonic() + 120
-    while not (kept in pool.at_work_now and kept.started) and time.monotonic() < until:
+    while not (kept in [worker for _, worker in pool.busy] and kept.started) and time.monotonic() < until:
         time.sleep(0.1)
     begin = time.monotonic()
     abort()

@@ -121,7 +121,7 @@ def test_the_stop_of_one_sweep_leaves_anothers_point_alone(monkeypatch, tmp_path
     second = lab.LiveSweep([replace(point, seed=1)], results=tmp_path / "second")
     first.panel(), second.panel()
     first.start()
-    while first.running and not pool.at_work_now:
+    while first.running and not pool.busy:
         time.sleep(0.01)
     second.start().stop()
     assert set(first.join()["status"]) == {"ok"}
@@ -136,9 +136,9 @@ def test_a_process_that_exits_waits_for_no_point_and_keeps_none_as_failed(tmp_pa
         from tclab.sweeps.execution._worker_pool import pool
         point = Point(scale=0.02, networks=2, mode="fixed_batch", steps=10_000_000, workers=0, device="cpu")
         lab.LiveSweep([point], results={str(tmp_path)!r}).start()
-        while not pool.at_work_now:
+        while not pool.busy:
             time.sleep(0.01)
-        print(pool.at_work_now[0].pid)
+        print(pool.busy[0][1].pid)
     """
     ended = subprocess.run(
         [sys.executable, "-c", code],

@@ -194,7 +194,7 @@ class LocalExecutor:
                     begin = monotonic()
                 if not rows["status"][0].as_py().startswith("not run"):
                     try:
-                        results.write_file(name, point, rows)
+                        results.write(point, rows, name)
                     except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
                         not_kept = str(error)
                         warnings.warn(f"{not_kept}. The sweep returns them, and runs no other point", stacklevel=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import lru_cache
 from itertools import repeat
 from time import perf_counter
@@ -175,22 +176,17 @@ def _demands(step: Step, loaded: LoadedBatch) -> dict[str, dict[str, int]]:
         return {}
     with Ledger(cuda=False) as ledger, syncs(ledger) as counted, ledger.step():
         step(loaded.batch, stage=ledger.stage)
+    names = ("kernels", "allocations", "allocated_bytes")
     columns = {
-        stage: {
-            # AdamW's own counters live on the host, and are no waits
-            "host_syncs": 0 if stage == "optimizer" else demand.syncs,
-            "kernels": demand.kernels,
-            "allocations": demand.allocations,
-            "allocated_bytes": demand.allocated_bytes,
-        }
+        # AdamW's own counters live on the host, and are no waits
+        stage: {"host_syncs": 0 if stage == "optimizer" else demand.syncs} | {n: getattr(demand, n) for n in names}
         for stage, demand in counted.stages.items()
     }
-    names = ("host_syncs", "kernels", "allocations", "allocated_bytes")
-    return {**columns, "step": {name: sum(one[name] for one in columns.values()) for name in names}}
+    sums = {name: sum(one[name] for one in columns.values()) for name in ("host_syncs", *names)}
+    return {**columns, "step": sums}
 
 
 def _equivalence_columns(point: Point, exact: bool) -> dict[str, Any]:
-    """Return the columns of the equivalence check."""
     result = equivalence_of(point)
     return {
         "equivalence": ("passed" if result.passed else "failed") if exact else "inexact",
@@ -250,9 +246,7 @@ def measure(point: Point, context: RankContext | None = None) -> list[dict[str, 
     if point.device == "cuda":  # this process waits for its next point, and another may need the memory meanwhile
         gc.collect()
         torch.cuda.empty_cache()
-    ranks = (
-        [measurement]
-        if context is None
-        else [RankMeasurement.read(text) for text in context.all_gather(measurement.text())]
-    )
-    return rows_of_ranks(point, every, ranks)
+    if context is None:
+        return rows_of_ranks(point, every, [measurement])
+    texts = context.all_gather(json.dumps(asdict(measurement)))
+    return rows_of_ranks(point, every, [RankMeasurement(**json.loads(text)) for text in texts])

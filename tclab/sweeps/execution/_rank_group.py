@@ -111,7 +111,7 @@ class RankGroup:
                     file.unlink()
                     return rows
                 moved = time.monotonic()
-                self._take(message)
+                self._take([message])
             now = time.monotonic()
             if failed_at is None and any(report.failed for report in self._reports.values()):
                 failed_at = now
@@ -123,15 +123,14 @@ class RankGroup:
                 self._end()
                 return reason
 
-    def _take(self, message: dict[str, Any]) -> None:
-        """Take up a message of a rank, or of torchrun."""
-        if "exit_codes" in message:
-            self._exit_codes |= {int(rank): code for rank, code in message["exit_codes"].items()}
-        if "rank" in message:
-            report = self._reports.setdefault(message["rank"], RankReport())
-            for name in ("pid", "entered", "at", "failed", "peer"):
-                if name in message:
-                    setattr(report, name, message[name])
+    def _take(self, messages: list[dict[str, Any]]) -> None:
+        """Take up messages of ranks, and of torchrun."""
+        for message in messages:
+            codes = message.get("exit_codes", {})
+            self._exit_codes |= {int(rank): code for rank, code in codes.items()}
+            if "rank" in message:
+                report = self._reports.setdefault(message["rank"], RankReport())
+                vars(report).update({name: value for name, value in message.items() if name in vars(report)})
 
     # ---- what became of them
 
@@ -163,12 +162,9 @@ class RankGroup:
     def _named(self, rank: int, status: str) -> str:
         if status == "oom":
             return f"failed: rank {rank} ran out of memory{self._last_line(rank)}"
-        if status.startswith("skipped"):
-            return status
-        return f"failed: rank {rank}: {status.removeprefix('failed: ')}"
+        return status if status.startswith("skipped") else f"failed: rank {rank}: {status.removeprefix('failed: ')}"
 
     def _hanging(self, seconds: float) -> str:
-        """Return which rank hangs, as far as it is known, and where in its code it is."""
         rank, status = hanging_rank(self._reports, seconds, nodes=self.nodes)
         if rank is None:
             return status
@@ -196,13 +192,7 @@ class RankGroup:
 
     @property
     def alive(self) -> bool:
-        """Whether torchrun runs."""
         return self._torchrun.alive
-
-    @property
-    def pids(self) -> list[int]:
-        """The numbers of torchrun's process and of those ranks that have reported theirs."""
-        return [self._torchrun.pid, *(report.pid for report in self._reports.values() if report.pid)]
 
     @property
     def started(self) -> bool:
@@ -212,8 +202,7 @@ class RankGroup:
     def wait(self) -> str | None:
         """Wait until the ranks of this node have ended; return what became of them where they failed."""
         while (messages := self._torchrun.receive(_LOOK_SECONDS)) is not None:
-            for message in messages:
-                self._take(message)
+            self._take(messages)
         if not self._torchrun.wait():
             return None
         self._end()
@@ -243,23 +232,19 @@ class RankGroup:
     def _end(self) -> None:
         """Let torchrun report which ranks it saw fail, then end what is left."""
         self._torchrun.wait(_OTHERS_SECONDS)
-        self._take_rest()
+        self._end_rest()
+
+    def _end_rest(self) -> None:
+        while messages := self._torchrun.receive(0.0):  # that have arrived
+            self._take(messages)
         self._kill()
         self._torchrun.wait()
-
-    def _take_rest(self) -> None:
-        """Take up the messages that have arrived."""
-        while messages := self._torchrun.receive(0.0):
-            for message in messages:
-                self._take(message)
 
     def close(self) -> None:
         """End everything, and remove what the ranks kept."""
         if self._torchrun.closed:
             return
-        self._take_rest()
-        self._kill()
-        self._torchrun.wait()
+        self._end_rest()
         self._torchrun.close()
         self._temporary.close()
 

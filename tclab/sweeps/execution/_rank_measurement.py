@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -52,15 +52,6 @@ class RankMeasurement:
     mask_bytes: int = 0
     store_bytes: int | None = None
     store_cached: float | None = None
-
-    def text(self) -> str:
-        """Return it as JSON."""
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def read(text: str) -> RankMeasurement:
-        """Return what `text` wrote."""
-        return RankMeasurement(**json.loads(text))
 
 
 def timelines(ledger: Ledger, cuda: bool, exchanged: dict[str, list[Any]] | None = None, first: int = 0) -> Timelines:
@@ -199,7 +190,6 @@ def device_sharing(device: str) -> str:
 
 
 def _farthest(shares: Sequence[float | None]) -> float | None:
-    """Return the share that is farthest from 1."""
     return max((share for share in shares if share is not None), key=lambda share: abs(share - 1.0), default=None)
 
 
@@ -235,7 +225,6 @@ def _step_columns(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[
 
 
 def _rank_rows(where: str, measured: RankMeasurement, place: str, cycle: int) -> list[dict[str, Any]]:
-    """Return the rows of one rank's own step."""
     rows = []
     for stage, samples in measured.timelines[place].items():
         row = _spread(where, "whole" if stage == "step" else stage, samples, cycle)

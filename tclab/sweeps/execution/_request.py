@@ -23,13 +23,7 @@ LONGEST_STATUS = 1000  # characters of an error's first line; a torn message may
 RANK_SECRET = "TCLAB_RANK_SECRET"  # the variable with what the ranks of a point sign their texts with
 MEASURE = "tclab.sweeps.execution._measure:measure"
 # What torch says when there is no memory left on the CPU, where it raises no exception of its own.
-_OUT_OF_MEMORY = (
-    "can't allocate memory",
-    "cannot allocate memory",
-    "out of memory",
-    "bad_alloc",
-    "mdb_map_full",
-)
+_OUT_OF_MEMORY = ("can't allocate memory", "cannot allocate memory", "out of memory", "bad_alloc", "mdb_map_full")
 
 
 def request_of(point: Point, task: str = MEASURE, **arguments: Any) -> dict[str, Any]:

@@ -103,11 +103,6 @@ class Setup:
                 self.context.barrier()
         return double_buffered(self.loads, self.point.device) if self.point.double_buffer else iter(self.loads)
 
-    @property
-    def ahead(self) -> int:
-        """Number of batches that the loader has requested at most and not given."""
-        return self.point.workers * (self.point.prefetch_factor or 1)
-
     def discard_prefetched(self, batches: Iterator[LoadedBatch], pace: Pace) -> Pace:
         """Discard the batches that workers prefetched during a pause; return the pace, with what they took to make.
 
@@ -120,7 +115,8 @@ class Setup:
             limits = any(map(int, self.context.all_gather(str(int(limits)))))
         if not limits:
             return pace
-        last, timings = after_discarding_prefetched(batches, self.ahead)
+        ahead = self.point.workers * (self.point.prefetch_factor or 1)
+        last, timings = after_discarding_prefetched(batches, ahead)
         self.run([last], steps=1)
         return replace(pace, batch_seconds=_batch_seconds(timings))
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import resource
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 from tclab._child_process import ParentPipe
 from tclab.sweeps.execution._rank import serve_as_rank
@@ -22,17 +25,10 @@ def limit_memory() -> None:
     Where memory runs out the system then kills this worker, whose point is reported as "oom", and not the notebook or
     sweep that started it.
     """
-    text = os.environ.get(MEMORY_LIMIT)
-    limit = int(text) if text else None
-    try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
-    except OSError:
-        pass  # not Linux, or not allowed: the system chooses as it would
-    if limit is not None:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    with suppress(OSError):  # not Linux, or not allowed: the system chooses as it would
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    if limit := os.environ.get(MEMORY_LIMIT):
+        resource.setrlimit(resource.RLIMIT_DATA, (int(limit), int(limit)))
 
 
 def main() -> None:

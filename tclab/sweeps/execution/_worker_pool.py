@@ -27,12 +27,7 @@ _LOOK_SECONDS = 0.5  # between looks whether a worker's time is up
 
 
 class WorkerProcess(ChildProcess):
-    """One process that runs points of one rank.
-
-    **Arguments:**
-
-    - `environment`: all of its variables.
-    """
+    """One process that runs points of one rank; `environment` has all of its variables."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.has_read: dict[str, Any] = {}  # files that points of this process read, each with its state then
@@ -75,8 +70,6 @@ def _killed_for_memory() -> float | None:
 
 
 Answer = list[dict[str, Any]] | str  # rows, or why there are none
-
-
 Worker = WorkerProcess | RankGroup  # runs one point at a time, and is kept warm for the next
 
 
@@ -114,7 +107,7 @@ class WorkerPool:
 
     def __init__(self) -> None:
         self.idle: dict[WorkerKind, Worker] = {}
-        self._busy: list[tuple[int, Worker]] = []  # and the thread that waits for each
+        self.busy: list[tuple[int, Worker]] = []  # and the thread that waits for each
         self._lock = threading.RLock()
         self._exiting = threading.Event()
 
@@ -129,8 +122,6 @@ class WorkerPool:
     ) -> Answer:
         """Return a worker's answer to a request.
 
-        A worker that has read another state of a file that the point reads is replaced.
-
         **Arguments:**
 
         - `point`: resolved. `request`: for its rows.
@@ -140,14 +131,7 @@ class WorkerPool:
         with self._lock:
             files = files_of(point)
             kind = WorkerKind(point.ranks, point.allocator, memory_bytes, point.device, point.runs)
-            worker = None if fresh else self.idle.pop(kind, None)
-            if worker is not None and (
-                not worker.alive or any(worker.has_read.get(file, state) != state for file, state in files.items())
-            ):
-                worker.close()
-                worker = None
-            if worker is None:
-                worker = self._start(point, memory_bytes)
+            worker = self._start(point, memory_bytes) if fresh else self._worker(kind, point, files)
             worker.has_read |= files
             with self.at_work(worker):
                 answer = worker.ask(request, hang_seconds=hang_seconds)
@@ -165,7 +149,7 @@ class WorkerPool:
         """
         entry = (threading.get_ident(), worker)
         exiting = RuntimeError("this process is exiting, and runs no other point")
-        self._busy.append(entry)
+        self.busy.append(entry)
         try:
             if self._exiting.is_set():
                 raise exiting
@@ -176,7 +160,16 @@ class WorkerPool:
             worker.close()
             raise
         finally:
-            self._busy.remove(entry)
+            self.busy.remove(entry)
+
+    def _worker(self, kind: WorkerKind, point: Point, files: dict[str, Any]) -> Worker:
+        """Return the warm worker, or start one where none lives that has read the files as they are now."""
+        worker = self.idle.pop(kind, None)
+        if worker is not None:
+            if worker.alive and all(worker.has_read.get(file, state) == state for file, state in files.items()):
+                return worker
+            worker.close()
+        return self._start(point, kind.memory_bytes)
 
     def _start(self, point: Point, memory_bytes: int | None) -> Worker:
         """Start the worker for a point, and end warm ones that would be in its way.
@@ -200,12 +193,8 @@ class WorkerPool:
         try:
             point = Point(device=device_of("auto"))
             kind = WorkerKind(1, point.allocator, None, point.device)
-            worker = self.idle.get(kind)
-            if worker is None or not worker.alive:
-                if worker is not None:
-                    worker.close()
-                with suppress(InputError):  # no GPU answers: the point itself will say so
-                    self.idle[kind] = self._start(point, None)
+            with suppress(InputError):  # no GPU answers: the point itself will say so
+                self.idle[kind] = self._worker(kind, point, {})
         finally:
             self._lock.release()
 
@@ -216,14 +205,9 @@ class WorkerPool:
 
         - `thread`: by its `ident`, the one whose point is ended; every thread's unless given.
         """
-        for owner, worker in tuple(self._busy):
+        for owner, worker in tuple(self.busy):
             if thread in (None, owner):
                 worker.kill()
-
-    @property
-    def at_work_now(self) -> list[Worker]:
-        """The workers that run a point now."""
-        return [worker for _, worker in self._busy]
 
     def close(self) -> None:
         """End every warm worker; the next point starts a new one."""

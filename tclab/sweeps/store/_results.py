@@ -10,7 +10,7 @@ import tempfile
 import warnings
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tclab._version import __version__
 from tclab.errors import InputError
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._code_fingerprint import library_digests, user_code_digests
-from tclab.sweeps.store._rows import SCHEMA, SCHEMA_VERSION, frame, upgraded, upgraded_point
+from tclab.sweeps.store._rows import COLUMNS_UNTIL_4, SCHEMA, SCHEMA_VERSION, frame, upgraded
 from tclab.timing._environment import fingerprint
 
 _NAME = re.compile(r"[0-9a-f]{24}\.parquet")  # of a point's file
@@ -33,10 +33,7 @@ _SWEEP = ".running-sweep"  # which whoever sweeps holds
 # The variable that says, as JSON, what a cluster was asked for on whose machine this runs
 WHERE = "TCLAB_WHERE"
 
-
-@cache
-def _machine() -> dict[str, Any]:
-    return dict(fingerprint("machine"))
+_machine = cache(partial(fingerprint, "machine"))
 
 
 def results_key(point: Point, repeat: int = 0) -> str:
@@ -129,12 +126,8 @@ class Results:
         opened = _opened(path) if path.exists() else None
         return None if opened is None else opened[0]
 
-    def write(self, point: Point, rows: pa.Table) -> None:
-        """Keep a point's rows in place of any earlier ones."""
-        self.write_file(self.path(point).name, point, rows)
-
-    def write_file(self, name: str, point: Point, rows: pa.Table) -> None:
-        """Keep a point's rows in a file by its name.
+    def write(self, point: Point, rows: pa.Table, name: str | None = None) -> None:
+        """Keep a point's rows in place of any earlier ones; in a file of another name where one is given.
 
         **Raises:** `InputError` where it cannot be written, as on a disk that is full.
         """
@@ -145,7 +138,7 @@ class Results:
             self.folder.mkdir(parents=True, exist_ok=True)
             buffer = pa.BufferOutputStream()
             pq.write_table(described, buffer, write_page_checksum=True)
-            atomic_write(self.folder / name, buffer.getvalue().to_pybytes())
+            atomic_write(self.folder / name if name else self.path(point), buffer.getvalue().to_pybytes())
         except OSError as error:
             why = error.strerror or error
             raise InputError(f"the rows of a point could not be kept in {str(self.folder)!r}: {why}") from None
@@ -203,7 +196,8 @@ class Results:
         tables: dict[Point, pa.Table] = {}
         for rows, about in self._all_opened():
             try:
-                point = Point.from_dict(upgraded_point(about["point"]))
+                fields = {COLUMNS_UNTIL_4.get(name, name): value for name, value in about["point"].items()}
+                point = Point.from_dict(fields)
             except (InputError, TypeError, KeyError):
                 continue
             tables.pop(point, None)
@@ -230,9 +224,8 @@ def results_folder(folder: str | Path) -> Path:
         raise InputError(f"results is {str(folder)!r}, expected a folder: {error}") from None
 
 
-_ABOUT = (
-    b"tclab"  # the key of what a file says of itself: schema, version, point, and a digest of these and the columns
-)
+# the key of what a file says of itself: schema, version, point, and a digest of these and the columns
+_ABOUT = b"tclab"
 
 
 def _digest(about: dict[str, Any], rows: pa.Table) -> str:

@@ -158,7 +158,7 @@ def point_of(row: Mapping[str, Any]) -> Point:
 
 
 # The names of version 4 and earlier -> those since version 5: columns, values of `stage`, fields of a point.
-_COLUMNS_UNTIL_4 = {
+COLUMNS_UNTIL_4 = {
     "deleted": "num_deletions",
     "habits": "overheads",
     "gate": "equivalence",
@@ -176,7 +176,7 @@ _STAGES_UNTIL_4 = {"wait": "data_wait", "waiting": "rank_wait"}
 def column_types() -> dict[str, pa.DataType]:
     """Return the type of each column by its name, and by the names that it had in earlier versions."""
     types = {field.name: field.type for field in SCHEMA}
-    return types | {old: types[new] for old, new in _COLUMNS_UNTIL_4.items()}
+    return types | {old: types[new] for old, new in COLUMNS_UNTIL_4.items()}
 
 
 def upgraded(rows: pa.Table, *, whole: bool = False) -> pa.Table:
@@ -194,7 +194,7 @@ def upgraded(rows: pa.Table, *, whole: bool = False) -> pa.Table:
     """
     if rows.schema.equals(SCHEMA):  # as all of this version are; what follows takes milliseconds a file
         return rows
-    names = [name if name in SCHEMA.names else _COLUMNS_UNTIL_4.get(name, name) for name in rows.column_names]
+    names = [name if name in SCHEMA.names else COLUMNS_UNTIL_4.get(name, name) for name in rows.column_names]
     for name in names:
         if name not in SCHEMA.names or names.count(name) > 1:
             raise ValueError(f"it has a column {name!r}")
@@ -244,11 +244,6 @@ def _with_means(rows: pa.Table) -> pa.Table:
 def _clock(row: Mapping[str, Any]) -> str:
     """Return the timeline that a row's step is timed on."""
     return "device" if row["device"] == "cuda" else "host"
-
-
-def upgraded_point(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a point that any version of tclab wrote under today's names."""
-    return {_COLUMNS_UNTIL_4.get(name, name): value for name, value in fields.items()}
 
 
 def python_value(value: Any) -> Any:
