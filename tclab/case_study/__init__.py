@@ -12,10 +12,9 @@ need(__name__, "lab", "pandas", "scipy", "altair", "ipywidgets")
 
 from tclab.case_study._artefacts import wrong_figures
 from tclab.case_study._components import component_table
-from tclab.case_study._experiments import experiment_083, experiment_084
 from tclab.case_study._hypotheses import findings, hypotheses
 from tclab.case_study._overhead_costs import overhead_costs
-from tclab.case_study._published import published_figures, published_ratios
+from tclab.case_study._published import experiment_083, experiment_084, published_figures, published_ratios
 
 __all__ = [
     "component_table",

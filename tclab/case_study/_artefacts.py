@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from tclab import trace
 from tclab._display import Display, Shown
@@ -183,8 +184,6 @@ def record_run(point: Point) -> Run:
 
 def _sanity_check(here: Setup) -> list[float]:
     """Return the readings of two batches that run forward alone, before the first step, as Lightning's check does."""
-    import torch
-
     readings, batches = [], here.batches()
     try:
         for _ in range(_SANITY):
@@ -201,8 +200,6 @@ def _sanity_check(here: Setup) -> list[float]:
 
 def _synchronize(device: str) -> None:
     if device == "cuda":  # each figure must be wrong for its own reason alone, not for asynchronous kernels
-        import torch
-
         torch.cuda.synchronize()
 
 
@@ -273,19 +270,16 @@ def another_configuration(small_slow: Run, small_fast: Run, slow: Run, fast: Run
             parts["device"] = float(run_.report.breakdown["busy_us"].sum()) / _PROFILED / 1e6
         sums.append(sum(parts.values()))
         rows += [("wrong: a small model's kept batch", run_.name, part, took) for part, took in parts.items()]
-    rows += [
-        ("right: what is trained, by the wall clock", run_.name, "host", run_.mean("step")) for run_ in (slow, fast)
-    ]
-    added = (
-        " The times of host and device are added, too, though both work at once."
-        if small_slow.cuda
-        else (" Once, times of CPU and GPU that work at once were added, too; there is no GPU here.")
-    )
+    side = "right: what is trained, by the wall clock"
+    rows += [(side, run_.name, "host", run_.mean("step")) for run_ in (slow, fast)]
+    added = "Once, times of CPU and GPU that work at once were added, too; there is no GPU here."
+    if small_slow.cuda:
+        added = "The times of host and device are added, too, though both work at once."
     return Figure(
         "1.6",
         f"How many times slower is {slow.name} than {fast.name}?",
         f"step of a model of {_SMALL_LAYERS} layers on a small batch that is there already",
-        f"Another depth, another batch and no loader are another question.{added}",
+        f"Another depth, another batch and no loader are another question. {added}",
         sums[0] / sums[1],
         slow.mean("step") / fast.mean("step"),
         "wall clock of the training that was asked about",
@@ -317,13 +311,14 @@ def no_backward(slow: Run, fast: Run) -> Figure:
     )
 
 
-def page_faults(point: Point, slow: str = "edge_mask", fast: str = "node_mask") -> Figure:
+def page_faults(point: Point) -> Figure:
     """Return the 51: two strategies under an allocator that gives pages back, as if that were their group speed.
 
     Each is run under each allocator, in child processes.
 
     **Raises:** `InputError` for a point that could not be measured, with its status.
     """
+    slow, fast = "edge_mask", "node_mask"
     seconds: dict[tuple[str, str], float] = {}
     for allocator in ("default", "keep_pages"):
         for name in (slow, fast):

@@ -102,36 +102,32 @@ def _ratios(rows: pd.DataFrame) -> str:
 # ---- shares of a step
 
 
-def _samples(group: pd.DataFrame, where: str, stage: str) -> np.ndarray[Any, np.dtype[np.float64]] | None:
-    found = group[(group["where"] == where) & (group["stage"] == stage)]
-    return None if found.empty else np.asarray(found.iloc[0]["samples_seconds"], dtype=np.float64)
+class _Steps:
+    """The steps of a point on the timeline that they are timed on.
 
+    `whole` has their seconds, `stages` those of each stage that every step has: [steps] each.
+    """
 
-def _whole(group: pd.DataFrame) -> tuple[str, np.ndarray[Any, np.dtype[np.float64]]]:
-    """Return the timeline that a step is timed on and its seconds, step by step."""
-    row = group[group["stage"] == "step"].iloc[0]
-    return str(row["where"]), np.asarray(row["samples_seconds"], dtype=np.float64)
+    def __init__(self, group: pd.DataFrame) -> None:
+        steps = group[group["stage"] == "step"]
+        own = group[group["where"] == steps["where"].iloc[0]]
+        samples = {stage: np.asarray(each, dtype=float) for stage, each in own[["stage", "samples_seconds"]].to_numpy()}
+        self.whole = samples.pop("step")
+        self.stages = {str(stage): each for stage, each in samples.items() if each.shape == self.whole.shape}
+        self.cycle = max(map(int, steps["cycle_steps"].dropna()), default=1)
 
+    def mean(self, seconds: Any) -> float:
+        return mean_step([seconds], self.cycle).value
 
-def _cycle(group: pd.DataFrame) -> int:
-    return max(map(int, group[group["stage"] == "step"]["cycle_steps"].dropna()), default=1)
+    def share(self, part: Any) -> _Share:
+        """Return a part's share of the time, total over total, and its 95 % interval; 0 to 1 where it has none."""
+        share = share_of(part, self.whole, self.cycle)
+        return (share.value, *(share.interval() or (0.0, 1.0)))
 
-
-def _mean(seconds: np.ndarray[Any, Any], cycle: int) -> float:
-    return mean_step([seconds], cycle).value
-
-
-def _share(part: Any, whole: Any, cycle: int) -> _Share:
-    """Return a part's share of the steps' time, total over total, and its 95 % interval; 0 to 1 where it has none."""
-    share = share_of(part, whole, cycle)
-    low, high = share.interval() or (0.0, 1.0)
-    return share.value, low, high
-
-
-def _judged(share: _Share, steps: int) -> str:
-    if steps < MIN_OBSERVATIONS:
-        return UNDECIDED
-    return HOLDS if share[1] > _MOST else FAILS if share[2] < _MOST else UNDECIDED
+    def judged(self, share: _Share) -> str:
+        if len(self.whole) < MIN_OBSERVATIONS:
+            return UNDECIDED
+        return HOLDS if share[1] > _MOST else FAILS if share[2] < _MOST else UNDECIDED
 
 
 def _points_of(rows: pd.DataFrame, mode: str) -> dict[str, pd.DataFrame]:
@@ -167,19 +163,18 @@ def _percent(share: _Share) -> str:
 
 def _data_pipeline(rows: pd.DataFrame) -> Hypothesis:
     def evidence(strategy: str, group: pd.DataFrame) -> tuple[str, list[str]] | None:
-        where, whole = _whole(group)
-        wait, transfer = (_samples(group, where, stage) for stage in ("data_wait", "transfer"))
-        if wait is None or transfer is None or not len(wait) == len(transfer) == len(whole):
+        steps = _Steps(group)
+        wait, transfer = (steps.stages.get(stage) for stage in ("data_wait", "transfer"))
+        if wait is None or transfer is None:
             return None
-        cycle = _cycle(group)
-        step, share = _mean(whole, cycle), _share(wait + transfer, whole, cycle)
-        verdict = _judged(share, len(whole))
-        pace = _pace(group, step, share_of(wait, whole, cycle).value)
-        refusal = "" if pace is None else pace.refusal(share_of(transfer, whole, cycle).value, _MOST)
+        step, share = steps.mean(steps.whole), steps.share(wait + transfer)
+        verdict = steps.judged(share)
+        pace = _pace(group, step, steps.share(wait)[0])
+        refusal = "" if pace is None else pace.refusal(steps.share(transfer)[0], _MOST)
         refused = refusal and verdict != UNDECIDED
         sentences = [
             f"{strategy}: waiting for the loader and the transfer are {_percent(share)} of a step of "
-            f"{seconds_text(step)} ({len(whole)} steps, {where_measured(group)}).",
+            f"{seconds_text(step)} ({len(steps.whole)} steps, {where_measured(group)}).",
             f"{strategy}: the verdict “{verdict}” is refused. {refusal[:1].upper()}{refusal[1:]}." if refused else "",
             _headroom(strategy, pace, group) if _making(group) else "",
             _against_fixed(rows, strategy, group, share[2]),
@@ -285,30 +280,23 @@ def _bytes_of(points: dict[str, pd.DataFrame]) -> str:
 
 def _mask_generation(rows: pd.DataFrame) -> Hypothesis:
     def evidence(strategy: str, group: pd.DataFrame) -> tuple[str, list[str]] | None:
-        where, whole = _whole(group)
-        mask = _samples(group, where, "mask")
-        if mask is None or len(mask) != len(whole):
+        steps = _Steps(group)
+        if (mask := steps.stages.get("mask")) is None:
             return None
         made = _making(group)
-        cycle = _cycle(group)
-        hidden = float(min(made.get("mask", 0.0), _mean(_waits(group, where, whole), cycle)))
-        most = _share(mask + hidden, whole, cycle)
+        waits = steps.stages.get("data_wait", np.zeros_like(steps.whole))
+        most = steps.share(mask + min(made.get("mask", 0.0), steps.mean(waits)))
         sentences = [
             f"{strategy}: masks are made for {seconds_text(made.get('mask', 0.0))} a batch where it is loaded and "
-            f"for {seconds_text(_mean(mask, cycle))} in the step's own stage; of a step they can be "
+            f"for {seconds_text(steps.mean(mask))} in the step's own stage; of a step they can be "
             f"{_percent(most)} at most, if every wait were for them."
         ]
         if made.get("mask", 0.0) > _NOTHING and made.get("collate"):
             less, more = sorted([(made["mask"], "making masks"), (made["collate"], "collating")])
             sentences.append(f"{strategy}: {more[1]} takes {times_text(more[0] / less[0])} as long as {less[1]}.")
-        return _judged(most, len(whole)), sentences
+        return steps.judged(most), sentences
 
     return _judged_by_share(rows, "Mask generation", "making the masks takes most of a step", evidence)
-
-
-def _waits(group: pd.DataFrame, where: str, whole: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    waits = _samples(group, where, "data_wait")
-    return np.zeros_like(whole) if waits is None else waits
 
 
 # ---- DDP
@@ -359,24 +347,19 @@ def communication_hypothesis(rows: pd.DataFrame) -> Hypothesis:
         return Hypothesis(name, claim, NOT_MEASURED, (measured,))
     many = many[many["ranks"] == many["ranks"].max()]
     group = next(iter(_points_of(many, "step").values()), one_point_each(many))
-    where, whole = _whole(group)
-    communication = _samples(group, where, "communication")
-    if communication is None or len(communication) != len(whole):
+    steps = _Steps(group)
+    if "communication" not in steps.stages:
         return Hypothesis(name, claim, NOT_MEASURED, ("The rows have no stage for communication.",))
-    ranks, place = group.iloc[0]["ranks"], where_measured(group)
-    cycle = _cycle(group)
-    share = _share(communication, whole, cycle)
-    evidence = [f"Exposed communication is {_percent(share)} of a step on {ranks} ranks ({len(whole)} steps, {place})."]
-    waiting = _samples(group, where, "rank_wait")
-    if waiting is not None and len(waiting) == len(whole):
-        evidence.append(
-            f"Waiting for the slowest rank is {_percent(_share(waiting, whole, cycle))} of it, and no communication."
-        )
-    gather = _samples(group, where, "gather")
-    if gather is not None and len(gather) == len(whole):
-        gathers = _percent(_share(gather, whole, cycle))
+    shares = {stage: steps.share(seconds) for stage, seconds in steps.stages.items()}
+    share, place = shares["communication"], f"{len(steps.whole)} steps, {where_measured(group)}"
+    evidence = [f"Exposed communication is {_percent(share)} of a step on {group.iloc[0]['ranks']} ranks ({place})."]
+    if "rank_wait" in shares:
+        waiting = _percent(shares["rank_wait"])
+        evidence.append(f"Waiting for the slowest rank is {waiting} of it, and no communication.")
+    if "gather" in shares:
+        gathers = _percent(shares["gather"])
         evidence.append(f"The loss's all-gathers, waits in them included, are {gathers} of it.")
-    return Hypothesis(name, claim, _judged(share, len(whole)), (*evidence, *_late(group)))
+    return Hypothesis(name, claim, steps.judged(share), (*evidence, *_late(group)))
 
 
 def _late(group: pd.DataFrame) -> list[str]:
