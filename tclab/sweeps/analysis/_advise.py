@@ -122,15 +122,15 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, **options: Any) -
     measured, missing = _alternatives(here[here["stage"] == "step"], base)
     elsewhere = len(steps) - int((here["stage"] == "step").sum())
     if elsewhere:
-        counted = "1 row" if elsewhere == 1 else f"{elsewhere} rows"
-        missing.append(f"what {counted} of another machine, or of other code, would say here")
+        missing.append(f"what {counted(elsewhere, 'row')} of another machine, or of other code, would say here")
     found, unknowns = suggestions_from(step_times)
     point = _point_or_none(base)
     settings = {name for one in measured for name in one.setting}
     found = _as_settings([*found, *_cheaper(step_times, base)], point)
     found = [one for one in found if not set(one.setting) & settings]
     found = [_with_race(one, point) for one in [*measured, *found]]
-    unknowns += _waits(base)
+    if waits := python_value(base.iloc[0]["host_syncs"]):
+        unknowns.append(host_sync_text(int(waits), base.iloc[0]["device"] == "cuda"))
     return Advice(step_times.subject, ranked(found), (*unknowns, *missing), where_measured(base))
 
 
@@ -305,12 +305,6 @@ def _cheaper(step_times: StepTimes, base: pd.DataFrame) -> Iterator[Suggestion]:
     if ends[0] >= WORTH and python_value(row["store"]) == "json":
         why = f"each sample is decoded from JSON and validated, and a step waits for its batch for {share:.0%}"
         yield upper_bound("store lmdb in place of json: records packed once", why, share, ends, store="lmdb")
-
-
-def _waits(base: pd.DataFrame) -> list[str]:
-    row = base.iloc[0]
-    waits = python_value(row["host_syncs"])
-    return [host_sync_text(int(waits), row["device"] == "cuda")] if waits else []
 
 
 def _point_or_none(base: pd.DataFrame) -> Point | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -120,7 +120,8 @@ def compare(
     steps = [_of_stage(rows, stage) for rows in both]
     compared = _between(between, steps)
     same = [name for name in SETTINGS if name not in compared and name not in _COUNTS]
-    same = [name for name in same if name != "network_names" or _has_names(steps)]
+    if any(rows["network_names"].isna().any() for rows in steps):  # what could not be run may know only how many
+        same = [name for name in same if name != "network_names"]
     sides = [_by_point(rows, same) for rows in steps]
     shared = [key for key in sides[0] if key in sides[1]]
     differs = {name: _sides(steps, name) for name in compared} | _environments(sides, shared)
@@ -165,11 +166,6 @@ def _of_stage(rows: pd.DataFrame, stage: str) -> pd.DataFrame:
     own = rows[rows["stage"] == stage]
     clock = np.where(own["device"] == "cuda", "device", "host")
     return own[own["where"].isna() | (own["where"] == clock)]
-
-
-def _has_names(steps: Iterable[pd.DataFrame]) -> bool:
-    """Whether every row says which networks it had; one that could not be run may know only how many."""
-    return all(rows["network_names"].notna().all() for rows in steps)
 
 
 def _between(between: str | Sequence[str] | None, steps: list[pd.DataFrame]) -> list[str]:
@@ -225,12 +221,10 @@ def _environments(sides: list[dict[Any, pd.DataFrame]], shared: list[Any]) -> di
 def _confounded(differs: Mapping[str, tuple[str, str]], compared: list[str], commits: list[str]) -> str:
     """Return why no point can have a verdict; empty where one can."""
     machine = [name for name in HARDWARE if name in differs]
-    if not machine:
-        return ""
     other = [name for name in (*compared, *_CODE) if name in differs]
     if not other and any(value == "none" or value.endswith("+") for value in commits):
         other = ["commit, perhaps: it is not known"]
-    if not other:
+    if not machine or not other:
         return ""
     return f"other machines ({', '.join(machine)}), and another {', '.join(other)}: which of them it is cannot be told"
 
@@ -286,8 +280,7 @@ def _cautions(
     ]
     if any(value.endswith("+") for value in _commits(sides, shared)):
         cautions.append("A commit with + had changes that were not committed: which code ran is not known.")
-    moved = [name for name in _CONDITIONS if name in differs]
-    if moved:
+    if moved := [name for name in _CONDITIONS if name in differs]:
         cautions.append(f"Conditions differ too: {', '.join(moved)}.")
     runs = [runs_of(side[key]) for side in sides for key in shared]
     times = [len(one.seconds) for one in runs]
@@ -296,8 +289,7 @@ def _cautions(
             f"{once} of {len(shared)} points ran once on a side: how much two runs of the same differ is not known of "
             "them. tclab.sweep(…, repeats=3) into each folder measures it."
         )
-    uneven = sum(any(outliers(np.asarray(run), one.cycle) for run in one.seconds) for one in runs)
-    if uneven:
+    if uneven := sum(any(outliers(np.asarray(run), one.cycle) for run in one.seconds) for one in runs):
         text = "a few steps hold much of the time: means are of them, too."
         cautions.append(f"In {uneven} of {len(runs)} points' runs {text}")
     return cautions

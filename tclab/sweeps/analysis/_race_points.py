@@ -126,11 +126,18 @@ def _arms(points: Mapping[str, Point], opened: ExitStack | None) -> dict[str, An
 
 
 @contextmanager
-def _environment(points: Mapping[str, Point]) -> Iterator[dict[str, str]]:
-    """Yield the environment variables of the processes: the allocator's, and a temporary folder for their files."""
-    with closing(TemporaryFolder()) as folder:
-        allocator = ALLOCATORS[next(iter(points.values())).allocator]
-        yield {**allocator, "TMPDIR": str(folder.path), _CHECKS: str(folder.path)}
+def _raced(
+    cells: Mapping[Any, Mapping[str, Point]], processes: int | None
+) -> Iterator[tuple[dict[Hashable, Any], dict[str, Any]]]:
+    """Yield the arms of each cell, and what a race of them takes where it is of several processes."""
+    with ExitStack() as opened:
+        arms = {cell: _arms(points, opened if processes is None else None) for cell, points in cells.items()}
+        if processes is None:
+            yield arms, {}
+            return
+        place = str(opened.enter_context(closing(TemporaryFolder())).path)  # for the processes' files
+        allocator = ALLOCATORS[next(iter(next(iter(cells.values())).values())).allocator]
+        yield arms, {"processes": processes, "environment": {**allocator, "TMPDIR": place, _CHECKS: place}}
 
 
 def race_points(
@@ -148,12 +155,8 @@ def race_points(
 
     **Raises:** `InputError` for a point that cannot be run, or with the last line of a process that died.
     """
-    if processes is None:
-        with ExitStack() as opened:
-            return race(_arms(points, opened), budget_seconds=budget_seconds, **options)
-    arms = _arms(points, None)
-    with _environment(points) as environment:
-        return race(arms, budget_seconds=budget_seconds, processes=processes, environment=environment, **options)
+    with _raced({None: points}, processes) as (arms, more):
+        return race(arms[None], budget_seconds=budget_seconds, **more, **options)
 
 
 def cells_of(points: Iterable[Point]) -> dict[str, dict[str, Point]]:
@@ -188,13 +191,8 @@ def race_grid(
         cells = cells_of(cells)
     if not cells:
         raise InputError("there are no cells, expected at least one")
-    if processes is None:
-        with ExitStack() as opened:
-            made: dict[Hashable, Any] = {cell: _arms(points, opened) for cell, points in cells.items()}
-            return race_cells(made, budget_seconds=budget_seconds, **options)
-    arms: dict[Hashable, Any] = {cell: _arms(points, None) for cell, points in cells.items()}
-    with _environment(next(iter(cells.values()))) as environment:
-        return race_cells(arms, budget_seconds=budget_seconds, processes=processes, environment=environment, **options)
+    with _raced(cells, processes) as (arms, more):
+        return race_cells(arms, budget_seconds=budget_seconds, **more, **options)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from tclab.training._overheads import applicable_overheads
 Listed = Sequence[Any] | str | int | None
 # by default; of fewer than `tclab.timing._statistics.MIN_OBSERVATIONS` no verdict and no advice can come
 _CPU_STEPS = 8
+_FIRST = ("edge_mask", "node_mask", "delta", "indices")  # run first, so that a short budget covers them
 
 
 def listed(name: str, value: Listed) -> list[Any]:
@@ -127,7 +128,7 @@ def grid(
         if name in more and name != declared.grid:
             raise InputError(f"unknown parameter of a grid {name!r}; did you mean {declared.grid!r}?")
     any_auto = "auto" in (models, strategies)  # then no pair was asked for by name
-    exact = sorted((name for name in strategy_names() if strategy_of(name).exact), key=_runs_last)
+    exact = sorted((name for name in strategy_names() if strategy_of(name).exact), key=lambda name: name not in _FIRST)
     wanted = exact if strategies == "auto" else [str(name) for name in listed("strategies", strategies)]
     batch_sizes = ([1, 4, 16, 32, 64] if large else [1, 2, 4, 8]) if batch_sizes == "auto" else batch_sizes
     counts = _networks(networks)
@@ -157,11 +158,6 @@ def grid(
     for point in {(point.networks, point.perturbations): point for point in points}.values():
         point.check_files()
     return _lines_first(points)
-
-
-def _runs_last(strategy: str) -> bool:
-    """Return false for the four strategies that run first, so that a short budget covers them."""
-    return strategy not in ("edge_mask", "node_mask", "delta", "indices")
 
 
 def _scale(scale: float | str) -> float:

@@ -77,9 +77,7 @@ def with_each_overhead(
     **Raises:** `InputError` for less than one round, or an unknown overhead, with the nearest name.
     """
     whole_number(1)("rounds", rounds)
-    wanted = (
-        list(OVERHEADS) if overheads == "all" else list(validate_overheads(map(str, listed("overheads", overheads))))
-    )
+    wanted = OVERHEADS if overheads == "all" else validate_overheads(map(str, listed("overheads", overheads)))
     points: list[Point] = []
     for number in range(rounds):
         one_round: list[Point] = []

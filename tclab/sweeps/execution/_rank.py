@@ -142,11 +142,6 @@ class RankContext:
         """Return a ledger's two methods as a loop calls them, which note every stage that this rank enters."""
         return _WatchedLedger(self, NullLedger() if ledger is None else ledger)
 
-    def enter(self, stage: str) -> None:
-        """Note the stage that this rank is at."""
-        self.stage = stage
-        self.entered += 1
-
 
 class _WatchedLedger:
     def __init__(self, context: RankContext, ledger: Ledger | NullLedger) -> None:
@@ -157,7 +152,8 @@ class _WatchedLedger:
         return self._ledger.steps(batches)
 
     def stage(self, name: str) -> AbstractContextManager[Any]:
-        self._context.enter(name)
+        self._context.stage = name
+        self._context.entered += 1
         return self._ledger.stage(name)
 
 

@@ -16,11 +16,9 @@ small hold for no large one, and those of one allocator for no other.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 from itertools import product
 from typing import Any
@@ -30,6 +28,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from tclab._child_process import ChildProcess, ParentPipe, child_command
 from tclab._display import Display, Shown
 from tclab.errors import InputError, unknown
 from tclab.graph._cell_graph import CellGraph
@@ -145,23 +144,19 @@ def _in_a_process(wanted: Sequence[Cell], allocator: str, **options: Any) -> pd.
     if allocator not in ALLOCATORS:
         raise unknown("allocator", allocator, ALLOCATORS)
     settings = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    code = "import sys; from tclab.sweeps.predict._cost_model import _child; _child(sys.stdin.read())"
-    request = json.dumps({"wanted": [asdict(cell) for cell in wanted], **options})
-    child = subprocess.run(
-        [sys.executable, "-c", code],
-        input=request,
-        env=settings | ALLOCATORS[allocator] | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return pd.DataFrame(json.loads(child.stdout))
+    with closing(ChildProcess(child_command(__name__), settings | ALLOCATORS[allocator])) as child:
+        child.send({"wanted": [asdict(cell) for cell in wanted], **options})
+        if (answer := child.receive_one()) is None:
+            raise RuntimeError(f"the process that measured under {allocator!r} ended: {child.last_error_line}")
+    return pd.DataFrame(answer["rows"])
 
 
-def _child(request: str) -> None:
-    asked = json.loads(request)
-    rows = measure_cells([Cell(**cell) for cell in asked.pop("wanted")], **asked)
-    print(json.dumps(rows.to_dict("records")))
+def main() -> None:
+    """Measure the cells of each request that this process gets from its parent."""
+    parent = ParentPipe()
+    for request in parent.requests():
+        wanted = [Cell(**cell) for cell in request.pop("wanted")]
+        parent.send(rows=measure_cells(wanted, **request).to_dict("records"))
 
 
 def _calls(cell: Cell, device: str, seed: int) -> tuple[dict[str, Callable[[], object]], float]:

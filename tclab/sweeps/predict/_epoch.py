@@ -333,7 +333,7 @@ def _epoch(here: Setup, steps: int, folder: Path, besides_seconds: float) -> Pat
     written = datetime.now(UTC)
     name = f"{written:%Y%m%dT%H%M%S%f}-{point.model}-{point.strategy}-{point.workers}workers"
     prediction = folder / f"{name}.prediction.json"
-    _write(prediction, {"written_at": written.isoformat(), **fields})
+    atomic_write(prediction, json.dumps({"written_at": written.isoformat(), **fields}, indent=1))
     gc.collect()
     began = datetime.now(UTC)
     begin = raw_clock_ns()
@@ -343,20 +343,14 @@ def _epoch(here: Setup, steps: int, folder: Path, besides_seconds: float) -> Pat
     seconds = (raw_clock_ns() - begin) / 1e9
     now = conditions()
     load, step, _ = stage_times(here, max(2, point.steps // 2))
+    found = {
+        "prediction": prediction.name,
+        "began_at": began.isoformat(),
+        "measured_seconds": seconds,
+        "drift": (fmean(load) + fmean(step)) / (fmean(costs.load_seconds) + fmean(costs.step_seconds)),
+        "conditions": now,
+        "losses": [loss.item() for loss in losses],
+    }
     measured = folder / f"{name}.measured.json"
-    _write(
-        measured,
-        {
-            "prediction": prediction.name,
-            "began_at": began.isoformat(),
-            "measured_seconds": seconds,
-            "drift": (fmean(load) + fmean(step)) / (fmean(costs.load_seconds) + fmean(costs.step_seconds)),
-            "conditions": now,
-            "losses": [loss.item() for loss in losses],
-        },
-    )
+    atomic_write(measured, json.dumps(found, indent=1))
     return measured
-
-
-def _write(path: Path, fields: dict[str, Any]) -> None:
-    atomic_write(path, json.dumps(fields, indent=1))

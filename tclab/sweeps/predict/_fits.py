@@ -253,7 +253,8 @@ def _sized(point: Point) -> Point:
 def _point_bytes(
     point: Point, device: str, files: object
 ) -> _PointBytes:  # `files` is part of the cache's key: the same point with other code or another graph
-    graph = _without_lookups(point.cell_graph())
+    cached = point.cell_graph()  # and with it the lookups that this process has made
+    graph = cached.with_relations({name: copy(network) for name, network in cached.relations.items()})
     loading = strategy_of(point.strategy)(graph, ship_edges=point.ship_edges, collation=point.collation)
     tune(loading, point, device, timing=False)
     deletions = point.samples(point.batch_size, graph).deletions
@@ -279,22 +280,15 @@ def _whole_store(strategy: MaskStore, point: Point, deletions: Deletions) -> Sto
     return StoreSize.of(np.resize(strategy.encoded_bytes(deletions), number))
 
 
-def _without_lookups(graph: CellGraph) -> CellGraph:
-    """Return the same graph without the lookups that this process has cached."""
-    return graph.with_relations({name: copy(network) for name, network in graph.relations.items()})
-
-
 def _bytes_in(value: Any) -> int:
     """Return the bytes of the tensors that something holds, at any depth."""
     if isinstance(value, Tensor):
         return value.nbytes
-    if isinstance(value, Mapping):
-        return sum(map(_bytes_in, value.values()))
-    if isinstance(value, (list, tuple)):
-        return sum(map(_bytes_in, value))
     if isinstance(value, (CellGraph, Network)) or type(value).__module__.startswith("tclab.models"):
-        return _bytes_in(getattr(value, "__dict__", None))
-    return 0
+        value = getattr(value, "__dict__", None)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return sum(map(_bytes_in, value)) if isinstance(value, (list, tuple)) else 0
 
 
 def _device_bytes() -> int | None:
@@ -367,8 +361,7 @@ def largest_batch(point: Point, *, memory_bytes: int, most: int = MOST) -> Large
     **Raises:** `InputError` for a point that cannot be run whatever its batch.
     """
     require("point", point, Point, "a tclab.Point")
-    reason = point.skipped()
-    if reason is not None:
+    if (reason := point.skipped()) is not None:
         raise InputError(f"this point cannot be run: {reason}")
     tried: dict[int, str] = {}
 

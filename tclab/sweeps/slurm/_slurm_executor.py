@@ -51,8 +51,8 @@ class SlurmExecutor:
     def __init__(self, **options: Unpack[SlurmOptions]) -> None:
         submitit = _submitit()
         given: dict[str, Any] = dict(options)
-        points_per_job = given.pop("points_per_job", None)
-        self._points_per_job = 1 if points_per_job is None else whole_number(1)("points_per_job", points_per_job)
+        every = given.pop("points_per_job", None)
+        self._points_per_job = 1 if every is None else whole_number(1)("points_per_job", every)
         self._poll_seconds = given.pop("poll_seconds", _POLL_SECONDS)
         self._options = checked(given, submitit.SlurmExecutor._valid_parameters())
 
@@ -116,9 +116,8 @@ class _Sweep:
     def begin(self, points: list[Point], points_per_job: int | None) -> None:
         """Read finished points, wait for queued or running jobs, submit the rest unless `points_per_job` is `None`."""
         cluster, most = slurm_queue.cluster()
-        where = {**machine_of(self.options), "cluster": cluster}
-        self.where = where
-        self.names = {name_of(point, where): point for point in points}
+        self.where = {**machine_of(self.options), "cluster": cluster}
+        self.names = {name_of(point, self.where): point for point in points}
         imports = imports_of(*points)
         with self.submissions.locked():
             jobs = slurm_queue.jobs()
@@ -202,9 +201,7 @@ class _Sweep:
         """Cancel the jobs that are waited for."""
         status = "not run: stopped"
         try:
-            slurm_queue.cancel(
-                sorted({submission.job for submission in self.waiting.values() if submission.job is not None})
-            )
+            slurm_queue.cancel(sorted({sent.job for sent in self.waiting.values() if sent.job is not None}))
         except NoAnswerError as error:
             status = f"not run: stopped, and its job goes on: {error}"
         self.look()  # for outcomes written at the last moment

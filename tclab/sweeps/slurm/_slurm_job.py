@@ -38,7 +38,9 @@ def run_job(request: str) -> None:
     for name, fields in job["points"].items():
         point = Point.from_dict(fields)
         if point.machines > 1:
-            os.environ[RENDEZVOUS_FILE] = str(submissions.folder / f"{name}.{_this_run()}.meeting")
+            # of this run of the job: Slurm may have started it again
+            run = f"{os.environ.get('SLURM_JOB_ID', os.getpid())}-{os.environ.get('SLURM_RESTART_COUNT', 0)}"
+            os.environ[RENDEZVOUS_FILE] = str(submissions.folder / f"{name}.{run}.meeting")
         if node == 0:
             _run(submissions, name, point, job["submission"], job["options"])
         else:
@@ -46,22 +48,13 @@ def run_job(request: str) -> None:
     close_workers()
 
 
-def _this_run() -> str:
-    """Return a name for this run of the job: its number, and how often Slurm has started it again."""
-    return f"{os.environ.get('SLURM_JOB_ID', os.getpid())}-{os.environ.get('SLURM_RESTART_COUNT', 0)}"
-
-
 def _run(submissions: Submissions, name: str, point: Point, submission: str, options: dict[str, Any]) -> None:
     def record(progress: Progress) -> None:
         path = submissions.results.path(progress.point)
         status = progress.rows["status"][0].as_py()
-        if path.exists():
-            outcome = JobOutcome(submission, rows=path.name)
-        elif status.startswith("not run"):
-            outcome = JobOutcome(submission, error=status)
-        else:
-            outcome = JobOutcome(submission, error=f"its rows could not be kept in {path.parent}")
-        submissions.record_outcome(name, outcome)
+        error = status if status.startswith("not run") else f"its rows could not be kept in {path.parent}"
+        kept = {"rows": path.name} if path.exists() else {"error": error}
+        submissions.record_outcome(name, JobOutcome(submission, **kept))
 
     try:
         LocalExecutor().run([point], SweepOptions(submissions.results.folder, progress=record, **options))
