@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tclab import _folder_reader
 from tclab._version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -97,10 +95,3 @@ def __getattr__(name: str) -> Any:
 def load_ipython_extension(shell: Any) -> None:
     """Make `%%ledger` and `%%race` known; called by `%load_ext tclab`."""
     importlib.import_module("tclab.command._magics").register(shell)
-
-
-def _read_folder(path: str | Path) -> CellGraph:
-    return importlib.import_module("tclab.readers").read_folder(path)
-
-
-_folder_reader.read_folder = _read_folder

@@ -1,10 +1,10 @@
-"""The function that reads a graph from a folder of any known format; `tclab/__init__.py` sets it.
+"""The reader of a folder, for `CellGraph.from_folder`: by its name, since `tclab.readers` imports `tclab.graph`."""
 
-`CellGraph.from_folder` calls it, since `tclab.readers` imports `tclab.graph` and not the other way round.
-"""
-
-from collections.abc import Callable
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
-read_folder: Callable[[str | Path], Any]
+
+def read_folder(path: str | Path) -> Any:
+    """Return the graph that a folder of any known format holds."""
+    return resolve_name("tclab.readers:read_folder")(path)

@@ -61,15 +61,11 @@ def race_of_cell(shell: Any, line: str, cell: str) -> Race:
     arms: dict[str, Callable[[], None]] = {}
     for part in parts:
         name, _, code = part.partition("\n")
-        arms[name.strip()] = _arm(_compiled(shell, code, f"%%race, arm {name.strip()}"), shell.user_ns)
+        arms[name.strip()] = partial(exec, _compiled(shell, code, f"%%race, arm {name.strip()}"), shell.user_ns)
     if len(arms) != len(parts) or len(arms) < 2 or "" in arms:
         raise InputError(f"%%race found {len(parts)} parts, expected two or more, each below a line '{_ARM} its name'")
     exec(_compiled(shell, before, "%%race"), shell.user_ns)
     return race(arms, budget_seconds=seconds)
-
-
-def _arm(code: Any, names: dict[str, Any]) -> Callable[[], None]:
-    return lambda: exec(code, names)
 
 
 def _compiled(shell: Any, source: str, name: str) -> Any:

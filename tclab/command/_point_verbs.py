@@ -52,13 +52,7 @@ _AUTO = {
 
 
 def _option(name: str, help: str, default: Any = None, *, group: Group, metavar: str = "TEXT") -> Any:
-    """Return a field of `_options_class`: a text that is `None` unless it was given.
-
-    **Arguments:**
-
-    - `name`: of the parameter in Python. `help`: its meaning. `default`: what Python takes where it is not given.
-    - `group`: the heading in the help. `metavar`: what stands for the value there.
-    """
+    """Return a field of `_options_class`: a text that is `None` unless it was given."""
     shown = None if default in (None, ()) else str(default)
     if default == "auto" and name in _AUTO:
         shown = f"auto: {_AUTO[name]}"

@@ -13,7 +13,7 @@ from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
 from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._rows import python_value
+from tclab.sweeps.store._rows import keys_of
 from tclab.timing._environment import HARDWARE
 from tclab.timing._step_means import outliers
 from tclab.timing._verdict import Pair
@@ -40,7 +40,7 @@ def alike(ok: pd.DataFrame, free: tuple[str, ...] = ()) -> list[tuple[str, pd.Da
     names = _varying(ok, free)
     if not names:
         return [("", ok)]
-    keys = _keys(ok, names)
+    keys = keys_of(ok, names)
     named = [name for name in names if name not in ("model", "memory_bytes", *_NAMED)]  # which `place_text` has
     groups = []
     for key in dict.fromkeys(keys):
@@ -64,7 +64,7 @@ def with_labels(rows: pd.DataFrame) -> pd.DataFrame:
         if not names:
             continue
         mine = rows["model"] == model
-        keys = _keys(rows[mine], names)
+        keys = keys_of(rows[mine], names)
         texts = {key: _settings_text(dict(zip(names, key, strict=True)), names) for key in dict.fromkeys(keys)}
         made.loc[mine, "setting"] = [texts[key] for key in keys]
     with_setting = made["setting"] != ""
@@ -93,10 +93,6 @@ def one_run_each(rows: pd.DataFrame) -> pd.DataFrame:
 def _varying(ok: pd.DataFrame, free: tuple[str, ...]) -> list[str]:
     names = [name for name in (*SETTINGS, *OF_THE_PLACE) if name not in (*_FREE, *free)]
     return [name for name in names if ok[name].nunique(dropna=False) > 1]
-
-
-def _keys(rows: pd.DataFrame, names: list[str]) -> list[tuple[object, ...]]:
-    return [tuple(map(python_value, values)) for values in zip(*(rows[name] for name in names), strict=True)]
 
 
 def _settings_text(values: Mapping[str, object], names: list[str]) -> str:

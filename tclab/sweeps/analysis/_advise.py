@@ -22,7 +22,7 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import run
 from tclab.sweeps.store._machine_label import where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.sweeps.store._rows import point_of, python_value
+from tclab.sweeps.store._rows import keys_of, point_of, python_value
 from tclab.timing import Ledger
 from tclab.timing import advise as advise_loop
 from tclab.timing._advice import MEASURED, WORTH, Advice, Suggestion, ranked
@@ -39,11 +39,8 @@ def change_trial(now: Point, changed: Point) -> Callable[..., Pair]:
     """Return a function that takes `budget_seconds` and compares a changed point with the present one.
 
     The two are raced, unless they cannot share a process (another allocator, another device): then they are run in
-    turn, each in a fresh process. Where the batch size differs the times are those of a sample.
-
-    **Arguments:**
-
-    - `now`, `changed`: the points; the verdict is about the second.
+    turn, each in a fresh process. Where the batch size differs the times are those of a sample. The verdict is about
+    the changed one.
     """
     apart = any(getattr(now, name) != getattr(changed, name) for name in ("allocator", "device", "runs"))
     apart = apart or now.runs > 1  # a race is of steps of one process
@@ -144,7 +141,7 @@ def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
     own = steps[steps["strategy"] == name].sort_values(["networks", "batch_size"])
     own = own[_same(own, own.iloc[-1], ("networks", "network_names", "batch_size", "model"))]
     # of several ways to run it the one that most rows are of, overheads and all
-    keys = [tuple(python_value(row[field]) for field in (*_DECIDES, *OF_THE_PLACE)) for _, row in own.iterrows()]
+    keys = keys_of(own, (*_DECIDES, *OF_THE_PLACE))
     most = max(keys, key=keys.count)
     return own[[key == most for key in keys]]
 
@@ -153,8 +150,8 @@ _DECIDES = tuple(name for name in SETTINGS if name not in _NOT_THE_POINT)
 
 
 def _same(rows: pd.DataFrame, row: pd.Series, names: tuple[str, ...]) -> list[bool]:
-    wanted = [python_value(row[name]) for name in names]
-    return [[python_value(own[name]) for name in names] == wanted for _, own in rows.iterrows()]
+    wanted = tuple(python_value(row[name]) for name in names)
+    return [key == wanted for key in keys_of(rows, names)]
 
 
 def _step_times(ok: pd.DataFrame, base: pd.DataFrame) -> StepTimes:

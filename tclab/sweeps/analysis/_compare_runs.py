@@ -18,7 +18,7 @@ from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._machine_label import where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.sweeps.store._rows import python_value
+from tclab.sweeps.store._rows import keys_of, python_value
 from tclab.timing._environment import HARDWARE, SOFTWARE
 from tclab.timing._step_means import outliers
 from tclab.timing._verdict import UNDECIDED, Pair
@@ -125,7 +125,7 @@ def compare(
     sides = [_by_point(rows, same) for rows in steps]
     shared = [key for key in sides[0] if key in sides[1]]
     differs = {name: _sides(steps, name) for name in compared} | _environments(sides, shared)
-    labels = _labels([*sides[0].values(), *sides[1].values()], same)
+    labels = _labels([*sides[0], *sides[1]], same)
     confounded = _confounded(differs, compared, _commits(sides, shared))
     pairs = pairs_of_runs([(labels[key], sides[0][key], sides[1][key]) for key in shared], named, margin=margin)
     for place, (key, pair) in enumerate(zip(shared, pairs, strict=True)):
@@ -192,7 +192,7 @@ def _between(between: str | Sequence[str] | None, steps: list[pd.DataFrame]) -> 
 def _by_point(rows: pd.DataFrame, same: list[str]) -> dict[tuple[Any, ...], pd.DataFrame]:
     """Return the values of some fields → the rows that have them, one for each time the point was run."""
     found: dict[tuple[Any, ...], list[int]] = {}
-    for place, key in enumerate(zip(*(map(python_value, rows[name]) for name in same), strict=True)):
+    for place, key in enumerate(keys_of(rows, same)):
         found.setdefault(key, []).append(place)
     return {key: rows.iloc[places] for key, places in found.items()}
 
@@ -240,9 +240,8 @@ def _commits(sides: list[dict[Any, pd.DataFrame]], shared: list[Any]) -> list[st
     return sorted({value for side in sides for key in shared for value in _values(side[key], "commit")})
 
 
-def _labels(points: list[pd.DataFrame], same: list[str]) -> dict[tuple[Any, ...], str]:
+def _labels(keys: list[tuple[Any, ...]], same: list[str]) -> dict[tuple[Any, ...], str]:
     """Return point → its label: model, strategy, batch and networks, and whatever else distinguishes points."""
-    keys = [tuple(python_value(rows.iloc[0][name]) for name in same) for rows in points]
     vary = [name for place, name in enumerate(same) if len({key[place] for key in keys}) > 1]
     shown = [n for n in same if n in ("model", "strategy", "batch_size", "networks") or n in vary]
     if "network_names" in shown and "networks" in shown:

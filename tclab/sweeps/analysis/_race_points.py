@@ -62,12 +62,8 @@ def _endless(here: Setup) -> Iterator[Any]:
 def race_arm(text: str) -> Callable[[], None]:
     """Return a function that runs a point's next step: a race's processes make their arms with it.
 
-    The equivalence check runs first, in one of the race's processes for all of them.
-
-    **Arguments:**
-
-    - `text`: JSON with the `point` as a dict, and the `modules` to import first where its strategy or model is a
-      user's own.
+    The equivalence check runs first, in one of the race's processes for all of them. The text is JSON: the `point` as a
+    dict, and the `modules` to import first where its strategy or model is a user's own.
 
     **Raises:** `InputError` for a strategy that does not give what `subgraph` gives.
     """

@@ -22,16 +22,10 @@ WITHOUT_REPEATS = 0.05  # the margin by convention, where runs do not say how mu
 
 @dataclass(frozen=True)
 class StepRuns:
-    """The steps of runs of one point.
+    """The steps of runs of one point."""
 
-    **Arguments:**
-
-    - `seconds`: for each run [steps].
-    - `cycle`: steps after which the point's loop does the same again; see `tclab.timing._step_means`.
-    """
-
-    seconds: tuple[tuple[float, ...], ...]
-    cycle: int = 1
+    seconds: tuple[tuple[float, ...], ...]  # for each run [steps]
+    cycle: int = 1  # steps after which the point's loop does the same again; see `tclab.timing._step_means`
 
     @property
     def steps(self) -> int:

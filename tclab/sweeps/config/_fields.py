@@ -22,16 +22,10 @@ _WORDS: dict[str, Any] = {"none": None, "true": True, "false": False}
 
 @dataclass(frozen=True)
 class Condition:
-    """What a field needs to mean anything; without it the field is null, whatever was given.
+    """What a field needs to mean anything; without it the field is null, whatever was given."""
 
-    **Arguments:**
-
-    - `name`: the field that decides, such as "workers".
-    - `met`: point → whether the condition holds.
-    """
-
-    name: str
-    met: Callable[[Any], bool]
+    name: str  # of the field that decides, such as "workers"
+    met: Callable[[Any], bool]  # point → whether the condition holds
 
 
 @dataclass(frozen=True)
@@ -130,15 +124,8 @@ class Declaration:
 
 
 def declare(default: Any, meaning: str, check: Check, **more: Any) -> Any:
-    """Return a dataclass field with its default and its declaration.
-
-    **Arguments:**
-
-    - `default`, `meaning`, `check`: see `Declaration`.
-    - `more`: the other arguments of `Declaration`.
-    """
-    made = Declaration(meaning, check, **more)
-    return dataclasses.field(default=default, metadata={_KEY: made})
+    """Return a dataclass field with its default and its `Declaration`."""
+    return dataclasses.field(default=default, metadata={_KEY: Declaration(meaning, check, **more)})
 
 
 @cache

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from tclab._format import counted
 from tclab.errors import InputError
 
 _PROBE = "import torch; assert (torch.ones(2, device='cuda').sum() == 2).item()"
@@ -18,19 +19,18 @@ _PROBE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs that are listed here, by the names that `CUDA_VISIBLE_DEVICES` gives them.
+    """The GPUs that are listed here, by the names that `CUDA_VISIBLE_DEVICES` gives them."""
 
-    **Arguments:**
-
-    - `good`: those that compute. `dead`: the others, each with the error of the attempt.
-    """
-
-    good: tuple[str, ...] = ()
-    dead: tuple[tuple[str, str], ...] = ()
+    good: tuple[str, ...] = ()  # those that compute
+    dead: tuple[tuple[str, str], ...] = ()  # the others, each with the error of the attempt
 
     def __str__(self) -> str:
-        here = f"{len(self.good)} GPU{'' if len(self.good) == 1 else 's'} here"
-        return "; ".join([here, *(f"GPU {name} is listed and does not answer: {why}" for name, why in self.dead)])
+        return "; ".join(
+            [
+                f"{counted(len(self.good), 'GPU')} here",
+                *(f"GPU {name} is listed and does not answer: {why}" for name, why in self.dead),
+            ]
+        )
 
 
 def listed() -> list[str]:
@@ -74,9 +74,8 @@ def _tried(names: Sequence[str]) -> dict[str, str | None]:
 def gpus() -> Gpus:
     """Return the GPUs of this machine; found out once, and one that is dead is warned of."""
     tried = _tried(listed())
-    good = tuple(name for name, why in tried.items() if why is None)
     dead = tuple((name, why) for name, why in tried.items() if why is not None)
-    answering = Gpus(good, dead)
+    answering = Gpus(tuple(name for name, why in tried.items() if why is None), dead)
     if dead:
         warnings.warn(str(answering), stacklevel=2)
     return answering

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache, wraps
 from pathlib import Path
 from textwrap import indent
@@ -520,9 +520,9 @@ class Point(Shown):
         return repr(self)
 
     def __repr__(self) -> str:
-        fields = [f"{name}={getattr(self, name)!r}" for name in self._changed()]
-        line = f"Point({', '.join(fields)})"
-        return line if len(line) <= WIDTH else "Point(\n    " + ",\n    ".join(fields) + ",\n)"
+        given = [f"{name}={getattr(self, name)!r}" for name in self._changed()]
+        line = f"Point({', '.join(given)})"
+        return line if len(line) <= WIDTH else "Point(\n    " + ",\n    ".join(given) + ",\n)"
 
     def _changed(self) -> dict[str, Declaration]:
         """Return the declarations of the fields that do not have the value that leaving them out gives."""
@@ -553,15 +553,8 @@ class Point(Shown):
         """Return how this point's ranks exchange gradients; `None` for one rank."""
         if self.ranks == 1:
             return None
-        assert self.bucket_cap_mb is not None
-        assert self.compression is not None
-        return Exchange(
-            self.bucket_cap_mb,
-            bool(self.find_unused_parameters),
-            bool(self.static_graph),
-            self.compression,
-            bool(self.no_sync),
-        )
+        settings: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(Exchange)}
+        return Exchange(**settings | {"no_sync": bool(self.no_sync)})
 
     @property
     def backend(self) -> str | None:
@@ -733,9 +726,9 @@ class Point(Shown):
         return asdict(self)
 
     @staticmethod
-    def from_dict(fields: dict[str, Any]) -> Point:
+    def from_dict(values: dict[str, Any]) -> Point:
         """Return the point of `to_dict`'s fields."""
-        read: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items()}
+        read: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in values.items()}
         return Point(**read)
 
 

@@ -212,12 +212,7 @@ def _samples_read(point: Point) -> dict[str, Any]:
 
 
 def measure(point: Point, context: RankContext | None = None) -> list[dict[str, Any]]:
-    """Return the rows of a resolved point: its stages, or one row that says why there are none.
-
-    **Arguments:**
-
-    - `context`: this rank among those that run the point, all of which return the rows of all.
-    """
+    """Return the rows of a resolved point: its stages, or one row that says why there are none; on each rank all."""
     graph = point.cell_graph()
     exact = declared_exact(point)
     every: dict[str, Any] = {

@@ -81,13 +81,7 @@ class Rendezvous:
 def run_on_machines(
     point: Point, request: dict[str, Any], *, memory_bytes: int | None = None, hang_seconds: float | None = None
 ) -> Answer:
-    """Run a point whose ranks are on several machines, on the first of them, and return the answer.
-
-    **Arguments:**
-
-    - `point`: resolved. `request`: for its rows.
-    - `memory_bytes`, `hang_seconds`: see `run`.
-    """
+    """Run a resolved point whose ranks are on several machines, on the first of them; return the request's answer."""
     rendezvous = Rendezvous()
     environment = worker_environment(point, memory_bytes)
     published = rendezvous.publish_endpoint()
@@ -106,14 +100,7 @@ def run_on_machines(
 
 
 def run_ranks_of_this_node(point: Point, node: int, *, memory_bytes: int | None = None) -> None:
-    """Run this machine's ranks of a point whose first machine answers for it; return when they have ended.
-
-    **Arguments:**
-
-    - `point`: resolved.
-    - `node`: which of the point's machines this is, from 1 up.
-    - `memory_bytes`: see `run`.
-    """
+    """Run this machine's ranks, of `node` 1 or more, of a resolved point whose first machine answers for it."""
     rendezvous = Rendezvous()
     published = rendezvous.endpoint()
     if published is None:
@@ -144,11 +131,7 @@ def _ended_with_others(ranks: RankGroup, others: Callable[[], str | None]) -> It
     """End ranks that wait for those of another machine, which have ended; yield a list that gets the reason.
 
     One torchrun looks after the ranks of its own machine alone. Ranks here get some seconds to report that the
-    failure was theirs, or to end by themselves.
-
-    **Arguments:**
-
-    - `others`: returns what became of the ranks elsewhere, `None` as long as nothing did.
+    failure was theirs, or to end by themselves. `others` returns what became of those elsewhere, `None` so far.
     """
     reasons: list[str] = []
     through = threading.Event()

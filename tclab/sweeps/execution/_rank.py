@@ -16,10 +16,11 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -48,13 +49,8 @@ _FOREVER = timedelta(days=30)  # the parent watches over the ranks, and ends tho
 class SignedStore:
     """The texts that ranks exchange through torchrun's store, which anybody who reaches its port can write to.
 
-    Each is signed, together with its key, by a secret that the ranks have from their parent: a request names modules
+    Each is signed, together with its key, by a secret that all ranks have from their parent: a request names modules
     that a rank imports, so that one from elsewhere could run code in it.
-
-    **Arguments:**
-
-    - `store`: torchrun's, which all ranks reach.
-    - `secret`: the same for all of them.
     """
 
     def __init__(self, store: Any, secret: str) -> None:
@@ -65,7 +61,6 @@ class SignedStore:
         return hmac.digest(self._secret, key.encode() + b"\0" + text, "sha256").hex().encode()
 
     def write(self, key: str, text: str) -> None:
-        """Write a text for the other ranks."""
         self._store.set(key, self._signature(key, text.encode()) + text.encode())
 
     def written(self, key: str) -> bool:
@@ -88,12 +83,7 @@ class SignedStore:
 class RankContext:
     """One rank among those that run a point together, and the texts that they exchange through torchrun's store.
 
-    Every method that waits must be called by all of them.
-
-    **Arguments:**
-
-    - `store`: for the texts.
-    - `rank`, `ranks`: which one, of how many. `local_rank`: on its own node.
+    Every method that waits must be called by all of them. `local_rank` is the rank's place on its own node.
     """
 
     def __init__(self, store: SignedStore, rank: int, ranks: int) -> None:
@@ -122,7 +112,6 @@ class RankContext:
         return [self._store.read(self._key(rank)) for rank in range(self.ranks)]
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
         self.all_gather("")
 
     def mark_finished(self) -> Callable[[], bool]:
@@ -140,21 +129,14 @@ class RankContext:
 
     def watched(self, ledger: Ledger | NullLedger | None) -> Any:
         """Return a ledger's two methods as a loop calls them, which note every stage that this rank enters."""
-        return _WatchedLedger(self, NullLedger() if ledger is None else ledger)
+        own = NullLedger() if ledger is None else ledger
 
+        def stage(name: str) -> AbstractContextManager[Any]:
+            self.stage = name
+            self.entered += 1
+            return own.stage(name)
 
-class _WatchedLedger:
-    def __init__(self, context: RankContext, ledger: Ledger | NullLedger) -> None:
-        self._context = context
-        self._ledger = ledger
-
-    def steps(self, batches: Iterable[Any]) -> Iterator[Any]:
-        return self._ledger.steps(batches)
-
-    def stage(self, name: str) -> AbstractContextManager[Any]:
-        self._context.stage = name
-        self._context.entered += 1
-        return self._ledger.stage(name)
+        return SimpleNamespace(steps=own.steps, stage=stage)
 
 
 def serve_as_rank(parent: ParentPipe) -> None:

@@ -50,8 +50,7 @@ class RankGroup:
 
     **Arguments:**
 
-    - `ranks`: on this node.
-    - `environment`: of the ranks, whole.
+    - `ranks`: on this node. `environment`: theirs, whole.
     - `nodes`, `node`, `endpoint`: see `command`. Only node 0 is asked; the others `wait`.
     - `secret`: the same on all nodes, for the ranks to sign what they exchange; a new one unless given.
     """
@@ -252,12 +251,8 @@ class RankGroup:
 def hanging_rank(reports: Mapping[int, RankReport], seconds: float, *, nodes: int) -> tuple[int | None, str]:
     """Return the rank that hangs, the one that has entered the fewest stages, and the status that says so.
 
-    Where all on this machine have entered as many, it is not known which one hangs: the rank is `None`.
-
-    **Arguments:**
-
-    - `reports`: of the ranks on this machine. `seconds`: for which none has entered a stage.
-    - `nodes`: how many machines have ranks of the point.
+    Where all on this machine have entered as many, it is not known which one hangs: the rank is `None`. None has
+    entered a stage for `seconds`; `nodes` machines have ranks of the point.
     """
     least = min(report.entered for report in reports.values())
     behind = [rank for rank, report in reports.items() if report.entered == least]

@@ -55,12 +55,9 @@ class RankMeasurement:
 
 
 def timelines(ledger: Ledger, cuda: bool, exchanged: dict[str, list[Any]] | None = None, first: int = 0) -> Timelines:
-    """Return where → stage → [steps] seconds; the workers of a loader together, `loading` as `worker` is a place.
+    """Return where → stage → [steps] seconds, from step `first` on; the workers of a loader together are a place.
 
-    **Arguments:**
-
-    - `exchanged`: on CUDA, what is exposed of the exchanges is taken out of `backward`; on a CPU the ledger has it.
-    - `first`: the first step that counts.
+    On CUDA, what is exposed of the exchanges is taken out of `backward`; on a CPU the ledger has it.
     """
     steps: dict[str, dict[str, dict[int, list[float]]]] = {}
     for timeline, step, stage, seconds in ledger.rows():
@@ -95,11 +92,7 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
     A stage's seconds are, step by step, the mean over ranks, so that stages add up to the step. Where there are
     several ranks, each has rows of its own besides: `where` is "rank 0", …, the stages are those of its own step,
     which is called `whole`, and `overlapped`, the exchange that its backward hid. Of several runs side by side the same
-    holds: "run 0", …, each `whole` with its own samples a second and memory.
-
-    **Arguments:**
-
-    - `every`: the columns that all rows have.
+    holds: "run 0", …, each `whole` with its own samples a second and memory. `every` has the columns of all rows.
     """
     place = "device" if point.device == "cuda" else "host"
     means = _means([measured.timelines for measured in ranks])
@@ -127,12 +120,7 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
 
 
 def cycle_of_point(point: Point, stages: Mapping[str, Samples]) -> int:
-    """Return the cycle of a point's steps: of its workers where steps wait for them, its updates, gathers and logs.
-
-    **Arguments:**
-
-    - `stages`: of the timeline that the step is timed on.
-    """
+    """Return the cycle of a point's steps: of its workers where steps wait for them, its updates, gathers and logs."""
     whole, waits = (np.asarray(stages.get(name, [0.0]), dtype=np.float64) for name in ("step", "data_wait"))
     workers = point.workers if steps_wait(waits, whole) else 0
     gathers, logs = (every if stage in stages else None
@@ -204,16 +192,14 @@ def _step_columns(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[
         place = "device" if point.device == "cuda" else "host"
         samples = sum(point.batch_size / _mean(measured.timelines[place]["step"]) for measured in ranks)
         peak = sum(peaks) if peaks else None
+    largest = ("batch_bytes", "edge_bytes", "mask_bytes", "first_step_seconds")
     return {
         "samples_per_second": samples,
-        "batch_bytes": max(measured.batch_bytes for measured in ranks),
-        "edge_bytes": max(measured.edge_bytes for measured in ranks),
-        "mask_bytes": max(measured.mask_bytes for measured in ranks),
+        **{name: max(getattr(measured, name) for measured in ranks) for name in largest},
         "store_bytes": ranks[0].store_bytes,
         "store_cached": ranks[0].store_cached,
         "peak_bytes": peak,
         "device_sharing": device_sharing(point.device) if point.runs > 1 else None,
-        "first_step_seconds": max(measured.first_step_seconds for measured in ranks),
         "host_accounted": _farthest([measured.accounted.get("host") for measured in ranks]),
         "device_accounted": _farthest([measured.accounted.get("device") for measured in ranks]),
         "worker_accounted": _farthest(workers),

@@ -27,13 +27,9 @@ _OUT_OF_MEMORY = ("can't allocate memory", "cannot allocate memory", "out of mem
 
 
 def request_of(point: Point, task: str = MEASURE, **arguments: Any) -> dict[str, Any]:
-    """Return the request for a point's rows, as JSON can hold it.
+    """Return the request for a resolved point's rows, as JSON can hold it.
 
-    **Arguments:**
-
-    - `point`: resolved.
-    - `task`: "module:function" that returns the rows of the point.
-    - `arguments`: of that function, after the point.
+    The task is the "module:function" that returns them; it takes the point, and the arguments by name.
 
     **Raises:** `InputError` for a strategy or model that no other process could import.
     """
@@ -43,14 +39,8 @@ def request_of(point: Point, task: str = MEASURE, **arguments: Any) -> dict[str,
 def rows_of_request(request: dict[str, Any], context: object = None) -> list[dict[str, Any]]:
     """Run the task of a request in this process and return its rows, with where and when it ran.
 
-    A point of one rank that raises an error has one row, with its status.
-
-    **Arguments:**
-
-    - `request`: as `request_of` makes it.
-    - `context`: this process among the ranks that run the point; `None` for a point of one rank.
-
-    **Raises:** what the task raises, of a point of several ranks.
+    A point of one rank that raises an error has one row, with its status; one of several, whose `context` says which
+    rank this is, raises it.
     """
     begin = datetime.now(UTC)
     if request["modules"]:

@@ -151,11 +151,8 @@ def _tune_once(loading: Strategy, point: Point, context: RankContext | None) -> 
 def step_of(point: Point, strategy: Strategy) -> Step:
     """Return the training step of a point, for its run and for its memory estimate.
 
-    The fields of the point that are declared as arguments of `Step` are passed on by their names.
-
-    **Arguments:**
-
-    - `strategy`: its half that makes views; its graph says the device.
+    The point's fields that are declared as arguments of `Step` are passed on by name; the strategy's graph says the
+    device.
     """
     arguments = {name: getattr(point, name) for name, declared in declarations(Point).items() if declared.step}
     return Step(point.kind, strategy, epoch=SCHEDULE_EPOCH, exchange=point.exchange(), **arguments)

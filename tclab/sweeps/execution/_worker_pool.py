@@ -120,14 +120,7 @@ class WorkerPool:
         memory_bytes: int | None = None,
         hang_seconds: float | None = None,
     ) -> Answer:
-        """Return a worker's answer to a request.
-
-        **Arguments:**
-
-        - `point`: resolved. `request`: for its rows.
-        - `fresh`: by a worker of its own, which is ended then.
-        - `memory_bytes`, `hang_seconds`: see `run`.
-        """
+        """Return a worker's answer to the request for a resolved point's rows; see `run`."""
         with self._lock:
             files = files_of(point)
             kind = WorkerKind(point.ranks, point.allocator, memory_bytes, point.device, point.runs)
@@ -199,11 +192,9 @@ class WorkerPool:
             self._lock.release()
 
     def abort(self, thread: int | None = None) -> None:
-        """Kill the worker that is at work, with all its ranks; its point ends with `failed: killed by SIGKILL`.
+        """Kill the workers at work, with all their ranks; their points end with `failed: killed by SIGKILL`.
 
-        **Arguments:**
-
-        - `thread`: by its `ident`, the one whose point is ended; every thread's unless given.
+        Of one thread alone where its `ident` is given.
         """
         for owner, worker in tuple(self.busy):
             if thread in (None, owner):

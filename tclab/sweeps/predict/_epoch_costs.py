@@ -86,12 +86,8 @@ def measure_contention(
     """Return how processes slow one another down, and the seconds that starting one takes.
 
     Up to `workers` processes make batches in rounds, while the training process trains and while it sleeps. A process
-    is assumed to be no faster next to others than alone.
-
-    **Arguments:**
-
-    - `train`: one step, to its end.
-    - `seconds`: of each of `2 * workers + 1` settings, in each of two rounds.
+    is assumed to be no faster next to others than alone. `seconds` are of each of `2 * workers + 1` settings, in each
+    of two rounds; `train` runs one step, to its end.
     """
     windows: dict[tuple[int, bool], list[tuple[int, int]]] = {}
     steps: dict[int, list[float]] = {}

@@ -196,11 +196,7 @@ def _exchange_bytes(point: Point, gradients: int, largest: int) -> int:
 
     DDP copies gradients into buckets that stay. Compression to 16 bits holds a copy of the buckets in flight, at most
     all of them; PowerSGD keeps the error of each bucket, and a copy of the buckets in flight: with gloo one, of
-    `bucket_cap_mb` or the largest gradient.
-
-    **Arguments:**
-
-    - `gradients`, `largest`: bytes of all gradients, and of the largest one.
+    `bucket_cap_mb` or the largest gradient. Given are the bytes of all gradients, and of the largest one.
     """
     how = point.exchange()
     if how is None or not gradients:
@@ -274,7 +270,7 @@ def _point_bytes(
 
 
 def _whole_store(strategy: MaskStore, point: Point, deletions: Deletions) -> StoreSize:
-    """Return the size of a store of all training samples, if they are like these."""
+    """Return the size of a store of all training samples, if they are like the deletions' own."""
     screen = point.screen()
     number = TRAINING_SAMPLES if screen is None else len(screen)
     return StoreSize.of(np.resize(strategy.encoded_bytes(deletions), number))

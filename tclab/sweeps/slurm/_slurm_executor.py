@@ -86,28 +86,18 @@ class SlurmExecutor:
 
 @dataclass
 class _Sweep:
-    """What is known of one sweep's points, each by the name of its submission.
+    """What is known of one sweep's points, each by the name of its submission."""
 
-    **Arguments:**
-
-    - `submissions`: the folder that knows of earlier sweeps.
-    - `job_options`: of the local sweep in each job. `options`: of sbatch.
-    - `where`: of these what decides the kind of machine, and the cluster.
-    - `names`: the points, in their order. `rows`: of those that are through; `kept`: they were there already.
-    - `waiting`: those whose jobs are waited for. `reported`: those that have been reported.
-    - `over_since`: when squeue first showed a job to be over.
-    """
-
-    submissions: Submissions
-    job_options: dict[str, Any]
-    options: dict[str, Any]
-    where: dict[str, Any] = field(default_factory=dict)
-    names: dict[str, Point] = field(default_factory=dict)
-    rows: dict[str, pa.Table] = field(default_factory=dict)
-    kept: set[str] = field(default_factory=set)
-    waiting: dict[str, Submission] = field(default_factory=dict)
+    submissions: Submissions  # the folder that knows of earlier sweeps
+    job_options: dict[str, Any]  # of the local sweep in each job
+    options: dict[str, Any]  # of sbatch
+    where: dict[str, Any] = field(default_factory=dict)  # what of these decides the kind of machine, and the cluster
+    names: dict[str, Point] = field(default_factory=dict)  # in the points' order
+    rows: dict[str, pa.Table] = field(default_factory=dict)  # of those that are through
+    kept: set[str] = field(default_factory=set)  # whose rows were there already
+    waiting: dict[str, Submission] = field(default_factory=dict)  # those whose jobs are waited for
     reported: set[str] = field(default_factory=set)
-    over_since: dict[str, float] = field(default_factory=dict)
+    over_since: dict[str, float] = field(default_factory=dict)  # when squeue first showed a job to be over
 
     @property
     def logs(self) -> Path:
@@ -172,7 +162,6 @@ class _Sweep:
                 self.submissions.record_job(name, self.waiting[name])
 
     def look(self) -> None:
-        """Take the outcomes of finished jobs."""
         for name in self.submissions.names_with_outcome() & self.waiting.keys():
             outcome = self.submissions.outcome(name)
             if outcome is None or outcome.submission != self.waiting[name].submission:

@@ -93,11 +93,7 @@ def minutes_of(time: Any) -> int:
 def checked(options: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
     """Return sbatch's options as submitit takes them; `None`, "" and 0 leave one to the cluster.
 
-    **Arguments:**
-
-    - `known`: those that submitit knows.
-
-    **Raises:** `InputError` for one that is not known, or is the sweep's own.
+    **Raises:** `InputError` for one that submitit does not know, or is the sweep's own.
     """
     for name, value in options.items():
         if name in _OURS:

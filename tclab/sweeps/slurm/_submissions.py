@@ -122,11 +122,9 @@ class Submissions:
         self._write(name + _SUBMISSION, asdict(submission))
 
     def forget(self, name: str) -> None:
-        """Remove the record of a point's submission."""
         (self.folder / (name + _SUBMISSION)).unlink(missing_ok=True)
 
     def record_outcome(self, name: str, outcome: JobOutcome) -> None:
-        """Record the outcome of a job for a point."""
         self._write(name + _OUTCOME, asdict(outcome))
 
     def outcome(self, name: str) -> JobOutcome | None:

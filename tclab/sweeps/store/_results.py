@@ -39,9 +39,7 @@ _machine = cache(partial(fingerprint, "machine"))
 def results_key(point: Point, repeat: int = 0) -> str:
     """Return the name of a resolved point's file: a hash of the point, its code, the schema, machine and versions.
 
-    **Arguments:**
-
-    - `repeat`: which run of the point it is; the first, 0, has the name that a point without repeats has.
+    Its first run, `repeat` 0, has the name that a point without repeats has.
     """
     what = {"machine": _machine(), "code": library_digests(point)} | ({"repeat": repeat} if repeat else {})
     if where := os.environ.get(WHERE):  # rows of one partition do not stand in for another's

@@ -132,12 +132,7 @@ def columns_of(point: Point) -> dict[str, Any]:
 
 
 def mean_columns(seconds: Sequence[float], cycle: int) -> dict[str, Any]:
-    """Return a row's columns on the mean of its steps; see `tclab.timing._step_means`.
-
-    **Arguments:**
-
-    - `seconds`: [steps], 0 where a step did not have the stage.
-    """
+    """Return a row's columns on the mean of its steps, 0 where one did not have the stage; see `_step_means`."""
     mean = mean_step([np.asarray(seconds, dtype=np.float64)], cycle)
     low, high = (mean.interval_of_ratio() if mean.value > 0 else None) or (None, None)
     return {"mean_seconds": mean.value, "low_seconds": low, "high_seconds": high, "cycle_steps": cycle}
@@ -182,13 +177,9 @@ def column_types() -> dict[str, pa.DataType]:
 def upgraded(rows: pa.Table, *, whole: bool = False) -> pa.Table:
     """Return rows that any version of tclab wrote as today's: names of today, in the schema's order.
 
-    A column that the rows lack is null. No name of an earlier version has another meaning today, so that a file need
-    not say which version wrote it.
-
-    **Arguments:**
-
-    - `whole`: the rows have every column of their version. A field of a point that they lack came later, and what ran
-      without it ran with its default.
+    A column that the rows lack is null; where they are `whole`, with every column of their version, a field of a point
+    that they lack came later, and what ran without it ran with its default. No name of an earlier version has another
+    meaning today, so that a file need not say which version wrote it.
 
     **Raises:** `ValueError` for a column that no version has; `pyarrow.ArrowInvalid` for one of another type.
     """
@@ -251,6 +242,11 @@ def python_value(value: Any) -> Any:
     if value is None or value is pd.NA or value != value:
         return None
     return value.item() if isinstance(value, np.generic) else value
+
+
+def keys_of(rows: pd.DataFrame, names: Iterable[str]) -> list[tuple[Any, ...]]:
+    """Return the values that each row has in some columns, as Python objects."""
+    return list(zip(*(map(python_value, rows[name]) for name in names), strict=True))
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
