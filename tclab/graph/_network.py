@@ -36,6 +36,7 @@ def _rows(keys: Tensor, items: Tensor, num_nodes: int) -> Rows:
 
 
 MOST_NODES = 2**31 - 1  # sparse matrices have int32 indices
+_OF_EDGES = ("edge_index", "weight", "edge_type")  # the fields that are tensors, edges last
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,11 +108,9 @@ class Network(Shown):
         key = edges[0] * max(self.num_targets, 1) + edges[1]
         if edges.size(1) > 1 and bool((key[1:] < key[:-1]).any()):
             order = torch.argsort(key, stable=True)
-            object.__setattr__(self, "edge_index", edges[:, order])
-            if self.weight is not None:
-                object.__setattr__(self, "weight", self.weight[order])
-            if self.edge_type is not None:
-                object.__setattr__(self, "edge_type", self.edge_type[order])
+            for name in _OF_EDGES:
+                if (tensor := getattr(self, name)) is not None:
+                    object.__setattr__(self, name, tensor[..., order])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": {}}  # what can be made again does not travel to a worker
@@ -134,10 +133,7 @@ class Network(Shown):
             return self
 
         def moved() -> Network:
-            tensors = {name: getattr(self, name) for name in ("edge_index", "weight", "edge_type")}
-            return self._copy(
-                **{name: None if tensor is None else tensor.to(device) for name, tensor in tensors.items()}
-            )
+            return self._copy(**{name: t if (t := getattr(self, name)) is None else t.to(device) for name in _OF_EDGES})
 
         return self._cached(("to", device), moved)
 

@@ -32,9 +32,9 @@ class Order:
         return Order(size, GROUP if device.type == "cpu" else max(size, 1))
 
     @property
-    def groups(self) -> list[tuple[int, int]]:
-        """The first sample of each group, and how many it has."""
-        return groups(self.size, self.group)
+    def widths(self) -> list[int]:
+        """How many samples each group has."""
+        return [min(self.group, self.size - first) for first in range(0, self.size, self.group)]
 
     def rows(self, nodes: Tensor, samples: Tensor, number: int) -> Tensor:
         """Return the row of each (node, sample), of `number` nodes, [n] int64."""
@@ -44,17 +44,12 @@ class Order:
 
     def lift(self, x: Tensor) -> Tensor:
         """Return [N * B, H] with each node's row of `x: [N, H]` for all its samples."""
-        parts = [x.unsqueeze(1).expand(-1, width, -1).reshape(-1, x.size(1)) for _, width in self.groups]
+        parts = [x.unsqueeze(1).expand(-1, width, -1).reshape(-1, x.size(1)) for width in self.widths]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def grids(self, x: Tensor) -> list[Tensor]:
         """Return each group's rows of `x: [N * B, ...]`, [N, samples, ...]; nothing is copied."""
         number = x.size(0) // self.size
-        widths = [width for _, width in self.groups]
+        widths = self.widths
         parts = x.split([number * width for width in widths])
         return [part.view(number, width, *x.shape[1:]) for part, width in zip(parts, widths, strict=True)]
-
-
-def groups(size: int, group: int) -> list[tuple[int, int]]:
-    """Return the first of each group, and how many it has, of `size` in groups of `group`."""
-    return [(first, min(group, size - first)) for first in range(0, size, group)]

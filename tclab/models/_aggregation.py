@@ -27,12 +27,10 @@ class Mean(nn.Module):
     def __init__(self, networks: int) -> None:
         super().__init__()
         self.networks = networks
-        self.sum = Sum()
 
     def forward(self, parts: Iterator[Tensor]) -> Tensor:
         """Return [R, H] for one [R, H] a network."""
-        mean: Tensor = self.sum(parts) / self.networks
-        return mean
+        return running_sum(parts) / self.networks
 
 
 class CrossAttention(nn.Module):

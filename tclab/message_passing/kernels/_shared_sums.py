@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-from tclab.message_passing._row_layout import groups
+from tclab.message_passing._row_layout import Order
 from tclab.message_passing.kernels._spmm import Csr, columns, multiply, tiling_for
 from tclab.message_passing.kernels._tile_sums import Tiles, tile_sums, tiles_for
 
@@ -143,12 +143,9 @@ def _by_tiles(tiles: Tiles, x: Tensor, width: int, rows: int, weight: Tensor | N
 
 def _segments(x: Tensor, size: int, group: int) -> list[Tensor]:
     """Return each group of samples in `x: [N * size, H]` as the dense side of a product, [N, samples * H]."""
-    number = x.size(0) // size
     if size <= group:  # the most frequent, and short
-        return [x.contiguous().view(number, size * x.size(1))]
-    widths = [width for _, width in groups(size, group)]
-    parts = x.contiguous().split([number * width for width in widths])
-    return [part.view(number, width * x.size(1)) for part, width in zip(parts, widths, strict=True)]
+        return [x.contiguous().view(x.size(0) // size, size * x.size(1))]
+    return [grid.flatten(1) for grid in Order(size, group).grids(x.contiguous())]
 
 
 @_shared_sums.register_fake
