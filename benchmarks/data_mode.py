@@ -19,6 +19,7 @@ import argparse
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -86,8 +87,7 @@ def bound_by_bytes(graph: CellGraph, samples: Perturbations, rounds: int) -> Non
             torch.add(source, row, out=out[row])
         return perf_counter() - begin
 
-    arms = {f"load {size}": (lambda size=size: load(size)) for size in sizes}
-    arms |= {f"copy {size}": (lambda size=size: copy(size)) for size in sizes}
+    arms = {f"{call.__name__} {size}": partial(call, size) for call in (load, copy) for size in sizes}
     for size in sizes:
         load(size)
     found = rounds_of(arms, rounds)
@@ -166,16 +166,15 @@ def by_store(graph: CellGraph, perturbations: Perturbations, folder: Path, round
 def by_collation(graph: CellGraph, samples: Perturbations, rounds: int) -> None:
     """Print what PyG's collation costs, against the lean one."""
     print("edge_mask, PyG's collation against one packed tensor, seconds a batch")
+
+    def load(name: str, size: int, workers: int) -> float:
+        batches = batches_of(graph, samples, "edge_mask", size, name)
+        one = iter(Loader(batches, workers=workers, start_method="fork", prefetch_factor=1))
+        first = seconds_of_next(one)
+        return seconds_of_next(one) if workers else first  # with a worker, its start and look-up tables come first
+
     for size, workers in ((8, 0), (8, 1), (BATCH, 0), (BATCH, 1)):
-        found: dict[str, list[float]] = {"pyg": [], "lean": []}
-        for number in range(rounds + 1):
-            for name in list(found)[:: 1 if number % 2 else -1]:
-                batches = batches_of(graph, samples, "edge_mask", size, name)
-                one = iter(Loader(batches, workers=workers, start_method="fork", prefetch_factor=1))
-                first = seconds_of_next(one)
-                if number:  # with a worker, its start and the look-up tables that it makes come first
-                    found[name].append(seconds_of_next(one) if workers else first)
-                del one
+        found = rounds_of({name: partial(load, name, size, workers) for name in ("pyg", "lean")}, rounds)
         ratios = [a / b for a, b in zip(found["pyg"], found["lean"], strict=True)]
         print(
             f"  batch {size:2}, workers {workers}: pyg {in_brackets(found['pyg'], '.3f')}, "

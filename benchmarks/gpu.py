@@ -221,29 +221,17 @@ def _points(s: Settings, sizes: Iterable[int], networks: Iterable[int], dtypes: 
 
 def _recorded(s: Settings, part: str, points: list[Point]) -> pd.DataFrame:
     """Sweep points into this machine's recording, and write what it holds by now."""
-    import pandas as pd
-    import pyarrow.parquet as pq
-
     import tclab
-    from tclab import sweep
-    from tclab.sweeps import close_workers
-    from tclab.sweeps.execution._executor import Progress
-    from tclab.sweeps.store._rows import table
+    from tclab.sweeps import close_workers, write_rows
     from tclab.timing import environment
 
     folder = s.recordings()
     folder.mkdir(parents=True, exist_ok=True)
-
-    def told(progress: Progress) -> None:
-        print(progress, flush=True)
-
     kept = s.out / "rows"  # one file a point; the recording is one of all
     budget = s.seconds if s.whole or part == "g" else None  # the few of a rehearsal all run
-    rows = sweep(points, results=kept, budget_seconds=budget, progress=told, refuse=True)
+    rows = tclab.sweep(points, results=kept, budget_seconds=budget, refuse=True)
     close_workers()
-    every = tclab.rows(kept)
-    records = [{k: (None if v is pd.NA else v) for k, v in row.items()} for row in every.to_dict("records")]
-    atomic_write(folder / "rows.parquet", lambda path: pq.write_table(table(records), path))
+    write_rows(tclab.rows(kept), folder / "rows.parquet")
     atomic_write(folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
     if not (folder / "rooflines.csv").exists():
         atomic_write(folder / "rooflines.csv", "network,kernel,seconds\n")

@@ -23,9 +23,10 @@ import sys
 from contextlib import ExitStack
 from functools import partial
 
+from memory import peak
 from neighbour_sum import race
 
-from tclab import Point, run
+from tclab import Point
 from tclab.sweeps import close_workers
 from tclab.sweeps.config._point import ALLOCATORS
 from tclab.sweeps.execution._setup import setup
@@ -87,10 +88,8 @@ def memory(scale: float, strategy: str, allocator: str) -> None:
     print(f"\nlargest resident set of a fresh process, allocator {allocator}")
     peaks = []
     for name, point in points.items():
-        rows = run(point, fresh=True)
-        step = rows[rows["stage"] == "step"].iloc[0]
-        peaks.append(int(step["peak_bytes"]) if step["status"] == "ok" else None)
-        text = step["status"] if peaks[-1] is None else f"{peaks[-1] / 1e6:.0f} MB"
+        peaks.append(peak(point))
+        text = "no peak" if peaks[-1] is None else f"{peaks[-1] / 1e6:.0f} MB"
         print(f"  {name:<52} {text:>13}", flush=True)
     *own, theirs = peaks
     for name, held in zip(points, own, strict=False):

@@ -91,6 +91,7 @@ def against_pyg(graph: tclab.CellGraph, size: int, rounds: int) -> None:
     """Print one GIN layer's times through `SharedGraph` and through PyG, and by how much results differ."""
     from torch_geometric import EdgeIndex
     from torch_geometric.nn import GINConv
+    from torch_geometric.utils import to_torch_csr_tensor
 
     nodes = graph.num_nodes[graph.deleted_type]
     strategy = GpuFilter(graph)
@@ -102,14 +103,7 @@ def against_pyg(graph: tclab.CellGraph, size: int, rounds: int) -> None:
     indices = {name: EdgeIndex(e, sparse_size=(rows, rows)).sort_by("col").values for name, e in edges.items()}
     for index in indices.values():
         index.fill_cache_()
-    adjacencies = {}
-    for name, e in edges.items():
-        order = torch.argsort(e[1] * rows + e[0])
-        crow = torch.zeros(rows + 1, dtype=torch.int64)
-        crow[1:] = torch.bincount(e[1], minlength=rows).cumsum(0)
-        adjacencies[name] = torch.sparse_csr_tensor(
-            crow, e[0][order], torch.ones(e.size(1)), size=(rows, rows), check_invariants=False
-        )
+    adjacencies = {name: to_torch_csr_tensor(e.flip(0), size=(rows, rows)) for name, e in edges.items()}
     torch.manual_seed(0)
     mlps = {name: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)) for name in graph.networks}
     convolutions = {name: GINConv(mlp) for name, mlp in mlps.items()}

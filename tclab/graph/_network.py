@@ -36,7 +36,7 @@ def _rows(keys: Tensor, items: Tensor, num_nodes: int) -> Rows:
 
 
 MOST_NODES = 2**31 - 1  # sparse matrices have int32 indices
-_OF_EDGES = ("edge_index", "weight", "edge_type")  # the fields that are tensors, edges last
+_OF_EDGES = ("edge_index", "weight", "edge_type")  # tensors whose last dimension is the edges
 
 
 @dataclass(frozen=True, eq=False, repr=False)
