@@ -13,9 +13,9 @@ def bytes_text(number: float) -> str:
     return _scaled(number, (("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12)))
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 network", "1,016 networks"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, many: str = "") -> str:
+    """Return a number with its noun: "1 network", "1,016 networks", or "2 copies" where `many` is given."""
+    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 
 def seconds_text(seconds: float, beside: float | None = None) -> str:

@@ -8,10 +8,10 @@ import msgspec
 import pandas as pd
 
 from tclab._io import atomic_write, writing
-from tclab.trace._align import MIN_COLLECTIVES
 from tclab.trace._events import Trace
 from tclab.trace._read_trace import TraceError
 from tclab.trace._report import Report, analyze
+from tclab.trace._trust import MIN_COLLECTIVES
 
 
 def merge(path: str | Path | Report, out: str | Path) -> pd.DataFrame:

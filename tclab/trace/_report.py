@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from tclab._display import Display, Shown
-from tclab._format import us_text
+from tclab._format import counted, us_text
 from tclab.errors import require
 from tclab.trace._categories import OUTSIDE, RULES, Rule
 from tclab.trace._device_work import (
@@ -34,7 +34,7 @@ from tclab.trace._host_work import (
     thread_table,
 )
 from tclab.trace._read_trace import TraceError
-from tclab.trace._trace_findings import Finding, RankWork, count_text, findings, short
+from tclab.trace._trace_findings import Finding, RankWork, findings, short
 from tclab.trace._trust import Trust, check_traces
 
 _EMPTY = {  # what a table without rows shows
@@ -83,7 +83,7 @@ class Report(Shown):
         top = self.ops[~is_step].head(3).to_dict("records")
         if whole > 0 and top:
             named = ", ".join(
-                f"{short(op['name'])} {op['self_us'] / whole:.1%} ({count_text(op['calls'], 'call')})" for op in top
+                f"{short(op['name'])} {op['self_us'] / whole:.1%} ({counted(op['calls'], 'call')})" for op in top
             )
             yield f"The largest operations, of the {us_text(whole)} recorded on all host threads: {named}."
         kinds = self.categories.set_index("category")

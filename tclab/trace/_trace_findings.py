@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tclab._format import bytes_text, us_text
+from tclab._format import bytes_text, counted, us_text
 from tclab.trace import _intervals as intervals
 from tclab.trace._categories import nearest
 from tclab.trace._device_work import DeviceWork, Idle
@@ -48,11 +48,6 @@ class Finding(str):
 def not_enough(topic: str, about: str, why: str, place: str) -> Finding:
     """Return the finding that the trace does not show something, and what it would need."""
     return Finding(f"{NOT_ENOUGH} {about} ({place}): {why}.", topic, place=place)
-
-
-def count_text(count: int, noun: str, many: str = "") -> str:
-    """Return a count with its noun: `1 step`, `2 steps`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {many or noun + 's'}"
 
 
 def short(name: object) -> str:
@@ -108,7 +103,7 @@ def _steps(rank: RankWork) -> Iterator[Finding]:
         why = "it has no ProfilerStep marks; call the profiler's step() after each batch"
         yield not_enough("steps", "how long a step takes", why, place)
         return
-    text = f"{count_text(len(wall), 'step')}, median {us_text(float(wall.median()))}"
+    text = f"{counted(len(wall), 'step')}, median {us_text(float(wall.median()))}"
     if len(wall) > 1:
         slowest = rank.steps.iloc[int(wall.argmax())]
         ratio = float(wall.max() / wall.median()) if wall.median() else float("nan")
@@ -166,8 +161,8 @@ def _syncs(syncs: pd.DataFrame, rank: RankWork) -> Iterator[Finding]:
     at = f" at {short(top['site'])}" if isinstance(top["site"], str) else ""
     op = f" in {short(top['op'])}" if isinstance(top["op"], str) else ""
     text = (
-        f"{count_text(calls, 'call')} waited for the device, {us_text(wait)} in all; most in "
-        f"{top['call']}{op}{at}: {count_text(int(top['calls']), 'call')}, {us_text(float(top['wait_us']))} "
+        f"{counted(calls, 'call')} waited for the device, {us_text(wait)} in all; most in "
+        f"{top['call']}{op}{at}: {counted(int(top['calls']), 'call')}, {us_text(float(top['wait_us']))} "
         f"(stage: {top['stage']}, {place})."
     )
     yield Finding(text, "syncs", wait, "us", f"{place}{at}")
@@ -183,7 +178,7 @@ def _copies(copies: pd.DataFrame, rank: RankWork) -> Iterator[Finding]:
         volume = f" moved {bytes_text(size)}" if known else " moved data (size not recorded)"
         rate = f" at {row['gb_per_s']:.2f} GB/s" if known and row["time_us"] > 0 else ""
         text = (
-            f"{count_text(row['copies'], 'copy', 'copies')} {_or(row['direction'], 'of unknown direction')}{volume} in "
+            f"{counted(row['copies'], 'copy', 'copies')} {_or(row['direction'], 'of unknown direction')}{volume} in "
             f"{us_text(row['time_us'])}{rate} ({_or(row['memory'], 'memory not named')}, each "
             f"{_or(row['size'], 'of unknown size')}, {place})."
         )
@@ -264,7 +259,7 @@ def _idle(rank: RankWork) -> Iterator[Finding]:
     span = int(rank.device.busy.end[-1] - rank.device.busy.start[0])
     gap = span - rank.device.busy.length
     share = gap / span if span else 0.0
-    text = f"{us_text(trace.us(gap))} in {count_text(idle.count, 'gap')}, {place}"
+    text = f"{us_text(trace.us(gap))} in {counted(idle.count, 'gap')}, {place}"
     text = f"The device was idle for {share:.1%} of its {us_text(trace.us(span))} ({text})."
     yield Finding(text, "idle", share, "share", place)
     if gap == 0:

@@ -1,18 +1,20 @@
-"""Whether a trace can be believed: what is known to go wrong between a run and its file, with the time it concerns."""
+"""Whether a trace can be believed: what is known to go wrong between a run and its file, with the time it concerns.
 
-from collections.abc import Iterable, Iterator, Sequence
+The clocks of ranks are compared by the ends of the collectives that they share.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from tclab._display import Display, Shown
-from tclab._format import us_text
+from tclab._format import counted, us_text
 from tclab.trace import _intervals as intervals
-from tclab.trace._align import Clock, aligned_clocks
-from tclab.trace._device_work import DeviceWork, device_work, launches
-from tclab.trace._events import DEVICE, HOST, RUNTIME_CATEGORIES, Bools, Ints, Trace, step_windows
-from tclab.trace._trace_findings import Finding, count_text
+from tclab.trace._device_work import DeviceWork, calls_of, device_work, launches
+from tclab.trace._events import DEVICE, HOST, RUNTIME_CATEGORIES, Bools, Floats, Ints, Trace, step_windows
+from tclab.trace._trace_findings import Finding
 
 LAUNCH = r"Launch(Cooperative)?Kernel|GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)"
 MOVES = r"^(cuda|hip|cu)Mem(cpy|set)"
@@ -21,6 +23,9 @@ NO_LAUNCH_US = 1.0
 HEAD_TIMES, HEAD_US = 5.0, 1000.0  # a first collective so many times as long as those in its place, and so much longer
 EDGE = 0.1  # a first or last step is cut off where this share of a whole one is missing
 SURE_US = 10.0  # clocks that differ by less are one clock
+TOGETHER_US = 1000.0  # ranks leave a collective within this of one another
+MIN_COLLECTIVES = 3  # collectives that tell two clocks apart
+MOST_CALLS = 2000  # of one rank that are compared with those of another
 OPERATORS = {"cpu_op", "operator"} | RUNTIME_CATEGORIES
 
 COLUMNS = ["rank", "file", "pathology", "events", "concerned_us", "start_us", "end_us", "spoils", "what"]
@@ -64,10 +69,10 @@ def check_traces(traces: Sequence[Trace], works: Sequence[DeviceWork] | None = N
         for pathology in (_lost_kernels, _early_kernels, _head_collectives, _duplicates, _durations):
             rows += pathology(trace, work)
         rows += _cut_steps(trace)
-    clocks = aligned_clocks(traces, works)
+    clocks = _clocks(traces, works)
     rows += _unaligned(traces, clocks)
     table = pd.DataFrame(rows, columns=COLUMNS).astype({"rank": "Int64"})
-    return Trust(table, _clock_table(traces, clocks), _verdict(table, traces, clocks))
+    return Trust(table, clocks, _verdict(table, traces, clocks))
 
 
 def _row(
@@ -159,7 +164,7 @@ def _lost_kernels(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]
     where = f", {at_head} of them at the head of the window, where profilers lose kernels" if at_head else ""
     window = (min(w[0] for w in windows), max(w[1] for w in windows))
     what = (
-        f"{count_text(len(lost), 'launch', 'launches')} of {len(rows)} {'has' if len(lost) == 1 else 'have'} no work "
+        f"{counted(len(lost), 'launch', 'launches')} of {len(rows)} {'has' if len(lost) == 1 else 'have'} no work "
         f"on the device in the trace{where}: what the device did in {us_text(us)} is not known"
     )
     yield _row(trace, "launches without kernels", len(lost), us, window, spoils, what)
@@ -177,7 +182,7 @@ def _early_kernels(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]
         us, rows = trace.us(lead[early]), work.rows[early]
         window = (trace.start[rows].min(), (trace.start[rows] + lead[early]).max())
         what = (
-            f"{count_text(int(early.sum()), 'kernel or copy', 'kernels or copies')} of {int(known.sum())} began before "
+            f"{counted(int(early.sum()), 'kernel or copy', 'kernels or copies')} of {int(known.sum())} began before "
             f"the call that launched it, by {us_text(us.sum())} in all and up to {us_text(us.max())}: the clocks of "
             "host and device differ by as much"
         )
@@ -215,7 +220,7 @@ def _head_collectives(trace: Trace, work: DeviceWork) -> Iterator[dict[str, obje
         last = rows[head - 1]
         window = (trace.start[rows[0]], trace.start[last] + trace.duration[last])
         what = (
-            f"The window's first {count_text(head, 'collective')} took {us_text(excess)} longer than the later ones in "
+            f"The window's first {counted(head, 'collective')} took {us_text(excess)} longer than the later ones in "
             f"their place, of {us_text(trace.us(work.communication.length))} of all: the other ranks' profilers were "
             "starting, it is no communication"
         )
@@ -243,7 +248,7 @@ def _duplicates(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
     both = np.concatenate([rows, ambiguous])
     window = (trace.start[both].min(), (trace.start + trace.duration)[both].max())
     what = (
-        f"{count_text(len(twice), 'correlation id')} {'stands' if len(twice) == 1 else 'stand'} for several launches "
+        f"{counted(len(twice), 'correlation id')} {'stands' if len(twice) == 1 else 'stand'} for several launches "
         f"or kernels: which call launched {us_text(us)} of device work is not known"
     )
     yield _row(trace, "duplicated correlation ids", len(twice), us, window, "gaps, idle_causes, syncs", what)
@@ -256,7 +261,7 @@ def _durations(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
             spoils = "breakdown, gaps, steps" if on_device else "categories, stages, ops"
             they, them = ("it", "it") if len(sizes) == 1 else ("they", "them")
             what = (
-                f"{count_text(len(sizes), 'event')} of the {where} ended {us_text(sum(sizes))} before {they} began, "
+                f"{counted(len(sizes), 'event')} of the {where} ended {us_text(sum(sizes))} before {they} began, "
                 f"added up; all figures leave {them} out"
             )
             yield _row(trace, f"negative durations on the {where}", len(sizes), sum(sizes), None, spoils, what)
@@ -267,7 +272,7 @@ def _durations(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
         us = float(np.nansum(median.loc[trace.name[zero]]))
         window = (trace.start[zero].min(), trace.start[zero].max())
         what = (
-            f"{count_text(len(zero), 'kernel or copy', 'kernels or copies')} took no time at all; at the median of "
+            f"{counted(len(zero), 'kernel or copy', 'kernels or copies')} took no time at all; at the median of "
             f"those with the same name {us_text(us)} are missing"
         )
         spoils = "breakdown, gaps, steps"
@@ -277,7 +282,7 @@ def _durations(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:
     if len(rows):
         us = len(rows) / trace.ticks_per_us
         window = (trace.start[rows].min(), trace.start[rows].max())
-        what = f"{count_text(len(rows), 'event')} of the host took no time at all, though times have fractions of a µs"
+        what = f"{counted(len(rows), 'event')} of the host took no time at all, though times have fractions of a µs"
         yield _row(trace, "zero durations on the host", len(rows), us, window, "ops", what)
 
 
@@ -314,31 +319,76 @@ def _cut_steps(trace: Trace) -> Iterator[dict[str, object]]:
         yield _row(trace, "steps cut off", 1, us, window, "steps, step_categories, stages", what)
 
 
-def _unaligned(traces: Sequence[Trace], clocks: Sequence[Clock | None]) -> Iterator[dict[str, object]]:
-    for trace, clock in zip(traces, clocks, strict=True):
-        if clock is None or abs(clock.ahead_us) <= max(clock.error_us, SURE_US):
-            continue
-        side = "ahead of" if clock.ahead_us > 0 else "behind"
-        what = (
-            f"The clock is {us_text(abs(clock.ahead_us))} {side} that of {traces[0].label}, by the ends of "
-            f"{count_text(clock.collectives, 'collective')}, ± {us_text(clock.error_us)}"
-        )
-        spoils = "times of this rank beside those of another"
-        yield _row(trace, "unaligned clocks", clock.collectives, abs(clock.ahead_us), None, spoils, what)
+def _clocks(traces: Sequence[Trace], works: Sequence[DeviceWork]) -> pd.DataFrame:
+    """Return how far each rank's clock is ahead of the first one's, and how far single collectives differ from that."""
+    rows = [(0.0, 0.0, 0)]
+    if len(traces) > 1:
+        ends = [_ends(trace, work) for trace, work in zip(traces, works, strict=True)]
+        rows = [(0.0, 0.0, len(ends[0]))]
+        for trace, mine in zip(traces[1:], ends[1:], strict=True):
+            distance = (trace.base_ns - traces[0].base_ns) / 1e3 + (trace.origin_us - traces[0].origin_us)
+            ahead = _ahead(ends[0], mine, distance)
+            middle = float(np.median(ahead)) if len(ahead) else np.nan
+            error = float(np.abs(ahead - middle).max()) if len(ahead) else np.nan
+            rows.append((middle, error, len(ahead)))
+    clocks = pd.DataFrame(rows, columns=["ahead_us", "error_us", "collectives"])
+    clocks.insert(0, "rank", pd.Series([trace.rank for trace in traces], dtype="Int64"))
+    return clocks
 
 
-def _clock_table(traces: Sequence[Trace], clocks: Sequence[Clock | None]) -> pd.DataFrame:
+def _ends(trace: Trace, work: DeviceWork) -> pd.DataFrame:
+    """Return a rank's collectives: kind, step, index of its kind, and end in µs since the trace's tick 0."""
+    calls = calls_of(trace, work).head(MOST_CALLS)
+    steps = step_windows(trace)
+    place = np.searchsorted(trace.us(steps.start), calls["start_us"], side="right") - 1
+    names = np.array([*steps.names, ""], dtype=object)[place]
     return pd.DataFrame(
         {
-            "rank": pd.Series([trace.rank for trace in traces], dtype="Int64"),
-            "ahead_us": [np.nan if clock is None else clock.ahead_us for clock in clocks],
-            "error_us": [np.nan if clock is None else clock.error_us for clock in clocks],
-            "collectives": [0 if clock is None else clock.collectives for clock in clocks],
+            "kind": calls["collective"],
+            "step": names,
+            "index": calls.groupby("collective").cumcount(),
+            "end": calls["start_us"] + calls["duration_us"],
         }
     )
 
 
-def _verdict(table: pd.DataFrame, traces: Sequence[Trace], clocks: Sequence[Clock | None]) -> str:
+def _ahead(first: pd.DataFrame, other: pd.DataFrame, distance: float) -> Floats:
+    """Return by how much `other` is ahead at each collective that it shares with `first`; none where these are few."""
+    nth = first.merge(other, on=["kind", "index"])
+    if len(nth) >= MIN_COLLECTIVES and len(first) == len(other):
+        ahead = (nth["end_y"] - nth["end_x"]).to_numpy(dtype=np.float64) + distance
+        near = np.abs(ahead - np.median(ahead)) <= TOGETHER_US
+        if near.mean() >= 0.9:
+            return ahead[near]
+    # ranks whose first windows differ, or who are in other groups: the distance at which most ends meet
+    pairs = first.merge(other, on="kind")
+    if set(first["step"]) & set(other["step"]) - {""}:
+        pairs = pairs[pairs["step_x"] == pairs["step_y"]]
+    ahead = np.sort((pairs["end_y"] - pairs["end_x"]).to_numpy(dtype=np.float64) + distance)
+    if len(ahead) == 0:
+        return ahead
+    met = np.searchsorted(ahead, ahead + TOGETHER_US, side="right") - np.arange(len(ahead))
+    most = int(met.argmax())
+    if met[most] < max(MIN_COLLECTIVES, 0.3 * min(len(first), len(other))):
+        return ahead[:0]
+    return ahead[most : most + int(met[most])]
+
+
+def _unaligned(traces: Sequence[Trace], clocks: pd.DataFrame) -> Iterator[dict[str, object]]:
+    for trace, clock in zip(traces, clocks.itertuples(), strict=True):
+        ahead, error = clock.ahead_us, clock.error_us
+        if not abs(ahead) > max(error, SURE_US):  # nor where it is not known
+            continue
+        side = "ahead of" if ahead > 0 else "behind"
+        what = (
+            f"The clock is {us_text(abs(ahead))} {side} that of {traces[0].label}, by the ends of "
+            f"{counted(clock.collectives, 'collective')}, ± {us_text(error)}"
+        )
+        spoils = "times of this rank beside those of another"
+        yield _row(trace, "unaligned clocks", clock.collectives, abs(ahead), None, spoils, what)
+
+
+def _verdict(table: pd.DataFrame, traces: Sequence[Trace], clocks: pd.DataFrame) -> str:
     unknown = _not_judged(traces, clocks)
     said = ", ".join(unknown[:-1]) + f"{', and ' if unknown[1:] else ''}{unknown[-1]}" if unknown else ""
     rest = f" {said[0].upper()}{said[1:]}: nothing to judge there." if said else ""
@@ -351,11 +401,11 @@ def _verdict(table: pd.DataFrame, traces: Sequence[Trace], clocks: Sequence[Cloc
     )
     return (
         f"Do not believe these yet: {', '.join(spoilt)}. "
-        f"{count_text(len(table), 'pathology', 'pathologies')}: {named}{' …' if len(table) > 4 else ''}.{rest}"
+        f"{counted(len(table), 'pathology', 'pathologies')}: {named}{' …' if len(table) > 4 else ''}.{rest}"
     )
 
 
-def _not_judged(traces: Sequence[Trace], clocks: Iterable[Clock | None]) -> list[str]:
+def _not_judged(traces: Sequence[Trace], clocks: pd.DataFrame) -> list[str]:
     found = []
     if not any((trace.kind == DEVICE).any() or trace.is_category(RUNTIME_CATEGORIES).any() for trace in traces):
         found.append("a CPU trace")
@@ -363,6 +413,6 @@ def _not_judged(traces: Sequence[Trace], clocks: Iterable[Clock | None]) -> list
         found.append("no correlation ids between calls and kernels")
     if all(len(step_windows(trace).names) < 2 for trace in traces):
         found.append("fewer than two marked steps")
-    if any(clock is None for clock in clocks):
+    if clocks["ahead_us"].isna().any():
         found.append("ranks that share fewer than three collectives with the first")
     return found
