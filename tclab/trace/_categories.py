@@ -128,12 +128,3 @@ def nearest(wanted: Bools, parent: Ints) -> Ints:
         if len(climbing) == 0:
             return above
         above[climbing] = above[above[climbing]]
-
-
-def stage_of(category: Ints, parent: Ints, is_stage: Bools) -> Ints:
-    """Return the stage around each event, [N]: the category of the nearest event, itself included, that is a stage.
-
-    -1 where there is none. `is_stage[c]` is whether category c is a part of the step.
-    """
-    found = nearest(is_stage[category], parent)
-    return np.where(found >= 0, category[found], -1)

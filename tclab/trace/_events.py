@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tclab.trace._read_trace import Event, TraceError, event_slices
+from tclab.trace._read_trace import TraceError, event_slices
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -203,55 +203,49 @@ def read_trace(path: Path) -> Trace:
     **Raises:** `TraceError` for a file that is no trace or has no event with a duration.
     """
     head: dict[str, Any] = {}
-    columns: dict[str, list[npt.NDArray[Any]]] = {}
-    instants: dict[str, list[npt.NDArray[Any]]] = {}
+    columns: list[dict[str, npt.NDArray[Any]]] = []
+    instants: list[dict[str, npt.NDArray[Any]]] = []
     names, categories, tracks, collectives, devices = _Codes(), _Codes(), _Codes(), _Codes(), _Codes()
     collectives[(None, None)]  # code 0: not recorded
     other: Counter[str] = Counter()
     for events in event_slices(path, head):
         complete = [e for e in events if e.ph == "X"]
         memory = [e for e in events if e.name == "[memory]" and e.ph == "i" and e.args is not None]
-        _count_others([e for e in events if e.ph != "X"], other)
+        other["entries that are no events"] += sum(not isinstance(e.ph, str) for e in events)
+        other["begin and end marks (only complete events, ph X, are read)"] += sum(e.ph in ("B", "E") for e in events)
         del events
         args = [e.args for e in complete]
-        piece = {
-            "ts": _numbers([e.ts for e in complete]),
-            "dur": _numbers([e.dur for e in complete]),
-            "name": names.of([e.name for e in complete]),
-            "category": categories.of([e.cat for e in complete]),
-            "track": tracks.of([(e.pid, e.tid) for e in complete]),
-            "correlation": _numbers([None if a is None else a.correlation for a in args]),
-            "size": _numbers([None if a is None else a.bytes if a.bytes is not None else a.size for a in args]),
-            "collective": collectives.of(
-                [(None, None) if a is None or a.collective is None else (a.group, a.collective) for a in args]
-            ),
-        }
-        for key, values in piece.items():
-            columns.setdefault(key, []).append(values)
+        columns.append(
+            {
+                "ts": _numbers([e.ts for e in complete]),
+                "dur": _numbers([e.dur for e in complete]),
+                "name": names.of([e.name for e in complete]),
+                "category": categories.of([e.cat for e in complete]),
+                "track": tracks.of([(e.pid, e.tid) for e in complete]),
+                "correlation": _numbers([None if a is None else a.correlation for a in args]),
+                "size": _numbers([None if a is None else a.bytes if a.bytes is not None else a.size for a in args]),
+                "collective": collectives.of(
+                    [(None, None) if a is None or a.collective is None else (a.group, a.collective) for a in args]
+                ),
+            }
+        )
         taken = [e.args for e in memory if e.args is not None]
-        held = {
-            "ts": _numbers([e.ts for e in memory]),
-            "allocated": _numbers([a.allocated for a in taken]),
-            "reserved": _numbers([a.reserved for a in taken]),
-            "bytes": _numbers([a.memory_bytes for a in taken]),
-            "address": _numbers([a.address for a in taken]),
-            "track": tracks.of([(e.pid, e.tid) for e in memory]),
-            "device": devices.of([(a.device_type, a.device_id) for a in taken]),
-        }
-        for key, values in held.items():
-            instants.setdefault(key, []).append(values)
-    joined = {key: np.concatenate(values) for key, values in columns.items()}
-    held = {key: np.concatenate(values) for key, values in instants.items()}
+        instants.append(
+            {
+                "ts": _numbers([e.ts for e in memory]),
+                "allocated": _numbers([a.allocated for a in taken]),
+                "reserved": _numbers([a.reserved for a in taken]),
+                "bytes": _numbers([a.memory_bytes for a in taken]),
+                "address": _numbers([a.address for a in taken]),
+                "track": tracks.of([(e.pid, e.tid) for e in memory]),
+                "device": devices.of([(a.device_type, a.device_id) for a in taken]),
+            }
+        )
+    joined, held = (
+        {key: np.concatenate([piece[key] for piece in pieces]) for key in pieces[0]} for pieces in (columns, instants)
+    )
     del columns, instants
-    return _to_ticks(path, head, joined, held, (names, categories, tracks, collectives, devices), other)
-
-
-def _count_others(events: list[Event], counts: Counter[str]) -> None:
-    for event in events:
-        if not isinstance(event.ph, str):
-            counts["entries that are no events"] += 1
-        elif event.ph in ("B", "E"):
-            counts["begin and end marks (only complete events, ph X, are read)"] += 1
+    return _to_ticks(path, head, joined, held, (names, categories, tracks, collectives, devices), +other)
 
 
 def _to_ticks(

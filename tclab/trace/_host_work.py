@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tclab.trace._categories import OUTSIDE, STAGES, Rule, categorise, category_names, nearest, stage_of
+from tclab.trace._categories import OUTSIDE, STAGES, Rule, categorise, category_names, nearest
 from tclab.trace._events import HOST, RUNTIME_CATEGORIES, Ints, StepWindows, Trace, rank_column
 from tclab.trace._nesting import Nesting, nest, tie_of
 
@@ -28,7 +28,8 @@ def host_work(trace: Trace, rules: tuple[Rule, ...]) -> HostWork:
     nesting = nest(trace.start[rows], trace.duration[rows], trace.track[rows], tie_of(trace, rows))
     category = categorise(trace, rules)[rows]
     is_stage = np.array([name in STAGES or name not in names[:10] for name in names])
-    stage = stage_of(category, nesting.parent, is_stage)
+    around = nearest(is_stage[category], nesting.parent)
+    stage = np.where(around >= 0, category[around], -1)
     main = main_track(trace, rows)
     return HostWork(**vars(nesting), rows=rows, category=category, stage=stage, names=names, main=main)
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -25,8 +25,8 @@ from tclab._limits import memory_available_bytes
 from tclab._progress import say
 from tclab.trace._read_trace import TraceError, event_slices, head_and_rest
 
-# Measured, torch 2.13, CPU: what `analyze` holds for an event, and torch's profiler until the file is written.
-READ_BYTES, PROFILER_BYTES = 600, 4_600
+# Measured, torch 2.13, CPU: what torch's profiler holds for an event until the file is written. `analyze` holds 600.
+PROFILER_BYTES = 4_600
 
 
 class ScheduleError(ValueError):
@@ -38,7 +38,7 @@ class WindowSize:
     """How large a window will be, from a probe of one step with the same settings.
 
     - `events`, `bytes`: of the whole window's file, before it is packed. `steps`: that it will have.
-    - `memory_bytes`: what torch's profiler will hold meanwhile, or `analyze` afterwards, whichever is more.
+    - `memory_bytes`: what torch's profiler will hold meanwhile; `analyze` holds less afterwards.
     - `cold`: the probe was the loop's first step, which does more than the others.
     """
 
@@ -66,6 +66,7 @@ class Recorder(Shown):
 
     def __init__(self, profiler: Any, first: int, active: int, synchronize: Any, probe: "_Probe | None" = None) -> None:
         self.path: Path | None = None
+        self.overhead_ratio: float | None = None
         self._probe = probe
         if probe is not None and probe.step == 0:
             probe.begin()
@@ -106,18 +107,40 @@ class Recorder(Shown):
         """How large the window will be."""
         return None if self._probe is None else self._probe.found
 
-    @property
-    def profiled_us(self) -> list[float]:
-        """Durations of the steps in the window, µs."""
-        return [ns / 1e3 for ns in self._step_ns[self._first : self._first + self._active]]
-
-    def unprofiled_us(self, warmup: int) -> list[float]:
-        """Durations of the steps before the warm-up, the first not counted, and after the window, µs."""
+    def _finish(self, raw: Path, out: Path, wait: int, warmup: int) -> None:
+        """Write the trace with what is known of the run."""
+        first, end = self._first, self._first + self._active
+        if self.steps < end:
+            if self.steps <= first or not raw.exists():
+                raise ScheduleError(
+                    f"the loop made {self.steps} steps, but the window begins after wait {wait} + warmup "
+                    f"{warmup} = {first} steps: nothing was recorded"
+                )
+            warnings.warn(
+                f"the loop made {self.steps} steps, so the window holds {self.steps - first} of {self._active}",
+                stacklevel=4,
+            )
         probed = None if self._probe is None else self._probe.step
-        before = [ns for at, ns in enumerate(self._step_ns[: self._first - warmup]) if at not in (0, probed)]
-        return [ns / 1e3 for ns in before + self._step_ns[self._first + self._active :]]
-
-    overhead_ratio: float | None = None
+        before = [ns for at, ns in enumerate(self._step_ns[:wait]) if at not in (0, probed)]
+        profiled = [ns / 1e3 for ns in self._step_ns[first:end]]
+        unprofiled = [ns / 1e3 for ns in before + self._step_ns[end:]]
+        if len(unprofiled) >= 2 and profiled:
+            self.overhead_ratio = median(profiled) / median(unprofiled)
+        size = self.predicted_size
+        settings = {
+            "wait": wait,
+            "warmup": warmup,
+            "active": self._active,
+            "profiled_step_us": median(profiled) if profiled else None,
+            "unprofiled_step_us": median(unprofiled) if unprofiled else None,
+            "unprofiled_steps": len(unprofiled),
+            "overhead_ratio": self.overhead_ratio,
+            "predicted_bytes": None if size is None else size.bytes,
+            "predicted_events": None if size is None else size.events,
+            "unix_minus_perf_ns": _unix_minus_perf_ns(),
+        }
+        write_with(raw, out, [], {"tclab_record": settings})
+        self.path = out
 
 
 class _Probe:
@@ -134,7 +157,8 @@ class _Probe:
     def __init__(
         self, make: Callable[[], Any], file: Path, step: int, active: int, most_bytes: int | None, say: Any
     ) -> None:
-        self.step, self.found = step, cast("WindowSize | None", None)
+        self.step = step
+        self.found: WindowSize | None = None
         self._make, self._file, self._active, self._most, self._say = make, file, active, most_bytes, say
         self._profiler: Any = None
 
@@ -156,8 +180,7 @@ class _Probe:
         finally:
             self._file.unlink(missing_ok=True)
         events, size = events * self._active, size * self._active
-        memory = events * max(READ_BYTES, PROFILER_BYTES)
-        self.found = WindowSize(events, size, self._active, memory, self.step == 0)
+        self.found = WindowSize(events, size, self._active, events * PROFILER_BYTES, self.step == 0)
         if (reason := self._refusal(self.found)) is not None:
             raise ScheduleError(f"{self.found}{reason}; record fewer steps, or less of each (stacks, shapes, memory)")
         if self._say is not None:
@@ -305,42 +328,11 @@ def record(
             synchronize = torch.cuda.synchronize if on_device else lambda: None
             recorder = Recorder(profiler, wait + warmup, active, synchronize, probe)
             yield recorder
-        _finish(recorder, raw, out, wait, warmup, active)
+        recorder._finish(raw, out, wait, warmup)
     finally:
         if probe is not None:
             probe.stop()
         raw.unlink(missing_ok=True)
-
-
-def _finish(recorder: Recorder, raw: Path, out: Path, wait: int, warmup: int, active: int) -> None:
-    first = wait + warmup
-    if recorder.steps < first + active:
-        if recorder.steps <= first or not raw.exists():
-            raise ScheduleError(
-                f"the loop made {recorder.steps} steps, but the window begins after wait {wait} + warmup "
-                f"{warmup} = {first} steps: nothing was recorded"
-            )
-        warnings.warn(
-            f"the loop made {recorder.steps} steps, so the window holds {recorder.steps - first} of {active}",
-            stacklevel=4,
-        )
-    profiled, unprofiled = recorder.profiled_us, recorder.unprofiled_us(warmup)
-    if len(unprofiled) >= 2 and profiled:
-        recorder.overhead_ratio = median(profiled) / median(unprofiled)
-    settings = {
-        "wait": wait,
-        "warmup": warmup,
-        "active": active,
-        "profiled_step_us": median(profiled) if profiled else None,
-        "unprofiled_step_us": median(unprofiled) if unprofiled else None,
-        "unprofiled_steps": len(unprofiled),
-        "overhead_ratio": recorder.overhead_ratio,
-        "predicted_bytes": None if recorder.predicted_size is None else recorder.predicted_size.bytes,
-        "predicted_events": None if recorder.predicted_size is None else recorder.predicted_size.events,
-        "unix_minus_perf_ns": _unix_minus_perf_ns(),
-    }
-    write_with(raw, out, [], {"tclab_record": settings})
-    recorder.path = out
 
 
 def _unix_minus_perf_ns() -> int:

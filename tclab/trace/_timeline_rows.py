@@ -3,21 +3,14 @@
 import numpy as np
 import pandas as pd
 
-from tclab.trace._categories import RULES, Rule, categorise, category_names
+from tclab.trace._categories import RULES, categorise, category_names
 from tclab.trace._events import ANNOTATION, DEVICE, HOST, Ints, Trace, step_windows
 from tclab.trace._host_work import main_track
 from tclab.trace._nesting import nest, tie_of
 
-COLUMNS = ["track", "lane", "name", "category", "start_us", "end_us"]
-
 
 def timeline_rows(
-    trace: Trace,
-    start_us: float | None = None,
-    end_us: float | None = None,
-    *,
-    most: int = 2000,
-    rules: tuple[Rule, ...] = RULES,
+    trace: Trace, start_us: float | None = None, end_us: float | None = None, *, most: int = 2000
 ) -> pd.DataFrame:
     """Return the longest events of a window: track, lane, name, category, start_us, end_us (since the first event).
 
@@ -28,7 +21,6 @@ def timeline_rows(
     - `trace`: one of `report.traces`.
     - `start_us`, `end_us`: the window; None takes the last recorded step, or the whole trace without steps.
     - `most`: how many events at most; the shortest are left out.
-    - `rules`: which events belong to which category.
     """
     first, last = _last_step(trace)
     start_us, end_us = first if start_us is None else start_us, last if end_us is None else end_us
@@ -37,8 +29,8 @@ def timeline_rows(
     stop = trace.start + trace.duration
     rows = np.flatnonzero(spans & (trace.start < finish) & (stop > begin) & (trace.duration > 0))
     rows = np.sort(rows[np.argsort(-trace.duration[rows], kind="stable")[:most]])
-    names = category_names(rules)
-    category = categorise(trace, rules)[rows]
+    names = category_names(RULES)
+    category = categorise(trace, RULES)[rows]
     main = main_track(trace, np.flatnonzero(trace.kind == HOST))
     return pd.DataFrame(
         {
@@ -48,8 +40,7 @@ def timeline_rows(
             "category": [names[i] for i in category.tolist()],
             "start_us": np.maximum(trace.us(trace.start[rows]), start_us),
             "end_us": np.minimum(trace.us(stop[rows]), end_us),
-        },
-        columns=COLUMNS,
+        }
     )
 
 

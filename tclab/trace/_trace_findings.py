@@ -25,9 +25,6 @@ class RankWork:
     idle: Idle | None
 
 
-NOT_ENOUGH = "Not enough in this trace to say"
-
-
 class Finding(str):
     """A sentence with its topic, its figure and unit, and the place in the run that it is about."""
 
@@ -47,7 +44,7 @@ class Finding(str):
 
 def not_enough(topic: str, about: str, why: str, place: str) -> Finding:
     """Return the finding that the trace does not show something, and what it would need."""
-    return Finding(f"{NOT_ENOUGH} {about} ({place}): {why}.", topic, place=place)
+    return Finding(f"Not enough in this trace to say {about} ({place}): {why}.", topic, place=place)
 
 
 def short(name: object) -> str:
