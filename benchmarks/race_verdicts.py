@@ -38,12 +38,21 @@ from tclab import Point
 from tclab.sweeps import race_points
 from tclab.sweeps.analysis._race_points import PROCESSES, race_arm
 from tclab.timing import race
-from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, verdict_of
+from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 from tclab.timing.races._blocks import order_of
 from tclab.timing.races._race_result import Race
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
-from synthetic_machine import GRID_SECONDS, SyntheticMachine, drift, interference, memory_noise, regimes, slow_tail
+from synthetic_machine import (
+    GRID_SECONDS,
+    SyntheticMachine,
+    drift,
+    interference,
+    memory_noise,
+    pair_of,
+    regimes,
+    slow_tail,
+)
 
 STEP_SECONDS = 0.02
 ROUNDS = 320  # of a made-up race
@@ -138,7 +147,7 @@ class Attack:
         """Return the verdict of a race that ends as soon as it has one, and goes on so many times where it has none."""
         samples = self.samples(seed, seconds, extended=extended)
         for look in range(1, 4 * (1 + extended) + 1):
-            found = verdict_of([s for s in samples if s["look"] <= look], "a", "b").verdict
+            found = pair_of([s for s in samples if s["look"] <= look]).verdict
             if found != UNDECIDED:
                 break
         return found

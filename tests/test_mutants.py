@@ -17,12 +17,12 @@ from tclab.message_passing.kernels._row_ops import zero_rows
 from tclab.perturbation import Deletions
 from tclab.timing import Ledger, _ledger, _ledger_rows, _noise_model, _verdict
 from tclab.timing._noise_model import Series, centre_of
-from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, verdict_of
+from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 from tclab.training._equivalence import FP64_TOLERANCE, Numerics, equivalence_reference
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from race_verdicts import Attack
-from synthetic_machine import memory_noise
+from synthetic_machine import memory_noise, pair_of
 
 # ---- the deletions of each sample, [B] lists of nodes, made wrong
 
@@ -328,21 +328,21 @@ def _three_processes_apart():
 
 def kept_promises():
     """Return promise → whether the verdicts as they are now keep it."""
-    half = verdict_of(STILL.samples(0, 60.0), "a", "b")
+    half = pair_of(STILL.samples(0, 60.0))
     near, beyond = Attack("near", quiet=True, ratio=0.994), Attack("beyond", quiet=True, ratio=0.985)
     slow = Attack("slow", _slow(0.05), quiet=True)
     false = {FASTER, SLOWER}
     return {
         "half the time is FASTER": half.verdict == FASTER and half.flipped().verdict == SLOWER,
-        "0.6 % is SAME": verdict_of(near.samples(0, 60.0)).verdict == SAME,
-        "1.5 % is not SAME": verdict_of(beyond.samples(0, 60.0)).verdict != SAME,
+        "0.6 % is SAME": pair_of(near.samples(0, 60.0)).verdict == SAME,
+        "1.5 % is not SAME": pair_of(beyond.samples(0, 60.0)).verdict != SAME,
         "slow noise of one arm decides little": sum(slow.verdict(seed, 60.0) in false for seed in range(6)) <= 1,
         "the luck of three processes is three measurements": _three_processes_apart() > 0.05,
-        "what comes during the race is UNDECIDED": verdict_of(
+        "what comes during the race is UNDECIDED": pair_of(
             _during(Attack("equal", quiet=True).samples(0, 60.0))).verdict == UNDECIDED,
-        "what differs from itself is UNDECIDED": verdict_of(_itself(STILL.samples(0, 60.0))).verdict == UNDECIDED,
+        "what differs from itself is UNDECIDED": pair_of(_itself(STILL.samples(0, 60.0))).verdict == UNDECIDED,
         "alpha is 5 % over all looks": sum(_verdict.alpha_of(look, 4) for look in range(1, 400)) <= 0.05 + 1e-12,
-        "few rounds decide nothing": verdict_of(STILL.samples(0, 60.0)[:20], "a", "b").ratio is None,
+        "few rounds decide nothing": pair_of(STILL.samples(0, 60.0)[:20]).ratio is None,
     }  # fmt: skip
 
 

@@ -20,12 +20,12 @@ from pathlib import Path
 import pytest
 from clock import Clock
 from damage import KINDS, damage
-from synthetic_machine import SyntheticMachine
+from synthetic_machine import SyntheticMachine, pair_of
 
 from tclab.errors import InputError
 from tclab.timing import race, race_cells, read_samples, verdicts_of
 from tclab.timing._environment import fingerprint
-from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, verdict_of
+from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 from tclab.timing.races import _race_session
 
 
@@ -98,7 +98,7 @@ def test_one_wild_round_decides_nothing():
     samples = result.samples()
     wild = [s for s in samples if s["phase"] == "race" and s["arm"] == "a"][20]
     wild["seconds"] *= 1e6
-    after = verdict_of(samples, "a", "b")
+    after = pair_of(samples)
     assert after.verdict == before.verdict
     assert after.ratio == pytest.approx(before.ratio, rel=0.005)
 
@@ -117,7 +117,7 @@ def test_an_effect_of_the_position_is_no_difference_between_arms():
     samples = race({n: machine.arm(n, 0.02) for n in "ab"}, budget_seconds=60, clock=machine.clock).samples()
     for sample in samples:
         sample["seconds"] *= 1.2 if sample["position"] == 0 else 1.0
-    found = verdict_of(samples, "a", "b")
+    found = pair_of(samples)
     assert found.verdict == SAME
     assert found.independent > 20
     assert found.floor < 0.01
@@ -153,7 +153,7 @@ def test_the_looks_are_as_many_as_were_planned_and_share_alpha():
     spent = {}
     for look in (1, 2, 3):
         at_look = [dict(s, look=look) for s in samples if s["look"] == 1]  # the same blocks, judged at another look
-        spent[look] = verdict_of(at_look, "a", "b").alpha
+        spent[look] = pair_of(at_look).alpha
     assert sum(spent.values()) == pytest.approx(0.025)  # the other half is for going on
     assert spent[1] < spent[2] < spent[3]
     assert result.pair("a", "b").alpha == spent[max(s["look"] for s in samples)]
@@ -167,13 +167,11 @@ def test_an_early_verdict_ends_the_race():
 
 def test_samples_give_the_same_verdict_again_in_another_process(result):
     samples = json.loads(json.dumps(result.samples()))
-    code = (
-        "import json, sys; from tclab.timing._verdict import verdict_of; print(repr(verdict_of(json.load(sys.stdin))))"
-    )
+    code = "import json, sys, tclab; print(*tclab.timing.verdicts_of(json.load(sys.stdin)).values())"
     there = subprocess.run(
         [sys.executable, "-c", code], input=json.dumps(samples), capture_output=True, text=True, check=True
     )
-    assert there.stdout.strip() == repr(result.pair("a", "b"))
+    assert there.stdout.strip() == str(result.pair("a", "b"))
     assert list(result.frame()["seconds"]) == [s["seconds"] for s in samples]
 
 
@@ -361,7 +359,7 @@ def test_a_race_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, seconds
     assert again.pairs == whole.pairs
     kept = read_samples(tmp_path / "parts.jsonl")
     assert kept == again.samples()
-    assert verdict_of(kept) == again.pair("a", "b")
+    assert pair_of(kept) == again.pair("a", "b")
     calls = len(machine.calls)
     assert race(arms(machine, []), **how).samples() == again.samples()  # nothing is left to run
     assert len(machine.calls) == calls
@@ -386,7 +384,7 @@ def test_an_undecided_race_goes_on_with_a_larger_budget_and_spends_what_is_left_
     assert alphas[1] == pytest.approx(0.005)
     assert max(s["look"] for s in result.samples()) <= 12
     assert result.samples()[-1]["spent_seconds"] <= 61.0
-    assert verdict_of(read_samples(tmp_path)) == result.pair("a", "b")
+    assert pair_of(read_samples(tmp_path)) == result.pair("a", "b")
     calls = len(machine.calls)
     assert race(arms, budget_seconds=60.0, **how).pairs == result.pairs  # nothing is left to run
     assert len(machine.calls) == calls
@@ -557,7 +555,7 @@ def test_a_disk_that_is_full_costs_a_race_its_record_and_no_block(tmp_path, monk
         ({"a": int, "b": int}, {"budget_seconds": 0}, "budget_seconds is 0, expected a number above 0"),
         ({"a": int, "b": int}, {"budget_seconds": -1.0}, "budget_seconds is -1.0"),
         ({"a": int, "b": int}, {"budget_seconds": float("nan")}, "budget_seconds is nan"),
-        ({"a": int, "b": int}, {"period": 0}, "period is 0, expected a whole number of at least 1"),
+        ({"a": int, "b": int}, {"period": 0}, "period is 0, expected a whole number, 1 or more"),
         ({"a": int, "b": int}, {"looks": 1.5}, "looks is 1.5"),
         ({"a": int, "b": int}, {"processes": 3}, "cannot be sent to another process.*'module:function'"),
         ({"a": "nomodule_x:f", "b": "b:f"}, {"processes": 2}, "No module named 'nomodule_x'"),
@@ -577,7 +575,7 @@ def test_an_unknown_arm_is_named_with_the_nearest(result):
     with pytest.raises(InputError, match="itself"):
         result.verdict("a", "a")
     with pytest.raises(InputError, match="unknown arm 'x'"):
-        verdict_of(result.samples(), "a", "x")
+        result.verdict("a", "x")
 
 
 def test_too_few_rounds_are_undecided_and_not_a_guess():
@@ -654,7 +652,7 @@ def test_fresh_processes_take_turns_and_none_is_left(factories, tmp_path):
     assert pair.processes == 3
     assert {s["process"] for s in result.samples()} == {0, 1, 2}
     assert len({(s["arm"], s["calls"]) for s in result.samples()}) == 2  # one length of blocks for all processes
-    assert verdict_of(read_samples(tmp_path / "race.jsonl")) == pair
+    assert pair_of(read_samples(tmp_path / "race.jsonl")) == pair
     assert children() == []
 
 

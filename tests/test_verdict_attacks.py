@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.stats import binomtest, rankdata
-from synthetic_machine import SyntheticMachine, memory_noise
+from synthetic_machine import SyntheticMachine, memory_noise, pair_of
 
 from tclab.timing import race
 from tclab.timing._noise_model import Series, centre_of
 from tclab.timing._statistics import alpha_of, average_ranks
-from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, verdict_of
+from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 from tclab.timing.races._race_result import slow_stretches
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
@@ -68,7 +68,7 @@ def test_a_stretch_in_which_everything_is_slow_is_marked_and_decides_nothing(cpu
     (said,) = slow_stretches(samples)
     assert said.startswith("rounds 41 to 60 of process 1 took 30% longer, whichever the arm")
     assert why in said
-    assert verdict_of(samples).verdict == FASTER
+    assert pair_of(samples).verdict == FASTER
     for sample in samples:
         sample["seconds"] /= 1.3 if 40 <= sample["round"] < 60 and sample["arm"] == "a" else 1.0
     assert slow_stretches(samples) == []  # one arm alone is slow, which a verdict is about
@@ -78,7 +78,7 @@ def test_a_difference_that_comes_during_the_race_is_undecided():
     samples = Attack("still", quiet=True).samples(0, 60.0)
     for sample in samples:
         sample["seconds"] *= 1 + 0.2 * (sample["arm"] == "a") * max(0.0, sample["spent_seconds"] - 20) / 40
-    pair = verdict_of(samples)
+    pair = pair_of(samples)
     assert pair.verdict == UNDECIDED
     assert "reaches across" in pair.why
 
@@ -86,14 +86,14 @@ def test_a_difference_that_comes_during_the_race_is_undecided():
 def test_an_arm_that_differs_from_itself_voids_the_race():
     """Every other round the first block of `a` takes long: no comparison with `b` can be believed."""
     samples = Attack("still", quiet=True, ratio=0.5).samples(0, 60.0)
-    assert verdict_of(samples).verdict == FASTER
+    assert pair_of(samples).verdict == FASTER
     seen = set()
     for sample in samples:
         first = (sample["round"], sample["arm"]) not in seen
         seen.add((sample["round"], sample["arm"]))
         if sample["arm"] == "a" and first == (sample["round"] % 2 == 0):
             sample["seconds"] *= 1.2
-    pair = verdict_of(samples)
+    pair = pair_of(samples)
     assert pair.verdict == UNDECIDED
     assert "the control failed: a takes 1.2" in pair.why
 

@@ -9,8 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
+from tclab.timing import verdicts_of
+
 _DRAWN = 4096  # numbers drawn at once
 GRID_SECONDS = 0.01  # seconds between the points of a disturbance
+
+
+def pair_of(samples):
+    """Return the comparison of the first two arms of some samples."""
+    return next(iter(verdicts_of(samples).values()))
 
 
 class SyntheticMachine:

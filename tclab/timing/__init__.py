@@ -15,25 +15,22 @@ from tclab.timing._environment import environment
 from tclab.timing._host_syncs import syncs
 from tclab.timing._ledger import Ledger
 from tclab.timing._lightning_callback import lightning_callback
+from tclab.timing._profile import profile, profile_script
 from tclab.timing._spike_in import spike_in
+from tclab.timing.races._race_record import read_samples
 
 if TYPE_CHECKING:
     from tclab.timing._advice_rules import advise
-    from tclab.timing._profile import profile, profile_script
     from tclab.timing._receipt import receipt
     from tclab.timing._verdict import verdicts_of
     from tclab.timing.races._race import race, race_cells
-    from tclab.timing.races._race_record import read_samples
 
 _LAZY = {
     "advise": "_advice_rules",
-    "profile": "_profile",
-    "profile_script": "_profile",
     "receipt": "_receipt",
     "verdicts_of": "_verdict",
     "race": "races._race",
     "race_cells": "races._race",
-    "read_samples": "races._race_record",
 }
 
 __all__ = [

@@ -37,34 +37,19 @@ _BALANCE = "give every rank as much to do"
 
 @dataclass(frozen=True)
 class StepTimes:
-    """The times of some steps, as the evidence for advice.
+    """The times of some steps, as the evidence for advice; what is not known is `None` or empty."""
 
-    **Arguments:**
-
-    - `subject`: the measured workload, in words.
-    - `whole`: [steps] seconds of each step.
-    - `stages`: stage → [steps] seconds in each step, 0 where the step did not have it.
-    - `workers`: number of loader workers, 0 for none; `None` if unknown.
-    - `batch_seconds`, `batch_cpu_seconds`: mean time, and processor time, in which a worker makes a batch; `None` if
-      unknown.
-    - `cores`: number of cores that this process may use; `None` if unknown.
-    - `cuda`: the steps ran on a GPU.
-    - `cycle`: steps after which the loop does the same again; see `tclab.timing._step_means`.
-    - `made`: [batches] seconds of making each, in order; empty if unknown.
-    - `prefetch`: batches that a worker makes ahead.
-    """
-
-    subject: str
-    whole: Reals
-    stages: dict[str, Reals]
-    workers: int | None = None
-    batch_seconds: float | None = None
-    batch_cpu_seconds: float | None = None
-    cores: int | None = None
-    cuda: bool = False
-    cycle: int = 1
-    made: Sequence[float] = ()
-    prefetch: int = 2
+    subject: str  # the measured workload, in words
+    whole: Reals  # [steps] seconds of each step
+    stages: dict[str, Reals]  # stage → [steps] seconds in each step, 0 where the step did not have it
+    workers: int | None = None  # of the loader
+    batch_seconds: float | None = None  # mean time in which a worker makes a batch
+    batch_cpu_seconds: float | None = None  # of which it has a processor
+    cores: int | None = None  # that this process may use
+    cuda: bool = False  # the steps ran on a GPU
+    cycle: int = 1  # steps after which the loop does the same again; see `tclab.timing._step_means`
+    made: Sequence[float] = ()  # [batches] seconds of making each, in order
+    prefetch: int = 2  # batches that a worker makes ahead
 
     def share(self, *names: str) -> tuple[float, tuple[float, float]]:
         """Return the share of the time that these stages take together, and its 95 % interval."""
@@ -146,14 +131,7 @@ def advise(ledger: Ledger, *, syncs: Syncs | None = None, communication: Communi
 
 
 def host_sync_text(count: int, cuda: bool, places: str = "") -> str:
-    """Return a sentence on host-device synchronisations, whose cost a ledger does not show.
-
-    **Arguments:**
-
-    - `count`: synchronisations a step.
-    - `cuda`: the steps ran on a GPU.
-    - `places`: the lines of code, in words.
-    """
+    """Return a sentence on a step's host-device synchronisations, whose cost a ledger does not show."""
     where = f" at {places}" if places else ""
     if cuda:
         return f"the host waits for the device {count} times a step{where}; a trace (tclab.trace) shows what it costs"
@@ -314,15 +292,7 @@ def _packed(ledger: Ledger, step_times: StepTimes) -> Iterator[Suggestion]:
 
 
 def upper_bound(change: str, why: str, share: float, ends: tuple[float, float], **setting: Any) -> Suggestion:
-    """Return the suggestion of a change that removes at most a share of a step.
-
-    **Arguments:**
-
-    - `change`, `why`: in words.
-    - `share`: the share of a step that would be gone, 0 … 1.
-    - `ends`: its 95 % interval.
-    - `setting`: the field of a point → its new value.
-    """
+    """Return the suggestion of a change that removes at most a share of a step; `ends` is its 95 % interval."""
     low, high = ends
     return Suggestion(change, f"{_capital(why)}.", 1 - share, (max(0.0, 1 - high), min(1.0, 1 - low)), AT_BEST, setting)
 

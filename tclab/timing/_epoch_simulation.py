@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from tclab.errors import InputError
+from tclab.errors import InputError, check_whole
 
 _DONE = 1e-12  # seconds; less remaining work than this is rounding
 
@@ -16,42 +16,29 @@ class ContentionFactors:
     """The speed of each process while others run, relative to its speed alone (1.0).
 
     For more workers than were measured, the total throughput of all of them stays that of the most measured.
-
-    **Arguments:**
-
-    - `load`: speed of one worker while 1, 2, … workers load and the training process waits.
-    - `load_while_training`: speed of one worker while 1, 2, … workers load and the training process trains.
-    - `step`: speed of the training process while 0, 1, 2, … workers load.
     """
 
-    load: tuple[float, ...] = (1.0,)
-    load_while_training: tuple[float, ...] = (1.0,)
-    step: tuple[float, ...] = (1.0, 1.0)
+    load: tuple[float, ...] = (1.0,)  # of one worker while 1, 2, … workers load and the training process waits
+    load_while_training: tuple[float, ...] = (1.0,)  # the same while it trains
+    step: tuple[float, ...] = (1.0, 1.0)  # of the training process while 0, 1, 2, … workers load
 
     @staticmethod
     def of_cores(cores: int, workers: int) -> ContentionFactors:
-        """Return the factors of processes that share cores fairly and slow one another down in no other way.
-
-        **Arguments:**
-
-        - `cores`: number of cores that the processes share.
-        - `workers`: largest number of loader workers that the factors cover.
-        """
+        """Return the factors of up to so many workers that share cores fairly and are slowed down in no other way."""
         shared = [min(1.0, cores / active) for active in range(1, max(workers, 1) + 2)]
         return ContentionFactors(tuple(shared[:-1]), tuple(shared[1:]), tuple(shared))
 
     def of_load(self, workers: int, training: bool) -> float:
         """Return the speed of each worker while `workers` of them load, and the training process trains or not."""
-        factors = self.load_while_training if training else self.load
-        return _factor(factors, workers, len(factors))
+        return _factor(self.load_while_training if training else self.load, workers)
 
     def of_step(self, workers: int) -> float:
         """Return the speed of the training process while `workers` workers load."""
-        return _factor(self.step, workers + 1, len(self.step))
+        return _factor(self.step, workers + 1)
 
 
-def _factor(factors: tuple[float, ...], active: int, measured: int) -> float:
-    return factors[active - 1] if active <= measured else factors[-1] * measured / active
+def _factor(factors: tuple[float, ...], active: int) -> float:
+    return factors[active - 1] if active <= len(factors) else factors[-1] * len(factors) / active
 
 
 @dataclass(frozen=True)
@@ -105,12 +92,10 @@ def simulate(
     """
     if len(load) != len(step):
         raise InputError(f"load has {len(load)} batches and step {len(step)}, expected one of each a step")
-    if workers < 0:
-        raise InputError(f"workers is {workers}, expected 0 or more")
+    check_whole("workers is", workers)
     if not workers:
         return sum(load) + sum(step)
-    if prefetch_factor < 1:
-        raise InputError(f"prefetch_factor is {prefetch_factor}, expected 1 or more")
+    check_whole("prefetch_factor is", prefetch_factor, least=1)
     overheads = loader_overheads or LoaderOverheads()
     factors = contention or ContentionFactors.of_cores(workers + 1, workers)
     steps, ahead = len(load), prefetch_factor * workers

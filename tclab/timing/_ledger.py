@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import median
 from threading import get_ident
 from time import perf_counter_ns
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tclab._display import Display, Shown
@@ -70,9 +70,7 @@ class _Stage:
             self.ledger._broken = True
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         try:
             if kind is not None:
                 self.ledger._broken = True
@@ -145,13 +143,11 @@ class Ledger(Shown):
 
     def __enter__(self) -> Ledger:
         self._entered += 1
-        if self._profiler is not None and not self._profiler.running:
+        if self._profiler is not None and not self._profiler.sampler.running:
             self._profiler.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.end()
         self._entered -= 1
         if not self._entered:
@@ -323,10 +319,10 @@ class Ledger(Shown):
             self._counter = counter
 
     def _stop_watching(self) -> None:
-        if self._profiler is not None and self._profiler.running:
+        if self._profiler is not None and self._profiler.sampler.running:
             self._profiler.stop()
             if not self._batch_timings:  # batches that carry no times of their own
-                self._batch_timings.extend(self._profiler.batch_timings())
+                self._batch_timings.extend(self._profiler.watch.batch_timings())
 
     def _line_profiler(self) -> ProgramProfiler:
         if self._profiler is None:
@@ -363,11 +359,11 @@ class Ledger(Shown):
     @property
     def loaders(self) -> Loaders:
         """The passes over DataLoaders while the ledger was open: how often their workers started, and what it cost."""
-        return self._line_profiler().loaders()
+        return Loaders(tuple(self._line_profiler().watch.passes))
 
     def loader(self, number: int) -> Any:
         """Return a DataLoader by its number in `loaders`; `None` if the program has it no more."""
-        return self._line_profiler().loader(number)
+        return self._line_profiler().watch.loader(number)
 
     @property
     def epoch(self) -> EpochParts:
@@ -382,7 +378,7 @@ class Ledger(Shown):
 
     def _begin_block(self) -> None:
         if self._profiler is not None:
-            if not self._profiler.running:
+            if not self._profiler.sampler.running:
                 self._profiler.start()
             self._profiler.clock.enter(STEPS)
         if self.cuda is None:

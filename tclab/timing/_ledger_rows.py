@@ -80,13 +80,7 @@ class BatchTiming:
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive steps with one reading of the raw clock around them.
-
-    **Arguments:**
-
-    - `first`, `end`: the steps are `first` to `end - 1`.
-    - `wall_ns`: nanoseconds by the raw clock.
-    """
+    """Consecutive steps, `first` to `end - 1`, with one reading of the raw clock around them."""
 
     first: int
     end: int

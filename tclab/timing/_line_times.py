@@ -173,13 +173,7 @@ def _merged(times: Iterable[LineTime]) -> list[LineTime]:
 def line_times(
     sites: Mapping[tuple[str, Site], float], *, where: str = MAIN, waits: Syncs | None = None
 ) -> list[LineTime]:
-    """Return the `LineTime`s of what a sampler saw, the longest first.
-
-    **Arguments:**
-
-    - `sites`: (stage, line) → seconds.
-    - `waits`: the synchronisations of one step.
-    """
+    """Return the `LineTime`s of what a sampler saw, the longest first, with the synchronisations of one step."""
     whole = sum(sites.values())
     times = []
     for (stage, site), seconds in sites.items():

@@ -11,20 +11,12 @@ _CLOSE = 0.1  # share of a step by which waiting may differ from the arithmetic:
 
 @dataclass(frozen=True)
 class LoaderPace:
-    """What the workers of a loader can give, and what the rest of a step takes.
+    """What the workers of a loader can give, and what the rest of a step takes."""
 
-    **Arguments:**
-
-    - `workers`: number of worker processes, at least 1.
-    - `batch_seconds`: mean time in which one of them makes a batch.
-    - `step_seconds`: the mean step.
-    - `waiting`: share of it in which it waits for a batch.
-    """
-
-    workers: int
-    batch_seconds: float
-    step_seconds: float
-    waiting: float
+    workers: int  # at least 1
+    batch_seconds: float  # mean time in which one of them makes a batch
+    step_seconds: float  # the mean step
+    waiting: float  # share of it in which it waits for a batch
 
     @property
     def every_seconds(self) -> float:

@@ -14,14 +14,10 @@ _BATCHES = 2  # of each worker in a pass
 
 
 def start_trial(loader: Any, passes_a_second: float) -> Race | None:
-    """Return what races short passes over a loader with workers that stay against workers that start anew.
+    """Return what races short passes over a DataLoader with workers that stay against workers that start anew.
 
-    Its comparison is one of the run's time, in which so many passes start workers.
-
-    **Arguments:**
-
-    - `loader`: a `torch.utils.data.DataLoader`; `None`, or one whose batches cannot be chosen, has no trial.
-    - `passes_a_second`: passes that start workers anew, over the seconds of the run.
+    Its comparison is one of the run's time, in which so many passes start workers. There is none of a loader that is
+    gone, or whose batches cannot be chosen.
     """
     from torch.utils.data import IterableDataset
 

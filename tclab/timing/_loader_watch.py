@@ -74,23 +74,15 @@ class LoaderPass:
 
 @dataclass
 class FetchTimes:
-    """What one process spent on making batches.
+    """What one process spent on making batches."""
 
-    **Arguments:**
-
-    - `where`: "worker 0", … or "main".
-    - `fetch_ns`, `collate_ns`: nanoseconds of making batches, and of `collate_fn` in it.
-    - `samples`: number of samples.
-    - `batches`: [batches] begin, end, raw begin, raw end, processor time, collating; nanoseconds.
-    - `sites`: (stage, line) → sampled seconds.
-    """
-
-    where: str
+    where: str  # "worker 0", … or "main"
     fetch_ns: int = 0
-    collate_ns: int = 0
+    collate_ns: int = 0  # in `collate_fn`, which is a part of it
     samples: int = 0
+    # of each batch begin, end, raw begin, raw end, processor time, collating; nanoseconds
     batches: list[list[int]] = field(default_factory=list)
-    sites: dict[tuple[str, Site], float] = field(default_factory=dict)
+    sites: dict[tuple[str, Site], float] = field(default_factory=dict)  # (stage, line) → sampled seconds
 
 
 def _replace(kind: Any, name: str, with_: Callable[..., Any]) -> Callable[[], None]:
@@ -109,9 +101,7 @@ def _replace(kind: Any, name: str, with_: Callable[..., Any]) -> Callable[[], No
 class _Fetching:
     """Times each batch that a process makes, and tells its sampler whether it runs the dataset or the collate_fn."""
 
-    def __init__(
-        self, times: FetchTimes, sampler: StackSampler | None, flush: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, times: FetchTimes, sampler: StackSampler, flush: Callable[[], None] | None = None) -> None:
         self.times = times
         self.sampler = sampler
         self.flush = flush
@@ -125,7 +115,7 @@ class _Fetching:
 
         def collating(samples: Any) -> Any:
             nonlocal took
-            self._phase(COLLATE)
+            self.sampler.phase = COLLATE
             at = perf_counter_ns()
             try:
                 return collate(samples)
@@ -134,11 +124,11 @@ class _Fetching:
 
         fetcher.collate_fn = collating
         cpu, raw, begin = thread_time_ns(), raw_clock_ns(), perf_counter_ns()
-        self._phase(_SAMPLE)
+        self.sampler.phase = _SAMPLE
         try:
             return original(fetcher, index)
         finally:
-            self._phase("")
+            self.sampler.phase = ""
             end, raw_end = perf_counter_ns(), raw_clock_ns()  # at once, or they differ by what runs between them
             fetcher.collate_fn = collate
             times = self.times
@@ -149,10 +139,6 @@ class _Fetching:
                 times.batches.append([begin, end, raw, raw_end, thread_time_ns() - cpu, took])
             if self.flush is not None:
                 self.flush()
-
-    def _phase(self, phase: str) -> None:
-        if self.sampler is not None:
-            self.sampler.phase = phase
 
 
 class _WorkerStart:
@@ -167,7 +153,7 @@ class _WorkerStart:
         if self.users is not None:
             self.users(worker)
         ready = perf_counter_ns()
-        sampler = StackSampler(_no_stage)
+        sampler = StackSampler(lambda: "")
         times = FetchTimes(f"worker {worker}")
         path = Path(self.folder) / f"{self.number}-{worker}-{os.getpid()}.json"
         written = 0
@@ -191,18 +177,8 @@ class _WorkerStart:
         util.Finalize(None, flush, args=(True,), exitpriority=100)
 
 
-def _no_stage() -> str:
-    return ""
-
-
 class LoaderWatch:
-    """Watches every DataLoader that the process iterates over, from `open` to `close`.
-
-    **Arguments:**
-
-    - `clock`: the parts of the run.
-    - `sampler`: of this process.
-    """
+    """Watches every DataLoader that the process iterates over, from `open` to `close`."""
 
     def __init__(self, clock: PartClock, sampler: StackSampler) -> None:
         self.clock = clock

@@ -38,36 +38,22 @@ _LEAST_WEIGHT = 1e-9
 
 @dataclass(frozen=True)
 class Series:
-    """The rounds of one process.
+    """The rounds of one process."""
 
-    **Arguments:**
-
-    - `values`: [rounds] log ratios.
-    - `seconds`: [rounds] when each ended, on one clock for all processes.
-    - `orders`: [rounds] which order of the arms each had.
-    """
-
-    values: Reals
-    seconds: Reals
-    orders: Sequence[int]
+    values: Reals  # [rounds] log ratios
+    seconds: Reals  # [rounds] when each ended, on one clock for all processes
+    orders: Sequence[int]  # [rounds] which order of the arms each had
 
 
 @dataclass(frozen=True)
 class Centre:
-    """The distribution of the centre of a series: a mixture of Student's distributions.
+    """The distribution of the centre of a series: a mixture of Student's distributions."""
 
-    **Arguments:**
-
-    - `weights`, `centres`, `scales`: [components].
-    - `freedom`: degrees of freedom of each.
-    - `batches`: [batches] the log ratios that it rests on.
-    """
-
-    weights: Reals
+    weights: Reals  # [components], as the next two
     centres: Reals
     scales: Reals
-    freedom: int
-    batches: Reals
+    freedom: int  # degrees of freedom of each
+    batches: Reals  # [batches] the log ratios that it rests on
 
     def below(self, value: float) -> float:
         """Return the probability that the centre lies below a value."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 from contextlib import suppress
-from types import TracebackType
 
 from tclab._limits import field_of
 
@@ -50,9 +49,7 @@ class PeakMemory:
                 self._reset = False
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self.cuda:
             import torch
 

@@ -51,7 +51,7 @@ class Profile(Shown):
     @property
     def loaders(self) -> Loaders:
         """The passes over DataLoaders."""
-        return self._profiler.loaders()
+        return Loaders(tuple(self._profiler.watch.passes))
 
     @property
     def exit_code(self) -> int:

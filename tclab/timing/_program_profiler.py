@@ -6,37 +6,27 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from statistics import median
-from typing import Any
 
 from tclab.timing._epoch_parts import FIRST_STEP, LOGGING, STEPS, EpochParts, PartClock
 from tclab.timing._host_syncs import Syncs
-from tclab.timing._ledger_rows import BatchTiming
 from tclab.timing._line_times import MAIN, Lines, line_times
 from tclab.timing._loader_watch import LoaderWatch
-from tclab.timing._sample_times import Loaders, SampleTimes, sample_times
+from tclab.timing._sample_times import SampleTimes, sample_times
 from tclab.timing._stack_sampler import HERTZ, Site, StackSampler, hide_from_dynamo
 
 
 class ProgramProfiler:
     """A stack sampler, the parts of the run, and what DataLoaders do.
 
-    **Arguments:**
-
-    - `stage`: returns the stage that the program is in; `None` to leave a sample out.
-    - `hertz`: samples a second.
+    `stage` returns the stage that the program is in, or `None` to leave a sample out.
     """
 
     def __init__(self, stage: Callable[[], str | None], hertz: float = HERTZ) -> None:
         self.hertz = hertz
         self.sampler = StackSampler(stage, hertz)
         self.clock = PartClock()
-        self._loaders = LoaderWatch(self.clock, self.sampler)
+        self.watch = LoaderWatch(self.clock, self.sampler)
         self._loaders_open = False  # or opening: a signal's handler may ask meanwhile
-
-    @property
-    def running(self) -> bool:
-        """Whether it samples."""
-        return self.sampler.running
 
     def start(self) -> None:
         """Begin; see `StackSampler.start` for what it raises."""
@@ -50,26 +40,21 @@ class ProgramProfiler:
         if self._loaders_open or module is None or getattr(module.__spec__, "_initializing", False):
             return
         self._loaders_open = True
-        self._loaders.open()
+        self.watch.open()
         hide_from_dynamo()
 
     def stop(self) -> None:
         """End; what was learnt stays."""
         self.sampler.stop()
         self.clock.end()
-        self._loaders.close()
+        self.watch.close()
         self._loaders_open = False
 
     def lines(self, waits: Syncs | None = None) -> Lines:
-        """Return the lines of the main thread and of the workers.
-
-        **Arguments:**
-
-        - `waits`: the synchronisations of one step.
-        """
+        """Return the lines of the main thread and of the workers, with the synchronisations of one step."""
         times = line_times(self.sampler.sites(), waits=waits)
         by_worker: dict[str, dict[tuple[str, Site], float]] = {}
-        for fetch in self._loaders.fetches:
+        for fetch in self.watch.fetches:
             if fetch.where == MAIN:
                 continue
             sites = by_worker.setdefault(fetch.where, {})
@@ -83,27 +68,13 @@ class ProgramProfiler:
 
     def samples(self) -> SampleTimes:
         """Return where the time of making samples went."""
-        for fetch in self._loaders.fetches:
+        for fetch in self.watch.fetches:
             if fetch.where == MAIN:
                 fetch.sites = {key: seconds for key, seconds in self.sampler.sites().items() if key[1].part}
-        return sample_times(self._loaders.fetches)
-
-    def loaders(self) -> Loaders:
-        """Return the passes over DataLoaders."""
-        return Loaders(tuple(self._loaders.passes))
-
-    def loader(self, number: int) -> Any:
-        """Return a DataLoader by its number in `loaders`; `None` if the program has it no more."""
-        return self._loaders.loader(number)
+        return sample_times(self.watch.fetches)
 
     def epoch(self, steps: int, stages: Mapping[str, Sequence[float]]) -> EpochParts:
-        """Return the parts of the run.
-
-        **Arguments:**
-
-        - `steps`: number of steps in it.
-        - `stages`: stage → its seconds in each step that had it.
-        """
+        """Return the parts of a run of so many steps; `stages`: stage → its seconds in each step that had it."""
         seconds = {part: spent / 1e9 for part, spent in self.clock.nanoseconds.items()}
         times = {part: number for part, number in self.clock.times.items() if part != STEPS}
         whole, waits, logs = (stages.get(name, ()) for name in ("step", "data_wait", "log"))
@@ -117,7 +88,3 @@ class ProgramProfiler:
                 seconds[part] = seconds.get(part, 0.0) + spent
                 times[part] = times.get(part, 0) + number
         return EpochParts(seconds, times, steps)
-
-    def batch_timings(self) -> list[BatchTiming]:
-        """Return the times of the batches that workers made."""
-        return self._loaders.batch_timings()

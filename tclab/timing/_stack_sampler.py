@@ -122,10 +122,7 @@ def source_of(file: str, line: int) -> str:
 class StackSampler:
     """Samples the main thread's stack and adds up its time by stage and line.
 
-    **Arguments:**
-
-    - `stage`: returns the stage that the program is in; `None` to leave the sample out.
-    - `hertz`: rate.
+    `stage` returns the stage that the program is in, or `None` to leave the sample out.
     """
 
     def __init__(self, stage: Callable[[], str | None], hertz: float = HERTZ) -> None:

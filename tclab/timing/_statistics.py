@@ -83,11 +83,6 @@ def bootstrap_interval(groups: Sequence[Reals], level: float = 0.95) -> tuple[fl
     A bootstrap of few processes gives intervals that are too narrow: with 3 of them the interval ends near the
     outermost process, and in one case of four all three lie on the same side of the truth. So where processes differ by
     more than their units explain, the interval is at least Student's interval of the processes' medians.
-
-    **Arguments:**
-
-    - `groups`: for each process, [units] the log ratios of its units.
-    - `level`: of the interval.
     """
     from scipy.stats import t
 

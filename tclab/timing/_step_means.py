@@ -35,17 +35,10 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate and its standard error.
+    """An estimate and its standard error, with the error's degrees of freedom."""
 
-    **Arguments:**
-
-    - `value`: a mean, or the share of a whole.
-    - `error`: standard error of `value`; `None` for one block.
-    - `freedom`: degrees of freedom of `error`.
-    """
-
-    value: float
-    error: float | None
+    value: float  # a mean, or the share of a whole
+    error: float | None  # `None` for one block
     freedom: float
 
     def interval(self, level: float = 0.95) -> Interval | None:
@@ -68,12 +61,7 @@ class Estimate:
 
 
 def cycle_of(*periods: int | None) -> int:
-    """Return the number of steps after which a loop does the same again; a period that it does not have is 0 or None.
-
-    **Arguments:**
-
-    - `periods`: workers that steps wait for, batches to one optimizer step, steps from gather to gather.
-    """
+    """Return the number of steps after which a loop does the same again; one that it does not have is 0."""
     return lcm(*(period for period in periods if period))
 
 
@@ -94,11 +82,6 @@ def mean_step(runs: Sequence[Reals], cycle: int = 1) -> Estimate:
     Of several runs each mean counts once, and the error is that of these means: what the steps of one run do not show,
     such as the luck of its process, is in what runs differ by (Kalibera and Jones, Rigorous benchmarking in reasonable
     time, ISMM 2013, 63-74).
-
-    **Arguments:**
-
-    - `runs`: [steps] seconds of each run.
-    - `cycle`: see `cycle_of`.
     """
     kept = [np.asarray(run, dtype=np.float64)[whole_cycles(len(run), cycle)] for run in runs]
     if len(kept) > 1:
@@ -108,13 +91,7 @@ def mean_step(runs: Sequence[Reals], cycle: int = 1) -> Estimate:
 
 
 def share_of(part: Reals, whole: Reals, cycle: int = 1) -> Estimate:
-    """Return the share of all steps' time that a part of each takes: total over total.
-
-    **Arguments:**
-
-    - `part`, `whole`: [steps] seconds, step by step.
-    - `cycle`: see `cycle_of`.
-    """
+    """Return the share of all steps' time that a part of each takes: total over total."""
     part, whole = (np.asarray(x, dtype=np.float64)[whole_cycles(len(x), cycle)] for x in (part, whole))
     share = float(part.sum() / whole.sum())
     # the error of a ratio of totals is that of the mean of what each block's part differs from its share
@@ -163,13 +140,7 @@ def cycle_means(run: Reals, size: int) -> Reals:
 
 
 def outliers(seconds: Reals, cycle: int = 1) -> str:
-    """Return how much of the time a few of a run's cycles hold, in words; empty where none stands out.
-
-    **Arguments:**
-
-    - `seconds`: [steps] seconds.
-    - `cycle`: see `cycle_of`.
-    """
+    """Return how much of the time a few of a run's cycles hold, in words; empty where none stands out."""
     run = np.asarray(seconds, dtype=np.float64)
     whole = cycle_means(run[whole_cycles(len(run), cycle)], cycle)
     usual = float(np.median(whole))

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from tclab._display import Display, Shown
-from tclab.errors import InputError, unknown
 from tclab.timing._noise_model import MIN_INDEPENDENT, Series, centre_of
 from tclab.timing._statistics import ALPHA, MIN_OBSERVATIONS, alpha_of, false_discovery
 
@@ -350,43 +349,3 @@ def verdicts_of(samples: Iterable[Sample]) -> dict[tuple[str | None, str, str], 
     qs = iter(false_discovery([pair.p for pair in open_ if pair.p is not None]))
     pairs = [pair if pair.p is None else _decided(pair, next(qs)) for pair in open_]
     return {(pair.cell, pair.a, pair.b): pair for pair in pairs}
-
-
-def pick(
-    pairs: Mapping[tuple[str | None, str, str], Pair], arms: Sequence[str], cell: str | None, a: str, b: str
-) -> Pair:
-    """Return the comparison of `a` with `b`, exchanged if the race has that of `b` with `a`.
-
-    **Raises:** `InputError` for an unknown arm, with the nearest name, or for an arm with itself.
-    """
-    for arm in (a, b):
-        if arm not in arms:
-            raise unknown("arm", arm, arms)
-    if a == b:
-        raise InputError(f"{a!r} with itself is no comparison; the A/A floor is `.floor`")
-    pair = pairs.get((cell, a, b))
-    if pair is None:
-        other = pairs.get((cell, b, a))
-        pair = other.flipped() if other else None
-    return pair or Pair(a, b, UNDECIDED, "no round ran", cell=cell)
-
-
-def verdict_of(
-    samples: Iterable[Sample], a: str | None = None, b: str | None = None, *, cell: str | None = None
-) -> Pair:
-    """Return the comparison of two arms from the samples of a race.
-
-    **Arguments:**
-
-    - `samples`: those of a race, from `Race.samples` or `read_samples`.
-    - `a`, `b`: names of the arms; by default the first two that ran.
-    - `cell`: name of the cell; by default the first.
-
-    **Raises:** `InputError` for an arm that is not in the samples.
-    """
-    listed = list(samples)
-    first = next((s["cell"] for s in listed), None) if cell is None else cell
-    arms = list(dict.fromkeys(s["arm"] for s in listed if s["cell"] == first and s["phase"] == "race"))
-    if len(arms) < 2 and (a is None or b is None):
-        raise InputError(f"samples of {len(arms)} arms in a race, expected at least two")
-    return pick(verdicts_of(listed), arms, first, arms[0] if a is None else a, arms[1] if b is None else b)

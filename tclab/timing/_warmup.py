@@ -20,17 +20,10 @@ _BATCH = 5  # steps a batch, as in MSER-5, where there are enough steps
 
 @dataclass(frozen=True)
 class SteadyState:
-    """Whether and from where a series of steps is steady.
+    """Whether and from where a series of steps is steady."""
 
-    **Arguments:**
-
-    - `verdict`: "steady", "not steady", or `None` if there are too few steps for a verdict.
-    - `begin`: first step of the steady part; `None` if there is none.
-    - `why`: the reason, in words.
-    """
-
-    verdict: str | None
-    begin: int | None
+    verdict: str | None  # "steady", "not steady", or `None` if there are too few steps for a verdict
+    begin: int | None  # first step of the steady part; `None` if there is none
     why: str
 
 
@@ -91,9 +84,7 @@ def steady_state(seconds: Sequence[float], *, primed: int = 0) -> SteadyState:
     size = _batch_size(values[begin:])
     batches = _batched(values[begin:], size)
     left_out = mser(_clipped(batches))
-    if (
-        0 < left_out < len(batches) // 2
-    ):  # at half, MSER found no end of the warm-up, and the test below judges the whole
+    if 0 < left_out < len(batches) // 2:  # at half, MSER found no end, and the test below judges the whole
         begin += (n - begin) % size + left_out * size
     while begin <= n // 2:
         size = _batch_size(values[begin:])

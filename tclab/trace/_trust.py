@@ -375,17 +375,17 @@ def _ahead(first: pd.DataFrame, other: pd.DataFrame, distance: float) -> Floats:
 
 
 def _unaligned(traces: Sequence[Trace], clocks: pd.DataFrame) -> Iterator[dict[str, object]]:
-    for trace, clock in zip(traces, clocks.itertuples(), strict=True):
-        ahead, error = clock.ahead_us, clock.error_us
+    for trace, clock in zip(traces, clocks.to_dict("records"), strict=True):
+        ahead, error, shared = clock["ahead_us"], clock["error_us"], clock["collectives"]
         if not abs(ahead) > max(error, SURE_US):  # nor where it is not known
             continue
         side = "ahead of" if ahead > 0 else "behind"
         what = (
             f"The clock is {us_text(abs(ahead))} {side} that of {traces[0].label}, by the ends of "
-            f"{counted(clock.collectives, 'collective')}, ± {us_text(error)}"
+            f"{counted(shared, 'collective')}, ± {us_text(error)}"
         )
         spoils = "times of this rank beside those of another"
-        yield _row(trace, "unaligned clocks", clock.collectives, abs(ahead), None, spoils, what)
+        yield _row(trace, "unaligned clocks", shared, abs(ahead), None, spoils, what)
 
 
 def _verdict(table: pd.DataFrame, traces: Sequence[Trace], clocks: pd.DataFrame) -> str:

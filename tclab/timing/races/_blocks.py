@@ -61,14 +61,6 @@ def construction_order(arms: Sequence[str], process: int) -> list[str]:
     return list(arms)[:: -1 if process % 2 else 1]
 
 
-def device_sync() -> Callable[[], None] | None:
-    """Return `torch.cuda.synchronize` if torch is loaded and uses CUDA, otherwise `None`."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        return torch.cuda.synchronize
-    return None
-
-
 @contextmanager
 def collector_off() -> Iterator[None]:
     """Switch the garbage collector off inside, and freeze existing objects, so that later collections skip them."""
@@ -100,9 +92,7 @@ class BlockRunner:
       clock: what an arm did while others ran must not make its own block shorter. One with an attribute `period` runs
       blocks of a multiple of so many calls.
     - `emit`: takes each sample when its block ends.
-    - `clock`: returns nanoseconds.
-    - `sync`: waits for the device, at the boundaries of blocks only.
-    - `period`: the number of calls a block is a multiple of it (workers × prefetch_factor for a loader).
+    - `clock`, `sync`, `period`: as for `race`.
     - `calls`: name → calls a block, if known; otherwise `calibrate` decides.
     - `block_seconds`: what such a block takes, approximately; 0 if unknown.
     - `process`: the number of this process among those of the race, which every sample gets.
@@ -143,9 +133,12 @@ class BlockRunner:
         gc.collect()  # garbage of loading, before the rest is frozen
 
     def _wait(self) -> None:
-        sync = self._sync or (device_sync() if self._real else None)
-        if sync is not None:
-            sync()
+        """Wait for the device, where one is in use."""
+        torch = sys.modules.get("torch") if self._real else None
+        if self._sync is not None:
+            self._sync()
+        elif torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
 
     def _timed(self, arm: str, calls: int) -> float:
         """Return the seconds of `calls` calls of an arm together."""
@@ -195,11 +188,6 @@ class BlockRunner:
         adjacent blocks to be independent (lag-1 autocorrelation within ±0.1); the verdict allows for what dependence
         remains. Where calls take so long that whole periods leave fewer than 12 rounds, blocks are shorter. Arms of
         similar speed get the same number and slower ones fewer by a power of 2, so that all blocks last about as long.
-
-        **Arguments:**
-
-        - `seconds`: what the calibration may take, approximately.
-        - `race_seconds`: what the rounds may take.
         """
         with collector_off():
             share = seconds / len(self.arms)
@@ -249,11 +237,7 @@ class BlockRunner:
     def floor(self, seconds: float, look: tuple[int, int], first: int = 0) -> None:
         """Race the first arm against itself, in rounds of two roles, unless two such rounds take longer than that.
 
-        **Arguments:**
-
-        - `seconds`: for how long.
-        - `look`: number of the look, and of looks.
-        - `first`: number of the first round.
+        `look` has the number of the look, and of looks; `first` is the number of the first round.
         """
         arm = next(iter(self.arms))
         self._look = look
@@ -276,14 +260,7 @@ class BlockRunner:
         """Run whole rounds for about `seconds`; return false if `stop` ended them.
 
         No round starts that would end more than half a round late, except the first `least` rounds of this process.
-
-        **Arguments:**
-
-        - `seconds`: for how long.
-        - `look`: number of the look, and of looks.
-        - `isolated`: at intervals, also run each arm alone.
-        - `stop`: asked before each round.
-        - `least`: rounds that run even without time.
+        `isolated` also runs each arm alone, at intervals.
         """
         self._look = look
         begin = self._clock()

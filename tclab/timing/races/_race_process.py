@@ -93,15 +93,7 @@ def arm_from(spec: str) -> Callable[[], Any]:
 
 
 def run_share(runner: BlockRunner, share: Line, stop: Callable[[], bool], emit: Callable[[Line], None]) -> bool:
-    """Run one share of a race's budget: warm-up, calibration and A/A floor where they are due, then rounds.
-
-    **Arguments:**
-
-    - `runner`: runs the blocks.
-    - `share`: what is due and for how long; see `RaceSession`.
-    - `stop`: asked before each round; true ends the share.
-    - `emit`: takes the line of the calibration.
-    """
+    """Run one share of a race's budget, which `_Cell.run` makes: what is due before the rounds, then rounds."""
     if not runner.warmed:
         runner.warm()
     if not runner.calls:

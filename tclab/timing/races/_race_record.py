@@ -123,7 +123,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def read_samples(path: str | Path) -> list[dict[str, Any]]:
-    """Return the samples of a record, for `verdict_of`; the race may have run on any machine.
+    """Return the samples of a record, for `verdicts_of`; the race may have run on any machine.
 
     **Arguments:**
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from tclab._display import Display, Shown
+from tclab.errors import InputError, unknown
 from tclab.timing._conditions import busy_notes
 from tclab.timing._statistics import MIN_OBSERVATIONS, bootstrap_interval
-from tclab.timing._verdict import LEAST_MARGIN, Pair, Sample, floor_of, pairs_display, pick
+from tclab.timing._verdict import LEAST_MARGIN, UNDECIDED, Pair, Sample, floor_of, pairs_display
 
 _SLOW = 1.1  # times an arm's median block, which every block of a slow stretch exceeds
 _LONG = 0.02  # share of a process's rounds that a slow stretch has at least
@@ -133,7 +134,15 @@ class Race(Shown):
 
     def pair(self, a: str, b: str) -> Pair:
         """Return the comparison of two arms. **Raises:** `InputError` for an unknown arm, with the nearest name."""
-        return pick(self._pairs, self.arms, self.cell, a, b)
+        for arm in (a, b):
+            if arm not in self.arms:
+                raise unknown("arm", arm, self.arms)
+        if a == b:
+            raise InputError(f"{a!r} with itself is no comparison; the A/A floor is `.floor`")
+        if (found := self._pairs.get((self.cell, a, b))) is not None:
+            return found
+        other = self._pairs.get((self.cell, b, a))
+        return other.flipped() if other is not None else Pair(a, b, UNDECIDED, "no round ran", cell=self.cell)
 
     def verdict(self, a: str, b: str) -> str:
         """Return "FASTER" if `a` is faster than `b`, "SLOWER", "SAME" or "UNDECIDED"."""
@@ -175,7 +184,7 @@ class Race(Shown):
         return {arm: carry_over(self._samples, arm) for arm in self.arms}
 
     def samples(self) -> list[dict[str, Any]]:
-        """Return the samples in the order in which their blocks ran, as `verdict_of` takes them."""
+        """Return the samples in the order in which their blocks ran, as `tclab.timing.verdicts_of` takes them."""
         return [dict(sample) for sample in self._samples]
 
     def frame(self) -> Any:

@@ -10,7 +10,7 @@ from time import perf_counter_ns
 from typing import Any
 from uuid import uuid4
 
-from tclab.errors import InputError
+from tclab.errors import InputError, check_whole
 from tclab.timing._conditions import busy_percent, conditions
 from tclab.timing._environment import fingerprint
 from tclab.timing._verdict import UNDECIDED, verdicts_of
@@ -51,8 +51,7 @@ class RaceSettings:
             value = getattr(self, name)
             if value is None and name == "processes":
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} is {value!r}, expected a whole number of at least 1")
+            check_whole(f"{name} is", value, least=1)
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings that decide which blocks run, as a record holds them."""
@@ -202,11 +201,7 @@ class _Cell:
 class RaceSession:
     """One session of a race: as many stages as looks, each for the cells that are still undecided.
 
-    **Arguments:**
-
-    - `cells`: cell → its arms, or a function that makes them; one cell named `None` for a race without cells.
-    - `settings`: how the race runs.
-    - `record`: the file or folder of the record, from which the race continues; `None` for none.
+    `cells` is as for `race_cells`, with one cell named `None` for a race without cells.
     """
 
     def __init__(self, cells: Mapping[Any, Any], settings: RaceSettings, record: str | Path | None) -> None:
