@@ -43,24 +43,14 @@ def _factor(factors: tuple[float, ...], active: int) -> float:
 
 @dataclass(frozen=True)
 class LoaderOverheads:
-    """The seconds that a DataLoader's worker processes cost in addition to making batches.
+    """The seconds that a DataLoader's worker processes cost in addition to making batches."""
 
-    **Arguments:**
-
-    - `send`: worker, per batch: receiving the request and sending the batch. It is negative where a worker makes a
-      batch faster than the training process does.
-    - `receive`: training process, per batch: taking it from the queue, touching its memory for the first time and
-      freeing it.
-    - `start`: training process, per worker: starting it.
-    - `wake`: worker, once: from its start to its first batch, and what its first batches take longer than later ones.
-    - `end`: training process, once: shutting all workers down.
-    """
-
+    # worker, per batch: receiving the request and sending the batch; below 0 where it is faster than the main process
     send: float = 0.0
-    receive: float = 0.0
-    start: float = 0.0
-    wake: float = 0.0
-    end: float = 0.0
+    receive: float = 0.0  # training process, per batch: taking it from the queue, touching its memory and freeing it
+    start: float = 0.0  # training process, per worker
+    wake: float = 0.0  # worker, once: until its first batch, and what its first ones take longer than later ones
+    end: float = 0.0  # training process, once: shutting all workers down
 
 
 def simulate(

@@ -33,7 +33,7 @@ from tclab.timing._ledger_rows import (
     raw_clock_ns,
 )
 from tclab.timing._line_times import OUTSIDE, Lines
-from tclab.timing._program_profiler import ProgramProfiler
+from tclab.timing._profile import ProgramProfiler
 from tclab.timing._sample_times import Loaders, SampleTimes
 
 if TYPE_CHECKING:
@@ -272,13 +272,7 @@ class Ledger(Shown):
         return None if self._cuts is None else self._cuts.owners[-1]
 
     def assign_previous(self, name: str, *, goes_on: bool = False) -> None:
-        """Assign the time since the last cut to a stage; what follows is of the open stage, or of this one, too.
-
-        **Arguments:**
-
-        - `name`: of the stage.
-        - `goes_on`: what follows is of it.
-        """
+        """Assign the time since the last cut to a stage; what follows is of the open stage, or `goes_on` with this."""
         if self._cuts is not None:
             self._cuts.owners[-1] = name
             self._cut(name if goes_on else self.current)

@@ -58,24 +58,14 @@ class Cuts:
 
 @dataclass(frozen=True)
 class BatchTiming:
-    """The times of making one batch.
+    """The times of making one batch; `None` is what was not read."""
 
-    **Arguments:**
-
-    - `worker`: number of the loader worker; `None` if the training process made the batch.
-    - `begin_ns`, `end_ns`: `time.perf_counter_ns()` before and after.
-    - `stages`: stage → nanoseconds; the remainder is `other`.
-    - `raw_ns`: `raw_clock_ns()` before and after, for the accounted share; `None` if it was not read.
-    - `cpu_ns`: nanoseconds of processor time; less than the whole where the worker waited for a disk or for a core.
-      `None` if it was not read.
-    """
-
-    worker: int | None
-    begin_ns: int
+    worker: int | None  # number of the loader worker; `None` if the training process made the batch
+    begin_ns: int  # `time.perf_counter_ns()` before and after
     end_ns: int
-    stages: Mapping[str, int]
-    raw_ns: tuple[int, int] | None = None
-    cpu_ns: int | None = None
+    stages: Mapping[str, int]  # stage → nanoseconds; the remainder is `other`
+    raw_ns: tuple[int, int] | None = None  # `raw_clock_ns()` before and after, for the accounted share
+    cpu_ns: int | None = None  # processor time; less than the whole where the worker waited for a disk or for a core
 
 
 @dataclass(frozen=True)
@@ -187,12 +177,6 @@ def accounted_text(timeline: str, share: float | None) -> str:
     return f"{timeline} does NOT add up: its stages are {share:.1%} of the wall time"
 
 
-_RAW = getattr(time, "CLOCK_MONOTONIC_RAW", None)
-
-
 def raw_clock_ns() -> int:
-    """Return nanoseconds of the hardware counter, which network time does not adjust, on Linux and macOS.
-
-    On other systems, return `time.monotonic_ns()`.
-    """
-    return time.monotonic_ns() if _RAW is None else time.clock_gettime_ns(_RAW)
+    """Return nanoseconds of the hardware counter, which network time does not adjust."""
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)

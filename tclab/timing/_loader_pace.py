@@ -53,10 +53,7 @@ class LoaderPace:
     def refusal(self, beside: float = 0.0, most: float = 0.5) -> str:
         """Return why a verdict on whether waiting takes most of a step is refused; empty where it is not.
 
-        **Arguments:**
-
-        - `beside`: share of a step that counts with the waiting: the transfer.
-        - `most`: share from which it is most of a step.
+        `beside` is the share of a step that counts with the waiting: the transfer.
         """
         if text := self.impossible():
             return text

@@ -24,10 +24,6 @@ class PeakMemory:
 
     On CUDA it is the most that torch's allocator had allocated at once (`torch.cuda.max_memory_allocated`). On the CPU
     it is the largest resident set of the process, including what it held before the block; this needs Linux.
-
-    **Arguments:**
-
-    - `cuda`: the work runs on a CUDA device.
     """
 
     def __init__(self, *, cuda: bool = False) -> None:

@@ -53,17 +53,17 @@ class Receipt(Shown):
         return f"{own}; steps with it take {self.ratio:.4f} × [{low:.4f}, {high:.4f}] the time of bare ones"
 
 
-def _cut_seconds(stages: list[str], steps: int = 2000) -> float:
+def _cut_seconds(stages: list[str]) -> float:
     """Return the median time of an empty step with these stages under a ledger, less that under a `NullLedger`."""
 
     def took(ledger: Ledger | NullLedger) -> float:
         outer = Ledger(cuda=False)
         for _ in outer.steps(range(20)):
-            for _ in ledger.steps(range(steps // 20)):
+            for _ in ledger.steps(range(100)):
                 for name in stages:
                     with ledger.stage(name):
                         pass
-        return median(outer.seconds()["other"]) / (steps // 20)
+        return median(outer.seconds()["other"]) / 100
 
     return max(0.0, took(Ledger(cuda=False)) - took(NullLedger()))
 

@@ -21,8 +21,8 @@ _RESAMPLES = 2000
 _SEED = 20260912  # of the bootstrap, so that the same samples give the same interval everywhere
 
 
-def alpha_of(look: int, looks: int, alpha: float = ALPHA) -> float:
-    """Return the share of `alpha` for one look, a test of whether the race can end.
+def alpha_of(look: int, looks: int) -> float:
+    """Return the share of `ALPHA` for one look, a test of whether the race can end.
 
     The looks that were planned share half of alpha as 1 : 2 : …, since most races are decided at later ones. Those of
     the first extension share half of what is left, and so on. However often a race goes on, and for whatever reason,
@@ -32,10 +32,9 @@ def alpha_of(look: int, looks: int, alpha: float = ALPHA) -> float:
 
     - `look`: number of the look, from 1; those beyond `looks` belong to extensions, `looks` to each.
     - `looks`: number of looks that were planned.
-    - `alpha`: of all looks together, those of extensions included.
     """
     extension, place = divmod(look - 1, looks)
-    return float(alpha * 0.5 ** (extension + 1) * (place + 1) / (looks * (looks + 1) / 2))
+    return float(ALPHA * 0.5 ** (extension + 1) * (place + 1) / (looks * (looks + 1) / 2))
 
 
 def average_ranks(values: Reals) -> Reals:

@@ -144,13 +144,13 @@ class Pair(Shown):
         return pairs_display([self])
 
 
-def pairs_display(pairs: Iterable[Pair], *, title: str = "", notes: Iterable[str] = ()) -> Display:
+def pairs_display(pairs: Iterable[Pair], *, notes: Iterable[str] = ()) -> Display:
     """Return the table of some comparisons, with their cells where they have any."""
     lines = [
         (" · ".join(filter(None, (pair.cell, f"{pair.a} against {pair.b}"))), pair.verdict, pair.ratio_text, pair.why)
         for pair in pairs
     ]
-    return Display(title, ("comparison", "verdict", "ratio [95 % interval]", "why"), lines, tuple(notes))
+    return Display("", ("comparison", "verdict", "ratio [95 % interval]", "why"), lines, tuple(notes))
 
 
 def decide(low: float, high: float, margin: float) -> str:

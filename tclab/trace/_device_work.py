@@ -174,7 +174,7 @@ def launches(trace: Trace, device_rows: Ints) -> Ints:
     return np.where((trace.correlation[calls[at]] == wanted) & (wanted >= 0), calls[at], -1)
 
 
-def idle(trace: Trace, device: DeviceWork, host: HostWork, longest: int = 10) -> Idle | None:
+def idle(trace: Trace, device: DeviceWork, host: HostWork) -> Idle | None:
     """Return the gaps between device events and what the launching thread did; None without device events."""
     if len(device.rows) == 0:
         return None
@@ -189,7 +189,7 @@ def idle(trace: Trace, device: DeviceWork, host: HostWork, longest: int = 10) ->
     queued = known & (launched < gaps.start)
     thread = np.where(known, trace.track[launch], -1 if host.main is None else host.main)
     spent = _host_time(trace, host, gaps, thread)
-    order = np.argsort(-length, kind="stable")[:longest]
+    order = np.argsort(-length, kind="stable")[:10]
     some = bool(known.any())
     return Idle(
         gaps=_longest(trace, device, host, gaps, ended_by, late, known, thread, order),

@@ -13,6 +13,8 @@ from tclab.trace._read_trace import TraceError
 from tclab.trace._report import Report, analyze
 from tclab.trace._trust import MIN_COLLECTIVES
 
+_PIECE = 20_000  # events that are written at a time
+
 
 def merge(path: str | Path | Report, out: str | Path) -> pd.DataFrame:
     """Write the traces of a folder, one per rank, as one Chrome trace on the first rank's clock.
@@ -66,7 +68,7 @@ def _zero(trace: Trace, first: Trace, ahead_us: float) -> float:
     return (trace.base_ns - first.base_ns) / 1e3 + (trace.origin_us - first.origin_us) - ahead_us
 
 
-def _shifted(trace: Trace, shift_us: float, piece: int = 20_000) -> Iterator[list[dict[str, object]]]:
+def _shifted(trace: Trace, shift_us: float) -> Iterator[list[dict[str, object]]]:
     processes = {key: number for number, key in enumerate(dict.fromkeys(process for process, _ in trace.tracks))}
     offset = 1000 * (trace.rank or 0)
     yield [
@@ -74,10 +76,9 @@ def _shifted(trace: Trace, shift_us: float, piece: int = 20_000) -> Iterator[lis
          "args": {"name": f"{trace.label}, {process}"}}
         for process, number in processes.items()
     ]  # fmt: skip
-    for since in range(0, len(trace), piece):
-        some = range(since, min(since + piece, len(trace)))
+    for since in range(0, len(trace), _PIECE):
         events = []
-        for row in some:
+        for row in range(since, min(since + _PIECE, len(trace))):
             process, thread = trace.tracks[trace.track[row]]
             event: dict[str, object] = {
                 "ph": "X",

@@ -155,12 +155,7 @@ class _Text:
 
 
 def event_slices(path: Path, head: dict[str, Any]) -> Iterator[list[Event]]:
-    """Yield the events of one trace file in slices.
-
-    **Arguments:**
-
-    - `path`: the file, gzipped or not.
-    - `head`: filled with the file's keys next to `traceEvents`.
+    """Yield the events of one trace file, gzipped or not, in slices, and fill `head` with what is next to them.
 
     **Raises:** `TraceError` for a file that is no trace, with the position where its JSON breaks.
     """

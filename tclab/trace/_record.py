@@ -144,15 +144,7 @@ class Recorder(Shown):
 
 
 class _Probe:
-    """A profile of one step before the window, from which the window's size is predicted.
-
-    **Arguments:**
-
-    - `make`: returns a profiler with the window's settings, for one step.
-    - `file`: where its trace may be written for a moment.
-    - `step`: which one, from 0. `active`: steps of the window.
-    - `most_bytes`: the largest file that is wanted. `say`: called with what is predicted.
-    """
+    """A profile of one step, counted from 0, before the window, from which the window's size is predicted."""
 
     def __init__(
         self, make: Callable[[], Any], file: Path, step: int, active: int, most_bytes: int | None, say: Any

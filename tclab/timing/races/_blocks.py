@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import ceil, lcm
 from random import Random
+from resource import RUSAGE_SELF, getrusage
 from time import perf_counter_ns, process_time_ns
 from typing import Any
 
@@ -73,14 +74,6 @@ def collector_off() -> Iterator[None]:
         gc.unfreeze()
         if was:
             gc.enable()
-
-
-def _involuntary_switches() -> int | None:
-    try:
-        from resource import RUSAGE_SELF, getrusage
-    except ImportError:  # not on Windows
-        return None
-    return getrusage(RUSAGE_SELF).ru_nivcsw
 
 
 class BlockRunner:
@@ -155,13 +148,9 @@ class BlockRunner:
 
     def _block(self, arm: str, phase: str, position: int, role: str | None = None) -> None:
         calls = self.calls[arm]
-        before = (process_time_ns(), _involuntary_switches()) if self._real else None
+        cpu_before, switches_before = process_time_ns(), getrusage(RUSAGE_SELF).ru_nivcsw
         seconds = self._timed(arm, calls) / calls
-        cpu = switches = None
-        if before is not None:
-            cpu = (process_time_ns() - before[0]) / 1e9 / calls
-            now = _involuntary_switches()
-            switches = None if now is None or before[1] is None else now - before[1]
+        cpu, switches = process_time_ns() - cpu_before, getrusage(RUSAGE_SELF).ru_nivcsw - switches_before
         self._emit(
             {
                 "kind": "block",
@@ -175,8 +164,8 @@ class BlockRunner:
                 "role": role,
                 "calls": calls,
                 "seconds": seconds,
-                "cpu_seconds": cpu,
-                "switches": switches,
+                "cpu_seconds": cpu / 1e9 / calls if self._real else None,
+                "switches": switches if self._real else None,
                 "dropped": False,
             }
         )

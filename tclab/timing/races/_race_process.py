@@ -26,12 +26,8 @@ class RaceProcess:
 
     It returns at once, so that several processes import their modules side by side; `make_arms` ends when the arms are
     made, which processes do one after another: the threads of several on the same cores wait for one another. Four
-    processes on two cores made three arms in 118 s side by side; one after another, they do in 22 s.
-
-    **Arguments:**
-
-    - `begin`: `arms` (name → factory), `period` and `process`, as `BlockRunner` takes them.
-    - `environment`: variables in addition to this process's.
+    processes on two cores made three arms in 118 s side by side; one after another, they do in 22 s. `begin` has `arms`
+    (name → factory), `period` and `process`, as `BlockRunner` takes them.
     """
 
     def __init__(self, begin: Mapping[str, Any], environment: Mapping[str, str]) -> None:
