@@ -155,7 +155,10 @@ def suggestions_from(step_times: StepTimes) -> tuple[list[Suggestion], list[str]
     why = no_advice_reason(step_times)
     if why is not None:
         return [], [why]
-    refusal = _pace_refusal(step_times)
+    refusal = ""
+    if step_times.workers and step_times.batch_seconds is not None:  # steps shorter than their workers give batches
+        pace = LoaderPace(step_times.workers, step_times.batch_seconds, float(step_times.whole.mean()), 0.0)
+        refusal = pace.impossible()
     missing = [text for text in (outliers(step_times.whole, step_times.cycle), refusal) if text]
     suggestions = [] if refusal else _loading(step_times)
     suggestions += _stages(step_times)
@@ -169,13 +172,6 @@ def suggestions_from(step_times: StepTimes) -> tuple[list[Suggestion], list[str]
             "and of a point tclab.sweeps.inside(point)"
         )
     return suggestions, missing
-
-
-def _pace_refusal(step_times: StepTimes) -> str:
-    """Return why the steps do not show what waiting takes: they are shorter than their workers can give batches."""
-    if not step_times.workers or step_times.batch_seconds is None:
-        return ""
-    return LoaderPace(step_times.workers, step_times.batch_seconds, float(step_times.whole.mean()), 0.0).impossible()
 
 
 def _loading(step_times: StepTimes) -> list[Suggestion]:

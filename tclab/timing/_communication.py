@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +49,10 @@ class Communication:
     """
 
     def __init__(self, model: Any, ledger: Ledger | None = None, *, hook: Callable[[Any], Any] | None = None) -> None:
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
         self.ledger = ledger
-        self._hook = _mean if hook is None else hook
+        self._hook: Callable[[Any], Any] = hook or partial(allreduce_hook, None)  # type: ignore[arg-type]
         self._cuda = next(model.parameters()).is_cuda
         self._exchanges: list[_Exchange] = []
         # step → seconds of its all-reduces, this rank's wait in them, and the least exposed seconds of any rank
@@ -156,11 +159,3 @@ def _all_reduce(record: Communication, bucket: Any) -> Any:
         return future.value()
 
     return record._hook(bucket).then(done)
-
-
-def _mean(bucket: Any) -> Any:
-    """Return the future of a bucket's mean over ranks, as DDP computes it without a hook."""
-    from torch import distributed
-
-    buffer = bucket.buffer().div_(distributed.get_world_size())
-    return distributed.all_reduce(buffer, async_op=True).get_future().then(lambda future: future.value()[0])

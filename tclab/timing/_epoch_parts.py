@@ -41,7 +41,6 @@ class PartClock:
             self._owner = (0, 0)
 
     def enter(self, part: str) -> None:
-        """Enter a part."""
         if self._in_owner_thread():
             self._cut()
             self._open.append(part)
@@ -56,7 +55,6 @@ class PartClock:
 
     @contextmanager
     def part(self, part: str) -> Iterator[None]:
-        """Return the context of a part."""
         self.enter(part)
         try:
             yield

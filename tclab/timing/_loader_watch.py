@@ -190,7 +190,6 @@ class LoaderWatch:
         self._undo: list[Callable[[], None]] = []
 
     def open(self) -> None:
-        """Begin to watch."""
         from torch.utils.data import dataloader
 
         own = FetchTimes("main")
@@ -238,8 +237,10 @@ class LoaderWatch:
         if loader.num_workers and self._folder is None:  # which takes some 30 ms, and a loop may have no workers
             self._folder = TemporaryFolder()
         fresh = not (loader.persistent_workers and loader._iterator is not None)
+        frame = user_frame(sys._getframe())
+        place = "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         one = LoaderPass(
-            0, f"{type(loader.dataset).__name__} at {_place()}", loader.num_workers,
+            0, f"{type(loader.dataset).__name__} at {place}", loader.num_workers,
             bool(loader.persistent_workers), fresh, torch.is_grad_enabled(), perf_counter_ns(),
         )  # fmt: skip
         self._number(one, loader)
@@ -305,8 +306,3 @@ class LoaderWatch:
         if one is not None:
             one.end_seconds += (perf_counter_ns() - begin) / 1e9
         return result
-
-
-def _place() -> str:
-    frame = user_frame(sys._getframe(1))
-    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

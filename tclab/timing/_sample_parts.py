@@ -6,7 +6,8 @@ import ast
 import builtins
 import linecache
 import sys
-from types import FrameType, ModuleType
+from itertools import islice
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 READ, DECODE, VALIDATE, BUILD, OWN, COLLATE = "read", "decode", "validate", "build", "own code", "collate"
@@ -52,18 +53,20 @@ def part_of_module(module: str) -> str | None:
     return None
 
 
+def positions_of(code: CodeType, instruction: int) -> tuple[int | None, int | None, int | None, int | None]:
+    """Return first and last line, and begin and end column, of an instruction that is given as `f_lasti`."""
+    return next(islice(code.co_positions(), instruction // 2, None), (None, None, None, None))
+
+
 def part_of_call(frame: FrameType) -> str | None:
     """Return the part of what a line calls in C at this moment: the stack has no frame for it, its source has the name.
 
     Of `txn.get(key)` it looks `txn` up and asks which library the object is of. `None` where that is not known.
     """
-    positions = next((p for place, p in enumerate(frame.f_code.co_positions()) if place == frame.f_lasti // 2), None)
-    first, last, begin, end = positions or (None,) * 4
+    first, last, begin, end = positions_of(frame.f_code, frame.f_lasti)
     if first is None or last is None or begin is None or end is None:
         return None
     lines = [linecache.getline(frame.f_code.co_filename, number).encode() for number in range(first, last + 1)]
-    if not lines:
-        return None
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][begin:]
     try:

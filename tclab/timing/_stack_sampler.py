@@ -27,7 +27,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from tclab.errors import InputError
-from tclab.timing._sample_parts import COLLATE, OWN, part_of_call, part_of_module
+from tclab.timing._sample_parts import COLLATE, OWN, part_of_call, part_of_module, positions_of
 
 HERTZ = 50.0  # a signal takes 130 to 240 µs of processor time on a virtual machine, with timer and cold caches
 _SHORTEST = 2e-5  # seconds to the next signal: 0 would turn the timer off
@@ -81,14 +81,6 @@ class Site(NamedTuple):
     inside: str  # library function that the line is in, as "module.function"; empty for the line's own work
     loops: int  # loops around the line, those of its callers included
     part: str = ""  # of making a sample, one of `PARTS`; empty elsewhere
-
-
-def line_of(code: CodeType, instruction: int) -> int:
-    """Return the line of an instruction, given as `f_lasti`."""
-    for place, (line, *_) in enumerate(code.co_positions()):
-        if place == instruction // 2:
-            return line or code.co_firstlineno
-    return code.co_firstlineno
 
 
 def loops_of(code: CodeType) -> list[tuple[int, int]]:
@@ -253,7 +245,8 @@ class StackSampler:
                 part = COLLATE if phase == COLLATE else part
             if chain:
                 code = self._codes[chain[0]]
-                place = Site(code.co_filename, line_of(code, chain[1]), code.co_qualname, name, around, part)
+                line = positions_of(code, chain[1])[0] or code.co_firstlineno
+                place = Site(code.co_filename, line, code.co_qualname, name, around, part)
             else:
                 place = Site("", 0, "", name, 0, part)
             found[stage, place] = found.get((stage, place), 0.0) + slots * self._slot * 1e-9

@@ -281,7 +281,7 @@ def _to_ticks(
 
     known = np.isfinite(held["ts"]) & (np.abs(held["ts"] - origin) < 4e15)
     order = np.argsort(held["ts"][known], kind="stable")
-    device_labels = [_device_label(*key) for key in devices]  # type: ignore[misc]
+    device_labels = ["cpu" if kind == 0 else f"device {number}" for kind, number in devices]  # type: ignore[misc, has-type]
     memory = Memory(
         start=np.rint((held["ts"][known][order] - origin) * ticks).astype(np.int64),
         allocated=held["allocated"][known][order],
@@ -360,10 +360,6 @@ def _distributed(head: dict[str, Any], path: Path, name: str) -> int | None:
     if not -(2**31) <= value < 2**31:
         raise TraceError(f"{path}: its distributedInfo has {name} {str(value)[:30]}, expected one below 2^31")
     return value
-
-
-def _device_label(device_type: Any, device_id: Any) -> str:
-    return "cpu" if device_type == 0 else f"device {device_id}"
 
 
 def _settings(head: dict[str, Any], path: Path, categories: _Codes, memory: Memory) -> dict[str, Any]:

@@ -17,7 +17,6 @@ class Intervals(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Ticks in the set."""
         return int((self.end - self.start).sum())
 
 

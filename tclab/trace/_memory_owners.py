@@ -2,7 +2,7 @@
 
 import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,13 +65,13 @@ class _Replay:
         self.total = self.peak = 0
         self.peak_us: float = 0.0
         self._log = (array("Q"), array("q"), array("q"))  # since the peak: address, bytes, owner of what was freed
-        self._moments: list[tuple[float, int]] = []
+        self.moments: list[tuple[float, int]] = []
         self._every, self._seen = 1, 0
 
     def take(self, address: int, size: int, owner: int, us: float) -> None:
         self.held[address] = (size, owner)
         self.total += size
-        if self.total > self.peak or not self._moments:
+        if self.total > self.peak or not self.moments:
             self.peak, self.peak_us = self.total, us
             for column in self._log:
                 del column[:]
@@ -94,14 +94,14 @@ class _Replay:
 
     def _moment(self, us: float) -> None:
         self._seen += 1
-        if self._seen % self._every == 0 or not self._moments:
-            self._moments.append((us, self.total))
-            if len(self._moments) >= 2 * MOMENTS:
-                pairs = zip(self._moments[::2], self._moments[1::2], strict=True)
-                self._moments = [max(pair, key=lambda moment: moment[1]) for pair in pairs]
+        if self._seen % self._every == 0 or not self.moments:
+            self.moments.append((us, self.total))
+            if len(self.moments) >= 2 * MOMENTS:
+                pairs = zip(self.moments[::2], self.moments[1::2], strict=True)
+                self.moments = [max(pair, key=lambda moment: moment[1]) for pair in pairs]
                 self._every *= 2
-        elif self.total > self._moments[-1][1]:
-            self._moments[-1] = (us, self.total)
+        elif self.total > self.moments[-1][1]:
+            self.moments[-1] = (us, self.total)
 
     def at_peak(self) -> tuple[dict[int, tuple[int, int]], int]:
         """Return what was held at the peak, address -> (bytes, owner), and the bytes that were freed since, unknown."""
@@ -114,9 +114,6 @@ class _Replay:
             else:
                 held[address] = (size, owner)
         return held, before
-
-    def moments(self, offset: int) -> Iterator[tuple[float, int]]:
-        return ((us, total + offset) for us, total in self._moments)
 
 
 def memory_owners(path: str | Path | Trace) -> MemoryOwners:
@@ -239,7 +236,7 @@ def _owners(found: list[tuple[str, _Replay, list[tuple[int, int]]]], names: list
         rows += [(device, OUTSIDE, BEFORE, 0, before)] if before else []
         owners += [(*row, row[-1] / total if total else 0.0) for row in sorted(rows, key=lambda row: -row[-1])]
         peaks.append((device, replay.peak_us, total))
-        timeline += [(device, *moment) for moment in replay.moments(total - replay.peak)]
+        timeline += [(device, us, held_then + total - replay.peak) for us, held_then in replay.moments]
     return MemoryOwners(
         pd.DataFrame(owners, columns=["device", "stage", "line", "blocks", "bytes", "share"]),
         pd.DataFrame(peaks, columns=["device", "time_us", "bytes"]),

@@ -108,7 +108,6 @@ class Recorder(Shown):
         return None if self._probe is None else self._probe.found
 
     def _finish(self, raw: Path, out: Path, wait: int, warmup: int) -> None:
-        """Write the trace with what is known of the run."""
         first, end = self._first, self._first + self._active
         if self.steps < end:
             if self.steps <= first or not raw.exists():

@@ -121,7 +121,10 @@ def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
     (with the position where its JSON breaks), and files whose ranks are unknown or the same.
     """
     traces = read_ranks(path)
-    ranks = [_account(trace, rules) for trace in traces]
+    ranks = []
+    for trace in traces:
+        device, host = device_work(trace), host_work(trace, rules)
+        ranks.append(RankWork(trace, device, host, steps(trace, device), idle(trace, device, host)))
     threads = _joined([thread_table(r.trace, r.host) for r in ranks])
     stages = _joined([stage_table(r.trace, r.host) for r in ranks])
     tables: dict[str, Any] = {
@@ -227,9 +230,3 @@ def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
 def _ops(tables: list[pd.DataFrame]) -> pd.DataFrame:
     added = pd.concat(tables).groupby(["name", "category"], sort=False).sum().reset_index()
     return added.sort_values(["self_us", "name"], ascending=[False, True], ignore_index=True)
-
-
-def _account(trace: Trace, rules: tuple[Rule, ...]) -> RankWork:
-    """Return device, host, steps and idle time of one trace."""
-    device, host = device_work(trace), host_work(trace, rules)
-    return RankWork(trace, device, host, steps(trace, device), idle(trace, device, host))

@@ -141,33 +141,26 @@ def _lost_kernels(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]
     if len(numbers):
         begins[kept] = np.minimum.reduceat(trace.start[on_device], first)[place[kept]]
         ends[kept] = np.maximum.reduceat(stop[on_device], first)[place[kept]]
-    thread = trace.track[rows]
-    new = ~kept & np.r_[True, kept[:-1] | (thread[1:] != thread[:-1])]
-    windows, at_head = [], 0
-    for start in np.flatnonzero(new).tolist():
-        end = start
-        while end < len(rows) and not kept[end] and thread[end] == thread[start]:
-            end += 1
-        is_first = start == 0 or thread[start - 1] != thread[start]
-        is_last = end == len(rows) or thread[end] != thread[start]
-        at_head += (end - start) if is_first else 0
-        since = int(trace.start[rows[start]])
-        windows.append(
-            (since if is_first else max(since, int(ends[start - 1])), whole if is_last else int(begins[end]))
-        )
-    begin, finish = np.array([w for w in windows if w[1] > w[0]], dtype=np.int64).reshape(-1, 2).T
-    concerned = intervals.union(begin, finish)
+    # the first and the last of each run of lost launches in a thread
+    other = np.diff(trace.track[rows]) != 0
+    start = np.flatnonzero(~kept & np.r_[True, kept[:-1] | other])
+    last = np.flatnonzero(~kept & np.r_[kept[1:] | other, True])
+    is_first, is_last = np.r_[True, other][start], np.r_[other, True][last]
+    since = trace.start[rows[start]]
+    begin = np.where(is_first, since, np.maximum(since, ends[start - 1]))
+    finish = np.where(is_last, whole, np.r_[begins, 0][last + 1])
+    at_head = int((last + 1 - start)[is_first].sum())
+    concerned = intervals.union(begin[finish > begin], finish[finish > begin])
     lost = rows[~kept]
     moved = int(trace.names_match(MOVES)[lost].sum())
     spoils = "breakdown, gaps, idle_causes, steps" + (", copies" if moved else "")
     us = trace.us(concerned.length)
     where = f", {at_head} of them at the head of the window, where profilers lose kernels" if at_head else ""
-    window = (min(w[0] for w in windows), max(w[1] for w in windows))
     what = (
         f"{counted(len(lost), 'launch', 'launches')} of {len(rows)} {'has' if len(lost) == 1 else 'have'} no work "
         f"on the device in the trace{where}: what the device did in {us_text(us)} is not known"
     )
-    yield _row(trace, "launches without kernels", len(lost), us, window, spoils, what)
+    yield _row(trace, "launches without kernels", len(lost), us, (begin.min(), finish.max()), spoils, what)
 
 
 def _early_kernels(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]:

@@ -134,7 +134,6 @@ class BlockRunner:
             torch.cuda.synchronize()
 
     def _timed(self, arm: str, calls: int) -> float:
-        """Return the seconds of `calls` calls of an arm together."""
         call = self.arms[arm]
         settle = getattr(call, "settle", None)
         if settle is not None:
@@ -202,7 +201,6 @@ class BlockRunner:
             self.calls[arm] = ceil(longest * base * faster / periods[arm]) * periods[arm]
 
     def _period_of(self, arm: str) -> int:
-        """Return the number of calls that an arm's blocks are a multiple of."""
         return lcm(self._period, getattr(self.arms[arm], "period", 1))
 
     def _cost(self) -> float:

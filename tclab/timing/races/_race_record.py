@@ -80,12 +80,10 @@ class RaceRecord:
             self.close()
 
     def add(self, line: dict[str, Any]) -> None:
-        """Append a line."""
         self.lines.append(line)
         self._write(line)
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

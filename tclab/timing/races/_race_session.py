@@ -154,7 +154,6 @@ class _Cell:
                 process.make_arms()
 
     def _next(self, phase: str, process: int) -> int:
-        """Return the number of a process's next round in a phase."""
         rounds = (s["round"] for s in self.samples if s["phase"] == phase and s["process"] == process)
         return max(rounds, default=-1) + 1
 
@@ -243,7 +242,6 @@ class RaceSession:
         return (self._before + self.settings.clock() - self._begin) / 1e9
 
     def stopped(self) -> bool:
-        """Return whether the user's `stop` ends the race."""
         return self.settings.stop is not None and self.settings.stop()
 
     def run(self) -> Races:
