@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from contextlib import suppress
+from pathlib import Path
 
 from tclab._limits import field_of
 
@@ -37,12 +38,9 @@ class PeakMemory:
 
             torch.cuda.reset_peak_memory_stats()
         else:
-            try:
-                with open("/proc/self/clear_refs", "w") as file:
-                    file.write("5")  # resets VmHWM to what is resident now
+            with suppress(OSError):
+                Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM to what is resident now
                 self._reset = True
-            except OSError:
-                self._reset = False
         return self
 
     def __exit__(self, *exception: object) -> None:
