@@ -1,12 +1,19 @@
-"""Calls that one background thread makes in turn, each at a bearable rate."""
+"""Calls that one background thread makes in turn, each at a bearable rate, and an estimate that is made so."""
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
+from typing import Any
+
+from tclab.lab.panel._panel_text import Part, memory_parts
+from tclab.sweeps.config._point import Point
+
+_ESTIMATE_SECONDS = 6.0  # the page answers slowly meanwhile: an estimate keeps the interpreter busy
 
 
 @dataclass(frozen=True)
@@ -18,21 +25,26 @@ class _Request:
 
 
 class BackgroundCalls:
-    """Makes the calls that are requested one after another in one daemon thread; each must not raise.
+    """Makes the calls that are requested one after another in one daemon thread.
 
     A call that is requested again while it waits for its turn is made once, and a call that is requested while it is
     being made is made once more, so the last request is always served.
+
+    **Arguments:**
+
+    - `make`: makes a call, and must not raise.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[Callable[[], Any]], object] = lambda call: call()) -> None:
+        self._make = make
         self._changed = threading.Condition()
-        self._waiting: dict[Callable[[], None], _Request] = {}
-        self._rested: dict[Callable[[], None], float] = {}  # when a call may be made again
+        self._waiting: dict[Callable[[], Any], _Request] = {}
+        self._rested: dict[Callable[[], Any], float] = {}  # when a call may be made again
         self._serving: _Request | None = None
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
 
-    def request(self, call: Callable[[], None], *, after_seconds: float = 0.0, rest_seconds: float = 0.0) -> None:
+    def request(self, call: Callable[[], Any], *, after_seconds: float = 0.0, rest_seconds: float = 0.0) -> None:
         """Request a call, in place of an earlier request for it that still waits, and return at once.
 
         **Arguments:**
@@ -50,12 +62,6 @@ class BackgroundCalls:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True)
                 self._thread.start()
-            self._changed.notify_all()
-
-    def cancel(self, call: Callable[[], None]) -> None:
-        """Withdraw the request for a call; one that is being made goes on."""
-        with self._changed:
-            self._waiting.pop(call, None)
             self._changed.notify_all()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
@@ -76,7 +82,7 @@ class BackgroundCalls:
         waiting = [request for request in self._waiting.values() if not request.delayed]
         return all(request.number > number for request in (*waiting, *filter(None, [self._serving])))
 
-    def _due(self, call: Callable[[], None]) -> float:
+    def _due(self, call: Callable[[], Any]) -> float:
         return max(self._waiting[call].due, self._rested.get(call, 0.0))
 
     def _run(self) -> None:
@@ -92,9 +98,73 @@ class BackgroundCalls:
                     continue
                 request = self._serving = self._waiting.pop(call)
             try:
-                call()
+                self._make(call)
             finally:
                 with self._changed:
-                    self._rested[call] = monotonic() + request.rest_seconds
+                    if request.rest_seconds:
+                        self._rested[call] = monotonic() + request.rest_seconds
                     self._serving = None
                     self._changed.notify_all()
+
+
+class BackgroundEstimate:
+    """Estimates the seconds and the memory of the points that were requested last, never while anything is measured.
+
+    **Arguments:**
+
+    - `show`: called with the parts of a line, in a thread; with none as soon as the points are others.
+    - `after_seconds`: how long the points have to stay the same before an estimate begins.
+    """
+
+    def __init__(self, show: Callable[[Sequence[Part]], None], after_seconds: float) -> None:
+        self._show = show
+        self._after = after_seconds
+        self._calls = BackgroundCalls()
+        self._showing = threading.Lock()
+        self._stop = threading.Event()
+
+    def request(self, points: Sequence[Point], seconds: Callable[[], str]) -> None:
+        """Request the estimate for some points, in place of those of an earlier request.
+
+        **Arguments:**
+
+        - `seconds`: returns how long they will take, in a sentence; it is shown before memory is estimated.
+        """
+        self.cancel()
+        self._stop = threading.Event()
+        self._calls.request(partial(self._estimate, points, seconds, self._stop), after_seconds=self._after)
+
+    def cancel(self) -> None:
+        """Withdraw the request and show nothing."""
+        self._end()
+        self._show(())
+
+    def finish(self, at_most_seconds: float = 1.0) -> None:
+        """Withdraw the request, and wait until the cores are free.
+
+        It waits at most `at_most_seconds`, since a user is waiting. The estimate of one point may still run then, but
+        ends during the equivalence check and warm-up of the next point, before any step is timed.
+        """
+        self._end()
+        self._calls.wait(at_most_seconds)
+
+    def _end(self) -> None:
+        with self._showing:
+            self._stop.set()
+
+    def _estimate(self, points: Sequence[Point], seconds: Callable[[], str], stop: threading.Event) -> None:
+        parts: list[Part] = []
+        for estimate in (
+            lambda: [Part(seconds())],
+            lambda: memory_parts(points, stop.is_set, seconds=_ESTIMATE_SECONDS),
+        ):
+            if stop.is_set():
+                return
+            try:
+                parts += estimate()
+            except Exception as error:  # what cannot be estimated may still run
+                parts.append(Part(f"no estimate: {error}"))
+            with self._showing:
+                if stop.is_set():
+                    return
+                self._show(list(parts))

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tclab._io import atomic_write, writing
+from tclab._limits import number_of
 from tclab.errors import InputError, unknown
 from tclab.lab._notebook import project_path
-from tclab.sweeps.config._fields import Declaration, declarations
+from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._grid import grid
 from tclab.sweeps.config._point import Point
 
@@ -73,9 +74,8 @@ class PanelState:
     @property
     def budget(self) -> float | None:
         """Seconds after which no point is started; `None` for no limit."""
-        if isinstance(self.budget_seconds, bool) or not isinstance(self.budget_seconds, (int, float)):
-            raise InputError(f"budget_seconds is {self.budget_seconds!r}, expected a number from 0 up (0: no limit)")
-        if self.budget_seconds < 0:
+        number = isinstance(self.budget_seconds, (int, float)) and not isinstance(self.budget_seconds, bool)
+        if not number or self.budget_seconds < 0:
             raise InputError(f"budget_seconds is {self.budget_seconds!r}, expected a number from 0 up (0: no limit)")
         return self.budget_seconds or None
 
@@ -106,8 +106,9 @@ class PanelState:
         words = ["papermill", "notebooks/sweep.ipynb", out]
         for name, value in asdict(self).items():
             # papermill makes numbers of what looks like one: a folder called 2024 has to be given raw
-            as_text = name in ("graph", "perturbations", "results") and _not_as_text(value)
-            words += ["-r" if as_text else "-p", name, str(value)]
+            like_one = str(value) in ("True", "False", "None") or number_of(str(value)) is not None
+            raw = like_one and name in ("graph", "perturbations", "results")
+            words += ["-r" if raw else "-p", name, str(value)]
         return shlex.join(words)
 
     def python(self) -> str:
@@ -154,11 +155,12 @@ class PanelState:
         if isinstance(last.networks, tuple):
             alike = [p for p in alike if p.networks == last.networks]
             networks = ",".join(last.networks)
-        given = {
-            declared.grid: _typed(declared, getattr(last, name))
-            for name, declared in declarations(Point).items()
-            if declared.panel and not declared.charted
-        }
+        given = {}
+        for name, declared in declarations(Point).items():
+            if declared.panel and not declared.charted:
+                value = getattr(last, name)
+                missing = "none" if declared.optional else declared.default
+                given[declared.grid] = missing if value is None else value
         state = cls(
             **given,
             strategies=several("strategy"),
@@ -174,23 +176,6 @@ class PanelState:
             return state
 
 
-def _typed(declared: Declaration, value: Any) -> Any:
-    """Return a field's value as a parameter of the sweep notebook."""
-    if value is None:
-        return "none" if declared.optional else declared.default
-    return value
-
-
 def _without_axes(point: Point) -> Point:
     """Return a point with the axes of a panel's grid set to fixed values."""
     return replace(point, strategy="node_mask", batch_size=1, networks=None, runs=1, collation="lean", ship_edges=False)
-
-
-def _not_as_text(value: object) -> bool:
-    if str(value) in ("True", "False", "None"):
-        return True
-    try:
-        float(str(value))
-    except ValueError:
-        return False
-    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,11 @@ from tclab.errors import InputError
 from tclab.lab._notebook import project_path
 from tclab.lab.charts._interaction import with_interaction
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
-from tclab.lab.panel._background_calls import BackgroundCalls
-from tclab.lab.panel._background_estimate import BackgroundEstimate
+from tclab.lab.panel._background_calls import BackgroundCalls, BackgroundEstimate
 from tclab.lab.panel._live_sweep import LiveSweep
 from tclab.lab.panel._panel_form import PanelForm
 from tclab.lab.panel._panel_model import PanelModel
-from tclab.lab.panel._panel_text import (
-    ERROR_COLOUR,
-    Part,
-    findings_html,
-    list_html,
-    machine_text,
-    points_text,
-)
+from tclab.lab.panel._panel_text import ERROR_COLOUR, Part, findings_html, list_html, machine_text, points_text
 from tclab.sweeps.analysis._compare_runs import compare
 from tclab.sweeps.config._gpus import listed
 from tclab.sweeps.config._point import Point
@@ -167,22 +160,14 @@ class PanelView:
         self._state = model.state  # that has them
         self._findings_of: object = None  # the rows or the sweep that `found` is about
         self._estimate = BackgroundEstimate(self._show_memory, _MEMORY_SECONDS)
-        self._calls = BackgroundCalls()
-        self._check_call = self._reporting("fields", self._check)
-        self._open_call = self._reporting("folder", self._open)
-        self._draw_call = self._reporting("run", self._draw)
-        self._start_call = self._reporting("run", self._start_sweep)
-        self._resume_call = self._reporting("run", self._resume)
-        self._load_call = self._reporting("run", self._load)
-        self._compare_call = self._reporting("run", self._compare)
-        self._clock_call = self._reporting("run", self._look_at_clock)
-        self._redraw_calls = [self._reporting("run", self._draw_same) for _ in _REDRAW_SECONDS]
+        self._calls = BackgroundCalls(self._make)
+        self._redraw_calls = [partial(self.chart.again) for _ in _REDRAW_SECONDS]  # each a call of its own
         self.form.on_change(self._check_soon)
-        self.run_button.on_click(self._on_run_click)
+        self.run_button.on_click(lambda _: self._calls.request(self._start_sweep))
         self.stop_button.on_click(lambda _: self._stop())
-        self.resume_button.on_click(lambda _: self._calls.request(self._resume_call))
-        self.load_button.on_click(lambda _: self._calls.request(self._load_call))
-        self.compare_button.on_click(lambda _: self._calls.request(self._compare_call))
+        self.resume_button.on_click(lambda _: self._calls.request(self._resume))
+        self.load_button.on_click(lambda _: self._calls.request(self._load))
+        self.compare_button.on_click(lambda _: self._calls.request(self._compare))
         for widget in (self.choice, self.batch):
             widget.observe(lambda _: self._draw_soon(), names="value")
         threading.Thread(target=warm_up, daemon=True).start()
@@ -195,28 +180,24 @@ class PanelView:
         self._calls.wait()
 
     def _check_soon(self) -> None:
-        self._calls.request(self._check_call, rest_seconds=_CHECK_REST_SECONDS)
+        self._calls.request(self._check, rest_seconds=_CHECK_REST_SECONDS)
 
     def _draw_soon(self) -> None:
-        self._calls.request(self._draw_call, rest_seconds=_DRAW_REST_SECONDS)
+        self._calls.request(self._draw, rest_seconds=_DRAW_REST_SECONDS)
 
-    def _reporting(self, place: str, call: Callable[[], str | None]) -> Callable[[], None]:
-        """Return a call that shows its problem, returned or raised: the error of a thread is shown nowhere else.
+    def _make(self, call: Callable[[], str | None]) -> None:
+        """Make a call and show its problem, returned or raised: the error of a thread is shown nowhere else.
 
-        A call that returns `None` leaves the message of that place as it is.
+        A call that returns `None` leaves the message of its place as it is.
         """
-
-        def reporting() -> None:
-            try:
-                problem = call()
-            except InputError as error:
-                problem = str(error)
-            except Exception as error:
-                problem = f"{type(error).__name__}: {error}"
-            if problem is not None:
-                self._show_problem(place, problem)
-
-        return reporting
+        try:
+            problem = call()
+        except InputError as error:
+            problem = str(error)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        if problem is not None:
+            self._show_problem({self._check: "fields", self._open: "folder"}.get(call, "run"), problem)
 
     def _show_problem(self, place: str, problem: str) -> None:
         """Show the errors of the fields, the folder and the run, if any."""
@@ -248,7 +229,7 @@ class PanelView:
             self._estimate.cancel()
             raise
         if folder != self._opened:
-            self._calls.request(self._open_call, rest_seconds=_CHECK_REST_SECONDS)
+            self._calls.request(self._open, rest_seconds=_CHECK_REST_SECONDS)
         self.line.value, self.code.value = state.papermill(), state.python()
         self.points.value = escape(points_text(points))
         if (points, state.results) != (self._points, self._state.results):
@@ -287,14 +268,11 @@ class PanelView:
         """Show the sweep that runs into this folder already, after a cell was run again; else the folder's last one."""
         sweep = self.model.take_over(self._on_progress)
         if sweep is None:
-            self._calls.request(self._open_call, rest_seconds=_CHECK_REST_SECONDS)
+            self._calls.request(self._open, rest_seconds=_CHECK_REST_SECONDS)
             return
         self.form.write(self.model.state)
         self._opened = str(self.model.state.folder)
         self._watch(sweep)
-
-    def _on_run_click(self, button: Any) -> None:
-        self._calls.request(self._start_call)
 
     def _start_sweep(self) -> str | None:
         """Start the sweep that the fields describe; called in the background thread after a click on Run."""
@@ -335,7 +313,7 @@ class PanelView:
         self.bar.max, self.bar.value = len(sweep.points), sweep.done
         self._show_buttons()
         self._draw_soon()
-        self._calls.request(self._clock_call, after_seconds=_CLOCK_SECONDS)
+        self._calls.request(self._look_at_clock, after_seconds=_CLOCK_SECONDS)
 
     def _on_progress(self, sweep: LiveSweep) -> None:
         self._draw_soon()
@@ -346,7 +324,7 @@ class PanelView:
         if sweep is not None and sweep.running:
             self._show_progress(sweep)
             self.machine.value = machine_text()
-            self._calls.request(self._clock_call, after_seconds=_CLOCK_SECONDS)
+            self._calls.request(self._look_at_clock, after_seconds=_CLOCK_SECONDS)
             return
         threading.Thread(target=warm_up, daemon=True).start()  # a stop has killed the worker: have the next one ready
         if self._points:
@@ -389,9 +367,6 @@ class PanelView:
             self.batch.options = offered  # which chooses the first
             self.batch.value = chosen = chosen if chosen in offered else _EVERY_BATCH
         return rows if chosen == _EVERY_BATCH else rows[rows["batch_size"] == chosen]
-
-    def _draw_same(self) -> None:
-        self.chart.again()
 
     def _show_buttons(self, running: bool | None = None) -> None:
         running = self.model.running if running is None else running
