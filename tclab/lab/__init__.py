@@ -1,7 +1,6 @@
 """Notebooks' side of tclab: charts, tables, sentences, and a sweep that runs in the background of a notebook.
 
-Charts are `tclab.lab.charts.<name>`, tables and sentences
-`tclab.lab.reports.<name>`.
+Charts are `tclab.lab.charts.<name>`, tables and sentences `tclab.lab.reports.<name>`.
 """
 
 from tclab._extras import need

@@ -29,13 +29,8 @@ def has_front_end() -> bool:
 
     A process that a cell starts inherits the server's variable: where the parent has the same value, there is none.
     """
-    return _VS_CODE in _names() or (_SESSION in os.environ and _of_parent(_SESSION) != os.environ[_SESSION])
-
-
-def _names() -> dict[str, object]:
-    """Return the variables of the notebook; none without a shell."""
-    shell = _shell()
-    return {} if shell is None else shell.user_ns
+    names = getattr(_shell(), "user_ns", {})
+    return _VS_CODE in names or (_SESSION in os.environ and _of_parent(_SESSION) != os.environ[_SESSION])
 
 
 def _shell() -> Any:

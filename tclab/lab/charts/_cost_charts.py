@@ -63,17 +63,12 @@ def break_even_chart(
 
 def _break_even_verdict(model: CostModel, widths: Sequence[int], deleted_share: float) -> str:
     """Return which is faster for a share of removed edges; a call's constant is not in the model."""
-    by_width = {}
+    masking, filtering, undecided = "masking is the faster", "filtering is the faster", "undecided"
+    found: dict[str, list[str]] = {masking: [], filtering: [], undecided: []}
     for width in widths:
         _, low, high = model.break_even(width)
-        by_width[width] = "masking" if deleted_share < low else "filtering" if deleted_share > high else "undecided"
-    verdicts = []
-    for method in ("masking", "filtering", "undecided"):
-        at = [str(width) for width in widths if by_width[width] == method]
-        if at:
-            verdict = "undecided" if method == "undecided" else f"{method} is the faster"
-            verdicts.append(f"{verdict} at {', '.join(at)} features")
-    return "; ".join(verdicts)
+        found[masking if deleted_share < low else filtering if deleted_share > high else undecided].append(str(width))
+    return "; ".join(f"{verdict} at {', '.join(at)} features" for verdict, at in found.items() if at)
 
 
 def held_out_chart(both: pd.DataFrame, rate: HitRate, *, where: str | None = None) -> Any:

@@ -40,6 +40,7 @@ from tclab.timing._ledger_rows import SUMS
 
 _WIDTH = 520
 _LABELS = alt.Axis(labelLimit=380)
+_ORDER = {name: place for place, name in enumerate(STAGE_COLOURS)}
 
 # what each mode runs, for a title
 _MODE_TEXTS = {
@@ -78,7 +79,7 @@ def _by_strategy(rows: pd.DataFrame) -> Any:
     # the timeline that the step is timed on; workers make other batches meanwhile
     main = chosen["where"].eq(chosen["device"].map({"cuda": "device"}).fillna("host"))
     chosen = chosen[(chosen["status"] == "ok") & main].copy()
-    chosen["order"] = chosen["stage"].map({name: i for i, name in enumerate(STAGE_COLOURS)}).astype("float64")
+    chosen["order"] = chosen["stage"].map(_ORDER).astype("float64")
     parts = chosen[chosen["stage"].isin(list(STAGE_COLOURS))]
     flat = plain_frame(parts, ["label", "stage", "mean_seconds", "order"])
     flat["mean_seconds"] = flat["mean_seconds"].clip(lower=0)
@@ -164,9 +165,7 @@ def _timeline(
     unit, factor, longest = axis
     ran = set(parts["label"])
     parts = parts[parts["where"] == where]
-    parts = parts.assign(
-        order=parts["stage"].map({name: place for place, name in enumerate(STAGE_COLOURS)}).astype(float)
-    )
+    parts = parts.assign(order=parts["stage"].map(_ORDER).astype(float))
     for name in ("seconds", "whole_p5_seconds", "whole_p95_seconds"):
         parts[name.replace("seconds", "value")] = parts[name].clip(lower=0) * factor
     y = alt.Y(

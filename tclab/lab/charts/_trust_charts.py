@@ -30,22 +30,13 @@ VERDICT_COLOURS = {FASTER: "#009e73", SAME: "#0072b2", SLOWER: "#d55e00", UNDECI
 
 def ratio_rows(pairs: Iterable[tuple[str | None, Pair]], *, by: str) -> pd.DataFrame:
     """Return the pairs that have a ratio as rows, with their names in column `by`."""
-    return pd.DataFrame(
-        [
-            {
-                by: name,
-                "ratio": pair.ratio,
-                "low": pair.interval[0] if pair.interval else None,
-                "high": pair.interval[1] if pair.interval else None,
-                "widest_low": pair.decision_interval[0] if pair.decision_interval else None,
-                "widest_high": pair.decision_interval[1] if pair.decision_interval else None,
-                "verdict": pair.verdict,
-                "why": pair.why,
-            }
-            for name, pair in pairs
-        ],
-        columns=[by, "ratio", "low", "high", "widest_low", "widest_high", "verdict", "why"],
-    ).dropna(subset=["ratio"])
+    none = (None, None)
+    rows = [
+        (name, pair.ratio, *(pair.interval or none), *(pair.decision_interval or none), pair.verdict, pair.why)
+        for name, pair in pairs
+    ]
+    columns = [by, "ratio", "low", "high", "widest_low", "widest_high", "verdict", "why"]
+    return pd.DataFrame(rows, columns=columns).dropna(subset=["ratio"])
 
 
 def ratio_layers(rows: pd.DataFrame, *, by: str, title: str, of: str, margin: float) -> Any:

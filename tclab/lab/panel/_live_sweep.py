@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from tclab._format import duration_text
+from tclab._format import counted, duration_text
 from tclab.lab._notebook import has_front_end
 from tclab.sweeps._sweep import sweep
 from tclab.sweeps.config._point import Point, points_of
@@ -198,8 +198,10 @@ class LiveSweep:
         except BaseException as error:
             self.error = error
         else:
-            if not self._listeners:
-                _print_points_not_run(self._rows)
+            if not self._listeners:  # only points that were run have a line
+                left = self._rows[self._rows["status"].str.startswith("not run")]["status"].value_counts()
+                for status, number in left.items():
+                    print(f"{counted(int(number), 'point')} {status}", flush=True)
         finally:
             self._end_time = monotonic()
             if _running_sweeps.get(self.results.absolute()) is self:
@@ -219,13 +221,6 @@ class LiveSweep:
     def _notify(self) -> None:
         for listener in self._listeners:
             listener(self)
-
-
-def _print_points_not_run(rows: pd.DataFrame) -> None:
-    """Print how many points were not run and why: only points that were run have a line."""
-    left = rows[rows["status"].str.startswith("not run")]["status"].value_counts()
-    for status, number in left.items():
-        print(f"{number} point{'' if number == 1 else 's'} {status}", flush=True)
 
 
 _running_sweeps: dict[Path, LiveSweep] = {}

@@ -155,7 +155,7 @@ class PanelState:
         if isinstance(last.networks, tuple):
             alike = [p for p in alike if p.networks == last.networks]
             networks = ",".join(last.networks)
-        given = {}
+        given: dict[str, Any] = {}
         for name, declared in declarations(Point).items():
             if declared.panel and not declared.charted:
                 value = getattr(last, name)

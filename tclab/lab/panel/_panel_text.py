@@ -41,15 +41,12 @@ def points_text(points: Iterable[Point]) -> str:
     runnable = [point for point in every if point.skipped() is None]
     words = [f"{len(every)} point" + ("s" if len(every) != 1 else "")]
     if len(runnable) < len(every):
-        words.append(f"{len(every) - len(runnable)} of them cannot run: {_first_reason(every)}")
-    needs = {}
-    for point in _largest(runnable):
-        found = expected_batch_bytes(point)
-        if found is not None:
-            needs[point.strategy, point.batch_size] = found
-    if needs:
-        (strategy, batch), most = max(needs.items(), key=lambda item: item[1])
-        words.append(f"heaviest batch about {bytes_text(most)} ({strategy}, batch {batch})")
+        why = next(reason for point in every if (reason := point.skipped())).removeprefix("skipped: ")
+        words.append(f"{len(every) - len(runnable)} of them cannot run: {why}")
+    sizes = {point: size for point in _largest(runnable) if (size := expected_batch_bytes(point)) is not None}
+    if sizes:
+        point, most = max(sizes.items(), key=lambda item: item[1])
+        words.append(f"heaviest batch about {bytes_text(most)} ({point.strategy}, batch {point.batch_size})")
     inexact = sorted({p.strategy for p in runnable if not strategy_of(p.strategy).exact})
     if inexact:
         words.append(f"not exact: {', '.join(inexact)}")
@@ -101,8 +98,8 @@ def _named(point: Point) -> str:
 
 
 def _heaviest(needs: dict[Point, Fits]) -> str:
-    point = max(needs, key=lambda point: _held(needs[point]))
-    need = needs[point]
+    # by the bytes that a rank needs where its steps are run
+    point, need = max(needs.items(), key=lambda item: item[1].host if item[1].device is None else item[1].device)
     words = [f"host memory {_of(need.host, need.host_limit)}"]
     if need.ranks > 1:
         words[0] += f" for each of {need.ranks} ranks"
@@ -113,17 +110,8 @@ def _heaviest(needs: dict[Point, Fits]) -> str:
     return f"memory of the heaviest ({point.strategy}, batch {point.batch_size}): about {', '.join(words)}"
 
 
-def _held(need: Fits) -> int:
-    """Return the bytes that a rank needs where its steps are run."""
-    return need.host if need.device is None else need.device
-
-
 def _of(needed: int, there: int | None) -> str:
     return bytes_text(needed) if there is None else f"{bytes_text(needed)} of {bytes_text(there)}"
-
-
-def _first_reason(points: list[Point]) -> str:
-    return next(reason for point in points if (reason := point.skipped())).removeprefix("skipped: ")
 
 
 def _largest(points: list[Point]) -> list[Point]:

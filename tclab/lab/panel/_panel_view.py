@@ -197,7 +197,8 @@ class PanelView:
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         if problem is not None:
-            self._show_problem({self._check: "fields", self._open: "folder"}.get(call, "run"), problem)
+            place = "fields" if call == self._check else "folder" if call == self._open else "run"
+            self._show_problem(place, problem)
 
     def _show_problem(self, place: str, problem: str) -> None:
         """Show the errors of the fields, the folder and the run, if any."""

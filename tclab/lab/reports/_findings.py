@@ -20,7 +20,7 @@ from tclab.lab.reports._comparable_rows import (
     ratio_text,
 )
 from tclab.lab.reports._scaling_tables import runs_findings
-from tclab.lab.reports._step_findings import step_findings
+from tclab.lab.reports._stage_parts import step_findings
 from tclab.sweeps.store._machine_label import busy_text, pressures, ranks_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import without_time
@@ -97,17 +97,11 @@ def _verdict(pair: Pair) -> str:
 
 
 def _bytes_carried(slow: pd.Series, fast: pd.Series) -> str:
-    if slow.empty or fast.empty:
-        return ""
-    fewer = int(slow.median()) - int(fast.median())
-    if not fewer:
-        return ""
-    return f"; {bytes_text(abs(fewer))} {'fewer' if fewer > 0 else 'more'} bytes per batch"
+    fewer = 0 if slow.empty or fast.empty else int(slow.median()) - int(fast.median())
+    return f"; {bytes_text(abs(fewer))} {'fewer' if fewer > 0 else 'more'} bytes per batch" if fewer else ""
 
 
 _MODEL_SETTINGS = ("model", "loss", "hidden", "layers")  # settings that models cannot share
-
-
 _ABOUT = {"steps": step_findings, "bytes": bytes_findings, "runs": runs_findings}
 
 
@@ -136,8 +130,9 @@ def findings(rows: Runs, about: str = "sweep", *, concluded: bool = False) -> Se
     if ok.empty:
         return Sentences(["No point of this sweep was measured, so there is nothing to compare.", *without_time(rows)])
     sentences = [_equivalence(rows), *([] if concluded else conclusion(rows)), busy_text(rows), *_strategies(ok)]
-    sentences += [*outlier_sentences(ok), *_models(ok), *_bytes(ok), *_syncs(ok), *runs_findings(rows)]
-    sentences += without_time(rows)
+    sentences += outlier_sentences(ok)
+    sentences += [_models(group, setting) for setting, group in alike(ok, _MODEL_SETTINGS)]
+    sentences += [*_bytes(ok), *_syncs(ok), *runs_findings(rows), *without_time(rows)]
     sentences = Sentences(filter(None, sentences))
     label = ranks_text(ok)
     if not label or (ok["ranks"] == 1).any():  # where some points have one rank, a sentence names its own setting
@@ -192,18 +187,14 @@ def _strategies(ok: pd.DataFrame) -> list[str]:
     return sentences
 
 
-def _models(ok: pd.DataFrame) -> list[str]:
+def _models(ok: pd.DataFrame, setting: str) -> str:
     """Compare the models, each with its fastest strategy, at the largest batch size that all were run at.
 
     Models without a batch size in common are compared at the largest of each, by the step and by the sample.
     """
-    return [sentence for setting, group in alike(ok, _MODEL_SETTINGS) for sentence in _models_alike(group, setting)]
-
-
-def _models_alike(ok: pd.DataFrame, setting: str) -> list[str]:
     models = list(dict.fromkeys(ok["model"]))
     if len(models) < 2:
-        return []
+        return ""
     shared = set.intersection(*(set(ok[ok["model"] == model]["batch_size"]) for model in models))
     best = []
     for model in models:
@@ -222,7 +213,7 @@ def _models_alike(ok: pd.DataFrame, setting: str) -> list[str]:
     if not shared:
         samples = slow["mean_seconds"] / slow["batch_size"] / (fast["mean_seconds"] / fast["batch_size"])
         text += f", a sample {samples:.3g} ×"
-    return [f"At {place}, {text}." if place else f"{text[0].upper()}{text[1:]}."]
+    return f"At {place}, {text}." if place else f"{text[0].upper()}{text[1:]}."
 
 
 def _bytes(ok: pd.DataFrame) -> list[str]:

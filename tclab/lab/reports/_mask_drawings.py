@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import pandas as pd
 import torch
 
 from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking import Batch, Strategy, get
+from tclab.masking import Batch, get
 from tclab.masking._gpu_filter import GpuFilter
 from tclab.masking._strategy_registry import view
 from tclab.message_passing import SharedView, View
@@ -20,6 +21,9 @@ from tclab.message_passing._edge_list_view import EdgeListView
 from tclab.perturbation import Deletions, Perturbations
 
 _MOST = 30  # nodes that can still be distinguished
+
+Drawings: TypeAlias = dict[str, tuple[list[tuple[int, int, str]], list[str]]]
+"""Title → the edges (source, target, state) and the state of each node."""
 
 
 @dataclass
@@ -33,14 +37,14 @@ class MaskDrawing:
       edge list is one, a sparse matrix has one for each edge and its transpose as many, a dense one has N², and
       the small matrices of differences have theirs.
     - `bytes`: of the batch.
-    - `drawings`: title → the edges (source, target, state) and the state of each node.
+    - `drawings`: see `Drawings`.
     """
 
     strategy: str
     words: str
     entries: int
     bytes: int
-    drawings: dict[str, tuple[list[tuple[int, int, str]], list[str]]] = field(default_factory=dict)
+    drawings: Drawings
 
 
 def mask_drawing(graph: CellGraph | int, deletions: Sequence[Sequence[int]], strategy: str) -> MaskDrawing:
@@ -67,10 +71,13 @@ def mask_drawing(graph: CellGraph | int, deletions: Sequence[Sequence[int]], str
         packing = get("edge_mask")(graph) if kind.stores else kind(graph)
         wanted = Perturbations(Deletions.of(deletions, num_nodes=nodes), torch.zeros(len(deletions)))
         batch = packing.batch(wanted)
-        entries = _entries(graph, copies, batch) + _filtered_from(graph, kind, batch)
-        drawings = (
-            _shared(graph, copies) if isinstance(copies, SharedView) else _copied(graph, copies, wanted.deletions)
-        )
+        entries = _entries(graph, copies, batch)
+        if issubclass(kind, GpuFilter):  # whose edges stay in memory to be filtered for the next batch
+            entries += batch.size * graph.num_edges
+        if isinstance(copies, SharedView):
+            drawings = _shared(graph, copies)
+        else:
+            drawings = _copied(graph, copies, wanted.deletions)
     return MaskDrawing(strategy, words, entries, batch.bytes, drawings)
 
 
@@ -86,14 +93,7 @@ def _entries(graph: CellGraph, copies: View, batch: Batch) -> int:
     return differences + 2 * network.csr_parts(dtype=torch.float32)[1].numel()
 
 
-def _filtered_from(graph: CellGraph, kind: type[Strategy], batch: Batch) -> int:
-    """Return the number of edges that stay in memory to be filtered for the next batch."""
-    return batch.size * graph.num_edges if issubclass(kind, GpuFilter) else 0
-
-
-def _copied(
-    graph: CellGraph, copies: View, deletions: Deletions
-) -> dict[str, tuple[list[tuple[int, int, str]], list[str]]]:
+def _copied(graph: CellGraph, copies: View, deletions: Deletions) -> Drawings:
     """Return a drawing for each sample: its edges, and which of them are multiplied by zero."""
     assert isinstance(copies, EdgeListView)
     number = graph.num_nodes[graph.deleted_type]
@@ -101,7 +101,7 @@ def _copied(
     edge_index, mask = copies.edges(name)
     keep = copies.keep[graph.deleted_type].tolist()
     rows = copies.rows()
-    found: dict[str, tuple[list[tuple[int, int, str]], list[str]]] = {}
+    found: Drawings = {}
     for sample in range(copies.size):
         deleted = set(deletions[sample].tolist())
         states = ["deleted, no row" if node in deleted else "left out, no row" for node in range(number)]
@@ -116,7 +116,7 @@ def _copied(
     return found
 
 
-def _shared(graph: CellGraph, copies: SharedView) -> dict[str, tuple[list[tuple[int, int, str]], list[str]]]:
+def _shared(graph: CellGraph, copies: SharedView) -> Drawings:
     """Return a drawing of the shared matrix, and one of each sample's nodes."""
     number = graph.num_nodes[graph.deleted_type]
     (network,) = graph.relations.values()

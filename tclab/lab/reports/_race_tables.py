@@ -106,12 +106,5 @@ def winner_table(pairs: Iterable[Pair]) -> pd.DataFrame:
         winner = winner_of(cell_pairs)
         # over the slowest
         lead = max((pair.ratio for pair in pairs_against(cell_pairs, winner) if pair.ratio), default=None)
-        rows.append(
-            {
-                "batch_size": int(sizes[1]),
-                "networks": int(sizes[2]),
-                "winner": winner,
-                "lead": "" if lead is None else f"{lead:.1f} ×",
-            }
-        )
+        rows.append((int(sizes[1]), int(sizes[2]), winner, "" if lead is None else f"{lead:.1f} ×"))
     return pd.DataFrame(rows, columns=["batch_size", "networks", "winner", "lead"])

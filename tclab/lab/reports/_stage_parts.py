@@ -1,4 +1,4 @@
-"""A point's timelines as parts that add up: worker, host and device, each by itself."""
+"""A point's timelines as parts that add up: worker, host and device, each by itself; in rows and in sentences."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab.lab.reports._comparable_rows import one_run_each, with_labels
+from tclab._format import seconds_text
+from tclab.lab.reports._comparable_rows import one_run_each, outlier_sentences, with_labels
 from tclab.masking import names
 from tclab.sweeps.store._machine_label import busy_text
+from tclab.sweeps.store._row_frame import without_time
 from tclab.timing._ledger_rows import SUMS, TOLERANCE
+from tclab.timing._warmup import NOT_STEADY
 from tclab.training._step import MODES
 
 # Timelines in the order in which a batch passes them, with their labels. They overlap, so they are never added.
@@ -61,7 +64,7 @@ def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
     `whole_p5_seconds` and `whole_p95_seconds`, between which nine in ten single steps lie; `accounted`, the share of
     the timeline's clock that its stages account for, missing where it has no clock.
     """
-    found: list[dict[str, Any]] = []
+    found: list[tuple[Any, ...]] = []
     of = ["label", *_POINT]
     chosen = points_of_modes(rows)
     chosen = chosen[[*of, "where", "stage", "mean_seconds", "samples_seconds", *(set(_ACCOUNTED) & set(chosen))]]
@@ -73,19 +76,8 @@ def stage_parts(rows: pd.DataFrame) -> pd.DataFrame:
         whole = sum(float(row["mean_seconds"]) for row in parts if row["stage"] != "idle")
         low, high = _range_of_wholes([row["samples_seconds"] for row in parts if row["stage"] != "idle"], whole)
         accounted = step_of.get(tuple(point), {}).get(f"{where}_accounted")
-        found += [
-            dict(zip(of, point, strict=True))
-            | {
-                "where": where,
-                "stage": row["stage"],
-                "seconds": float(row["mean_seconds"]),
-                "whole_seconds": whole,
-                "whole_p5_seconds": low,
-                "whole_p95_seconds": high,
-                "accounted": None if pd.isna(accounted) else float(accounted),
-            }
-            for row in parts
-        ]
+        of_all = (whole, low, high, None if pd.isna(accounted) else float(accounted))
+        found += [(*point, where, row["stage"], float(row["mean_seconds"]), *of_all) for row in parts]
     columns = [*of, "where", "stage", "seconds", "whole_seconds", "whole_p5_seconds", "whole_p95_seconds"]
     made = pd.DataFrame(found, columns=[*columns, "accounted"])
     order = {mode: place for place, mode in enumerate(MODES)}
@@ -149,3 +141,73 @@ def ordered_labels(frame: pd.DataFrame) -> list[str]:
         for model, strategy in zip(labels["model"], labels["strategy"], strict=True)
     ]
     return [label for _, label in sorted(zip(order, labels["label"], strict=True), key=lambda one: one[0])]
+
+
+def step_findings(rows: pd.DataFrame) -> list[str]:
+    """Return what rows of several modes show, a sentence each; a sentence that no row supports is left out."""
+    parts, points = stage_parts(rows), points_of_modes(rows)
+    sentences = [*_largest(parts), *_workers(parts), _accounted(parts), _steady(points), *outlier_sentences(points)]
+    sentences += [load_text(points), *without_time(rows)]
+    return [sentence for sentence in sentences if sentence]
+
+
+def _largest(parts: pd.DataFrame) -> list[str]:
+    """Name the largest three stages of a step, for each model, strategy and further setting in mode `step`."""
+    sentences = []
+    host = parts[(parts["mode"] == "step") & parts["where"].isin(["host", "device"])]
+    for (label, where), group in host.groupby(["label", "where"], sort=False):
+        whole = group["whole_seconds"].iloc[0]
+        if not adds_up(group["accounted"].iloc[0]) or not whole:
+            continue
+        first = group.sort_values("seconds", ascending=False).head(3)
+        named = [
+            f"{stage} {seconds / whole:.0%}" for stage, seconds in zip(first["stage"], first["seconds"], strict=True)
+        ]
+        sentences.append(
+            f"{_words(str(label))}: a step takes {seconds_text(whole)} of the {where}'s time, {', '.join(named)}."
+        )
+    return sentences
+
+
+def _words(label: str) -> str:
+    """Return a label as a sentence names it: "dango with indices, loop lightning"."""
+    model, *rest = label.split(" · ")
+    return f"{model} with {', '.join(rest)}"
+
+
+def _workers(parts: pd.DataFrame) -> list[str]:
+    sentences = []
+    made = parts[(parts["mode"] == "step") & (parts["where"] == "worker")]
+    for label, group in made.groupby("label", sort=False):
+        idle = group[group["stage"] == "idle"]["seconds"].sum()
+        whole = group["whole_seconds"].iloc[0]
+        if idle + whole > 0:
+            sentences.append(
+                f"Meanwhile a worker of {_words(str(label))} makes a batch in {seconds_text(whole)} and is idle "
+                f"{idle / (idle + whole):.0%} of its time."
+            )
+    return sentences
+
+
+def _accounted(parts: pd.DataFrame) -> str:
+    lines = parts.drop_duplicates(["mode", "label", "where"])
+    known = lines[lines["accounted"].notna()]
+    if known.empty:
+        return ""
+    bad = known[~known["accounted"].map(adds_up).astype(bool)]
+    worst = known.iloc[int((known["accounted"].astype(float) - 1).abs().to_numpy().argmax())]
+    place = f"{worst['where']}, {_words(worst['label'])}, mode {worst['mode']}"
+    words = f"farthest from its clock: {place} ({accounted_text(worst['accounted'])})"
+    if bad.empty:
+        return f"All {len(known)} timelines with a clock of their own add up within {TOLERANCE:.0%}; {words}."
+    return f"{len(bad)} of {len(known)} timelines do not add up and are not drawn; {words}."
+
+
+def _steady(points: pd.DataFrame) -> str:
+    steps = points[points["stage"] == "step"]
+    if steps.empty:
+        return ""
+    not_yet, unknown = (steps["steady"] == NOT_STEADY).sum(), steps["steady"].isna().sum()
+    parts = [f"{not_yet} of {len(steps)} points were still changing"] if not_yet else []
+    parts += [f"{unknown} of {len(steps)} had too few steps to tell whether warm-up was over"] if unknown else []
+    return f"{'; '.join(parts)}." if parts else ""
