@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -73,7 +74,8 @@ def test_vs_code_is_a_front_end_and_anybody_can_say_so(monkeypatch, tmp_path):
     sweep = lab.LiveSweep(points(1), results=tmp_path)
     assert sweep.panel() is None
     assert sweep.panel(live=True) is not None
-    monkeypatch.setattr(front_end, "_names", lambda: {"__vsc_ipynb_file__": "/home/me/a.ipynb"})
+    shell = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/home/me/a.ipynb"})
+    monkeypatch.setattr(front_end, "_shell", lambda: shell)
     assert sweep.panel() is not None
     assert sweep.panel(live=False) is None
 
