@@ -86,10 +86,8 @@ class Deletions:
                     raise InputError(f"sample {number} deletes node {_short(node)}, expected 0 to {num_nodes - 1}")
             if len(set(row)) < len(row):
                 raise InputError(f"sample {number} deletes a node twice: {row}")
-        lengths = [len(row) for row in rows]
-        ptr = torch.tensor([0, *np.cumsum(lengths, dtype=np.int64).tolist()], dtype=torch.int64)
-        nodes = torch.tensor([node for row in rows for node in row], dtype=torch.int64)
-        return Deletions(nodes, ptr, max(lengths, default=0))
+        nodes = np.array([node for row in rows for node in row], dtype=np.int64)
+        return Deletions.joined(nodes, np.array([len(row) for row in rows], dtype=np.int64))
 
     @staticmethod
     def nothing(size: int, *, device: torch.device | str = "cpu") -> Deletions:

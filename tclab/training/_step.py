@@ -51,10 +51,6 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 CLIP = 10.0  # gradient norm that the case study's production training clips to
 
 
-def _no_clock(stage: str) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
 def compiled_forward(forward: Callable[[nn.Module, View], Any]) -> Callable[[nn.Module, View], Any]:
     """Compile `forward`, running the first call eagerly so that lazily built sparse matrices exist.
 
@@ -220,11 +216,11 @@ class Step:
         self.logged: dict[str, float] = {}
         self._batches = 0
 
-    def __call__(self, batch: Batch, *, stage: Stage = _no_clock) -> Tensor | None:
+    def __call__(self, batch: Batch, *, stage: Stage = nullcontext) -> Tensor | None:
         """Run one step on a batch from the loader, on the CPU, and return what `run` does."""
         return self.run(self.transfer(batch, stage=stage), stage=stage)
 
-    def transfer(self, batch: Batch, *, stage: Stage = _no_clock) -> Batch:
+    def transfer(self, batch: Batch, *, stage: Stage = nullcontext) -> Batch:
         """Move a batch to the device, as the stage `transfer`; a loop with a transfer hook calls this, then `run`."""
         with stage("transfer"):
             return batch.to(self.device, non_blocking=True)
@@ -233,7 +229,7 @@ class Step:
         self,
         moved: Batch,
         *,
-        stage: Stage = _no_clock,
+        stage: Stage = nullcontext,
         backward: Callable[[Tensor], None] = Tensor.backward,
         update: Callable[[], Any] | None = None,
     ) -> Tensor | None:
