@@ -26,16 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Metabolism:
-    """The bipartite part of a cell: which genes a reaction needs, and which metabolites it turns over.
+    """The bipartite part of a cell: which genes a reaction needs, and which metabolites it turns over."""
 
-    **Arguments:**
-
-    - `gpr`: deleted type → reaction; a reaction is removed with any of its genes (`cascades`).
-    - `stoichiometry`: reaction → metabolite, weighted by the signed stoichiometric coefficient.
-    """
-
-    gpr: Network
-    stoichiometry: Network
+    gpr: Network  # deleted type → reaction; a reaction is removed with any of its genes (`cascades`)
+    stoichiometry: Network  # reaction → metabolite, weighted by the signed stoichiometric coefficient
 
     @property
     def num_reactions(self) -> int:

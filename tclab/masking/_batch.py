@@ -14,18 +14,11 @@ from tclab.perturbation import Deletions
 
 
 class _Contents(NamedTuple):
-    """What one buffer holds, in this order: for each node type its deletions' `nodes` and `ptr`, then the tensors.
+    """What one buffer holds, in this order: for each node type its deletions' `nodes` and `ptr`, then the tensors."""
 
-    **Arguments:**
-
-    - `most`: node type → the largest number of its nodes that any sample deletes.
-    - `names`: the tensors' names.
-    - `layout`: where each of all of them lies.
-    """
-
-    most: dict[str, int]
-    names: tuple[str, ...]
-    layout: Layout
+    most: dict[str, int]  # node type → the largest number of its nodes that any sample deletes
+    names: tuple[str, ...]  # of the tensors
+    layout: Layout  # where each of all of them lies
 
     def of(self, views: Sequence[Tensor]) -> tuple[dict[str, Tensor], dict[str, Deletions]]:
         """Return the tensors by name and the deletions by node type, given the buffer's views in their order."""

@@ -33,16 +33,11 @@ LIMIT = 0.5  # of all edges: a correction costs about what the shared product's 
 
 
 class _Change(NamedTuple):
-    """What one sample changes at one layer.
+    """What one sample changes at one layer."""
 
-    `before`: the nodes whose rows differ before it, [d] sorted. `reached`: relation → [t] sorted, those whose
-    sums differ, and `edges`: relation → [d + deleted, t], the edges that carry the changes, from those nodes
-    and the deleted ones.
-    """
-
-    before: np.ndarray
-    reached: dict[str, np.ndarray]
-    edges: dict[str, sparse.csr_array]
+    before: np.ndarray  # [d] sorted, the nodes whose rows differ before it
+    reached: dict[str, np.ndarray]  # relation → [t] sorted, those whose sums differ
+    edges: dict[str, sparse.csr_array]  # relation → [d + deleted, t], those that carry the changes
 
 
 def _counted(change: _Change) -> Counter[Any]:

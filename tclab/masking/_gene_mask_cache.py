@@ -17,12 +17,7 @@ MOST = 1024  # nodes whose masks are kept: 0.3 MB each on the real graph
 
 
 class GeneMaskCache(EdgeMask):
-    """As `edge_mask`, from masks that are made when a node is first deleted; the last `most` nodes' are kept.
-
-    **Arguments:**
-
-    - `most`: how many nodes' masks a worker keeps.
-    """
+    """As `edge_mask`, from masks that are made when a node is first deleted; a worker keeps the last `most` nodes'."""
 
     name = "gene_mask_cache"
 

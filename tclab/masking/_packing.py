@@ -24,17 +24,11 @@ class SharedMemoryError(RuntimeError):
 
 @dataclass(frozen=True)
 class Piece:
-    """A tensor that does not exist yet: it is written once, straight into the packed one.
-
-    **Arguments:**
-
-    - `shape`, `dtype`: the tensor's.
-    - `fill`: called with the empty tensor, writes its values.
-    """
+    """A tensor that does not exist yet: it is written once, straight into the packed one."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    fill: Callable[[Tensor], object]
+    fill: Callable[[Tensor], object]  # called with the empty tensor, writes its values
 
     @property
     def nbytes(self) -> int:

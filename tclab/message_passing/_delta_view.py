@@ -31,31 +31,22 @@ class DeltaLayer:
 
     Rows before: the wild type's N, then sample after sample the D that differ. C are those D and, sample after
     sample, the deleted nodes. Rows of a relation: the wild type's N, then the T that differ in it.
-
-    **Arguments:**
-
-    - `nodes`: [D] int64, the node of each row that differs, and `samples`: [D] int64, its sample, 0 … B - 1.
-    - `changes`: [C, N + D], what a row is more than the wild type's; a deleted one is that much less.
-    - `carried`: relation → how its T rows come from the wild type's sums, the changes, and the self-weighted
-      changes of the D.
-    - `spread`: relation → from its rows to those that all relations need after the layer; after the last
-      these are all, node by node, and one entry a row.
     """
 
-    nodes: Tensor
-    samples: Tensor
-    changes: Link
+    nodes: Tensor  # [D] int64, of each row that differs
+    samples: Tensor  # [D] int64, 0 … B - 1
+    changes: Link  # [C, N + D], what a row is more than the wild type's; a deleted one is that much less
+    # relation → how its T rows come from the wild type's sums, the changes, and the self-weighted changes of the D
     carried: Mapping[str, Carried]
+    # relation → from its rows to those that all relations need after the layer; after the last all, node by node, and
+    # one entry a row
     spread: Mapping[str, Link]
 
 
 class DeltaView(SharedView):
     """A `SharedView` whose view `with_wild_type` is a `LayerwiseView`: it carries what differs from the wild type.
 
-    **Arguments:**
-
-    - `graph`, `removed`, `dense`: see `SharedView`.
-    - `layers`: the first ones, for as long as few rows differ.
+    `layers` are the first ones, for as long as few rows differ.
     """
 
     def __init__(

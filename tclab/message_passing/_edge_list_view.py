@@ -17,18 +17,11 @@ from tclab.perturbation import Deletions
 
 @dataclass(frozen=True)
 class EdgeList:
-    """One relation's edges in every sample.
+    """One relation's edges in every sample."""
 
-    **Arguments:**
-
-    - `edge_index`: [2, E] int64 of rows.
-    - `mask`: [E] bool, which of them count; `None` where all do.
-    - `weight`: [E] float64; `None` where all are 1.
-    """
-
-    edge_index: Tensor
-    mask: Tensor | None = None
-    weight: Tensor | None = None
+    edge_index: Tensor  # [2, E] int64 of rows
+    mask: Tensor | None = None  # [E] bool, which of them count; None where all do
+    weight: Tensor | None = None  # [E] float64; None where all are 1
 
 
 class EdgeListView(View):

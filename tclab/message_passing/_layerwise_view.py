@@ -22,12 +22,7 @@ class LayerwiseView(Protocol):
     """
 
     def begin(self, x: Tensor) -> Tensor:
-        """Return the rows that the first layer reads.
-
-        **Arguments:**
-
-        - `x`: [N, H], one row a node of the whole graph.
-        """
+        """Return the rows that the first layer reads, given one a node of the whole graph, `x: [N, H]`."""
         ...
 
     def convolved(

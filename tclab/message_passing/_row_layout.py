@@ -16,15 +16,10 @@ class Order:
 
     A sparse product gathers whole rows from all over a group. All samples in one group is one wide product, which
     a GPU wants; few in a group keep what is gathered from in a processor's cache, however many samples there are.
-
-    **Arguments:**
-
-    - `size`: how many samples there are, B.
-    - `group`: how many lie side by side; the last group has what is left.
     """
 
-    size: int
-    group: int
+    size: int  # samples, B
+    group: int  # how many lie side by side; the last group has what is left
 
     @staticmethod
     def on(device: torch.device, size: int) -> Order:

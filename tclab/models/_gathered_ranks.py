@@ -13,17 +13,11 @@ from torch import Tensor, distributed
 
 @dataclass(frozen=True)
 class Peers:
-    """The ranks, each with as many samples as the others, and a way to see theirs.
+    """The ranks, each with as many samples as the others, and a way to see theirs."""
 
-    **Arguments:**
-
-    - `rank`: this one, of `ranks`.
-    - `stage`: the ledger's; the exchange is timed as the stage `gather`.
-    """
-
-    rank: int = 0
+    rank: int = 0  # this one
     ranks: int = 1
-    stage: Callable[[str], AbstractContextManager[Any]] = nullcontext
+    stage: Callable[[str], AbstractContextManager[Any]] = nullcontext  # the ledger's; the exchange is its `gather`
 
     @staticmethod
     def here(stage: Callable[[str], AbstractContextManager[Any]] = nullcontext) -> Peers:

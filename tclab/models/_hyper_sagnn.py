@@ -45,12 +45,8 @@ class HyperSAGNN(nn.Module):
     attention move them.
 
     A set with no member scores 0; in a set of one, attention, which leaves out the member itself, adds 0.
-    Work and memory grow with the samples, not with their square: sets are padded to the largest.
-
-    **Arguments:**
-
-    - `width`: H.
-    - `heads`: must divide `width`.
+    Work and memory grow with the samples, not with their square: sets are padded to the largest. `heads` must divide
+    `width`, H.
     """
 
     def __init__(self, width: int, *, heads: int) -> None:

@@ -18,12 +18,7 @@ if TYPE_CHECKING:
 
 
 class CircularBuffer:
-    """The last rows of some tensors, detached, the oldest overwritten first; it never makes the host wait.
-
-    **Arguments:**
-
-    - `capacity`: how many rows are kept.
-    """
+    """The last `capacity` rows of some tensors, detached, the oldest overwritten first; the host never waits."""
 
     def __init__(self, capacity: int = 256) -> None:
         if capacity < 1:

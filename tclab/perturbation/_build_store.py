@@ -40,18 +40,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @dataclass(frozen=True)
 class StoreSize:
-    """The size of a store, known without building it.
-
-    **Arguments:**
-
-    - `samples`: how many.
-    - `value_bytes`: their values, end to end.
-    - `disk_bytes`: at most, in LMDB's pages.
-    """
+    """The size of a store, known without building it."""
 
     samples: int
-    value_bytes: int
-    disk_bytes: int
+    value_bytes: int  # end to end
+    disk_bytes: int  # at most, in LMDB's pages
 
     @staticmethod
     def of(value_bytes: np.ndarray[Any, Any]) -> StoreSize:

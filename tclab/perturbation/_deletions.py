@@ -145,14 +145,9 @@ class Deletions:
 
 
 def removed_by(graph: CellGraph, deletions: Deletions) -> dict[str, Deletions]:
-    """Return what each sample removes: the nodes it deletes and their dependants; node type → sorted ids.
+    """Return what each sample removes: the nodes it deletes and their dependants; node type → sorted ids, on the CPU.
 
     Relations that cascade are followed in the graph's order.
-
-    **Arguments:**
-
-    - `graph`: whose nodes are deleted, and whose relations cascade.
-    - `deletions`: of B samples, on the CPU.
     """
     size = len(deletions)
     # a removed node of a sample is one number, sample * nodes + node, so that one sort serves the whole batch

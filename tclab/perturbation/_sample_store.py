@@ -154,12 +154,7 @@ def _opened(path: str | Path) -> Any:
 
 
 class Store:
-    """A folder that `build_store` made, opened for reading, once in each process that reads it.
-
-    **Arguments:**
-
-    - `path`: the folder.
-    - `header`: what it must have been made for.
+    """A folder that `build_store` made for what `header` says, opened for reading once in each process that reads it.
 
     **Raises:** `InputError` where the folder holds no whole store, or one made for something else.
     """
@@ -251,15 +246,11 @@ def cached_share(files: Iterable[Path]) -> float | None:
         size = file.stat().st_size
         if not size:
             continue
-        try:
-            mincore = ctypes.CDLL(None).mincore
-        except (AttributeError, OSError, TypeError):  # a system without it
-            return None
         there = np.zeros(-(-size // mmap.PAGESIZE), dtype=np.uint8)
         with file.open("rb") as opened, mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_COPY) as mapped:
             begin = ctypes.c_char.from_buffer(mapped)
             address, vector = ctypes.c_void_p(ctypes.addressof(begin)), there.ctypes.data_as(ctypes.c_void_p)
-            failed = mincore(address, ctypes.c_size_t(size), vector)
+            failed = ctypes.CDLL(None).mincore(address, ctypes.c_size_t(size), vector)
             del begin  # it would keep the mapping
         if failed:
             return None
@@ -290,5 +281,4 @@ def drop_from_cache(files: Iterable[Path]) -> None:
         )
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_close_all, after_in_parent=_reading.release, after_in_child=_reading.release)
+os.register_at_fork(before=_close_all, after_in_parent=_reading.release, after_in_child=_reading.release)

@@ -23,24 +23,17 @@ _PLAIN_STEPS = 2  # PowerSGD's first steps exchange whole gradients; with error 
 class Exchange:
     """The settings with which ranks exchange gradients, under the names of `DistributedDataParallel`.
 
-    **Arguments:**
-
-    - `bucket_cap_mb`: size of a gradient bucket in MiB.
-    - `find_unused_parameters`: look after each forward for parameters that get no gradient.
-    - `static_graph`: every step uses the same parameters as the first one.
-    - `compression`: torch's communication hook that compresses gradients: "none", "fp16", "bf16" or "powersgd". With
-      gloo, PowerSGD exchanges one bucket at a time, so nothing of it overlaps with the backward.
-    - `no_sync`: exchange accumulated gradients only in the last of the batches that are accumulated.
+    With gloo, PowerSGD exchanges one bucket at a time, so nothing of it overlaps with the backward.
 
     **Raises:** `InputError` for an unknown compression, a bucket size that is not above 0, or both
     `find_unused_parameters` and `static_graph`.
     """
 
-    bucket_cap_mb: float = BUCKET_MB
-    find_unused_parameters: bool = False
-    static_graph: bool = False
-    compression: str = "none"
-    no_sync: bool = True
+    bucket_cap_mb: float = BUCKET_MB  # of a gradient bucket, MiB
+    find_unused_parameters: bool = False  # look after each forward for parameters that get no gradient
+    static_graph: bool = False  # every step uses the same parameters as the first one
+    compression: str = "none"  # of gradients, by one of torch's communication hooks: one of `COMPRESSIONS`
+    no_sync: bool = True  # exchange accumulated gradients only in the last of the batches that are accumulated
 
     def __post_init__(self) -> None:
         if self.compression not in COMPRESSIONS:

@@ -38,20 +38,12 @@ _LARGE_BATCH = 66  # samples at least of the large batch: more than a word has b
 
 @dataclass(frozen=True)
 class Numerics:
-    """The settings of a step that change its rounding and not what it computes.
+    """The settings of a step that change its rounding and not what it computes."""
 
-    **Arguments:**
-
-    - `dtype`: one of `DTYPES`.
-    - `compile`: the model runs through `torch.compile`.
-    - `checkpoint`: the model recomputes activations in the backward.
-    - `slices`: a batch runs in slices, whose gradients are summed.
-    """
-
-    dtype: str = "float32"
-    compile: bool = False
-    checkpoint: bool = False
-    slices: bool = False
+    dtype: str = "float32"  # one of `DTYPES`
+    compile: bool = False  # the model runs through `torch.compile`
+    checkpoint: bool = False  # the model recomputes activations in the backward
+    slices: bool = False  # a batch runs in slices, whose gradients are summed
 
     @property
     def plain(self) -> bool:

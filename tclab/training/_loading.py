@@ -28,18 +28,13 @@ START_METHODS = tuple(multiprocessing.get_all_start_methods())  # the system's d
 class LoadedBatch:
     """A batch as the loader gives it, with the times of making it.
 
-    **Arguments:**
-
-    - `batch`: the strategy's batch.
-    - `timing`: which worker made it, when, and the time of each stage: `sample` (reading and decoding samples and
-      finding the nodes that they remove), `mask` (making or reading masks, or whatever the strategy encodes) and
-      `collate`.
-    - `copied`: CUDA events before and after its copy to the device, where `double_buffered` made it.
+    Its stages are `sample` (reading and decoding samples and finding the nodes that they remove), `mask` (making or
+    reading masks, or whatever the strategy encodes) and `collate`.
     """
 
     batch: Batch
     timing: BatchTiming
-    copied: tuple[Any, Any] | None = None
+    copied: tuple[Any, Any] | None = None  # CUDA events around its copy to the device, which `double_buffered` made
 
     def pin_memory(self) -> LoadedBatch:
         """Return this batch in page-locked memory; `DataLoader` calls it."""

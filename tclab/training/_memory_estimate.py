@@ -37,19 +37,11 @@ from tclab.training._step import Step
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """The memory of a training step, in bytes.
+    """The memory of a training step, in bytes."""
 
-    **Arguments:**
-
-    - `model`: parameters and buffers.
-    - `kept`: what else stays from step to step: the sparse or replicated edges that a strategy keeps and the
-      optimizer's state.
-    - `peak`: the most that a step holds in addition to `model`, `kept` and its batch.
-    """
-
-    model: int
-    kept: int
-    peak: int
+    model: int  # parameters and buffers
+    kept: int  # what else stays from step to step: edges that a strategy keeps, the optimizer's state
+    peak: int  # the most that a step holds in addition to `model`, `kept` and its batch
 
 
 class _LiveBytes(TorchDispatchMode):
@@ -126,14 +118,9 @@ def _float32(tensor: Tensor) -> Tensor:
 
 
 class _MetaNetwork(Network):
-    """A network whose tensors, and all that are made from them, have shapes and no data.
+    """A network whose tensors, and all that are made from them, have shapes and no data."""
 
-    **Arguments:**
-
-    - `entries`: number of entries of its sparse matrix, in which duplicate edges are summed.
-    """
-
-    entries: int
+    entries: int  # of its sparse matrix, in which duplicate edges are summed
 
     @staticmethod
     def like(network: Network, entries: int) -> _MetaNetwork:

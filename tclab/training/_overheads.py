@@ -24,20 +24,12 @@ from tclab.models._model_registry import Loss
 
 @dataclass(frozen=True)
 class Overhead:
-    """One slow way of the case study's training code.
+    """One slow way of the case study's training code."""
 
-    **Arguments:**
-
-    - `name`: its name in `Point.overheads`.
-    - `what`: what it does in each step, in one line.
-    - `exact`: false if it changes predictions or gradients, so that no strategy with it is equal to `subgraph`.
-    - `of_the_loop`: it belongs to the training loop and so applies to every model.
-    """
-
-    name: str
-    what: str
-    exact: bool = True
-    of_the_loop: bool = False
+    name: str  # in `Point.overheads`
+    what: str  # it does in each step, in one line
+    exact: bool = True  # false if it changes predictions or gradients: no strategy with it is equal to `subgraph`
+    of_the_loop: bool = False  # it belongs to the training loop and so applies to every model
 
 
 OVERHEADS = {

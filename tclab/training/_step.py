@@ -52,14 +52,10 @@ CLIP = 10.0  # gradient norm that the case study's production training clips to
 
 
 def compiled_forward(forward: Callable[[nn.Module, View], Any]) -> Callable[[nn.Module, View], Any]:
-    """Compile `forward`, running the first call eagerly so that lazily built sparse matrices exist.
+    """Compile `forward`, (model, view) → output, running the first call eagerly: sparse matrices are built in it.
 
     Their sizes depend on data, which the compiler does not have. Where torch reaches its limit of recompilations, the
     compiled forward raises instead of continuing eagerly: an eager step would be timed as a compiled one.
-
-    **Arguments:**
-
-    - `forward`: (model, view) → the model's output.
     """
     compiled = torch.compile(forward)
     first_call = True
@@ -264,12 +260,7 @@ class Step:
         return batch.target.to(torch.float64 if self.dtype == "float64" else torch.float32)
 
     def _without_exchange(self, last: bool) -> AbstractContextManager[Any]:
-        """Return DDP's `no_sync` where further gradients are added before the optimizer's step.
-
-        **Arguments:**
-
-        - `last`: this is the batch's last slice.
-        """
+        """Return DDP's `no_sync` where more gradients come before the optimizer's step; `last` is a batch's end."""
         exchange = self.exchange
         # DDP learns a static graph in a first batch that exchanges; averaging equal gradients changes no sum
         if exchange is None or (exchange.static_graph and self._batches == 0):

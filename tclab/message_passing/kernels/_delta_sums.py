@@ -18,16 +18,10 @@ from tclab.message_passing.kernels._spmm import Csr, columns, multiply
 
 
 class Carried(NamedTuple):
-    """How one relation's sums of T rows that differ come from the wild type's N and from what changed.
+    """How one relation's sums of T rows that differ come from the wild type's N and from what changed."""
 
-    **Arguments:**
-
-    - `start`: [T, N], which of the wild type's sums each begins with: one entry a row, 1.
-    - `edges`: [T, C + D], the changes that edges bring to it, and what it is itself more than the wild type.
-    """
-
-    start: Link
-    edges: Link
+    start: Link  # [T, N], which of the wild type's sums each begins with: one entry a row, 1
+    edges: Link  # [T, C + D], the changes that edges bring to it, and what it is itself more than the wild type
 
 
 def delta_sums(
@@ -170,12 +164,7 @@ _backward.register_autograd(refuse)
 
 
 def delta_workspace_bytes(x: Tensor, self_weights: Tensor, matrices: Sequence[Tensor], *, backward: bool) -> int:
-    """Return how many bytes `tclab::delta_sums`, or its backward, takes while it runs, besides its result.
-
-    **Arguments:**
-
-    - `x`, `self_weights`, `matrices`: as the operation takes them. `backward`: of its backward.
-    """
+    """Return how many bytes `tclab::delta_sums`, or its backward, takes while it runs, besides its result."""
     wild, changes, start, edges = _matrices(matrices, self_weights.size(0), x.size(0))
     number, changed, wide = wild[0].matrix.columns, changes.matrix.crow.numel() - 1, edges[0].matrix.columns
     most = max(link.matrix.crow.numel() - 1 for link in start)

@@ -20,23 +20,15 @@ _LEAST_EDGES = 256  # from one start to the next, so that a small graph is one b
 
 
 class EdgesByTarget(NamedTuple):
-    """The edges that count, sorted by target, and where blocks of them may begin.
+    """The edges that count, sorted by target, and where blocks of them may begin."""
 
-    **Arguments:**
-
-    - `source`, `target`: [E] int32.
-    - `first_edge`, `first_target`: of each block that can be, and at the end how many there are.
-    - `source_keep`: [N_source, B] bool, `target_keep`: [N_target, B] bool; `None` where all are kept.
-    - `cut`: [E, B] bool, which edges a sample cuts besides; `None` for none.
-    """
-
-    source: Tensor
-    target: Tensor
-    first_edge: list[int]
-    first_target: list[int]
-    source_keep: Tensor | None = None
-    target_keep: Tensor | None = None
-    cut: Tensor | None = None
+    source: Tensor  # [E] int32
+    target: Tensor  # [E] int32
+    first_edge: list[int]  # of each block that can be, and at the end how many there are
+    first_target: list[int]  # the same
+    source_keep: Tensor | None = None  # [N_source, B] bool; None where all are kept
+    target_keep: Tensor | None = None  # [N_target, B] bool
+    cut: Tensor | None = None  # [E, B] bool, which edges a sample cuts besides; None for none
 
 
 _EDGES = (
@@ -46,12 +38,7 @@ _EDGES = (
 
 
 def block_starts(target: Tensor, num_targets: int) -> tuple[list[int], list[int]]:
-    """Return where blocks may begin: their first edges and first targets, and at the end how many there are.
-
-    **Arguments:**
-
-    - `target`: [E], sorted.
-    """
+    """Return where blocks of edges sorted by `target: [E]` may begin, first edges and first targets, and the ends."""
     number = target.numel()
     crow = torch.zeros(num_targets + 1, dtype=torch.int64)
     torch.cumsum(torch.bincount(target.cpu().long(), minlength=num_targets), 0, out=crow[1:])

@@ -16,24 +16,14 @@ from torch import Tensor
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
-    """Return `x.index_select(0, index)`, [n, …], of `x: [R, …]`.
-
-    **Arguments:**
-
-    - `index`: [n] int64
-    """
+    """Return `x.index_select(0, index)`, [n, …], of `x: [R, …]` and `index: [n]` int64."""
     if compiled_for_cpu(x):
         return torch.ops.tclab.take_rows(x, index)
     return x.index_select(0, index)
 
 
 def add_rows(values: Tensor, index: Tensor, rows: int) -> Tensor:
-    """Return the sum of the `values: [n, …]` that go to each row, [rows, …].
-
-    **Arguments:**
-
-    - `index`: [n] int64, 0 … `rows` - 1.
-    """
+    """Return the sum of the `values: [n, …]` that go to each row, [rows, …]; `index: [n]` int64, 0 … `rows` - 1."""
     if compiled_for_cpu(values):
         return torch.ops.tclab.add_rows(values, index, rows)
     return values.new_zeros(rows, *values.shape[1:]).index_add(0, index, values)

@@ -16,18 +16,12 @@ T = TypeVar("T")
 
 
 class Csr(NamedTuple):
-    """A sparse matrix as plain tensors, which `torch.compile` and custom ops take where a sparse one is refused.
+    """A sparse matrix as plain tensors, which `torch.compile` and custom ops take where a sparse one is refused."""
 
-    **Arguments:**
-
-    - `crow`: [rows + 1] int32. `col`: [nnz] int32. `values`: [nnz].
-    - `columns`: how many columns there are.
-    """
-
-    crow: Tensor
-    col: Tensor
-    values: Tensor
-    columns: int
+    crow: Tensor  # [rows + 1] int32
+    col: Tensor  # [nnz] int32
+    values: Tensor  # [nnz]
+    columns: int  # how many there are
 
     def matrix(self, dtype: torch.dtype | None = None) -> Tensor:
         """Return this as torch's sparse CSR matrix, in a dtype; nothing is copied where it is in that already."""

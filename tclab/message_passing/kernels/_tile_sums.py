@@ -47,20 +47,12 @@ LAUNCH = {
 
 
 class Tiles(NamedTuple):
-    """A sparse matrix of whole numbers, in blocks of 128 rows by tiles of 64 sources.
+    """A sparse matrix of whole numbers, in blocks of 128 rows by tiles of 64 sources."""
 
-    **Arguments:**
-
-    - `bits`: [tiles, 128, 2] int32, which of its tile's sources each row adds up.
-    - `sources`: [tiles, 64] int32, -1 where there are fewer.
-    - `ptr`: [blocks + 1] int32, the tiles of each block.
-    - `rows`: [blocks, 128] int32, the row of the matrix; -1 after the last.
-    """
-
-    bits: Tensor
-    sources: Tensor
-    ptr: Tensor
-    rows: Tensor
+    bits: Tensor  # [tiles, 128, 2] int32, which of its tile's sources each row adds up
+    sources: Tensor  # [tiles, 64] int32, -1 where there are fewer
+    ptr: Tensor  # [blocks + 1] int32, the tiles of each block
+    rows: Tensor  # [blocks, 128] int32, the row of the matrix; -1 after the last
 
 
 def tiles_of(matrix: Csr) -> Tiles | None:
