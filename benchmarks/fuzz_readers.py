@@ -227,20 +227,13 @@ Mutate = Callable[[bytes, np.random.Generator], bytes]
 
 
 class Format(NamedTuple):
-    """What is damaged, and what reads it.
+    """What is damaged, and what reads it."""
 
-    **Arguments:**
-
-    - `file`: the name of the file in a folder of its own. `made`: what gives the file's bytes, whole, and writes what
-      belongs beside it into that folder. `read`: what reads the damaged file.
-    - `mutate`: what damages it. `named`: whether an error has to name the file.
-    """
-
-    file: str
-    made: Callable[[Path], bytes]
-    read: Callable[[Path], object]
-    mutate: Mutate = mutated
-    named: bool = True
+    file: str  # its name in a folder of its own
+    made: Callable[[Path], bytes]  # gives the file's bytes, whole, and writes what belongs beside it into the folder
+    read: Callable[[Path], object]  # the damaged file
+    mutate: Mutate = mutated  # damages it
+    named: bool = True  # whether an error has to name the file
 
 
 def every_format() -> dict[str, Format]:

@@ -37,19 +37,12 @@ ALLOWED = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 @dataclass
 class Arms:
-    """The kernels, and what they sum.
+    """The kernels, and what they sum."""
 
-    **Arguments:**
-
-    - `graph`: on the CPU.
-    - `calls`: kernel → forward: its sums over all networks, each in this kernel's own order of rows.
-    - `inputs`: kernel → x, which gets a gradient. `places`: kernel → where (node, sample) lies among its rows.
-    """
-
-    graph: tclab.CellGraph
-    calls: dict[str, Callable[[], list[Tensor]]]
-    inputs: dict[str, Tensor]
-    places: dict[str, Tensor]
+    graph: tclab.CellGraph  # on the CPU
+    calls: dict[str, Callable[[], list[Tensor]]]  # kernel → its sums over all networks, in its own order of rows
+    inputs: dict[str, Tensor]  # kernel → x, which gets a gradient
+    places: dict[str, Tensor]  # kernel → where (node, sample) lies among its rows
 
 
 def arms(scale: float, size: int, dtype: torch.dtype, device: str) -> Arms:

@@ -88,24 +88,15 @@ def made_up(number: int, planted: float, budget_seconds: float) -> list[str]:
 
 @dataclass(frozen=True)
 class Attack:
-    """Two arms on a machine that disturbs each in its own way.
-
-    **Arguments:**
-
-    - `name`: in words.
-    - `own`: returns the disturbances of the two arms, given a generator and a race's seconds; see `synthetic_machine`.
-    - `ratio`: true time of `a` over time of `b`.
-    - `processes`: that take turns.
-    - `luck`: standard deviation of each process's and arm's own log time.
-    - `quiet`: whether the machine adds no noise of its own to both arms.
-    """
+    """Two arms on a machine that disturbs each in its own way."""
 
     name: str
+    # the disturbances of the two arms, given a generator and a race's seconds; see `synthetic_machine`
     own: Callable[[np.random.Generator, float], Sequence[Any]] = lambda generator, seconds: (None, None)
-    ratio: float = 1.0
-    processes: int = 1
-    luck: float = 0.0
-    quiet: bool = False
+    ratio: float = 1.0  # true time of `a` over time of `b`
+    processes: int = 1  # that take turns
+    luck: float = 0.0  # standard deviation of each process's and arm's own log time
+    quiet: bool = False  # whether the machine adds no noise of its own to both arms
 
     def samples(self, seed: int, seconds: float, looks: int = 4, extended: int = 0) -> list[dict[str, Any]]:
         """Return the samples of a race to the end of its budget, or of the last of as many more budgets."""

@@ -210,18 +210,12 @@ def compiled() -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What the prediction rests on: an H200's rates as a kernel like this one reaches them, none of them measured.
+    """What the prediction rests on: an H200's rates as a kernel like this one reaches them, none of them measured."""
 
-    **Arguments:**
-
-    - `l2`: bytes a second that gathers get from the L2 cache. `memory`: bytes a second of the GPU's memory.
-    - `flops`: of tensor cores in bf16. `tf32`: of theirs in tf32; in fp32 the tiles take two products of it, and a
-      dense one is counted as three, more than torch's own may use.
-    """
-
-    l2: float = 5.5e12
-    memory: float = 4.3e12
-    flops: float = 650e12
+    l2: float = 5.5e12  # bytes a second that gathers get from the L2 cache
+    memory: float = 4.3e12  # bytes a second of the GPU's memory
+    flops: float = 650e12  # of tensor cores in bf16
+    # of theirs in tf32: in fp32 tiles take two products of it; a dense one counts three, more than torch's own may use
     tf32: float = 330e12
 
 

@@ -27,22 +27,10 @@ class StoredSamples:
     Encodings: `lmdb` holds the score (float32) and the nodes (int32) of a sample, 16 bytes for three nodes;
     `json` one object a sample in the shape of the case study's records, with its nodes by name. The case study
     builds checked objects (pydantic) of them; here a sample is decoded and its names are looked up, which is the
-    least that the encoding costs.
-
-    **Arguments:**
-
-    - `perturbations`: what is stored; `graph` gives the nodes' names.
-    - `folder`: the store; see `build_store` for one that is there already.
-    - `encoding`: "lmdb" or "json".
+    least that the encoding costs. `build_store` says what becomes of a folder that is there already.
     """
 
-    def __init__(
-        self,
-        graph: CellGraph,
-        perturbations: Perturbations,
-        folder: str | Path,
-        encoding: str,
-    ) -> None:
+    def __init__(self, graph: CellGraph, perturbations: Perturbations, folder: str | Path, encoding: str) -> None:
         if encoding not in STORES[1:]:
             raise unknown("encoding", encoding, STORES[1:])
         self.encoding = encoding

@@ -166,7 +166,6 @@ class Loader:
 
     **Arguments:**
 
-    - `batches`: the dataset of batches.
     - `workers`: number of worker processes; 0 loads in this process and ignores the arguments on workers.
     - `pin_memory`: copy each batch to page-locked memory, in a thread of this process; needs CUDA.
     - `prefetch_factor`: batches that each worker makes ahead; 2 by default, as in `DataLoader`.
