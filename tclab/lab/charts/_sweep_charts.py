@@ -25,13 +25,7 @@ _WIDTH, _HEIGHT = 600, 370  # pixels, with titles, names and the legend
 
 
 def sweep_chart(rows: pd.DataFrame, view: str = "strategies") -> Any:
-    """Return one of a sweep's charts at a fixed size; without any time, a chart that says why.
-
-    **Arguments:**
-
-    - `rows`: of a sweep, as `tclab.sweep` returns them.
-    - `view`: "strategies", "over batch size", "over edge types", "stages of a step" or "bytes of a batch".
-    """
+    """Return one of `SWEEP_CHARTS` at a fixed size; without any time, a chart that says why."""
     if rows.empty or not (rows["status"] == "ok").any():
         return _without_figures(rows)
     return _sized(SWEEP_CHARTS[view](rows))

@@ -163,24 +163,23 @@ def trace_timeline(trace: Trace, start_us: float | None = None, end_us: float | 
     if rows.empty:
         return empty_chart("No event in this window.")
     first, last = rows["start_us"].min(), rows["end_us"].max()
+    length = last - first
     rows = rows.assign(
-        start_ms=rows["start_us"] / 1e3,
-        end_ms=rows["end_us"] / 1e3,
-        us=rows["end_us"] - rows["start_us"],
-        edge=(rows["end_us"] - rows["start_us"]) > 0.004 * (last - first),
+        start_ms=rows["start_us"] / 1e3, end_ms=rows["end_us"] / 1e3, us=rows["end_us"] - rows["start_us"]
     )
+    rows["edge"] = rows["us"] > 0.004 * length
     shown = [c for c in CATEGORIES if c in set(rows["category"])]
     window = alt.Scale(domain=[first / 1e3, last / 1e3], nice=False)
     panels = []
     tracks = rows.groupby("track", sort=False)["us"].sum().sort_values(ascending=False).index[:8].tolist()
     for track in tracks:
         part = rows[rows["track"] == track]
-        full = part[part["us"] >= 0.999 * (last - first)]["lane"]
+        full = part[part["us"] >= 0.999 * length]["lane"]
         top = int(full.max() if len(full) else part["lane"].min())
         part = part.assign(lane=part["lane"] - top)
         part = part[(part["lane"] >= 0) & (part["lane"] < lanes)].assign(bottom=lambda t: t["lane"] + 0.92)
-        wide = part[part["us"] > _NAMED * (last - first)]
-        letters = (_WIDTH / _LETTER * wide["us"] / (last - first)).astype(int)
+        wide = part[part["us"] > _NAMED * length]
+        letters = (_WIDTH / _LETTER * wide["us"] / length).astype(int)
         wide = wide.assign(text=[name[:most] for name, most in zip(wide["name"], letters, strict=True)])
         is_last = track == tracks[-1]
         axis = alt.Axis(title="time since the first event [ms]" if is_last else None, labels=is_last, ticks=is_last)

@@ -158,9 +158,9 @@ class PanelForm:
         self._writing = True
         self.strategies.options, self.strategies.value = serving, chosen
         self.strategies.rows = min(max(len(serving), 4), _MOST_ROWS)  # what is chosen is in sight
-        self.hidden.disabled, self.layers.disabled = (name not in kind.sizes for name in ("hidden", "layers"))
         for name, widget in (("hidden", self.hidden), ("layers", self.layers)):
-            if name not in kind.sizes:
+            widget.disabled = name not in kind.sizes
+            if widget.disabled:
                 widget.value = "none"
         self._writing = False
 
@@ -190,10 +190,7 @@ class PanelForm:
         self._fit_to_model()
         self._writing = True
         wanted = list(dict.fromkeys(point.strategy for point in points))
-        self.strategies.options = [
-            *self.strategies.options,
-            *(n for n in wanted if n not in self.strategies.options),
-        ]
+        self.strategies.options = list(dict.fromkeys([*self.strategies.options, *wanted]))
         self.strategies.value = wanted
         self.batch_sizes.value = ",".join(str(size) for size in sorted({point.batch_size for point in points}))
         self.networks.value = str(state.networks)
@@ -237,10 +234,8 @@ class PanelForm:
 
     def _gpus_wanted(self) -> int | str:
         ranks = int(self.ranks.value)
-        if self.device.value == "auto" and ranks == 1:
-            return "auto"
-        if self.device.value == "cpu" and ranks == 1:
-            return 0
+        if ranks == 1 and self.device.value in ("auto", "cpu"):
+            return "auto" if self.device.value == "auto" else 0
         if self.device.value == "cpu" and self._gpus:
             raise InputError(f"ranks is {ranks} with device 'cpu', expected 1: here several ranks take a GPU each")
         return ranks

@@ -122,8 +122,7 @@ class PanelModel:
 
     def rows(self) -> pd.DataFrame:
         """Return the rows of the panel's sweep so far, or else of the last sweep of the opened folder."""
-        sweep = self.sweep
-        return self.saved.rows if sweep is None else sweep.rows()
+        return self.saved.rows if self.sweep is None else self.sweep.rows()
 
     def kept_rows(self) -> pd.DataFrame:
         """Return the rows of the panel's points that its results folder has, also of an earlier session."""

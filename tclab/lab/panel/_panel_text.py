@@ -7,10 +7,7 @@ from html import escape
 from time import monotonic
 from typing import NamedTuple
 
-import pandas as pd
-
-from tclab._format import bytes_text
-from tclab.lab.reports._findings import findings
+from tclab._format import bytes_text, counted
 from tclab.masking import get as strategy_of
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
@@ -20,16 +17,12 @@ from tclab.timing import conditions
 ERROR_COLOUR = "var(--jp-error-color1, #d55e00)"
 
 
-def list_html(lines: Sequence[str], most: int = 20) -> str:
-    """Return lines as an HTML list."""
+def list_html(title: str, lines: Sequence[str], most: int = 20) -> str:
+    """Return lines as an HTML list below a title; empty without lines."""
     shown = "".join(f"<li>{escape(line)}</li>" for line in lines[:most])
     more = f"<li>and {len(lines) - most} more</li>" if len(lines) > most else ""
-    return f'<ul style="margin:0;padding-left:1.2em;line-height:1.4">{shown}{more}</ul>' if lines else ""
-
-
-def findings_html(rows: pd.DataFrame) -> str:
-    """Return the findings of rows as HTML; empty where there are no rows."""
-    return "" if rows.empty else f"<b>What was found</b>{list_html(findings(rows), 8)}"
+    listed = f'<ul style="margin:0;padding-left:1.2em;line-height:1.4">{shown}{more}</ul>'
+    return f"<b>{title}</b>{listed}" if lines else ""
 
 
 def points_text(points: Iterable[Point]) -> str:
@@ -39,7 +32,7 @@ def points_text(points: Iterable[Point]) -> str:
     """
     every = list(points)
     runnable = [point for point in every if point.skipped() is None]
-    words = [f"{len(every)} point" + ("s" if len(every) != 1 else "")]
+    words = [counted(len(every), "point")]
     if len(runnable) < len(every):
         why = next(reason for point in every if (reason := point.skipped())).removeprefix("skipped: ")
         words.append(f"{len(every) - len(runnable)} of them cannot run: {why}")

@@ -22,7 +22,8 @@ from tclab.lab.panel._background_calls import BackgroundCalls, BackgroundEstimat
 from tclab.lab.panel._live_sweep import LiveSweep
 from tclab.lab.panel._panel_form import PanelForm
 from tclab.lab.panel._panel_model import PanelModel
-from tclab.lab.panel._panel_text import ERROR_COLOUR, Part, findings_html, list_html, machine_text, points_text
+from tclab.lab.panel._panel_text import ERROR_COLOUR, Part, list_html, machine_text, points_text
+from tclab.lab.reports._findings import findings
 from tclab.sweeps.analysis._compare_runs import compare
 from tclab.sweeps.config._gpus import listed
 from tclab.sweeps.config._point import Point
@@ -347,14 +348,14 @@ class PanelView:
             self._show_progress(sweep)
         newest_first = Rows(rows[::-1])._repr_html_()
         self.table.value = f'<div style="font-size:11px">{newest_first}</div>' if len(rows) else ""
-        failures = without_time(rows)
-        self.failed.value = f"<b>Without a time</b>{list_html(failures)}" if failures else ""
+        self.failed.value = list_html("Without a time", without_time(rows))
         self.chart.show(self._of_batch(rows), self.choice.value)
         shown = self.model.saved if sweep is None else sweep
         if not over:
             self.findings.value, self._findings_of = "", None
         elif self._findings_of is not shown:  # not for each view of the same rows
-            self.findings.value, self._findings_of = findings_html(rows), shown
+            found = [] if rows.empty else findings(rows)
+            self.findings.value, self._findings_of = list_html("What was found", found, 8), shown
         if over:
             for call, seconds in zip(self._redraw_calls, _REDRAW_SECONDS, strict=True):
                 self._calls.request(call, after_seconds=seconds)

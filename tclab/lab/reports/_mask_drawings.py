@@ -48,15 +48,7 @@ class MaskDrawing:
 
 
 def mask_drawing(graph: CellGraph | int, deletions: Sequence[Sequence[int]], strategy: str) -> MaskDrawing:
-    """Return the drawing of a strategy's view of some samples of a small graph with one network.
-
-    **Arguments:**
-
-    - `graph`: or a number of nodes, for a ring of so many with a few chords.
-    - `deletions`: nodes of each sample. `strategy`: its name.
-
-    **Raises:** `InputError` for a graph with too many nodes to draw, or a strategy that makes no masked graph.
-    """
+    """Return what `mask_picture` draws."""
     if isinstance(graph, int):
         graph = small_graph(graph)
     kind = get(strategy)
@@ -148,10 +140,7 @@ def sharing_table(
 
 
 def small_graph(nodes: int = 10) -> CellGraph:
-    """Return a ring with a few chords, small enough to draw.
-
-    **Raises:** `InputError` for fewer than 4 nodes, or more than 30.
-    """
+    """Return a ring with a few chords, small enough to draw."""
     if not 4 <= nodes <= _MOST:
         raise InputError(f"nodes is {nodes!r}, expected 4 to {_MOST}")
     ring = [(node, (node + 1) % nodes) for node in range(nodes)]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._format import bytes_text
+from tclab._format import bytes_text, counted
 from tclab.errors import InputError, unknown
 from tclab.lab.reports._comparable_rows import ratio_of_rows, records, step_throughput
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
@@ -265,8 +265,7 @@ def _slowdown(row: _Row) -> float:
 
 
 def epoch_name(epoch: Epoch) -> str:
-    point = epoch.point
-    workers = "1 worker" if point.workers == 1 else f"{point.workers} workers"
+    point, workers = epoch.point, counted(epoch.point.workers, "worker")
     return f"{point.model} · {point.strategy} · {point.mode} · batch {point.batch_size} · {workers}"
 
 
