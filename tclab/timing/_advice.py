@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError
+from tclab.timing._verdict import Pair
+from tclab.timing.races._race import race
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from tclab.timing._verdict import Pair
 
 # the basis of a prediction
 MEASURED = "from separate runs"  # both ran, at different times
@@ -20,7 +20,7 @@ MODEL = "model"  # computed from measured parts
 AT_BEST = "at best"  # a part's whole time is gone, so no change of it can gain more
 WORTH = 0.05  # share of a step below which nothing is suggested
 
-Race = Callable[..., "Pair"]
+Race = Callable[..., Pair]
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,8 +70,6 @@ class Suggestion(Shown):
         **Raises:** `InputError` if there is nothing to run.
         """
         if now is not None and changed is not None:
-            from tclab.timing.races._race import race
-
             arms = {"changed": changed, "now": now}
             return replace(self, measured=race(arms, budget_seconds=budget_seconds, **options).pair("changed", "now"))
         if self.race is None:

@@ -6,24 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tclab.timing._advice import AT_BEST, MODEL, WORTH, Advice, Suggestion, ranked
+from tclab.timing._communication import Communication
 from tclab.timing._environment import usable_cores
 from tclab.timing._epoch_simulation import simulate
+from tclab.timing._host_syncs import Syncs
+from tclab.timing._ledger import Ledger
 from tclab.timing._loader_pace import LoaderPace
 from tclab.timing._loader_starts import start_trial
 from tclab.timing._sample_parts import DECODE, VALIDATE
 from tclab.timing._statistics import MIN_OBSERVATIONS, Reals
 from tclab.timing._step_means import cycle_means, cycle_of, outliers, share_of, steps_wait
 from tclab.timing._warmup import NOT_STEADY, steady_state
-
-if TYPE_CHECKING:
-    from tclab.timing._communication import Communication
-    from tclab.timing._host_syncs import Syncs
-    from tclab.timing._ledger import Ledger
 
 _MOST_OTHER = 0.2  # share of a step in no stage above which the stages do not explain it
 _MOST_MORE = 4  # times the present workers: what is predicted is predicted from these

@@ -10,6 +10,8 @@ from math import isfinite, sqrt
 from statistics import median
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tclab._display import Display, Shown
 from tclab._format import seconds_text
 from tclab.errors import InputError, check_whole
@@ -96,7 +98,6 @@ class SpikeIn(Shown):
 
     def responses(self) -> list[Response]:
         """Return slope and detection limit of each stage."""
-        import numpy as np
         from scipy import stats
 
         responses = []
