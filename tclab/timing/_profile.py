@@ -100,12 +100,7 @@ class ProgramProfiler:
 
 
 class Profile(Shown):
-    """Where a program's time went, by line and by function; `print` it when it has ended.
-
-    **Arguments:**
-
-    - `hertz`: samples a second.
-    """
+    """Where a program's time went, by line and by function; `print` it when it has ended."""
 
     def __init__(self, hertz: float = HERTZ) -> None:
         self.hertz = hertz

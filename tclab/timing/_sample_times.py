@@ -89,12 +89,7 @@ def sample_times(fetches: Iterable[FetchTimes]) -> SampleTimes:
 
 @dataclass(frozen=True, repr=False)
 class Loaders(Shown):
-    """How often DataLoaders were started, and what that cost; `print` it.
-
-    **Arguments:**
-
-    - `passes`: each iteration over a DataLoader.
-    """
+    """How often DataLoaders were started, and what that cost, by all iterations over them; `print` it."""
 
     passes: Sequence[LoaderPass]
 

@@ -165,13 +165,10 @@ def launches(trace: Trace, device_rows: Ints) -> Ints:
     Of several calls with the same number it is the first.
     """
     calls = np.flatnonzero(trace.is_category(RUNTIME_CATEGORIES) & (trace.correlation >= 0))
-    calls = calls[np.lexsort((trace.start[calls], trace.correlation[calls]))]
-    wanted = trace.correlation[device_rows]
-    at = np.searchsorted(trace.correlation[calls], wanted)
-    at = np.minimum(at, max(len(calls) - 1, 0))
-    if len(calls) == 0:
-        return np.full(len(device_rows), -1, dtype=np.int64)
-    return np.where((trace.correlation[calls[at]] == wanted) & (wanted >= 0), calls[at], -1)
+    calls = calls[np.argsort(trace.start[calls], kind="stable")]
+    first = pd.Series(calls, index=trace.correlation[calls])
+    first = first[~first.index.duplicated()]
+    return first.reindex(trace.correlation[device_rows], fill_value=-1).to_numpy(dtype=np.int64)
 
 
 def idle(trace: Trace, device: DeviceWork, host: HostWork) -> Idle | None:

@@ -76,12 +76,9 @@ def _table(trace: Trace, work: HostWork, of: Ints, shown: list[str], rest: int, 
     keys = index * len(shown) + of
     spent = np.bincount(keys, weights=work.self_time, minlength=shape[0] * shape[1]).reshape(shape)
     events = np.bincount(keys, minlength=shape[0] * shape[1])
-    begin = np.full(len(tracks), np.iinfo(np.int64).max)
-    finish = np.zeros(len(tracks), dtype=np.int64)
     start = trace.start[work.rows]
-    np.minimum.at(begin, index, start)
-    np.maximum.at(finish, index, start + trace.duration[work.rows])
-    wall = finish - begin
+    stop = start + trace.duration[work.rows]
+    wall = (pd.Series(stop).groupby(index).max() - pd.Series(start).groupby(index).min()).to_numpy()
     unrecorded = np.zeros(shape)
     unrecorded[:, rest] = wall - spent.sum(axis=1)
     self_time = spent + unrecorded

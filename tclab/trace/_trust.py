@@ -84,13 +84,7 @@ def _row(
     spoils: str,
     what: str,
 ) -> dict[str, object]:
-    """Return a row of the table.
-
-    **Arguments:**
-
-    - `us`: that it concerns. `window`: ticks from and to which; `None` if it has no place.
-    - `what`: a sentence, without its end.
-    """
+    """Return a row of the table: the µs that it concerns, its window in ticks, and a sentence without its end."""
     begin, end = (np.nan, np.nan) if window is None else window
     values = (trace.rank, trace.path.name, pathology, events, float(us), float(trace.us(begin)), float(trace.us(end)))
     return dict(zip(COLUMNS, (*values, spoils, f"{what} ({trace.label})."), strict=True))
@@ -127,20 +121,14 @@ def _lost_kernels(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]
     if len(rows) == 0:
         return
     on_device = work.rows[trace.correlation[work.rows] > 0]
-    by_number = np.argsort(trace.correlation[on_device], kind="stable")
-    on_device = on_device[by_number]
-    numbers, first = np.unique(trace.correlation[on_device], return_index=True)
-    place = np.minimum(np.searchsorted(numbers, trace.correlation[rows]), max(len(numbers) - 1, 0))
-    kept = numbers[place] == trace.correlation[rows] if len(numbers) else np.zeros(len(rows), dtype=bool)
+    kept = np.isin(trace.correlation[rows], trace.correlation[on_device])
     if kept.all():
         return
     stop = trace.start + trace.duration
     whole = int(stop.max())
-    begins = np.zeros(len(rows), dtype=np.int64)
-    ends = np.zeros(len(rows), dtype=np.int64)
-    if len(numbers):
-        begins[kept] = np.minimum.reduceat(trace.start[on_device], first)[place[kept]]
-        ends[kept] = np.maximum.reduceat(stop[on_device], first)[place[kept]]
+    spans = pd.DataFrame({"begin": trace.start[on_device], "end": stop[on_device]})
+    spans = spans.groupby(trace.correlation[on_device]).agg({"begin": "min", "end": "max"})
+    begins, ends = spans.reindex(trace.correlation[rows], fill_value=0).to_numpy().T
     # the first and the last of each run of lost launches in a thread
     other = np.diff(trace.track[rows]) != 0
     start = np.flatnonzero(~kept & np.r_[True, kept[:-1] | other])

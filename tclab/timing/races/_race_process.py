@@ -65,11 +65,7 @@ class RaceProcess:
 
 
 def arm_from(spec: str) -> Callable[[], Any]:
-    """Return the arm that a factory makes in this process.
-
-    **Arguments:**
-
-    - `spec`: "module:function", or "module:function:text", where the text is the factory's argument.
+    """Return the arm that a factory makes in this process; it is named as for `race`.
 
     **Raises:** `InputError` that says which part of the name is wrong.
     """
