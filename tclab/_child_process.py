@@ -36,12 +36,8 @@ class ChildProcess:
     """A process in a session of its own: an interrupt of the parent is for the parent to handle.
 
     It reads requests from its standard input and sends messages with `ParentPipe`, one line of JSON each. Lines on
-    its standard output that are no JSON object are left out.
-
-    **Arguments:**
-
-    - `command`: the program and its arguments.
-    - `environment`: all of its variables; this tclab goes before its PYTHONPATH.
+    its standard output that are no JSON object are left out. `environment` has all of its variables; this tclab goes
+    before its PYTHONPATH.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -59,12 +55,7 @@ class ChildProcess:
         )
 
     def send(self, request: Mapping[str, Any] | None) -> None:
-        """Send a request; a child that has died does not get it, and `receive` finds out.
-
-        **Arguments:**
-
-        - `request`: `None` for an empty line, which says that no request follows.
-        """
+        """Send a request, or that none follows (`None`); a child that has died does not get it: `receive` finds out."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write((b"" if request is None else json.dumps(request).encode()) + b"\n")
@@ -122,12 +113,10 @@ class ChildProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
         return self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """The process's number."""
         return self._process.pid
 
     def kill(self) -> None:
@@ -137,7 +126,6 @@ class ChildProcess:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` has been called."""
         return self._stderr.closed
 
     def close(self) -> None:
@@ -176,8 +164,7 @@ class ParentPipe:
 
     def requests(self) -> Iterator[dict[str, Any]]:
         """Yield requests until none follows."""
-        while (request := self.receive()) is not None:
-            yield request
+        return iter(self.receive, None)
 
     def send(self, **message: Any) -> None:
         """Send a message: an object of JSON with these fields."""

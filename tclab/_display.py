@@ -55,19 +55,12 @@ _BUTTON = "font-size:11px;margin-right:4px;cursor:pointer;color:inherit;backgrou
 
 @dataclass(frozen=True)
 class Display:
-    """A title, a table and sentences below it.
-
-    **Arguments:**
-
-    - `title`: a sentence; empty for none.
-    - `columns`: heads of the table, empty for no table. `lines`: [lines][columns] cells as text.
-    - `notes`: a sentence each.
-    """
+    """A title, a table and sentences below it."""
 
     title: str = ""
-    columns: Sequence[str] = ()
-    lines: Sequence[Sequence[str]] = ()
-    notes: Sequence[str] = ()
+    columns: Sequence[str] = ()  # heads of the table; empty for no table
+    lines: Sequence[Sequence[str]] = ()  # [lines][columns] cells as text
+    notes: Sequence[str] = ()  # a sentence each
 
     def text(self, width: int = WIDTH) -> str:
         """Return it as text; a cell that is too wide goes on below."""
@@ -127,12 +120,7 @@ def _wrapped(sentence: str, width: int) -> list[str]:
 
 
 def table_html(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return a table as HTML: a click on a head sorts it, again the other way; buttons copy it and save it as CSV.
-
-    **Arguments:**
-
-    - `columns`: its heads. `lines`: [lines][columns] cells as text.
-    """
+    """Return a table as HTML: a click on a head sorts it, again the other way; buttons copy it and save it as CSV."""
     heads = ["" if numeric else "text-align:left" for numeric in _numeric(columns, lines)]
     short = [all(len(line[place]) <= _UNBROKEN for line in lines) for place in range(len(columns))]
     cells = [style + ";white-space:nowrap" * one for one, style in zip(short, heads, strict=True)]

@@ -12,12 +12,7 @@ class MissingExtraError(ImportError, InputError):
 
 
 def need(what: str, extra: str, *modules: str) -> None:
-    """Check that modules are installed, without importing them.
-
-    **Arguments:**
-
-    - `what`: needs them, as the user calls it.
-    - `extra`: of `pyproject.toml`, which brings them.
+    """Check that the modules that `what` needs are installed, without importing them; `extra` brings them.
 
     **Raises:** `MissingExtraError`: "tclab.sweeps needs pandas: pip install 'tclab[sweep]'".
     """

@@ -65,13 +65,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def writing(name: str, path: str | Path) -> Iterator[None]:
-    """Make an `OSError` of the block, which writes there, an `InputError`.
-
-    **Arguments:**
-
-    - `name`: of the argument that says where, as the user calls it.
-    - `path`: its value.
-    """
+    """Make an `OSError` of the block, which writes to the path of an argument of that name, an `InputError`."""
     try:
         yield
     except OSError as error:
@@ -187,9 +181,6 @@ def _remove_ownerless() -> None:
 def is_bomb(unpacked: int, packed: int) -> bool:
     """Return whether packed bytes unpack to more than text does: tables and traces shrink to a fifth or a fiftieth.
 
-    **Arguments:**
-
-    - `unpacked`: how many bytes have come out so far; below 256 MiB it is none.
-    - `packed`: how many bytes have gone in.
+    Below 256 MiB that have come out so far it is none.
     """
     return unpacked > 256 << 20 and unpacked > 150 * packed

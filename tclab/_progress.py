@@ -25,10 +25,6 @@ def progress_bar(total: int, what: str, unit: str) -> Any:
     """Return tqdm's bar, which shows itself after two seconds and leaves nothing.
 
     `None` where tqdm is not installed, and in a process that measures a point: what that says last is why it ended.
-
-    **Arguments:**
-
-    - `total`: how many units there are. `what`: stands before the bar. `unit`: one of them, "B" for bytes.
     """
     if PARENT in os.environ:
         return None

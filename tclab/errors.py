@@ -19,14 +19,10 @@ class InputError(ValueError):
 
 
 def unknown(kind: str, value: object, known: Iterable[str], *, registrable: bool = False) -> InputError:
-    """Return the error for a name that does not exist, with its nearest neighbour.
+    """Return the error for a name that does not exist, with the nearest of those that do.
 
-    **Arguments:**
-
-    - `kind`: the kind of thing that has no such name, as the user calls it ("strategy", "model", "network").
-    - `value`: the unknown name.
-    - `known`: every name that would have been right.
-    - `registrable`: a file of the user's may register such a name.
+    `kind` is what has no such name, as the user calls it ("strategy", "model", "network"); a file of the user's may
+    register a name that is `registrable`.
     """
     names = sorted(known)
     meant = [name for name in names if name == _MEANT.get(str(value))]
@@ -38,13 +34,7 @@ def unknown(kind: str, value: object, known: Iterable[str], *, registrable: bool
 
 
 def require(name: str, value: object, kind: type | tuple[type, ...], expected: str) -> None:
-    """Raise an error for a value of another type.
-
-    **Arguments:**
-
-    - `name`: of the argument, as the user calls it.
-    - `value`: what was given. `kind`: the type or types that it may have.
-    - `expected`: the same in words: "a tclab.Point".
+    """Check the type of an argument; `expected` says in words which it may have.
 
     **Raises:** `InputError`: "point is 'x', expected a tclab.Point".
     """
@@ -55,13 +45,9 @@ def require(name: str, value: object, kind: type | tuple[type, ...], expected: s
 
 
 def check_whole(what: str, value: object, *, least: int = 0, most: int | None = None) -> None:
-    """Check a count, a size or a seed.
+    """Check a count, a size or a seed: an `int`, or a whole number of numpy's; a `bool` is none.
 
-    **Arguments:**
-
-    - `what`: is the value, with its verb ("the seed is").
-    - `value`: an `int`, or a whole number of numpy's; a `bool` is none.
-    - `least`, `most`: the first and the last that are allowed; None for no last one.
+    `what` is the value, with its verb ("the seed is").
 
     **Raises:** `InputError` for any other.
     """

@@ -41,26 +41,17 @@ _FORWARD = ("transfer", "mask", "forward", "loss")
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a model, timed by every clock at once.
+    """One run of a model, timed by every clock at once."""
 
-    **Arguments:**
-
-    - `name`: of the model.
-    - `seconds`: of each step that was not profiled, the first one included; `begin`: the first that counts.
-    - `readings`: of the progress bar, batches a second: two of the sanity check before training, which is a forward
-      alone, one after the first step, and two later ones.
-    - `stages`: stage → its seconds in each step that counts; also `step`, the whole.
-    - `report`: of the trace of its last steps.
-    - `cuda`: the steps ran on a device.
-    """
-
-    name: str
-    seconds: list[float]
-    begin: int
+    name: str  # of the model
+    seconds: list[float]  # of each step that was not profiled, the first one included
+    begin: int  # the first of them that counts
+    # of the progress bar, batches a second: two of the sanity check before training, which is a forward alone, one
+    # after the first step, and two later ones
     readings: list[float]
-    stages: dict[str, list[float]]
-    report: Report = field(repr=False)
-    cuda: bool
+    stages: dict[str, list[float]]  # stage → its seconds in each step that counts; also `step`, the whole
+    report: Report = field(repr=False)  # of the trace of its last steps
+    cuda: bool  # the steps ran on a device
 
     def mean(self, *stages: str) -> float:
         """Return the seconds of some stages together, of all steps over their number."""

@@ -30,55 +30,33 @@ class Condition:
 
 @dataclass(frozen=True)
 class Declaration:
-    """All that the library knows of one field of a point.
+    """All that the library knows of one field of a point; `declarations` fills in its name and default."""
 
-    **Arguments:**
-
-    - `meaning`: the meaning of the field, for the docstring of `Point`.
-    - `check`: field name, value → the value as it is kept; raises `InputError` for one that cannot be. It never
-      sees `None`.
-    - `unit`: of a number: "samples", "processes", "MiB"; `None` without a unit.
-    - `optional`: `None` is a value of its own; where `usual` is given it stands for that.
-    - `usual`: what `None` stands for: a value, or a function of the point.
-    - `needs`: without which the field is null.
-    - `column`: the type of its column in rows; by default that of its annotation. Names in a tuple are one text with
-      commas between.
-    - `equivalence`: its part in the equivalence check: "reference" if it decides graph, model or weights, and so the
-      result of `subgraph`; "candidate" if it decides how the strategy computes; `None` if the check ignores it.
-    - `memory`: the memory estimate depends on it.
-    - `role`: in a comparison: a "setting"; an "amount" says how much was run; a "repetition" tells runs of one
-      setting apart.
-    - `place`: it says where the point runs: device, processes, machines.
-    - `charted`: charts have it as an axis, so that rows which differ in it are comparable.
-    - `advised`: another value is worth suggesting; `caution` is shown with the suggestion.
-    - `step`: it is an argument of the training step, by the same name.
-    - `grid`: its name as a parameter of `grid`, where that is another one: "strategies".
-    - `panel`: the panel and the sweep notebook have it, under `grid`'s name.
-    - `reads`: the files that the point is measured on; its value names them, unless it is one of `synthetic`.
-    - `label`: its name in a form or a chart; the field's name in words unless given.
-    - `name`, `default`: filled in by `declarations`.
-    """
-
-    meaning: str
+    meaning: str  # for the docstring of `Point`
+    # field name, value → the value as it is kept; raises `InputError` for one that cannot be
     check: Check
-    unit: str | None = None
-    optional: bool = False
-    usual: Any = None
-    needs: Condition | None = None
+    unit: str | None = None  # of a number: "samples", "processes", "MiB"
+    optional: bool = False  # `None` is a value of its own; where `usual` is given it stands for that
+    usual: Any = None  # what `None` stands for: a value, or a function of the point
+    needs: Condition | None = None  # without which the field is null
+    # of its column in rows; by default that of its annotation. Names in a tuple are one text with commas between
     column: Column | None = None
+    # its part in the equivalence check: "reference" if it decides graph, model or weights, and so the result of
+    # `subgraph`; "candidate" if it decides how the strategy computes; `None` if the check ignores it
     equivalence: Literal["reference", "candidate"] | None = None
-    memory: bool = True
+    memory: bool = True  # the memory estimate depends on it
+    # in a comparison; an "amount" says how much was run, a "repetition" tells runs of one setting apart
     role: Literal["setting", "amount", "repetition"] = "setting"
-    place: bool = False
-    charted: bool = False
-    advised: bool = False
-    caution: str = ""
-    step: bool = False
-    grid: str = ""
-    panel: bool = False
-    reads: bool = False
+    place: bool = False  # it says where the point runs: device, processes, machines
+    charted: bool = False  # charts have it as an axis, so that rows which differ in it are comparable
+    advised: bool = False  # another value is worth suggesting
+    caution: str = ""  # is shown with such a suggestion
+    step: bool = False  # it is an argument of the training step, by the same name
+    grid: str = ""  # its name as a parameter of `grid`, where that is another one: "strategies"
+    panel: bool = False  # the panel and the sweep notebook have it, under `grid`'s name
+    reads: bool = False  # its value names files that the point is measured on, unless it is one of `synthetic`
     synthetic: tuple[str, ...] = ()
-    label: str = ""
+    label: str = ""  # its name in a form or a chart; the field's name in words unless given
     name: str = ""
     default: Any = None
 

@@ -29,20 +29,13 @@ _LAUNCHER = Path(__file__).with_name("_rank_launcher.py")
 
 @dataclass
 class RankReport:
-    """What a rank has reported since it was last asked.
-
-    **Arguments:**
-
-    - `pid`: its process.
-    - `entered`, `at`: how many stages it has entered, and the last of them.
-    - `failed`: its status, where it raised an error; `peer`: because another rank had ended.
-    """
+    """What a rank has reported since it was last asked."""
 
     pid: int | None = None
-    entered: int = 0
-    at: str = "starting"
-    failed: str | None = None
-    peer: bool = False
+    entered: int = 0  # stages
+    at: str = "starting"  # the last of them
+    failed: str | None = None  # its status, where it raised an error
+    peer: bool = False  # because another rank had ended
 
 
 class RankGroup:

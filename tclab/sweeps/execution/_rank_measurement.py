@@ -24,34 +24,22 @@ Timelines = dict[str, dict[str, Samples]]  # where → stage → seconds in each
 
 @dataclass(frozen=True)
 class RankMeasurement:
-    """What one process saw: all that its rows are made of, as JSON can hold it.
-
-    **Arguments:**
-
-    - `timelines`: where → stage → [steps] seconds, `None` where a step did not have it.
-    - `exchanged`: columns of `Communication.frame`, and `late` of the class; `None` where nothing was exchanged.
-    - `demands`: stage → what it asked of the device.
-    - `accounted`: timeline → share of its clock.
-    - `first_step_seconds`: the cold start. `peak_bytes`: of memory. `conditions`: before and after.
-    - `batch_cpu_seconds`: mean processor time in which a worker makes a batch; `None` without workers.
-    - `batch_bytes`, `edge_bytes`, `mask_bytes`: of one batch.
-    - `store_bytes`, `store_cached`: of the files that are read from, and the share of them in the page cache.
-    """
+    """What one process saw: all that its rows are made of, as JSON can hold it."""
 
     timelines: Timelines
-    exchanged: dict[str, list[Any]] | None
-    late: int | None
-    demands: dict[str, dict[str, int]]
-    accounted: dict[str, float | None]
-    first_step_seconds: float
-    batch_bytes: int
+    exchanged: dict[str, list[Any]] | None  # columns of `Communication.frame`; `None` where nothing was exchanged
+    late: int | None  # of `Communication`
+    demands: dict[str, dict[str, int]]  # stage → what it asked of the device
+    accounted: dict[str, float | None]  # timeline → share of its clock
+    first_step_seconds: float  # the cold start
+    batch_bytes: int  # of one batch, as the edges' and masks'
     edge_bytes: int
-    peak_bytes: int | None
-    conditions: list[dict[str, Any]]
-    batch_cpu_seconds: float | None = None
+    peak_bytes: int | None  # of memory
+    conditions: list[dict[str, Any]]  # before and after
+    batch_cpu_seconds: float | None = None  # mean processor time in which a worker makes a batch; `None` without any
     mask_bytes: int = 0
-    store_bytes: int | None = None
-    store_cached: float | None = None
+    store_bytes: int | None = None  # of the files that are read from
+    store_cached: float | None = None  # share of them in the page cache
 
 
 def timelines(ledger: Ledger, cuda: bool, exchanged: dict[str, list[Any]] | None = None, first: int = 0) -> Timelines:

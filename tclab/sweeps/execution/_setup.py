@@ -36,16 +36,10 @@ SCHEDULE_EPOCH = 10  # a schedule is over by then, as it is in nearly all of a p
 
 @dataclass(frozen=True)
 class Pace:
-    """What some steps of a loop show of its loader; `None` where they do not.
+    """What some steps of a loop show of its loader; `None` where they do not."""
 
-    **Arguments:**
-
-    - `batch_seconds`: in which a worker makes a batch, the median.
-    - `rest_seconds`: of a step without its wait, the shortest.
-    """
-
-    batch_seconds: float | None = None
-    rest_seconds: float | None = None
+    batch_seconds: float | None = None  # in which a worker makes a batch, the median
+    rest_seconds: float | None = None  # of a step without its wait, the shortest
 
     def limits(self, workers: int) -> bool:
         """Return whether steps may wait for the workers: unless these keep up with ease."""
@@ -70,24 +64,14 @@ def _batch_seconds(timings: Sequence[BatchTiming]) -> float:
 
 @dataclass(frozen=True)
 class Setup:
-    """A point's own loader and step.
-
-    **Arguments:**
-
-    - `point`: resolved.
-    - `data`: its batches, each made when it is asked for.
-    - `loads`: an epoch of them by the point's workers, again and again.
-    - `step`: what is run on each.
-    - `context`: of several ranks, each of which has a setup.
-    - `files`: that samples and masks are read from.
-    """
+    """A resolved point's own loader and step."""
 
     point: Point
-    data: Batches
-    loads: Loader
-    step: Step
-    context: RankContext | None = None
-    files: tuple[Path, ...] = ()
+    data: Batches  # each made when it is asked for
+    loads: Loader  # an epoch of them by the point's workers, again and again
+    step: Step  # what is run on each
+    context: RankContext | None = None  # of several ranks, each of which has a setup
+    files: tuple[Path, ...] = ()  # that samples and masks are read from
 
     def batches(self) -> Iterator[LoadedBatch]:
         """Return an epoch's batches, copied ahead to the device where the point says so.

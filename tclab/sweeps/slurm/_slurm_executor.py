@@ -41,10 +41,6 @@ class SlurmExecutor:
     What a job wrote, failures among it, is kept as a local sweep keeps it. A job that ended before its point was
     through gives `failed: job 12_3 …`, which is not kept: running again sends the point again.
 
-    **Arguments:**
-
-    - `options`: sbatch's, and how points are sent; see `SlurmOptions`.
-
     **Raises:** `InputError` for an option that is not known, and where there is no submitit or no Slurm.
     """
 

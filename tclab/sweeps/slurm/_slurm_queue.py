@@ -22,16 +22,11 @@ _MAX_ARRAY = 1000  # Slurm's default MaxArraySize is 1001, and that is the first
 
 @dataclass(frozen=True)
 class Job:
-    """One job of an array as squeue shows it.
+    """One job of an array as squeue shows it."""
 
-    **Arguments:**
-
-    - `job`: its number, "12_3". `state`: Slurm's word. `reason`: why it waits, or how it ended.
-    """
-
-    job: str
-    state: str
-    reason: str
+    job: str  # its number, "12_3"
+    state: str  # Slurm's word
+    reason: str  # why it waits, or how it ended
 
     @property
     def alive(self) -> bool:

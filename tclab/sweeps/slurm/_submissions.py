@@ -27,18 +27,13 @@ _SUBMISSION, _OUTCOME = ".submission.json", ".outcome.json"
 
 @dataclass(frozen=True)
 class Submission:
-    """A point as it was sent.
+    """A point as it was sent."""
 
-    **Arguments:**
-
-    - `submission`: the name of the job array; written down before Slurm is asked, so that a job can be found
-      again whose number was never recorded.
-    - `index`: its place in the array. `job`: Slurm's number, "12_3".
-    """
-
+    # the name of the job array; written down before Slurm is asked, so that a job can be found again whose number was
+    # never recorded
     submission: str
-    index: int
-    job: str | None = None
+    index: int  # its place in the array
+    job: str | None = None  # Slurm's number, "12_3"
 
     def __post_init__(self) -> None:
         _check_texts(self.submission, self.job)
@@ -48,17 +43,11 @@ class Submission:
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """What a job made of a point: the file with its rows, or why there is none.
+    """What a job made of a point: the file with its rows, or why there is none."""
 
-    **Arguments:**
-
-    - `submission`: that of the job. `rows`: the file's name, which tells the machine that it ran on.
-    - `error`: words for the person who asked.
-    """
-
-    submission: str
-    rows: str | None = None
-    error: str | None = None
+    submission: str  # that of the job
+    rows: str | None = None  # the file's name, which tells the machine that it ran on
+    error: str | None = None  # words for the person who asked
 
     def __post_init__(self) -> None:
         _check_texts(self.submission, self.rows, self.error)
@@ -78,11 +67,8 @@ def name_of(point: Point, where: Mapping[str, Any]) -> str:
     """Return the name of a point's submission: a hash of the point, its code, where it is to run, and the software.
 
     A row's own file is named by the machine that it ran on, and a node that submits is not that machine: it may
-    have no GPU where the others have four. So a submission is named by the requested kind of machine.
-
-    **Arguments:**
-
-    - `where`: what decides the kind of machine: the cluster, its partition, GPUs and the like.
+    have no GPU where the others have four. So a submission is named by the requested kind of machine, `where`: the
+    cluster, its partition, GPUs and the like.
     """
     threads = os.environ.get("OMP_NUM_THREADS")
     return point_key(point, {"where": dict(where), "software": fingerprint("software"), "threads": threads})
@@ -119,13 +105,13 @@ class Submissions:
 
     def record_job(self, name: str, submission: Submission) -> None:
         """Record a submission with the number of its job, which may be through by now."""
-        self._write(name + _SUBMISSION, asdict(submission))
+        atomic_write(self.folder / (name + _SUBMISSION), json.dumps(asdict(submission)))
 
     def forget(self, name: str) -> None:
         (self.folder / (name + _SUBMISSION)).unlink(missing_ok=True)
 
     def record_outcome(self, name: str, outcome: JobOutcome) -> None:
-        self._write(name + _OUTCOME, asdict(outcome))
+        atomic_write(self.folder / (name + _OUTCOME), json.dumps(asdict(outcome)))
 
     def outcome(self, name: str) -> JobOutcome | None:
         """Return the outcome of a point's job; `None` before a job has finished it."""
@@ -152,9 +138,6 @@ class Submissions:
         except (OSError, ValueError, TypeError, RecursionError) as error:
             warnings.warn(f"{self.folder / name} is damaged, and left out: {error}", stacklevel=3)
             return None
-
-    def _write(self, name: str, what: dict[str, Any]) -> None:
-        atomic_write(self.folder / name, json.dumps(what))
 
 
 def words_of(log_folder: Path, job: str | None) -> str | None:

@@ -25,11 +25,7 @@ def pressures(rows: pd.DataFrame) -> pd.DataFrame:
     the cores, or where the load exceeds their number; otherwise the cause is unknown. The pressure is that of the whole
     machine, also where a job has cores of its own.
 
-    **Arguments:**
-
-    - `rows`: of a sweep.
-
-    **Returns:** `percent`, missing where the system does not report it; and `others`: whether it exceeds `BUSY_PERCENT`
+    Columns: `percent`, missing where the system does not report it; and `others`: whether it exceeds `BUSY_PERCENT`
     because of other processes, missing where that is not known.
     """
     steps = rows[_PRESSURE][(rows["stage"] == "step") & (rows["status"] == "ok")]
@@ -133,12 +129,7 @@ def _graph_name(rows: pd.DataFrame, graph: str, scale: float | None) -> str:
 
 
 def this_machine(device: str | None = None) -> str:
-    """Return this machine as the title of a chart names it: "cpu · 2 cores · Intel Xeon".
-
-    **Arguments:**
-
-    - `device`: "cpu" or "cuda", the one that was measured; both are named unless given.
-    """
+    """Return this machine as the title of a chart names it, "cpu · 2 cores · Intel Xeon"; both devices unless given."""
     here = environment()
     host = f"{here['cores']} cores · {here['cpu']}"
     if device == "cuda":
