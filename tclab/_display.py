@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import zip_longest
 from textwrap import wrap
 
 WIDTH = 79  # columns of a terminal that are used
@@ -87,8 +88,7 @@ class Display:
         text = []
         for row in rows:
             cells = [_cell_lines(cell, size) for cell, size in zip(row, widths, strict=True)]
-            for place in range(max(map(len, cells))):
-                line = [cell[place] if place < len(cell) else "" for cell in cells]
+            for line in zip_longest(*cells, fillvalue=""):
                 aligned = [
                     part.rjust(size) if right else part.ljust(size)
                     for part, size, right in zip(line, widths, numeric, strict=True)

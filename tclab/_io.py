@@ -92,19 +92,16 @@ def claimed(path: Path) -> Iterator[str | None]:
         yield None
         return
     try:
-        if owner is not None:
-            yield owner
-            return
-        try:
+        if owner is None:
             with suppress(OSError):
                 os.ftruncate(handle, 0)
                 since = datetime.now(UTC).isoformat(timespec="seconds")
                 os.write(handle, f"process {os.getpid()} of {socket.gethostname()} since {since}".encode())
-            yield None
-        finally:
+        yield owner
+    finally:
+        if owner is None:
             with suppress(OSError):
                 path.unlink()
-    finally:
         os.close(handle)
 
 

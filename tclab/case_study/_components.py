@@ -93,7 +93,7 @@ def component_table(rows: Runs, figures: pd.DataFrame, *, strategy: str | None =
     hetero = _by(hetero[hetero["model"] == hetero["model"].iloc[0]], strategy)
     by_key = {str(row["key"]): float(row["value"]) for _, row in figures.iterrows()}
     whole = sum(value for key, value in by_key.items() if key.startswith("component_") and not key.endswith("_dango"))
-    lines: list[dict[str, Any]] = []
+    lines: list[tuple[Any, ...]] = []
     for of, where, components in (("making a batch", ("worker", "loading"), _LOADING), ("step", (), _STEP)):
         stages = [_seconds(side, where) for side in (hetero, dango)]
         named = {stage for component in components for stage in component.stages}
@@ -102,13 +102,10 @@ def component_table(rows: Runs, figures: pd.DataFrame, *, strategy: str | None =
             took = [_sum_of(one, component.stages) for one in stages]
             every = _sum_of(stages[0], tuple(stages[0]))
             published = by_key.get(component.published, by_key.get(f"{component.published}_hetero"))
-            lines.append(
-                dict.fromkeys(_COLUMNS)
-                | {"of": of, "component": component.name, "hetero s": took[0], "DANGO s": took[1]}
-                | {"hetero : dango": took[0] / took[1] if took[0] and took[1] else None}
-                | {"share": took[0] / every if took[0] is not None and every else None}
-                | {"published s": published, "published share": published / whole if published else None}
-            )
+            ratio = took[0] / took[1] if took[0] and took[1] else None
+            share = took[0] / every if took[0] is not None and every else None
+            share_published = published / whole if published else None
+            lines.append((of, component.name, *took, ratio, share, published, share_published))
     table = pd.DataFrame(lines, columns=_COLUMNS).astype(dict.fromkeys(_COLUMNS[2:], float))
     table = table[table["hetero s"].notna() | table["DANGO s"].notna()].set_index(["of", "component"])
     return ComponentTable(table, _sentences(rows, hetero, by_key))

@@ -69,17 +69,8 @@ def ratios_of_figures(figures: pd.DataFrame) -> pd.DataFrame:
         if hetero["unit"] == "epoch":
             ratio /= _steps(hetero) / _steps(dango)
             what = f"{key}: {hetero['what']}, a step"
-        ratios += [
-            {
-                "figure": what,
-                "mode": mode,
-                "ratio": ratio,
-                "batches": f"{hetero['batch_size']} and {dango['batch_size']}",
-                "standing": hetero["standing"],
-                "caveat": hetero["caveat"],
-            }
-            for mode in modes
-        ]
+        batches = f"{hetero['batch_size']} and {dango['batch_size']}"
+        ratios += [(what, mode, ratio, batches, hetero["standing"], hetero["caveat"]) for mode in modes]
     return pd.DataFrame(ratios, columns=["figure", "mode", "ratio", "batches", "standing", "caveat"])
 
 
@@ -103,15 +94,8 @@ def measured_ratios(rows: pd.DataFrame) -> pd.DataFrame:
             continue
         base = dango.iloc[0]
         for _, row in group[group["model"] != "dango"].iterrows():
-            ratios.append(
-                {
-                    "mode": mode,
-                    "model": row["model"],
-                    "strategy": row["strategy"],
-                    **dict(zip(("ratio", "low", "high"), ratio_of_rows(row, base), strict=True)),
-                    "batches": f"{row['batch_size']} and {base['batch_size']}",
-                }
-            )
+            batches = f"{row['batch_size']} and {base['batch_size']}"
+            ratios.append((mode, row["model"], row["strategy"], *ratio_of_rows(row, base), batches))
     return pd.DataFrame(ratios, columns=["mode", "model", "strategy", "ratio", "low", "high", "batches"])
 
 

@@ -66,7 +66,13 @@ class Declaration:
         **Raises:** `InputError` for a value that the field cannot have.
         """
         if value is not None:
-            value = self._checked(value)
+            try:
+                value = self.check(self.name, value)
+            except InputError:
+                raise
+            except Exception:  # no check can compare it, as an array, or nobody print it, as a number of 5,000 digits
+                kind = f"of type {type(value).__name__}, or too long"
+                raise InputError(f"{self.name} is {kind}; see tclab.Point for its values") from None
         if self.needs is not None and not self.needs.met(point):
             return None
         if value is None and self.usual is not None:
@@ -75,15 +81,6 @@ class Declaration:
             self.check(self.name, None)
             raise InputError(f"{self.name} is None, expected a value")
         return value
-
-    def _checked(self, value: Any) -> Any:
-        try:
-            return self.check(self.name, value)
-        except InputError:
-            raise
-        except Exception:  # no check can compare it, as an array, or nobody print it, as a number of 5,000 digits
-            kind = type(value).__name__
-            raise InputError(f"{self.name} is of type {kind}, or too long; see tclab.Point for its values") from None
 
     def cell(self, value: Any) -> Any:
         """Return a value as its column holds it."""
