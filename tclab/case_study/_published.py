@@ -122,7 +122,10 @@ class PublishedRatios(Shown):
                 "mode": measured["mode"],
                 "hetero : dango": measured["ratio"],
                 "figure": "here: " + measured["model"] + " · " + measured["strategy"],
-                "standing": [_measured_text(a, b) for a, b in measured[["low", "high"]].to_numpy()],
+                "standing": [
+                    "measured" + ("" if pd.isna(low) else f", 95 % interval {low:.3g} to {high:.3g}")
+                    for low, high in measured[["low", "high"]].to_numpy()
+                ],
                 "batches": measured["batches"],
                 "caveat": where_measured(self.rows),
             }
@@ -157,10 +160,6 @@ def published_ratios(rows: Runs, figures: pd.DataFrame) -> PublishedRatios:
     """
     rows = rows_of(rows)
     return PublishedRatios(measured_ratios(rows), ratios_of_figures(figures), rows)
-
-
-def _measured_text(low: float, high: float) -> str:
-    return "measured" + ("" if pd.isna(low) else f", 95 % interval {low:.3g} to {high:.3g}")
 
 
 def _modes(frame: pd.DataFrame) -> list[str]:

@@ -15,7 +15,6 @@ _SECONDS = 10.0
 
 
 def register(shell: Any) -> None:
-    """Make the magics known to an IPython shell."""
     for name, run in (("ledger", ledger_of_cell), ("race", race_of_cell)):
         shell.register_magic_function(update_wrapper(partial(run, shell), run), magic_kind="cell", magic_name=name)
 

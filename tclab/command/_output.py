@@ -15,7 +15,6 @@ Json = Annotated[bool, Parameter(name="--json", negative="", help="print JSON.")
 
 
 def show(result: Any, *, as_json: bool) -> None:
-    """Print a result."""
     print(json.dumps(json_value(result), allow_nan=False) if as_json else result)
 
 

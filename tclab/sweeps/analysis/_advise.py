@@ -176,10 +176,11 @@ def _step_times(ok: pd.DataFrame, base: pd.DataFrame) -> StepTimes:
             stages.setdefault(name, []).append((seconds if len(seconds) == len(steps) else np.zeros(len(steps)))[kept])
     together = {name: np.concatenate(found) for name, found in stages.items()}
     every = np.concatenate(whole)
+    point = f"{first['model']} with {first['strategy']}, batch {first['batch_size']}"
     made = own[own["where"].isin(["worker", "loading"]) & (own["stage"] == "batch")]
     batch, cpu = (made[name].dropna().astype(float) for name in ("mean_seconds", "cpu_seconds"))
     return StepTimes(
-        f"from {len(every)} steps of {_point_text(first)}",
+        f"from {len(every)} steps of {point}, {counted(first['networks'], 'network')}",
         every,
         {name: seconds for name, seconds in together.items() if len(seconds) == len(every)},
         None if python_value(first["workers"]) is None else int(first["workers"]),
@@ -191,10 +192,6 @@ def _step_times(ok: pd.DataFrame, base: pd.DataFrame) -> StepTimes:
         [float(seconds) for taken in made["samples_seconds"] if taken is not None for seconds in taken],
         int(python_value(first["prefetch_factor"]) or 2),
     )
-
-
-def _point_text(row: pd.Series) -> str:
-    return f"{row['model']} with {row['strategy']}, batch {row['batch_size']}, {counted(row['networks'], 'network')}"
 
 
 # ---- points that were run in another way

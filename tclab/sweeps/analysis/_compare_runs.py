@@ -319,6 +319,5 @@ def _table(
 
 
 def _mean(rows: pd.DataFrame) -> float | None:
-    """Return the mean step of all runs of a side."""
     known = rows[["mean_seconds", "n"]].dropna()
     return None if known.empty else float(np.average(known["mean_seconds"].astype(float), weights=known["n"]))

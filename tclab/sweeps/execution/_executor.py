@@ -88,13 +88,11 @@ class SweepOptions:
     repeats: int = 1
 
     def report(self, progress: Progress) -> None:
-        """Report a point, where somebody wants to know."""
         if self.progress is not None:
             self.progress(progress)
 
     @property
     def stopped(self) -> bool:
-        """Whether the sweep is to stop."""
         return self.stop is not None and self.stop.is_set()
 
 

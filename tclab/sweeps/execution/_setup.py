@@ -49,7 +49,6 @@ class Pace:
 
 
 def pace_of(warm: Ledger) -> Pace:
-    """Return what a ledger of some steps shows of their loader."""
     times = warm.seconds("device" if warm.cuda else "host")
     if not warm.batch_timings or "step" not in times:
         return Pace()

@@ -24,7 +24,7 @@ from tclab.sweeps.execution._executor import Progress, SweepOptions, failed_or_o
 from tclab.sweeps.slurm import _slurm_queue as slurm_queue
 from tclab.sweeps.slurm._slurm_job import run_job
 from tclab.sweeps.slurm._slurm_options import SlurmOptions, checked, machine_of
-from tclab.sweeps.slurm._slurm_queue import Job, NoAnswerError
+from tclab.sweeps.slurm._slurm_queue import NoAnswerError
 from tclab.sweeps.slurm._submissions import Submission, Submissions, name_of, words_of
 from tclab.sweeps.store._code_fingerprint import imports_of
 from tclab.sweeps.store._results import Results
@@ -61,8 +61,9 @@ class SlurmExecutor:
         submissions = Submissions(Results(options.results.resolve()).make())
         sweep = _Sweep(submissions, job_options, self._options)
         stop = options.stop or threading.Event()
+        absolute = [p if p.graph == "synthetic" else replace(p, graph=str(Path(p.graph).resolve())) for p in points]
         try:
-            sweep.begin([_absolute(point) for point in points], None if stop.is_set() else self._points_per_job)
+            sweep.begin(absolute, None if stop.is_set() else self._points_per_job)
         except NoAnswerError as error:
             raise InputError(f"Slurm refused or did not answer: {error}") from None
         sweep.report(options)
@@ -180,10 +181,11 @@ class _Sweep:
             self.over_since.setdefault(name, monotonic())
             tidying = job is not None and job.state == "COMPLETING"
             if since is not None and (not tidying or monotonic() - since > _TIDYING_SECONDS):
-                self._through(name, self._failed(name, self._how(submission, job)))
+                how = f"job {submission.job} ended{'' if job is None else f' as {job.state}'}"
+                said = words_of(self.logs, submission.job) or "it said nothing"
+                self._through(name, self._failed(name, f"{how}: {said}"))
 
     def cancel(self) -> None:
-        """Cancel the jobs that are waited for."""
         status = "not run: stopped"
         try:
             slurm_queue.cancel(sorted({sent.job for sent in self.waiting.values() if sent.job is not None}))
@@ -196,7 +198,6 @@ class _Sweep:
             self._through(name, not_measured(self.names[name], status))
 
     def report(self, options: SweepOptions) -> None:
-        """Report the points that are through and have not been reported."""
         for name, rows in self.rows.items():
             if name not in self.reported:
                 self.reported.add(name)
@@ -209,10 +210,6 @@ class _Sweep:
 
     def _failed(self, name: str, why: str) -> pa.Table:
         return not_measured(self.names[name], f"failed: {why}")
-
-    def _how(self, submission: Submission, job: Job | None) -> str:
-        state = "" if job is None else f" as {job.state}"
-        return f"job {submission.job} ended{state}: {words_of(self.logs, submission.job) or 'it said nothing'}"
 
 
 def _submitit() -> Any:
@@ -256,10 +253,6 @@ def _refused(output: str, options: dict[str, Any]) -> InputError:
     if partition is not None and any("partition" in line for line in lines) and str(partition) not in known:
         return unknown("partition", partition, known)
     return InputError(f"sbatch refused: {'; '.join(lines) or output.strip().splitlines()[-1]}")
-
-
-def _absolute(point: Point) -> Point:
-    return point if point.graph == "synthetic" else replace(point, graph=str(Path(point.graph).resolve()))
 
 
 def _warn_of_machines(tables: list[pa.Table]) -> None:

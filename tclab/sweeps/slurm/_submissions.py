@@ -95,7 +95,6 @@ class Submissions:
             yield
 
     def submission(self, name: str) -> Submission | None:
-        """Return how a point was submitted; `None` where it was not."""
         return self._read(name + _SUBMISSION, Submission)
 
     def record(self, name: str, submission: Submission) -> None:

@@ -111,7 +111,6 @@ class Results:
 
     @staticmethod
     def name(point: Point, repeat: int = 0) -> str:
-        """Return the name of a resolved point's file."""
         return f"{results_key(point, repeat)}.parquet"
 
     def read(self, point: Point) -> pa.Table | None:
