@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -121,11 +122,15 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, **options: Any) -
     if elsewhere:
         missing.append(f"what {counted(elsewhere, 'row')} of another machine, or of other code, would say here")
     found, unknowns = suggestions_from(step_times)
-    point = _point_or_none(base)
+    found += _cheaper(step_times, base)
     settings = {name for one in measured for name in one.setting}
-    found = _as_settings([*found, *_cheaper(step_times, base)], point)
-    found = [one for one in found if not set(one.setting) & settings]
-    found = [_with_race(one, point) for one in [*measured, *found]]
+    point: Point | None = None
+    with suppress(InputError):  # the rows cannot tell it, or this process does not know it
+        point = point_of({str(name): value for name, value in base.iloc[0].items()})
+    if point is not None:
+        found = _as_settings(found, point)
+    found = [*measured, *(one for one in found if not set(one.setting) & settings)]
+    found = found if point is None else [_with_race(one, point) for one in found]
     if waits := python_value(base.iloc[0]["host_syncs"]):
         unknowns.append(host_sync_text(int(waits), base.iloc[0]["device"] == "cuda"))
     return Advice(step_times.subject, ranked(found), (*unknowns, *missing), where_measured(base))
@@ -301,18 +306,8 @@ def _cheaper(step_times: StepTimes, base: pd.DataFrame) -> Iterator[Suggestion]:
         yield upper_bound("store lmdb in place of json: records packed once", why, share, ends, store="lmdb")
 
 
-def _point_or_none(base: pd.DataFrame) -> Point | None:
-    """Return the point that is run now; `None` where the rows cannot tell it, or this process does not know it."""
-    try:
-        return point_of({str(name): value for name, value in base.iloc[0].items()})
-    except InputError:
-        return None
-
-
-def _as_settings(found: list[Suggestion], point: Point | None) -> list[Suggestion]:
+def _as_settings(found: list[Suggestion], point: Point) -> list[Suggestion]:
     """Return suggestions without the settings that the point has already."""
-    if point is None:
-        return found
     kept = []
     for one in found:
         has = bool(one.setting) and all(getattr(point, name) == value for name, value in one.setting.items())
@@ -323,12 +318,10 @@ def _as_settings(found: list[Suggestion], point: Point | None) -> list[Suggestio
     return kept
 
 
-def _with_race(one: Suggestion, point: Point | None) -> Suggestion:
+def _with_race(one: Suggestion, point: Point) -> Suggestion:
     """Return a suggestion that knows how it is measured, where it is a setting of a point that can be run."""
-    if point is None or not one.setting:
-        return one
-    try:
+    with suppress(InputError):
         changed = replace(point, **one.setting)
-    except InputError:
-        return one
-    return one if changed.skipped() is not None else replace(one, race=change_trial(point, changed))
+        if one.setting and changed.skipped() is None:
+            return replace(one, race=change_trial(point, changed))
+    return one

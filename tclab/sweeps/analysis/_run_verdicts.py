@@ -51,10 +51,7 @@ def ratio_of_runs(
     The ratio of the mean steps, over whole cycles; see `tclab.timing._step_means`. Interval and p value are
     Student's, and `None` where a side has fewer than 6 steps or 2 blocks of them. A run is one measurement on a side of
     several; where the other side has one run, that is taken to differ from others of its kind as much as these do.
-
-    **Arguments:**
-
-    - `alpha`: the chance that the interval may miss: 95 % is for a ratio alone, of k each takes a k-th of it.
+    `alpha` is the chance that the interval may miss: 5 % for a ratio alone, a k-th of it for each of k.
     """
     means = [_mean(first), _mean(second)]
     for one, (own, other) in enumerate(((first, second), (second, first))):

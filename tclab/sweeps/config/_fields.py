@@ -98,8 +98,15 @@ class Declaration:
             return value  # the check names the error
 
 
-def declare(default: Any, meaning: str, check: Check, **more: Any) -> Any:
-    """Return a dataclass field with its default and its `Declaration`."""
+def switch(name: str, value: Any) -> Any:
+    """Check that a value is True or False."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} is {value!r}, expected True or False")
+    return value
+
+
+def declare(default: Any, meaning: str, check: Check = switch, **more: Any) -> Any:
+    """Return a dataclass field with its default and its `Declaration`; one that is given no check is a switch."""
     return dataclasses.field(default=default, metadata={_KEY: Declaration(meaning, check, **more)})
 
 
@@ -179,13 +186,6 @@ def above_zero(expected: str) -> Check:
         return float(value)
 
     return check
-
-
-def switch(name: str, value: Any) -> Any:
-    """Check that a value is True or False."""
-    if not isinstance(value, bool):
-        raise InputError(f"{name} is {value!r}, expected True or False")
-    return value
 
 
 def path(expected: str) -> Check:

@@ -35,7 +35,6 @@ from tclab.sweeps.config._fields import (
     declare,
     one_of,
     path,
-    switch,
     whole_number,
 )
 from tclab.sweeps.config._gpus import device_of
@@ -260,8 +259,8 @@ class Point(Shown):
     metabolism: str = declare(
         "off", '"off", "carried" or "used".', one_of(METABOLISMS), equivalence="reference", step=True
     )
-    self_loops: bool = declare(False, "every node of a network has an edge to itself.", switch, equivalence="reference")
-    ship_edges: bool = declare(False, "see `tclab.masking.Strategy`.", switch, advised=True)
+    self_loops: bool = declare(False, "every node of a network has an edge to itself.", equivalence="reference")
+    ship_edges: bool = declare(False, "see `tclab.masking.Strategy`.", advised=True)
     variant: str = declare(
         "separate",
         'what becomes of the chosen networks: "separate", as they are; "merged_string", those of STRING as one, each '
@@ -314,7 +313,6 @@ class Point(Shown):
     persistent_workers: bool | None = declare(
         None,
         "workers stay from epoch to epoch; False unless given, null without workers.",
-        switch,
         usual=False,
         needs=_WORKERS,
         memory=False,
@@ -331,7 +329,6 @@ class Point(Shown):
         False,
         "drop stored samples and masks from the system's page cache before they are read, so that each is read from "
         "the disk, as in a store larger than memory; `store_cached` of the rows says what share was in memory.",
-        switch,
         memory=False,
     )
     stored_samples: int | None = declare(
@@ -353,7 +350,6 @@ class Point(Shown):
     pin_memory: bool | None = declare(
         None,
         "copy batches to page-locked memory first; `None` does where the device is CUDA.",
-        switch,
         optional=True,
         memory=False,
         advised=True,
@@ -361,7 +357,6 @@ class Point(Shown):
     double_buffer: bool = declare(
         False,
         "copy the next batch to the device on a side stream while this one computes.",
-        switch,
         memory=False,
         advised=True,
     )
@@ -435,14 +430,12 @@ class Point(Shown):
     checkpoint: bool = declare(
         False,
         "compute a layer's inner activations again in the backward instead of keeping them.",
-        switch,
         equivalence="candidate",
         step=True,
     )
     compile: bool = declare(
         False,
         "run the model through `torch.compile`.",
-        switch,
         equivalence="candidate",
         memory=False,
         step=True,
@@ -452,7 +445,6 @@ class Point(Shown):
         None,
         "of gradients that add up over batches, ranks exchange the last sum alone. True unless given; null where "
         "nothing is accumulated or exchanged.",
-        switch,
         usual=True,
         needs=_SUMS,
         memory=False,
@@ -470,7 +462,6 @@ class Point(Shown):
     find_unused_parameters: bool | None = declare(
         None,
         "DDP looks after each forward for parameters that get no gradient. False unless given.",
-        switch,
         usual=False,
         needs=_RANKS,
         memory=False,
@@ -478,7 +469,6 @@ class Point(Shown):
     static_graph: bool | None = declare(
         None,
         "DDP may assume that every step is like the first one. False unless given.",
-        switch,
         usual=False,
         needs=_RANKS,
         memory=False,

@@ -280,15 +280,9 @@ def command(
     """Return the command that starts ranks on this machine, alone or as one of several.
 
     torchrun gives each rank its number, and ends all of them when one has failed. Rank 0 is on node 0: it reads
-    requests from standard input and answers on standard output.
-
-    **Arguments:**
-
-    - `ranks`: on each node.
-    - `nodes`, `node`: how many, and which of them this one is, from 0 up.
-    - `endpoint`: "host:port" of node 0, the same on all; one node by itself finds a free port.
-    - `logs`: a folder for each rank's standard error, which is this process's own unless given.
-    - `module`, `arguments`: what each rank runs.
+    requests from standard input and answers on standard output. So many ranks are on each node; `endpoint` is
+    "host:port" of node 0, the same on all, and one node by itself finds a free port. `logs` is a folder for each rank's
+    standard error, which is this process's own unless given.
     """
     line = [sys.executable, "-P", str(_LAUNCHER), f"--nproc-per-node={ranks}", "--max-restarts=0"]
     if nodes == 1:  # the launcher chooses a free port

@@ -10,8 +10,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import NoneType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import pyarrow as pa
 
@@ -35,11 +34,6 @@ class Submission:
     index: int  # its place in the array
     job: str | None = None  # Slurm's number, "12_3"
 
-    def __post_init__(self) -> None:
-        _check_texts(self.submission, self.job)
-        if type(self.index) is not int:
-            raise TypeError(f"index is {self.index!r}")
-
 
 @dataclass(frozen=True)
 class JobOutcome:
@@ -50,17 +44,11 @@ class JobOutcome:
     error: str | None = None  # words for the person who asked
 
     def __post_init__(self) -> None:
-        _check_texts(self.submission, self.rows, self.error)
         if self.rows is not None and (Path(self.rows).name != self.rows or not self.rows.endswith(".parquet")):
             raise ValueError(f"rows is {self.rows!r}, which is no file of the results folder")
 
 
 _Record = TypeVar("_Record", Submission, JobOutcome)
-
-
-def _check_texts(first: Any, *others: Any) -> None:
-    if not isinstance(first, str) or any(not isinstance(other, (str, NoneType)) for other in others):
-        raise TypeError(f"{first!r} and {others!r}, expected texts")
 
 
 def name_of(point: Point, where: Mapping[str, Any]) -> str:
@@ -131,10 +119,14 @@ class Submissions:
     def _read(self, name: str, kind: type[_Record]) -> _Record | None:
         """Return a record; `None` where there is none, and, with a warning, for one that is damaged."""
         try:
-            return kind(**json.loads((self.folder / name).read_text()))
+            fields = json.loads((self.folder / name).read_text())
+            for one, wanted in get_type_hints(kind).items():
+                if not isinstance(fields.get(one), wanted):
+                    raise TypeError(f"{one} is {fields.get(one)!r}")
+            return kind(**fields)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             warnings.warn(f"{self.folder / name} is damaged, and left out: {error}", stacklevel=3)
             return None
 
