@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -210,16 +211,8 @@ def _host_time(trace: Trace, host: HostWork, gaps: Intervals, thread: Ints) -> I
 
 
 def _causes(trace: Trace, host: HostWork, spent: Ints, total: int) -> pd.DataFrame:
-    category = host.category[host.owner]
-    stage = host.stage[host.owner]
-    pairs, index = np.unique(stage * len(host.names) + category, return_inverse=True)
-    ticks = np.bincount(index, weights=spent, minlength=len(pairs))
-    stages, categories = np.divmod(pairs, len(host.names))
-    rows = [
-        (OUTSIDE if s < 0 else host.names[s], host.names[c], t)
-        for s, c, t in zip(stages.tolist(), categories.tolist(), ticks.tolist(), strict=True)
-        if t > 0
-    ]
+    parts: Any = pd.Series(spent).groupby([host.stage[host.owner], host.category[host.owner]]).sum().items()
+    rows = [(OUTSIDE if s < 0 else host.names[s], host.names[c], ticks) for (s, c), ticks in parts if ticks > 0]
     rest = total - sum(t for _, _, t in rows)
     if rest > 0:
         rows.append((OUTSIDE, "no event recorded", rest))

@@ -275,16 +275,7 @@ def _of_trace(trace: Trace) -> MemoryOwners:
 
 def _event_around(trace: Trace, start: Any, end: Any, owner: Any, track: Any) -> Any:
     """Return for each memory event the host event that its thread was in, [M]; -1 outside all."""
-    memory = trace.memory
-    around = np.full(len(memory.start), -1, dtype=np.int64)
-    for one in np.unique(memory.track).tolist():
-        mine = np.flatnonzero(track == one)
-        mine = mine[np.argsort(start[mine], kind="stable")]
-        rows = np.flatnonzero(memory.track == one)
-        if len(mine) == 0:
-            continue
-        place = np.searchsorted(start[mine], memory.start[rows], side="right") - 1
-        found = mine[np.maximum(place, 0)]
-        inside = (place >= 0) & (end[found] >= memory.start[rows])
-        around[rows[inside]] = owner[found[inside]]
-    return around
+    events = pd.DataFrame({"time": trace.memory.start, "track": trace.memory.track})
+    stretches = pd.DataFrame({"time": start, "track": track, "end": end, "owner": owner})
+    found = pd.merge_asof(events, stretches.sort_values("time", kind="stable"), on="time", by="track")
+    return found["owner"].where(found["end"] >= found["time"], -1).to_numpy(dtype=np.int64)
