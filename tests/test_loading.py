@@ -98,12 +98,13 @@ def test_stored_masks_are_those_that_are_looked_up(strategy, tmp_path):
     loading.close()
 
 
+@pytest.mark.parametrize("strategy", ["edge_mask", "subgraph"])
 @given(data=st.data(), graph=drawn.graphs())
-def test_pygs_collation_gives_the_lean_ones_tensors(data, graph):
+def test_pygs_collation_gives_the_lean_ones_tensors(strategy, data, graph):
     samples = data.draw(drawn.deletions(graph))
     wanted = Deletions.of(samples, num_nodes=graph.num_nodes["person"])
     scores = torch.arange(len(samples), dtype=torch.float32)
-    lean, pyg = (masking.get("edge_mask")(graph, collation=collation) for collation in ("lean", "pyg"))
+    lean, pyg = (masking.get(strategy)(graph, collation=collation) for collation in ("lean", "pyg"))
     encoded = lean.encode(range(len(samples)), lean.removed_by(wanted))
     expected = lean.collate(lean.removed_by(wanted), scores, encoded)
     found = pyg.collate(pyg.removed_by(wanted), scores, encoded)
@@ -112,7 +113,7 @@ def test_pygs_collation_gives_the_lean_ones_tensors(data, graph):
     assert found.bytes == expected.bytes
 
 
-@pytest.mark.parametrize("strategy", ["edge_mask", "stored_index", "stored_mask"])
+@pytest.mark.parametrize("strategy", ["edge_mask", "stored_index", "stored_mask", "subgraph"])
 def test_pygs_collation_passes_the_check(strategy):
     reference = equivalence_reference(models.get("hetero_cell"), GRAPH.select(3).without_metabolism())
     assert reference.compare(strategy, "pyg").passed

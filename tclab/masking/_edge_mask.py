@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -54,9 +55,22 @@ class EdgeMask(Strategy):
 
     def collate(self, removed: dict[str, Deletions], scores: Tensor, encoded: Masks) -> Batch:
         """Return the batch, collated by PyG for `collation="pyg"`."""
-        if self.collation == "pyg":
-            return _pyg_batch(self.graph, removed, scores, encoded)
-        return super().collate(removed, scores, encoded)
+        if self.collation != "pyg":
+            return super().collate(removed, scores, encoded)
+        kind = self.graph.deleted_type
+        samples = []
+        for sample, masks in enumerate(encoded):
+            keep = torch.ones(self.graph.num_nodes[kind], dtype=torch.bool)
+            keep[removed[kind][sample]] = False
+            tensors = {f"keep/{kind}": keep}
+            for name, network in self.graph.relations.items():  # the whole graph, by reference
+                tensors |= {f"edge_index/{name}": network.edge_index, f"edge_mask/{name}": masks[name]}
+                tensors |= {} if network.weight is None else {f"edge_weight/{name}": network.weight}
+            samples.append(tensors)
+        batch = pyg_batch(self.graph, removed, scores, samples)
+        edges = {name: tensor for name, tensor in batch.tensors.items() if name.startswith("edge")}
+        nodes = {what: batch.tensors[f"{what}/{kind}"] for what in ("keep", "sample")}
+        return replace(batch, tensors={"target": batch.target, **edges, **nodes})
 
     def pack(self, removed: dict[str, Deletions], encoded: Masks) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
         """Return the replicated edges with their masks, and the node side: PyG's `batch` and the kept rows."""
@@ -88,54 +102,55 @@ def _joined(masks: list[Tensor], out: Tensor) -> None:
     torch.cat(masks, out=out)
 
 
-def _pyg_batch(graph: CellGraph, removed: dict[str, Deletions], scores: Tensor, masks: Masks) -> Batch:
+def pyg_batch(
+    graph: CellGraph, removed: dict[str, Deletions], scores: Tensor, samples: Sequence[dict[str, Tensor]]
+) -> Batch:
     """Return the batch of some samples, [B], by `Batch.from_data_list` over one `HeteroData` a sample.
 
-    The case study's training ran it. Every sample brings all edges, and each copy is offset, concatenated and, in a
-    worker, written to shared memory, one tensor for each key of each edge type. (PyG's `DataLoader` drops a
-    `collate_fn` argument without a warning.)
+    The case study's training ran it. The edges of each sample are offset, concatenated and, in a worker, written to
+    shared memory, one tensor for each key of each edge type. (PyG's `DataLoader` drops a `collate_fn` argument without
+    a warning.)
 
-    **Raises:** `SharedMemoryError` in a worker, where the edges do not fit into shared memory.
+    **Arguments:**
+
+    - `samples`: each sample's tensors by batch name: "edge_index/physical" of a relation, "node/gene" of a node type,
+      of which it then has so many nodes and else all.
+
+    **Returns:** those of all samples, and "sample/gene": of which sample each node is.
+
+    **Raises:** `SharedMemoryError` in a worker, where the tensors do not fit into shared memory.
     """
-    need("a batch of replicated edges", "sweep", "torch_geometric")
+    need("PyG's collation", "sweep", "torch_geometric")
     from torch_geometric.data import Batch as PygBatch
+    from torch_geometric.data import HeteroData
 
-    samples = [_data(graph, removed, scores, masks, b) for b in range(len(scores))]
-    edges = sum(network.edge_index.nbytes + network.num_edges for network in graph.relations.values())
+    def place(name: str) -> tuple[Any, str]:
+        what, _, of = name.partition("/")
+        if not what.startswith("edge"):
+            return of, what
+        return (graph.relations[of].source, of, graph.relations[of].target), what
+
+    each = []
+    for number, sample in enumerate(samples):
+        data: Any = HeteroData()
+        data["score"] = scores[number : number + 1]
+        for kind, nodes in graph.num_nodes.items():
+            data[kind].num_nodes = len(sample[f"node/{kind}"]) if f"node/{kind}" in sample else nodes
+            data[kind]["removed"] = removed[kind][number]  # PyG moves on only what has "index" in its name
+        for name, tensor in sample.items():
+            of, what = place(name)
+            data[of][what] = tensor
+        each.append(data)
     in_worker = torch.utils.data.get_worker_info() is not None
-    with shared_memory(len(scores) * edges) if in_worker else nullcontext():
-        made: Any = PygBatch.from_data_list(samples, follow_batch=["removed"])
+    size = sum(tensor.nbytes for sample in samples for tensor in sample.values())
+    with shared_memory(size) if in_worker else nullcontext():
+        made: Any = PygBatch.from_data_list(each, follow_batch=["removed"])
     tensors = {"target": made["score"]}
-    for name, network in graph.relations.items():
-        store = made[network.source, name, network.target]
-        tensors[f"edge_index/{name}"] = store["edge_index"]
-        tensors[f"edge_mask/{name}"] = store["mask"]
-        if network.weight is not None:
-            tensors[f"edge_weight/{name}"] = store["edge_weight"]
-    tensors["keep"] = made[graph.deleted_type]["keep"]
-    tensors["sample"] = made[graph.deleted_type]["batch"]
+    for name in samples[0]:
+        of, what = place(name)
+        tensors[name] = made[of][what]
+    tensors |= {f"sample/{kind}": made[kind]["batch"] for kind in graph.num_nodes}
     deletions = {
         kind: Deletions(made[kind]["removed"], made[kind]["removed_ptr"], one.most) for kind, one in removed.items()
     }
     return Batch(tensors, deletions, len(scores))
-
-
-def _data(graph: CellGraph, removed: dict[str, Deletions], scores: Tensor, masks: Masks, sample: int) -> Any:
-    """Return one sample: the whole graph by reference, and its masks."""
-    from torch_geometric.data import HeteroData
-
-    data: Any = HeteroData()
-    data["score"] = scores[sample : sample + 1]
-    for kind, number in graph.num_nodes.items():
-        data[kind].num_nodes = number
-        data[kind]["removed"] = removed[kind][sample]  # PyG moves on only what has "index" in its name
-    keep = torch.ones(graph.num_nodes[graph.deleted_type], dtype=torch.bool)
-    keep[removed[graph.deleted_type][sample]] = False
-    data[graph.deleted_type]["keep"] = keep
-    for name, network in graph.relations.items():
-        store = data[network.source, name, network.target]
-        store["edge_index"] = network.edge_index
-        store["mask"] = masks[sample][name]
-        if network.weight is not None:
-            store["edge_weight"] = network.weight
-    return data

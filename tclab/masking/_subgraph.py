@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tclab._extras import need
 from tclab.masking._batch import Batch
+from tclab.masking._edge_mask import pyg_batch
 from tclab.masking._packing import Piece, unfilled
 from tclab.masking._replicated_edges import edge_lists, moved_edges
 from tclab.masking._strategy import Strategy
@@ -26,6 +27,7 @@ class Subgraph(Strategy):
 
     name = "subgraph"
     edges_vary = True
+    collations = ("lean", "pyg")
 
     def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> list[dict[str, Tensor]]:
         """Return for each sample the nodes that are left and each relation's relabelled edges."""
@@ -62,6 +64,12 @@ class Subgraph(Strategy):
             if weight is not None:
                 encoded[f"edge_weight/{name}"] = weight
         return encoded
+
+    def collate(self, removed: dict[str, Deletions], scores: Tensor, encoded: list[dict[str, Tensor]]) -> Batch:
+        """Return the batch, collated by PyG for `collation="pyg"`."""
+        if self.collation == "pyg":
+            return pyg_batch(self.graph, removed, scores, encoded)
+        return super().collate(removed, scores, encoded)
 
     def pack(
         self, removed: dict[str, Deletions], encoded: list[dict[str, Tensor]]

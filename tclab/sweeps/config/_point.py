@@ -342,7 +342,7 @@ class Point(Shown):
     )
     collation: str = declare(
         "lean",
-        '"lean", or "pyg" for strategies that ship every edge; see `tclab.masking.Strategy`.',
+        '"lean", or "pyg" for `subgraph` and strategies that ship every edge; see `tclab.masking.Strategy`.',
         _check_collation,
         equivalence="candidate",
         advised=True,

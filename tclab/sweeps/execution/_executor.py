@@ -217,7 +217,8 @@ class LocalExecutor:
         left = (total - done) * each
         if self._budget_seconds is None:
             return left
-        return min(left, max(0.0, self._budget_seconds - since, (self._first - done) * each))
+        of_first = min(2 * self._budget_seconds - since, (self._first - done) * each)
+        return min(left, max(0.0, self._budget_seconds - since, of_first))
 
 
 def _file(results: Results, name: str) -> tuple[int, int] | None:
