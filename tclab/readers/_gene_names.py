@@ -95,20 +95,12 @@ class Genes:
 
 @dataclass
 class Lookup:
-    """Lookup of the names in a file's columns, which remembers every distinct name.
-
-    **Arguments:**
-
-    - `genes`: the gene list.
-    - `first`: a list that comes with the file, looked up before `genes`.
-    - `prefix`: a function that removes what every name of the file has in front, such as STRING's taxon.
-    - `respell`: another spelling to look up where a name is unknown, such as `YER060W-A` for `YER060W_A`.
-    """
+    """Lookup of the names in a file's columns, which remembers every distinct name."""
 
     genes: Genes
-    first: Genes | None = None
-    prefix: Callable[[str], str] = str
-    respell: Callable[[str], str] = str
+    first: Genes | None = None  # a list that comes with the file, looked up before `genes`
+    prefix: Callable[[str], str] = str  # removes what every name of the file has in front, such as STRING's taxon
+    respell: Callable[[str], str] = str  # to look up where a name is unknown: `YER060W-A` for `YER060W_A`
     index_of: dict[str, int] = field(default_factory=dict)
 
     def place(self, name: str) -> int:

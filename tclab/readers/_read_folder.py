@@ -145,12 +145,9 @@ class _Folder:
         source = self.path.resolve().name
         return CellGraph(num_nodes, relations, "gene", node_names=node_names, source=source, report=report)
 
-    def _known(
-        self, formats: Sequence[tuple[re.Pattern[str], Callable[..., _T]]]
-    ) -> list[tuple[str, Callable[..., _T]]]:
-        return [
-            (n, function) for n, file in self.files.items() for form, function in formats if form.fullmatch(file.name)
-        ]
+    def _known(self, formats: Sequence[tuple[re.Pattern[str], _T]]) -> list[tuple[str, _T]]:
+        files = self.files.items()
+        return [(name, function) for name, file in files for form, function in formats if form.fullmatch(file.name)]
 
     def _genes(self) -> Genes:
         lists = []

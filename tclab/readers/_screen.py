@@ -60,31 +60,20 @@ _TITLE_ROWS = 5  # rows of a sheet in which the header is searched: the publishe
 
 @dataclass(frozen=True)
 class ScreenReader:
-    """The reader of one format of screens; call it with a path.
+    """The reader of one format of screens; call it with a path."""
 
-    **Arguments:**
-
-    - `name`: its name in `tclab.readers`.
-    - `description`: where the format is published, and what is particular to it.
-    - `files`: the pattern of its files' names.
-    - `score`: what its scores are.
-    - `mutant_types`: the kinds of samples that it has, the one that it is published for first.
-    - `fields`: its columns. `query` and `array` are strain ids, `score` and `p` numbers; `query_allele` and
-      `array_allele` end in Δ where the allele is a deletion. Others go into the screen's table.
-    - `columns`: the names of all columns of a table without a header.
-    - `complete`: adds those of `query`, `score` and `p` that the table lacks, from its other columns.
-    - `has_pairs`: whether each row is a query and an array strain, with a p-value; else it is a query alone.
-    """
-
-    name: str
-    description: str
-    files: re.Pattern[str]
-    score: str
-    mutant_types: Sequence[MutantType]
+    name: str  # in `tclab.readers`
+    description: str  # where the format is published, and what is particular to it
+    files: re.Pattern[str]  # of its files' names
+    score: str  # what its scores are
+    mutant_types: Sequence[MutantType]  # the one that it is published for first
+    # its columns: `query` and `array` are strain ids, `score` and `p` numbers; `query_allele` and `array_allele` end in
+    # Δ where the allele is a deletion; others go into the screen's table
     fields: Fields
-    columns: Sequence[str] | None = None
+    columns: Sequence[str] | None = None  # the names of all columns of a table without a header
+    # adds those of `query`, `score` and `p` that the table lacks, from its other columns
     complete: Callable[[dict[str, np.ndarray]], None] | None = None
-    has_pairs: bool = True
+    has_pairs: bool = True  # whether each row is a query and an array strain, with a p-value; else it is a query alone
 
     def __call__(
         self,

@@ -23,29 +23,19 @@ from tclab.sweeps.store._rows import SCHEMA, frame
 
 @dataclass(frozen=True)
 class SavedSweep:
-    """The last sweep of a folder, as far as it came.
-
-    **Arguments:**
-
-    - `rows`: its rows.
-    - `state`: the panel's settings; `None` if they are unknown or cannot be run here.
-    - `done`: how many of its points have rows. `wanted`: how many points it has.
-    - `text`: the same in words.
-    """
+    """The last sweep of a folder, as far as it came."""
 
     rows: pd.DataFrame = field(default_factory=lambda: frame(SCHEMA.empty_table()))
-    state: PanelState | None = None
-    done: int = 0
-    wanted: int = 0
-    text: str = ""
+    state: PanelState | None = None  # `None` if the settings are unknown or cannot be run here
+    done: int = 0  # points that have rows
+    wanted: int = 0  # points
+    text: str = ""  # the same in words
 
     @classmethod
     def read(cls, folder: Path, results: str) -> SavedSweep:
         """Return the last sweep of a results folder; an empty sweep if there is no such folder.
 
-        **Arguments:**
-
-        - `folder`: an absolute path. `results`: the same as the panel's field has it.
+        `results` is what the panel's field has for the folder's absolute path.
 
         **Raises:** `InputError` for a file that a newer version of tclab wrote, or a folder that cannot be made.
         """

@@ -28,22 +28,14 @@ Drawings: TypeAlias = dict[str, tuple[list[tuple[int, int, str]], list[str]]]
 
 @dataclass
 class MaskDrawing:
-    """What a strategy holds for a few samples of a small graph.
-
-    **Arguments:**
-
-    - `strategy`: its name. `words`: the first line of its docstring.
-    - `entries`: how many entries of edge lists and matrices are in memory for all samples together: an edge of an
-      edge list is one, a sparse matrix has one for each edge and its transpose as many, a dense one has N², and
-      the small matrices of differences have theirs.
-    - `bytes`: of the batch.
-    - `drawings`: see `Drawings`.
-    """
+    """What a strategy holds for a few samples of a small graph."""
 
     strategy: str
-    words: str
+    words: str  # the first line of its docstring
+    # of edge lists and matrices in memory for all samples together: an edge of an edge list is one, a sparse matrix has
+    # one for each edge and its transpose as many, a dense one has N², and the small matrices of differences have theirs
     entries: int
-    bytes: int
+    bytes: int  # of the batch
     drawings: Drawings
 
 
