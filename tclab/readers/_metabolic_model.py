@@ -202,11 +202,10 @@ def cached(
     cache: bool | str | Path,
     limit_bytes: int,
 ) -> MetabolicModel:
-    """Return `read` of a file's bytes, cached in a folder under the hash of those bytes.
+    """Return `read` of a file's bytes, cached in a folder under the reader's name and version and the bytes' hash.
 
     **Arguments:**
 
-    - `reader`: its name and version, part of the cache's key.
     - `cache`: the folder; True for `TCLAB_CACHE`, or `tclab` in `$XDG_CACHE_HOME` or `~/.cache`, False for
       none. A folder that cannot be written is no error: the file is parsed again next time.
     """

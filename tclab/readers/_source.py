@@ -60,12 +60,8 @@ def check_regular(path: str | Path) -> None:
 class Source:
     """A file open for reading, unpacked where its first bytes are gzip's, whatever its name.
 
-    It uses zlib directly: Python's gzip module takes three times as long before 3.12.
-
-    **Arguments:**
-
-    - `limit_bytes`: how much it may unpack to.
-    - `progress`: called as the file is read; a large file shows a bar unless given.
+    It uses zlib directly: Python's gzip module takes three times as long before 3.12. A large file shows a bar unless
+    `progress` is given, which is called as the file is read.
 
     **Raises:** `ReadError` where the file is missing or empty, and on reading where the gzip is damaged or
     cut short, or unpacks to more than the limit, or the text has a NUL byte.

@@ -83,10 +83,8 @@ class Table:
     def batches(self, types: Mapping[str, pa.DataType], *, missing: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches of about a megabyte of text, so that memory does not grow with the file.
 
-        **Arguments:**
-
-        - `types`: the columns to read, in this order, with their types (`NAME`, `TEXT`, `INTEGER`, `NUMBER`).
-        - `missing`: the spellings of a missing number, which becomes null.
+        `types` are the columns to read, in this order, each `NAME`, `TEXT`, `INTEGER` or `NUMBER`; `missing` the
+        spellings of a missing number, which becomes null.
 
         **Raises:** `ReadError` with the line for a wrong number of columns, an invalid number, or bytes that are not
         UTF-8; without a line where there is no row.

@@ -71,12 +71,7 @@ def _legend_fields(encoding: dict[str, Any]) -> dict[str, bool]:
 
 
 def _bind_axes(spec: dict[str, Any], named: list[str]) -> None:
-    """Let the axes of each panel zoom; panels of one column that share an axis zoom together.
-
-    **Arguments:**
-
-    - `named`: the names of the selections so far, which are extended.
-    """
+    """Let the axes of each panel zoom, those that panels of a column share together; extend the selections `named`."""
     panels = [part for name in ("vconcat", "hconcat", "concat") for part in spec.get(name, [])]
     shared = [
         axis for axis, how in spec.get("resolve", {}).get("scale", {}).items() if how == "shared" and axis in "xy"

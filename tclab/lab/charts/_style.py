@@ -130,12 +130,7 @@ def _even(low: float, high: float) -> np.ndarray[tuple[int], np.dtype[np.float64
 
 
 def log_axis(values: Iterable[float | None], **scale: Any) -> dict[str, Any]:
-    """Return `scale` and `axis` of an encoding with a logarithmic axis: its ticks are the `log_ticks` of some values.
-
-    **Arguments:**
-
-    - `scale`: further properties of the scale, `padding` or `domain`.
-    """
+    """Return `scale` and `axis` of an encoding with a logarithmic axis, whose ticks are the `log_ticks` of values."""
     return {
         "scale": alt.Scale(type="log", nice=False, **scale),
         "axis": alt.Axis(values=log_ticks(values), format="~g", gridOpacity=0.5),
@@ -183,13 +178,7 @@ def strategy_shape(frame: pd.DataFrame) -> Any:
 
 
 def chart_title(text: str, *lines: str, size: int | None = None) -> Any:
-    """Return a title with further lines below it, at the left.
-
-    **Arguments:**
-
-    - `lines`: empty ones are left out.
-    - `size`: of the text, in pixels, for a panel of a larger chart.
-    """
+    """Return a title with further lines below it but for empty ones, at the left; of a `size` in pixels for a panel."""
     options: dict[str, Any] = {} if size is None else {"fontSize": size}
     if any(lines):
         options["subtitle"] = [line for line in lines if line]
@@ -199,11 +188,8 @@ def chart_title(text: str, *lines: str, size: int | None = None) -> Any:
 def machine_text(where: str | None, result: Any = None) -> str:
     """Return a machine as titles name it: `where`; this one where it is missing or a device, "cpu" or "cuda", of it.
 
-    What follows a device, "cpu, keep_pages", stands behind the machine.
-
-    **Arguments:**
-
-    - `result`: what was measured; where it says that the machine was busy, the title does.
+    What follows a device, "cpu, keep_pages", stands behind the machine. Where `result`, which was measured, says that
+    the machine was busy, the title does.
     """
     busy = getattr(result, "busy_percent", None) is not None
     device, _, more = (where or "").partition(", ")

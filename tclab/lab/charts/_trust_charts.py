@@ -42,11 +42,8 @@ def ratio_rows(pairs: Iterable[tuple[str | None, Pair]], *, by: str) -> pd.DataF
 def ratio_layers(rows: pd.DataFrame, *, by: str, title: str, of: str, margin: float) -> Any:
     """Return a layer of the ratios of `ratio_rows`, in their order, with their intervals; hollow where undecided.
 
-    The thick line is the 95 % interval; the thin one, where there is one, is the wider interval that decides.
-
-    **Arguments:**
-
-    - `title`: of the axis. `of`: of the colours. `margin`: half the width of the grey band around 1.
+    The thick line is the 95 % interval; the thin one, where there is one, is the wider interval that decides. `title`
+    is the axis's, `of` the colours', and `margin` half the width of the grey band around 1.
     """
     ends = [1 / (1 + margin), 1 + margin]
     y = alt.Y(f"{by}:N", title=None, sort=None, axis=alt.Axis(labelLimit=330))

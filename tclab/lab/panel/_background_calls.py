@@ -28,11 +28,7 @@ class BackgroundCalls:
     """Makes the calls that are requested one after another in one daemon thread.
 
     A call that is requested again while it waits for its turn is made once, and a call that is requested while it is
-    being made is made once more, so the last request is always served.
-
-    **Arguments:**
-
-    - `make`: makes a call, and must not raise.
+    being made is made once more, so the last request is always served. `make` makes a call, and must not raise.
     """
 
     def __init__(self, make: Callable[[Callable[[], Any]], object] = lambda call: call()) -> None:
@@ -47,10 +43,7 @@ class BackgroundCalls:
     def request(self, call: Callable[[], Any], *, after_seconds: float = 0.0, rest_seconds: float = 0.0) -> None:
         """Request a call, in place of an earlier request for it that still waits, and return at once.
 
-        **Arguments:**
-
-        - `after_seconds`: how long the call waits at least.
-        - `rest_seconds`: from the end of the call to the next time that it is made, at least.
+        It waits `after_seconds` at least; from its end to the next time that it is made, `rest_seconds` pass at least.
         """
         with self._changed:
             # a request stands for the one that it replaces; one that a call makes belongs to that call's own
@@ -69,10 +62,6 @@ class BackgroundCalls:
 
         What a call requests itself is waited for too; requests of other threads that come meanwhile, as those of a
         sweep's progress, are not.
-
-        **Arguments:**
-
-        - `timeout_seconds`: how long to wait at most; without limit unless given.
         """
         with self._changed:
             end = next(self._numbers)
@@ -110,10 +99,8 @@ class BackgroundCalls:
 class BackgroundEstimate:
     """Estimates the seconds and the memory of the points that were requested last, never while anything is measured.
 
-    **Arguments:**
-
-    - `show`: called with the parts of a line, in a thread; with none as soon as the points are others.
-    - `after_seconds`: how long the points have to stay the same before an estimate begins.
+    It begins once the points have stayed the same for `after_seconds`. `show` is called with the parts of a line, in a
+    thread; with none as soon as the points are others.
     """
 
     def __init__(self, show: Callable[[Sequence[Part]], None], after_seconds: float) -> None:
@@ -126,9 +113,7 @@ class BackgroundEstimate:
     def request(self, points: Sequence[Point], seconds: Callable[[], str]) -> None:
         """Request the estimate for some points, in place of those of an earlier request.
 
-        **Arguments:**
-
-        - `seconds`: returns how long they will take, in a sentence; it is shown before memory is estimated.
+        `seconds` returns how long they will take, in a sentence; it is shown before memory is estimated.
         """
         self.cancel()
         self._stop = threading.Event()

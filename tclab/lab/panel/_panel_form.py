@@ -51,13 +51,7 @@ def _column(**groups: list[Any]) -> Any:
 
 
 class PanelForm:
-    """Widgets for the parameters of a `PanelState`; `read` and `write` are each other's inverse.
-
-    **Arguments:**
-
-    - `state`: what they are set to first.
-    - `gpus`: how many there are here.
-    """
+    """Widgets for the parameters of a `PanelState`; `read` and `write` are each other's inverse."""
 
     def __init__(self, state: PanelState, gpus: int) -> None:
         self._gpus = gpus

@@ -70,11 +70,7 @@ _ONE_OF_EACH = tuple(
 
 
 class PanelModel:
-    """The sweep that a panel is set to, and the one that it shows.
-
-    **Arguments:**
-
-    - `parameters`: those of `PanelState`, by name.
+    """The sweep that a panel is set to, by the parameters of `PanelState`, and the one that it shows.
 
     **Raises:** `InputError` for a value out of its range, or several values where a panel has one.
     """
@@ -148,10 +144,6 @@ class PanelModel:
 
     def start(self, listener: Callable[[LiveSweep], None] | None = None) -> LiveSweep:
         """Start the sweep that the state asks for, into its results folder, and return at once.
-
-        **Arguments:**
-
-        - `listener`: as for `LiveSweep.listen`.
 
         **Raises:** `InputError` for a value out of its range, a folder that cannot be written or that another kernel
         sweeps into.

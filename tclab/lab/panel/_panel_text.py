@@ -59,12 +59,8 @@ def memory_parts(
     """Return the memory of the point that needs the most, what there is, and each point that will not fit.
 
     Each strategy's largest point is estimated, which takes some seconds the first time: its step is run on meta
-    tensors. Empty where no point can run.
-
-    **Arguments:**
-
-    - `stop`: asked before each; once it is true the result is empty.
-    - `seconds`: once they have passed no other estimate begins, and the result says how many were left out.
+    tensors. Empty where no point can run. `stop` is asked before each; once it is true the result is empty. Once
+    `seconds` have passed no other estimate begins, and the result says how many were left out.
     """
     needs: dict[Point, Fits] = {}
     unknown: list[str] = []

@@ -94,10 +94,6 @@ class PanelView:
 
     All calls of the view run in one background thread, one after another, so that the kernel stays responsive and no
     call sees another's half-done work. Only a stop and the memory estimate run elsewhere.
-
-    **Arguments:**
-
-    - `model`: the settings, the sweep and the rows that are shown.
     """
 
     def __init__(self, model: PanelModel) -> None:

@@ -31,9 +31,7 @@ _BARE = ("cpu", "gpu", "network_names")  # columns whose values need no name bef
 def alike(ok: pd.DataFrame, free: tuple[str, ...] = ()) -> list[tuple[str, pd.DataFrame]]:
     """Return each group of rows that may be compared, after the text of the settings that distinguish it.
 
-    **Arguments:**
-
-    - `free`: settings that may differ within a group, as strategy, batch size and networks may.
+    `free` settings may differ within a group, as strategy, batch size and networks may.
     """
     if ok.empty:
         return []
@@ -73,12 +71,7 @@ def with_labels(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def one_run_each(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of one run of each point, the median one of several, and the rows without a time.
-
-    **Arguments:**
-
-    - `rows`: as `with_labels` returns them.
-    """
+    """Return, of rows `with_labels`, one run of each point, the median one of several, and those without a time."""
     cell = ["label", "batch_size", "networks"]
     steps = rows[(rows["stage"] == "step") & (rows["status"] == "ok")].sort_values("mean_seconds")
     if not steps.duplicated(cell).any():
@@ -131,12 +124,8 @@ def fastest_and_reference(cell: pd.DataFrame) -> tuple[str, str]:
 def against_the_fastest(cell: pd.DataFrame, known: Mapping[frozenset[str], Pair]) -> dict[str, Pair]:
     """Return the verdict on the fastest strategy against each other one of a cell, by the other's name.
 
-    All pairs are decided together, so that the rate of false discoveries holds over a chart of all of them.
-
-    **Arguments:**
-
-    - `cell`: its steps, all runs of each strategy.
-    - `known`: pairs of a race, by their arms, which decide where they are given.
+    All pairs are decided together, so that the rate of false discoveries holds over a chart of all of them. The cell
+    has the steps of all runs of each strategy. Pairs of a race, `known` by their arms, decide where they are given.
     """
     fast, *others = _by_time(cell)
     sides = {name: cell[cell["strategy"] == name] for name in (fast, *others)}

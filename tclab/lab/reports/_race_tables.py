@@ -85,14 +85,7 @@ def winner_of(pairs: Sequence[Pair]) -> str:
 
 
 def winner_table(pairs: Iterable[Pair]) -> pd.DataFrame:
-    """Return the winner of each cell, a row a cell: batch_size, networks, winner, and its lead over the slowest.
-
-    **Arguments:**
-
-    - `pairs`: `Races.pairs` of `tclab.sweeps.race_grid(points)`.
-
-    **Raises:** `ValueError` for a cell with another kind of name.
-    """
+    """Return the winner of each cell of a `race_grid`: batch_size, networks, winner, and its lead over the slowest."""
     cells: dict[str, list[Pair]] = {}
     for pair in pairs:
         cells.setdefault(pair.cell or "", []).append(pair)
