@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import log
+from math import inf, log
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tclab.timing._statistics import ALPHA, MIN_OBSERVATIONS, alpha_of, false_di
 FASTER, SLOWER, SAME, UNDECIDED = "FASTER", "SLOWER", "SAME", "UNDECIDED"
 _OPPOSITE = {FASTER: SLOWER, SLOWER: FASTER}
 LEAST_MARGIN = 0.01  # a difference below 1 % is never claimed
+MOST_MARGIN = 0.1  # times that differ by more are never called the same because the machine is noisy
 MOST_DROPPED = 0.2  # share of rounds that `discard` may drop; with more the comparison is void
 
 Sample = Mapping[str, Any]
@@ -49,7 +50,8 @@ class Pair(Shown):
 
     - `a`, `b`: names of the arms.
     - `verdict`: of `a`: FASTER or SLOWER if `decision_interval` lies wholly beyond the margin and `q` is at most
-      `alpha`; SAME if it lies wholly within the margin; otherwise, or if an arm differs from itself, UNDECIDED.
+      `alpha`; SAME if it lies wholly within the margin, which noise has not made wider than 10 %; otherwise, or if an
+      arm differs from itself, UNDECIDED.
     - `why`: the reason, in words.
     - `ratio`: time of `a` over time of `b`, the centre over rounds; `None` with fewer than 6 rounds.
     - `interval`: 95 % interval of `ratio`, which pays for noise with a memory; see `tclab.timing._noise_model`.
@@ -153,14 +155,21 @@ def pairs_display(pairs: Iterable[Pair], *, notes: Iterable[str] = ()) -> Displa
     return Display("", ("comparison", "verdict", "ratio [95 % interval]", "why"), lines, tuple(notes))
 
 
-def decide(low: float, high: float, margin: float) -> str:
-    """Return the verdict of an interval [low, high] of log ratios for a margin (0.01 is 1 %)."""
+def decide(low: float, high: float, margin: float, *, widest: float = MOST_MARGIN) -> str:
+    """Return the verdict of an interval [low, high] of log ratios for a margin (0.01 is 1 %), SAME up to `widest`."""
     edge = float(np.log1p(margin))
     if high < -edge:
         return FASTER
     if low > edge:
         return SLOWER
-    return SAME if -edge < low and high < edge else UNDECIDED
+    return SAME if -edge < low and high < edge and margin <= widest else UNDECIDED
+
+
+def undecided(low: float, high: float, margin: float, edge: str) -> str:
+    """Return in words how an interval that decides nothing lies to a margin, whose text is `edge`."""
+    if decide(low, high, margin, widest=inf) == SAME:
+        return f"lies within {edge}, but beyond ±{MOST_MARGIN:.0%} noise calls nothing the same"
+    return f"reaches across {edge}"
 
 
 def _spread(samples: Iterable[Sample], arm: str) -> Spread | None:
@@ -321,7 +330,7 @@ def _decided(pair: Pair, q: float) -> Pair:
         slow = ""
         if pair.independent < MIN_INDEPENDENT:
             slow = f"; too few independent rounds ({pair.kept} rounds count as {pair.independent:.1f}) for this noise"
-        return replace(pair, q=q, why=f"{ends} reaches across {edge}{slow}")
+        return replace(pair, q=q, why=f"{ends} {undecided(log(low), log(high), pair.margin, edge)}{slow}")
     if verdict in _OPPOSITE and q > pair.alpha:
         return replace(pair, q=q, why=f"{ends} lies beyond {edge}, and over all comparisons q = {q:.2g}")
     if pair.failed_control is not None:

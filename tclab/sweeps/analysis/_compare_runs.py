@@ -108,7 +108,7 @@ def compare(
     - `names`: of the two; unless given, those of the files or folders (of their parent folders where both have one
       name), or "first" and "second".
     - `margin`: the share that a difference must exceed. Unless given, what the runs of a side spread by, at least 1 %,
-      where both sides have several; else 5 %, which is a convention.
+      where both sides have several; else 5 %, which is a convention. A spread of more than 10 % calls nothing SAME.
 
     **Raises:** `InputError` for what holds no rows, an unknown setting, one of which both sides have a value, or a
     margin that is not above 0.

@@ -13,7 +13,7 @@ import pandas as pd
 
 from tclab.timing._statistics import MIN_OBSERVATIONS, false_discovery
 from tclab.timing._step_means import Estimate, mean_step, ratio_of_means
-from tclab.timing._verdict import LEAST_MARGIN, SAME, UNDECIDED, Pair, decide
+from tclab.timing._verdict import LEAST_MARGIN, MOST_MARGIN, SAME, UNDECIDED, Pair, decide, undecided
 from tclab.timing._warmup import NOT_STEADY
 
 _ALPHA = 0.05
@@ -102,7 +102,8 @@ def pairs_of_runs(
     ]
     judged = [place for place, (_, p) in enumerate(found) if p is not None]
     qs = dict(zip(judged, false_discovery([found[place][1] or 0.0 for place in judged]), strict=True))
-    return [_settled(pair, qs[place]) if place in qs else pair for place, (pair, _) in enumerate(found)]
+    widest = MOST_MARGIN if margin is None else margin
+    return [_settled(pair, qs[place], widest) if place in qs else pair for place, (pair, _) in enumerate(found)]
 
 
 def _pair(
@@ -138,12 +139,14 @@ def _too_few(samples: Sequence[StepRuns]) -> str:
     return f"{own.steps} steps were timed, at least two cycles of {own.cycle} are needed"
 
 
-def _settled(pair: Pair, q: float) -> Pair:
+def _settled(pair: Pair, q: float, widest: float) -> Pair:
     assert pair.decision_interval is not None
     low, high = np.log(pair.decision_interval)
-    verdict = decide(low, high, pair.margin)
+    verdict = decide(low, high, pair.margin, widest=widest)
     edge = f"±{100 * pair.margin:.2g}%"
     if verdict not in (SAME, UNDECIDED) and q > pair.alpha:
         return replace(pair, q=q, why=f"beyond {edge}, {pair.why}, and Welch's test has q = {q:.2g}")
-    words = {SAME: "within", UNDECIDED: "the interval reaches across"}.get(verdict, "beyond")
-    return replace(pair, q=q, verdict=verdict, why=f"{words} {edge}, {pair.why}")
+    words = f"{'within' if verdict == SAME else 'beyond'} {edge}"
+    if verdict == UNDECIDED:
+        words = f"the interval {undecided(low, high, pair.margin, edge)}"
+    return replace(pair, q=q, verdict=verdict, why=f"{words}, {pair.why}")
