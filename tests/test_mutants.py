@@ -22,7 +22,7 @@ from tclab.training._equivalence import FP64_TOLERANCE, Numerics, equivalence_re
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from race_verdicts import Attack
-from synthetic_machine import memory_noise, pair_of
+from synthetic_machine import memory_noise, pair_of, slow_in_turn
 
 # ---- the deletions of each sample, [B] lists of nodes, made wrong
 
@@ -342,15 +342,18 @@ def kept_promises():
             _during(Attack("equal", quiet=True).samples(0, 60.0))).verdict == UNDECIDED,
         "what differs from itself is UNDECIDED": pair_of(_itself(STILL.samples(0, 60.0))).verdict == UNDECIDED,
         "alpha is 5 % over all looks": sum(_verdict.alpha_of(look, 4) for look in range(1, 400)) <= 0.05 + 1e-12,
+        "beyond 10 % noise nothing is SAME": pair_of(
+            slow_in_turn(Attack("apart", quiet=True, ratio=0.96).samples(0, 60.0), 0.3)).verdict == UNDECIDED,
         "few rounds decide nothing": pair_of(STILL.samples(0, 60.0)[:20]).ratio is None,
     }  # fmt: skip
 
 
 _decide, _alpha, _of_components = _verdict.decide, _verdict.alpha_of, _noise_model._components
 VERDICTS = {
-    "sign flipped": (_verdict, "decide", lambda low, high, margin: _decide(-high, -low, margin)),
-    "margin ignored": (_verdict, "decide", lambda low, high, margin: _decide(low, high, 1e-9)),
+    "sign flipped": (_verdict, "decide", lambda low, high, *margin, **more: _decide(-high, -low, *margin, **more)),
+    "margin ignored": (_verdict, "decide", lambda low, high, margin, **more: _decide(low, high, 1e-9, **more)),
     "margin of 2 % for 1 %": (_verdict, "LEAST_MARGIN", 0.02),
+    "any margin is SAME": (_verdict, "decide", lambda *given, widest=1.0: _decide(*given, widest=1.0)),
     "UNDECIDED is SAME": (_verdict, "decide", lambda *given: SAME if (v := _decide(*given)) == UNDECIDED else v),
     "alpha doubled": (_verdict, "alpha_of", lambda *given: 2 * _alpha(*given)),
     "memory ignored": (_noise_model, "_components", lambda *given: tuple(part[:1] for part in _of_components(*given))),

@@ -4,13 +4,12 @@
 """
 
 import sys
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest, rankdata
-from synthetic_machine import SyntheticMachine, memory_noise, pair_of
+from synthetic_machine import SyntheticMachine, memory_noise, pair_of, slow_in_turn
 
 from tclab.timing import race
 from tclab.timing._noise_model import Series, centre_of
@@ -86,16 +85,8 @@ def test_a_difference_that_comes_during_the_race_is_undecided():
 
 @pytest.mark.parametrize(("slower", "verdict"), [(0.06, SAME), (0.3, UNDECIDED)])
 def test_noise_alone_calls_nothing_the_same_beyond_ten_percent(slower, verdict):
-    """Some rounds are slow for both arms alike: their ratio is known well, but no arm is like itself."""
-    samples = Attack("still", quiet=True, ratio=0.96).samples(0, 60.0)
-    seen, slow = Counter(), {}
-    for sample in samples:
-        if sample["round"] not in slow:  # of four rounds in one order, the first and the last
-            order = (sample["phase"], sample["arm"])
-            slow[sample["round"]] = seen[order] % 4 in (0, 3)
-            seen[order] += 1
-        sample["seconds"] *= 1 + slower * slow[sample["round"]]
-    pair = pair_of(samples)
+    """Their ratio is known well, but no arm is like itself."""
+    pair = pair_of(slow_in_turn(Attack("still", quiet=True, ratio=0.96).samples(0, 60.0), slower))
     assert pair.verdict == verdict, pair
     assert pair.margin == pytest.approx(slower, rel=0.1)
     assert pair.why.startswith("the 99.00% interval [0.96, 0.96] lies within ±")
