@@ -64,7 +64,8 @@ class Rows(Shown, pd.DataFrame):
         title = f"{counted(len(steps), 'point')}, {len(timed)} with a time"
         more = [f"{counted(len(timed) - _MOST, 'more point')} with a time not shown"] if len(timed) > _MOST else []
         more += without_time(steps)
-        more += [text for text in [busy_text(self) if {*BUSY_COLUMNS} <= set(self) else ""] if text]
+        if {*BUSY_COLUMNS} <= set(self) and (busy := busy_text(self)):
+            more.append(busy)
         more += [f"{len(self)} rows of {len(self.columns)} columns"]
         columns = (*shown, "mean step [95 %]", "samples/s", "a batch")
         return Display(", ".join([title, *fixed]), columns if lines else (), lines, more)
