@@ -8,8 +8,7 @@ strategy uses the product of `node_mask`.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +18,11 @@ from torch import Tensor
 
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch
-from tclab.masking._packing import Piece, unfilled
+from tclab.masking._packing import Piece
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
 from tclab.message_passing._delta_view import DeltaLayer, DeltaView
-from tclab.message_passing.kernels._delta_sums import Carried
-from tclab.message_passing.kernels._shared_sums import Link
-from tclab.message_passing.kernels._spmm import Csr
+from tclab.message_passing.kernels._spmm import Csr, SparseMatrix
 from tclab.perturbation import Deletions
 
 DEPTH = 2  # layers; after a third every row differed on every graph that was tried
@@ -38,16 +35,6 @@ class _Change(NamedTuple):
     before: np.ndarray  # [d] sorted, the nodes whose rows differ before it
     reached: dict[str, np.ndarray]  # relation → [t] sorted, those whose sums differ
     edges: dict[str, sparse.csr_array]  # relation → [d + deleted, t], those that carry the changes
-
-
-def _counted(change: _Change) -> Counter[Any]:
-    """Return how many rows, edges and edges that count other than 1 a change has, which add up over samples."""
-    count: Counter[Any] = Counter({"before": len(change.before)})
-    for name, edges in change.edges.items():
-        count["reached", name] = len(change.reached[name])
-        count["edges", name] = edges.nnz
-        count["valued", name] = int((edges.data != 1.0).sum())
-    return count
 
 
 class Delta(Strategy):
@@ -119,38 +106,13 @@ class Delta(Strategy):
             tensors.update(self._layer(f"edge_delta/{layer}", changes, deleted, after))
         return tensors, {"layers": depth}
 
-    def shapes(
-        self, indices: Sequence[int], removed: dict[str, Deletions]
-    ) -> tuple[Mapping[str, Tensor | Piece], dict[str, Any]]:
-        """Return what `pack` returns, from the sizes of the samples' changes: it holds one sample's edges at a time."""
-        deleted = removed[self.graph.deleted_type]
-        counts = [[*map(_counted, self._changes(deleted[sample].numpy()))] for sample in range(len(indices))]
-        depth = min(map(len, counts))
-        number, removals = self.graph.num_nodes[self.graph.deleted_type], len(deleted.nodes)
-        totals = [sum((sample[layer] for sample in counts), Counter[Any]()) for layer in range(depth)]
-        tensors: dict[str, Tensor | Piece] = {}
-        for layer, total in enumerate(totals):
-            key, differ = f"edge_delta/{layer}", total["before"]
-            for name in ("nodes", "samples"):
-                tensors[f"{key}/{name}"] = Piece((differ,), torch.int64, unfilled)
-            changes = differ + removals
-            tensors |= _meta_matrix(f"{key}/changes", (changes, number + differ), changes + differ, valued=changes > 0)
-            rows = number * (len(indices) + 1) if layer + 1 == depth else number + totals[layer + 1]["before"]
-            for name in self.graph.networks:
-                reached, edges = total["reached", name], total["edges", name]
-                tensors |= _meta_matrix(f"{key}/start/{name}", (reached, number), reached, valued=False)
-                shape, entries = (reached, changes + differ), edges + differ
-                tensors |= _meta_matrix(f"{key}/edges/{name}", shape, entries, valued=total["valued", name] > 0)
-                tensors |= _meta_matrix(f"{key}/spread/{name}", (rows, number + reached), rows, valued=False)
-        return tensors, {"layers": depth}
-
     def _layer(
         self, key: str, changes: list[_Change], deleted: list[np.ndarray], after: list[np.ndarray] | None
     ) -> dict[str, Tensor]:
-        number = self.graph.num_nodes[self.graph.deleted_type]
+        n = self.graph.num_nodes[self.graph.deleted_type]
         before = [change.before for change in changes]
         nodes, removed_nodes = np.concatenate(before), np.concatenate(deleted)
-        minus = _selection(np.concatenate([nodes, removed_nodes]), number)
+        minus = _selection(np.concatenate([nodes, removed_nodes]), n)
         plus = sparse.eye_array(len(nodes) + len(removed_nodes), len(nodes), format="csr")
         tensors = {
             f"{key}/nodes": torch.from_numpy(nodes),
@@ -160,12 +122,11 @@ class Delta(Strategy):
         for name in self.graph.networks:
             edges = [change.edges[name] for change in changes]
             reached = [change.reached[name] for change in changes]
-            start = _selection(np.concatenate(reached), number)
+            start = _selection(np.concatenate([np.arange(n), *reached]), n)
+            spread = _selection(_rows_after(reached, after, n), start.shape[0])
             tensors |= _tensors(f"{key}/start/{name}", start)
-            tensors |= _tensors(f"{key}/edges/{name}", _carried(edges, before, reached))
-            rows = _spread(reached, after, number)
-            matrix = _selection(rows, number + sum(map(len, reached)))
-            tensors |= _tensors(f"{key}/spread/{name}", matrix)
+            tensors |= _tensors(f"{key}/edges/{name}", _carried(edges, before, reached, n))
+            tensors |= _tensors(f"{key}/spread/{name}", spread)
         return tensors
 
     def view(self, batch: Batch) -> View:
@@ -174,99 +135,77 @@ class Delta(Strategy):
 
     def layers(self, batch: Batch) -> list[DeltaLayer]:
         """Return how what differs goes from layer to layer."""
-        ones = _ones(batch)
         layers = []
-        for layer in range(batch.host_values["layers"]):
-            key = f"edge_delta/{layer}"
+        for i in range(batch.host_values["layers"]):
+            key = f"edge_delta/{i}"
             start, edges, spread = (
-                {name: _link(batch, f"{key}/{kind}/{name}", ones) for name in self.graph.networks}
+                {name: _matrix(batch, f"{key}/{kind}/{name}") for name in self.graph.networks}
                 for kind in ("start", "edges", "spread")
             )
-            layers.append(
-                DeltaLayer(
-                    batch.tensors[f"{key}/nodes"],
-                    batch.tensors[f"{key}/samples"],
-                    _link(batch, f"{key}/changes", ones),
-                    {name: Carried(start[name], edges[name]) for name in self.graph.networks},
-                    spread,
-                )
-            )
+            nodes, samples = batch.tensors[f"{key}/nodes"], batch.tensors[f"{key}/samples"]
+            layers.append(DeltaLayer(nodes, samples, _matrix(batch, f"{key}/changes"), start, edges, spread))
         return layers
 
 
-def _selection(columns: np.ndarray, number: int) -> sparse.csr_array:
-    """Return the [len(columns), number] matrix that picks one row for each of its rows."""
+def _selection(columns: np.ndarray, n: int) -> sparse.csr_array:
+    """Return the [len(columns), n] matrix that picks one row for each of its rows."""
     rows = np.arange(len(columns) + 1)
-    return sparse.csr_array((np.ones(len(columns)), columns, rows), shape=(len(columns), number))
+    return sparse.csr_array((np.ones(len(columns)), columns, rows), shape=(len(columns), n))
 
 
-def _carried(edges: list[sparse.csr_array], before: list[np.ndarray], reached: list[np.ndarray]) -> sparse.csr_array:
-    """Return a relation's [T, C + D]; see `tclab.message_passing.kernels._delta_sums.Carried`."""
-    kept = [len(d) for d in before]
-    offsets = np.cumsum([0, *map(len, reached)])
+def _carried(
+    edges: list[sparse.csr_array], before: list[np.ndarray], reached: list[np.ndarray], n: int
+) -> sparse.csr_array:
+    """Return the edges that bring changes to a relation's rows, [N + T, C + D]; see `DeltaLayer`."""
+    offsets = n + np.cumsum([0, *map(len, reached)])  # the wild type's rows, which nothing changes, are first
     moved = [
         sparse.csr_array((e.data, e.indices + offset, e.indptr), shape=(e.shape[0], offsets[-1]))
         for e, offset in zip(edges, offsets[:-1], strict=True)
     ]
     # the changes are ordered with the rows that differ first, then the deleted ones
-    first = [e[:d] for e, d in zip(moved, kept, strict=True)]
-    then = [e[d:] for e, d in zip(moved, kept, strict=True)]
-    carried = sparse.vstack([*first, *then], format="csr").T.tocsr()  # [T, C]
+    first = [e[: len(d)] for e, d in zip(moved, before, strict=True)]
+    then = [e[len(d) :] for e, d in zip(moved, before, strict=True)]
     themselves = [offset + np.searchsorted(t, d) for t, d, offset in zip(reached, before, offsets[:-1], strict=True)]
-    again = _selection(np.concatenate(themselves), offsets[-1]).T.tocsr()  # [T, D]
-    return sparse.hstack([carried, again], format="csr")
+    again = _selection(np.concatenate(themselves), offsets[-1])  # [D, N + T]
+    return sparse.vstack([*first, *then, again], format="csr").T.tocsr()
 
 
-def _spread(reached: list[np.ndarray], after: list[np.ndarray] | None, number: int) -> np.ndarray:
+def _rows_after(reached: list[np.ndarray], after: list[np.ndarray] | None, n: int) -> np.ndarray:
     """Return for each row after the layer which of a relation's rows it is.
 
-    Rows after: the wild type's and, sample by sample, those of `after`; or all (node, sample), where it is `None`.
+    Rows after: the wild type's and, sample by sample, those of `after`, or all where it is `None`.
     """
-    columns = [np.arange(number)]
-    begin = number
-    for place, nodes in enumerate(reached):
-        of_node = np.arange(number)
+    rows = [np.arange(n)]
+    begin = n
+    for sample, nodes in enumerate(reached):
+        of_node = np.arange(n)
         of_node[nodes] = np.arange(begin, begin + len(nodes))
         begin += len(nodes)
-        columns.append(of_node if after is None else of_node[after[place]])
-    return np.stack(columns, axis=1).ravel() if after is None else np.concatenate(columns)
-
-
-def _meta_matrix(key: str, shape: tuple[int, int], entries: int, *, valued: bool) -> dict[str, Piece]:
-    """Return the shapes of what `_tensors` makes of a matrix of so many rows and columns, and entries."""
-    pieces = {}
-    for side, rows in (("there", shape[0]), ("back", shape[1])):
-        pieces[f"{key}/{side}/crow"] = Piece((rows + 1,), torch.int32, unfilled)
-        pieces[f"{key}/{side}/col"] = Piece((entries,), torch.int32, unfilled)
-        if valued:
-            pieces[f"{key}/{side}/values"] = Piece((entries,), torch.float64, unfilled)
-    return pieces
+        rows.append(of_node if after is None else of_node[after[sample]])
+    return np.concatenate(rows)
 
 
 def _tensors(key: str, matrix: sparse.csr_array) -> dict[str, Tensor]:
-    """Return a matrix and its transpose under batch names; values only where they are not all 1."""
+    """Return a matrix and its transpose under batch names.
+
+    Values travel only where they are not all 1, and row pointers only where a row does not have one entry.
+    """
     tensors = {}
-    for side, csr in (("there", matrix), ("back", matrix.T.tocsr())):
-        tensors[f"{key}/{side}/crow"] = torch.from_numpy(csr.indptr.astype(np.int32))
+    for side, csr in (("csr", matrix), ("transposed", matrix.T.tocsr())):
         tensors[f"{key}/{side}/col"] = torch.from_numpy(csr.indices.astype(np.int32))
+        if not (np.diff(csr.indptr) == 1).all():
+            tensors[f"{key}/{side}/crow"] = torch.from_numpy(csr.indptr.astype(np.int32))
         if not (csr.data == 1.0).all():
             tensors[f"{key}/{side}/values"] = torch.from_numpy(csr.data)
     return tensors
 
 
-def _ones(batch: Batch) -> Tensor:
-    """Return as many ones as the largest matrix has entries, from which all take theirs."""
-    longest = max(
-        (tensor for name, tensor in batch.tensors.items() if name.endswith("/col")), key=len, default=torch.empty(0)
-    )
-    return torch.ones(longest.shape, device=longest.device)
-
-
-def _link(batch: Batch, key: str, ones: Tensor) -> Link:
-    parts = []
-    for side in ("there", "back"):
-        crow, col = batch.tensors[f"{key}/{side}/crow"], batch.tensors[f"{key}/{side}/col"]
-        values = batch.tensors.get(f"{key}/{side}/values")
-        parts.append((crow, col, ones[: len(col)] if values is None else values))
-    there, back = parts
-    return Link(Csr(*there, len(back[0]) - 1), Csr(*back, len(there[0]) - 1))
+def _matrix(batch: Batch, key: str) -> SparseMatrix:
+    sides = []
+    for side in ("csr", "transposed"):
+        col = batch.tensors[f"{key}/{side}/col"]
+        crow = batch.tensors.get(f"{key}/{side}/crow")
+        if crow is None:
+            crow = torch.arange(len(col) + 1, dtype=torch.int32, device=col.device)
+        sides.append(Csr(crow, col, batch.tensors.get(f"{key}/{side}/values")))
+    return SparseMatrix(*sides)

@@ -19,11 +19,8 @@ from tclab._version import __version__
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import SharedView, View
-from tclab.message_passing._layerwise_view import layerwise
-from tclab.message_passing._row_layout import Order
-from tclab.message_passing._shared_view import dense_sum, link_of
-from tclab.message_passing.kernels._shared_sums import shared_sums
-from tclab.message_passing.kernels._spmm import least_seconds
+from tclab.message_passing._shared_view import dense_sum, sparse_matrix
+from tclab.message_passing.kernels._spmm import least_seconds, spmm
 from tclab.perturbation import Deletions, synthetic_perturbations
 from tclab.timing._environment import fingerprint
 
@@ -163,14 +160,13 @@ def timed(
     seconds: dict[str, float] = {}
     dense = []
     size = min(batch_size + 1, max(1, _COLUMNS // width))
-    order = Order.on(device, size)
     for name, network in graph.networks.items():
         if network.num_sources * network.num_targets > _SPARSEST * network.num_edges:
             continue
-        x = torch.randn(network.num_sources * size, width, device=device).to(dtype).requires_grad_()
+        x = torch.randn(size, network.num_sources, width, device=device).to(dtype).requires_grad_()
         arms: dict[str, Callable[[], object]] = {
-            f"{name} sparse": _both_ways(partial(_sparse_sum, network, order=order), x),
-            f"{name} dense": _both_ways(partial(dense_sum, network, order=order), x),
+            f"{name} sparse": _both_ways(partial(_sparse_sum, network), x),
+            f"{name} dense": _both_ways(partial(dense_sum, network), x),
         }
         seconds |= least_seconds(arms, rounds=3)
         if seconds[f"{name} dense"] < seconds[f"{name} sparse"]:
@@ -186,8 +182,8 @@ def timed(
     return Choice(tuple(dense), seconds["delta"] < seconds["shared"], seconds)
 
 
-def _sparse_sum(network: Network, x: Tensor, order: Order) -> Tensor:
-    (summed,) = shared_sums(x, [link_of(network, x.dtype)], order.size, group=order.group)
+def _sparse_sum(network: Network, x: Tensor) -> Tensor:
+    (summed,) = spmm([sparse_matrix(network, x.dtype)], x)
     return summed
 
 
@@ -196,10 +192,10 @@ def _layers(view: View, x: Tensor) -> Tensor:
     (both,) = view.with_wild_type()
     names = list(both.graph.networks)
     weights = [x.new_ones(1)] * len(names)
-    rows = layerwise(both)
+    rows = both
     out = rows.begin(x)
     for _ in range(_DEPTH):
-        out = rows.convolved_sum(names, out, [_row_wise] * len(names), self_weights=weights) / len(names)
+        out = rows.convolve_sum(names, out, [_row_wise] * len(names), self_weights=weights) / len(names)
     return rows.complete(out)
 
 

@@ -8,21 +8,17 @@ full, over the shared matrices. Each layer is a few sparse products of small mat
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tclab.graph._cell_graph import CellGraph
-from tclab.message_passing._layerwise_view import AllRows, LayerwiseView, RowFunction, running_sum
-from tclab.message_passing._row_layout import Order
-from tclab.message_passing._shared_view import SharedView, link_of
-from tclab.message_passing._view import View
-from tclab.message_passing.kernels._delta_sums import Carried, delta_sums, spread
+from tclab.message_passing._shared_view import SharedView, autocast, sparse_matrix
+from tclab.message_passing._view import RowFunction, View
 from tclab.message_passing.kernels._row_ops import take_rows
-from tclab.message_passing.kernels._shared_sums import Link
+from tclab.message_passing.kernels._spmm import SparseMatrix, spmm, spmm_sum
 from tclab.perturbation import Deletions
-from tclab.timing._layer_marks import mark
 
 
 @dataclass(frozen=True)
@@ -35,16 +31,14 @@ class DeltaLayer:
 
     nodes: Tensor  # [D] int64, of each row that differs
     samples: Tensor  # [D] int64, 0 … B - 1
-    changes: Link  # [C, N + D], what a row is more than the wild type's; a deleted one is that much less
-    # relation → how its T rows come from the wild type's sums, the changes, and the self-weighted changes of the D
-    carried: Mapping[str, Carried]
-    # relation → from its rows to those that all relations need after the layer; after the last all, node by node, and
-    # one entry a row
-    spread: Mapping[str, Link]
+    changes: SparseMatrix  # [C, N + D], what a row is more than the wild type's; a deleted one is that much less
+    start: Mapping[str, SparseMatrix]  # relation → [N + T, N], which of the wild type's sums a row begins with
+    edges: Mapping[str, SparseMatrix]  # relation → [N + T, C + D], the changes that edges bring, and its own
+    spread: Mapping[str, SparseMatrix]  # relation → from its rows to those after the layer, one entry a row
 
 
 class DeltaView(SharedView):
-    """A `SharedView` whose view `with_wild_type` is a `LayerwiseView`: it carries what differs from the wild type.
+    """A `SharedView` whose view `with_wild_type` carries what differs from the wild type.
 
     `layers` are the first ones, for as long as few rows differ.
     """
@@ -74,12 +68,10 @@ class DeltaView(SharedView):
 
     def with_wild_type(self) -> Sequence[View]:
         """Return one view of B + 1 copies, the wild type first, that carries what differs from it."""
-        (together,) = super().with_wild_type()
-        assert isinstance(together, SharedView)
-        return [_WildTypeAndSamples(self.graph, together.removed, self._layers, dense=self.dense)]
+        return [_WildTypeAndSamples(self.graph, self.removed_after_wild_type(), self._layers, dense=self.dense)]
 
 
-class _WildTypeAndSamples(SharedView, LayerwiseView):
+class _WildTypeAndSamples(SharedView):
     """The wild type and the samples of a `DeltaView`, which carries what differs between them from layer to layer."""
 
     def __init__(
@@ -91,9 +83,7 @@ class _WildTypeAndSamples(SharedView, LayerwiseView):
         dense: Collection[str],
     ) -> None:
         super().__init__(graph, removed, dense=dense)
-        self._number = graph.num_nodes[graph.deleted_type]
-        if layers:
-            layers = [*layers[:-1], _regrouped(layers[-1], self._number, self.order)]
+        self._num_nodes = graph.num_nodes[graph.deleted_type]
         self._layers = layers
 
     def _layer(self, x: Tensor) -> DeltaLayer | None:
@@ -104,7 +94,7 @@ class _WildTypeAndSamples(SharedView, LayerwiseView):
         not to the sizes.
         """
         for layer in self._layers:
-            if x.size(0) == self._number + layer.nodes.size(0):
+            if x.size(0) == self._num_nodes + layer.nodes.size(0):
                 return layer
         return None
 
@@ -112,72 +102,58 @@ class _WildTypeAndSamples(SharedView, LayerwiseView):
         """Return the rows that the first layer reads: the wild type's alone, if it is carried by differences."""
         return x if self._layers else self.lift(x)
 
-    def convolved(
+    def convolve(
         self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], *, self_weights: Sequence[Tensor]
     ) -> Iterator[Tensor]:
         """Return each relation's function of its sums, from rows that differ to rows that differ."""
         layer = self._layer(x)
         if layer is None:
-            yield from AllRows(self).convolved(relations, x, functions, self_weights=self_weights)
+            yield from super().convolve(relations, x, functions, self_weights=self_weights)
             return
-        sums = self._delta_sums(layer, relations, x, self_weights)[::-1]
-        for name, function in zip(relations, functions, strict=True):
-            part = function(sums.pop())
-            yield mark("spread", spread([part], [_cast(layer.spread[name], part.dtype)]), name)
+        for name, part in zip(relations, self._parts(layer, relations, x, functions, self_weights), strict=True):
+            (spread,) = spmm([layer.spread[name]], part)
+            yield spread.squeeze(0)
 
-    def convolved_sum(
+    def convolve_sum(
         self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], *, self_weights: Sequence[Tensor]
     ) -> Tensor:
-        """Return the sum of what `convolved` returns, added up as it is spread."""
+        """Return the sum of what `convolve` returns, added up as it is spread."""
         layer = self._layer(x)
-        if layer is None or not torch.is_grad_enabled():  # without gradients one relation's rows need not wait
-            return running_sum(self.convolved(relations, x, functions, self_weights=self_weights))
-        sums = self._delta_sums(layer, relations, x, self_weights)
-        parts = [function(summed) for function, summed in zip(functions, sums, strict=True)]
-        return mark("spread", spread(parts, [_cast(layer.spread[name], parts[0].dtype) for name in relations]))
+        if layer is None:
+            return super().convolve_sum(relations, x, functions, self_weights=self_weights)
+        parts = list(self._parts(layer, relations, x, functions, self_weights))
+        return spmm_sum([layer.spread[name] for name in relations], parts).squeeze(0)
 
-    def _delta_sums(
-        self, layer: DeltaLayer, relations: Sequence[str], x: Tensor, self_weights: Sequence[Tensor]
-    ) -> list[Tensor]:
-        if torch.is_autocast_enabled(x.device.type):  # as where the samples are carried in full
-            x = x.to(torch.get_autocast_dtype(x.device.type))
-        wild = [link_of(self._relation(name), x.dtype) for name in relations]
-        carried = [Carried(*(_cast(link, x.dtype) for link in layer.carried[name])) for name in relations]
+    def _parts(
+        self,
+        layer: DeltaLayer,
+        relations: Sequence[str],
+        x: Tensor,
+        functions: Sequence[RowFunction],
+        self_weights: Sequence[Tensor],
+    ) -> Iterator[Tensor]:
+        """Return each relation's function of its rows' sums, [1, N + T, H].
+
+        The wild type's sums are Wᵢ = Aᵢ·X + wᵢ·X. With the changes Δ = M·X, of which the first D are rows of their own,
+        Δ′, all sums are Sᵢ·Wᵢ + Eᵢ·[Δ; wᵢ·Δ′].
+        """
+        x = autocast(x).unsqueeze(0)
         weights = torch.cat(list(self_weights)).to(x.dtype)
-        sums = delta_sums(x, wild, _cast(layer.changes, x.dtype), carried, self_weights=weights)
-        return [mark("neighbour sums", summed) for summed in sums]
+        matrices = [sparse_matrix(self._relation(name), x.dtype) for name in relations]
+        wild = spmm(matrices, x[:, : self._num_nodes], self_weights=weights)[::-1]
+        (changes,) = spmm([layer.changes], x)
+        own = changes[:, : layer.nodes.size(0)]
+        for name, weight, function in zip(relations, weights, functions, strict=True):
+            changed = torch.cat([changes, weight * own], dim=1)
+            summed = spmm_sum([layer.start[name], layer.edges[name]], [wild.pop(), changed])
+            yield function(summed.squeeze(0)).unsqueeze(0)
 
     def complete(self, x: Tensor) -> Tensor:
-        """Return one row for each (node, sample) pair, [N * (B + 1), H]."""
+        """Return one row for each (sample, node) pair, [(B + 1)·N, H]."""
         layer = self._layer(x)
         if layer is None:
             return x
-        rows = self.lift(torch.arange(self._number, device=x.device).unsqueeze(1)).squeeze(1)
-        places = self.order.rows(layer.nodes, layer.samples + 1, self._number)
-        differing = torch.arange(self._number, x.size(0), device=x.device)
+        rows = torch.arange(self._num_nodes, device=x.device).repeat(self.size)
+        differing = torch.arange(self._num_nodes, x.size(0), device=x.device)
         # only `take_rows` may read what a compiler makes of `index_copy`; see `kernels/_row_ops.py`
-        return take_rows(x, rows.index_copy(0, places, differing))
-
-
-def _regrouped(layer: DeltaLayer, number: int, order: Order) -> DeltaLayer:
-    """Return the last layer with the rows after it as an order has them."""
-    if order.size <= order.group:
-        return layer
-    device = layer.nodes.device
-    nodes = torch.arange(number, device=device).repeat_interleave(order.size)
-    places = order.rows(nodes, torch.arange(order.size, device=device).repeat(number), number)
-    taken = torch.empty_like(places)
-    taken[places] = torch.arange(len(places), device=device)
-    spread = {
-        name: Link(
-            link.matrix._replace(col=link.matrix.col[taken], values=link.matrix.values[taken]),
-            link.transposed._replace(col=places[link.transposed.col].to(torch.int32)),
-        )
-        for name, link in layer.spread.items()
-    }
-    return replace(layer, spread=spread)
-
-
-def _cast(link: Link, dtype: torch.dtype) -> Link:
-    matrix, transposed = (csr._replace(values=csr.values.to(dtype)) for csr in link)
-    return Link(matrix, transposed)
+        return take_rows(x, rows.index_copy(0, (layer.samples + 1) * self._num_nodes + layer.nodes, differing))

@@ -114,7 +114,7 @@ class EdgeListView(View):
         if self._samples is not None:
             return pool_ragged(scores, values, self._samples[kind], self.size)
         grid = (self.size, self.graph.num_nodes[kind])
-        return pool_grid(scores.view(grid), values.view(*grid, -1), self._keep[kind].view(grid), node_dim=1)
+        return pool_grid(scores.view(grid), values.view(*grid, -1), self._keep[kind].view(grid))
 
     @property
     def wild_type(self) -> View:

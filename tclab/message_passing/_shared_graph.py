@@ -12,7 +12,7 @@ from tclab.errors import InputError, unknown
 from tclab.graph import Network
 from tclab.message_passing.kernels._edge_blocks import EdgesByTarget, block_starts, edge_max
 from tclab.message_passing.kernels._row_ops import add_rows, take_rows
-from tclab.message_passing.kernels._shared_sums import Link, shared_sums
+from tclab.message_passing.kernels._spmm import SparseMatrix as Link, spmm
 from tclab.message_passing.kernels._spmm import Csr
 
 REDUCTIONS = ("sum", "mean", "max")

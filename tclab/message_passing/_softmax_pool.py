@@ -8,25 +8,23 @@ from torch import Tensor
 from tclab.message_passing.kernels._row_ops import add_rows, take_rows
 
 
-def pool_grid(scores: Tensor, values: Tensor, keep: Tensor, *, node_dim: int) -> Tensor:
+def pool_grid(scores: Tensor, values: Tensor, keep: Tensor) -> Tensor:
     """Return the softmax-weighted sum over the nodes of a full grid of (sample, node) rows.
 
     **Arguments:**
 
-    - `scores`: [N, B] or [B, N]; `node_dim` says which dimension the nodes are.
-    - `values`: [N, B, H] or [B, N, H]
-    - `keep`: bool, as `scores`.
+    - `scores`: [B, N]
+    - `values`: [B, N, H]
+    - `keep`: [B, N] bool
 
     **Returns:** [B, H]; 0 for a sample with nothing left.
     """
     scores = scores.masked_fill(~keep, float("-inf"))
-    highest = scores.detach().amax(node_dim, keepdim=True)
+    highest = scores.detach().amax(1, keepdim=True)
     highest = highest.masked_fill(highest == float("-inf"), 0.0)
     weights = (scores - highest).exp()
     # the highest score adds exactly 1, so the clamp is for samples with nothing left alone
-    weights = weights / weights.sum(node_dim, keepdim=True).clamp_min(0.5)
-    if node_dim == 0:
-        return torch.einsum("nb,nbh->bh", weights, values)
+    weights = weights / weights.sum(1, keepdim=True).clamp_min(0.5)
     return torch.einsum("bn,bnh->bh", weights, values)
 
 

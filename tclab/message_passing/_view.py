@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -12,16 +13,21 @@ from tclab.errors import InputError, unknown
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.perturbation import Deletions
-from tclab.timing._layer_marks import mark
+
+RowFunction: TypeAlias = Callable[[Tensor], Tensor]
+"""Of rows [R, H]; what it does to a row depends on that row alone."""
 
 
 class View(Shown, ABC):
     """B node-deleted copies of one graph.
 
-    Rows of a feature tensor `x: [R, H]` are (sample, node) pairs of one node type, in whatever order suits
-    the view, so everything row-wise (Linear, norm, activation) needs no view at all. A view may keep rows of
+    Rows of a feature tensor `x: [R, H]` are (sample, node) pairs of one node type, sample after sample as in a
+    batch of PyG's, so everything row-wise (Linear, norm, activation) needs no view at all. A view may keep rows of
     deleted nodes: what they hold has no meaning, it is finite, and neither `neighbour_sum` nor `pool` lets it
     reach another row.
+
+    A model whose layers are nothing but neighbour sums and row-wise functions calls `begin`, one `convolve` or
+    `convolve_sum` a layer, and `complete`: a view may then carry fewer rows for as long as few differ.
 
     It is a context manager, to be closed after the backward: a strategy may then use its buffers again.
 
@@ -95,7 +101,41 @@ class View(Shown, ABC):
         **Returns:** [R, H] for each relation.
         """
         for name, weight in zip(relations, self_weights, strict=True):
-            yield mark("neighbour sum", self.neighbour_sum(name, x, self_weight=weight), name)
+            yield self.neighbour_sum(name, x, self_weight=weight)
+
+    def begin(self, x: Tensor) -> Tensor:
+        """Return the rows that the first layer reads, given one a node of the whole graph, `x: [N, H]`."""
+        return self.lift(x)
+
+    def convolve(
+        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], *, self_weights: Sequence[Tensor]
+    ) -> Iterator[Tensor]:
+        """Return for each relation within the deleted type a row-wise function of its neighbour sums.
+
+        One after the other, each when it is asked for.
+
+        **Arguments:**
+
+        - `relations`: their names.
+        - `x`: rows as `begin` or an earlier layer gave them.
+        - `functions`: one for each relation.
+        - `self_weights`: [1] for each relation, how much of itself a row adds.
+
+        **Returns:** rows for the next layer or `complete`, the same ones for every relation.
+        """
+        sums = self.neighbour_sums(relations, x, self_weights=self_weights)
+        for function, summed in zip(functions, sums, strict=True):
+            yield function(summed)
+
+    def convolve_sum(
+        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], *, self_weights: Sequence[Tensor]
+    ) -> Tensor:
+        """Return the sum over relations of what `convolve` returns, added up as it comes."""
+        return running_sum(self.convolve(relations, x, functions, self_weights=self_weights))
+
+    def complete(self, x: Tensor) -> Tensor:
+        """Return one row for each (sample, node) pair, [R, H], of rows as a layer gave them."""
+        return x
 
     @abstractmethod
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
@@ -174,3 +214,15 @@ class View(Shown, ABC):
 
 class NeedsEdgesError(InputError):
     """The model needs single edges, which this strategy does not make."""
+
+
+def running_sum(parts: Iterator[Tensor]) -> Tensor:
+    """Return the sum of tensors, added up as they come, so that no more than one is held besides the total."""
+    first = next(parts)
+    second = next(parts, None)
+    if second is None:
+        return first
+    total = first + second
+    for part in parts:
+        total += part  # the backward of a sum keeps nothing
+    return total

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tclab.errors import unknown
-from tclab.message_passing._layerwise_view import running_sum
+from tclab.message_passing._view import running_sum
 from tclab.models._layers import activation_of
 
 

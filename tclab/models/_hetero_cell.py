@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 from tclab.errors import InputError, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
-from tclab.message_passing._layerwise_view import LayerwiseView, layerwise
 from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.models._aggregation import Mean, Sum, aggregation_of
 from tclab.models._hyper_sagnn import HyperSAGNN
@@ -136,7 +135,7 @@ class HeteroCell(nn.Module):
         """Return what goes into the first layer, [R, H]; every sample begins with the same features."""
         x = mark("preprocessor", self.preprocessor(self.embedding.weight))
         # with dropout rows differ by chance: no sample may share the wild type's
-        return view.lift(x) if self.training and self.dropout > 0.0 else layerwise(view).begin(x)
+        return view.lift(x) if self.training and self.dropout > 0.0 else view.begin(x)
 
     def encode(self, view: View) -> Tensor:
         """Return the rows' embeddings after the last layer, [R, H]."""
@@ -144,19 +143,19 @@ class HeteroCell(nn.Module):
         for place in range(len(self.convolutions)):
             with mark_scope(layer=f"layer {place + 1}"):
                 x = self._layer(view, x, place)
-        return layerwise(view).complete(x)
+        return view.complete(x)
 
     def _layer(self, view: View, x: Tensor, place: int) -> Tensor:
         gins = [gin for gin in self.convolutions[place].children() if isinstance(gin, GINUpdate)]
         aggregate = self.aggregations[place]
-        layers = layerwise(view)
+        layers = view
         if not (self.checkpoint and torch.is_grad_enabled()):
             weights = [gin.self_weight for gin in gins]
             updates = [_marked_update(name, gin) for name, gin in zip(self.networks, gins, strict=True)]
             if isinstance(aggregate, (Sum, Mean)):  # a view may add them up as they come
-                parts = iter([layers.convolved_sum(self.networks, x, updates, self_weights=weights)])
+                parts = iter([layers.convolve_sum(self.networks, x, updates, self_weights=weights)])
             else:
-                parts = layers.convolved(self.networks, x, updates, self_weights=weights)
+                parts = layers.convolve(self.networks, x, updates, self_weights=weights)
             x = aggregate(parts)
         elif isinstance(aggregate, (Sum, Mean)):
             x = aggregate(self._checkpointed(layers, x, gins))
@@ -165,12 +164,12 @@ class HeteroCell(nn.Module):
         x = mark("aggregation", x)
         return mark("metabolism", self.metabolic[place](view, layers.complete(x))) if self.metabolic else x
 
-    def _checkpointed(self, layers: LayerwiseView, x: Tensor, gins: list[GINUpdate]) -> Iterator[Tensor]:
+    def _checkpointed(self, layers: View, x: Tensor, gins: list[GINUpdate]) -> Iterator[Tensor]:
         """Yield each network's rows; the backward computes them again, one network at a time."""
 
         def one(name: str, gin: GINUpdate, x: Tensor) -> Tensor:
             update = _marked_update(name, gin)
-            (part,) = layers.convolved([name], x, [update], self_weights=[gin.self_weight])
+            (part,) = layers.convolve([name], x, [update], self_weights=[gin.self_weight])
             return part
 
         for name, gin in zip(self.networks, gins, strict=True):

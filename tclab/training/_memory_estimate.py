@@ -29,8 +29,6 @@ from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.graph._network import Rows
 from tclab.masking import Batch, Strategy
-from tclab.message_passing.kernels._delta_sums import delta_workspace_bytes
-from tclab.message_passing.kernels._shared_sums import workspace_bytes
 from tclab.perturbation import Deletions
 from tclab.training._step import Step
 
@@ -74,26 +72,14 @@ class _LiveBytes(TorchDispatchMode):
 
 
 def _workspace_bytes(op: Any, args: Any) -> int:
-    """Return the bytes that an operation allocates on a CPU and frees before it returns."""
-    name = op.overloadpacket
-    if name is torch.ops.tclab.shared_sums:
-        x, _, matrices, removed, *_, size, group = args
-        return workspace_bytes(x, size, group, sparse=matrices, copies=removed.numel() > 0)
-    if name is torch.ops.tclab.shared_sums_backward:
-        gradients, _, _, matrices, _, removed, size, group, _ = args
-        first = next(gradient for gradient in gradients if gradient is not None)
-        return workspace_bytes(first, size, group, sparse=matrices, copies=any(rows.numel() for rows in removed))
-    if name is torch.ops.tclab.delta_sums:
-        return delta_workspace_bytes(*args, backward=False)
-    if name is torch.ops.tclab.delta_sums_backward:
-        return delta_workspace_bytes(*args[1:], backward=True)
-    if name is torch.ops.tclab.spread:
-        parts, matrices = args
-        return max(workspace_bytes(part, 1, 1, sparse=matrices, copies=False) for part in parts)
-    if name is torch.ops.tclab.spread_backward:
-        gradient, matrices = args
-        return workspace_bytes(gradient, 1, 1, sparse=matrices, copies=False)
-    return 0
+    """Return how many bytes an operation allocates and frees while it runs: one sample's sums over one relation."""
+    if op not in (torch.ops.tclab.spmm.default, torch.ops.tclab.spmm_sum.default):
+        return 0
+    x = args[0] if isinstance(args[0], Tensor) else args[0][0]
+    if x.device.type not in ("cpu", "meta"):
+        return 0
+    rows = max(crow.numel() - 1 for crow in args[1][::3])
+    return rows * x.size(-1) * x.element_size()
 
 
 # Operations that CUDA's autocast runs in float32 and the CPU's does not: "CUDA Ops that can autocast to float32" in

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tclab.message_passing.kernels._shared_sums import refuse
+def refuse(ctx, *g):
+    raise RuntimeError('once_differentiable')
+
 
 _BLOCK = {"cpu": 1 << 18, "cuda": 1 << 26}  # numbers in a block: what a core's cache holds, what keeps a GPU busy
 _MOST_STARTS = 4096  # of blocks: an operation takes them one by one as arguments

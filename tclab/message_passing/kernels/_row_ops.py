@@ -36,11 +36,13 @@ def without(removed: Tensor, rows: int) -> Tensor:
     return torch.ones(rows, dtype=torch.bool, device=removed.device).index_fill_(0, removed, False)
 
 
-def zero_rows(x: Tensor, removed: Tensor, *, in_place: bool = False) -> Tensor:
-    """Return `x: [R, H]` with the rows `removed: [n]` int64 zero; `in_place` if it may be changed."""
+def zero_rows(x: Tensor, removed: Tensor) -> Tensor:
+    """Return `x: [R, H]` with the rows `removed: [n]` int64 zero, whatever they hold; itself where there are none."""
+    if removed.numel() == 0:
+        return x
     if compiled_for_cpu(x):
         return x.masked_fill(~without(removed, x.size(0)).unsqueeze(-1), 0.0)
-    return x.index_fill_(0, removed, 0.0) if in_place else x.index_fill(0, removed, 0.0)
+    return x.index_fill(0, removed, 0.0)
 
 
 def compiled_for_cpu(x: Tensor) -> bool:

@@ -1,164 +1,217 @@
-"""Products of a sparse CSR matrix and a dense one, by the kernel and tile width that are fastest on this machine."""
+"""Sparse matrix times dense rows, for several relations and samples: `spmm` fans out, `spmm_sum` fans in.
+
+They are custom operations of plain tensors, as `torch.compile` refuses sparse ones, and each is the other's gradient on
+the transposed matrices, so every derivative is there. Rows lie sample after sample, [B, N, H]. On a CPU each product is
+one `torch.nn.functional.embedding_bag` over one sample, whose rows stay in the cache while all relations gather them:
+FBGEMM compiles that kernel for the width, keeps a row's sums in registers and prefetches. float64 has no such kernel
+and takes ATen's sparse product; CUDA takes Triton's tiles, or cuSPARSE where those cannot serve.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes as disabled_modes
+from torch.nn import functional as F
 
 T = TypeVar("T")
 
 
 class Csr(NamedTuple):
-    """A sparse matrix as plain tensors, which `torch.compile` and custom ops take where a sparse one is refused."""
+    """A sparse matrix [rows, columns] as plain tensors; a column may stand in a row more than once, and counts each."""
 
     crow: Tensor  # [rows + 1] int32
     col: Tensor  # [nnz] int32
-    values: Tensor  # [nnz]
-    columns: int  # how many there are
+    values: Tensor | None = None  # [nnz]; None where all are 1
 
-    def matrix(self, dtype: torch.dtype | None = None) -> Tensor:
-        """Return this as torch's sparse CSR matrix, in a dtype; nothing is copied where it is in that already."""
-        size = (self.crow.numel() - 1, self.columns)
-        values = self.values.to(dtype or self.values.dtype)
-        return torch.sparse_csr_tensor(self.crow, self.col, values, size=size, check_invariants=False)
+
+class SparseMatrix(NamedTuple):
+    """A sparse matrix and its transpose, each made once for good."""
+
+    csr: Csr
+    transposed: Csr
+
+    @property
+    def T(self) -> SparseMatrix:  # noqa: N802 (as a tensor's)
+        """The transpose."""
+        return SparseMatrix(self.transposed, self.csr)
 
 
 with warnings.catch_warnings():  # torch warns once a process that CSR is in beta, and 2.11 of checks that are off
     warnings.filterwarnings("ignore", "Sparse (CSR tensor support is in beta|invariant checks are implicitly disabled)")
-    Csr(torch.tensor([0, 1]), torch.tensor([0]), torch.tensor([1.0]), 1).matrix()
+    torch.sparse_csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.tensor([1.0]), check_invariants=False)
 
 
-class Tiling(NamedTuple):
-    """How a product is run: by torch's own kernel ("aten") or a vendor's ("library"), `tile` columns at a time."""
+def product(a: Csr, x: Tensor) -> Tensor:
+    """Return A·x of every sample, [B, rows, H], for `x: [B, columns, H]`, contiguous.
 
-    kernel: str
-    tile: int | None
-
-
-class Columns(NamedTuple):
-    """A dense matrix cut for a product: `tiles` of adjacent columns, each contiguous, and how it is run."""
-
-    tiles: list[Tensor]
-    tiling: Tiling
-
-
-def columns(x: Tensor, tiling: Tiling | None = None) -> Columns:
-    """Return `x: [rows, C]` cut for products with sparse matrices; several products may share it.
-
-    Rows that are gathered by an edge list come from all over `x`. Once `x` outgrows the processor's cache every
-    one of them is fetched from memory, so a wide `x` is gathered tile by tile.
+    A CPU adds up each row in the order of its entries, whatever the number of threads: two runs give the same bits.
+    bfloat16 and float16 are added up in float32 and rounded once. cuSPARSE promises no order.
     """
-    tiling = tiling or tiling_of(x)
-    if tiling.tile is None or tiling.tile >= x.size(1):
-        return Columns([x.contiguous()], tiling)
-    return Columns([part.contiguous() for part in x.split(tiling.tile, dim=1)], tiling)
+    if x.device.type != "cpu":
+        return _product_on_device(a, x)
+    if x.dtype == torch.float64:
+        return torch.stack([torch.sparse.mm(_csr_tensor(a, x), sample, "sum") for sample in x])
+    weights = None if a.values is None else a.values.to(x.dtype)
+    sums = [
+        F.embedding_bag(a.col, sample, a.crow, mode="sum", include_last_offset=True, per_sample_weights=weights)
+        for sample in x.detach()
+    ]
+    return sums[0].unsqueeze(0) if len(sums) == 1 else torch.stack(sums)
 
 
-def multiply(matrix: Tensor, right: Columns, *, out: Tensor | None = None, add: bool = False) -> Tensor:
-    """Return a sparse CSR matrix times a dense one.
+def _product_on_device(a: Csr, x: Tensor) -> Tensor:
+    wide = x.transpose(0, 1).flatten(1)  # [columns, B·H]: one wide product serves all samples
+    return torch.sparse.mm(_csr_tensor(a, x), wide).unflatten(1, (x.size(0), x.size(2))).transpose(0, 1).contiguous()
 
-    Every entry adds up its row in the order of the columns: on a CPU one kernel gives the same bits in every run,
-    whatever the tile, and both kernels do where there are no weights. cuSPARSE, which takes CUDA tensors, does not
-    promise that.
+
+def _csr_tensor(a: Csr, x: Tensor) -> Tensor:
+    values = x.new_ones(a.col.shape) if a.values is None else a.values.to(x.dtype)
+    size = (a.crow.numel() - 1, x.size(1))
+    return torch.sparse_csr_tensor(a.crow, a.col, values, size=size, check_invariants=False)
+
+
+def spmm(matrices: Sequence[SparseMatrix], x: Tensor, *, self_weights: Tensor | None = None) -> list[Tensor]:
+    """Return Yᵢ = Aᵢ·X + wᵢ·X for each matrix, of every sample.
 
     **Arguments:**
 
-    - `matrix`: [rows, columns], sparse CSR.
-    - `right`: what `columns` returns for `x: [columns, C]`.
-    - `out`: [rows, C], what the product is written to, or with `add` added to.
+    - `x`: [B, columns, H]
+    - `self_weights`: [matrices], w, for square matrices; `None` for none.
 
-    **Returns:** [rows, C]
+    **Returns:** [B, rows, H] for each matrix.
     """
-    tiles, (kernel, _) = right
-    one = _by_aten if kernel == "aten" else _by_library
-    if len(tiles) == 1:
-        return one(matrix, tiles[0], out, add)
-    if out is None:
-        out = tiles[0].new_empty(matrix.size(0), sum(tile.size(1) for tile in tiles))
-    begin = 0
-    for tile in tiles:
-        one(matrix, tile, out[:, begin : begin + tile.size(1)], add)
-        begin += tile.size(1)
-    return out
+    return torch.ops.tclab.spmm(x.contiguous(), *_flat(matrices), self_weights)
 
 
-def _by_aten(matrix: Tensor, x: Tensor, out: Tensor | None, add: bool) -> Tensor:
-    product = torch.sparse.mm(matrix, x, "sum")
-    if out is None:
-        return product
-    return out.add_(product) if add else out.copy_(product)
+def spmm_sum(matrices: Sequence[SparseMatrix], xs: Sequence[Tensor], *, self_weights: Tensor | None = None) -> Tensor:
+    """Return Y = Σ Aᵢ·Xᵢ + wᵢ·Xᵢ, of every sample; the adjoint of `spmm`.
 
+    **Arguments:**
 
-def _by_library(matrix: Tensor, x: Tensor, out: Tensor | None, add: bool) -> Tensor:
-    # written where it is wanted: the plain product makes a tensor of zeros first and copies it
-    if out is None:
-        out = x.new_empty(matrix.size(0), x.size(1))
-    return torch.addmm(out, matrix, x, beta=1 if add else 0, out=out)
+    - `xs`: [B, columns, H] for each matrix.
+    - `self_weights`: [matrices], w, for square matrices; `None` for none.
 
-
-def tiling_of(x: Tensor) -> Tiling:
-    """Return the kernel and tile that a product with `x: [rows, C]` uses on this machine.
-
-    On CUDA that is cuSPARSE. A CPU has two kernels, ATen's reduction and MKL's product; which is faster, and in
-    tiles of how many columns, differs from one make of processor to the next and with the width, so the first
-    call of about each width times them. MKL knows float32 and float64 alone.
+    **Returns:** [B, rows, H]
     """
-    return tiling_for(x.dtype, *x.shape) if x.device.type == "cpu" else Tiling("library", None)
+    return torch.ops.tclab.spmm_sum([x.contiguous() for x in xs], *_flat(matrices), self_weights)
 
 
-def tiling_for(dtype: torch.dtype, rows: int, width: int) -> Tiling:
-    """Return the kernel and tile that a product with a CPU's [rows, width] uses on this machine."""
-    kind = (dtype, -(-max(width, 1) // 64) * 64 if width <= 512 else 1 << (width - 1).bit_length())
-    if kind not in _TILINGS:
-        with disabled_modes():  # the caller may be tracing meta tensors, and what is timed must have values
-            _TILINGS[kind] = _fastest(*kind)
-    tiling = _TILINGS[kind]
-    return tiling if rows * width * dtype.itemsize > _CACHED else Tiling(tiling.kernel, None)
+def _flat(matrices: Sequence[SparseMatrix]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the matrices, and their transposes, as a custom op takes them: three tensors each."""
+    return _tensors([matrix.csr for matrix in matrices]), _tensors([matrix.transposed for matrix in matrices])
 
 
-_TILINGS: dict[tuple[torch.dtype, int], Tiling] = {}
-_CACHED = 2 * 1024 * 1024  # bytes; what is no larger stays in the cache of one core, or nearly, without tiles
-_ROWS = 6_000  # of the dense matrix: the size at which a batch of 28 outgrows the last cache of most processors
-_TARGETS = {"narrow": 1_000, "wide": 300}  # rows of the sparse one
-# As in the largest network of the real graph: a kernel that is fast at short rows may be slow at long ones. Duplicate
-# edges are left out.
-_EDGES_A_ROW = 165
-_SKEW = 0.6  # the n-th largest degree goes as n ** -0.6: 57 % of the edges at a quarter of the nodes, as there
+def _tensors(parts: Sequence[Csr]) -> list[Tensor]:
+    # a list of tensors may hold no None for autograd: no values at all stand for ones
+    return [t for csr in parts for t in (csr.crow, csr.col, csr.col[:0] if csr.values is None else csr.values)]
 
 
-def _fastest(dtype: torch.dtype, width: int) -> Tiling:
-    candidates = [Tiling("aten", tile) for tile in (None, 256, 512) if tile is None or tile < width]
-    if dtype in (torch.float32, torch.float64) and torch.backends.mkl.is_available():
-        candidates += [Tiling("library", tile) for tile in (None, 32) if tile is None or tile < width]
-    if len(candidates) == 1:
-        return candidates[0]
-    matrix = _skewed(_TARGETS["narrow" if width <= 512 else "wide"], dtype).matrix()
-    x = torch.ones(_ROWS, width, dtype=dtype)
-    cut = {tiling: columns(x, tiling) for tiling in candidates}
-    seconds = least_seconds({tiling: partial(multiply, matrix, right) for tiling, right in cut.items()}, rounds=4)
-    return min(seconds, key=seconds.__getitem__)
+def _matrices(flat: Sequence[Tensor]) -> list[Csr]:
+    triples = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+    return [Csr(crow, col, values if values.numel() else None) for crow, col, values in triples]
 
 
-def _skewed(targets: int, dtype: torch.dtype) -> Csr:
-    """Return a random matrix, [targets, _ROWS], with power-law degrees in random order."""
-    generator = torch.Generator().manual_seed(0)
+def _samples(x: Tensor) -> list[slice]:
+    """Return what is computed at a time: on a CPU one sample, whose rows then stay in the cache, else all."""
+    return [slice(b, b + 1) for b in range(x.size(0))] if x.device.type == "cpu" else [slice(None)]
 
-    def ends(number: int) -> Tensor:
-        weights = torch.arange(1, number + 1, dtype=torch.float64) ** -_SKEW
-        drawn = torch.multinomial(weights, targets * _EDGES_A_ROW, replacement=True, generator=generator)
-        return torch.randperm(number, generator=generator)[drawn]
 
-    places = torch.unique(ends(targets) * _ROWS + ends(_ROWS))  # sorted, and each edge once
-    crow = torch.zeros(targets + 1, dtype=torch.int32)
-    crow[1:] = torch.bincount(places // _ROWS, minlength=targets).cumsum(0)
-    return Csr(crow, (places % _ROWS).to(torch.int32), torch.ones(len(places), dtype=dtype), _ROWS)
+@torch.library.custom_op(
+    "tclab::spmm", mutates_args=(), schema="(Tensor x, Tensor[] a, Tensor[] at, Tensor? w) -> Tensor[]"
+)
+def _spmm(x: Tensor, a: Sequence[Tensor], at: Sequence[Tensor], w: Tensor | None) -> list[Tensor]:
+    matrices = _matrices(a)
+    ys = [x.new_empty(x.size(0), len(matrix.crow) - 1, x.size(2)) for matrix in matrices]
+    for samples in _samples(x):
+        for i, matrix in enumerate(matrices):
+            summed = product(matrix, x[samples])
+            if w is None:
+                ys[i][samples] = summed
+            else:
+                torch.addcmul(summed, x[samples], w[i], out=ys[i][samples])
+    return ys
+
+
+@torch.library.custom_op(
+    "tclab::spmm_sum", mutates_args=(), schema="(Tensor[] xs, Tensor[] a, Tensor[] at, Tensor? w) -> Tensor"
+)
+def _spmm_sum(
+    xs: Sequence[Tensor], a: Sequence[Tensor], at: Sequence[Tensor], w: Tensor | None
+) -> Tensor:
+    matrices = _matrices(a)
+    y = xs[0].new_empty(xs[0].size(0), len(matrices[0].crow) - 1, xs[0].size(2))
+    for samples in _samples(y):
+        total = y[samples]
+        for i, (matrix, x) in enumerate(zip(matrices, xs, strict=True)):
+            summed = product(matrix, x[samples])
+            total = total.copy_(summed) if i == 0 else total.add_(summed)
+            if w is not None:
+                total.addcmul_(x[samples], w[i])
+    return y
+
+
+@_spmm.register_fake
+def _(x: Tensor, a: Sequence[Tensor], at: Sequence[Tensor], w: Tensor | None) -> list[Tensor]:
+    return [x.new_empty(x.size(0), matrix.crow.size(0) - 1, x.size(2)) for matrix in _matrices(a)]
+
+
+@_spmm_sum.register_fake
+def _(xs: Sequence[Tensor], a: Sequence[Tensor], at: Sequence[Tensor], w: Tensor | None) -> Tensor:
+    return xs[0].new_empty(xs[0].size(0), _matrices(a)[0].crow.size(0) - 1, xs[0].size(2))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, a, at, w = inputs
+    xs = x if isinstance(x, (list, tuple)) else [x]
+    ctx.set_materialize_grads(False)
+    ctx.count = len(a)
+    ctx.save_for_backward(*a, *at, w, *([] if w is None else xs))
+
+
+def _saved(ctx: Any) -> tuple[list[SparseMatrix], Tensor | None, Sequence[Tensor]]:
+    """Return the transposed matrices, the self-weights, and, where there are any, what they weigh."""
+    a, at = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count : 2 * ctx.count]
+    w, *xs = ctx.saved_tensors[2 * ctx.count :]
+    return [SparseMatrix(*pair) for pair in zip(_matrices(at), _matrices(a), strict=True)], w, xs
+
+
+def _dot(g: Tensor, x: Tensor) -> Tensor:
+    return torch.dot(g.flatten(), x.flatten())
+
+
+def _spmm_grad(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    transposed, w, xs = _saved(ctx)
+    none = [None] * ctx.count
+    used = [i for i, grad in enumerate(grads) if grad is not None]
+    if not used:
+        return None, none, none, None
+    to_x = to_w = None
+    if w is not None and ctx.needs_input_grad[3]:
+        dots = [w.new_zeros(()) if grad is None else _dot(grad, xs[0]) for grad in grads]
+        to_w = torch.stack(dots)
+    weights = w if w is None or len(used) == len(grads) else w[used]
+    to_x = spmm_sum([transposed[i] for i in used], [grads[i] for i in used], self_weights=weights)  # type: ignore[misc]
+    return to_x, none, none, to_w
+
+
+def _spmm_sum_grad(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
+    transposed, w, xs = _saved(ctx)
+    none = [None] * ctx.count
+    if grad is None:
+        return [None] * len(transposed), none, none, None
+    to_w = None
+    if w is not None and ctx.needs_input_grad[3]:
+        to_w = torch.stack([_dot(grad, x) for x in xs])
+    return spmm(transposed, grad, self_weights=w), none, none, to_w
+
+
+_spmm.register_autograd(_spmm_grad, setup_context=_save)
+_spmm_sum.register_autograd(_spmm_sum_grad, setup_context=_save)
 
 
 def least_seconds(

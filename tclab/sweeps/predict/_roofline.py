@@ -14,10 +14,8 @@ from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
-from tclab.message_passing._row_layout import Order
-from tclab.message_passing._shared_view import dense_sum, link_of
-from tclab.message_passing.kernels._shared_sums import shared_sums
-from tclab.message_passing.kernels._spmm import least_seconds
+from tclab.message_passing._shared_view import dense_sum, sparse_matrix
+from tclab.message_passing.kernels._spmm import least_seconds, spmm
 from tclab.perturbation import synthetic_perturbations
 
 _COPIED = 256 * 1024**2  # bytes: more than any cache
@@ -83,7 +81,7 @@ def roofline(
     - `graph`: on the CPU; copied to `device`.
     - `network`: one of the graph's; its name.
     - `limits`: the ceilings, measured now unless given.
-    - `batch_size`, `width`: of the features, [N, B, H]. `rounds`: that each kernel is timed in.
+    - `batch_size`, `width`: of the features, [B, N, H]. `rounds`: that each kernel is timed in.
 
     **Raises:** `InputError` for a network that the graph has not, with the nearest name.
     """
@@ -99,23 +97,22 @@ def roofline(
     table, messages = x.numel() * size, edges * batch_size * width * size
     both = edges * batch_size * 16  # the two ends of each edge, int64
     added = edges * batch_size * width  # features that messages bring
-    sparse = 2 * table + entries * (4 + size)
+    sparse = 2 * table + batch_size * entries * 4  # each sample goes through the indices
     floors = {
         # a message is written, read and written with its mask, and read to be added up
         # multiplied by the mask, and added
         "edge_mask": (4 * messages + both + edges * batch_size + 2 * table, 2 * added),
         "gpu_filter": (2 * messages + both + 2 * table, added),
-        "node_mask": (sparse, 2 * entries * batch_size * width),
+        "node_mask": (sparse, entries * batch_size * width),
         "dense": (2 * table + nodes * nodes * size, 2 * nodes * nodes * batch_size * width),
     }
     calls: dict[str, Callable[[], object]] = {
         name: waited(_sum_of(strategy_of(name)(here), perturbations, network, x, device), device)
         for name in ("edge_mask", "gpu_filter")
     }
-    link = link_of(here.networks[network], torch.float32)
-    order = Order.on(x.device, batch_size)
-    calls["node_mask"] = waited(lambda: shared_sums(x, [link], batch_size, group=order.group), device)
-    calls["dense"] = waited(lambda: dense_sum(here.networks[network], x, order), device)
+    matrix, samples = sparse_matrix(here.networks[network], torch.float32), x.view(batch_size, nodes, width)
+    calls["node_mask"] = waited(lambda: spmm([matrix], samples), device)
+    calls["dense"] = waited(lambda: dense_sum(here.networks[network], samples), device)
     rows = []
     with torch.no_grad():
         for call in calls.values():
