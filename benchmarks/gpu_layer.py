@@ -2,8 +2,8 @@
 
     python benchmarks/gpu_layer.py [--device cuda] [--scale 1.0] [--batch-sizes 28,64] [--dtypes bfloat16,float32]
 
-Every kernel sums the same samples with the same deletions, Yᵢ = K·(Aᵢ·(K·X) + w·X) for all networks i, and is held
-against the sums in fp64. Kernels take turns in one process; a time is the shortest of some rounds. `make gpu` runs it
+Every kernel sums the same samples with the same deletions, Yᵢ = Aᵢ·(K·X) + w·(K·X) for all networks i, and is held
+against the sums in fp64 in the rows that are kept. Kernels take turns in one process; a time is the shortest of some rounds. `make gpu` runs it
 as its part (c).
 """
 
@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from tile_kernel import Assumptions, layer_milliseconds, predicted
 from torch import Tensor
+from torch.nn import functional as F
 
 import tclab
 from tclab.masking import get
 from tclab.message_passing import SharedView
-from tclab.message_passing._shared_view import link_of
+from tclab.message_passing._shared_view import sparse_matrix
 from tclab.message_passing.kernels._spmm import least_seconds
 from tclab.message_passing.kernels._tile_sums import LAUNCH, Launch, tile_sums, tiles_for, tiles_of, without_tiles
 from tclab.perturbation import synthetic_perturbations
@@ -37,12 +38,12 @@ ALLOWED = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 @dataclass
 class Arms:
-    """The kernels, and what they sum."""
+    """The kernels, and what they sum; rows lie sample after sample, [B·N, H]."""
 
     graph: tclab.CellGraph  # on the CPU
-    calls: dict[str, Callable[[], list[Tensor]]]  # kernel → its sums over all networks, in its own order of rows
-    inputs: dict[str, Tensor]  # kernel → x, which gets a gradient
-    places: dict[str, Tensor]  # kernel → where (node, sample) lies among its rows
+    calls: dict[str, Callable[[Tensor], list[Tensor]]]  # kernel → its sums over all networks
+    x: Tensor
+    keep: Tensor  # [B·N] bool, the rows in which kernels are compared
 
 
 def arms(scale: float, size: int, dtype: torch.dtype, device: str) -> Arms:
@@ -52,44 +53,43 @@ def arms(scale: float, size: int, dtype: torch.dtype, device: str) -> Arms:
     graph = tclab.CellGraph.synthetic(scale).without_metabolism()
     perturbations = synthetic_perturbations(graph, size)
     here, names = graph.to(device), list(graph.networks)
-    nodes = graph.num_nodes[graph.deleted_type]
     generator = torch.Generator().manual_seed(0)
-    values = torch.randn(nodes, size, WIDTH, generator=generator).to(device, dtype)
+    x = torch.randn(size * graph.num_nodes[graph.deleted_type], WIDTH, generator=generator).to(device, dtype)
     weights = torch.full((len(names),), 1.5, device=device, dtype=dtype)
-    found = Arms(graph, {}, {}, {})
-
-    def add(kernel: str, places: Tensor, forward: Callable[[Tensor], list[Tensor]]) -> None:
-        x = torch.empty(nodes * size, WIDTH, device=device, dtype=dtype)
-        x[places.flatten()] = values.flatten(0, 1)
-        x.requires_grad_()
-        found.calls[kernel], found.inputs[kernel], found.places[kernel] = lambda: forward(x), x, places
 
     shared = get("node_mask")(here).view(get("node_mask")(graph).batch(perturbations).to(device))
     assert isinstance(shared, SharedView)
-    every = torch.arange(nodes, device=device).repeat_interleave(size), torch.arange(size, device=device).repeat(nodes)
-    places = shared.order.rows(*every, nodes).view(nodes, size)
     dense = SharedView(here, shared.removed, dense=here.networks)
     copies = get("gpu_filter")(here).view(get("gpu_filter")(graph).batch(perturbations).to(device))
-    kept = copies.keep[graph.deleted_type].unsqueeze(1)
+    keep = shared.keep[graph.deleted_type]
+    matrices = [sparse_matrix(network, dtype).csr for network in here.networks.values()]
 
     def of_view(view: tclab.message_passing.View) -> Callable[[Tensor], list[Tensor]]:
         return lambda x: list(view.neighbour_sums(names, x, self_weights=list(weights.unsqueeze(1))))
 
     def scattered(x: Tensor) -> list[Tensor]:
+        x = x * keep.unsqueeze(1)
         edges = [copies.edges(name)[0] for name in names]
         sums = [scatter(x[e[0]], e[1], dim_size=len(x), reduce="sum") for e in edges]
-        return [(summed + weight * x) * kept for summed, weight in zip(sums, weights, strict=True)]
+        return [summed + weight * x for summed, weight in zip(sums, weights, strict=True)]
 
-    add("sparse library", places, of_view(shared))
+    def bags(x: Tensor) -> list[Tensor]:
+        x = x * keep.unsqueeze(1)
+        samples = x.view(size, -1, WIDTH).unbind()
+        sums = [
+            torch.cat([F.embedding_bag(col, s, crow, mode="sum", include_last_offset=True) for s in samples])
+            for crow, col, _ in matrices
+        ]
+        return [summed + weight * x for summed, weight in zip(sums, weights, strict=True)]
+
+    calls = {"sparse library": of_view(shared)}
     # on a CPU the interpreter runs it: not in bfloat16, which it gets wrong
-    if all(tiles_for(link_of(network, dtype).matrix, values) is not None for network in here.networks.values()):
-        add("tiles", places, of_view(shared))
-    add("dense", places, of_view(dense))
-    copied = torch.arange(nodes, device=device).unsqueeze(1) + nodes * torch.arange(size, device=device)
-    add("PyG scatter", copied, scattered)
+    if all(tiles_for(matrix, x) is not None for matrix in matrices):
+        calls["tiles"] = of_view(shared)
+    calls |= {"dense": of_view(dense), "embedding_bag": bags, "PyG scatter": scattered}
     if device == "cuda":  # on a CPU it compiles longer than all else takes
-        add("PyG scatter, compiled", copied, torch.compile(scattered))
-    return found
+        calls["PyG scatter, compiled"] = torch.compile(scattered)
+    return Arms(graph, calls, x, keep)
 
 
 def compare(found: Arms, device: str, *, batch_size: int, dtype: torch.dtype, rounds: int = 5) -> list[dict[str, Any]]:
@@ -99,42 +99,30 @@ def compare(found: Arms, device: str, *, batch_size: int, dtype: torch.dtype, ro
     """
     predicted_ms = layer_milliseconds(predicted(found.graph, batch_size, Assumptions(), size=dtype.itemsize))
     model = {"sparse library": "sparse", "dense": "dense", "tiles": "tiles"}
-    exact: tuple[Tensor, Tensor] | None = None
     rows = []
 
-    def both(kernel: str) -> tuple[list[Tensor], Tensor]:
-        found.inputs[kernel].grad = None
+    def both(kernel: str, dtype: torch.dtype = dtype) -> Tensor:
+        x = found.x.to(dtype, copy=True).requires_grad_()
         with nullcontext() if kernel == "tiles" else without_tiles():
-            sums = found.calls[kernel]()
-            torch.autograd.backward(sums, [torch.ones_like(y) for y in sums])
-        gradient = found.inputs[kernel].grad
-        assert gradient is not None
-        return sums, gradient
+            sums = found.calls[kernel](x)
+            torch.autograd.backward(sums, [found.keep.unsqueeze(1).to(dtype).expand_as(y) for y in sums])
+        assert x.grad is not None
+        return torch.stack([*sums, x.grad]).detach()[:, found.keep]  # [networks + 1, kept rows, H]
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the compiler's own
-        reference = found.inputs["sparse library"]
-        values = reference.detach()
-        reference.data = values.double()
-        sums, gradient = both("sparse library")
-        at = found.places["sparse library"].flatten()
-        exact = torch.stack([y.detach()[at] for y in sums]), gradient[at]
-        reference.grad = None
-        reference.data = values
-        del sums, gradient
+        exact = both("sparse library", torch.float64)
         for kernel in found.calls:
             row: dict[str, Any] = {"batch_size": batch_size, "dtype": str(dtype).split(".")[1], "kernel": kernel}
             if kernel in model:
                 row["predicted_seconds"] = 2e-3 * predicted_ms[model[kernel]]
             rows.append(row)
             try:
-                sums, gradient = both(kernel)
-                at = found.places[kernel].flatten()
+                apart = both(kernel).double() - exact
                 row["error"] = max(
-                    ((torch.stack([y.detach()[at] for y in sums]) - exact[0]).norm() / exact[0].norm()).item(),
-                    ((gradient[at] - exact[1]).norm() / exact[1].norm()).item(),
+                    (apart[:-1].norm() / exact[:-1].norm()).item(), (apart[-1].norm() / exact[-1].norm()).item()
                 )
-                del sums, gradient
+                del apart
                 seconds = []
                 clock = clock_of(device)
                 for _ in range(1 if kernel == "tiles" and device == "cpu" else rounds):
@@ -146,7 +134,6 @@ def compare(found: Arms, device: str, *, batch_size: int, dtype: torch.dtype, ro
                 row |= {"seconds": min(seconds), "allowed": ALLOWED[dtype], "status": "ok"}
             except (RuntimeError, NotImplementedError) as error:
                 row["status"] = f"cannot: {str(error).splitlines()[0][:100]}"
-            found.inputs[kernel].grad = None
     return rows
 
 
@@ -155,7 +142,7 @@ def launches(
 ) -> list[dict[str, Any]]:
     """Return the seconds of launches of the tile kernel over the largest network, those of today first."""
     network = max(graph.networks.values(), key=lambda network: network.num_edges).to(device)
-    tiles = tiles_of(link_of(network, dtype).matrix)
+    tiles = tiles_of(sparse_matrix(network, dtype).csr)
     assert tiles is not None
     x = torch.randn(network.num_sources, samples * WIDTH, device=device).to(dtype)
     out, key = torch.empty_like(x), (dtype.itemsize, device == "cpu" or torch.cuda.get_device_capability()[0] >= 9)

@@ -1,6 +1,5 @@
 """The pictures of the strategies say what their batches and views hold."""
 
-from itertools import chain
 
 import pytest
 
@@ -67,7 +66,7 @@ def test_differences_are_held_beside_the_matrix_they_are_from():
         links = [
             link
             for layer in view._layers
-            for link in (layer.changes, *chain.from_iterable(layer.carried.values()), *layer.spread.values())
+            for link in (layer.changes, *layer.start.values(), *layer.edges.values(), *layer.spread.values())
         ]
     own = sum(csr.col.numel() for link in links for csr in link)
     assert own > 0

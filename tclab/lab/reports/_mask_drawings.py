@@ -106,10 +106,10 @@ def _shared(graph: CellGraph, copies: SharedView) -> Drawings:
     (network,) = graph.relations.values()
     edges = [(a, b, "summed") for a, b in network.edge_index.t().tolist()]
     found = {"all samples": (edges, ["kept"] * number)}
-    keep = torch.cat(copies.order.grids(copies.keep[graph.deleted_type]), dim=1)
+    keep = copies.keep[graph.deleted_type].view(copies.size, -1)
     differs = copies.differing() if isinstance(copies, DeltaView) else {}
     for sample in range(copies.size):
-        states = ["kept" if kept else "deleted, a row of zeros" for kept in keep[:, sample].tolist()]
+        states = ["kept" if kept else "deleted, a row of zeros" for kept in keep[sample].tolist()]
         for node in differs.get(sample, ()):
             states[node] = "differs from the wild type"
         found[f"sample {sample}"] = ([], states)

@@ -131,7 +131,7 @@ def _spmm(x: Tensor, a: Sequence[Tensor], at: Sequence[Tensor], w: Tensor | None
         for i, matrix in enumerate(matrices):
             summed = product(matrix, x[samples])
             if w is None:
-                ys[i][samples] = summed
+                ys[i] = _written(ys[i], samples, summed)
             else:
                 torch.addcmul(summed, x[samples], w[i], out=ys[i][samples])
     return ys
@@ -146,12 +146,21 @@ def _spmm_sum(
     matrices = _matrices(a)
     y = xs[0].new_empty(xs[0].size(0), len(matrices[0].crow) - 1, xs[0].size(2))
     for samples in _samples(y):
-        total = y[samples]
-        for i, (matrix, x) in enumerate(zip(matrices, xs, strict=True)):
-            summed = product(matrix, x[samples])
-            total = total.copy_(summed) if i == 0 else total.add_(summed)
-            if w is not None:
-                total.addcmul_(x[samples], w[i])
+        total = product(matrices[0], xs[0][samples])
+        for matrix, x in zip(matrices[1:], xs[1:], strict=True):
+            total += product(matrix, x[samples])
+        if w is not None:
+            for x, weight in zip(xs, w, strict=True):
+                total.addcmul_(x[samples], weight)
+        y = _written(y, samples, total)
+    return y
+
+
+def _written(y: Tensor, samples: slice, value: Tensor) -> Tensor:
+    """Return `y` with the value of some samples; the value itself where they are all there are."""
+    if value.size(0) == y.size(0):
+        return value
+    y[samples] = value
     return y
 
 
@@ -175,8 +184,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _saved(ctx: Any) -> tuple[list[SparseMatrix], Tensor | None, Sequence[Tensor]]:
     """Return the transposed matrices, the self-weights, and, where there are any, what they weigh."""
-    a, at = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count : 2 * ctx.count]
-    w, *xs = ctx.saved_tensors[2 * ctx.count :]
+    saved = ctx.saved_tensors  # read once: a checkpoint gives each tensor once
+    a, at, (w, *xs) = saved[: ctx.count], saved[ctx.count : 2 * ctx.count], saved[2 * ctx.count :]
     return [SparseMatrix(*pair) for pair in zip(_matrices(at), _matrices(a), strict=True)], w, xs
 
 
