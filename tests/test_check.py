@@ -1,16 +1,21 @@
 """`tclab.check`: the equivalence check on models, strategies and graphs of the user's."""
 
 import re
+import warnings
 
 import pytest
 import torch
 from torch import nn
 
 import tclab
-from tclab import InputError, masking
+from tclab import InputError, masking, models
 from tclab.graph._cell_graph import keep_graph
 from tclab.message_passing import SharedView
+from tclab.models import HeteroCell
 from tclab.perturbation import Deletions
+from tclab.training._equivalence import EquivalenceReference, Numerics, equivalence_reference
+
+INEXACT = [name for name in masking.names() if not masking.get(name).exact]
 
 
 class Rumour(nn.Module):
@@ -162,7 +167,11 @@ def test_a_model_that_draws_by_lot_does_not_pass(graph):
 
 def test_registered_models_are_checked_by_name_with_the_strategies_that_serve_them():
     graph = tclab.CellGraph.synthetic(0.02, metabolism=False)
-    assert list(tclab.check("dango", graph).results) == ["indices"]
+    dango = tclab.check("dango", graph)
+    assert list(dango.results) == ["indices"]
+    assert dango.passed
+    with pytest.raises(InputError, match="'indices' makes no node-deleted graph"):
+        HeteroCell.profiling(graph)(tclab.view(graph, [[1]], "indices"))
     assert tclab.check("hetero_cell", graph.select(2), strategies="edge_mask").passed
 
 
@@ -209,3 +218,104 @@ def test_a_graph_is_kept_once_for_points_to_read(graph, tmp_path):
     assert tclab.CellGraph.from_folder(place).fingerprint() == graph.fingerprint()
     assert tclab.Point(graph=place, networks=1).cell_graph().deleted_type == "person"
     assert keep_graph(graph.select(1), tmp_path) != place
+
+
+def test_an_inexact_strategy_has_an_error_and_is_never_called_equal():
+    graph = tclab.CellGraph.synthetic(0.02, seed=1).without_metabolism().select(["regulatory", "physical"])
+    found = tclab.check("hetero_cell", graph, strategies=INEXACT)
+    assert not found.passed
+    for result in found.results.values():
+        assert not result.exact
+        assert not result.passed
+        assert 0.0 < result.fp64_error < float("inf")
+    ring = tclab.CellGraph.from_edges({"likes": torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])}, num_nodes=4)
+    found = tclab.check(HeteroCell.profiling(ring), ring, strategies="khop_3", deletions=[[0], [2]])
+    assert found.results["khop_3"].fp64_error <= 1e-10  # three hops of so small a graph are all of it
+    assert not found.passed
+
+
+# ---- what is wrong only in bfloat16, in slices or compiled
+
+
+class WrongInBfloat16(SharedView):
+    """Loses what is small, in bfloat16 alone."""
+
+    def neighbour_sums(self, relations, x, *, self_weights):
+        factor = 1.3 if torch.is_autocast_enabled("cpu") else 1.0
+        return [summed * factor for summed in super().neighbour_sums(relations, x, self_weights=self_weights)]
+
+
+class WrongInSlices(SharedView):
+    """Deletes nothing from a batch of few samples."""
+
+    def __init__(self, graph, removed):
+        few = len(removed[graph.deleted_type]) <= 3
+        super().__init__(graph, {k: Deletions.nothing(len(d)) if few else d for k, d in removed.items()})
+
+
+class WrongCompiled(SharedView):
+    def neighbour_sums(self, relations, x, *, self_weights):
+        factor = 1.3 if torch.compiler.is_compiling() else 1.0
+        return [summed * factor for summed in super().neighbour_sums(relations, x, self_weights=self_weights)]
+
+
+@pytest.fixture
+def quick_compiler(monkeypatch):
+    compiling = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda forward: compiling(forward, backend="eager"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "numerics"),
+    [
+        (WrongInBfloat16, Numerics("bfloat16")),
+        (WrongInSlices, Numerics("float32", slices=True)),
+        (WrongInSlices, Numerics("float64", slices=True, checkpoint=True)),
+        (WrongCompiled, Numerics("float32", compile=True)),
+    ],
+)
+def test_what_is_wrong_only_as_it_is_run_fails_the_check_so(wrong, numerics, quick_compiler):
+    @masking.register
+    class Nearly(masking.Strategy):
+        name = "nearly"
+
+        def view(self, batch):
+            view = wrong(self.graph, batch.deletions)
+            view.with_wild_type = lambda: [view.wild_type, view]  # which is right
+            return view
+
+    graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(["physical"])
+    reference = equivalence_reference(models.get("hetero_cell").sized(hidden=8, layers=1), graph)
+    assert reference.compare("nearly").passed
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's own imports
+        found = reference.compare("nearly", numerics=numerics)
+    assert not found.passed
+    assert reference.compare("nearly") == reference.compare("nearly", numerics=Numerics("float64"))  # as it was before
+
+
+@pytest.mark.parametrize(
+    "numerics",
+    [
+        pytest.param(Numerics("bfloat16", checkpoint=True, slices=True), marks=pytest.mark.slow),
+        Numerics("float64", checkpoint=True, slices=True),
+    ],
+)
+def test_strategies_pass_the_check_as_they_are_run(numerics):
+    graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(["physical", "tflink"])
+    reference = equivalence_reference(models.get("hetero_cell").sized(hidden=16, layers=2), graph)
+    for strategy in ("edge_mask", "gpu_mask_cached", "gpu_filter", "dense", "delta"):
+        found = reference.compare(strategy, numerics=numerics)
+        assert found.passed, found
+
+
+def test_the_check_leaves_the_model_as_it_was():
+    graph = tclab.CellGraph.synthetic(0.02, metabolism=False).select(2)
+    model = HeteroCell.profiling(graph)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    reference = EquivalenceReference(model, graph, [[1], [2, 3]])
+    reference.compare("node_mask")
+    reference.compare("node_mask", numerics=Numerics("float64", checkpoint=True))
+    assert model.checkpoint is False
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(p.dtype == torch.float32 for p in model.parameters())

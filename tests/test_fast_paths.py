@@ -1,38 +1,34 @@
-"""Each fast path is switched off, or forced, by itself: predictions and gradients stay those of `subgraph`.
+"""Each kernel is switched off, or forced, by itself: predictions and gradients stay those of the definition.
 
 Graphs of tests are too small for tiles of columns, which otherwise would never be tried here. Blocks of edges are
-tried so in `test_shared_convs.py`, the mixes of `fastest` in `test_fastest.py`, and compiled steps in
-`test_equality.py`.
+tried so in `test_shared_convs.py`, the mixes of `fastest` in `test_fastest.py`, and compiled steps in `test_dtypes.py`.
 """
 
+from contextlib import ExitStack
+from functools import partial
 from types import SimpleNamespace
 from unittest import mock
 
 import drawn
 import pytest
 import torch
+from brute_force import TOLERANCE, Loop, largest_error, outcome
 from hypothesis import given
 from hypothesis import strategies as st
-from test_equality import OTHERS
+from test_equality import OTHERS, cell
 from torch.nn import functional
 
+import tclab
 from tclab import masking
-from tclab.masking._delta import Delta
 from tclab.message_passing import _shared_view
 from tclab.message_passing.kernels import _shared_sums, _spmm
-from tclab.models import HeteroCell, _layers
-from tclab.training._equivalence import FP64_TOLERANCE, outcome, relative_error
+from tclab.models import _layers
 
 
 def products(kernel, columns):
     """Return what makes every product one of this kernel, in tiles of so many columns, and times none."""
     tiling = _spmm.Tiling(kernel, columns)
     return [mock.patch.object(module, "tiling_for", return_value=tiling) for module in (_spmm, _shared_sums)]
-
-
-def differences(**options):
-    """Return what makes `delta` carry differences through so many layers, at any cost."""
-    return [mock.patch.dict(Delta.__init__.__kwdefaults__, limit=float("inf"), **options)]
 
 
 SWITCHED = {
@@ -45,10 +41,6 @@ SWITCHED = {
         mock.patch.object(_shared_view, "zero_rows", lambda x, rows, in_place=False: x.index_fill(0, rows, 0.0))
     ],
     "ReLU in a tensor of its own": [mock.patch.object(_layers, "_InnerReLU", SimpleNamespace(apply=functional.relu))],
-    "PyG's collation": [],
-    "differences at no layer": differences(depth=0),
-    "differences at one layer": differences(depth=1),
-    "differences at every layer": differences(depth=3),
 }
 if torch.backends.mkl.is_available():
     SWITCHED |= {
@@ -61,19 +53,21 @@ if torch.backends.mkl.is_available():
 @given(data=st.data(), graph=drawn.graphs())
 def test_a_step_is_the_same_with(switched, data, graph):
     samples = data.draw(drawn.deletions(graph))
-    collation = "pyg" if switched == "PyG's collation" else "lean"
-    strategy = data.draw(st.sampled_from([name for name in OTHERS if collation in masking.get(name).collations]))
-    torch.manual_seed(0)
-    names = list(graph.networks)
-    nodes = graph.num_nodes[graph.deleted_type]
-    model = HeteroCell(nodes, names, width=8, layers=3, local_heads=2, metabolism="used" if graph.metabolism else "off")
-    model.double()
-    expected = outcome(model, graph, samples, "subgraph")
-    for patch in SWITCHED[switched]:
-        patch.start()
-    try:
-        error = relative_error(outcome(model, graph, samples, strategy, collation), expected)
-    finally:
+    strategy = data.draw(st.sampled_from(OTHERS))
+    build = partial(cell, layers=3)
+    expected = outcome(Loop(graph, samples), samples, build, dtype="float64")
+    with ExitStack() as patched:
         for patch in SWITCHED[switched]:
-            patch.stop()
-    assert error <= FP64_TOLERANCE, strategy
+            patched.enter_context(patch)
+        found = outcome(masking.get(strategy)(graph), samples, build, dtype="float64")
+    assert largest_error(found, expected) <= TOLERANCE["float64"], strategy
+
+
+def test_both_cpu_kernels_give_the_same():
+    matrix = tclab.CellGraph.synthetic(0.05).networks["physical"].csr(dtype=torch.float32)
+    x = torch.randn(matrix.size(1), 24)
+    base = torch.randn(matrix.size(0), 24)
+    for add in (False, True):
+        results = [kernel(matrix, x, base.clone(), add) for kernel in (_spmm._by_aten, _spmm._by_library)]
+        torch.testing.assert_close(*results)
+    torch.testing.assert_close(*[kernel(matrix, x, None, False) for kernel in (_spmm._by_aten, _spmm._by_library)])

@@ -27,7 +27,6 @@ from tclab.perturbation import Deletions, Perturbations, split, synthetic_pertur
 from tclab.perturbation._deletions import removed_by
 from tclab.perturbation._stored_samples import stored
 from tclab.sweeps.execution._setup import setup
-from tclab.training._equivalence import equivalence_reference, outcome
 from tclab.training._loading import START_METHODS, Batches, Loader, WorkerDiedError, double_buffered
 from tclab.training._step import Step
 
@@ -111,18 +110,6 @@ def test_pygs_collation_gives_the_lean_ones_tensors(strategy, data, graph):
     equal(found, expected)
     assert found.buffer is None  # tensors of their own, as PyG hands them over
     assert found.bytes == expected.bytes
-
-
-@pytest.mark.parametrize("strategy", ["edge_mask", "stored_index", "stored_mask", "subgraph"])
-def test_pygs_collation_passes_the_check(strategy):
-    reference = equivalence_reference(models.get("hetero_cell"), GRAPH.select(3).without_metabolism())
-    assert reference.compare(strategy, "pyg").passed
-    deletions = [[1, 2], [5], []]
-    model = models.HeteroCell.profiling(GRAPH).double()
-    predictions, gradients = outcome(model, GRAPH, deletions, strategy, "pyg")
-    expected, theirs = outcome(model, GRAPH, deletions, strategy, "lean")
-    assert torch.equal(predictions, expected)
-    assert all(torch.equal(a, b) for a, b in zip(gradients, theirs, strict=True))
 
 
 def test_a_collation_that_a_strategy_has_not_is_refused():

@@ -67,7 +67,7 @@ PITFALLS = {
         ("test_warmup.py", "test_a_change_in_the_second_half_is_not_steady"),
     ],
     "P18 fast because wrong": [
-        ("test_equality.py", "test_a_strategy_that_is_nearly_right_fails_the_check"),
+        ("test_mutants.py", "test_a_wrong_strategy_fails_the_equivalence_check"),
         ("test_contest.py", "test_a_strategy_that_is_wrong_is_not_raced"),
     ],
     "P19 the garbage collector": [

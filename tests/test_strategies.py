@@ -5,7 +5,6 @@ import torch
 
 import tclab
 from tclab import InputError, masking
-from tclab.graph import Network
 from tclab.masking import Strategy
 from tclab.models import HeteroCell
 from tclab.perturbation import synthetic_perturbations
@@ -46,10 +45,6 @@ def test_shipping_the_edges_costs_sixteen_of_seventeen_bytes(strategy, small):
     shipped = batch_of(strategy, graph, 4, ship_edges=True)
     assert (shipped.edge_bytes, shipped.mask_bytes) == (4 * graph.num_edges * 16, 0)
     assert batch_of(strategy, graph, 4).edge_bytes == 0
-    view = masking.get(strategy)(graph, ship_edges=True).view(shipped)
-    model = HeteroCell.profiling(graph).double()
-    expected = model(tclab.view(graph, [d.tolist() for d in synthetic_perturbations(graph, 4).deletions]))
-    torch.testing.assert_close(model(view), expected)
 
 
 def waits(strategy, graph, batch_size):
@@ -153,25 +148,6 @@ def test_a_strategy_on_another_graph_has_its_settings_and_nothing_looked_up_in_t
             assert not getattr(other, looked_up)
 
 
-def test_a_metabolism_without_reactions_or_metabolites_gives_the_same_in_every_exact_strategy():
-    empty = torch.zeros(2, 0, dtype=torch.int64)
-    for reactions, metabolites in ((0, 0), (3, 0), (0, 2)):
-        relations = {
-            "roads": Network("roads", torch.tensor([[0, 1, 3], [1, 2, 4]]), "gene", "gene", 5, 5, directed=False),
-            "gpr": Network("gpr", empty, "gene", "reaction", 5, reactions, cascades=True),
-            "stoichiometry": Network("stoichiometry", empty, "reaction", "metabolite", reactions, metabolites),
-        }
-        graph = tclab.CellGraph({"gene": 5, "reaction": reactions, "metabolite": metabolites}, relations, "gene")
-        model = HeteroCell.profiling(graph, metabolism="used")
-        expected = model(tclab.view(graph, [[0], [1, 4]], "subgraph"))
-        for name in masking.names():
-            strategy = masking.get(name)
-            if not (strategy.exact and strategy.masks_graph) or strategy.stores:
-                continue
-            found = model(tclab.view(graph, [[0], [1, 4]], name))
-            torch.testing.assert_close(found, expected, msg=lambda message, name=name: f"{name}: {message}")
-
-
 @pytest.mark.parametrize("name", ["subgraph", "node_mask", "gpu_mask", "delta"])
 def test_a_graph_without_nodes_is_refused(name):
     graph = tclab.CellGraph.from_edges({"roads": torch.zeros(2, 0, dtype=torch.int64)}, num_nodes=0)
@@ -183,16 +159,3 @@ def test_a_graph_without_nodes_is_refused(name):
 def test_a_sample_that_is_no_list_is_refused(small, deletions):
     with pytest.raises(InputError, match=r"sample 0 is .*3.*, expected a list of the nodes it deletes"):
         tclab.view(small, deletions)
-
-
-def test_the_deleted_node_type_is_a_parameter():
-    """Nothing of a strategy or a view knows what its nodes are: people who like and know one another."""
-    graph = tclab.CellGraph.from_edges(
-        {"likes": torch.tensor([[0, 1, 2, 4], [1, 2, 3, 0]]), "knows": torch.tensor([[3, 4], [0, 2]])},
-        num_nodes=5,
-        node_type="person",
-    )
-    model = HeteroCell.profiling(graph).double()
-    expected = model(tclab.view(graph, [[0], [1, 2]], "subgraph"))
-    for strategy in (name for name in masking.names() if masking.get(name).exact and name != "indices"):
-        torch.testing.assert_close(model(tclab.view(graph, [[0], [1, 2]], strategy)), expected)
