@@ -1,20 +1,10 @@
 """`delta`: what differs from the wild type, and nothing else, is carried."""
 
-import weakref
-from itertools import chain
-
-import drawn
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import tclab
-from tclab import masking
 from tclab.masking._delta import Delta
-from tclab.message_passing._shared_view import link_of
-from tclab.message_passing.kernels._delta_sums import Carried, delta_sums, spread
-from tclab.message_passing.kernels._shared_sums import Link, flat_of
 from tclab.models import HeteroCell
 from tclab.perturbation import Deletions, Perturbations
 from tclab.training._equivalence import EquivalenceReference
@@ -30,39 +20,6 @@ def perturbations(graph, samples):
     return Perturbations(deletions, torch.zeros(len(samples)))
 
 
-@given(data=st.data(), graph=drawn.graphs())
-def test_its_shapes_are_those_of_what_it_packs(data, graph):
-    samples = data.draw(drawn.deletions(graph))
-    strategy = Delta(graph, depth=data.draw(st.integers(0, 4)), limit=data.draw(st.sampled_from([0.3, 1.0, 9.0])))
-    removed = strategy.removed_by(perturbations(graph, samples).deletions)
-    packed, known = strategy.pack(removed, strategy.encode(range(len(samples)), removed))
-    shaped, said = strategy.shapes(range(len(samples)), removed)
-    assert said == known
-
-    def outlines(pieces):
-        return {name: (tuple(piece.shape), piece.dtype) for name, piece in pieces.items()}
-
-    assert outlines(shaped) == outlines(packed)
-
-
-@pytest.mark.parametrize("strategy", ["delta", "fastest"])
-def test_one_sample_at_a_time_is_looked_at_to_say_what_a_batch_weighs(line, strategy, monkeypatch):
-    held = []
-    own = Delta._changes
-
-    def changes(self, deleted):
-        found = own(self, deleted)
-        held.append(weakref.ref(found[0].reached["next"]))
-        assert sum(ref() is not None for ref in held) <= 2  # this one, and at most the last
-        return found
-
-    monkeypatch.setattr(Delta, "_changes", lambda self, deleted: changes(self, deleted))
-    loading = masking.get(strategy)(line)
-    removed = loading.removed_by(perturbations(line, [[place] for place in range(12)]).deletions)
-    loading.meta_batch(range(12), removed)
-    assert len(held) == 12
-
-
 @pytest.fixture(scope="module")
 def line():
     """Twenty nodes in a line: after each layer, one node more differs."""
@@ -76,51 +33,10 @@ def test_the_rows_that_differ_grow_by_one_node_a_layer(line):
     rows = [len(x)]
     weight = [torch.ones(1)]
     for _ in range(3):
-        (x,) = view.convolved(["next"], x, [torch.relu], self_weights=weight)
+        (x,) = view.convolve(["next"], x, [torch.relu], self_weights=weight)
         rows.append(len(x))
     # after 3 (or 10, 18), node 4 (or 11, 19) differs, then 5 (or 12); the last of 3 layers completes all rows
     assert rows == [20, 20 + 3, 20 + 2 + 3, 20 * 3]
-
-
-def in_float64(link):
-    return Link(*(csr._replace(values=csr.values.double()) for csr in link))
-
-
-@pytest.mark.slow
-def test_its_operations_are_registered_as_torch_asks():
-    edge_index = torch.tensor([[0, 0, 1, 2, 3], [1, 1, 2, 3, 4]])
-    weight = torch.tensor([0.1, 2.0, -1.0, 3.0, 0.7], dtype=torch.float64)
-    networks = {
-        name: tclab.graph.Network(name, edge_index.roll(by, 1), "person", "person", 5, 5, weight=weight)
-        for name, by in (("likes", 0), ("knows", 2))
-    }
-    (view,) = delta_view(tclab.CellGraph({"person": 5}, networks, "person"), [[0], [2]], limit=9.0).with_wild_type()
-    wild = [link_of(network, torch.float64) for network in networks.values()]
-    for layer in view._layers:
-        x = torch.randn(5 + len(layer.nodes), 3, dtype=torch.float64, requires_grad=True)
-        weights = torch.randn(2, dtype=torch.float64, requires_grad=True)
-        carried = [Carried(*map(in_float64, pair)) for pair in layer.carried.values()]
-        links = list(map(in_float64, layer.spread.values()))
-        changes = in_float64(layer.changes)
-
-        def layer(x, weights, changes=changes, carried=carried, links=links):
-            return spread(delta_sums(x, wild, changes, carried, self_weights=weights), links)
-
-        assert torch.autograd.gradcheck(layer, (x, weights))
-        flat = flat_of([*wild, changes, *chain.from_iterable(carried)])
-        torch.library.opcheck(torch.ops.tclab.delta_sums, (x, weights, flat))
-        parts = [part.detach().requires_grad_() for part in torch.ops.tclab.delta_sums(x, weights, flat)]
-        assert all(len(part) > 5 for part in parts)  # rows that differ are among them
-        torch.library.opcheck(torch.ops.tclab.spread, (parts, flat_of(links)))
-        first = delta_sums(x, wild, changes, carried, self_weights=weights)[0]  # of the other there is no gradient
-        assert torch.autograd.gradcheck(
-            lambda x, weights, given=(wild, changes, carried): delta_sums(x, *given, self_weights=weights)[0],
-            (x, weights),
-        )
-        assert torch.autograd.grad(first.sum(), weights)[0][1] == 0.0
-        (gradient,) = torch.autograd.grad(layer(x, weights).square().sum(), x, create_graph=True)
-        with pytest.raises(RuntimeError, match="once_differentiable"):
-            gradient.sum().backward()
 
 
 def test_it_falls_over_to_the_shared_product_where_much_differs():

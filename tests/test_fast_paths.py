@@ -25,28 +25,10 @@ from tclab.message_passing.kernels import _shared_sums, _spmm
 from tclab.models import _layers
 
 
-def products(kernel, columns):
-    """Return what makes every product one of this kernel, in tiles of so many columns, and times none."""
-    tiling = _spmm.Tiling(kernel, columns)
-    return [mock.patch.object(module, "tiling_for", return_value=tiling) for module in (_spmm, _shared_sums)]
-
-
 SWITCHED = {
-    "ATen's product in tiles": products("aten", 3),
-    "ATen's product, whole, whatever is faster": products("aten", None),
-    "no look at the rows that count as zero": [
-        mock.patch.object(_shared_sums, "without_rows", lambda x, rows: x.index_fill(0, rows, 0.0))
-    ],
-    "rows zeroed in a tensor of their own": [
-        mock.patch.object(_shared_view, "zero_rows", lambda x, rows, in_place=False: x.index_fill(0, rows, 0.0))
-    ],
+    "ATen's sparse product": [mock.patch.object(_spmm, "_bags", _spmm.aten_product)],
     "ReLU in a tensor of its own": [mock.patch.object(_layers, "_InnerReLU", SimpleNamespace(apply=functional.relu))],
 }
-if torch.backends.mkl.is_available():
-    SWITCHED |= {
-        "MKL's product in tiles": products("library", 3),
-        "MKL's product, whole, whatever is faster": products("library", None),
-    }
 
 
 @pytest.mark.parametrize("switched", SWITCHED)

@@ -26,7 +26,7 @@ class Csr(NamedTuple):
 
     crow: Tensor  # [rows + 1] int32
     col: Tensor  # [nnz] int32
-    values: Tensor | None = None  # [nnz]; None where all are 1
+    values: Tensor | None  # [nnz]; None where all are 1
 
 
 class SparseMatrix(NamedTuple):

@@ -1,0 +1,109 @@
+"""`spmm` and `spmm_sum`: products of sparse matrices and rows, sample after sample, each the other's gradient."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tclab.message_passing.kernels._spmm import Csr, SparseMatrix, spmm, spmm_sum
+
+TOLERANCES = {torch.float64: 1e-13, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+
+
+def sparse(rows, columns, *, weighted, seed, share=0.3):
+    """Return a random dense matrix in float64 with some empty rows, and the same as `spmm` takes it."""
+    generator = torch.Generator().manual_seed(seed)
+    dense = (torch.rand(rows, columns, generator=generator) < share).double()
+    dense[::3] = 0.0
+    if weighted:
+        dense *= torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+    sides = []
+    for side in (dense, dense.t().contiguous()):
+        csr = side.to_sparse_csr()
+        crow, col = csr.crow_indices().int(), csr.col_indices().int()
+        sides.append(Csr(crow, col, csr.values().clone() if weighted else None))
+    return dense, SparseMatrix(*sides)
+
+
+def relations(rows, columns, *, weighted, number=3):
+    return zip(*(sparse(rows, columns, weighted=weighted, seed=i) for i in range(number)), strict=True)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@given(size=st.integers(0, 3), rows=st.integers(0, 9), columns=st.integers(0, 9), width=st.sampled_from([1, 5, 64]))
+def test_they_equal_dense_products(dtype, weighted, size, rows, columns, width):
+    dense, matrices = relations(rows, columns, weighted=weighted)
+    x = torch.randn(size, columns, width).to(dtype)
+    sums = spmm(matrices, x)
+    assert [y.dtype for y in sums] == [dtype] * 3
+    for y, a in zip(sums, dense, strict=True):
+        torch.testing.assert_close(y.double(), a @ x.double(), rtol=TOLERANCES[dtype], atol=3 * TOLERANCES[dtype])
+    xs = [torch.randn(size, columns, width).to(dtype) for _ in range(3)]
+    expected = sum(a @ x.double() for a, x in zip(dense, xs, strict=True))
+    total = spmm_sum(matrices, xs)
+    torch.testing.assert_close(total.double(), expected, rtol=TOLERANCES[dtype], atol=9 * TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_first_and_second_derivatives_are_right(weighted):
+    _, matrices = relations(5, 5, weighted=weighted)
+    x = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
+    xs = [torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    w = torch.randn(3, dtype=torch.float64, requires_grad=True)
+
+    def out(x, w):
+        return tuple(spmm(matrices, x, self_weights=w))
+
+    def into(w, *xs):
+        return spmm_sum(matrices, xs, self_weights=w)
+
+    for function, inputs in ((out, (x, w)), (into, (w, *xs))):
+        assert torch.autograd.gradcheck(function, inputs)
+        assert torch.autograd.gradgradcheck(function, inputs)
+
+
+def test_a_relation_whose_sums_are_not_used_gets_no_gradient():
+    dense, matrices = relations(5, 5, weighted=False)
+    x = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    used = spmm(matrices, x, self_weights=w)[1]
+    to_x, to_w = torch.autograd.grad(used.sum(), (x, w))
+    torch.testing.assert_close(to_x, (dense[1].t() @ torch.ones_like(x)) + w[1])
+    torch.testing.assert_close(to_w, torch.stack([w.new_zeros(()), x.sum().detach(), w.new_zeros(())]))
+
+
+def test_an_entry_that_stands_twice_counts_twice():
+    csr = Csr(torch.tensor([0, 2, 2], dtype=torch.int32), torch.tensor([1, 1], dtype=torch.int32), None)
+    back = Csr(torch.tensor([0, 0, 2], dtype=torch.int32), torch.tensor([0, 0], dtype=torch.int32), None)
+    x = torch.tensor([[[1.0], [2.0]]], requires_grad=True)
+    (y,) = spmm([SparseMatrix(csr, back)], x)
+    assert y.flatten().tolist() == [4.0, 0.0]
+    assert torch.autograd.grad(y.sum(), x)[0].flatten().tolist() == [0.0, 2.0]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_that_are_strided_give_the_same_bits_and_so_does_a_second_run(threads):
+    _, matrices = relations(40, 40, weighted=True)
+    x = torch.randn(40, 3, 16).transpose(0, 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        runs = [spmm(matrices, x), spmm(matrices, x.contiguous()), spmm(matrices, x)]
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for run in runs[1:] for a, b in zip(runs[0], run, strict=True))
+
+
+def test_they_are_registered_as_torch_asks_and_compile_whole():
+    _, matrices = relations(5, 5, weighted=True)
+    x, w = torch.randn(2, 5, 3, requires_grad=True), torch.randn(3, requires_grad=True)
+
+    def loss(x, w):
+        sums = spmm(matrices, x, self_weights=w)
+        return spmm_sum(matrices, [y.relu() for y in sums], self_weights=w).square().sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    for eager, traced in zip(torch.autograd.grad(loss(x, w), (x, w)), torch.autograd.grad(compiled(x, w), (x, w)),
+                             strict=True):  # fmt: skip
+        torch.testing.assert_close(eager, traced)
