@@ -19,7 +19,6 @@ from tclab._version import __version__
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import SharedView, View
-from tclab.message_passing._layerwise_view import layerwise
 from tclab.message_passing._row_layout import Order
 from tclab.message_passing._shared_view import dense_sum, link_of
 from tclab.message_passing.kernels._shared_sums import shared_sums
@@ -196,11 +195,10 @@ def _layers(view: View, x: Tensor) -> Tensor:
     (both,) = view.with_wild_type()
     names = list(both.graph.networks)
     weights = [x.new_ones(1)] * len(names)
-    rows = layerwise(both)
-    out = rows.begin(x)
+    out = both.begin(x)
     for _ in range(_DEPTH):
-        out = rows.convolved_sum(names, out, [_row_wise] * len(names), self_weights=weights) / len(names)
-    return rows.complete(out)
+        out = both.convolve_sum(names, out, [_row_wise] * len(names), weights) / len(names)
+    return both.complete(out)
 
 
 def _row_wise(x: Tensor) -> Tensor:

@@ -14,15 +14,13 @@ import torch
 from torch import Tensor
 
 from tclab.graph._cell_graph import CellGraph
-from tclab.message_passing._layerwise_view import AllRows, LayerwiseView, RowFunction, running_sum
 from tclab.message_passing._row_layout import Order
 from tclab.message_passing._shared_view import SharedView, link_of
-from tclab.message_passing._view import View
+from tclab.message_passing._view import RowFunction, View, running_sum
 from tclab.message_passing.kernels._delta_sums import Carried, delta_sums, spread
 from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.message_passing.kernels._shared_sums import Link
 from tclab.perturbation import Deletions
-from tclab.timing._layer_marks import mark
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class DeltaLayer:
 
 
 class DeltaView(SharedView):
-    """A `SharedView` whose view `with_wild_type` is a `LayerwiseView`: it carries what differs from the wild type.
+    """A `SharedView` whose view `with_wild_type` carries what differs from the wild type from layer to layer.
 
     `layers` are the first ones, for as long as few rows differ.
     """
@@ -79,7 +77,7 @@ class DeltaView(SharedView):
         return [_WildTypeAndSamples(self.graph, together.removed, self._layers, dense=self.dense)]
 
 
-class _WildTypeAndSamples(SharedView, LayerwiseView):
+class _WildTypeAndSamples(SharedView):
     """The wild type and the samples of a `DeltaView`, which carries what differs between them from layer to layer."""
 
     def __init__(
@@ -112,29 +110,29 @@ class _WildTypeAndSamples(SharedView, LayerwiseView):
         """Return the rows that the first layer reads: the wild type's alone, if it is carried by differences."""
         return x if self._layers else self.lift(x)
 
-    def convolved(
-        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], *, self_weights: Sequence[Tensor]
+    def convolve(
+        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], self_weights: Sequence[Tensor]
     ) -> Iterator[Tensor]:
-        """Return each relation's function of its sums, from rows that differ to rows that differ."""
+        """Yield each relation's function of its sums, from rows that differ to rows that differ."""
         layer = self._layer(x)
         if layer is None:
-            yield from AllRows(self).convolved(relations, x, functions, self_weights=self_weights)
+            yield from super().convolve(relations, x, functions, self_weights)
             return
         sums = self._delta_sums(layer, relations, x, self_weights)[::-1]
         for name, function in zip(relations, functions, strict=True):
             part = function(sums.pop())
-            yield mark("spread", spread([part], [_cast(layer.spread[name], part.dtype)]), name)
+            yield spread([part], [_cast(layer.spread[name], part.dtype)])
 
-    def convolved_sum(
-        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], *, self_weights: Sequence[Tensor]
+    def convolve_sum(
+        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], self_weights: Sequence[Tensor]
     ) -> Tensor:
-        """Return the sum of what `convolved` returns, added up as it is spread."""
+        """Return the sum of what `convolve` yields, added up as it is spread."""
         layer = self._layer(x)
         if layer is None or not torch.is_grad_enabled():  # without gradients one relation's rows need not wait
-            return running_sum(self.convolved(relations, x, functions, self_weights=self_weights))
+            return running_sum(self.convolve(relations, x, functions, self_weights))
         sums = self._delta_sums(layer, relations, x, self_weights)
         parts = [function(summed) for function, summed in zip(functions, sums, strict=True)]
-        return mark("spread", spread(parts, [_cast(layer.spread[name], parts[0].dtype) for name in relations]))
+        return spread(parts, [_cast(layer.spread[name], parts[0].dtype) for name in relations])
 
     def _delta_sums(
         self, layer: DeltaLayer, relations: Sequence[str], x: Tensor, self_weights: Sequence[Tensor]
@@ -144,8 +142,7 @@ class _WildTypeAndSamples(SharedView, LayerwiseView):
         wild = [link_of(self._relation(name), x.dtype) for name in relations]
         carried = [Carried(*(_cast(link, x.dtype) for link in layer.carried[name])) for name in relations]
         weights = torch.cat(list(self_weights)).to(x.dtype)
-        sums = delta_sums(x, wild, _cast(layer.changes, x.dtype), carried, self_weights=weights)
-        return [mark("neighbour sums", summed) for summed in sums]
+        return delta_sums(x, wild, _cast(layer.changes, x.dtype), carried, self_weights=weights)
 
     def complete(self, x: Tensor) -> Tensor:
         """Return one row for each (node, sample) pair, [N * (B + 1), H]."""

@@ -22,7 +22,6 @@ from tclab.message_passing.kernels._row_ops import without, zero_rows
 from tclab.message_passing.kernels._shared_sums import Link, shared_sums
 from tclab.message_passing.kernels._spmm import Csr
 from tclab.perturbation import Deletions
-from tclab.timing._layer_marks import mark
 
 
 def link_of(network: Network, dtype: torch.dtype, *, transpose: bool = False) -> Link:
@@ -80,8 +79,7 @@ class SharedView(View):
         self, relations: Sequence[str], x: Tensor, *, self_weights: Sequence[Tensor]
     ) -> Sequence[Tensor]:
         """Return the sums over several relations, whose gradients are added up in one tensor."""
-        sums = self._sums(relations, x, False, torch.cat(list(self_weights)).to(x.dtype))
-        return [mark("neighbour sums", summed) for summed in sums]
+        return self._sums(relations, x, False, torch.cat(list(self_weights)).to(x.dtype))
 
     def _sums(self, relations: Sequence[str], x: Tensor, transpose: bool, weights: Tensor | None) -> Sequence[Tensor]:
         if torch.is_autocast_enabled(x.device.type):  # a norm gives float32 there, twice what is to be gathered

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -12,7 +13,21 @@ from tclab.errors import InputError, unknown
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.perturbation import Deletions
-from tclab.timing._layer_marks import mark
+
+RowFunction: TypeAlias = Callable[[Tensor], Tensor]
+"""Of rows [R, H]; what it does to a row may depend on that row alone."""
+
+
+def running_sum(parts: Iterator[Tensor]) -> Tensor:
+    """Return the sum of tensors, added up as they come, so that no more than one is held besides the total."""
+    first = next(parts)
+    second = next(parts, None)
+    if second is None:
+        return first
+    total = first + second
+    for part in parts:
+        total += part  # the backward of a sum keeps nothing
+    return total
 
 
 class View(Shown, ABC):
@@ -95,7 +110,43 @@ class View(Shown, ABC):
         **Returns:** [R, H] for each relation.
         """
         for name, weight in zip(relations, self_weights, strict=True):
-            yield mark("neighbour sum", self.neighbour_sum(name, x, self_weight=weight), name)
+            yield self.neighbour_sum(name, x, self_weight=weight)
+
+    def begin(self, x: Tensor) -> Tensor:
+        """Return the rows that the first layer reads, given one a node of the whole graph, `x: [N, H]`.
+
+        They are `lift`'s, [R, H], unless a view carries fewer rows from layer to layer, for as long as few samples
+        differ from the wild type. Then layers are `convolve` or `convolve_sum`, and `complete` ends them.
+        """
+        return self.lift(x)
+
+    def convolve(
+        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], self_weights: Sequence[Tensor]
+    ) -> Iterator[Tensor]:
+        """Yield for each relation within the deleted type a row-wise function of its `neighbour_sum`.
+
+        **Arguments:**
+
+        - `relations`: their names.
+        - `x`: rows as `begin` or an earlier layer gave them.
+        - `functions`: one for each relation.
+        - `self_weights`: [1] for each relation, how much of itself a row adds.
+
+        **Returns:** rows for the next layer or `complete`, the same ones for every relation.
+        """
+        sums = self.neighbour_sums(relations, x, self_weights=self_weights)
+        for function, summed in zip(functions, sums, strict=True):
+            yield function(summed)
+
+    def convolve_sum(
+        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], self_weights: Sequence[Tensor]
+    ) -> Tensor:
+        """Return the sum over relations of what `convolve` yields, which a view may add up as it goes."""
+        return running_sum(self.convolve(relations, x, functions, self_weights))
+
+    def complete(self, x: Tensor) -> Tensor:
+        """Return one row for each (sample, node) pair, [R, H], of rows as a layer gave them."""
+        return x
 
     @abstractmethod
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:

@@ -46,8 +46,6 @@ class ModelKind:
     - `reads_masked_graph`: False for a model that looks up deleted nodes and reads the wild type alone.
     - `default_networks`: a graph's networks → those it reads unless others are asked for.
     - `checkpoints`: it has a switch `checkpoint` to compute activations again instead of keeping them.
-    - `overheads`: which slow ways of the case study it can take on, besides those of the training loop; see
-      `tclab.training.OVERHEADS`.
     - `sizes`: which of "hidden" and "layers" `build` takes as keywords.
     """
 
@@ -57,7 +55,6 @@ class ModelKind:
     forward: Callable[[nn.Module, View], Any] = lambda model, view: model(view)
     reads_masked_graph: bool = True
     default_networks: Callable[[list[str]], list[str]] = list
-    overheads: tuple[str, ...] = ()
     checkpoints: bool = False
     sizes: tuple[str, ...] = ()
 
@@ -101,13 +98,6 @@ _DANGO_LOSSES: dict[str, Callable[[CellGraph], Loss]] = {
     "dango_pre_then_post": partial(DangoLoss, schedule="PreThenPost"),
     "dango_linear_until_flipped": partial(DangoLoss, schedule="LinearUntilFlipped"),
 }
-_HETERO_OVERHEADS = (
-    "isnan_checks",
-    "batch_wide_layer_norm",
-    "wild_type_apart",
-    "wild_type_once",
-    "preprocessor_per_sample",
-)
 
 _MODELS = {
     kind.name: kind
@@ -117,7 +107,6 @@ _MODELS = {
             lambda g, m, **sizes: HeteroCell.profiling(g, metabolism=m, **sizes),
             _HETERO_LOSSES,
             forward=_output,
-            overheads=_HETERO_OVERHEADS,
             checkpoints=True,
             sizes=("hidden", "layers"),
         ),
@@ -126,7 +115,6 @@ _MODELS = {
             lambda g, m, **sizes: HeteroCell.production(g, metabolism=m, **sizes),
             _HETERO_LOSSES,
             forward=_output,
-            overheads=(*_HETERO_OVERHEADS, "quadratic_attention"),
             checkpoints=True,
             sizes=("hidden", "layers"),
         ),
@@ -137,7 +125,6 @@ _MODELS = {
             forward=_output,
             reads_masked_graph=False,
             default_networks=string_networks,
-            overheads=("second_forward", "dense_targets", "quadratic_attention"),
             sizes=("hidden",),
         ),
     )
