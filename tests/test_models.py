@@ -39,7 +39,7 @@ def test_initial_embeddings_are_as_wide_as_published(full):
 
 @pytest.mark.parametrize(
     ("option", "value", "near"),
-    [("aggregation", "summ", "sum"), ("combine", "gated", "gate"), ("activation", "rellu", "relu")],
+    [("aggregation", "summ", "sum"), ("combine", "gated", "gate")],
 )
 def test_an_unknown_option_names_its_nearest(option, value, near):
     with pytest.raises(tclab.InputError, match=f"{value!r}; did you mean {near!r}"):
@@ -55,7 +55,7 @@ def test_masked_gin_is_pyg_gin_when_nothing_is_deleted(small):
     from tclab.models._layers import GINUpdate
 
     torch.manual_seed(0)
-    ours = GINUpdate("physical", 8, mlp_layers=2, activation="relu", dropout=0.0).double()
+    ours = GINUpdate("physical", 8, mlp_layers=2, dropout=0.0).double()
     ours.eps.data.fill_(0.3)
     mlp = torch.nn.Sequential(ours.linears[0], torch.nn.ReLU(), ours.linears[1])
     theirs = GINConv(mlp, eps=0.3, train_eps=True).double()

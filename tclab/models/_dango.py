@@ -15,7 +15,7 @@ from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import take_rows
-from tclab.models._layers import HyperSAGNN
+from tclab.models._layers import HyperSAGNN, mlp
 
 _LAYERS = 2
 
@@ -72,7 +72,7 @@ class Dango(nn.Module):
             assert isinstance(head, nn.Linear)
             nn.init.normal_(head.weight, std=0.1)
             nn.init.zeros_(head.bias)
-        self.scorer = nn.Sequential(nn.Linear(width, width // 2), nn.ReLU(), nn.Linear(width // 2, 1))
+        self.scorer = mlp(width, width // 2, 1)
         self.hyper_sagnn = HyperSAGNN(width, heads=heads)
 
     @classmethod

@@ -20,8 +20,8 @@ from tclab.models._layers import (
     MetabolicConv,
     Preprocessor,
     Sum,
-    activation_of,
     aggregation_of,
+    mlp,
 )
 
 COMBINATIONS = ("global", "fixed", "gate")
@@ -96,7 +96,7 @@ class HeteroCell(nn.Module):
       at a time: batches can be several times as large, for the time of a second forward.
     - `metabolism`: "off"; "carried", it travels with the batch and the model does not read it, as in the case study;
       or "used", convolutions along it in every layer.
-    - `activation`: by name. `dropout`: the share that is dropped in training.
+    - `dropout`: the share that is dropped in training.
 
     Norms are over each row's features (`torch.nn.LayerNorm`); see `Preprocessor`.
     """
@@ -116,7 +116,6 @@ class HeteroCell(nn.Module):
         combine: str = "global",
         local_heads: int = 8,
         metabolism: str = "off",
-        activation: str = "relu",
         dropout: float = 0.0,
         checkpoint: bool = False,
     ) -> None:
@@ -133,20 +132,18 @@ class HeteroCell(nn.Module):
         self.checkpoint = checkpoint
         self.embedding = nn.Embedding(num_nodes, width)
         nn.init.normal_(self.embedding.weight, std=0.02)
-        self.preprocessor = Preprocessor(width, activation=activation, dropout=dropout)
-        mlp: dict[str, Any] = {"mlp_layers": mlp_layers, "activation": activation, "dropout": dropout}
-        mix: dict[str, Any] = {"bottleneck": bottleneck, "activation": activation}
-        convolutions = [[GINUpdate(name, width, **mlp) for name in networks] for _ in range(layers)]
-        aggregations = [aggregation_of(aggregation, width, len(networks), **mix) for _ in range(layers)]
+        self.preprocessor = Preprocessor(width, dropout=dropout)
+        convolutions = [
+            [GINUpdate(name, width, mlp_layers=mlp_layers, dropout=dropout) for name in networks] for _ in range(layers)
+        ]
+        aggregations = [aggregation_of(aggregation, width, len(networks), bottleneck=bottleneck) for _ in range(layers)]
         metabolic = [MetabolicConv(width) if metabolism == "used" else None for _ in range(layers)]
         self.layers = nn.ModuleList(map(HeteroLayer, convolutions, aggregations, metabolic))
-        self.gate = nn.Sequential(nn.Linear(width, width // 2), activation_of(activation), nn.Linear(width // 2, 1))
+        self.gate = mlp(width, width // 2, 1)
         self.transform = nn.Linear(width, width)
-        self.head = nn.Sequential(nn.Linear(width, width), activation_of(activation), nn.Linear(width, 1))
+        self.head = mlp(width, width, 1)
         self.local_head = None if combine == "global" else HyperSAGNN(width, heads=local_heads)
-        self.mixer: nn.Module | None = None
-        if combine == "gate":
-            self.mixer = nn.Sequential(nn.Linear(2, width), activation_of(activation), nn.Linear(width, 2))
+        self.mixer = mlp(2, width, 2) if combine == "gate" else None
 
     @classmethod
     def profiling(cls, graph: CellGraph, *, metabolism: str = "off", hidden: int = 64, layers: int = 3) -> HeteroCell:

@@ -16,56 +16,46 @@ from tclab.message_passing._view import running_sum
 from tclab.message_passing.kernels._row_ops import add_rows
 from tclab.perturbation import Deletions
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 
-
-def activation_of(name: str) -> nn.Module:
-    """Return the activation of a name.
-
-    **Raises:** `InputError` with the nearest name where there is none.
-    """
-    if name not in ACTIVATIONS:
-        raise unknown("activation", name, ACTIVATIONS)
-    return ACTIVATIONS[name]()
+def mlp(width: int, hidden: int, out: int) -> nn.Sequential:
+    """Return an MLP of one hidden layer, with ReLU."""
+    return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, out))
 
 
 class Preprocessor(nn.Module):
-    """Linear, norm, activation, dropout, twice; both share one norm.
+    """Linear, norm, ReLU, dropout, twice; both share one norm.
 
     The norm is `torch.nn.LayerNorm` over the features of each row. The case study's runs over the whole mini-batch
     at once (PyG's LayerNorm in its default mode), so that a prediction depends on the other samples of its batch.
     """
 
-    def __init__(self, width: int, *, activation: str, dropout: float) -> None:
+    def __init__(self, width: int, *, dropout: float) -> None:
         super().__init__()
         self.linears = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
         self.norm = nn.LayerNorm(width)
-        self.activation = activation_of(activation)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [N, H] for `x: [N, H]`."""
         for linear in self.linears:
-            x = self.dropout(self.activation(self.norm(linear(x))))
+            x = self.dropout(self.norm(linear(x)).relu())
         return x
 
 
 class GINUpdate(nn.Module):
-    """The update half of a GIN layer with a learned ε: an MLP, then norm, activation and dropout, for one network.
+    """The update half of a GIN layer with a learned ε: an MLP, then norm, ReLU and dropout, for one network.
 
     The layer is `MLP((1 + ε)·x + neighbour sum)`; Xu et al., "How Powerful are Graph Neural Networks?", eq. 4.1. The
     view adds up what is in brackets, with `self_weight` for 1 + ε. The norm is over each row, as in `Preprocessor`.
     """
 
-    def __init__(self, network: str, width: int, *, mlp_layers: int, activation: str, dropout: float) -> None:
+    def __init__(self, network: str, width: int, *, mlp_layers: int, dropout: float) -> None:
         super().__init__()
         self.network = network
         self.eps = nn.Parameter(torch.zeros(1))
         self.linears = nn.ModuleList(nn.Linear(width, width) for _ in range(mlp_layers))
         self.norm = nn.LayerNorm(width)
-        self.activation = activation_of(activation)
         self.dropout = nn.Dropout(dropout)
-        self._relu = activation == "relu"
 
     @property
     def self_weight(self) -> Tensor:
@@ -77,9 +67,9 @@ class GINUpdate(nn.Module):
         for i, linear in enumerate(self.linears):
             x = linear(x)
             if i + 1 < len(self.linears):
-                x = _InnerReLU.apply(x) if self._relu else self.activation(x)
-        x = self.norm(x)
-        return self.dropout(x.relu_() if self._relu else self.activation(x))
+                x = _InnerReLU.apply(x)
+        out: Tensor = self.dropout(self.norm(x).relu_())
+        return out
 
 
 class _InnerReLU(torch.autograd.Function):
@@ -171,15 +161,15 @@ class Pairwise(nn.Module):
     over each row follows.
     """
 
-    def __init__(self, width: int, networks: int, *, bottleneck: int, activation: str) -> None:
+    def __init__(self, width: int, networks: int, *, bottleneck: int) -> None:
         super().__init__()
         self.pairs = list(combinations_with_replacement(range(networks), 2))
         first = [nn.Linear(2 * width, bottleneck) for _ in self.pairs]
         second = [nn.Linear(bottleneck, width) for _ in self.pairs]
         self.mlps = nn.ModuleList(
-            nn.Sequential(one, activation_of(activation), other) for one, other in zip(first, second, strict=True)
+            nn.Sequential(one, nn.ReLU(), other) for one, other in zip(first, second, strict=True)
         )
-        self.scorer = nn.Sequential(nn.Linear(width, width // 2), activation_of(activation), nn.Linear(width // 2, 1))
+        self.scorer = mlp(width, width // 2, 1)
         self.norm = nn.LayerNorm(width)
 
     def forward(self, parts: Iterator[Tensor]) -> Tensor:
@@ -197,7 +187,7 @@ class Pairwise(nn.Module):
 AGGREGATIONS = ("sum", "mean", "cross_attention", "pairwise")
 
 
-def aggregation_of(name: str, width: int, networks: int, *, bottleneck: int, activation: str) -> nn.Module:
+def aggregation_of(name: str, width: int, networks: int, *, bottleneck: int) -> nn.Module:
     """Return the aggregation of a name: a module that takes an iterator of [R, H], one a network, and returns [R, H].
 
     **Raises:** `InputError` with the nearest name where there is none.
@@ -209,7 +199,7 @@ def aggregation_of(name: str, width: int, networks: int, *, bottleneck: int, act
     if name == "cross_attention":
         return CrossAttention(width, networks)
     if name == "pairwise":
-        return Pairwise(width, networks, bottleneck=bottleneck, activation=activation)
+        return Pairwise(width, networks, bottleneck=bottleneck)
     raise unknown("aggregation", name, AGGREGATIONS)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from statistics import median_high
+from statistics import median_high as median  # of tuples, too
 from typing import Any
 
 import torch
@@ -244,8 +244,7 @@ class EquivalenceReference:
         # one for each draw; the first is the model's
         self._weights = [{name: tensor.detach().clone() for name, tensor in model.state_dict().items()}]
         self._generator = torch.Generator().manual_seed(0)
-        self._expected: list[tuple[Outcome, Outcome]] = []
-        self._expectations(DRAWS)
+        self._known: dict[tuple[int, str], Outcome] = {}  # of `subgraph`, for a draw and a dtype
         # rotated first, right after as many samples in their own order
         self._more = [[*deletions[1:], *deletions[:1]], list(deletions) * -(-_LARGE_BATCH // max(len(deletions), 1))]
         with _one_thread():
@@ -260,22 +259,20 @@ class EquivalenceReference:
         - `collation`: one of its collations.
         - `numerics`: other settings that an exact strategy is checked with, in addition to eager fp64 and fp32.
         """
-        fp64, fp32 = [], []
         with _one_thread():
-            for draw, (expected, subgraph32) in enumerate(self._expectations(DRAWS)):
-                fp64.append(relative_error(self._outcome(draw, strategy, collation, _FP64), expected))
-                error = norm_error(self._outcome(draw, strategy, collation, _FP32), expected)
-                fp32.append((error / max(norm_error(subgraph32, expected), _ROUNDING["float32"]), error))
+            fp64, _ = self._errors(strategy, collation, _FP64)
+            _, fp32 = self._errors(strategy, collation, _FP32)
             more = self._predictions_of_more(self.candidate, strategy, collation)
         fp64 += map(relative_error, more, self._expected_of_more)
-        ratio, error = median_high(fp32)
+        ratio, error = median(fp32)
         exact = get(strategy).exact
         if exact and not numerics.plain:
             # the compiler makes code for the number of threads at that moment
             with nullcontext() if numerics.compile else _one_thread():
-                more64, ratios = self._with_numerics(strategy, collation, numerics)
+                more64, other = self._errors(strategy, collation, numerics)
             fp64 += more64
-            ratio = max(ratio, median_high(ratios)) if ratios else ratio
+            if other:
+                ratio = max(ratio, median(other)[0])
         return EquivalenceResult(
             strategy,
             exact,
@@ -288,36 +285,33 @@ class EquivalenceReference:
             samples=len(self.deletions),
         )
 
-    def _with_numerics(self, strategy: str, collation: str, numerics: Numerics) -> tuple[list[float], list[float]]:
-        """Return each draw's fp64 error, or else each draw's ratio to `subgraph`'s own error, with other numerics."""
+    def _errors(
+        self, strategy: str, collation: str, numerics: Numerics
+    ) -> tuple[list[float], list[tuple[float, float]]]:
+        """Return each draw's error in fp64 or else, in lower precision, its ratio to `subgraph`'s own and its error."""
         forward = compiled_forward(_call) if numerics.compile else _call
         if numerics.compile:  # the first call runs eagerly
-            self._outcome(0, strategy, collation, numerics, forward)
-        errors, ratios = [], []
-        for draw, (expected, subgraph) in enumerate(
-            self._expectations(BFLOAT16_DRAWS if numerics.dtype == "bfloat16" else DRAWS)
-        ):
-            result = self._outcome(draw, strategy, collation, numerics, forward)
+            self._outcome(self.candidate, 0, strategy, collation, numerics, forward)
+        fp64, lower = [], []
+        for draw in range(BFLOAT16_DRAWS if numerics.dtype == "bfloat16" else DRAWS):
+            expected = self._subgraph(draw, "float64")
+            result = self._outcome(self.candidate, draw, strategy, collation, numerics, forward)
             if numerics.dtype == "float64":
-                errors.append(relative_error(result, expected))
-                continue
-            if numerics.dtype == "bfloat16":
-                subgraph = self._outcome(draw, "subgraph", numerics=Numerics("bfloat16"), model=self.model)
-            ratios.append(norm_error(result, expected) / max(norm_error(subgraph, expected), _ROUNDING[numerics.dtype]))
-        return errors, ratios
+                fp64.append(relative_error(result, expected))
+            else:
+                rounded = max(norm_error(self._subgraph(draw, numerics.dtype), expected), _ROUNDING[numerics.dtype])
+                error = norm_error(result, expected)
+                lower.append((error / rounded, error))
+        return fp64, lower
 
-    def _expectations(self, draws: int) -> list[tuple[Outcome, Outcome]]:
-        """Return `subgraph`'s outcomes in fp64 and fp32 for some draws of the weights; the first is the model's own."""
-        with _one_thread():
-            while len(self._expected) < draws:
-                if self._expected:
-                    self._weights.append({name: self._noisy(tensor) for name, tensor in self._weights[0].items()})
-                draw = len(self._expected)
-                fp64, fp32 = (
-                    self._outcome(draw, "subgraph", numerics=numerics, model=self.model) for numerics in (_FP64, _FP32)
-                )
-                self._expected.append((fp64, fp32))
-        return self._expected[:draws]
+    def _subgraph(self, draw: int, dtype: str) -> Outcome:
+        """Return the outcome of `subgraph` for a draw of the weights; the first draw is the model's own."""
+        while len(self._weights) <= draw:
+            self._weights.append({name: self._noisy(tensor) for name, tensor in self._weights[0].items()})
+        if (draw, dtype) not in self._known:
+            with _one_thread():
+                self._known[draw, dtype] = self._outcome(self.model, draw, "subgraph", "lean", Numerics(dtype))
+        return self._known[draw, dtype]
 
     def _noisy(self, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
@@ -326,37 +320,36 @@ class EquivalenceReference:
 
     def _outcome(
         self,
+        model: nn.Module,
         draw: int,
         strategy: str,
-        collation: str = "lean",
-        numerics: Numerics = _FP32,
+        collation: str,
+        numerics: Numerics,
         forward: Forward = _call,
-        *,
-        model: nn.Module | None = None,
     ) -> Outcome:
-        """Return the outcome of a model, the candidate by default, with a draw's weights and some numerics."""
-        with self._prepared(self.candidate if model is None else model, draw, numerics) as ready:
-            return outcome(ready, self.graph, self.deletions, strategy, collation, numerics=numerics, forward=forward)
+        """Return the outcome of a model with a draw's weights and some numerics."""
+        with self._prepared(model, draw, numerics):
+            return outcome(model, self.graph, self.deletions, strategy, collation, numerics=numerics, forward=forward)
 
     def _predictions_of_more(self, model: nn.Module, strategy: str, collation: str = "lean") -> list[Outcome]:
         """Return a strategy's predictions in fp64, and no gradients, for the samples rotated and for a large batch."""
         device = next(model.parameters()).device
         outcomes: list[Outcome] = []
-        with self._prepared(model, 0, _FP64) as ready:
+        with self._prepared(model, 0, _FP64):
             for removed in self._more:
                 with view(self.graph, removed, strategy, device=device, collation=collation) as copies:
-                    outcomes.append((ready(copies).detach().cpu(), []))
+                    outcomes.append((model(copies).detach().cpu(), []))
         return outcomes
 
     @contextmanager
-    def _prepared(self, model: nn.Module, draw: int, numerics: Numerics) -> Iterator[nn.Module]:
+    def _prepared(self, model: nn.Module, draw: int, numerics: Numerics) -> Iterator[None]:
         """Give a model a draw's weights in a dtype, and its switch `checkpoint`; afterwards it is as it was."""
         checkpoint = getattr(model, "checkpoint", None)
         model.to(torch.float64 if numerics.dtype == "float64" else torch.float32).load_state_dict(self._weights[draw])
         if numerics.checkpoint:
             model.checkpoint = True  # type: ignore[assignment]
         try:
-            yield model
+            yield
         finally:
             if numerics.checkpoint:
                 model.checkpoint = checkpoint  # type: ignore[assignment]

@@ -142,7 +142,7 @@ def step_of(point: Point, strategy: Strategy) -> Step:
     arguments |= {"epoch": SCHEDULE_EPOCH, "exchange": point.exchange()}
     if not point.overheads:
         return Step(point.kind, strategy, **arguments)
-    slow: type[Step] = resolve_name(STEP_WITH_OVERHEADS)
+    slow: Any = resolve_name(STEP_WITH_OVERHEADS)
     return slow(point.kind, strategy, overheads=point.overheads, log_every=point.log_every, **arguments)
 
 
