@@ -342,7 +342,7 @@ def ranks(s: Settings) -> Verdict:
     from tclab.timing import Ledger, race
     from tclab.training._distributed import Exchange
     from tclab.training._loading import Batches
-    from tclab.training._plain_loop import run_plain
+    from tclab.training._loops import run_plain
     from tclab.training._step import Step
 
     size, number = (28, 20) if s.whole else (2, 3)

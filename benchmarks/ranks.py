@@ -49,7 +49,7 @@ def measure(given):
     from tclab.timing import Ledger
     from tclab.training._distributed import Exchange
     from tclab.training._loading import Batches, Loader
-    from tclab.training._plain_loop import run_plain
+    from tclab.training._loops import run_plain
     from tclab.training._step import Step
 
     distributed.init_process_group("gloo")

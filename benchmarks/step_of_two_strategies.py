@@ -119,7 +119,7 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
     view = strategies["edge_mask"].view(batches["edge_mask"])
     x = torch.randn(batch_size * graph.num_nodes["gene"], 64, requires_grad=True)
     theirs = {name: MaskedGINConv(block(), train_eps=True) for name in graph.networks}
-    ours = {name: GINUpdate(64, mlp_layers=2, activation="relu", dropout=0.0) for name in graph.networks}
+    ours = {name: GINUpdate(name, 64, mlp_layers=2, dropout=0.0) for name in graph.networks}
     edges = {name: view.edges(name) for name in graph.networks}
     norms = nn.ModuleList(nn.Sequential(nn.LayerNorm(64), nn.ReLU()) for _ in graph.networks)
 

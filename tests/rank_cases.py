@@ -15,7 +15,7 @@ from tclab.models import ModelKind
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.training._distributed import Exchange
 from tclab.training._loading import Batches, Loader
-from tclab.training._plain_loop import run_plain
+from tclab.training._loops import run_plain
 from tclab.training._step import Step
 
 STEPS, BATCH = 3, 2

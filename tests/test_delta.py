@@ -33,7 +33,7 @@ def test_the_rows_that_differ_grow_by_one_node_a_layer(line):
     rows = [len(x)]
     weight = [torch.ones(1)]
     for _ in range(3):
-        (x,) = view.convolve(["next"], x, [torch.relu], self_weights=weight)
+        (x,) = view.convolve(["next"], x, [torch.relu], weight)
         rows.append(len(x))
     # after 3 (or 10, 18), node 4 (or 11, 19) differs, then 5 (or 12); the last of 3 layers completes all rows
     assert rows == [20, 20 + 3, 20 + 2 + 3, 20 * 3]

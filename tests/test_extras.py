@@ -74,7 +74,10 @@ print(json.dumps(sorted(own)))
         ("import tclab.readers", "tclab.readers needs pandas: pip install 'tclab[readers]'"),
         ("import tclab.trace", "tclab.trace needs pandas: pip install 'tclab[trace]'"),
         ("import tclab.command", "tclab.command needs cyclopts: pip install 'tclab[sweep]'"),
-        ("import tclab.case_study", "tclab.case_study needs pandas: pip install 'tclab[lab]'"),
+        (
+            "import tclab.case_study; tclab.case_study.hypotheses",
+            "tclab.case_study needs pandas: pip install 'tclab[lab]'",
+        ),
         (
             "import tclab; tclab.CellGraph.synthetic(0.02).to_folder('nowhere')",
             "a folder of a graph needs pyarrow: pip install 'tclab[readers]'",

@@ -7,8 +7,8 @@ from tclab.lab.panel._panel_state import PanelState
 from tclab.sweeps.config import in_each_mode, scaling_points
 from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._grid import grid, listed
+from tclab.sweeps.config._overhead_names import applicable_overheads
 from tclab.timing._statistics import MIN_OBSERVATIONS
-from tclab.training._overheads import applicable_overheads
 from tclab.training._step import MODES
 
 
@@ -126,7 +126,7 @@ def test_what_does_this_overhead_cost_me_is_an_axis():
     for model, strategy in (("hetero_cell", "node_mask"), ("dango", "indices")):
         points = small_grid(overheads="all", models=model, strategies=strategy)
         assert points[0].overheads == ()
-        assert [p.overheads for p in points[1:]] == [(name,) for name in applicable_overheads(tclab.models.get(model))]
+        assert [p.overheads for p in points[1:]] == [(name,) for name in applicable_overheads(model)]
         assert not [p for p in points if p.skipped()]
 
 

@@ -8,10 +8,9 @@ from stage_rows import lost, point_rows
 
 from tclab import InputError, case_study, lab
 from tclab.lab.reports._bytes_fit import bytes_fit
-from tclab.models import get as model_of
 from tclab.sweeps.config import in_each_mode, over_bytes, scaling_points, with_each_overhead
+from tclab.sweeps.config._overhead_names import OVERHEADS, applicable_overheads
 from tclab.sweeps.store._rows import frame, table
-from tclab.training._overheads import OVERHEADS, applicable_overheads
 
 
 def rounds_of(overhead, factor, number, drift=0.0, steps=12):
@@ -196,7 +195,7 @@ def test_rounds_have_every_overhead_beside_none_and_turn_round():
     assert {p.seed for p in second} == {1}
     for model in ("hetero_cell", "dango"):
         own = [point.overheads for point in first if point.model == model]
-        assert own == [(), *((name,) for name in applicable_overheads(model_of(model)))]
+        assert own == [(), *((name,) for name in applicable_overheads(model))]
 
 
 def test_named_overheads_go_to_the_models_that_can_take_them_on():

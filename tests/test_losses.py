@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import tclab
 from tclab import InputError
+from tclab.case_study._overheads import make_dense_targets
 from tclab.models import DangoLoss, MleWassSupCR
 from tclab.models._dango import DangoOutput
 from tclab.models._hetero_cell import HeteroCellOutput
@@ -258,5 +259,5 @@ def test_dense_targets_give_the_loss_that_they_stand_for():
         "tflink", torch.cat([edges, edges[:, :3]], dim=1), "gene", "gene", nodes, nodes
     )})  # fmt: skip
     lean, dense = (DangoLoss(twice, zero_weights={"tflink": 0.3}) for _ in range(2))
-    dense.dense_targets = True
+    make_dense_targets(dense)
     torch.testing.assert_close(dense.reconstruction(out.reconstructions), lean.reconstruction(out.reconstructions))

@@ -1,8 +1,9 @@
 """Overheads of a training loop: each does what it names, and changes nothing that it must not change."""
 
-import dataclasses
 import itertools
-from functools import cache
+import subprocess
+import sys
+from functools import cache, partial
 
 import pytest
 import torch
@@ -12,21 +13,20 @@ from torch_geometric.nn import LayerNorm
 
 import tclab
 from tclab import InputError, masking
-from tclab.models._hyper_sagnn import _Attention
-from tclab.models._layers import BatchWideLayerNorm
+from tclab.case_study import OVERHEADS
+from tclab.case_study._overheads import BatchWideLayerNorm, StepWithOverheads, apply_to_model
+from tclab.models._layers import _Attention
 from tclab.perturbation import synthetic_perturbations
+from tclab.sweeps.config._overhead_names import applicable_overheads, inexact_overheads, validate_overheads
 from tclab.timing import syncs
-from tclab.training import OVERHEADS
 from tclab.training._equivalence import equivalence_reference
 from tclab.training._loading import Batches, Loader
-from tclab.training._overheads import applicable_overheads, inexact_overheads, validate_overheads
-from tclab.training._plain_loop import run_plain
-from tclab.training._step import Step
+from tclab.training._loops import run_plain
 
 SET_UPS = {"hetero_cell_production": "node_mask", "dango": "indices"}
 STRATEGIES = {**SET_UPS, "hetero_cell": "node_mask"}
 GATED = ("node_mask", "edge_mask", "subgraph")
-BOTH = [(model, overhead) for model in SET_UPS for overhead in applicable_overheads(tclab.models.get(model))]
+BOTH = [(model, overhead) for model in SET_UPS for overhead in applicable_overheads(model)]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def graph():
 
 def made(graph, model, overheads=(), **options):
     strategy = masking.get(options.pop("strategy", STRATEGIES[model]))(graph)
-    return Step(tclab.models.get(model), strategy, overheads=overheads, **{"dtype": "float64", **options})
+    return StepWithOverheads(tclab.models.get(model), strategy, overheads=overheads, **{"dtype": "float64", **options})
 
 
 def batches(graph, model, number=2, size=3):
@@ -51,8 +51,8 @@ def trained(graph, model, overheads, capsys=None, steps=3):
 
 
 def test_every_overhead_belongs_to_a_model_and_there_are_no_others():
-    named = {name for model in tclab.models.names() for name in tclab.models.get(model).overheads}
-    assert named | {h.name for h in OVERHEADS.values() if h.of_the_loop} == set(OVERHEADS)
+    assert {name for model in tclab.models.names() for name in applicable_overheads(model)} == set(OVERHEADS)
+    assert {model for overhead in OVERHEADS.values() for model in overhead.models or ()} <= set(tclab.models.names())
     assert inexact_overheads(OVERHEADS) == ["batch_wide_layer_norm", "wild_type_once"]
 
 
@@ -124,7 +124,7 @@ def test_nan_is_asked_for_after_each_part_and_found(graph, model, parts, aggrega
     assert found.operations == {"_local_scalar_dense": parts}
     step = made(graph, model, ("isnan_checks",))
     with torch.no_grad():
-        step.model.convolutions[1][0].norm.bias[0] = float("nan")
+        step.model.layers[1].convolutions[0].norm.bias[0] = float("nan")
     with pytest.raises(RuntimeError, match=f"NaN in the output of {aggregation}"):
         step(batches(graph, model)[0])
 
@@ -219,7 +219,9 @@ def test_the_wild_type_is_encoded_together_apart_or_once(graph):
         (("wild_type_once",), [[nodes, 3 * nodes], [3 * nodes]]),
     ):
         step, rows = made(graph, "hetero_cell_production", overheads), []
-        step.model.aggregations[0].register_forward_hook(lambda m, i, output, rows=rows: rows.append(output.size(0)))
+        step.model.layers[0].aggregation.register_forward_hook(
+            lambda m, i, output, rows=rows: rows.append(output.size(0))
+        )
         for batch, wanted in zip(batches(graph, "hetero_cell_production"), expected, strict=True):
             rows.clear()
             step(batch)
@@ -260,14 +262,17 @@ def test_overheads_keep_the_parameters_their_names_and_their_order(graph, model,
 def equivalence_with(graph):
     """The equivalence reference of each overhead, made once for all strategies."""
     return cache(
-        lambda overhead: equivalence_reference(tclab.models.get("hetero_cell_production"), graph, overheads=(overhead,))
+        lambda overhead: equivalence_reference(
+            tclab.models.get("hetero_cell_production"), graph, change=partial(apply_to_model, overheads=(overhead,))
+        )
     )
 
 
+OF_THE_MODEL = [name for name, o in OVERHEADS.items() if "hetero_cell_production" in (o.models or ())]
 # each overhead with one of three strategies; two, of which one is not exact, with all
 OVERHEAD_CASES = sorted(
     {
-        *zip(tclab.models.get("hetero_cell_production").overheads, itertools.cycle(GATED)),
+        *zip(OF_THE_MODEL, itertools.cycle(GATED)),
         *itertools.product(("batch_wide_layer_norm", "wild_type_apart"), GATED),
     }
 )
@@ -285,13 +290,6 @@ def test_the_check_tells_an_exact_overhead_from_one_that_is_not(equivalence_with
         assert result.fp64_error > 1e-3
 
 
-def test_the_check_without_overheads_is_as_it_was(graph):
-    kind = tclab.models.get("hetero_cell")
-    assert equivalence_reference(kind, graph, overheads=()).compare("node_mask") == equivalence_reference(
-        kind, graph
-    ).compare("node_mask")
-
-
 def test_bad_overheads_are_one_clear_line():
     with pytest.raises(InputError, match="unknown overhead 'isnan_check'; did you mean 'isnan_checks'"):
         validate_overheads(["isnan_check"])
@@ -304,5 +302,22 @@ def test_bad_overheads_are_one_clear_line():
 
 
 def test_a_model_of_ones_own_has_the_overheads_of_the_loop():
-    own = dataclasses.replace(tclab.models.get("dango"), name="own", overheads=())
-    assert applicable_overheads(own) == ["item_logging", "print_loss", "zero_params_loss"]
+    assert applicable_overheads("own") == ["item_logging", "print_loss", "zero_params_loss"]
+
+
+IMPORTED = """
+import sys
+from tclab import Point, masking
+from tclab.sweeps.execution._setup import step_of
+
+for overheads, slow in (((), False), (("print_loss", "isnan_checks"), True)):
+    point = Point(scale=0.01, networks=1, device="cpu", overheads=overheads)
+    step = step_of(point, masking.get("node_mask")(point.cell_graph()))
+    assert ("tclab.case_study" in sys.modules) is slow, overheads
+    assert (type(step).__name__ == "StepWithOverheads") is slow
+assert not {"altair", "ipywidgets", "tclab.lab"} & set(sys.modules)
+"""
+
+
+def test_what_overheads_do_is_imported_for_a_point_that_has_some_and_draws_nothing(root):
+    subprocess.run([sys.executable, "-c", IMPORTED], cwd=root, check=True)

@@ -10,11 +10,11 @@ import pandas as pd
 
 from tclab._display import Display, Shown
 from tclab.lab.charts._case_study_charts import draw_overhead_costs
+from tclab.sweeps.config._overhead_names import OVERHEADS
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import without_time
 from tclab.timing._statistics import bootstrap_interval
 from tclab.timing._step_means import cycle_means
-from tclab.training import OVERHEADS
 
 COSTS, SAVES, UNDECIDED = "costs", "saves", "undecided"
 _MIN_ROUNDS = 2  # one does not show how far two runs of the same lie apart

@@ -195,7 +195,7 @@ def _layers(view: View, x: Tensor) -> Tensor:
     rows = both
     out = rows.begin(x)
     for _ in range(_DEPTH):
-        out = rows.convolve_sum(names, out, [_row_wise] * len(names), self_weights=weights) / len(names)
+        out = rows.convolve_sum(names, out, [_row_wise] * len(names), weights) / len(names)
     return rows.complete(out)
 
 

@@ -103,24 +103,24 @@ class _WildTypeAndSamples(SharedView):
         return x if self._layers else self.lift(x)
 
     def convolve(
-        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], *, self_weights: Sequence[Tensor]
+        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], self_weights: Sequence[Tensor]
     ) -> Iterator[Tensor]:
         """Return each relation's function of its sums, from rows that differ to rows that differ."""
         layer = self._layer(x)
         if layer is None:
-            yield from super().convolve(relations, x, functions, self_weights=self_weights)
+            yield from super().convolve(relations, x, functions, self_weights)
             return
         for name, part in zip(relations, self._parts(layer, relations, x, functions, self_weights), strict=True):
             (spread,) = spmm([layer.spread[name]], part)
             yield spread.squeeze(0)
 
     def convolve_sum(
-        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], *, self_weights: Sequence[Tensor]
+        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], self_weights: Sequence[Tensor]
     ) -> Tensor:
         """Return the sum of what `convolve` returns, added up as it is spread."""
         layer = self._layer(x)
         if layer is None:
-            return super().convolve_sum(relations, x, functions, self_weights=self_weights)
+            return super().convolve_sum(relations, x, functions, self_weights)
         parts = list(self._parts(layer, relations, x, functions, self_weights))
         return spmm_sum([layer.spread[name] for name in relations], parts).squeeze(0)
 

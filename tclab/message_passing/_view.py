@@ -15,7 +15,19 @@ from tclab.graph._cell_graph import CellGraph
 from tclab.perturbation import Deletions
 
 RowFunction: TypeAlias = Callable[[Tensor], Tensor]
-"""Of rows [R, H]; what it does to a row depends on that row alone."""
+"""Of rows [R, H]; what it does to a row may depend on that row alone."""
+
+
+def running_sum(parts: Iterator[Tensor]) -> Tensor:
+    """Return the sum of tensors, added up as they come, so that no more than one is held besides the total."""
+    first = next(parts)
+    second = next(parts, None)
+    if second is None:
+        return first
+    total = first + second
+    for part in parts:
+        total += part  # the backward of a sum keeps nothing
+    return total
 
 
 class View(Shown, ABC):
@@ -25,9 +37,6 @@ class View(Shown, ABC):
     batch of PyG's, so everything row-wise (Linear, norm, activation) needs no view at all. A view may keep rows of
     deleted nodes: what they hold has no meaning, it is finite, and neither `neighbour_sum` nor `pool` lets it
     reach another row.
-
-    A model whose layers are nothing but neighbour sums and row-wise functions calls `begin`, one `convolve` or
-    `convolve_sum` a layer, and `complete`: a view may then carry fewer rows for as long as few differ.
 
     It is a context manager, to be closed after the backward: a strategy may then use its buffers again.
 
@@ -104,15 +113,17 @@ class View(Shown, ABC):
             yield self.neighbour_sum(name, x, self_weight=weight)
 
     def begin(self, x: Tensor) -> Tensor:
-        """Return the rows that the first layer reads, given one a node of the whole graph, `x: [N, H]`."""
+        """Return the rows that the first layer reads, given one a node of the whole graph, `x: [N, H]`.
+
+        They are `lift`'s, [R, H], unless a view carries fewer rows from layer to layer, for as long as few samples
+        differ from the wild type. Then layers are `convolve` or `convolve_sum`, and `complete` ends them.
+        """
         return self.lift(x)
 
     def convolve(
-        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], *, self_weights: Sequence[Tensor]
+        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], self_weights: Sequence[Tensor]
     ) -> Iterator[Tensor]:
-        """Return for each relation within the deleted type a row-wise function of its neighbour sums.
-
-        One after the other, each when it is asked for.
+        """Yield for each relation within the deleted type a row-wise function of its `neighbour_sum`.
 
         **Arguments:**
 
@@ -128,10 +139,10 @@ class View(Shown, ABC):
             yield function(summed)
 
     def convolve_sum(
-        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], *, self_weights: Sequence[Tensor]
+        self, relations: Sequence[str], x: Tensor, functions: Sequence[RowFunction], self_weights: Sequence[Tensor]
     ) -> Tensor:
-        """Return the sum over relations of what `convolve` returns, added up as it comes."""
-        return running_sum(self.convolve(relations, x, functions, self_weights=self_weights))
+        """Return the sum over relations of what `convolve` yields, which a view may add up as it goes."""
+        return running_sum(self.convolve(relations, x, functions, self_weights))
 
     def complete(self, x: Tensor) -> Tensor:
         """Return one row for each (sample, node) pair, [R, H], of rows as a layer gave them."""
@@ -214,15 +225,3 @@ class View(Shown, ABC):
 
 class NeedsEdgesError(InputError):
     """The model needs single edges, which this strategy does not make."""
-
-
-def running_sum(parts: Iterator[Tensor]) -> Tensor:
-    """Return the sum of tensors, added up as they come, so that no more than one is held besides the total."""
-    first = next(parts)
-    second = next(parts, None)
-    if second is None:
-        return first
-    total = first + second
-    for part in parts:
-        total += part  # the backward of a sum keeps nothing
-    return total

@@ -15,8 +15,9 @@ from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import take_rows
-from tclab.models._hyper_sagnn import HyperSAGNN
-from tclab.timing._layer_marks import mark, mark_scope
+from tclab.models._layers import HyperSAGNN, mlp
+
+_LAYERS = 2
 
 
 class DangoOutput(NamedTuple):
@@ -27,16 +28,17 @@ class DangoOutput(NamedTuple):
 
 
 class _SAGE(nn.Module):
-    """GraphSAGE with mean aggregation, as PyG's `SAGEConv`: `W₁·mean + b + W₂·x`."""
+    """GraphSAGE with mean aggregation over one network, as PyG's `SAGEConv`: `W₁·mean + b + W₂·x`."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, network: str, width: int) -> None:
         super().__init__()
+        self.network = network
         self.neighbours = nn.Linear(width, width)
         self.root = nn.Linear(width, width, bias=False)
 
-    def forward(self, view: View, network: str, x: Tensor) -> Tensor:
-        degree = view.degree(network).clamp_min(1).to(x.dtype).unsqueeze(-1)
-        mean = view.neighbour_sum(network, x) / degree
+    def forward(self, view: View, x: Tensor) -> Tensor:
+        degree = view.degree(self.network).clamp_min(1).to(x.dtype).unsqueeze(-1)
+        mean = view.neighbour_sum(self.network, x) / degree
         out: Tensor = self.neighbours(mean) + self.root(x)
         return out
 
@@ -63,13 +65,14 @@ class Dango(nn.Module):
         self.networks = list(networks)
         self.embedding = nn.Embedding(num_nodes, width)
         nn.init.normal_(self.embedding.weight, std=0.1)
-        self.convolutions = nn.ModuleList(nn.ModuleList(_SAGE(width) for _ in range(2)) for _ in self.networks)
+        each = [[_SAGE(name, width) for _ in range(_LAYERS)] for name in self.networks]
+        self.convolutions = nn.ModuleList(map(nn.ModuleList, zip(*each, strict=True)))  # a list of networks a layer
         self.heads = nn.ModuleList(nn.Linear(width, num_nodes) for _ in self.networks)
         for head in self.heads:
             assert isinstance(head, nn.Linear)
             nn.init.normal_(head.weight, std=0.1)
             nn.init.zeros_(head.bias)
-        self.scorer = nn.ModuleList([nn.Linear(width, width // 2), nn.Linear(width // 2, 1)])
+        self.scorer = mlp(width, width // 2, 1)
         self.hyper_sagnn = HyperSAGNN(width, heads=heads)
 
     @classmethod
@@ -84,11 +87,10 @@ class Dango(nn.Module):
     def encode(self, view: View) -> list[Tensor]:
         """Return each network's embeddings of the wild type, [N, H]."""
         encoded = []
-        for name, layers in zip(self.networks, self.convolutions, strict=True):
+        for layers in zip(*(layer.children() for layer in self.convolutions), strict=True):
             x = view.lift(self.embedding.weight)
-            for place, layer in enumerate(layers.children()):
-                with mark_scope(copies="wild type", layer=f"layer {place + 1}"):
-                    x = mark("convolution", layer(view, name, x).relu(), name)
+            for convolution in layers:
+                x = convolution(view, x).relu()
             encoded.append(x)
         return encoded
 
@@ -100,16 +102,13 @@ class Dango(nn.Module):
         """Return the predictions and every network's reconstruction, from one pass."""
         encoded = self.encode(view.wild_type)
         heads = zip(self.networks, self.heads, encoded, strict=True)
-        return DangoOutput(
-            self._score(view, encoded), {name: mark("reconstruction", head(x), name) for name, head, x in heads}
-        )
+        return DangoOutput(self._score(view, encoded), {name: head(x) for name, head, x in heads})
 
     def _score(self, view: View, encoded: list[Tensor]) -> Tensor:
         stacked = torch.stack(encoded, dim=1)  # [N, networks, H]
-        scores = self.scorer[1](self.scorer[0](stacked).relu())
-        mixed = (scores.softmax(dim=1) * stacked).sum(dim=1)  # [N, H]
-        mixed = mark("meta-embedding", mixed)
-        return mark("HyperSAGNN", self.hyper_sagnn(take_rows(mixed, view.deleted.nodes), view.deleted))
+        mixed = (self.scorer(stacked).softmax(dim=1) * stacked).sum(dim=1)  # [N, H]
+        score: Tensor = self.hyper_sagnn(take_rows(mixed, view.deleted.nodes), view.deleted)
+        return score
 
 
 def string_networks(names: Iterable[str]) -> list[str]:

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint as recomputed
 
 from tclab.errors import InputError, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import take_rows
-from tclab.models._aggregation import Mean, Sum, aggregation_of
-from tclab.models._hyper_sagnn import HyperSAGNN
-from tclab.models._layers import GINUpdate, MetabolicConv, Preprocessor, activation_of
-from tclab.timing._layer_marks import mark, mark_scope
+from tclab.models._layers import (
+    GINUpdate,
+    HyperSAGNN,
+    Mean,
+    MetabolicConv,
+    Preprocessor,
+    Sum,
+    aggregation_of,
+    mlp,
+)
 
 COMBINATIONS = ("global", "fixed", "gate")
 METABOLISMS = ("off", "carried", "used")
-
-
-def _marked_update(name: str, gin: GINUpdate) -> Callable[[Tensor], Tensor]:
-    return lambda summed: mark("update", gin(summed), name)
 
 
 class HeteroCellOutput(NamedTuple):
@@ -31,6 +33,49 @@ class HeteroCellOutput(NamedTuple):
 
     predictions: Tensor
     z_p: Tensor
+
+
+class HeteroLayer(nn.Module):
+    """One layer of `HeteroCell`: a GIN a network, their aggregation and, where it is used, the metabolism."""
+
+    def __init__(self, convolutions: Sequence[GINUpdate], aggregation: nn.Module, metabolic: nn.Module | None) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(convolutions)
+        self.aggregation = aggregation
+        self.metabolic = metabolic
+
+    def forward(self, view: View, x: Tensor, checkpoint: bool) -> Tensor:
+        """Return the rows after this layer, for rows as `View.begin` or an earlier layer gave them.
+
+        **Arguments:**
+
+        - `checkpoint`: keep for the backward only `x`, and compute the rest again there, one network at a time.
+        """
+        gins: Any = list(self.convolutions)
+        one_by_one = not isinstance(self.aggregation, (Sum, Mean))  # otherwise a view may add them up as they come
+        if not (checkpoint and torch.is_grad_enabled()):
+            names, weights = [gin.network for gin in gins], [gin.self_weight for gin in gins]
+            if one_by_one:
+                parts = view.convolve(names, x, gins, weights)
+            else:
+                parts = iter([view.convolve_sum(names, x, gins, weights)])
+            x = self.aggregation(parts)
+        elif one_by_one:  # the aggregation keeps all networks' rows for its backward
+            x = recomputed(lambda x: self.aggregation(_recomputed_each(view, x, gins)), x, use_reentrant=False)
+        else:
+            x = self.aggregation(_recomputed_each(view, x, gins))
+        return x if self.metabolic is None else self.metabolic(view, view.complete(x))
+
+
+def _recomputed_each(view: View, x: Tensor, gins: Sequence[GINUpdate]) -> Iterator[Tensor]:
+    """Yield each network's rows; the backward computes them again, one network at a time."""
+
+    def one(gin: GINUpdate, x: Tensor) -> Tensor:
+        (part,) = view.convolve([gin.network], x, [gin], [gin.self_weight])
+        return part
+
+    for gin in gins:
+        yield recomputed(one, gin, x, use_reentrant=False)
 
 
 class HeteroCell(nn.Module):
@@ -51,7 +96,7 @@ class HeteroCell(nn.Module):
       at a time: batches can be several times as large, for the time of a second forward.
     - `metabolism`: "off"; "carried", it travels with the batch and the model does not read it, as in the case study;
       or "used", convolutions along it in every layer.
-    - `activation`: by name. `dropout`: the share that is dropped in training.
+    - `dropout`: the share that is dropped in training.
 
     Norms are over each row's features (`torch.nn.LayerNorm`); see `Preprocessor`.
     """
@@ -71,7 +116,6 @@ class HeteroCell(nn.Module):
         combine: str = "global",
         local_heads: int = 8,
         metabolism: str = "off",
-        activation: str = "relu",
         dropout: float = 0.0,
         checkpoint: bool = False,
     ) -> None:
@@ -88,24 +132,18 @@ class HeteroCell(nn.Module):
         self.checkpoint = checkpoint
         self.embedding = nn.Embedding(num_nodes, width)
         nn.init.normal_(self.embedding.weight, std=0.02)
-        self.preprocessor = Preprocessor(width, activation=activation, dropout=dropout)
-        self.convolutions = nn.ModuleList(
-            nn.ModuleList(
-                GINUpdate(width, mlp_layers=mlp_layers, activation=activation, dropout=dropout) for _ in networks
-            )
-            for _ in range(layers)
-        )
-        self.aggregations = nn.ModuleList(
-            aggregation_of(aggregation, width, len(networks), bottleneck=bottleneck, activation=activation)
-            for _ in range(layers)
-        )
-        self.metabolic = nn.ModuleList(MetabolicConv(width) for _ in range(layers if metabolism == "used" else 0))
-        self.gate = nn.ModuleList([nn.Linear(width, width // 2), nn.Linear(width // 2, 1)])
+        self.preprocessor = Preprocessor(width, dropout=dropout)
+        convolutions = [
+            [GINUpdate(name, width, mlp_layers=mlp_layers, dropout=dropout) for name in networks] for _ in range(layers)
+        ]
+        aggregations = [aggregation_of(aggregation, width, len(networks), bottleneck=bottleneck) for _ in range(layers)]
+        metabolic = [MetabolicConv(width) if metabolism == "used" else None for _ in range(layers)]
+        self.layers = nn.ModuleList(map(HeteroLayer, convolutions, aggregations, metabolic))
+        self.gate = mlp(width, width // 2, 1)
         self.transform = nn.Linear(width, width)
-        self.head = nn.ModuleList([nn.Linear(width, width), nn.Linear(width, 1)])
+        self.head = mlp(width, width, 1)
         self.local_head = None if combine == "global" else HyperSAGNN(width, heads=local_heads)
-        self.mixer = nn.ModuleList([nn.Linear(2, width), nn.Linear(width, 2)]) if combine == "gate" else None
-        self.activation = activation_of(activation)
+        self.mixer = mlp(2, width, 2) if combine == "gate" else None
 
     @classmethod
     def profiling(cls, graph: CellGraph, *, metabolism: str = "off", hidden: int = 64, layers: int = 3) -> HeteroCell:
@@ -133,47 +171,16 @@ class HeteroCell(nn.Module):
 
     def rows(self, view: View) -> Tensor:
         """Return what goes into the first layer, [R, H]; every sample begins with the same features."""
-        x = mark("preprocessor", self.preprocessor(self.embedding.weight))
+        x = self.preprocessor(self.embedding.weight)
         # with dropout rows differ by chance: no sample may share the wild type's
         return view.lift(x) if self.training and self.dropout > 0.0 else view.begin(x)
 
     def encode(self, view: View) -> Tensor:
         """Return the rows' embeddings after the last layer, [R, H]."""
         x = self.rows(view)
-        for place in range(len(self.convolutions)):
-            with mark_scope(layer=f"layer {place + 1}"):
-                x = self._layer(view, x, place)
+        for layer in self.layers:
+            x = layer(view, x, self.checkpoint)
         return view.complete(x)
-
-    def _layer(self, view: View, x: Tensor, place: int) -> Tensor:
-        gins = [gin for gin in self.convolutions[place].children() if isinstance(gin, GINUpdate)]
-        aggregate = self.aggregations[place]
-        layers = view
-        if not (self.checkpoint and torch.is_grad_enabled()):
-            weights = [gin.self_weight for gin in gins]
-            updates = [_marked_update(name, gin) for name, gin in zip(self.networks, gins, strict=True)]
-            if isinstance(aggregate, (Sum, Mean)):  # a view may add them up as they come
-                parts = iter([layers.convolve_sum(self.networks, x, updates, self_weights=weights)])
-            else:
-                parts = layers.convolve(self.networks, x, updates, self_weights=weights)
-            x = aggregate(parts)
-        elif isinstance(aggregate, (Sum, Mean)):
-            x = aggregate(self._checkpointed(layers, x, gins))
-        else:  # the aggregation keeps all networks' rows for its backward
-            x = checkpoint(lambda x: aggregate(self._checkpointed(layers, x, gins)), x, use_reentrant=False)
-        x = mark("aggregation", x)
-        return mark("metabolism", self.metabolic[place](view, layers.complete(x))) if self.metabolic else x
-
-    def _checkpointed(self, layers: View, x: Tensor, gins: list[GINUpdate]) -> Iterator[Tensor]:
-        """Yield each network's rows; the backward computes them again, one network at a time."""
-
-        def one(name: str, gin: GINUpdate, x: Tensor) -> Tensor:
-            update = _marked_update(name, gin)
-            (part,) = layers.convolve([name], x, [update], self_weights=[gin.self_weight])
-            return part
-
-        for name, gin in zip(self.networks, gins, strict=True):
-            yield checkpoint(one, name, gin, x, use_reentrant=False)
 
     def pooled(self, view: View) -> tuple[Tensor, Tensor]:
         """Return every sample's pooled embedding, the wild type first, and the wild type's rows.
@@ -183,17 +190,13 @@ class HeteroCell(nn.Module):
         **Returns:** [1 + B, H] and [N, H]
         """
         pooled, left, wild = [], [], None
-        parts = self.parts(view)
-        for place, part in enumerate(parts):
-            copies = ("wild type", "samples")[place] if len(parts) == 2 else "wild type and samples"
-            with mark_scope(copies=copies):
-                x = self.encode(part)
-                wild = part.first(x) if wild is None else wild
-                scores = self.gate[1](self.activation(self.gate[0](x)))
-                z = part.pool(scores, x)
-                with torch.no_grad():  # about 1, or 0 where nothing is left
-                    left.append(part.pool(scores, torch.ones_like(scores)))
-                pooled.append(mark("pooling", z))
+        for part in self.parts(view):
+            x = self.encode(part)
+            wild = part.first(x) if wild is None else wild
+            scores = self.gate(x)
+            pooled.append(part.pool(scores, x))
+            with torch.no_grad():  # about 1, or 0 where nothing is left
+                left.append(part.pool(scores, torch.ones_like(scores)))
         assert wild is not None  # a view has a wild type
         z = self.transform(torch.cat(pooled))
         return z.masked_fill(torch.cat(left) < 0.5, 0.0), wild
@@ -206,13 +209,11 @@ class HeteroCell(nn.Module):
         """Return the predictions, and z_p that they are made from."""
         z, wild = self.pooled(view)
         z_p = z[:1] - z[1:]
-        score = mark("global head", self.head[1](self.activation(self.head[0](z_p))).squeeze(-1))
+        score = self.head(z_p).squeeze(-1)
         if self.local_head is None:
             return HeteroCellOutput(score, z_p)
-        deleted = view.deleted
-        local = mark("local head", self.local_head(take_rows(wild, deleted.nodes), deleted))
+        local = self.local_head(take_rows(wild, view.deleted.nodes), view.deleted)
         if self.mixer is None:
             return HeteroCellOutput(0.5 * score + 0.5 * local, z_p)
         both = torch.stack([score, local], dim=-1)  # [B, 2]
-        weights = self.mixer[1](self.activation(self.mixer[0](both))).softmax(dim=-1)
-        return HeteroCellOutput((weights * both).sum(dim=-1), z_p)
+        return HeteroCellOutput((self.mixer(both).softmax(dim=-1) * both).sum(dim=-1), z_p)

@@ -1,85 +1,60 @@
-"""Layers that the models are built from: norms, the preprocessor, the update half of GIN, metabolic convolution."""
+"""Layers that the models are built from: the preprocessor, GIN and metabolic convolution, aggregations, HyperSAGNN."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Iterator
+from itertools import combinations_with_replacement
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from tclab.errors import unknown
+from tclab.errors import InputError, unknown
 from tclab.message_passing import View
-
-ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
-    "relu": F.relu,
-    "gelu": lambda x, inplace=False: F.gelu(x),
-    "silu": F.silu,
-}
+from tclab.message_passing._view import running_sum
+from tclab.message_passing.kernels._row_ops import add_rows
+from tclab.perturbation import Deletions
 
 
-def activation_of(name: str) -> Callable[..., Tensor]:
-    """Return the activation of a name.
-
-    **Raises:** `InputError` with the nearest name where there is none.
-    """
-    if name not in ACTIVATIONS:
-        raise unknown("activation", name, ACTIVATIONS)
-    return ACTIVATIONS[name]
-
-
-class BatchWideLayerNorm(nn.Module):
-    """PyG's `LayerNorm` in its default mode, over all features of all rows at once: an overhead of the case study.
-
-    A prediction then depends on the other samples of its batch, and on which rows a strategy keeps. It shares the
-    parameters of the `torch.nn.LayerNorm` that it replaces, under the same names.
-    """
-
-    def __init__(self, norm: nn.LayerNorm) -> None:
-        super().__init__()
-        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [R, H] for `x: [R, H]`."""
-        x = x - x.mean()
-        return x / (x.std(unbiased=False) + self.eps) * self.weight + self.bias
+def mlp(width: int, hidden: int, out: int) -> nn.Sequential:
+    """Return an MLP of one hidden layer, with ReLU."""
+    return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, out))
 
 
 class Preprocessor(nn.Module):
-    """Linear, norm, activation, dropout, twice; both share one norm.
+    """Linear, norm, ReLU, dropout, twice; both share one norm.
 
     The norm is `torch.nn.LayerNorm` over the features of each row. The case study's runs over the whole mini-batch
     at once (PyG's LayerNorm in its default mode), so that a prediction depends on the other samples of its batch.
     """
 
-    def __init__(self, width: int, *, activation: str, dropout: float) -> None:
+    def __init__(self, width: int, *, dropout: float) -> None:
         super().__init__()
         self.linears = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
         self.norm = nn.LayerNorm(width)
-        self.activation = activation_of(activation)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [N, H] for `x: [N, H]`."""
         for linear in self.linears:
-            x = self.dropout(self.activation(self.norm(linear(x))))
+            x = self.dropout(self.norm(linear(x)).relu())
         return x
 
 
 class GINUpdate(nn.Module):
-    """The update half of a GIN layer with a learned ε: an MLP, then norm, activation and dropout, for one network.
+    """The update half of a GIN layer with a learned ε: an MLP, then norm, ReLU and dropout, for one network.
 
     The layer is `MLP((1 + ε)·x + neighbour sum)`; Xu et al., "How Powerful are Graph Neural Networks?", eq. 4.1. The
     view adds up what is in brackets, with `self_weight` for 1 + ε. The norm is over each row, as in `Preprocessor`.
     """
 
-    def __init__(self, width: int, *, mlp_layers: int, activation: str, dropout: float) -> None:
+    def __init__(self, network: str, width: int, *, mlp_layers: int, dropout: float) -> None:
         super().__init__()
+        self.network = network
         self.eps = nn.Parameter(torch.zeros(1))
         self.linears = nn.ModuleList(nn.Linear(width, width) for _ in range(mlp_layers))
         self.norm = nn.LayerNorm(width)
-        self.activation = activation_of(activation)
         self.dropout = nn.Dropout(dropout)
 
     @property
@@ -89,11 +64,12 @@ class GINUpdate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [R, H] for `x: [R, H]`, the rows' neighbour sums with `self_weight` times themselves."""
-        for place, linear in enumerate(self.linears):
+        for i, linear in enumerate(self.linears):
             x = linear(x)
-            if place + 1 < len(self.linears):
-                x = _InnerReLU.apply(x) if self.activation is F.relu else self.activation(x)
-        return self.dropout(self.activation(self.norm(x), inplace=True))
+            if i + 1 < len(self.linears):
+                x = _InnerReLU.apply(x)
+        out: Tensor = self.dropout(self.norm(x).relu_())
+        return out
 
 
 class _InnerReLU(torch.autograd.Function):
@@ -110,9 +86,9 @@ class _InnerReLU(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         (output,) = ctx.saved_tensors
-        return torch.ops.aten.threshold_backward.grad_input(gradient, output, 0, grad_input=gradient)
+        return torch.ops.aten.threshold_backward.grad_input(grad, output, 0, grad_input=grad)
 
 
 class MetabolicConv(nn.Module):
@@ -137,3 +113,160 @@ class MetabolicConv(nn.Module):
             carried = linear(mean).relu()
         added: Tensor = x + self.norm(carried)
         return added
+
+
+# ---- aggregations of one tensor a network into one for all
+
+
+class Sum(nn.Module):
+    """The sum over networks."""
+
+    def forward(self, parts: Iterator[Tensor]) -> Tensor:
+        """Return [R, H] for one [R, H] a network."""
+        return running_sum(parts)
+
+
+class Mean(nn.Module):
+    """The mean over networks."""
+
+    def __init__(self, networks: int) -> None:
+        super().__init__()
+        self.networks = networks
+
+    def forward(self, parts: Iterator[Tensor]) -> Tensor:
+        """Return [R, H] for one [R, H] a network, or for their sum alone."""
+        return running_sum(parts) / self.networks
+
+
+class CrossAttention(nn.Module):
+    """Attention over the networks of each row, each with a learned embedding added; then their mean."""
+
+    def __init__(self, width: int, networks: int, *, heads: int = 4) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(torch.randn(networks, width) * 0.02)
+        self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
+
+    def forward(self, parts: Iterator[Tensor]) -> Tensor:
+        """Return [R, H] for one [R, H] a network."""
+        tokens = torch.stack(list(parts), dim=1) + self.embedding  # [R, networks, H]
+        attended, _ = self.attention(tokens, tokens, tokens, need_weights=False)
+        mean: Tensor = attended.mean(dim=1)
+        return mean
+
+
+class Pairwise(nn.Module):
+    """An MLP for every unordered pair of networks, a network with itself included, and their mean.
+
+    The pairs and the mean are scored for each row, weighted by the softmax of the scores and added; a norm
+    over each row follows.
+    """
+
+    def __init__(self, width: int, networks: int, *, bottleneck: int) -> None:
+        super().__init__()
+        self.pairs = list(combinations_with_replacement(range(networks), 2))
+        first = [nn.Linear(2 * width, bottleneck) for _ in self.pairs]
+        second = [nn.Linear(bottleneck, width) for _ in self.pairs]
+        self.mlps = nn.ModuleList(
+            nn.Sequential(one, nn.ReLU(), other) for one, other in zip(first, second, strict=True)
+        )
+        self.scorer = mlp(width, width // 2, 1)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, parts: Iterator[Tensor]) -> Tensor:
+        """Return [R, H] for one [R, H] a network."""
+        each = list(parts)
+        values = [torch.stack(each).mean(0)]
+        for (a, b), mlp in zip(self.pairs, self.mlps, strict=True):
+            values.append(mlp(torch.cat([each[a], each[b]], dim=-1)))
+        stacked = torch.stack(values, dim=1)  # [R, pairs + 1, H]
+        scores = self.scorer(stacked)  # [R, pairs + 1, 1]
+        mixed: Tensor = self.norm((scores.softmax(dim=1) * stacked).sum(dim=1))
+        return mixed
+
+
+AGGREGATIONS = ("sum", "mean", "cross_attention", "pairwise")
+
+
+def aggregation_of(name: str, width: int, networks: int, *, bottleneck: int) -> nn.Module:
+    """Return the aggregation of a name: a module that takes an iterator of [R, H], one a network, and returns [R, H].
+
+    **Raises:** `InputError` with the nearest name where there is none.
+    """
+    if name == "sum":
+        return Sum()
+    if name == "mean":
+        return Mean(networks)
+    if name == "cross_attention":
+        return CrossAttention(width, networks)
+    if name == "pairwise":
+        return Pairwise(width, networks, bottleneck=bottleneck)
+    raise unknown("aggregation", name, AGGREGATIONS)
+
+
+# ---- HyperSAGNN: Zhang et al., "Hyper-SAGNN: a self-attention based graph neural network for hypergraphs"
+
+
+class _Attention(nn.Module):
+    """Attention among the members of each set, a member not to itself; ReZero: `x + β·attention(x)`."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.output = (nn.Linear(width, width) for _ in range(4))
+        self.beta = nn.Parameter(torch.tensor(0.01))
+
+    def forward(self, x: Tensor, others: Tensor) -> Tensor:
+        """Return [B, K, H] for members `x: [B, K, H]` and who may look at whom, `others: [B, K, K] bool`."""
+        size, most, width = x.shape
+        split = (size, most, self.heads, width // self.heads)
+        query, key, value = (
+            linear(x).view(split).transpose(1, 2) for linear in (self.query, self.key, self.value)
+        )  # [B, heads, K, H / heads]
+        scores = query @ key.transpose(2, 3) / math.sqrt(split[3])
+        # a member that has no other to look at gets uniform weights here, and nothing of them below
+        lowest = torch.finfo(scores.dtype).min
+        weights = scores.masked_fill(~others.unsqueeze(1), lowest).softmax(dim=-1)
+        attended = self.output((weights @ value).transpose(1, 2).reshape(size, most, width))
+        has_others = others.any(dim=-1, keepdim=True)
+        return x + self.beta * attended.masked_fill(~has_others, 0.0)
+
+
+class HyperSAGNN(nn.Module):
+    """A score for each set of nodes: `Linear((dynamic - static)²)` of its members, averaged: how far two layers of
+    attention move them.
+
+    A set with no member scores 0; in a set of one, attention, which leaves out the member itself, adds 0.
+    Work and memory grow with the samples, not with their square: sets are padded to the largest. `heads` must divide
+    `width`, H.
+    """
+
+    def __init__(self, width: int, *, heads: int) -> None:
+        super().__init__()
+        if width % heads:
+            raise InputError(f"heads is {heads}, expected a divisor of the width {width}")
+        self.attention = nn.ModuleList(_Attention(width, heads) for _ in range(2))
+        self.static = nn.Linear(width, width)
+        self.score = nn.Linear(width, 1)
+
+    def forward(self, x: Tensor, sets: Deletions) -> Tensor:
+        """Return the scores of B sets, [B].
+
+        **Arguments:**
+
+        - `x`: [M, H], the members' embeddings, set after set.
+        - `sets`: which member is in which set.
+        """
+        size, most = len(sets), max(sets.most, 1)
+        owner = sets.samples()
+        column = torch.arange(x.size(0), device=x.device) - sets.ptr[owner]  # of a member in its set
+        padded = add_rows(x, owner * most + column, size * most).view(size, most, -1)
+        member = torch.arange(most, device=x.device) < sets.ptr.diff().unsqueeze(1)
+        apart = ~torch.eye(most, dtype=torch.bool, device=x.device)
+        others = member.unsqueeze(1) & member.unsqueeze(2) & apart
+        dynamic = padded
+        for layer in self.attention:
+            dynamic = layer(dynamic, others)
+        static = torch.relu(self.static(padded))
+        score = self.score((dynamic - static).square()).squeeze(-1).masked_fill(~member, 0.0)
+        mean: Tensor = score.sum(dim=1) / member.sum(dim=1).clamp_min(1)
+        return mean

@@ -56,16 +56,6 @@ def reconstruction_loss(reconstruction: Tensor, edge_index: Tensor, weight: floa
     return (everywhere + correction) / reconstruction.numel()
 
 
-def dense_reconstruction_loss(reconstruction: Tensor, edge_index: Tensor, weight: float) -> Tensor:
-    """Return the same as `reconstruction_loss`, by way of the dense target, [N, N], which is made here."""
-    ones = torch.ones_like(edge_index[0], dtype=reconstruction.dtype)
-    target = torch.sparse_coo_tensor(edge_index, ones, reconstruction.shape, check_invariants=False).to_dense()
-    squared = (reconstruction - target).square()
-    on_edges = (squared * (target != 0)).sum()
-    elsewhere = (squared * (target == 0)).sum()
-    return (on_edges + weight * elsewhere) / reconstruction.numel()
-
-
 class DangoLoss:
     """α · reconstruction, averaged over networks, + (1 - α) · mean log-cosh of the score.
 
@@ -75,12 +65,7 @@ class DangoLoss:
     - `schedule`: "PreThenPost", "LinearUntilUniform" or "LinearUntilFlipped": how α falls from epoch to epoch.
     - `transition_epoch`: when it has fallen.
     - `zero_weights`: network → λ; `zero_weight` unless given.
-
-    `dense_targets` makes every network's dense 0/1 target in each pass, an overhead of the case study; see
-    `tclab.training.OVERHEADS`.
     """
-
-    dense_targets = False
 
     def __init__(
         self,
@@ -95,13 +80,15 @@ class DangoLoss:
         if transition_epoch < 1:
             raise InputError(f"transition_epoch is {transition_epoch!r}, expected 1 or more")
         self.alpha = partial(SCHEDULES[schedule], at=transition_epoch)
-        self._edges = {name: n.edge_index.unique(dim=1) for name, n in graph.networks.items()}
-        self._zero_weights = {name: zero_weight(name) for name in self._edges} | dict(zero_weights or {})
+        self.edges = {name: n.edge_index.unique(dim=1) for name, n in graph.networks.items()}
+        self.zero_weights = {name: zero_weight(name) for name in self.edges} | dict(zero_weights or {})
 
     def reconstruction(self, reconstructions: Mapping[str, Tensor]) -> Tensor:
         """Return the reconstruction part: its mean over networks, each [N, N]."""
-        part = dense_reconstruction_loss if self.dense_targets else reconstruction_loss
-        parts = [part(dense, self._edges[name], self._zero_weights[name]) for name, dense in reconstructions.items()]
+        parts = [
+            reconstruction_loss(dense, self.edges[name], self.zero_weights[name])
+            for name, dense in reconstructions.items()
+        ]
         return torch.stack(parts).mean()
 
     def __call__(self, output: DangoOutput, targets: Tensor, *, epoch: int = 0) -> Tensor:

@@ -46,8 +46,6 @@ class ModelKind:
     - `reads_masked_graph`: False for a model that looks up deleted nodes and reads the wild type alone.
     - `default_networks`: a graph's networks → those it reads unless others are asked for.
     - `checkpoints`: it has a switch `checkpoint` to compute activations again instead of keeping them.
-    - `overheads`: which slow ways of the case study it can take on, besides those of the training loop; see
-      `tclab.training.OVERHEADS`.
     - `sizes`: which of "hidden" and "layers" `build` takes as keywords.
     """
 
@@ -57,7 +55,6 @@ class ModelKind:
     forward: Callable[[nn.Module, View], Any] = lambda model, view: model(view)
     reads_masked_graph: bool = True
     default_networks: Callable[[list[str]], list[str]] = list
-    overheads: tuple[str, ...] = ()
     checkpoints: bool = False
     sizes: tuple[str, ...] = ()
 
@@ -88,60 +85,41 @@ def _output(model: nn.Module, view: View) -> Any:
     return model.output(view)  # type: ignore[operator]
 
 
-_HETERO_LOSSES: dict[str, Callable[[CellGraph], Loss]] = {
-    "log_cosh": lambda graph: _log_cosh_loss,
-    "mle_wass_supcr": lambda graph: MleWassSupCR(),
-    # the buffer holds its own rank's batches alone
-    "mle_wass_supcr_no_gather": lambda graph: MleWassSupCR(gather_interval=None),
-    # no buffer: the loss of every rank's batch, so that R ranks of batch b train as one process of batch R · b
-    "mle_wass_supcr_batch": lambda graph: MleWassSupCR(capacity=None),
-}
-_DANGO_LOSSES: dict[str, Callable[[CellGraph], Loss]] = {
-    "dango": DangoLoss,  # LinearUntilUniform, as in the case study
-    "dango_pre_then_post": partial(DangoLoss, schedule="PreThenPost"),
-    "dango_linear_until_flipped": partial(DangoLoss, schedule="LinearUntilFlipped"),
-}
-_HETERO_OVERHEADS = (
-    "isnan_checks",
-    "batch_wide_layer_norm",
-    "wild_type_apart",
-    "wild_type_once",
-    "preprocessor_per_sample",
+_DANGO = ModelKind(
+    "dango",
+    lambda g, m, hidden=64: Dango(g.num_nodes[g.deleted_type], list(g.networks), width=hidden),
+    {
+        "dango": DangoLoss,  # LinearUntilUniform, as in the case study
+        "dango_pre_then_post": partial(DangoLoss, schedule="PreThenPost"),
+        "dango_linear_until_flipped": partial(DangoLoss, schedule="LinearUntilFlipped"),
+    },
+    forward=_output,
+    reads_masked_graph=False,
+    default_networks=string_networks,
+    sizes=("hidden",),
 )
-
-_MODELS = {
-    kind.name: kind
-    for kind in (
-        ModelKind(
-            "hetero_cell",
-            lambda g, m, **sizes: HeteroCell.profiling(g, metabolism=m, **sizes),
-            _HETERO_LOSSES,
-            forward=_output,
-            overheads=_HETERO_OVERHEADS,
-            checkpoints=True,
-            sizes=("hidden", "layers"),
-        ),
-        ModelKind(
-            "hetero_cell_production",
-            lambda g, m, **sizes: HeteroCell.production(g, metabolism=m, **sizes),
-            _HETERO_LOSSES,
-            forward=_output,
-            overheads=(*_HETERO_OVERHEADS, "quadratic_attention"),
-            checkpoints=True,
-            sizes=("hidden", "layers"),
-        ),
-        ModelKind(
-            "dango",
-            lambda g, m, hidden=64: Dango(g.num_nodes[g.deleted_type], list(g.networks), width=hidden),
-            _DANGO_LOSSES,
-            forward=_output,
-            reads_masked_graph=False,
-            default_networks=string_networks,
-            overheads=("second_forward", "dense_targets", "quadratic_attention"),
-            sizes=("hidden",),
-        ),
-    )
-}
+_HETERO_CELL = ModelKind(
+    "hetero_cell",
+    lambda g, m, **sizes: HeteroCell.profiling(g, metabolism=m, **sizes),
+    {
+        "log_cosh": lambda graph: _log_cosh_loss,
+        "mle_wass_supcr": lambda graph: MleWassSupCR(),
+        # the buffer holds its own rank's batches alone
+        "mle_wass_supcr_no_gather": lambda graph: MleWassSupCR(gather_interval=None),
+        # no buffer: the loss of every rank's batch, so that R ranks of batch b train as one process of batch R · b
+        "mle_wass_supcr_batch": lambda graph: MleWassSupCR(capacity=None),
+    },
+    forward=_output,
+    checkpoints=True,
+    sizes=("hidden", "layers"),
+)
+_PRODUCTION = replace(
+    _HETERO_CELL,
+    name="hetero_cell_production",
+    build=lambda g, m, **sizes: HeteroCell.production(g, metabolism=m, **sizes),
+)
+_MODELS = {kind.name: kind for kind in (_HETERO_CELL, _PRODUCTION, _DANGO)}
+_OWN = frozenset(_MODELS)
 
 
 def register(kind: ModelKind) -> ModelKind:
@@ -153,9 +131,6 @@ def register(kind: ModelKind) -> ModelKind:
         raise InputError(f"{kind.name!r} is a model that comes with tclab; give yours another name")
     _MODELS[kind.name] = kind
     return kind
-
-
-_OWN = frozenset(_MODELS)
 
 
 def names() -> list[str]:

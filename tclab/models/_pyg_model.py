@@ -54,8 +54,8 @@ class PygModel(nn.Module):
         index = torch.cat([index if mask is None else index[:, mask] for index, mask in edges], 1)
         samples, keep = view.row_samples(), view.keep[kind]
         left = keep.nonzero().squeeze(1)
-        place = keep.cumsum(0) - 1  # of a row among those that are left
-        output: Tensor = self.model(view.lift(self.features)[left], place[index], samples[left])
+        new_row = keep.cumsum(0) - 1  # of a row among those that are left
+        output: Tensor = self.model(view.lift(self.features)[left], new_row[index], samples[left])
         if output.shape not in ((view.size,), (view.size, 1)):
             raise InputError(
                 f"{type(self.model).__name__} gives {list(output.shape)} for {view.size} copies of the graph, "

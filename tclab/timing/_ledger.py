@@ -266,17 +266,6 @@ class Ledger(Shown):
             self._stages[name] = _Stage(self, name)
         return self._stages[name]
 
-    @property
-    def owner(self) -> str | None:
-        """The stage, or the part of one, that time is assigned to now; `None` outside a step."""
-        return None if self._cuts is None else self._cuts.owners[-1]
-
-    def assign_previous(self, name: str, *, goes_on: bool = False) -> None:
-        """Assign the time since the last cut to a stage; what follows is of the open stage, or `goes_on` with this."""
-        if self._cuts is not None:
-            self._cuts.owners[-1] = name
-            self._cut(name if goes_on else self.current)
-
     def assign_next(self, name: str) -> None:
         """Assign the time from here to the next cut to a stage; on any thread: a backward may have its own."""
         if self._cuts is not None:

@@ -1,6 +1,4 @@
 """One training step and what surrounds it: loading, loops, data-parallel training, the check, estimates."""
 
-from tclab.training._overheads import OVERHEADS
-
-__all__ = ["OVERHEADS"]
-__dir__ = __all__.copy  # completion offers these
+__all__: list[str] = []
+__dir__ = __all__.copy

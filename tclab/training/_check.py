@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tclab._display import Display, Shown
 from tclab._format import counted
-from tclab.errors import InputError
+from tclab.errors import InputError, require
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy, get, names
 from tclab.masking._strategy_registry import view
@@ -70,26 +70,20 @@ class Check(Shown):
     @property
     def passed(self) -> bool:
         """Whether every exact strategy that ran is equivalent to `subgraph`, and the model allows the comparison."""
-        exact = [result for result in self.results.values() if result.exact]
-        return (
-            bool(exact)
-            and all(r.passed for r in exact)
-            and not self._failed
-            and self.depends_on_deletions
-            and self.deterministic
-        )
+        exact = [result.passed for result in self.results.values() if result.exact]
+        comparable = self.depends_on_deletions and self.deterministic
+        return bool(exact) and all(exact) and comparable and not self._failed
 
     @property
     def _failed(self) -> list[str]:
         return [why for why in self.broken.values() if not why.startswith("skipped")]
 
     def _display(self) -> Display:
-        verdict = "passed" if self.passed else "did not pass" if self.results or self._failed else "nothing was checked"
+        verdict = "nothing was checked"
+        if self.results or self._failed:
+            verdict = "passed" if self.passed else "did not pass"
         title = f"The equivalence check of {self.model}, {self.graph}, {self.samples} samples: {verdict}."
-        lines = [
-            (name, "the reference" if name == "subgraph" and result.passed else _result_text(result))
-            for name, result in self.results.items()
-        ]
+        lines = [(name, _result_text(result)) for name, result in self.results.items()]
         return Display(title, ("strategy", "result"), [*lines, *self.broken.items()], self._model_problems())
 
     def _model_problems(self) -> list[str]:
@@ -114,6 +108,8 @@ class Check(Shown):
 
 
 def _result_text(result: EquivalenceResult) -> str:
+    if result.strategy == "subgraph" and result.passed:
+        return "the reference"
     if not result.exact:
         return f"inexact, as it declares: off by {result.fp64_error:.1e} at worst"
     if result.passed:
@@ -161,14 +157,17 @@ def check(
     **Raises:** `InputError` for a graph or model of the wrong type, predictions that are not one number a sample, an
     unknown strategy, or a model that cannot run on a view.
     """
-    if not isinstance(graph, CellGraph):
-        raise InputError(
-            f"graph is a {type(graph).__name__}, expected a tclab.CellGraph: CellGraph.from_edges, "
-            "from_hetero_data or from_folder makes one"
-        )
-    name, built, part = _built(model, graph, seed, whole=deletions is not None)
-    kind = model if isinstance(model, ModelKind) else model_of(model) if isinstance(model, str) else None
-    wanted = _strategies(strategies, kind)
+    require(
+        "graph", graph, CellGraph, "a tclab.CellGraph: CellGraph.from_edges, from_hetero_data or from_folder makes one"
+    )
+    if isinstance(model, str):
+        model = model_of(model)
+    wanted = _strategies(strategies, model if isinstance(model, ModelKind) else None)
+    part = graph
+    if not isinstance(model, nn.Module):  # the user's deletions are of the whole graph
+        part = graph.to("cpu") if deletions is not None else equivalence_graph(graph.to("cpu"))
+    torch.manual_seed(seed)
+    name, built = _built(model, part)
     samples = equivalence_deletions(part, seed=seed) if deletions is None else [list(nodes) for nodes in deletions]
     properties = _probe(name, built, part, samples)
     reference = EquivalenceReference(built, part, samples)
@@ -179,7 +178,7 @@ def check(
         except NeedsEdgesError:
             broken[strategy] = "skipped: the model needs single edges, which this strategy does not make"
         except Exception as error:  # a user's strategy may fail in any way; the others still run
-            broken[strategy] = f"FAILED with {type(error).__name__}: {_first_line(error)}, at {_place(error)}"
+            broken[strategy] = f"FAILED with {type(error).__name__}: {_first_line(error)}, at {_line_of(error)}"
     return Check(name, _graph_text(part, graph), len(samples), results, broken=broken, **properties)
 
 
@@ -187,7 +186,7 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), "")
 
 
-def _place(error: Exception) -> str:
+def _line_of(error: Exception) -> str:
     """Return file and line of the innermost code that is the user's own, or else of the innermost."""
     frames = list(traceback.walk_tb(error.__traceback__))
     frame, line = ([one for one in frames if is_user_frame(one[0])] or frames)[-1]
@@ -201,30 +200,19 @@ def _graph_text(part: CellGraph, graph: CellGraph) -> str:
     return f"{part.num_nodes[kind]:,}{of} {kind} nodes and {part.num_edges:,} edges of {networks}"
 
 
-def _built(
-    model: nn.Module | ModelKind | str | Build, graph: CellGraph, seed: int, *, whole: bool
-) -> tuple[str, nn.Module, CellGraph]:
-    """Return the model's name, a copy of it that may be changed, and the graph that the check runs on.
-
-    **Arguments:**
-
-    - `whole`: build the model on the whole graph, since the user's deletions number its nodes.
-    """
+def _built(model: nn.Module | ModelKind | Build, graph: CellGraph) -> tuple[str, nn.Module]:
+    """Return the model's name, and a copy of it, or one made of the graph, that may be changed."""
     if isinstance(model, nn.Module):
-        return type(model).__name__, copy.deepcopy(model).float().eval(), graph
-    part = graph.to("cpu") if whole else equivalence_graph(graph.to("cpu"))
-    torch.manual_seed(seed)
-    if isinstance(model, str):
-        model = model_of(model)
+        return type(model).__name__, copy.deepcopy(model).float().eval()
     if isinstance(model, ModelKind):
-        return model.name, model.build(part, "off").float().eval(), part
+        return model.name, model.build(graph, "off").float().eval()
     if not callable(model):
         raise InputError(
             f"model is a {type(model).__name__}, expected an nn.Module, a function that takes a graph and returns one, "
             "or the name of a registered model"
         )
     try:
-        built = model(part)
+        built = model(graph)
     except TypeError as error:
         raise InputError(
             f"{getattr(model, '__name__', model)} makes no model of a graph: {error}; expected a function that takes "
@@ -232,7 +220,7 @@ def _built(
         ) from error
     if not isinstance(built, nn.Module):
         raise InputError(f"model made a {type(built).__name__} of the graph, expected an nn.Module")
-    return type(built).__name__, built.float().eval(), part
+    return type(built).__name__, built.float().eval()
 
 
 def _strategies(strategies: str | type[Strategy] | Iterable[str | type[Strategy]], kind: ModelKind | None) -> list[str]:
@@ -240,21 +228,21 @@ def _strategies(strategies: str | type[Strategy] | Iterable[str | type[Strategy]
         every = [(name, get(name)) for name in names()]
         # a model that is not registered is taken to read the masked graph
         return [n for n, s in every if s.exact and (s.masks_graph if kind is None else kind.served_by(s))]
-    listed = [strategies] if isinstance(strategies, type) else strategies
-    listed = [word.strip() for word in listed.split(",")] if isinstance(listed, str) else list(listed)
+    if isinstance(strategies, str):
+        strategies = [word.strip() for word in strategies.split(",")]
     wanted = []
-    for one in listed:
+    for one in [strategies] if isinstance(strategies, type) else strategies:
         name = one if isinstance(one, str) else getattr(one, "name", one.__name__)
         if not isinstance(one, str) and (name not in names() or get(name) is not one):
             raise InputError(f"strategy {name!r} is not registered; put @tclab.masking.register above its class")
-        get(name)  # raises for an unknown name
-        wanted.append(name)
+        wanted.append(get(name).name)  # raises for an unknown name
     return wanted
 
 
 def _predicted(model: nn.Module, graph: CellGraph, deletions: Sequence[Sequence[int]]) -> Tensor:
-    with torch.no_grad(), view(graph, deletions, "subgraph", device=next(model.parameters()).device) as copies:
-        return torch.as_tensor(model(copies)).detach().cpu()
+    """Return a model's predictions with `subgraph`, with a graph of their gradient."""
+    with view(graph, deletions, "subgraph", device=next(model.parameters()).device) as copies:
+        return torch.as_tensor(model(copies))
 
 
 def _probe(name: str, model: nn.Module, graph: CellGraph, deletions: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -264,10 +252,9 @@ def _probe(name: str, model: nn.Module, graph: CellGraph, deletions: Sequence[Se
     """
     if next(model.parameters(), None) is None:
         raise InputError(f"{name} has no parameters, so there are no gradients to compare")
+    model.double()
     try:
-        model.double()
-        together = _predicted(model, graph, deletions)
-        again = _predicted(model, graph, deletions)
+        together, again = (_predicted(model, graph, deletions) for _ in range(2))
     except InputError:
         raise
     except Exception as error:
@@ -284,15 +271,16 @@ def _probe(name: str, model: nn.Module, graph: CellGraph, deletions: Sequence[Se
         )
     if not together.isfinite().all():
         raise InputError(f"{name} predicts {together.tolist()}, expected finite numbers")
-    largest = float(together.abs().max()) or 1.0
-    alone = torch.cat([_predicted(model, graph, [nodes]).reshape(1) for nodes in deletions])
-    whole = _predicted(model, graph, [[]])
     model.zero_grad(set_to_none=True)
-    with view(graph, deletions, "subgraph", device=next(model.parameters()).device) as copies:
-        model(copies).sum().backward()
+    again.sum().backward()
     unused = tuple(without_gradient(model))
     model.zero_grad(set_to_none=True)
+    together = together.detach()
+    with torch.no_grad():
+        alone = torch.cat([_predicted(model, graph, [nodes]).reshape(1) for nodes in deletions])
+        whole = _predicted(model, graph, [[]])
     model.float()
+    largest = float(together.abs().max()) or 1.0
     return {
         "depends_on_deletions": bool(((alone - whole).abs() > _DIFFERENT * largest).any()),
         "deterministic": bool(torch.equal(together, again)),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError
 from tclab.message_passing import View
 from tclab.timing import Communication
 
@@ -25,8 +25,7 @@ class Exchange:
 
     With gloo, PowerSGD exchanges one bucket at a time, so nothing of it overlaps with the backward.
 
-    **Raises:** `InputError` for an unknown compression, a bucket size that is not above 0, or both
-    `find_unused_parameters` and `static_graph`.
+    **Raises:** `InputError` for both `find_unused_parameters` and `static_graph`.
     """
 
     bucket_cap_mb: float = BUCKET_MB  # of a gradient bucket, MiB
@@ -36,13 +35,21 @@ class Exchange:
     no_sync: bool = True  # exchange accumulated gradients only in the last of the batches that are accumulated
 
     def __post_init__(self) -> None:
-        if self.compression not in COMPRESSIONS:
-            raise unknown("compression", self.compression, COMPRESSIONS)
-        size = self.bucket_cap_mb
-        if isinstance(size, bool) or not isinstance(size, (int, float)) or not size > 0:
-            raise InputError(f"bucket_cap_mb is {size!r}, expected MiB above 0")
         if self.find_unused_parameters and self.static_graph:
             raise InputError("find_unused_parameters and static_graph are both on, expected one: static finds them too")
+
+    def check_gradients(self, model: nn.Module) -> None:
+        """Raise for parameters without a gradient: DDP would not exchange the bucket that they are in.
+
+        **Raises:** `InputError`, unless DDP was told to look for them.
+        """
+        unused = without_gradient(model)
+        if unused and not (self.find_unused_parameters or self.static_graph):
+            names = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
+            raise InputError(
+                f"{names}: no gradient, and DDP waits for one of every parameter; expected "
+                "find_unused_parameters=True, or static_graph=True where they have none in any step"
+            )
 
 
 class _Forward(nn.Module):
@@ -59,7 +66,7 @@ class _Forward(nn.Module):
 
 def distributed_forward(
     forward: Callable[[Any, View], Any], model: nn.Module, exchange: Exchange
-) -> tuple[nn.Module, Communication]:
+) -> tuple[DistributedDataParallel, Communication]:
     """Return a model's forward under DDP in this process's group, and the record of its communication."""
     ddp = DistributedDataParallel(
         _Forward(forward, model),

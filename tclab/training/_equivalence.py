@@ -6,22 +6,21 @@ hard to get right, on nodes of every degree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from statistics import median_high as median  # of tuples, too
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tclab.errors import unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get
 from tclab.masking._strategy_registry import view
 from tclab.message_passing import View
 from tclab.models import ModelKind
-from tclab.training._overheads import apply_to_model
-from tclab.training._step import DTYPES, compiled_forward
+from tclab.training._step import compiled_forward
 
 FP64_TOLERANCE = 1e-10
 FP32_RATIO = 2.0
@@ -40,7 +39,7 @@ _LARGE_BATCH = 66  # samples at least of the large batch: more than a word has b
 class Numerics:
     """The settings of a step that change its rounding and not what it computes."""
 
-    dtype: str = "float32"  # one of `DTYPES`
+    dtype: str = "float32"  # "float32", "float64" or "bfloat16"
     compile: bool = False  # the model runs through `torch.compile`
     checkpoint: bool = False  # the model recomputes activations in the backward
     slices: bool = False  # a batch runs in slices, whose gradients are summed
@@ -49,6 +48,9 @@ class Numerics:
     def plain(self) -> bool:
         """Whether these are eager fp32 or fp64 without checkpointing or slices, which every check covers."""
         return self.dtype in ("float32", "float64") and not (self.compile or self.checkpoint or self.slices)
+
+
+_FP32, _FP64 = Numerics(), Numerics("float64")
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,8 @@ def equivalence_graph(graph: CellGraph) -> CellGraph:
     Of each type it keeps at most 100: half of them those of highest degree, half spread over the rest.
     """
     kept = {}
-    for node_type, number in graph.num_nodes.items():
-        if number > 2 * _HALF:
+    for node_type, nodes in graph.num_nodes.items():
+        if nodes > 2 * _HALF:
             by_degree = torch.argsort(_degrees(graph, node_type), descending=True, stable=True)
             hubs, rest = by_degree[:_HALF], by_degree[_HALF:]
             kept[node_type] = torch.cat([hubs, rest[:: len(rest) // _HALF][:_HALF]]).sort().values
@@ -120,7 +122,7 @@ def equivalence_deletions(graph: CellGraph, *, seed: int = 0) -> list[list[int]]
     They are: three random nodes, no node, the hub, all neighbours of a node of low degree, and the first three nodes
     again. Four more random sets follow, so that the fp32 error of the predictions is not one sample's luck.
     """
-    number = graph.num_nodes[graph.deleted_type]
+    nodes = graph.num_nodes[graph.deleted_type]
     degree = _degrees(graph, graph.deleted_type)
     hub = int(degree.argmax())
     least = int(degree.masked_fill(degree == 0, float("inf")).argmin())
@@ -129,13 +131,18 @@ def equivalence_deletions(graph: CellGraph, *, seed: int = 0) -> list[list[int]]
         source, target = network.edge_index
         neighbours |= set(target[source == least].tolist()) | set(source[target == least].tolist())
     generator = torch.Generator().manual_seed(seed)
-    three, *rest = (torch.randperm(number, generator=generator)[:3].tolist() for _ in range(5))
+    three, *rest = (torch.randperm(nodes, generator=generator)[:3].tolist() for _ in range(5))
     return [three, [], [hub], sorted(neighbours - {least}), three, *rest]
 
 
 # ---- predictions and gradients, and their errors
 
 Outcome = tuple[Tensor, list[Tensor]]  # predictions [B], and each parameter's gradient
+Forward = Callable[[nn.Module, View], Any]
+
+
+def _call(model: nn.Module, view: View) -> Any:
+    return model(view)
 
 
 def outcome(
@@ -145,8 +152,8 @@ def outcome(
     strategy: str,
     collation: str = "lean",
     *,
-    numerics: Numerics = Numerics(),
-    forward: Callable[[nn.Module, View], Any] | None = None,
+    numerics: Numerics = _FP32,
+    forward: Forward = _call,
 ) -> Outcome:
     """Return a model's predictions, [B], and the gradients of their weighted sum, all on the CPU.
 
@@ -171,7 +178,7 @@ def outcome(
         removed = deletions[first : first + slice_size]
         with view(graph, removed, strategy, device=device, collation=collation) as copies:
             with torch.autocast(device.type, torch.bfloat16, enabled=numerics.dtype == "bfloat16"):
-                predictions = (forward or _call)(model, copies)
+                predictions = forward(model, copies)
             (predictions * weights[first : first + slice_size].to(predictions.dtype)).sum().backward()
         predicted.append(predictions.detach().cpu())
     gradients = [torch.zeros_like(p).cpu() if p.grad is None else p.grad.detach().cpu() for p in model.parameters()]
@@ -179,25 +186,20 @@ def outcome(
     return torch.cat(predicted), gradients
 
 
-def _call(model: nn.Module, view: View) -> Any:
-    return model(view)
-
-
 def relative_error(result: Outcome, expected: Outcome) -> float:
     """Return the worst relative error of predictions and parameter gradients; infinite where any is not finite."""
-    predictions, gradients = expected
-    largest = max((g.abs().max().item() for g in gradients if g.numel()), default=0.0)
-    pairs = [(result[0], predictions, predictions.abs().max().item())]
-    for ours, theirs in zip(result[1], gradients, strict=True):
+    largest = max((grad.abs().max().item() for grad in expected[1] if grad.numel()), default=0.0)
+    pairs = [(result[0], expected[0], expected[0].abs().max().item())]
+    for ours, theirs in zip(result[1], expected[1], strict=True):
         if theirs.numel():
             pairs.append((ours, theirs, max(theirs.abs().max().item(), _SMALL * largest)))
     worst = 0.0
     for ours, theirs, scale in pairs:
-        difference = (ours.double() - theirs.double()).abs().max().item()
-        if difference != difference or difference == float("inf"):
+        difference = (ours.double() - theirs.double()).abs().max()
+        if not difference.isfinite():
             return float("inf")
         if difference > 0.0:
-            worst = max(worst, difference / scale if scale > 0.0 else float("inf"))
+            worst = max(worst, difference.item() / scale if scale > 0.0 else float("inf"))
     return worst
 
 
@@ -205,10 +207,10 @@ def norm_error(result: Outcome, expected: Outcome) -> float:
     """Return the relative error in the Euclidean norm, of the predictions or the gradient, whichever is worse."""
 
     def of(ours: Tensor, theirs: Tensor) -> float:
-        difference = (ours.double() - theirs.double()).norm().item()
-        return difference / (theirs.double().norm().item() or 1.0) if difference == difference else float("inf")
+        difference = (ours.double() - theirs.double()).norm()
+        return float("inf") if difference.isnan() else difference.item() / (theirs.double().norm().item() or 1.0)
 
-    gradients = (torch.cat([g.flatten().double() for g in side[1]]) for side in (result, expected))
+    gradients = (torch.cat([grad.flatten().double() for grad in side[1]]) for side in (result, expected))
     return max(of(result[0], expected[0]), of(*gradients))
 
 
@@ -242,14 +244,13 @@ class EquivalenceReference:
         # one for each draw; the first is the model's
         self._weights = [{name: tensor.detach().clone() for name, tensor in model.state_dict().items()}]
         self._generator = torch.Generator().manual_seed(0)
-        self._expected: list[tuple[Outcome, Outcome]] = []
-        self._expectations(DRAWS)
+        self._known: dict[tuple[int, str], Outcome] = {}  # of `subgraph`, for a draw and a dtype
         # rotated first, right after as many samples in their own order
         self._more = [[*deletions[1:], *deletions[:1]], list(deletions) * -(-_LARGE_BATCH // max(len(deletions), 1))]
         with _one_thread():
             self._expected_of_more = self._predictions_of_more(model, "subgraph")
 
-    def compare(self, strategy: str, collation: str = "lean", *, numerics: Numerics = Numerics()) -> EquivalenceResult:
+    def compare(self, strategy: str, collation: str = "lean", *, numerics: Numerics = _FP32) -> EquivalenceResult:
         """Return how far a strategy is from `subgraph`.
 
         **Arguments:**
@@ -258,26 +259,20 @@ class EquivalenceReference:
         - `collation`: one of its collations.
         - `numerics`: other settings that an exact strategy is checked with, in addition to eager fp64 and fp32.
         """
-        if numerics.dtype not in DTYPES:
-            raise unknown("dtype", numerics.dtype, DTYPES)
-        fp64, fp32 = [], []
         with _one_thread():
-            for draw, (expected, subgraph32) in enumerate(self._expectations(DRAWS)):
-                outcome64, outcome32 = self._outcomes(self.candidate, strategy, draw, collation)
-                fp64.append(relative_error(outcome64, expected))
-                error = norm_error(outcome32, expected)
-                fp32.append((error / max(norm_error(subgraph32, expected), _ROUNDING["float32"]), error))
+            fp64, _ = self._errors(strategy, collation, _FP64)
+            _, fp32 = self._errors(strategy, collation, _FP32)
             more = self._predictions_of_more(self.candidate, strategy, collation)
         fp64 += map(relative_error, more, self._expected_of_more)
-        ratio, error = sorted(fp32)[DRAWS // 2]
+        ratio, error = median(fp32)
         exact = get(strategy).exact
         if exact and not numerics.plain:
             # the compiler makes code for the number of threads at that moment
             with nullcontext() if numerics.compile else _one_thread():
-                more64, ratios = self._with_numerics(strategy, collation, numerics)
+                more64, other = self._errors(strategy, collation, numerics)
             fp64 += more64
-            middle = len(ratios) // 2
-            ratio = max([ratio, *sorted(ratios)[middle : middle + 1]])
+            if other:
+                ratio = max(ratio, median(other)[0])
         return EquivalenceResult(
             strategy,
             exact,
@@ -290,79 +285,75 @@ class EquivalenceReference:
             samples=len(self.deletions),
         )
 
-    def _outcomes(self, model: nn.Module, strategy: str, draw: int, collation: str = "lean") -> tuple[Outcome, Outcome]:
-        """Return a strategy's outcomes in fp64 and in fp32 for one draw of the weights."""
-        model.load_state_dict(self._weights[draw])
-        try:
-            return (
-                outcome(model.double(), self.graph, self.deletions, strategy, collation),
-                outcome(model.float(), self.graph, self.deletions, strategy, collation),
-            )
-        finally:
-            model.float().load_state_dict(self._weights[0])
+    def _errors(
+        self, strategy: str, collation: str, numerics: Numerics
+    ) -> tuple[list[float], list[tuple[float, float]]]:
+        """Return each draw's error in fp64 or else, in lower precision, its ratio to `subgraph`'s own and its error."""
+        forward = compiled_forward(_call) if numerics.compile else _call
+        if numerics.compile:  # the first call runs eagerly
+            self._outcome(self.candidate, 0, strategy, collation, numerics, forward)
+        fp64, lower = [], []
+        for draw in range(BFLOAT16_DRAWS if numerics.dtype == "bfloat16" else DRAWS):
+            expected = self._subgraph(draw, "float64")
+            result = self._outcome(self.candidate, draw, strategy, collation, numerics, forward)
+            if numerics.dtype == "float64":
+                fp64.append(relative_error(result, expected))
+            else:
+                rounded = max(norm_error(self._subgraph(draw, numerics.dtype), expected), _ROUNDING[numerics.dtype])
+                error = norm_error(result, expected)
+                lower.append((error / rounded, error))
+        return fp64, lower
 
-    def _predictions_of_more(self, model: nn.Module, strategy: str, collation: str = "lean") -> list[Outcome]:
-        """Return a strategy's predictions in fp64, and no gradients, for the samples rotated and for a large batch."""
-        device = next(model.parameters()).device
-        model.load_state_dict(self._weights[0])
-        outcomes: list[Outcome] = []
-        try:
-            for removed in self._more:
-                with view(self.graph, removed, strategy, device=device, collation=collation) as copies:
-                    outcomes.append((model.double()(copies).detach().cpu(), []))
-            return outcomes
-        finally:
-            model.float().load_state_dict(self._weights[0])
-
-    def _with_numerics(self, strategy: str, collation: str, numerics: Numerics) -> tuple[list[float], list[float]]:
-        """Return each draw's fp64 error, or else each draw's ratio to `subgraph`'s own error, with other numerics."""
-        expectations = self._expectations(BFLOAT16_DRAWS if numerics.dtype == "bfloat16" else DRAWS)
-        checkpoint = getattr(self.candidate, "checkpoint", None)
-        if numerics.checkpoint:
-            self.candidate.checkpoint = True  # type: ignore[assignment]
-        errors: list[float] = []
-        ratios: list[float] = []
-        try:
-            forward = _call if not numerics.compile else compiled_forward(_call)
-            for draw, (expected, subgraph32) in enumerate(expectations):
-                self._load(self.candidate, draw, numerics.dtype)
-                case = (self.candidate, self.graph, self.deletions, strategy, collation)
-                if numerics.compile and draw == 0:  # the first call runs eagerly
-                    outcome(*case, forward=forward)
-                result = outcome(*case, numerics=numerics, forward=forward)
-                if numerics.dtype == "float64":
-                    errors.append(relative_error(result, expected))
-                    continue
-                subgraph = subgraph32
-                if numerics.dtype != "float32":
-                    self._load(self.model, draw, numerics.dtype)
-                    plain = Numerics(numerics.dtype)
-                    subgraph = outcome(self.model, self.graph, self.deletions, "subgraph", numerics=plain)
-                own_error = max(norm_error(subgraph, expected), _ROUNDING[numerics.dtype])
-                ratios.append(norm_error(result, expected) / own_error)
-        finally:
-            if numerics.checkpoint:
-                self.candidate.checkpoint = checkpoint  # type: ignore[assignment]
-            for model in (self.model, self.candidate):
-                self._load(model, 0, "float32")
-        return errors, ratios
-
-    def _expectations(self, draws: int) -> list[tuple[Outcome, Outcome]]:
-        """Return `subgraph`'s outcomes in fp64 and fp32 for some draws of the weights; the first is the model's own."""
-        with _one_thread():
-            while len(self._expected) < draws:
-                if self._expected:
-                    self._weights.append({name: self._noisy(tensor) for name, tensor in self._weights[0].items()})
-                self._expected.append(self._outcomes(self.model, "subgraph", len(self._expected)))
-        return self._expected[:draws]
+    def _subgraph(self, draw: int, dtype: str) -> Outcome:
+        """Return the outcome of `subgraph` for a draw of the weights; the first draw is the model's own."""
+        while len(self._weights) <= draw:
+            self._weights.append({name: self._noisy(tensor) for name, tensor in self._weights[0].items()})
+        if (draw, dtype) not in self._known:
+            with _one_thread():
+                self._known[draw, dtype] = self._outcome(self.model, draw, "subgraph", "lean", Numerics(dtype))
+        return self._known[draw, dtype]
 
     def _noisy(self, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
             return tensor.clone()
         return tensor * (1.0 + 0.01 * torch.randn(tensor.shape, generator=self._generator).to(tensor))
 
-    def _load(self, model: nn.Module, draw: int, dtype: str) -> None:
-        model.to(torch.float64 if dtype == "float64" else torch.float32).load_state_dict(self._weights[draw])
+    def _outcome(
+        self,
+        model: nn.Module,
+        draw: int,
+        strategy: str,
+        collation: str,
+        numerics: Numerics,
+        forward: Forward = _call,
+    ) -> Outcome:
+        """Return the outcome of a model with a draw's weights and some numerics."""
+        with self._prepared(model, draw, numerics):
+            return outcome(model, self.graph, self.deletions, strategy, collation, numerics=numerics, forward=forward)
+
+    def _predictions_of_more(self, model: nn.Module, strategy: str, collation: str = "lean") -> list[Outcome]:
+        """Return a strategy's predictions in fp64, and no gradients, for the samples rotated and for a large batch."""
+        device = next(model.parameters()).device
+        outcomes: list[Outcome] = []
+        with self._prepared(model, 0, _FP64):
+            for removed in self._more:
+                with view(self.graph, removed, strategy, device=device, collation=collation) as copies:
+                    outcomes.append((model(copies).detach().cpu(), []))
+        return outcomes
+
+    @contextmanager
+    def _prepared(self, model: nn.Module, draw: int, numerics: Numerics) -> Iterator[None]:
+        """Give a model a draw's weights in a dtype, and its switch `checkpoint`; afterwards it is as it was."""
+        checkpoint = getattr(model, "checkpoint", None)
+        model.to(torch.float64 if numerics.dtype == "float64" else torch.float32).load_state_dict(self._weights[draw])
+        if numerics.checkpoint:
+            model.checkpoint = True  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            if numerics.checkpoint:
+                model.checkpoint = checkpoint  # type: ignore[assignment]
+            model.float().load_state_dict(self._weights[0])
 
 
 @contextmanager
@@ -377,7 +368,12 @@ def _one_thread() -> Iterator[None]:
 
 
 def equivalence_reference(
-    kind: ModelKind, graph: CellGraph, *, metabolism: str = "off", seed: int = 0, overheads: Iterable[str] = ()
+    kind: ModelKind,
+    graph: CellGraph,
+    *,
+    metabolism: str = "off",
+    seed: int = 0,
+    change: Callable[[nn.Module], None] | None = None,
 ) -> EquivalenceReference:
     """Return the reference with which a sweep compares its strategies, on part of its graph.
 
@@ -387,7 +383,7 @@ def equivalence_reference(
     - `graph`: its device is where strategies are compared.
     - `metabolism`: passed to the model.
     - `seed`: seed of weights and deletions.
-    - `overheads`: applied to the model that strategies run on; the one that `subgraph` runs on has none.
+    - `change`: what a point changes in the model that strategies run on, as overheads do; `subgraph` runs without it.
     """
     part = equivalence_graph(graph.to("cpu"))
 
@@ -395,6 +391,8 @@ def equivalence_reference(
         torch.manual_seed(seed)
         return kind.build(part, metabolism).to(graph.device).eval()
 
-    model, candidate = build(), build()
-    apply_to_model(candidate, overheads)
+    model, candidate = build(), None
+    if change is not None:
+        candidate = build()
+        change(candidate)
     return EquivalenceReference(model, part, equivalence_deletions(part, seed=seed), candidate=candidate)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError
 from tclab.masking import Batch, Strategy
 from tclab.masking._packing import SharedMemoryError
 from tclab.perturbation._dataset import Samples
@@ -34,7 +34,6 @@ class LoadedBatch:
 
     batch: Batch
     timing: BatchTiming
-    copied: tuple[Any, Any] | None = None  # CUDA events around its copy to the device, which `double_buffered` made
 
     def pin_memory(self) -> LoadedBatch:
         """Return this batch in page-locked memory; `DataLoader` calls it."""
@@ -49,8 +48,8 @@ class _WorkerError:
     message: str
 
 
-class Batches(Dataset[LoadedBatch]):
-    """A dataset of batches: batch `i` holds samples `order[i * size]` to `order[(i + 1) * size - 1]`.
+class Batches(Dataset[Any]):
+    """A dataset of `LoadedBatch`es: `i` holds samples `order[i * size]` to `order[(i + 1) * size - 1]`.
 
     R ranks with batches of b samples train on what one process with batches of R · b samples trains on, each on its
     consecutive part of every one. Samples that fill no whole batch are left out.
@@ -60,7 +59,7 @@ class Batches(Dataset[LoadedBatch]):
     - `strategy`: makes the batches; it is on the CPU graph and has been prepared.
     - `samples`: the `Perturbations` or `StoredSamples` that samples are read from.
     - `size`: samples a batch, on each rank.
-    - `order`: [n] int64 places of the samples in `samples`; all of them in order by default.
+    - `order`: [n] int64 positions of the samples in `samples`; all of them in order by default.
     - `shard`: this rank and the number of ranks.
     - `micro_batch`: make each batch in slices of at most this many samples, which a step runs one by one.
     """
@@ -85,52 +84,41 @@ class Batches(Dataset[LoadedBatch]):
     def __len__(self) -> int:
         return len(self.order) // (self.size * self.shard[1])
 
-    def __getitem__(self, number: int) -> LoadedBatch:
-        if not 0 <= number < len(self):
-            raise IndexError(f"batch {number} of {len(self)}")
+    def __getitem__(self, i: int) -> Any:
+        """Return the `LoadedBatch`; in a worker, an error for the user is returned, too, and not raised."""
+        if not 0 <= i < len(self):
+            raise IndexError(f"batch {i} of {len(self)}")
         rank, ranks = self.shard
-        first = (number * ranks + rank) * self.size
-        indices = self.order[first : first + self.size].tolist()
+        first = (i * ranks + rank) * self.size
+        try:
+            return self._made(self.order[first : first + self.size].tolist())
+        except (InputError, SharedMemoryError) as error:
+            if get_worker_info() is None:
+                raise
+            return _WorkerError(type(error), str(error))
+
+    def _made(self, indices: list[int]) -> LoadedBatch:
         cpu, raw, begin = process_time_ns(), raw_clock_ns(), perf_counter_ns()
         stages = {"sample": 0, "mask": 0, "collate": 0}
         parts = []
         end = begin
         slice_size = self.micro_batch or len(indices)
         for first in range(0, len(indices), slice_size):
-            places, started = indices[first : first + slice_size], end
-            read = self.samples.read(places)
+            some, started = indices[first : first + slice_size], end
+            read = self.samples.read(some)
             removed = self.strategy.removed_by(read.deletions)
             sampled = perf_counter_ns()
-            encoded = self.strategy.encode(places, removed)
+            encoded = self.strategy.encode(some, removed)
             masked = perf_counter_ns()
             parts.append(self.strategy.collate(removed, read.scores, encoded))
             end = perf_counter_ns()
             stages["sample"] += sampled - started
             stages["mask"] += masked - sampled
             stages["collate"] += end - masked
-        raw_end = raw_clock_ns()
-        worker = get_worker_info()
+        raw_end, worker = raw_clock_ns(), get_worker_info()
         cpu_ns = process_time_ns() - cpu
         timing = BatchTiming(None if worker is None else worker.id, begin, end, stages, (raw, raw_end), cpu_ns)
         return LoadedBatch(parts[0] if len(parts) == 1 else Batch.sliced(parts), timing)
-
-
-class _BatchesOrErrors(Dataset[Any]):
-    """Batches; in a worker, errors for the user are returned, not raised."""
-
-    def __init__(self, batches: Batches) -> None:
-        self._batches = batches
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getitem__(self, number: int) -> LoadedBatch | _WorkerError:
-        try:
-            return self._batches[number]
-        except (InputError, SharedMemoryError) as error:
-            if get_worker_info() is None:
-                raise
-            return _WorkerError(type(error), str(error))
 
 
 def after_discarding_prefetched(batches: Iterator[LoadedBatch], ahead: int) -> tuple[LoadedBatch, list[BatchTiming]]:
@@ -172,8 +160,8 @@ class Loader:
     - `start_method`: one of `START_METHODS`; the system's default by default.
     - `persistent_workers`: keep the workers from one epoch to the next.
 
-    **Raises:** `InputError` for an unknown start method. In an epoch: `WorkerDiedError` if a worker ends early,
-    `SharedMemoryError` for a batch that does not fit into shared memory, and whatever the strategy raises.
+    **Raises:** in an epoch, `WorkerDiedError` if a worker ends early, `SharedMemoryError` for a batch that does not fit
+    into shared memory, and whatever the strategy raises.
     """
 
     def __init__(
@@ -186,23 +174,15 @@ class Loader:
         start_method: str | None = None,
         persistent_workers: bool | None = None,
     ) -> None:
-        options: dict[str, Any] = {}
-        if workers:
-            method = START_METHODS[0] if start_method is None else start_method
-            if method not in START_METHODS:
-                raise unknown("start_method", method, START_METHODS)
-            options = {
-                "prefetch_factor": 2 if prefetch_factor is None else prefetch_factor,
-                "multiprocessing_context": method,
-                "persistent_workers": bool(persistent_workers),
-            }
         self._loader: DataLoader[Any] = DataLoader(
-            _BatchesOrErrors(batches),
+            batches,
             batch_size=None,
-            num_workers=workers,
-            pin_memory=pin_memory,
             collate_fn=_identity,
-            **options,
+            pin_memory=pin_memory,
+            num_workers=workers,
+            prefetch_factor=(prefetch_factor or 2) if workers else None,
+            multiprocessing_context=(start_method or START_METHODS[0]) if workers else None,
+            persistent_workers=bool(workers and persistent_workers),
         )
         self._epochs: WeakSet[Any] = WeakSet()  # torch's iterators of those that have begun
 
@@ -265,7 +245,7 @@ _REASONS = {
 def _worker_error(error: RuntimeError, iterator: Any) -> Exception:
     """Return the loader's error as a `WorkerDiedError` that names dead workers, their exit and its likely reason."""
     reasons = []
-    for number, process in enumerate(getattr(iterator, "_workers", [])):
+    for i, process in enumerate(getattr(iterator, "_workers", [])):
         process.join(timeout=0.1)
         code = process.exitcode
         if code is None or (code == 0 and "exited unexpectedly" not in str(error)):
@@ -274,7 +254,7 @@ def _worker_error(error: RuntimeError, iterator: Any) -> Exception:
         if code < 0:
             end = signal.Signals(-code)
             how = f"was killed by {end.name}: {_REASONS.get(end, 'reason unknown')}"
-        reasons.append(f"worker {number} (pid {process.pid}) {how}")
+        reasons.append(f"worker {i} (pid {process.pid}) {how}")
     if "worker" not in str(error) or not reasons:
         return error
     return WorkerDiedError("; ".join(reasons))
@@ -292,35 +272,29 @@ def double_buffered(batches: Iterable[LoadedBatch], device: torch.device | str) 
     - `batches`: batches on the CPU, in page-locked memory.
     - `device`: a CUDA device.
 
-    **Raises:** `InputError` for a device other than CUDA, at the first batch.
     """
-    device = torch.device(device)
-    if device.type != "cuda":
-        raise InputError(f"double_buffer needs cuda, and the device is {str(device)!r}")
     stream = torch.cuda.Stream(device)
-    following: LoadedBatch | None = None
+    ahead: tuple[LoadedBatch, torch.cuda.Event] | None = None
     for loaded in batches:
-        current, following = following, _start_copy(loaded, device, stream)
+        current, ahead = ahead, _start_copy(loaded, device, stream)
         if current is not None:
-            yield _wait_for_copy(current, device)
+            yield _wait_for_copy(*current, device)
             current = None
-    if following is not None:
-        yield _wait_for_copy(following, device)
+    if ahead is not None:
+        yield _wait_for_copy(*ahead, device)
 
 
-def _start_copy(loaded: LoadedBatch, device: torch.device, stream: torch.cuda.Stream) -> LoadedBatch:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+def _start_copy(
+    loaded: LoadedBatch, device: torch.device | str, stream: torch.cuda.Stream
+) -> tuple[LoadedBatch, torch.cuda.Event]:
     with torch.cuda.stream(stream):
-        begin.record(stream)
         batch = loaded.batch.to(device, non_blocking=True)
-        end.record(stream)
-    return replace(loaded, batch=batch, copied=(begin, end))
+        return replace(loaded, batch=batch), stream.record_event()
 
 
-def _wait_for_copy(loaded: LoadedBatch, device: torch.device) -> LoadedBatch:
-    assert loaded.copied is not None
+def _wait_for_copy(loaded: LoadedBatch, copied: torch.cuda.Event, device: torch.device | str) -> LoadedBatch:
     current = torch.cuda.current_stream(device)
-    current.wait_event(loaded.copied[1])
+    current.wait_event(copied)
     for tensor in loaded.batch.storages:
         tensor.record_stream(current)  # keeps the allocator from reusing its memory for the next copy while it is read
     return loaded

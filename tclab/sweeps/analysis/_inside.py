@@ -13,12 +13,12 @@ import pandas as pd
 from tclab._display import Display, Shown
 from tclab._format import seconds_text
 from tclab.errors import InputError, require
+from tclab.sweeps.analysis._module_parts import REST, STAGES, Part, timed_parts
 from tclab.sweeps.config._fields import whole_number
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._setup import setup
 from tclab.timing import Ledger, receipt
-from tclab.timing._layer_marks import Part, watched
 from tclab.timing._ledger import NullLedger
 from tclab.timing._receipt import Receipt
 from tclab.training._step import WITHOUT_MODEL
@@ -26,7 +26,6 @@ from tclab.training._step import WITHOUT_MODEL
 if TYPE_CHECKING:
     from tclab.trace._report import Report  # it needs a package that a sweep does not
 
-_STAGES = ("forward", "backward")
 _FIRST = 2  # steps that are in no figure
 
 
@@ -38,9 +37,8 @@ class Inside(Shown):
 
     - `frame`: a row for each part of each point: `point`, `copies` ("wild type", "samples", or both where a view
       computes them in one pass), `layer`, `network` (empty where several are computed in one pass), `part`, and the
-      mean seconds of a step: `forward`, `backward`, `share` of both together. What is in no part is `the rest`; in
-      `start of autograd` no operation runs yet.
-    - `receipts`: point → what the marks cost; see `tclab.timing.receipt`.
+      mean seconds of a step: `forward`, `backward`, `share` of both together. What is in no part is `the rest`.
+    - `receipts`: point → what the parts' cuts cost; see `tclab.timing.receipt`.
     """
 
     frame: pd.DataFrame
@@ -59,24 +57,24 @@ class Inside(Shown):
             part = " · ".join(
                 filter(None, [*map(str, names), f"{networks} network{'s' * (networks > 1)}" if networks else ""])
             )
-            times = [seconds_text(group[stage].sum()) for stage in _STAGES]
+            times = [seconds_text(group[stage].sum()) for stage in STAGES]
             lines.append((str(point).partition(" ")[0], part, *times, f"{group['share'].sum():.1%}"))
         points = ", ".join(map(str, dict.fromkeys(self.frame["point"])))
         notes = [f"{point}: {'; '.join(cost._display().notes)}" for point, cost in self.receipts.items()]
-        return Display(f"Inside forward and backward of {points}", ("model", "part", *_STAGES, "share"), lines, notes)
+        return Display(f"Inside forward and backward of {points}", ("model", "part", *STAGES, "share"), lines, notes)
 
 
 def inside(*points: Point, steps: int = 10, receipt_seconds: float = 10.0) -> Inside:
     """Return where the forward and the backward of each point spend their time, part by part.
 
-    Each point runs in this process, after its equivalence check, on one batch that is kept. The parts are marked by the
-    models and views of tclab; a model of your own shows those of its view. A part ends at a mark, and the next begins
-    there, so that parts and rest add up to the stage. Under `torch.compile` there are no marks.
+    Each point runs in this process, after its equivalence check, on one batch that is kept. The parts are calls of the
+    model's modules and of its view's methods, and what their gradients take in the backward; a part within another is
+    taken out of it, so that parts and rest add up to the stage. Under `torch.compile` nothing is told apart.
 
     **Arguments:**
 
     - `points`: to be compared, say HeteroCell and DANGO, each with a batch size of its own.
-    - `steps`: of each. `receipt_seconds`: for the race that tells what the marks cost; 0 for none.
+    - `steps`: of each. `receipt_seconds`: for the race that tells what the parts' cuts cost; 0 for none.
 
     **Raises:** `InputError` for a point that cannot run here, or whose strategy is wrong.
     """
@@ -88,22 +86,22 @@ def inside(*points: Point, steps: int = 10, receipt_seconds: float = 10.0) -> In
         point = _alone(replace(point, mode="fixed_batch", workers=0, ranks=1, runs=1, machines=1))
         with setup(point, point.batch_size) as here:
             batch = next(here.batches())
-            marks: dict[str, tuple[str, Part]] = {}
+            parts: dict[str, tuple[str, Part]] = {}
 
             def loop(ledger: Ledger | NullLedger, steps: int = 1) -> None:
                 if isinstance(ledger, NullLedger):
                     here.run(repeat(batch), steps=steps, ledger=ledger)  # noqa: B023 (called within this turn)
                     return
-                with watched(ledger) as found:
+                with timed_parts(here.step, ledger) as found:
                     here.run(repeat(batch), steps=steps, ledger=ledger)  # noqa: B023
-                marks.update(found)  # noqa: B023
+                parts.update(found)  # noqa: B023
 
             here.run(repeat(batch), steps=_FIRST)
             ledger = Ledger(cuda=point.device == "cuda")
             loop(ledger, steps)
             if receipt_seconds:
                 receipts[name] = receipt(loop, budget_seconds=receipt_seconds)
-        frames.append(_frame(name, ledger, marks))
+        frames.append(_frame(name, ledger, parts))
     if not frames:
         raise InputError("there are no points, expected at least one")
     return Inside(pd.concat(frames, ignore_index=True), receipts)
@@ -123,11 +121,11 @@ def _alone(point: Point) -> Point:
     return point
 
 
-def _frame(name: str, ledger: Ledger, marks: Mapping[str, tuple[str, Part]]) -> pd.DataFrame:
+def _frame(name: str, ledger: Ledger, parts: Mapping[str, tuple[str, Part]]) -> pd.DataFrame:
     took: dict[Part, dict[str, float]] = {}
     seconds = ledger.seconds("device" if ledger.cuda else "host")
-    for stage, (of, part) in {**marks, **{of: (of, Part(part="the rest")) for of in _STAGES}}.items():
-        took.setdefault(part, dict.fromkeys(_STAGES, 0.0))[of] += sum(seconds.get(stage, ())) / len(ledger)
+    for stage, (of, part) in {**parts, **{of: (of, REST) for of in STAGES}}.items():
+        took.setdefault(part, dict.fromkeys(STAGES, 0.0))[of] += sum(seconds.get(stage, ())) / len(ledger)
     whole = sum(sum(one.values()) for one in took.values())
     rows: list[dict[str, Any]] = [
         {"point": name, **part._asdict(), **one, "share": sum(one.values()) / whole} for part, one in took.items()
@@ -160,7 +158,7 @@ def trace_point(
         try:
             here.run(batches, steps=1)
             with (
-                watched(ledger),
+                timed_parts(here.step, ledger),
                 trace.record(folder, wait=wait, warmup=warmup, active=active, steps=steps, **options) as recorder,
             ):
                 for _ in range(steps):

@@ -9,12 +9,11 @@ from typing import Any
 from tclab.errors import InputError, unknown
 from tclab.masking import get as strategy_of
 from tclab.masking import names as strategy_names
-from tclab.models import ModelKind
 from tclab.models import get as model_of
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._gpus import ranks_on_machines
+from tclab.sweeps.config._overhead_names import applicable_overheads
 from tclab.sweeps.config._point import DEVICES, Point, Points
-from tclab.training._overheads import applicable_overheads
 
 Listed = Sequence[Any] | str | int | None
 # by default; of fewer than `tclab.timing._statistics.MIN_OBSERVATIONS` no verdict and no advice can come
@@ -150,7 +149,7 @@ def grid(
         for name in wanted:
             if any_auto and not kind.served_by(strategy_of(name)):
                 continue
-            for *values, taken in product(*axes.values(), _overheads(overheads, kind)):
+            for *values, taken in product(*axes.values(), _overheads(overheads, kind.name)):
                 chosen = {**common, **dict(zip(axes, values, strict=True)), "overheads": taken}
                 chosen |= {"model": str(model), "strategy": name}
                 for count in counts or _auto_networks(kind.reads_masked_graph, chosen):
@@ -175,12 +174,12 @@ def _axis(name: str, value: Listed) -> list[Any]:
     return [known[name].parsed(item) for item in listed(name, value)]
 
 
-def _overheads(overheads: Listed, kind: ModelKind) -> list[tuple[str, ...]]:
+def _overheads(overheads: Listed, model: str) -> list[tuple[str, ...]]:
     """Return the choices of overheads that a model is to be run with."""
     choices: list[tuple[str, ...]] = []
     for item in listed("overheads", overheads):
         if item == "all":
-            choices += [(), *((name,) for name in applicable_overheads(kind))]
+            choices += [(), *((name,) for name in applicable_overheads(model))]
         elif item in ("none", ()):
             choices.append(())
         else:

@@ -38,10 +38,10 @@ from tclab.sweeps.config._fields import (
     whole_number,
 )
 from tclab.sweeps.config._gpus import device_of
+from tclab.sweeps.config._overhead_names import LOGGING, applicable_overheads, validate_overheads
 from tclab.training._distributed import BUCKET_MB, COMPRESSIONS, Exchange
 from tclab.training._loading import START_METHODS
-from tclab.training._overheads import LOGGING, applicable_overheads, validate_overheads
-from tclab.training._plain_loop import LOOPS
+from tclab.training._loops import LOOPS
 from tclab.training._step import CLIP, DTYPES, MODES, OPTIMIZERS, WITHOUT_MODEL
 
 if TYPE_CHECKING:
@@ -402,11 +402,10 @@ class Point(Shown):
     )
     overheads: tuple[str, ...] = declare(
         (),
-        "slow ways of the case study, by name; see `tclab.training.OVERHEADS`.",
+        "slow ways of the case study, by name; see `tclab.case_study.OVERHEADS`.",
         _check_overheads,
         equivalence="reference",
         advised=True,
-        step=True,
     )
     log_every: int | None = declare(
         None,
@@ -416,7 +415,6 @@ class Point(Shown):
         usual=1,
         needs=_LOGS,
         memory=False,
-        step=True,
     )
     micro_batch: int | None = declare(
         None,
@@ -586,7 +584,7 @@ class Point(Shown):
             if number < 2:
                 return f"skipped: variant {self.variant} merges two or more networks, and there is {number or 'none'}"
         for overhead in self.overheads:
-            if overhead not in applicable_overheads(self.kind):
+            if overhead not in applicable_overheads(self.model):
                 return f"skipped: {self.model} cannot take on the overhead {overhead}"
             if self.mode in WITHOUT_MODEL:
                 return f"skipped: mode {self.mode} has no model for the overhead {overhead}"

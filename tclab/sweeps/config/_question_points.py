@@ -10,8 +10,8 @@ from tclab.masking import get as strategy_of
 from tclab.models import get as model_of
 from tclab.sweeps.config._fields import whole_number
 from tclab.sweeps.config._grid import Listed, grid, listed, single_value, sizes_of, whole
+from tclab.sweeps.config._overhead_names import OVERHEADS, applicable_overheads, validate_overheads
 from tclab.sweeps.config._point import Point
-from tclab.training._overheads import OVERHEADS, applicable_overheads, validate_overheads
 from tclab.training._step import WITHOUT_MODEL
 
 # At least so many steps where there is no model: they are short, and the first batches were made before the clock.
@@ -82,7 +82,7 @@ def with_each_overhead(
     for number in range(rounds):
         one_round: list[Point] = []
         for pair in _pairs(models, strategies):
-            taken = ["none", *(name for name in wanted if name in applicable_overheads(model_of(pair[0])))]
+            taken = ["none", *(name for name in wanted if name in applicable_overheads(pair[0]))]
             one_round += _points(pair, collation, **{**more, "overheads": taken, "seed": seed + number})
         points += one_round if number % 2 == 0 else one_round[::-1]
     return points

@@ -6,8 +6,9 @@ import gc
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import repeat
+from pkgutil import resolve_name
 from time import perf_counter
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from tclab.masking import get as strategy_of
 from tclab.perturbation._sample_store import cached_share
 from tclab.sweeps.config._fields import declarations
+from tclab.sweeps.config._overhead_names import APPLY_TO_MODEL, OVERHEADS, inexact_overheads
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._rank import RankContext
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks, timelines
@@ -24,10 +26,8 @@ from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs
 from tclab.timing._loader_pace import LoaderPace
 from tclab.timing._peak_memory import PeakMemory, release_memory
-from tclab.training import OVERHEADS
 from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Numerics, equivalence_reference
 from tclab.training._loading import LoadedBatch
-from tclab.training._overheads import inexact_overheads
 from tclab.training._step import WITHOUT_MODEL, Step
 
 _BATCHES_A_STEP = 2  # of a run beside others, which trains on until all have finished
@@ -35,12 +35,13 @@ _BATCHES_A_STEP = 2  # of a run beside others, which trains on until all have fi
 
 @lru_cache(maxsize=8)
 def _reference(point: Point, stamp: object) -> EquivalenceReference:
+    change = partial(resolve_name(APPLY_TO_MODEL), overheads=point.overheads) if point.overheads else None
     return equivalence_reference(
         point.kind,
         point.cell_graph().to(point.device),
         metabolism=point.metabolism,
         seed=point.seed,
-        overheads=point.overheads,
+        change=change,
     )
 
 
@@ -54,13 +55,12 @@ def equivalence_of(point: Point) -> EquivalenceResult:
 
     It is tried in fp64 and fp32, and as the point runs it: in its dtype, compiled, with checkpoints, in slices.
     """
-    of_the_loop = {name for name, overhead in OVERHEADS.items() if overhead.of_the_loop}
     decides = {
         name: getattr(point, name)
         for name, declared in declarations(Point).items()
         if declared.equivalence == "reference"
     }
-    decides["overheads"] = tuple(name for name in point.overheads if name not in of_the_loop)
+    decides["overheads"] = tuple(name for name in point.overheads if OVERHEADS[name].models is not None)
     numerics = Numerics(point.dtype, point.compile, point.checkpoint, slices=point.micro_batch is not None)
     numerics = Numerics() if numerics.plain else numerics
     return _compared(Point(**decides), point.strategy, point.collation, numerics, tuple(point.file_stamps().items()))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from statistics import median
 from typing import Any
 
@@ -20,14 +21,14 @@ from tclab.masking.calibration import WIDTH
 from tclab.perturbation._sample_store import drop_from_cache
 from tclab.perturbation._stored_samples import stored
 from tclab.sweeps.config._fields import declarations
+from tclab.sweeps.config._overhead_names import STEP_WITH_OVERHEADS
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._rank import RankContext
 from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger
 from tclab.timing._ledger_rows import BatchTiming
-from tclab.training._lightning_loop import run_lightning
 from tclab.training._loading import Batches, LoadedBatch, Loader, after_discarding_prefetched, double_buffered
-from tclab.training._plain_loop import run_plain
+from tclab.training._loops import run_lightning, run_plain
 from tclab.training._step import Step
 
 _KEEPS_UP = 0.8  # of a step, in which workers that keep up with ease can give a batch
@@ -135,10 +136,14 @@ def step_of(point: Point, strategy: Strategy) -> Step:
     """Return the training step of a point, for its run and for its memory estimate.
 
     The point's fields that are declared as arguments of `Step` are passed on by name; the strategy's graph says the
-    device.
+    device. What overheads do is imported only for a point that has some.
     """
     arguments = {name: getattr(point, name) for name, declared in declarations(Point).items() if declared.step}
-    return Step(point.kind, strategy, epoch=SCHEDULE_EPOCH, exchange=point.exchange(), **arguments)
+    arguments |= {"epoch": SCHEDULE_EPOCH, "exchange": point.exchange()}
+    if not point.overheads:
+        return Step(point.kind, strategy, **arguments)
+    slow: Any = resolve_name(STEP_WITH_OVERHEADS)
+    return slow(point.kind, strategy, overheads=point.overheads, log_every=point.log_every, **arguments)
 
 
 @contextmanager

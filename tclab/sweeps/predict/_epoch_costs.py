@@ -19,7 +19,7 @@ from tclab.timing import Ledger
 from tclab.timing._epoch_simulation import ContentionFactors, LoaderOverheads
 from tclab.timing._ledger_rows import raw_clock_ns
 from tclab.training._loading import Batches, Loader
-from tclab.training._plain_loop import raw_batch
+from tclab.training._loops import raw_batch
 
 COLD = 4  # a new process's first batches: it copies each page of its parent's memory that it writes to
 _CONTENTION_ROUNDS = 2

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -263,7 +262,7 @@ def _point_bytes(
         step = step_of(point, loading.on(graph))
         own += _bytes_in(step.loss)
         gradients += [parameter.nbytes for parameter in step.model.parameters() if parameter.requires_grad]
-        gathers = "peers" in signature(step.loss).parameters
+        gathers = step.loss_takes_peers
         found = estimate_memory(step, batch, device=device)
     disk = _whole_store(loading, point, deletions) if isinstance(loading, MaskStore) else None
     return _PointBytes(batch.bytes, own, found, sum(gradients), max(gradients), gathers, disk)

@@ -1,4 +1,4 @@
-"""Lightning's training loop around a `Step`. Lightning is imported when the loop first runs."""
+"""The training loops around a `Step`: `run_plain`, and `run_lightning`, which is Lightning's."""
 
 from __future__ import annotations
 
@@ -7,42 +7,64 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice, repeat
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tclab._extras import need
+from tclab.errors import InputError
 from tclab.masking import Batch
 from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger
-from tclab.training._plain_loop import items_for, raw_batch
 from tclab.training._step import Step
 
+LOOPS = ("plain", "lightning")
 
-class _SizedBatches:
-    """The iterator of batches with a length, without which Lightning fetches a batch ahead of each step.
 
-    Lightning does not ask for a batch after the last one, so the ledger would not see the last step end;
-    `batch_ended` exhausts the iterator then.
+def raw_batch(item: Any) -> Batch:
+    """Return the `Batch` of a loader's item, which is the batch itself or a `LoadedBatch` with it as `batch`."""
+    batch: Batch = item if isinstance(item, Batch) else item.batch
+    return batch
+
+
+def _items_for(step: Step, batches: Iterable[Any], steps: int) -> Iterator[Any]:
+    """Yield one item for each of `steps` steps: the first batches or, in mode `fixed_batch`, the first one repeatedly.
+
+    **Raises:** `InputError` if there are fewer batches than steps.
     """
+    if step.mode == "fixed_batch":
+        yield from repeat(raw_batch(next(iter(batches))), steps)
+        return
+    found = 0
+    for found, item in enumerate(islice(batches, steps), start=1):  # noqa: B007
+        yield item
+    if found < steps:
+        raise InputError(f"the loader gave {found} batches, expected one for each of {steps} steps")
 
-    def __init__(self, batches: Iterator[Any], steps: int) -> None:
-        self._batches = batches
-        self._steps = steps
-        self._remaining = steps
 
-    def __len__(self) -> int:
-        return self._steps
+def run_plain(
+    step: Step, batches: Iterable[Any], *, steps: int, ledger: Ledger | NullLedger | None = None
+) -> list[Tensor]:
+    """Run a step on each of `steps` batches and return their losses, each [] on the device.
 
-    def __iter__(self) -> Iterator[Any]:
-        return self._batches
+    **Arguments:**
 
-    def batch_ended(self) -> None:
-        self._remaining -= 1
-        if self._remaining == 0:
-            for _ in self._batches:
-                raise AssertionError("a batch was left")
+    - `batches`: a loader's items; each a `Batch` or a `LoadedBatch`.
+    - `ledger`: times every step and stage; nothing is timed by default.
+
+    **Raises:** `InputError` if there are fewer batches than steps.
+    """
+    timer = NullLedger() if ledger is None else ledger
+    losses = []
+    for item in timer.steps(_items_for(step, batches, steps)):
+        loss = step(raw_batch(item), stage=timer.stage)
+        with timer.stage("transfer"):
+            item = None  # unmaps the shared memory of a worker's batch, which takes longer than a small copy
+        if loss is not None:
+            losses.append(loss)
+    return losses
 
 
 @cache
@@ -52,7 +74,7 @@ def step_task() -> type:
     **Raises:** `InputError` if Lightning is not installed.
     """
     need("the Lightning loop", "lightning", "lightning")
-    from lightning.pytorch import LightningModule
+    from lightning.pytorch import LightningModule  # late: it takes seconds
 
     class StepTask(LightningModule):
         """A `Step` as a LightningModule with manual optimization, as the case study's trainers are."""
@@ -88,12 +110,18 @@ def step_task() -> type:
     return StepTask
 
 
-def _in_stage_loop(timer: Ledger | NullLedger, batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield the batches; the time from one to the next is the stage `loop`, less the stages inside."""
-    for item in batches:
-        held, item = [item], None  # only the loop holds the batch, so that it can free it
-        with timer.stage("loop"):
-            yield held.pop()
+class _Sized:
+    """An iterator with a length, without which Lightning fetches a batch ahead of each step."""
+
+    def __init__(self, items: Iterator[Any], steps: int) -> None:
+        self._items = items
+        self._steps = steps
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._items
 
 
 def run_lightning(
@@ -110,16 +138,20 @@ def run_lightning(
     module = step_task()(step, timer)
     from lightning.pytorch import Callback, Trainer
 
-    sized = _SizedBatches(_in_stage_loop(timer, timer.steps(items_for(step, batches, steps))), steps)
+    items = _in_stage_loop(timer, timer.steps(_items_for(step, batches, steps)))
 
     class LastStep(Callback):
-        def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
-            sized.batch_ended()
+        """Asks for a batch after the last one, which Lightning does not: the ledger sees the last step end by it."""
 
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if batch_idx + 1 == steps:
+                next(items, None)
+
+    cuda = step.device.type == "cuda"
     with _quiet():
         trainer = Trainer(
-            accelerator="gpu" if step.device.type == "cuda" else "cpu",
-            devices=[step.device.index or 0] if step.device.type == "cuda" else 1,
+            accelerator="gpu" if cuda else "cpu",
+            devices=[step.device.index or 0] if cuda else 1,
             max_epochs=1,
             logger=False,
             enable_checkpointing=False,
@@ -129,11 +161,19 @@ def run_lightning(
             callbacks=[LastStep()],
         )
         try:
-            trainer.fit(module, train_dataloaders=sized)
+            trainer.fit(module, train_dataloaders=_Sized(items, steps))
         finally:
             _restore_optimizer_state(step)
     losses: list[Tensor] = module.losses
     return losses
+
+
+def _in_stage_loop(timer: Ledger | NullLedger, batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield the batches; the time from one to the next is the stage `loop`, less the stages inside."""
+    for item in batches:
+        held, item = [item], None  # only the loop holds the batch, so that it can free it
+        with timer.stage("loop"):
+            yield held.pop()
 
 
 def _restore_optimizer_state(step: Step) -> None:
