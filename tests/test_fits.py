@@ -31,7 +31,7 @@ def own_store():
         name = "test_own_store"
         stores = True
 
-        def prepare(self, perturbations, folder, *, progress=None):
+        def prepare(self, perturbations, path):
             self.kept = perturbations
 
         def encode(self, indices, removed):
