@@ -345,7 +345,7 @@ def test_double_backward_through_the_shared_sum_is_refused():
 def test_both_cpu_kernels_give_the_same():
     from tclab.message_passing.kernels._spmm import _by_aten, _by_library
 
-    matrix = tclab.CellGraph.synthetic(0.05).networks["physical"].csr(dtype=torch.float32)
+    matrix = drawn.csr_matrix(tclab.CellGraph.synthetic(0.05).networks["physical"], torch.float32)
     x = torch.randn(matrix.size(1), 24)
     base = torch.randn(matrix.size(0), 24)
     for add in (False, True):

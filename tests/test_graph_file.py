@@ -56,6 +56,12 @@ def without(path, name):
     np.savez(path, **arrays)
 
 
+def bomb(path):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed, packed.open("header.npy", "w") as part:
+        for _ in range(300):
+            part.write(bytes(1 << 20))
+
+
 def pickled(path):
     with path.open("wb") as file:
         np.save(file, np.array([print], dtype=object))
@@ -77,6 +83,7 @@ def bits_flipped(path):
         (lambda path: path.write_text("gene,gene"), "is not a whole file"),
         (lambda path: path.write_bytes(path.read_bytes()[:-100]), "is not a whole file"),
         (bits_flipped, "CRC"),
+        (bomb, "unpacks to far more"),
         (lambda path: without(path, "0/edge_index"), "KeyError: '0/edge_index"),
         (pickled, "is not a whole file"),
         (lambda path: changed(path, format="tclab graph 99"), "expected the format 'tclab graph 2'"),

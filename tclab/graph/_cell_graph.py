@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tclab._io import atomic_write, cache_folder, writing
+from tclab._io import atomic_write, cache_folder, is_bomb, writing
 from tclab.errors import InputError, check_whole, require, unknown
 from tclab.graph._network import MOST_NODES, Network, Networks
 from tclab.graph._synthetic_graph import synthetic_relations
@@ -108,6 +108,8 @@ class CellGraph:
             raise InputError(f"path is {str(path)!r}, expected a file that CellGraph.save wrote")
         try:
             with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+                if is_bomb(sum(part.file_size for part in file.zip.infolist()), Path(path).stat().st_size):
+                    raise InputError("it unpacks to far more than a graph does")
                 header = json.loads(str(file["header"]))
                 if header.pop("format") != _FORMAT:
                     raise InputError(f"expected the format {_FORMAT!r}")
@@ -116,7 +118,7 @@ class CellGraph:
                     tensors = {name: torch.from_numpy(file[f"{i}/{name}"]) for name in fields.pop("tensors")}
                     relations[fields["name"]] = Network(**fields, **tensors)
             return CellGraph(relations=relations, **header)
-        except Exception as error:  # of zipfile, zlib, numpy, json, or of what the file says
+        except Exception as error:  # of zipfile, numpy, json, or of what the file says
             why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise InputError(f"{path} is not a whole file that CellGraph.save wrote: {why}") from None
 

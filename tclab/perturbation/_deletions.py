@@ -16,6 +16,7 @@ from tclab.graph._cell_graph import CellGraph
 Int64s = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _LISTS = "expected a list of the nodes it deletes: [[3, 17], []]"
+_NUMBERS = "expected the numbers of nodes (their positions among the names)"
 
 
 def ranges(begin: Int64s, length: Int64s) -> Int64s:
@@ -38,12 +39,14 @@ def _node_ids(i: int, sample: object, num_nodes: int) -> list[int]:
         raise InputError(f"sample {i} is {_short(sample)}, {_LISTS}")
     try:
         ids = torch.as_tensor(sample if isinstance(sample, (Tensor, np.ndarray)) else list(sample))
-    except (TypeError, ValueError, RuntimeError):  # what it says of names, None or numbers that are too large
-        raise InputError(f"sample {i} deletes {_short(sample)}, expected numbers of nodes") from None
+    except (TypeError, ValueError, RuntimeError):  # of names, of None, of a number that is too large
+        raise InputError(f"sample {i} deletes {_short(sample)}, {_NUMBERS}") from None
+    if ids.dim() != 1:
+        raise InputError(f"sample {i} is {_short(sample)}, {_LISTS}")
     if ids.dtype == torch.bool:
         raise InputError(f"sample {i} is a mask, {_LISTS}; `mask.nonzero()` has the nodes of a mask")
-    if ids.dim() != 1 or (len(ids) and (ids.is_floating_point() or ids.is_complex())):
-        raise InputError(f"sample {i} deletes {_short(sample)}, expected numbers of nodes (their order is the names')")
+    if len(ids) and (ids.is_floating_point() or ids.is_complex()):
+        raise InputError(f"sample {i} deletes {_short(sample)}, {_NUMBERS}")
     nodes: list[int] = ids.tolist()
     for node in nodes:
         if not 0 <= node < num_nodes:
