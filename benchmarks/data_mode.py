@@ -31,7 +31,7 @@ import tclab
 from tclab import CellGraph, masking
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.perturbation._dataset import Samples
-from tclab.perturbation._stored_samples import stored
+from tclab.perturbation._sample_store import stored
 from tclab.training._loading import Batches, LoadedBatch, Loader
 
 BATCH = 28  # the case study's

@@ -17,8 +17,8 @@ import numpy as np
 
 from tclab import CellGraph
 from tclab.graph import Network
-from tclab.graph._graph_statistics import degrees, gini
 from tclab.graph._synthetic_graph import network_edges
+from tclab.lab.reports._graph_statistics import degrees, gini
 
 SEEDS = range(3)
 

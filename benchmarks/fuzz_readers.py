@@ -4,7 +4,7 @@
 
 Each input of a reader is a sample of `data_samples/cell` with one to four random changes: bits flipped, pieces cut,
 repeated or moved, words replaced by such as break parsers, or gzipped and damaged again. What tclab itself writes or
-is given (rows, stores, graph folders, records of races and jobs, a panel's state, traces, memory snapshots, points,
+is given (rows, graphs, records of races and jobs, a panel's state, traces, memory snapshots, points,
 parameters of notebooks, names of strategies) is changed so too, or by its structure: values replaced, taken out,
 doubled, renamed or nested. An input passes if it is read, or refused by `InputError` with one line that names the
 file, within ten seconds; if what has a checksum reads back as it was written; and if nothing is written elsewhere,
@@ -36,8 +36,6 @@ import numpy as np
 from tclab import CellGraph, InputError, Point, grid, masking, readers, trace
 from tclab.lab._notebook_parameters import check_parameters
 from tclab.lab.panel._panel_state import SAVED, PanelState
-from tclab.perturbation._build_store import StoreSize, build_store
-from tclab.perturbation._sample_store import Store
 from tclab.readers._gene_names import Genes
 from tclab.readers._metabolic_model import MetabolicModel
 from tclab.sweeps import write_rows
@@ -182,14 +180,6 @@ def _as_pickle(value: Any) -> bytes:
     return pickle.dumps([value, Runs()]) if len(text) % 11 == 0 else text
 
 
-def _pages_damaged(content: bytes, rng: np.random.Generator) -> bytes:
-    pages = [content[at : at + 4096] for at in range(0, len(content), 4096)]
-    for _ in range(rng.integers(1, 4)):
-        one, other = rng.integers(len(pages), size=2)
-        pages[one] = [pages[other], bytes(4096), rng.bytes(4096), _changed(pages[one], rng)][rng.integers(4)]
-    return b"".join(pages)
-
-
 def _columns_changed(content: bytes, rng: np.random.Generator) -> bytes:
     """Change columns, rows, or what the file says of itself, and leave its checksums out or right."""
     import pyarrow as pa
@@ -252,7 +242,7 @@ def own_formats() -> dict[str, Format]:
     stages = [{**columns_of(point), "stage": stage, "where": "host", "n": 2, "status": "ok", "median_seconds": seconds,
                "measured_at": "2026-11-22T10:00:00+00:00", "samples_seconds": [seconds, seconds]}
               for stage, seconds in (("step", 0.5), ("forward", 0.3), ("backward", 0.2))]  # fmt: skip
-    rows, values = table(stages), [bytes([number]) * (300 * number) for number in range(30)]
+    rows = table(stages)
 
     def parquet(folder: Path) -> bytes:
         Results(folder).write(point, rows, "rows.parquet")
@@ -274,26 +264,20 @@ def own_formats() -> dict[str, Format]:
     def columns(path: Path) -> None:
         kept(path, whole=False)
 
-    def store(folder: Path) -> bytes:
-        size = StoreSize.of(np.array([len(value) for value in values]))
-        build_store(folder, values.__getitem__, size=size, header={"encoding": "test"}).close()
-        return (folder / "data.mdb").read_bytes()
-
-    def samples_of(path: Path) -> None:
-        found = Store(path.parent, header={"encoding": "test"})
-        try:
-            assert found.read(range(len(values)), bytes) == values, "other samples than were stored"
-        finally:
-            found.close()
-
     def race_record(folder: Path) -> bytes:
         machine, record = SyntheticMachine(0), folder / "race.jsonl"
         race({name: machine.arm(name, 0.02) for name in "ab"}, budget_seconds=3.0, clock=machine.clock, record=record)
         return (folder / "race.jsonl").read_bytes()
 
     def graph(folder: Path) -> bytes:
-        CellGraph.synthetic(0.02, metabolism=False).to_folder(folder)
-        return (folder / "graph.json").read_bytes()
+        CellGraph.synthetic(0.02, metabolism=False).save(folder / "graph.npz")
+        return (folder / "graph.npz").read_bytes()
+
+    def with_header(header: Any) -> bytes:
+        buffer = io.BytesIO()
+        arrays = dict(np.load(io.BytesIO(graph(Path(tempfile.mkdtemp())))))
+        np.savez(buffer, **{**arrays, "header": np.array(json.dumps(header))})
+        return buffer.getvalue()
 
     def state(folder: Path) -> bytes:
         PanelState.of(results=str(folder)).save()
@@ -329,6 +313,9 @@ def own_formats() -> dict[str, Format]:
         name = path.read_bytes().decode(errors="surrogateescape")
         masking.get(name)
 
+    def header_of(content: bytes) -> Any:
+        return json.loads(str(np.load(io.BytesIO(content))["header"]))
+
     as_json = by_structure(json.loads, _as_json)
     whole_json = by_structure(json.loads, lambda value: _as_json(value, depth=50), share=1.0)
     as_lines = by_structure(lambda text: [json.loads(line) for line in text.splitlines()], _lines_as_json)
@@ -337,9 +324,8 @@ def own_formats() -> dict[str, Format]:
         "rows_by_structure": Format("rows.parquet", parquet, columns, _columns_changed),
         "rows_exported": Format("rows.parquet", exported("parquet"), read_rows),
         "rows_csv": Format("rows.csv", exported("csv"), read_rows),
-        "store": Format("data.mdb", store, samples_of, _pages_damaged),
         "race_record": Format("race.jsonl", race_record, read_samples, as_lines),
-        "graph_folder": Format("graph.json", graph, lambda path: CellGraph.from_folder(path.parent), as_json),
+        "graph_file": Format("graph.npz", graph, CellGraph.from_file, by_structure(header_of, with_header)),
         "panel_state": Format(SAVED, state, read_state, as_json, named=False),
         "slurm_record": Format("a.submission.json", submission, read_submission, as_json, named=False),
         "trace": Format("trace.json", lambda folder: _as_json(TRACE), trace.analyze, as_json),

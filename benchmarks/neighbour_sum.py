@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import tclab
+from tclab.graph import Network
 from tclab.masking._gpu_filter import GpuFilter
 from tclab.message_passing._row_layout import Order
 from tclab.message_passing._shared_view import link_of
@@ -48,9 +49,15 @@ def race(arms: dict[K, Callable[[], Any]], rounds: int) -> dict[K, list[float]]:
     return seconds
 
 
+def csr_matrix(network: Network) -> Tensor:
+    """Return the adjacency of a network, [targets, sources], as torch's sparse matrix."""
+    crow, col, values, num_columns = network.csr_parts(dtype=torch.float32)
+    return torch.sparse_csr_tensor(crow, col, values, size=(len(crow) - 1, num_columns))
+
+
 def bandwidth(graph: tclab.CellGraph, batch_sizes: list[int], rounds: int) -> None:
     """Print the gathered GB/s of the sums over all networks, for each batch size."""
-    matrices = [network.csr(dtype=torch.float32) for network in graph.networks.values()]
+    matrices = [csr_matrix(network) for network in graph.networks.values()]
     entries = sum(matrix.values().numel() for matrix in matrices)
     nodes = graph.num_nodes[graph.deleted_type]
     inputs = {size: torch.randn(nodes, size * WIDTH) for size in batch_sizes}

@@ -19,7 +19,7 @@ import torch
 
 import tclab
 from tclab.perturbation import synthetic_perturbations
-from tclab.perturbation._stored_samples import stored
+from tclab.perturbation._sample_store import stored
 from tclab.training._loading import Batches
 
 CALLS = {"sample": ("read", "removed_by"), "mask": ("encode",), "collate": ("collate",)}

@@ -1,10 +1,20 @@
 """Graphs and deletions as hypothesis draws them: self-loops, duplicates, isolated nodes, empty networks."""
 
+import warnings
+
 import torch
 from hypothesis import strategies as st
 
 from tclab import CellGraph
 from tclab.graph import Network
+
+
+def csr_matrix(network, dtype):
+    """Return a network's adjacency, [targets, sources], as torch's sparse matrix."""
+    crow, col, values, columns = network.csr_parts(dtype=dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # CSR is in beta
+        return torch.sparse_csr_tensor(crow, col, values, size=(len(crow) - 1, columns))
 
 
 @st.composite

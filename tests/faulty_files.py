@@ -11,7 +11,7 @@ from unittest import mock
 import lmdb
 
 from tclab import _io
-from tclab.perturbation import _build_store
+from tclab.perturbation import _sample_store
 
 FAULTS = ("ENOSPC", "EIO", "short write", "rename lost")
 _DAY = 86_400
@@ -90,9 +90,9 @@ class FaultyFiles:
         for name in ("open", "fsync", "ftruncate", "write", "truncate"):
             setattr(failing, name, self.watched(getattr(os, name)))
         store = SimpleNamespace(**{**vars(lmdb), "open": self.open_store})
-        for module in (_io, _build_store):
+        for module in (_io, _sample_store):
             self.patches.enter_context(mock.patch.object(module, "os", failing))
-        self.patches.enter_context(mock.patch.object(_build_store, "lmdb_module", return_value=store))
+        self.patches.enter_context(mock.patch.object(_sample_store, "lmdb_module", return_value=store))
         for name, real in (("open", self.open), ("replace", self.replace)):
             self.patches.enter_context(mock.patch.object(Path, name, _method(real)))
         for name in ("unlink", "mkdir"):

@@ -78,10 +78,6 @@ print(json.dumps(sorted(own)))
             "import tclab.case_study; tclab.case_study.hypotheses",
             "tclab.case_study needs pandas: pip install 'tclab[lab]'",
         ),
-        (
-            "import tclab; tclab.CellGraph.synthetic(0.02).to_folder('nowhere')",
-            "a folder of a graph needs pyarrow: pip install 'tclab[readers]'",
-        ),
     ],
 )
 def test_what_is_missing_is_named_with_its_extra(root, tmp_path, code, words):

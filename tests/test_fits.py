@@ -31,7 +31,7 @@ def own_store():
         name = "test_own_store"
         stores = True
 
-        def prepare(self, perturbations, folder, *, progress=None):
+        def prepare(self, perturbations, path):
             self.kept = perturbations
 
         def encode(self, indices, removed):
@@ -62,7 +62,7 @@ def test_a_store_of_all_samples_is_estimated_and_is_what_a_whole_one_takes(root,
     graph = point.cell_graph()
     samples = point.samples(len(point.screen()), graph)
     strategy = masking.get("stored_mask")(graph)
-    strategy.prepare(samples, tmp_path)
+    strategy.prepare(samples, tmp_path / "store")
     strategy.close()
     taken = sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("*") if path.is_file())
     estimated = fits(point).disk
@@ -244,7 +244,7 @@ def test_weighing_leaves_no_mark_on_the_graph_that_runs():
     point = point_of("dense")
     fits(point)
     for network in point.cell_graph().networks.values():
-        assert type(network.csr(dtype=torch.float32)) is torch.Tensor
+        assert type(network.dense(dtype=torch.float32)) is torch.Tensor
         assert network.dense(dtype=torch.float32).sum() > 0
 
 

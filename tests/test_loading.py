@@ -25,7 +25,7 @@ from tclab.masking import _packing as packing
 from tclab.masking._packing import Piece
 from tclab.perturbation import Deletions, Perturbations, split, synthetic_perturbations
 from tclab.perturbation._deletions import removed_by
-from tclab.perturbation._stored_samples import stored
+from tclab.perturbation._sample_store import stored
 from tclab.sweeps.execution._setup import setup
 from tclab.training._loading import START_METHODS, Batches, Loader, WorkerDiedError, double_buffered
 from tclab.training._step import Step
@@ -317,7 +317,7 @@ def test_a_store_that_goes_away_under_a_worker_is_a_clear_error(tmp_path):
     samples = stored(GRAPH, SAMPLES, tmp_path / "s", "lmdb")
     batches = Batches(masking.get("node_mask")(GRAPH), samples, 2)
     assert len(list(Loader(batches, workers=0))) == 6  # read here first, then in a fork
-    shutil.rmtree(tmp_path / "s")
+    (tmp_path / "s").unlink()
     samples.close()
     with pytest.raises(tclab.InputError, match="is not a store that can be read"):
         list(Loader(batches, workers=2, start_method="fork"))

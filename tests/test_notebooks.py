@@ -210,7 +210,7 @@ def test_a_bad_parameter_stops_the_notebook_with_one_clear_line(tmp_path):
     [
         ("strategies", "nodemask", "unknown strategy 'nodemask'; did you mean 'node_mask'"),
         ("gpus", "four", "gpus is 'four', expected 'auto' or a number from 0 up"),
-        ("graph", "nowhere", "expected 'synthetic' or a folder that exists"),
+        ("graph", "nowhere", "expected 'synthetic' or a folder or file that exists"),
     ],
 )
 def test_no_cell_runs_anything_with_a_bad_parameter(name, value, words):

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from drawn import csr_matrix
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
@@ -277,7 +278,7 @@ def test_every_kernel_and_tile_gives_the_same(dtype, add, weighted):
     tilings = [Tiling("aten", None), Tiling("aten", 40)]
     if dtype != torch.bfloat16:
         tilings += [Tiling("library", None), Tiling("library", 32)]
-    matrix = network.csr(dtype=dtype)
+    matrix = csr_matrix(network, dtype)
     base = torch.randn(network.num_targets, 101).to(dtype)
     exact = matrix.to_dense().double() @ x.double() + (base.double() if add else 0.0)
     tolerance = {"rtol": 2e-2, "atol": 1e-1} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}

@@ -37,7 +37,7 @@ POINT = tclab.Point(scale=0.01, networks=1, device="cpu")
         (lambda _: tclab.check(torch.nn.Linear, GRAPH), "Linear makes no model of a graph: .*out_features.*PygModel"),
         (lambda _: tclab.compare(5, 6), "runs is 5, expected rows"),
         (lambda _: sweeps.write_rows("x", "rows.csv"), "rows is 'x', expected what tclab.sweep or tclab.run returns"),
-        (lambda _: tclab.Point(graph=5), "graph is 5, expected 'synthetic', a folder or a tclab.CellGraph"),
+        (lambda _: tclab.Point(graph=5), "graph is 5, expected 'synthetic', a folder, a file or a tclab.CellGraph"),
         (lambda _: tclab.Point(device="gpu"), "unknown device 'gpu'; did you mean 'cuda'"),
         (
             lambda _: tclab.Point(strategy=masking.get("dense")),
@@ -45,6 +45,7 @@ POINT = tclab.Point(scale=0.01, networks=1, device="cpu")
         ),
         (lambda _: tclab.trace.analyze(5), "path is 5, expected a trace file"),
         (lambda _: tclab.CellGraph.from_folder(5), "path is 5, expected a folder"),
+        (lambda _: tclab.CellGraph.from_file(5), "path is 5, expected a file that CellGraph.save wrote"),
         (lambda _: tclab.readers.edge_list(5), "path is 5, expected the path of a file"),
         (lambda _: tclab.readers.biogrid(5, ["a"]), "path is 5, expected the path of a file"),
         (lambda _: GRAPH.select(5.5), "networks is 5.5, expected how many, or names"),

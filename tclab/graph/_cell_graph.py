@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tclab import _folder_reader
-from tclab._extras import need
-from tclab._io import cache_folder
+from tclab._io import atomic_write, cache_folder, is_bomb, writing
 from tclab.errors import InputError, check_whole, require, unknown
-from tclab.graph._graph_folder import HEADER_FILE, GraphFields, write_fields
 from tclab.graph._network import MOST_NODES, Network, Networks
 from tclab.graph._synthetic_graph import synthetic_relations
 
@@ -24,22 +24,16 @@ if TYPE_CHECKING:
     from torch_geometric.data import HeteroData
 
 
-@dataclass(frozen=True)
-class Metabolism:
+# what a sweep may do with a graph's networks before a model reads them
+VARIANTS = ("separate", "merged_string", "homogeneous")
+_FORMAT = "tclab graph 2"
+
+
+class Metabolism(NamedTuple):
     """The bipartite part of a cell: which genes a reaction needs, and which metabolites it turns over."""
 
     gpr: Network  # deleted type → reaction; a reaction is removed with any of its genes (`cascades`)
     stoichiometry: Network  # reaction → metabolite, weighted by the signed stoichiometric coefficient
-
-    @property
-    def num_reactions(self) -> int:
-        """How many reaction nodes there are."""
-        return self.stoichiometry.num_sources
-
-    @property
-    def num_metabolites(self) -> int:
-        """How many metabolite nodes there are."""
-        return self.stoichiometry.num_targets
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,19 +60,17 @@ class CellGraph:
     def __post_init__(self) -> None:
         if self.deleted_type not in self.num_nodes:
             raise unknown("node type", self.deleted_type, self.num_nodes)
-        for kind, number in self.num_nodes.items():
-            check_whole(f"the graph's {kind} nodes are", number, most=MOST_NODES)
+        for kind, n in self.num_nodes.items():
+            check_whole(f"the graph's {kind} nodes are", n, most=MOST_NODES)
         for name, network in self.relations.items():
             if name != network.name:
                 raise InputError(f"relation {name!r} holds a network called {network.name!r}")
-            for end, number in ((network.source, network.num_sources), (network.target, network.num_targets)):
-                if self.num_nodes.get(end) != number:
-                    raise InputError(
-                        f"network {name!r} counts {number} {end} nodes, the graph {self.num_nodes.get(end)}"
-                    )
+            for kind, n in ((network.source, network.num_sources), (network.target, network.num_targets)):
+                if self.num_nodes.get(kind) != n:
+                    raise InputError(f"network {name!r} counts {n} {kind} nodes, the graph {self.num_nodes.get(kind)}")
 
     @staticmethod
-    def synthetic(scale: float = 1.0, seed: int = 0, *, self_loops: bool = False, metabolism: bool = True) -> CellGraph:
+    def synthetic(scale: float = 1.0, seed: int = 0, *, metabolism: bool = True) -> CellGraph:
         """Return a synthetic yeast cell, the same for the same seed.
 
         Nodes grow with `scale` and edges with its square, so that density stays: `scale=1.0` has exactly the numbers
@@ -89,32 +81,71 @@ class CellGraph:
 
         - `scale`: above 0; 0.05 has 330 genes and 6,060 edges.
         - `seed`: of the edges.
-        - `self_loops`: add one to every node of every network; see `with_self_loops`.
         - `metabolism`: with the bipartite part, or without.
 
         **Raises:** `InputError` for a scale that is not a positive number, or a seed below 0.
         """
         num_nodes, relations = synthetic_relations(scale, seed, metabolism=metabolism)
-        graph = CellGraph(num_nodes, relations, "gene", source=f"synthetic, scale {scale:g}")
-        return graph.with_self_loops() if self_loops else graph
+        return CellGraph(num_nodes, relations, "gene", source=f"synthetic, scale {scale:g}")
 
     @staticmethod
     def from_folder(path: str | Path) -> CellGraph:
-        """Return the graph that a folder holds, of public files or from `to_folder`; see `tclab.readers.read_folder`.
+        """Return the graph of the public files in a folder; see `tclab.readers.read_folder`.
 
-        **Raises:** `InputError` for a folder that holds neither, `ReadError` for a file that is not as expected.
+        **Raises:** `ReadError`, an `InputError`, for a folder that has none, or a file that is not as expected.
         """
-        graph: CellGraph = _folder_reader.read_folder(path)
+        graph: CellGraph = resolve_name("tclab.readers:read_folder")(path)  # by its name: readers import this module
         return graph
 
-    def to_folder(self, path: str | Path) -> None:
-        """Write this graph into a new or empty folder, from which `from_folder` makes an equal one.
+    @staticmethod
+    def from_file(path: str | Path) -> CellGraph:
+        """Return the graph that `save` wrote.
 
-        Edges, weights, directions, names and order are kept; reports are not.
-
-        **Raises:** `InputError` where the folder holds anything, or cannot be written.
+        **Raises:** `InputError` where there is no such file, or it holds something else.
         """
-        write_fields(GraphFields(self.num_nodes, self.relations, self.deleted_type, self.node_names, self.source), path)
+        require("path", path, (str, Path), "a file that CellGraph.save wrote")
+        if not Path(path).is_file():
+            raise InputError(f"path is {str(path)!r}, expected a file that CellGraph.save wrote")
+        try:
+            with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+                if is_bomb(sum(part.file_size for part in file.zip.infolist()), Path(path).stat().st_size):
+                    raise InputError("it unpacks to far more than a graph does")
+                header = json.loads(str(file["header"]))
+                if header.pop("format") != _FORMAT:
+                    raise InputError(f"expected the format {_FORMAT!r}")
+                relations = {}
+                for i, fields in enumerate(header.pop("relations")):
+                    tensors = {name: torch.from_numpy(file[f"{i}/{name}"]) for name in fields.pop("tensors")}
+                    relations[fields["name"]] = Network(**fields, **tensors)
+            return CellGraph(relations=relations, **header)
+        except Exception as error:  # of zipfile, numpy, json, or of what the file says
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise InputError(f"{path} is not a whole file that CellGraph.save wrote: {why}") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write this graph into a file (a NumPy `.npz`), from which `from_file` makes an equal one.
+
+        Edges, weights, directions, names and order are kept; reports are not. A file that is there is replaced.
+
+        **Raises:** `InputError` where the file cannot be written.
+        """
+        header = {"format": _FORMAT, "deleted_type": self.deleted_type, "source": self.source, "relations": []}
+        header["num_nodes"] = {kind: int(n) for kind, n in self.num_nodes.items()}
+        header["node_names"] = self.node_names and {kind: list(names) for kind, names in self.node_names.items()}
+        arrays = {}
+        for i, network in enumerate(self.relations.values()):
+            tensors = network.tensors()
+            fields = ("name", "source", "target", "num_sources", "num_targets", "cascades", "directed")
+            header["relations"].append({name: getattr(network, name) for name in fields} | {"tensors": list(tensors)})
+            arrays |= {f"{i}/{name}": tensor.cpu().numpy() for name, tensor in tensors.items()}
+        arrays["header"] = np.array(json.dumps(header))
+
+        def write(file: Path) -> None:
+            with open(file, "wb") as opened:  # by its name NumPy would add a suffix
+                np.savez(opened, **arrays)
+
+        with writing("path", path):
+            atomic_write(path, write)
 
     @staticmethod
     def from_edges(
@@ -145,10 +176,10 @@ class CellGraph:
         num_nodes: dict[str, int] = {}
         names: dict[str, list[str]] = {}
         for kind in data.node_types:
-            number = data[kind].num_nodes
-            if number is None:
+            n = data[kind].num_nodes
+            if n is None:
                 raise InputError(f"node type {kind!r} has neither features nor num_nodes, so it cannot be counted")
-            num_nodes[kind] = int(number)
+            num_nodes[kind] = int(n)
             if "names" in data[kind]:
                 names[kind] = list(data[kind].names)
         shared = Counter(relation for _, relation, _ in data.edge_types)
@@ -158,41 +189,19 @@ class CellGraph:
             if "edge_index" not in store:
                 raise InputError(f"edge type {(source, relation, target)} has no edge_index")
             name = relation if shared[relation] == 1 else f"{source}__{relation}__{target}"
-            weight, edge_type = store.get("edge_weight"), store.get("edge_type")
             relations[name] = Network(
                 name,
-                store.edge_index.to(torch.int64),
+                store.edge_index.long(),
                 source,
                 target,
                 num_nodes[source],
                 num_nodes[target],
-                weight=None if weight is None else weight.to(torch.float64),
+                weight=store.get("edge_weight"),
                 cascades=bool(store.get("cascades", False)),
                 directed=bool(store.get("directed", True)),
-                edge_type=None if edge_type is None else edge_type.to(torch.int64),
+                edge_type=store.edge_type.long() if "edge_type" in store else None,
             )
         return CellGraph(num_nodes, relations, deleted_type, names or None, source="HeteroData")
-
-    def to_hetero_data(self) -> HeteroData:
-        """Return a PyG `HeteroData`: node counts and names, edges, their `edge_weight` and `edge_type`."""
-        need("to_hetero_data", "sweep", "torch_geometric")
-        from torch_geometric.data import HeteroData  # takes a second to import, and few ask for it
-
-        data = HeteroData()
-        for kind, number in self.num_nodes.items():
-            data[kind].num_nodes = number
-            if self.node_names and kind in self.node_names:
-                data[kind].names = list(self.node_names[kind])
-        for name, network in self.relations.items():
-            store = data[network.source, name, network.target]
-            store.edge_index = network.edge_index
-            store.directed = network.directed
-            store.cascades = network.cascades
-            if network.weight is not None:
-                store.edge_weight = network.weight
-            if network.edge_type is not None:
-                store.edge_type = network.edge_type
-        return data
 
     @property
     def networks(self) -> Networks:
@@ -245,15 +254,89 @@ class CellGraph:
             if network.edge_type is not None:
                 raise InputError(f"network {name!r} has edge types; add self-loops before networks are merged")
             source, target = network.edge_index
-            has = torch.zeros(network.num_sources, dtype=torch.bool)
-            has[source[source == target]] = True
-            missing = torch.nonzero(~has).flatten()
+            missing = torch.ones(network.num_sources, dtype=torch.bool)
+            missing[source[source == target]] = False
+            missing = torch.nonzero(missing).flatten()
             weight = network.weight
             relations[name] = replace(
                 network,
                 edge_index=torch.cat([network.edge_index, missing.expand(2, -1)], dim=1),
                 weight=None if weight is None else torch.cat([weight, weight.new_ones(len(missing))]),
             )
+        return self.with_relations(relations)
+
+    def variant(self, variant: str) -> CellGraph:
+        """Return a variant of this graph.
+
+        **Arguments:**
+
+        - `variant`: "separate", the graph as it is; "merged_string", its networks whose names begin with `string`
+          as the one network `string_merged`, each edge once; or "homogeneous", all its networks as the one network
+          `all`, each edge with its type (`Network.edge_type`).
+
+        **Raises:** `InputError` for an unknown variant, or a graph with fewer than two networks to merge.
+        """
+        if variant not in VARIANTS:
+            raise unknown("variant", variant, VARIANTS)
+        if variant == "separate":
+            return self
+        networks = to_merge(self.networks, variant)
+        if variant == "homogeneous":
+            return self.merged(networks, name="all", edge_types=True)
+        return self.merged(networks, name="string_merged")
+
+    def merged(self, networks: Iterable[str], *, name: str, edge_types: bool = False) -> CellGraph:
+        """Return this graph with some of its networks merged into one, in the place of the first of them.
+
+        An edge that several networks have is in it once, with weight 1. With `edge_types` every edge of every network
+        stays, duplicates and weights included. Undirected networks store an edge in one direction. Merged from
+        undirected networks alone, the result is undirected, and an edge that two of them store in opposite directions
+        is one edge.
+
+        **Arguments:**
+
+        - `networks`: names, two or more.
+        - `name`: of the one network.
+        - `edge_types`: keep every edge, with the position of its network in `networks` as its type.
+
+        **Raises:** `InputError` for a name that the graph lacks, or has for another network; or fewer than two.
+        """
+        names = list(networks)
+        if len(names) < 2:
+            raise InputError(f"{len(names)} networks to merge into {name!r}, expected two or more")
+        names = resolve_networks(names, list(self.networks))
+        if name in self.relations and name not in names:
+            raise InputError(f"the graph has another relation called {name!r}; give the merged network another name")
+        parts = [self.networks[part] for part in names]
+        edge_index = torch.cat([part.edge_index for part in parts], dim=1)
+        directed = any(part.directed for part in parts)
+        weight: Tensor | None = None
+        edge_type: Tensor | None = None
+        if edge_types:
+            edge_type = torch.cat([torch.full_like(part.edge_index[0], i) for i, part in enumerate(parts)])
+            if any(part.weight is not None for part in parts):
+                ones = [part.edge_index.new_ones(part.num_edges, dtype=torch.float64) for part in parts]
+                weight = torch.cat([one if p.weight is None else p.weight for p, one in zip(parts, ones, strict=True)])
+        else:
+            if not directed:
+                edge_index = edge_index.sort(dim=0).values
+            edge_index = edge_index.unique(dim=1)
+        one = replace(
+            parts[0],
+            name=name,
+            edge_index=edge_index,
+            weight=weight,
+            edge_type=edge_type,
+            directed=directed,
+            cascades=False,
+            report=None,
+        )
+        relations = {}
+        for old, network in self.relations.items():
+            if old == names[0]:
+                relations[name] = one
+            elif old not in names:
+                relations[old] = network
         return self.with_relations(relations)
 
     def induced(self, nodes: Mapping[str, Tensor]) -> CellGraph:
@@ -264,31 +347,27 @@ class CellGraph:
         - `nodes`: node type → [n] int64, distinct; all nodes of a type that is not named are kept.
         """
         num_nodes = {**self.num_nodes, **{kind: len(kept) for kind, kept in nodes.items()}}
-        place = {}
+        relabelled = {kind: torch.arange(n) for kind, n in self.num_nodes.items()}  # -1 for a node that goes
         for kind, kept in nodes.items():
-            place[kind] = torch.full((self.num_nodes[kind],), -1, dtype=torch.int64)
-            place[kind][kept] = torch.arange(len(kept))
+            relabelled[kind] = torch.full_like(relabelled[kind], -1)
+            relabelled[kind][kept] = torch.arange(len(kept))
         relations = {}
         for name, network in self.relations.items():
             source, target = network.edge_index
-            source = place[network.source][source] if network.source in place else source
-            target = place[network.target][target] if network.target in place else target
-            kept = (source >= 0) & (target >= 0)
+            edge_index = torch.stack([relabelled[network.source][source], relabelled[network.target][target]])
+            kept = (edge_index >= 0).all(dim=0)
+            tensors = {**network.tensors(), "edge_index": edge_index}
             relations[name] = replace(
                 network,
-                edge_index=torch.stack([source, target])[:, kept],
                 num_sources=num_nodes[network.source],
                 num_targets=num_nodes[network.target],
-                weight=None if network.weight is None else network.weight[kept],
-                edge_type=None if network.edge_type is None else network.edge_type[kept],
                 report=None,
+                **{of_edges: tensor[..., kept] for of_edges, tensor in tensors.items()},
             )
-        names = None
-        if self.node_names is not None:
-            names = {
-                kind: [of_kind[node] for node in nodes[kind].tolist()] if kind in nodes else of_kind
-                for kind, of_kind in self.node_names.items()
-            }
+        names = self.node_names and dict(self.node_names)
+        for kind in nodes:
+            if names and kind in names:
+                names[kind] = [names[kind][node] for node in nodes[kind].tolist()]
         return CellGraph(num_nodes, relations, self.deleted_type, names, f"part of {self.source}")
 
     def to(self, device: torch.device | str) -> CellGraph:
@@ -297,7 +376,7 @@ class CellGraph:
 
     def fingerprint(self) -> str:
         """Return a hash of every node count and edge."""
-        parts = [f"{self.deleted_type}", *(f"{kind}={number}" for kind, number in self.num_nodes.items())]
+        parts = [self.deleted_type, *(f"{kind}={n}" for kind, n in self.num_nodes.items())]
         parts += [network.fingerprint() for network in self.relations.values()]
         return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
@@ -306,19 +385,27 @@ class CellGraph:
         return CellGraph(self.num_nodes, dict(relations), self.deleted_type, self.node_names, self.source, self.report)
 
     def __repr__(self) -> str:
-        nodes = ", ".join(f"{number:,} {kind}" for kind, number in self.num_nodes.items())
+        nodes = ", ".join(f"{n:,} {kind}" for kind, n in self.num_nodes.items())
         return f"CellGraph({self.source}: {nodes}; {len(self.networks)} networks, {self.num_edges:,} edges)"
 
 
 def keep_graph(graph: CellGraph, folder: str | Path | None = None) -> str:
-    """Return the folder within `folder`, or the cache, that holds a graph, written there unless it is there already.
+    """Return the file within `folder`, or the cache, that holds a graph, written there unless it is there already.
 
     For a point, whose processes read the graph; it is named by the graph's fingerprint.
     """
-    place = (cache_folder() / "graphs" if folder is None else Path(folder)) / f"graph-{graph.fingerprint()[:12]}"
-    if not (place / HEADER_FILE).is_file():
-        graph.to_folder(place)
-    return str(place)
+    folder = cache_folder() / "graphs" if folder is None else Path(folder)
+    path = folder / f"graph-{graph.fingerprint()[:12]}.npz"
+    if not path.is_file():
+        with writing("the folder of graphs", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        graph.save(path)
+    return str(path)
+
+
+def to_merge(networks: Iterable[str], variant: str) -> list[str]:
+    """Return which of some networks a variant merges."""
+    return [name for name in networks if variant == "homogeneous" or name.startswith("string")]
 
 
 def resolve_networks(networks: int | Iterable[str], names: Sequence[str]) -> list[str]:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tclab._progress import progress_bar
 from tclab.errors import InputError, check_whole
 from tclab.graph._network import Network
 
@@ -60,16 +59,13 @@ NUM_FACTORS = 201  # transcription factors in YEASTRACT's list of documented pai
 EXPONENT, OFFSET = 0.6, 10.0
 
 
-_LARGE = 0.5  # the scale from which a graph takes more than a second to make
-
-
 def _cumulative(weights: np.ndarray) -> np.ndarray:
     total = np.cumsum(weights)
     return np.asarray(total / total[-1])
 
 
-def _draw(cumulative: np.ndarray, number: int, rng: np.random.Generator) -> np.ndarray:
-    return np.minimum(np.searchsorted(cumulative, rng.random(number), side="right"), len(cumulative) - 1)
+def _draw(cumulative: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    return np.minimum(np.searchsorted(cumulative, rng.random(n), side="right"), len(cumulative) - 1)
 
 
 def network_edges(
@@ -93,16 +89,16 @@ def network_edges(
     order = rng.permutation(nodes)
     weights = _cumulative(rng.gamma(shape, size=nodes) + 1e-9)  # a weight of 0 could never be drawn
     if num_sources is None or num_sources == nodes:
-        start, start_of = weights, np.arange(nodes)
+        sources, source_weights = np.arange(nodes), weights
         ring = np.append(order, order[0]) if nodes % 2 else order
         first = np.stack([ring[0::2], ring[1::2]])  # each node once: none is left out
     else:
-        start_of = order[:num_sources]
-        start = _cumulative(rng.gamma(source_shape, size=num_sources) + 1e-9)
-        rest = order[num_sources:]  # at least as many, as the caller sees to
-        from_each = start_of[_draw(start, len(rest), rng)]
-        from_each[:num_sources] = start_of
-        first = np.stack([from_each, rest])
+        sources = order[:num_sources]
+        source_weights = _cumulative(rng.gamma(source_shape, size=num_sources) + 1e-9)
+        targets = order[num_sources:]  # at least as many, as the caller sees to
+        starts = sources[_draw(source_weights, len(targets), rng)]
+        starts[:num_sources] = sources
+        first = np.stack([starts, targets])
 
     def keys_of(pairs: np.ndarray) -> np.ndarray:
         pairs = pairs[:, pairs[0] != pairs[1]]
@@ -112,19 +108,19 @@ def network_edges(
 
     taken = np.zeros(nodes * nodes, dtype=bool)  # no larger than the edges of a dense network
     taken[keys_of(first)] = True
-    missing = edges - int(taken.sum())
-    for _ in range(64):
+    for attempt in range(65):
+        missing = edges - int(taken.sum())
         if missing <= 0:
             break
-        number = 2 * missing + 16
-        drawn = keys_of(np.stack([start_of[_draw(start, number, rng)], _draw(weights, number, rng)]))
-        fresh = np.unique(drawn[~taken[drawn]])
-        taken[rng.permutation(fresh)[:missing]] = True
-        missing -= min(missing, len(fresh))
-    else:  # nearly every pair is taken, which only a very small graph comes to: take from what is left
-        every = keys_of(np.stack(np.meshgrid(start_of, np.arange(nodes))).reshape(2, -1))
-        fresh = np.unique(every[~taken[every]])
-        taken[rng.permutation(fresh)[:missing]] = True
+        n = 2 * missing + 16
+        if attempt < 64:
+            pairs = np.stack([sources[_draw(source_weights, n, rng)], _draw(weights, n, rng)])
+        else:  # nearly every pair is taken, which only a very small graph comes to: take from all that there are
+            pairs = np.stack(np.meshgrid(sources, np.arange(nodes))).reshape(2, -1)
+        fresh = np.zeros_like(taken)
+        fresh[keys_of(pairs)] = True
+        fresh &= ~taken
+        taken[rng.permutation(np.flatnonzero(fresh))[:missing]] = True
     return np.stack(np.divmod(np.flatnonzero(taken), nodes))
 
 
@@ -134,13 +130,35 @@ def _num_sources(nodes: int, edges: int, scale: float) -> int:
     return min(enough, nodes // 2) if nodes // 2 * (nodes - 1) >= edges else nodes
 
 
+def _network(name: str, scale: float, genes: int, rng: np.random.Generator) -> Network:
+    """Return one of the networks, at a scale.
+
+    Where its edges are too few to touch its share of the nodes (below scale 0.15 for the sparsest), it touches twice
+    as many nodes as it has edges.
+    """
+    size = NETWORK_SIZES[name]
+    edges = max(1, round(size.edges * scale**2))
+    nodes = min(max(2, round(size.nodes * scale)), 2 * edges, genes)
+    edges = min(edges, nodes * (nodes - 1) // (1 if size.directed else 2))
+    touched = np.sort(rng.permutation(genes)[:nodes])
+    if size.directed:
+        num_sources = _num_sources(nodes, edges, scale)
+        pairs = network_edges(nodes, edges, rng, shape=TARGET_SHAPE, num_sources=num_sources)
+    else:
+        pairs = network_edges(nodes, edges, rng, shape=SHAPES.get(name, MEAN_SHAPE))
+    edge_index = torch.from_numpy(touched[pairs])
+    return Network(name, edge_index, "gene", "gene", genes, genes, directed=size.directed)
+
+
 def _bipartite_edges(left: int, right: int, edges: int, rng: np.random.Generator) -> np.ndarray:
     """Return [2, edges] distinct pairs that touch each left and each right node, the right heavy-tailed."""
+    edges = min(edges, left * right)
     most = max(left, right)
     keys = np.unique((np.arange(most) % left) * right + rng.permutation(most) % right)
     cumulative = _cumulative((rng.permutation(right) + OFFSET) ** -EXPONENT)
     while (missing := edges - len(keys)) > 0:
-        drawn = rng.integers(0, left, 2 * missing + 16) * right + _draw(cumulative, 2 * missing + 16, rng)
+        n = 2 * missing + 16
+        drawn = rng.integers(0, left, n) * right + _draw(cumulative, n, rng)
         keys = np.union1d(keys, rng.permutation(np.setdiff1d(drawn, keys))[:missing])
     return np.stack([keys // right, keys % right])
 
@@ -148,76 +166,37 @@ def _bipartite_edges(left: int, right: int, edges: int, rng: np.random.Generator
 def _metabolism(genes: int, scale: float, rng: np.random.Generator) -> tuple[Network, Network]:
     """Return gpr and stoichiometry, scaled by nodes: a reaction has as many genes and metabolites at every scale."""
 
-    def scaled(number: int) -> int:
-        return max(1, round(number * scale))
+    def scaled(n: int) -> int:
+        return max(1, round(n * scale))
 
     reactions, metabolites = scaled(NUM_REACTIONS), scaled(NUM_METABOLITES)
     chosen = rng.permutation(genes)[: min(genes, scaled(NUM_METABOLIC_GENES))]
     catalysed = rng.permutation(reactions)[: scaled(NUM_REACTIONS_WITH_GENES)]
-    pairs = min(scaled(NUM_GPR), len(chosen) * len(catalysed))
-    reaction, gene = _bipartite_edges(len(catalysed), len(chosen), pairs, rng)
-    gpr = Network(
-        "gpr",
-        torch.from_numpy(np.stack([chosen[gene], catalysed[reaction]])),
-        "gene",
-        "reaction",
-        genes,
-        reactions,
-        cascades=True,
+    reaction, gene = _bipartite_edges(len(catalysed), len(chosen), scaled(NUM_GPR), rng)
+    needed = torch.from_numpy(np.stack([chosen[gene], catalysed[reaction]]))
+    turned_over = torch.from_numpy(_bipartite_edges(reactions, metabolites, scaled(NUM_STOICHIOMETRY), rng))
+    size = rng.choice([1.0, 2.0, 3.0, 4.0], turned_over.size(1), p=[0.9, 0.07, 0.02, 0.01])
+    weight = torch.from_numpy(size * rng.choice([-1.0, 1.0], turned_over.size(1)))  # consumed or produced
+    return (
+        Network("gpr", needed, "gene", "reaction", genes, reactions, cascades=True),
+        Network("stoichiometry", turned_over, "reaction", "metabolite", reactions, metabolites, weight=weight),
     )
-    pairs = min(scaled(NUM_STOICHIOMETRY), reactions * metabolites)
-    turned_over = _bipartite_edges(reactions, metabolites, pairs, rng)
-    size = rng.choice([1.0, 2.0, 3.0, 4.0], turned_over.shape[1], p=[0.9, 0.07, 0.02, 0.01])
-    sign = rng.choice([-1.0, 1.0], turned_over.shape[1])  # consumed or produced
-    stoichiometry = Network(
-        "stoichiometry",
-        torch.from_numpy(turned_over),
-        "reaction",
-        "metabolite",
-        reactions,
-        metabolites,
-        weight=torch.from_numpy(size * sign),
-    )
-    return gpr, stoichiometry
 
 
 def synthetic_relations(scale: float, seed: int, *, metabolism: bool) -> tuple[dict[str, int], dict[str, Network]]:
     """Return the nodes by type and the relations of a synthetic yeast cell; see `CellGraph.synthetic`.
-
-    Where a network's edges are too few to touch its share of the nodes (below scale 0.15 for the sparsest), it
-    touches twice as many nodes as it has edges.
 
     **Raises:** `InputError` for a scale that is not a positive number, or a seed below 0.
     """
     if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < math.inf:
         raise InputError(f"scale is {scale!r}, expected a number above 0 (1.0 is the real size)")
     check_whole("the seed is", seed)
-    genes = max(2, round(NUM_GENES * scale))
+    num_nodes = {"gene": max(2, round(NUM_GENES * scale))}
     relations: dict[str, Network] = {}
-    sizes = {name: max(1, round(size.edges * scale**2)) for name, size in NETWORK_SIZES.items()}
-    bar = progress_bar(sum(sizes.values()), "making the graph", " edges") if scale >= _LARGE else None
-    for place, (name, size) in enumerate(NETWORK_SIZES.items()):
-        rng = np.random.default_rng([seed, place])
-        edges = sizes[name]
-        nodes = min(max(2, round(size.nodes * scale)), 2 * edges, genes)
-        edges = min(edges, nodes * (nodes - 1) // (1 if size.directed else 2))
-        touched = rng.permutation(genes)[:nodes]
-        pairs = network_edges(
-            nodes,
-            edges,
-            rng,
-            shape=TARGET_SHAPE if size.directed else SHAPES.get(name, MEAN_SHAPE),
-            num_sources=_num_sources(nodes, edges, scale) if size.directed else None,
-        )
-        pairs = np.sort(touched)[pairs]
-        relations[name] = Network(name, torch.from_numpy(pairs), "gene", "gene", genes, genes, directed=size.directed)
-        if bar is not None:
-            bar.update(sizes[name])
-    if bar is not None:
-        bar.close()
-    num_nodes = {"gene": genes}
+    for i, name in enumerate(NETWORK_SIZES):
+        relations[name] = _network(name, scale, num_nodes["gene"], np.random.default_rng([seed, i]))
     if metabolism:
-        gpr, stoichiometry = _metabolism(genes, scale, np.random.default_rng([seed, len(NETWORK_SIZES)]))
+        gpr, stoichiometry = _metabolism(num_nodes["gene"], scale, np.random.default_rng([seed, len(NETWORK_SIZES)]))
         relations |= {"gpr": gpr, "stoichiometry": stoichiometry}
         num_nodes |= {"reaction": gpr.num_targets, "metabolite": stoichiometry.num_targets}
     return num_nodes, relations

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tclab.masking._edge_mask import EdgeMask, Masks
 from tclab.perturbation import Deletions, Perturbations
-from tclab.perturbation._build_store import Progress, StoreSize, build_store
 from tclab.perturbation._deletions import Int64s
+from tclab.perturbation._sample_store import StoreSize, build_store
 
 
 class MaskStore(EdgeMask):
@@ -19,11 +19,11 @@ class MaskStore(EdgeMask):
 
     stores = True
 
-    def prepare(self, perturbations: Perturbations, folder: Path, *, progress: Progress | None = None) -> None:
-        """Write the encodings of every sample, or go on where a build of them stopped; see `build_store`."""
+    def prepare(self, perturbations: Perturbations, path: Path) -> None:
+        """Write the encodings of every sample into a file; see `build_store`."""
         deletions = perturbations.deletions
         self._store = build_store(
-            folder,
+            path,
             lambda sample: self.encode_sample(self.removed_by(deletions.take([sample]))),
             size=self.store_size(deletions),
             header={
@@ -31,7 +31,6 @@ class MaskStore(EdgeMask):
                 "graph": self.graph.fingerprint(),
                 "deletions": deletions.fingerprint(),
             },
-            progress=progress,
         )
 
     def close(self) -> None:

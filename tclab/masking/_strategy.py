@@ -16,7 +16,6 @@ from tclab.masking._batch import Batch
 from tclab.masking._packing import Piece
 from tclab.message_passing import View
 from tclab.perturbation import Deletions, Perturbations
-from tclab.perturbation._build_store import Progress
 from tclab.perturbation._deletions import removed_by
 
 
@@ -63,10 +62,8 @@ class Strategy(ABC):
         self.ship_edges = ship_edges
         self.collation = collation
 
-    def prepare(  # noqa: B027 (most strategies keep nothing)
-        self, perturbations: Perturbations, folder: Path, *, progress: Progress | None = None
-    ) -> None:
-        """Write what `encode` will read, where the strategy keeps anything on disk; see `build_store`."""
+    def prepare(self, perturbations: Perturbations, path: Path) -> None:  # noqa: B027 (most strategies keep nothing)
+        """Write into a file what `encode` will read, where the strategy keeps anything on disk; see `build_store`."""
 
     def on(self, graph: CellGraph) -> Self:
         """Return this strategy on another graph, with the same settings and what `tune` chose.

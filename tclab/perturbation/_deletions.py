@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,9 @@ from tclab.graph._cell_graph import CellGraph
 
 Int64s = np.ndarray[tuple[int], np.dtype[np.int64]]
 
+_LISTS = "expected a list of the nodes it deletes: [[3, 17], []]"
+_NUMBERS = "expected the numbers of nodes (their positions among the names)"
+
 
 def ranges(begin: Int64s, length: Int64s) -> Int64s:
     """Return the numbers `begin[i]` to `begin[i] + length[i] - 1` of every range, end to end, [Σ length] int64."""
@@ -23,36 +25,35 @@ def ranges(begin: Int64s, length: Int64s) -> Int64s:
     return np.arange(end[-1] if len(end) else 0) + np.repeat(begin - end + length, length)
 
 
-_LISTS = "expected a list of the nodes it deletes: [[3, 17], []]"
-
-
 def _short(value: object) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:59] + "…"
 
 
-def _node_ids(number: int, sample: object) -> list[int]:
-    """Return a sample's node ids; nothing is rounded, and a mask is not taken for ids.
+def _node_ids(i: int, sample: object, num_nodes: int) -> list[int]:
+    """Return the node ids of sample i; nothing is rounded, and a mask is not taken for ids.
 
-    **Raises:** `InputError` for what is no list of whole numbers.
+    **Raises:** `InputError` for what is no list of distinct whole numbers from 0 to `num_nodes` - 1.
     """
-    if isinstance(sample, (Tensor, np.ndarray)) and sample.ndim == 1:
-        if "bool" in str(sample.dtype):
-            raise InputError(f"sample {number} is a mask, {_LISTS}; `mask.nonzero()` has the nodes of a mask")
-        sample = sample.tolist()
-    if isinstance(sample, (str, bytes, Mapping, Tensor, np.ndarray)) or not isinstance(sample, Iterable):
-        raise InputError(f"sample {number} is {_short(sample)}, {_LISTS}")
-    ids = []
-    for node in sample:
-        try:
-            if isinstance(node, (bool, np.bool_)) or (isinstance(node, Tensor) and node.dtype == torch.bool):
-                raise TypeError
-            ids.append(operator.index(node))
-        except TypeError:
-            raise InputError(
-                f"sample {number} deletes {_short(node)}, expected the number of a node (its place among the names)"
-            ) from None
-    return ids
+    if isinstance(sample, (str, bytes, Mapping)) or not isinstance(sample, Iterable):
+        raise InputError(f"sample {i} is {_short(sample)}, {_LISTS}")
+    try:
+        ids = torch.as_tensor(sample if isinstance(sample, (Tensor, np.ndarray)) else list(sample))
+    except (TypeError, ValueError, RuntimeError):  # of names, of None, of a number that is too large
+        raise InputError(f"sample {i} deletes {_short(sample)}, {_NUMBERS}") from None
+    if ids.dim() != 1:
+        raise InputError(f"sample {i} is {_short(sample)}, {_LISTS}")
+    if ids.dtype == torch.bool:
+        raise InputError(f"sample {i} is a mask, {_LISTS}; `mask.nonzero()` has the nodes of a mask")
+    if len(ids) and (ids.is_floating_point() or ids.is_complex()):
+        raise InputError(f"sample {i} deletes {_short(sample)}, {_NUMBERS}")
+    nodes: list[int] = ids.tolist()
+    for node in nodes:
+        if not 0 <= node < num_nodes:
+            raise InputError(f"sample {i} deletes node {node}, expected 0 to {num_nodes - 1}")
+    if len(set(nodes)) < len(nodes):
+        raise InputError(f"sample {i} deletes a node twice: {_short(nodes)}")
+    return nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,13 +80,7 @@ class Deletions:
         """
         if isinstance(samples, (str, bytes, Mapping)) or not isinstance(samples, Iterable):
             raise InputError(f"the samples are {_short(samples)}; for each {_LISTS}")
-        rows = [_node_ids(number, sample) for number, sample in enumerate(samples)]
-        for number, row in enumerate(rows):
-            for node in row:
-                if not 0 <= node < num_nodes:
-                    raise InputError(f"sample {number} deletes node {_short(node)}, expected 0 to {num_nodes - 1}")
-            if len(set(row)) < len(row):
-                raise InputError(f"sample {number} deletes a node twice: {row}")
+        rows = [_node_ids(i, sample, num_nodes) for i, sample in enumerate(samples)]
         nodes = np.array([node for row in rows for node in row], dtype=np.int64)
         return Deletions.joined(nodes, np.array([len(row) for row in rows], dtype=np.int64))
 
@@ -95,13 +90,20 @@ class Deletions:
         nodes = torch.zeros(0, dtype=torch.int64, device=device)
         return Deletions(nodes, torch.zeros(size + 1, dtype=torch.int64, device=device), 0)
 
+    @staticmethod
+    def joined(nodes: Int64s, length: Int64s) -> Deletions:
+        """Return the deletions of samples whose nodes lie end to end, given how many each deletes."""
+        ptr = np.zeros(len(length) + 1, dtype=np.int64)
+        np.cumsum(length, out=ptr[1:])
+        return Deletions(torch.from_numpy(nodes), torch.from_numpy(ptr), int(length.max(initial=0)))
+
     def __len__(self) -> int:
         return self.ptr.numel() - 1
 
-    def __getitem__(self, sample: int) -> Tensor:
-        if not 0 <= sample < len(self):
-            raise IndexError(f"sample {sample} of {len(self)}")
-        return self.nodes[int(self.ptr[sample]) : int(self.ptr[sample + 1])]
+    def __getitem__(self, i: int) -> Tensor:
+        if not 0 <= i < len(self):
+            raise IndexError(f"sample {i} of {len(self)}")
+        return self.nodes[int(self.ptr[i]) : int(self.ptr[i + 1])]
 
     def take(self, indices: Sequence[int]) -> Deletions:
         """Return what some of the samples delete, in the order asked for; on the CPU.
@@ -116,13 +118,6 @@ class Deletions:
         length = ptr[chosen + 1] - begin
         return Deletions.joined(self.nodes.numpy()[ranges(begin, length)], length)
 
-    @staticmethod
-    def joined(nodes: Int64s, length: Int64s) -> Deletions:
-        """Return the deletions of samples whose nodes lie end to end, given how many each deletes."""
-        ptr = np.zeros(len(length) + 1, dtype=np.int64)
-        np.cumsum(length, out=ptr[1:])
-        return Deletions(torch.from_numpy(nodes), torch.from_numpy(ptr), int(length.max(initial=0)))
-
     def fingerprint(self) -> str:
         """Return a hash of every sample's nodes, so that a store made for them can be checked."""
         digest = hashlib.sha256(self.ptr.cpu().numpy().tobytes())
@@ -131,17 +126,12 @@ class Deletions:
 
     def samples(self) -> Tensor:
         """Return the sample that each deleted node belongs to, [M] int64, without asking the device."""
-        number = torch.arange(len(self), device=self.ptr.device)
-        return torch.repeat_interleave(number, self.ptr.diff(), output_size=self.nodes.numel())
+        i = torch.arange(len(self), device=self.ptr.device)
+        return torch.repeat_interleave(i, self.ptr.diff(), output_size=self.nodes.numel())
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Deletions:
+    def to(self, device: torch.device | str) -> Deletions:
         """Return these deletions with their tensors on `device`."""
-        nodes, ptr = (tensor.to(device, non_blocking=non_blocking) for tensor in (self.nodes, self.ptr))
-        return Deletions(nodes, ptr, self.most)
-
-    def pin_memory(self) -> Deletions:
-        """Return these deletions with their tensors in page-locked memory."""
-        return Deletions(self.nodes.pin_memory(), self.ptr.pin_memory(), self.most)
+        return Deletions(self.nodes.to(device), self.ptr.to(device), self.most)
 
 
 def removed_by(graph: CellGraph, deletions: Deletions) -> dict[str, Deletions]:
@@ -149,29 +139,21 @@ def removed_by(graph: CellGraph, deletions: Deletions) -> dict[str, Deletions]:
 
     Relations that cascade are followed in the graph's order.
     """
-    size = len(deletions)
-    # a removed node of a sample is one number, sample * nodes + node, so that one sort serves the whole batch
-    owner = np.repeat(np.arange(size), np.diff(deletions.ptr.numpy()))
-    numbers = graph.num_nodes
-    removed = dict.fromkeys(numbers, np.empty(0, dtype=np.int64))
-    removed[graph.deleted_type] = _distinct(owner * numbers[graph.deleted_type] + deletions.nodes.numpy())
+    size, num_nodes = len(deletions), graph.num_nodes
+    # a removed node of a sample is one key, sample * nodes + node, so that one sort serves the whole batch
+    samples = np.repeat(np.arange(size), np.diff(deletions.ptr.numpy()))
+    keys: dict[str, Int64s] = dict.fromkeys(num_nodes, np.empty(0, dtype=np.int64))
+    keys[graph.deleted_type] = np.unique(samples * num_nodes[graph.deleted_type] + deletions.nodes.numpy())
     for network in graph.relations.values():
         if network.cascades:
-            targets = network.targets_of()
-            ptr, items = targets.ptr.numpy(), targets.items.numpy()
-            sample, node = np.divmod(removed[network.source], numbers[network.source])
+            crow, col, *_ = network.csr_parts(dtype=torch.float32, transpose=True)  # each source's targets
+            ptr, targets = crow.cpu().numpy().astype(np.int64), col.cpu().numpy()
+            sample, node = np.divmod(keys[network.source], num_nodes[network.source])
             length = ptr[node + 1] - ptr[node]
-            found = np.repeat(sample, length) * numbers[network.target] + items[ranges(ptr[node], length)]
-            removed[network.target] = _distinct(np.concatenate([removed[network.target], found]))
-    joined = {}
-    for kind, keys in removed.items():
-        sample, node = np.divmod(keys, max(numbers[kind], 1))
-        joined[kind] = Deletions.joined(node, np.bincount(sample, minlength=size))
-    return joined
-
-
-def _distinct(keys: Int64s) -> Int64s:
-    """Return distinct keys in order; `np.unique` takes several times as long on a batch's few."""
-    keys = np.sort(keys)
-    again = keys[1:] == keys[:-1]
-    return keys[np.append(True, ~again)] if again.any() else keys
+            found = np.repeat(sample, length) * num_nodes[network.target] + targets[ranges(ptr[node], length)]
+            keys[network.target] = np.union1d(keys[network.target], found)
+    removed = {}
+    for kind, of_kind in keys.items():
+        sample, node = np.divmod(of_kind, max(num_nodes[kind], 1))
+        removed[kind] = Deletions.joined(node, np.bincount(sample, minlength=size))
+    return removed

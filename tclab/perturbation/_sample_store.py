@@ -1,38 +1,35 @@
-"""Encoded samples on disk, in LMDB: one value a sample, and a header that says what they were made for."""
+"""Samples on disk: LMDB files of encoded samples, and perturbations in one, as integers or as JSON."""
 
 from __future__ import annotations
 
-import ctypes
 import json
-import mmap
 import os
-import threading
-import weakref
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
-from tclab._io import atomic_write
+from tclab._format import bytes_text
 from tclab.errors import InputError
+from tclab.graph._cell_graph import CellGraph
+from tclab.perturbation._dataset import Perturbations, Samples
+from tclab.perturbation._deletions import Deletions, Int64s
 
 T = TypeVar("T")
-SUM_FILE = "data.crc32"
-_ALWAYS_SUMMED = 64 << 20  # bytes of a store that take a twentieth of a second to sum
-_FEW = 0.01  # share of a file's pages that may stay in the page cache, where reads are said to be of the disk
-HEADER, WHOLE = b"\0", b"\0\0"  # they sort before every sample, so that samples are appended and fill their pages
-# What the error says of each part of a header that differs from the expected one.
-_OTHERS = {
-    "encoding": "another encoding",
-    "graph": "another graph's encoding",
-    "deletions": "the encoding of other deletions",
-    "perturbations": "the encoding of other samples",
-    "samples": "another number of samples",
-}
+
+STORES = ("memory", "lmdb", "json")
+_HEADER = b"\0"  # it sorts before every sample, so that samples are appended and fill their pages
+_PAGE = 4096  # LMDB's pages here; a node has a header of 8 bytes, a pointer of 2 and a key of 8
+_NODE = 18
+_INLINE = 2020  # a value that leaves less than two nodes to a page gets pages of its own, with 16 bytes of header
+_COMMIT_BYTES = 64 << 20
+_MARGIN = 1 << 20  # the tree above the leaves, and space to write its pages again
+_WORD = np.dtype("<i4")
 
 
 def lmdb_module() -> ModuleType:
@@ -48,151 +45,132 @@ def lmdb_module() -> ModuleType:
     return module
 
 
-def sample_key(index: int) -> bytes:
-    """Return the key of a sample; keys sort as their samples do."""
-    return index.to_bytes(8, "big")
+def _key(i: int) -> bytes:
+    return i.to_bytes(8, "big")  # keys sort as their samples do
 
 
-@contextmanager
-def damage_named(path: str) -> Iterator[None]:
-    """Turn what the values of a damaged store raise into an error that names the store.
+@dataclass(frozen=True)
+class StoreSize:
+    """The size of a store, known without building it."""
 
-    **Raises:** `InputError` that says to remove it.
+    samples: int
+    value_bytes: int  # end to end
+    disk_bytes: int  # at most, in LMDB's pages
+
+    @staticmethod
+    def of(value_bytes: Int64s) -> StoreSize:
+        """Return the size of a store of values of so many bytes each, [S] int64."""
+        is_large = value_bytes > _INLINE
+        pages = int((-(-(value_bytes[is_large] + 16) // _PAGE) * _PAGE).sum())
+        inline = np.where(is_large, 8, value_bytes) + _NODE + 1  # nodes begin at even places
+        # a leaf is left with less than its largest node free
+        leaves = -(-int(inline.sum()) // max(_PAGE - 16 - int(inline.max(initial=0)), 1)) * _PAGE
+        return StoreSize(len(value_bytes), int(value_bytes.sum()), pages + leaves + leaves // 64 + _MARGIN)
+
+    def __str__(self) -> str:
+        return f"{self.samples:,} samples, {bytes_text(self.value_bytes)} ({bytes_text(self.disk_bytes)} on disk)"
+
+
+def build_store(
+    path: str | Path, value: Callable[[int], bytes], *, size: StoreSize, header: Mapping[str, str]
+) -> Store:
+    """Write `size.samples` encoded samples into a file, unless it is there, and return it opened for reading.
+
+    It is written under the name `path` + `.tmp` and renamed when it is whole; a build that was killed begins anew.
+
+    **Arguments:**
+
+    - `value`: a sample's number → its encoding.
+    - `size`: see `StoreSize.of`.
+    - `header`: what the samples are made for; the number of samples is added.
+
+    **Raises:** `InputError` where the disk has too little space, before anything is written or once it is full;
+    where the file is something else.
     """
-    try:
-        yield
-    except InputError:
-        raise
-    except (lmdb_module().Error, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise InputError(f"the store {path} is damaged ({why}); remove it, and it is built anew") from error
+    path, header = Path(path), {**header, "samples": str(size.samples)}
+    if not path.exists():
+        lmdb = lmdb_module()
+        temporary = path.with_name(f"{path.name}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.unlink(missing_ok=True)
+            free = shutil.disk_usage(path.parent).free
+            if size.disk_bytes > free:
+                raise InputError(
+                    f"the store {path} needs {bytes_text(size.disk_bytes)} for {size.samples:,} samples, and its disk "
+                    f"has {bytes_text(free)}; ask for fewer samples or choose another disk"
+                )
+            _write(temporary, value, size, header)
+            temporary.rename(path)
+        except (lmdb.Error, OSError) as error:
+            raise InputError(f"the store {path} cannot be written: {error}") from None
+        finally:
+            if temporary.exists():
+                temporary.unlink()
+    return Store(path, header=header)
 
 
-def check_header(path: str, found: bytes | None, expected: Mapping[str, str]) -> None:
-    """Compare the header of a store with the expected one.
-
-    **Raises:** `InputError` for the first part that differs.
-    """
-    if found is None:
-        raise InputError(f"{path} is an LMDB folder, and no store of samples: it has no header")
-    with damage_named(path):
-        stored = dict(json.loads(found))
-    for name, value in expected.items():
-        if stored.get(name) != value:
-            raise InputError(
-                f"the store {path} holds {_OTHERS.get(name, 'something else')}: "
-                f"its {name} is {stored.get(name)!r}, expected {value!r}; build it in another folder"
-            )
+def _write(path: Path, value: Callable[[int], bytes], size: StoreSize, header: Mapping[str, str]) -> None:
+    map_size = 2 * size.disk_bytes + _COMMIT_BYTES
+    with lmdb_module().open(str(path), subdir=False, lock=False, sync=False, map_size=map_size) as environment:
+        with environment.begin(write=True) as transaction:
+            transaction.put(_HEADER, json.dumps(header).encode())
+        step = max(1, _COMMIT_BYTES * size.samples // max(size.value_bytes, 1))  # a transaction's pages are in memory
+        for begin in range(0, size.samples, step):
+            with environment.begin(write=True) as transaction:
+                for i in range(begin, min(begin + step, size.samples)):
+                    transaction.put(_key(i), value(i), append=True)
+        environment.sync(True)
+        end = _pages_bytes(environment)
+    os.truncate(path, end)  # LMDB writes no page that is free, and the last may be
 
 
-def pages_bytes(environment: Any) -> int:
-    """Return how long the file of an LMDB environment must be for every page that it counts."""
+def _pages_bytes(environment: Any) -> int:
+    """Return how long the file of an LMDB environment is with every page that it counts."""
     return int(environment.info()["last_pgno"] + 1) * int(environment.stat()["psize"])
 
 
-def check_size(path: str | Path) -> None:
-    """Refuse a truncated or damaged file: LMDB maps it, and a read past its end would kill the process (SIGBUS).
-
-    A whole store has a checksum. One of up to 64 MiB is always compared with it; a larger one unless the file is, by
-    its inode and times, the one that was compared last.
-
-    **Raises:** `InputError` where there is no file, or too short a one, or one with another checksum.
-    """
-    file = Path(path) / "data.mdb"
-    if not file.is_file():
-        raise InputError(f"{path} is not a store that can be read: it has no data.mdb")
-    size = file.stat().st_size
-    least = 1
-    if size:  # LMDB would take an empty file for a new store
-        with _opened(path) as environment:
-            least = pages_bytes(environment)
-    if size < least:
-        raise InputError(f"the store {path} was cut short: data.mdb has {size:,} of {least:,} bytes; build it anew")
-    with suppress(FileNotFoundError):  # a store that is not whole has none
-        compared = (Path(path) / SUM_FILE).read_bytes().split()
-        if size > _ALWAYS_SUMMED and compared[1:] == _identity(file):
-            return
-        if compared[:1] != [_checksum(file)]:
-            raise InputError(f"the store {path} is damaged: its checksum is another; remove it, and it is built anew")
-        if size > _ALWAYS_SUMMED:
-            with suppress(OSError):  # a folder that others alone may write
-                _write_sum(file, compared[0], _identity(file))
-
-
-def write_checksum(path: str | Path) -> None:
-    """Write the checksum of a whole store, which reads it once."""
-    file = Path(path) / "data.mdb"
-    identity = _identity(file)  # of what is summed, whatever another build of it does meanwhile
-    _write_sum(file, _checksum(file), identity)
-
-
-def _write_sum(file: Path, checksum: bytes, identity: list[bytes]) -> None:
-    atomic_write(file.with_name(SUM_FILE), b" ".join([checksum, *identity]))
-
-
-def _identity(file: Path) -> list[bytes]:
-    stat = file.stat()
-    return [b"%d" % part for part in (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)]
-
-
-def _checksum(file: Path) -> bytes:
-    checksum = 0
-    with file.open("rb") as opened:
-        while piece := opened.read(4 << 20):
-            checksum = zlib.crc32(piece, checksum)
-    return b"%08x" % checksum
-
-
-def _opened(path: str | Path) -> Any:
-    lmdb = lmdb_module()
-    try:
-        # no lock: a complete store is never written to, and a reader needs no permission to write
-        # no readahead, as in the case study: a large value that is not in memory is read page by page
-        return lmdb.open(str(path), readonly=True, lock=False, readahead=False)
-    except lmdb.Error as error:
-        raise InputError(f"{path} is not a store that can be read: {error}") from None
-
-
 class Store:
-    """A folder that `build_store` made for what `header` says, opened for reading once in each process that reads it.
+    """A file that `build_store` made for what `header` says, opened for reading once in each process that reads it.
 
-    **Raises:** `InputError` where the folder holds no whole store, or one made for something else.
+    **Raises:** `InputError` where the file holds no whole store, or one made for something else.
     """
 
-    def __init__(self, path: str | Path, *, header: Mapping[str, str]):
+    def __init__(self, path: str | Path, *, header: Mapping[str, str]) -> None:
         self.path = str(path)
-        self._opened: Any = None
-        with damage_named(self.path):
-            check_size(path)
-            self._bytes = (Path(path) / "data.mdb").stat().st_size
-            with self._environment().begin() as transaction:
-                found, whole = transaction.get(HEADER), transaction.get(WHOLE)
-                entries = transaction.stat()["entries"]
-            self.close()
-            check_header(self.path, found, header)
-            samples = int(json.loads(found)["samples"])
-        if whole is None or entries != samples + 2:
-            written = entries - 1 - (whole is not None)
-            raise InputError(
-                f"the store {self.path} was not written to its end, {written:,} of {samples:,} samples; "
-                "build it again, and it goes on where it stopped"
-            )
-        self._length = samples
+        self._environment: Any = None
+        environment = self._opened()
+        with environment.begin() as transaction:
+            found = transaction.get(_HEADER)
+        end = _pages_bytes(environment)
+        self.close()
+        if found is None or Path(path).stat().st_size < end:  # a read past the end would kill the process
+            raise InputError(f"{path} is not a store that can be read: it was cut short, or is of something else")
+        stored = json.loads(found)
+        for name, expected in header.items():
+            if stored.get(name) != expected:
+                raise InputError(
+                    f"the store {path} holds something else: its {name} is {stored.get(name)!r}, expected "
+                    f"{expected!r}; build it under another name"
+                )
+        self._length = int(stored["samples"])
 
-    def _environment(self) -> Any:
-        if self._opened is None:
-            self._opened = _opened(self.path)
-            _open.add(self)
-        return self._opened
+    def _opened(self) -> Any:
+        if self._environment is None:
+            lmdb = lmdb_module()
+            try:
+                # no lock: a store is never written to, may be read after a fork, and without permission to write
+                # no readahead, as in the case study: a large value that is not in memory is read page by page
+                self._environment = lmdb.open(self.path, subdir=False, readonly=True, lock=False, readahead=False)
+            except lmdb.Error as error:
+                raise InputError(f"{self.path} is not a store that can be read: {error}") from None
+        return self._environment
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
+        return {**self.__dict__, "_environment": None}
 
     def __len__(self) -> int:
         return self._length
-
-    def __getitem__(self, index: int) -> bytes:
-        return self.read([index], bytes)[0]
 
     def read(self, indices: Sequence[int], take: Callable[[memoryview], T]) -> list[T]:
         """Return `take` of each sample's value, all read in one transaction.
@@ -202,83 +180,115 @@ class Store:
         - `indices`: positions of the samples in their dataset.
         - `take`: given the value where it lies on disk; it must copy what it keeps.
 
-        **Raises:** `IndexError` for a sample that the store does not have; `InputError` for a value that is damaged.
+        **Raises:** `IndexError` for a sample that the store does not have.
         """
-        for index in indices:
-            if not 0 <= index < self._length:
-                raise IndexError(f"sample {index} of {self._length} in {self.path}")
-        with damage_named(self.path), _reading, self._environment().begin(buffers=True) as transaction:
-            get = transaction.get
-            return [take(self._checked(index, get(sample_key(index)))) for index in indices]
-
-    def _checked(self, index: int, value: memoryview | None) -> memoryview:
-        """Return a value that is there and no longer than the whole file; reading past its end would kill the process.
-
-        **Raises:** `ValueError` for any other.
-        """
-        if value is None or len(value) > self._bytes:
-            raise ValueError(f"sample {index} is {'missing' if value is None else 'longer than the file'}")
-        return value
+        for i in indices:
+            if not 0 <= i < self._length:
+                raise IndexError(f"sample {i} of {self._length} in {self.path}")
+        with self._opened().begin(buffers=True) as transaction:
+            return [take(transaction.get(_key(i))) for i in indices]
 
     def close(self) -> None:
-        """Close the files; the next read opens them again."""
-        if self._opened is not None:
-            self._opened.close()
-        self._opened = None
+        """Close the file; the next read opens it again."""
+        if self._environment is not None:
+            self._environment.close()
+        self._environment = None
 
 
-# LMDB must not be used across a fork, so stores are closed before one, when no thread reads, and each side opens
-# them anew.
-_open: weakref.WeakSet[Store] = weakref.WeakSet()
-_reading = threading.RLock()
+class StoredSamples:
+    """Perturbations in LMDB, a batch read in one transaction.
 
-
-def _close_all() -> None:
-    _reading.acquire()
-    for store in list(_open):
-        store.close()
-
-
-def cached_share(files: Iterable[Path]) -> float | None:
-    """Return the share of some files' pages that are in the system's page cache; `None` where it does not tell."""
-    cached = pages = 0
-    for file in files:
-        size = file.stat().st_size
-        if not size:
-            continue
-        there = np.zeros(-(-size // mmap.PAGESIZE), dtype=np.uint8)
-        with file.open("rb") as opened, mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_COPY) as mapped:
-            begin = ctypes.c_char.from_buffer(mapped)
-            address, vector = ctypes.c_void_p(ctypes.addressof(begin)), there.ctypes.data_as(ctypes.c_void_p)
-            failed = ctypes.CDLL(None).mincore(address, ctypes.c_size_t(size), vector)
-            del begin  # it would keep the mapping
-        if failed:
-            return None
-        cached, pages = cached + int((there & 1).sum()), pages + len(there)
-    return cached / pages if pages else None
-
-
-def drop_from_cache(files: Iterable[Path]) -> None:
-    """Have the system forget what it keeps of some files in memory, so that they are next read from the disk.
-
-    This process's stores are closed: pages that any process has mapped stay.
-
-    **Raises:** `InputError` where they stay for another reason: a tmpfs has nowhere else to keep them.
+    Encodings: `lmdb` holds the score (float32) and the nodes (int32) of a sample, 16 bytes for three nodes;
+    `json` one object a sample in the shape of the case study's records, with its nodes by name. The case study
+    builds checked objects (pydantic) of them; here a sample is decoded and its names are looked up, which is the
+    least that the encoding costs.
     """
-    files = list(files)
-    with _reading:
-        for store in list(_open):
-            store.close()
-        for file in files:
-            with file.open("rb") as opened:
-                os.fsync(opened.fileno())  # only what is on the disk can be dropped
-                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    left = cached_share(files)
-    if left is not None and left > _FEW:
-        raise InputError(
-            f"cold_reads is True, and {left:.0%} of {files[0].parent} stays in memory after it was dropped from the "
-            "page cache: set TMPDIR to a folder on a disk (a tmpfs keeps all), and let workers end with their epoch"
-        )
+
+    def __init__(self, graph: CellGraph, perturbations: Perturbations, path: str | Path, encoding: str) -> None:
+        self.encoding = encoding
+        deletions, scores = perturbations.deletions, perturbations.scores
+        if encoding == "json":
+            names = (graph.node_names or {}).get(graph.deleted_type)
+            names = names or [str(node) for node in range(graph.num_nodes[graph.deleted_type])]
+            self._node_of = {name: node for node, name in enumerate(names)}
+            # at most: as many genes as any sample has, each with the longest name, and a score of 24 characters
+            longest = max(names, key=lambda name: len(json.dumps(name)), default="")
+            bytes_each = np.full(len(deletions), len(_record([longest] * deletions.most, 0.0)) + 24)
+        else:
+            bytes_each = _WORD.itemsize * (1 + deletions.ptr.diff().numpy())
+
+        def value(i: int) -> bytes:
+            if encoding == "json":
+                return _record([names[node] for node in deletions[i].tolist()], float(scores[i]))
+            return scores[i].numpy().astype("<f4").tobytes() + deletions[i].numpy().astype(_WORD).tobytes()
+
+        made_for = {"encoding": encoding, "graph": graph.fingerprint(), "perturbations": perturbations.fingerprint()}
+        self._store = build_store(path, value, size=StoreSize.of(bytes_each), header=made_for)
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def read(self, indices: Sequence[int]) -> Perturbations:
+        """Return some samples, in the order asked for.
+
+        **Raises:** `IndexError` for a sample that is not there.
+        """
+        return self._of_records(indices) if self.encoding == "json" else self._of_words(indices)
+
+    def _of_words(self, indices: Sequence[int]) -> Perturbations:
+        values = self._store.read(indices, bytes)
+        words = np.frombuffer(b"".join(values), dtype=_WORD)
+        length = np.array([len(value) // _WORD.itemsize for value in values], dtype=np.int64)
+        begin = np.cumsum(length) - length  # of each sample, where its score is
+        nodes = np.delete(words, begin).astype(np.int64)
+        return Perturbations(Deletions.joined(nodes, length - 1), torch.from_numpy(words.view("<f4")[begin]))
+
+    def _of_records(self, indices: Sequence[int]) -> Perturbations:
+        nodes, length, scores = [], [], []
+        for value in self._store.read(indices, bytes):
+            experiment = json.loads(value)["experiment"]
+            genes = experiment["genotype"]["perturbations"]
+            nodes += [self._node_of[gene["systematic_gene_name"]] for gene in genes]
+            length.append(len(genes))
+            scores.append(experiment["phenotype"]["gene_interaction"])
+        joined = Deletions.joined(np.array(nodes, dtype=np.int64), np.array(length, dtype=np.int64))
+        return Perturbations(joined, torch.tensor(scores, dtype=torch.float32))
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
 
 
-os.register_at_fork(before=_close_all, after_in_parent=_reading.release, after_in_child=_reading.release)
+def stored(graph: CellGraph, perturbations: Perturbations, path: Path, store: str) -> Samples:
+    """Return the samples where a point's `store` has them: in memory, or in an LMDB file that is built at `path`."""
+    return perturbations if store == "memory" else StoredSamples(graph, perturbations, path, store)
+
+
+_ENVIRONMENT = {"media": {"name": "YEPD", "state": "solid"}, "temperature": {"value": 30.0, "unit": "Celsius"}}
+_PHENOTYPE = {
+    "graph_level": "hyperedge",
+    "label_name": "gene_interaction",
+    "label_statistic_name": "gene_interaction_p_value",
+    "gene_interaction_p_value": None,
+    "gene_interaction": 0.0,
+}
+_REFERENCE = {
+    "experiment_reference_type": "gene interaction",
+    "genome_reference": {"species": "Saccharomyces cerevisiae", "strain": "S288C"},
+    "environment_reference": _ENVIRONMENT,
+    "phenotype_reference": _PHENOTYPE,
+}
+
+
+def _record(genes: Sequence[str], score: float) -> bytes:
+    """Return a sample's record: experiment and reference, most of it the same in all samples."""
+    deleted = [
+        {"perturbation_type": "deletion", "systematic_gene_name": name, "perturbed_gene_name": name} for name in genes
+    ]
+    experiment = {
+        "experiment_type": "gene interaction",
+        "genotype": {"perturbations": deleted},
+        "environment": _ENVIRONMENT,
+        "phenotype": _PHENOTYPE | {"gene_interaction": score},
+    }
+    return json.dumps({"experiment": experiment, "experiment_reference": _REFERENCE}).encode()

@@ -11,7 +11,6 @@ from typing import TypeVar
 from tclab.errors import InputError, require
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
-from tclab.graph._graph_folder import HEADER_FILE, read_fields
 from tclab.readers._bigg_json import BIGG_FILE, bigg_json
 from tclab.readers._biogrid import BIOGRID_FILE, biogrid
 from tclab.readers._gene_names import Genes
@@ -80,8 +79,6 @@ def read_folder(path: str | Path, *, progress: Callable[[str], None] | None = No
     out. Of several metabolic models the first of yeast-GEM's `.yml`, its `.txt`, BiGG's JSON and SBML is taken. Formats
     are recognised by the files' names.
 
-    A folder that `CellGraph.to_folder` wrote gives the graph that was written.
-
     `graph.report` lists the files that were read and ignored, `graph.networks[name].report` the rows that were kept.
 
     **Arguments:**
@@ -97,13 +94,6 @@ def read_folder(path: str | Path, *, progress: Callable[[str], None] | None = No
     path = Path(path)
     if not os.path.isdir(path):  # which is false for a name that is too long
         raise bad_file(path, "no such folder" if not os.path.exists(path) else "is a file, expected a folder")
-    if (path / HEADER_FILE).is_file():
-        try:
-            return CellGraph(*read_fields(path))
-        except InputError as error:
-            if str(path) in str(error):
-                raise
-            raise bad_file(path / HEADER_FILE, str(error)) from None
     return _Folder(path, progress or (lambda name: None)).graph()
 
 
@@ -128,7 +118,7 @@ class _Folder:
         if model := self._model():
             metabolism = metabolism_of(model, genes)
             relations |= {"gpr": metabolism.gpr, "stoichiometry": metabolism.stoichiometry}
-            num_nodes |= {"reaction": metabolism.num_reactions, "metabolite": metabolism.num_metabolites}
+            num_nodes |= {"reaction": metabolism.gpr.num_targets, "metabolite": metabolism.stoichiometry.num_targets}
             node_names |= {
                 "reaction": metabolism.gpr.report.node_names,
                 "metabolite": metabolism.stoichiometry.report.node_names,

@@ -48,8 +48,6 @@ def test_damaged_files_give_a_clear_error_or_a_result(name, inputs, tmp_path):
 @pytest.mark.parametrize("inputs", ["fast", pytest.param("wide", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", OWN)
 def test_damaged_files_of_tclabs_own_give_a_clear_error_or_what_was_written(name, inputs, tmp_path, monkeypatch):
-    if name == "store":
-        pytest.importorskip("lmdb")
     folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
     folder.mkdir()
     elsewhere.mkdir()

@@ -43,12 +43,10 @@ def test_a_fifo_is_refused(tmp_path, name):
         READERS[name](tmp_path / name)
 
 
-def test_a_fifo_among_the_files_of_a_graph_is_refused(tmp_path):
-    CellGraph.synthetic(0.02, metabolism=False).to_folder(tmp_path / "graph")
-    (tmp_path / "graph" / "relation_0.parquet").unlink()
-    os.mkfifo(tmp_path / "graph" / "relation_0.parquet")
-    with pytest.raises(InputError, match=r"relation_0\.parquet: is no file"):
-        CellGraph.from_folder(tmp_path / "graph")
+def test_a_fifo_in_place_of_a_graph_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "graph.npz")
+    with pytest.raises(InputError, match=r"expected a file that CellGraph\.save wrote"):
+        CellGraph.from_file(tmp_path / "graph.npz")
 
 
 @pytest.mark.parametrize("path", ["no\0path", ""])

@@ -111,7 +111,7 @@ def test_a_model_becomes_nodes_for_reaction_branch_and_direction(write, read):
         "1 reverse",
         "0 forward",
     ]
-    assert metabolism.num_metabolites == 2
+    assert metabolism.stoichiometry.num_targets == 2
     assert metabolism.gpr.edge_index.tolist() == [[0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 2, 3]]
     assert metabolism.gpr.cascades
     assert metabolism.stoichiometry.weight.tolist() == [-1, 2.5, 1, -2.5, -1, 2.5, 1, -2.5, -1]
@@ -231,7 +231,7 @@ def test_yeast_gem_has_its_counts(public_model):
         1_161,
     )
     metabolism = metabolism_of(public_model)
-    assert (metabolism.num_reactions, metabolism.num_metabolites) == (7_122, 2_806)
+    assert (metabolism.gpr.num_targets, metabolism.stoichiometry.num_targets) == (7_122, 2_806)
     assert (metabolism.gpr.num_edges, metabolism.stoichiometry.num_edges) == (5_450, 26_325)
 
 
@@ -239,7 +239,7 @@ def test_both_files_of_yeast_gem_say_the_same(public_model, public):
     table = yeast_gem(public("yeast_gem_9.0.2/yeast-GEM.txt.gz"))
     metabolism, again = metabolism_of(public_model), metabolism_of(table)
     assert torch.equal(metabolism.gpr.edge_index, again.gpr.edge_index)
-    assert again.num_metabolites == 2_806
+    assert again.stoichiometry.num_targets == 2_806
     for one, other in zip(public_model.reactions, table.reactions, strict=True):
         assert (one.name, one.lower, one.upper) == (other.name, other.lower, other.upper)
         weights = [sorted(each.coefficients.values()) for each in (one, other)]

@@ -100,7 +100,7 @@ def test_the_public_folder_is_read(public, monkeypatch, tmp_path):
     graph = read_folder(public("yeastract").parent)
     assert graph.networks["string9_1_database"].num_edges == 33_486
     assert graph.networks["yeastract_both"].num_edges == 90_895  # SGD knows the names that orftogene lacks
-    assert graph.metabolism.num_reactions == 7_122
+    assert graph.num_nodes["reaction"] == 7_122
     assert len(graph.metabolism.gpr.edge_index[0].unique()) == 1_161
     assert list(graph.networks)[:2] == ["yeastract_activator", "yeastract_both"]
     assert all(network.num_sources == graph.num_nodes["gene"] for network in graph.networks.values())

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from tclab import CellGraph, InputError
-from tclab.graph._graph_statistics import degrees, gini, network_sizes, overlap, reach
 from tclab.graph._synthetic_graph import NETWORK_SIZES, SHAPES, network_edges
+from tclab.lab.reports._graph_statistics import degrees, gini, network_sizes, overlap, reach
 from tclab.readers import sgd_features, string_dango, yeastract
 
 

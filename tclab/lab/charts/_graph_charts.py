@@ -11,8 +11,8 @@ import pandas as pd
 
 from tclab.errors import unknown
 from tclab.graph._cell_graph import CellGraph
-from tclab.graph._graph_statistics import degree_ranks, overlap
 from tclab.lab.charts._style import chart_title, fixed_colour
+from tclab.lab.reports._graph_statistics import degree_ranks, overlap
 from tclab.lab.reports._graph_tables import network_table
 
 # Okabe and Ito's colour-blind safe palette, in the order of the graphs that are compared.

@@ -8,8 +8,8 @@ import pandas as pd
 
 from tclab._display import Sentences
 from tclab.graph._cell_graph import CellGraph
-from tclab.graph._graph_statistics import network_sizes, reach
 from tclab.graph._synthetic_graph import NETWORK_SIZES
+from tclab.lab.reports._graph_statistics import network_sizes, reach
 
 
 def network_table(graphs: Mapping[str, CellGraph]) -> pd.DataFrame:
@@ -26,7 +26,7 @@ def network_table(graphs: Mapping[str, CellGraph]) -> pd.DataFrame:
 
 
 def reach_rows(graphs: Mapping[str, CellGraph], *, samples: int = 50, deleted: int = 3) -> pd.DataFrame:
-    """Return how far deletions reach in each graph; see `tclab.graph._graph_statistics.reach`."""
+    """Return how far deletions reach in each graph; see `tclab.lab.reports._graph_statistics.reach`."""
     frames = [reach(graph, samples=samples, deleted=deleted).assign(graph=name) for name, graph in graphs.items()]
     return pd.concat(frames, ignore_index=True)
 

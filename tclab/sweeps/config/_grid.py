@@ -101,7 +101,7 @@ def grid(
 
     **Arguments:**
 
-    - `graph`: "synthetic", of `scale` ("auto", or a number above 0), or a folder of public files.
+    - `graph`: "synthetic", of `scale` ("auto", or a number above 0), a folder of public files, or a file of a graph.
     - `models`, `strategies`, `batch_sizes`: lists, as above; names are those of `tclab.models` and `tclab.masking`.
       "auto" for models is "hetero_cell,dango", each with the strategies that serve it. "hetero_cell:28,dango:64"
       gives each model batch sizes of its own.

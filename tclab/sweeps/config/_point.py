@@ -15,16 +15,15 @@ import numpy as np
 from tclab._display import WIDTH, Display, Shown
 from tclab._format import counted
 from tclab.errors import InputError, require, unknown
-from tclab.graph._cell_graph import CellGraph, keep_graph, resolve_networks
+from tclab.graph._cell_graph import VARIANTS, CellGraph, keep_graph, resolve_networks, to_merge
 from tclab.graph._synthetic_graph import NETWORK_SIZES
-from tclab.graph._variants import VARIANTS, to_merge, variant_of
 from tclab.masking import get as strategy_of
 from tclab.models import ModelKind
 from tclab.models import get as model_of
 from tclab.models._hetero_cell import METABOLISMS
 from tclab.models._model_registry import loss_names
 from tclab.perturbation import Perturbations, synthetic_perturbations
-from tclab.perturbation._stored_samples import STORES
+from tclab.perturbation._sample_store import STORES
 from tclab.sweeps.config._fields import (
     Condition,
     Declaration,
@@ -72,7 +71,7 @@ _SUMS = Condition("ranks", lambda point: point.ranks > 1 and point.accumulate > 
 def _check_graph(name: str, value: Any) -> Any:
     if isinstance(value, CellGraph):
         return keep_graph(value)
-    return path("'synthetic', a folder or a tclab.CellGraph")(name, value)
+    return path("'synthetic', a folder, a file or a tclab.CellGraph")(name, value)
 
 
 def _check_model(name: str, value: Any) -> Any:
@@ -108,8 +107,9 @@ class Point(Shown):
 
     graph: str = declare(
         "synthetic",
-        '"synthetic", a folder of public files (see `tclab.readers.read_folder`), or a `CellGraph`, which is kept in '
-        "`TCLAB_CACHE`, or `tclab` in the user's cache folder, where jobs on other machines must be able to read it.",
+        '"synthetic", a folder of public files (see `tclab.readers.read_folder`), a file that `CellGraph.save` wrote, '
+        "or a `CellGraph`, which is kept in `TCLAB_CACHE`, or `tclab` in the user's cache folder, where jobs on other "
+        "machines must be able to read it.",
         _check_graph,
         equivalence="reference",
         panel=True,
@@ -118,7 +118,7 @@ class Point(Shown):
     )
     scale: float | None = declare(
         1.0,
-        "the size of the synthetic graph; edges grow with its square. Null for a folder.",
+        "the size of the synthetic graph; edges grow with its square. Null for any other.",
         above_zero("a number above 0 (1.0 is the real size)"),
         unit="of the real number of nodes",
         needs=_SYNTHETIC,
@@ -556,7 +556,7 @@ class Point(Shown):
         return float("inf") if asked is None else len(asked) if isinstance(asked, tuple) else asked
 
     def network_names(self) -> list[str]:
-        """Return the names of all networks of this point's graph, in order; a folder is read for them."""
+        """Return the names of all networks of this point's graph, in order; a folder or file is read for them."""
         if self.graph == "synthetic":
             return list(NETWORK_SIZES)  # known without making it
         return list(self._whole().networks)
@@ -649,8 +649,8 @@ class Point(Shown):
             )
         if self.graph == "synthetic":
             return
-        if not os.path.isdir(self.graph):
-            raise InputError(f"graph is {self.graph!r}, expected 'synthetic' or a folder that exists")
+        if not os.path.exists(self.graph):
+            raise InputError(f"graph is {self.graph!r}, expected 'synthetic' or a folder or file that exists")
         if self.networks is not None:
             resolve_networks(self.networks, self.network_names())
 
@@ -761,8 +761,11 @@ def points_of(points: Iterable[Point] | Point) -> Points:
 def _whole_graph(graph: str, scale: float | None, seed: int, self_loops: bool, stamp: object) -> CellGraph:
     if graph == "synthetic":
         assert scale is not None  # checked by Point
-        return CellGraph.synthetic(scale, seed, self_loops=self_loops)
-    whole = CellGraph.from_folder(graph)
+        whole = CellGraph.synthetic(scale, seed)
+    elif os.path.isdir(graph):
+        whole = CellGraph.from_folder(graph)
+    else:
+        whole = CellGraph.from_file(graph)
     return whole.with_self_loops() if self_loops else whole
 
 
@@ -776,7 +779,7 @@ def _screen(path: str, graph: CellGraph, stamp: object) -> ScreenPerturbations:
 @lru_cache(maxsize=4)
 def _variant(graph: CellGraph, networks: tuple[str, ...], variant: str) -> CellGraph:
     """Return a variant of some of a graph's networks; cached, with the lookups of a merged network."""
-    return variant_of(graph.select(networks), variant)
+    return graph.select(networks).variant(variant)
 
 
 Stamp = tuple[tuple[str, int, int], ...]

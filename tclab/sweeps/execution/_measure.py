@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from tclab.masking import get as strategy_of
-from tclab.perturbation._sample_store import cached_share
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._overhead_names import APPLY_TO_MODEL, OVERHEADS, inexact_overheads
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.execution._page_cache import cached_share
 from tclab.sweeps.execution._rank import RankContext
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks, timelines
 from tclab.sweeps.execution._setup import Pace, Setup, pace_of, setup

@@ -18,11 +18,11 @@ from tclab._io import TemporaryFolder
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.masking.calibration import WIDTH
-from tclab.perturbation._sample_store import drop_from_cache
-from tclab.perturbation._stored_samples import stored
+from tclab.perturbation._sample_store import StoredSamples, stored
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._overhead_names import STEP_WITH_OVERHEADS
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.execution._page_cache import drop_from_cache
 from tclab.sweeps.execution._rank import RankContext
 from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger
@@ -79,6 +79,9 @@ class Setup:
         With `cold_reads` each sample's first read of the epoch is of the disk.
         """
         if self.point.cold_reads:
+            self.data.strategy.close()  # what is mapped stays in memory
+            if isinstance(self.data.samples, StoredSamples):
+                self.data.samples.close()
             if self.context is not None:
                 self.context.barrier()  # all ranks have opened the files, which reads them
             if self.context is None or self.context.local_rank == 0:

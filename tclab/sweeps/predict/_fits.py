@@ -22,8 +22,8 @@ from tclab.masking._mask_store import MaskStore
 from tclab.masking._packing import INLINE_BYTES, shared_memory_free
 from tclab.masking.calibration import cache_stamp
 from tclab.perturbation import Deletions
-from tclab.perturbation._build_store import StoreSize
 from tclab.perturbation._dataset import TRAINING_SAMPLES
+from tclab.perturbation._sample_store import StoreSize
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import run

@@ -1,0 +1,106 @@
+"""A graph in a file: it comes back equal, and what is no such file is refused."""
+
+import json
+import os
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from tclab import CellGraph, InputError
+from tclab.graph._cell_graph import keep_graph
+
+
+@pytest.fixture
+def graph():
+    graph = CellGraph.synthetic(scale=0.05)
+    names = {"gene": [f"gene {i}" for i in range(graph.num_nodes["gene"])]}
+    return CellGraph(graph.num_nodes, graph.relations, "gene", names, source="made up")
+
+
+def test_a_graph_comes_back_equal(graph, tmp_path):
+    graph.save(tmp_path / "graph.npz")
+    again = CellGraph.from_file(tmp_path / "graph.npz")
+    assert again.fingerprint() == graph.fingerprint()
+    assert list(again.relations) == list(graph.relations)
+    assert again.num_nodes == graph.num_nodes
+    assert (again.deleted_type, again.source) == (graph.deleted_type, graph.source)
+    assert again.node_names == graph.node_names
+    for name, network in graph.relations.items():
+        other = again.relations[name]
+        assert (other.directed, other.cascades) == (network.directed, network.cascades)
+        assert (other.weight is None) == (network.weight is None)
+        assert network.weight is None or torch.equal(other.weight, network.weight)
+
+
+def test_a_graph_without_names_or_edges_comes_back(tmp_path):
+    graph = CellGraph.from_edges({"none": torch.empty(2, 0, dtype=torch.int64)}, num_nodes=3)
+    graph.save(tmp_path / "graph")  # under the very name
+    again = CellGraph.from_file(tmp_path / "graph")
+    assert again.fingerprint() == graph.fingerprint()
+    assert again.node_names is None
+    assert os.listdir(tmp_path) == ["graph"]
+
+
+def changed(path, **values):
+    with np.load(path) as file:
+        arrays = dict(file)
+    header = json.loads(str(arrays["header"])) | values
+    np.savez(path, **{**arrays, "header": np.array(json.dumps(header))})
+
+
+def without(path, name):
+    with np.load(path) as file:
+        arrays = {key: array for key, array in file.items() if key != name}
+    np.savez(path, **arrays)
+
+
+def bomb(path):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed, packed.open("header.npy", "w") as part:
+        for _ in range(300):
+            part.write(bytes(1 << 20))
+
+
+def pickled(path):
+    with path.open("wb") as file:
+        np.save(file, np.array([print], dtype=object))
+
+
+def bits_flipped(path):
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as packed:
+        at = packed.getinfo("0/edge_index.npy").header_offset + 300
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda path: path.unlink(), "expected a file that CellGraph.save wrote"),
+        (lambda path: path.write_bytes(b""), "is not a whole file"),
+        (lambda path: path.write_text("gene,gene"), "is not a whole file"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-100]), "is not a whole file"),
+        (bits_flipped, "CRC"),
+        (bomb, "unpacks to far more"),
+        (lambda path: without(path, "0/edge_index"), "KeyError: '0/edge_index"),
+        (pickled, "is not a whole file"),
+        (lambda path: changed(path, format="tclab graph 99"), "expected the format 'tclab graph 2'"),
+        (lambda path: changed(path, num_nodes={"gene": 3}), "the graph 3"),
+        (lambda path: changed(path, relations=3), "TypeError"),
+        (lambda path: changed(path, deleted_type="protein"), "unknown node type 'protein'"),
+    ],
+)
+def test_a_spoilt_file_is_an_error(graph, tmp_path, spoil, why):
+    path = tmp_path / "graph.npz"
+    graph.save(path)
+    spoil(path)
+    with pytest.raises(InputError, match=why):
+        CellGraph.from_file(path)
+
+
+def test_a_folder_that_is_not_there_is_said(graph, tmp_path):
+    with pytest.raises(InputError, match="cannot be written: No such file or directory"):
+        graph.save(tmp_path / "nowhere" / "graph.npz")
+    assert keep_graph(graph, tmp_path / "new").startswith(str(tmp_path / "new"))
