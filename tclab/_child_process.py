@@ -130,7 +130,7 @@ class ParentPipe:
 
     def __init__(self) -> None:
         self._requests = os.fdopen(os.dup(0), encoding="utf-8")
-        self._messages = os.fdopen(os.dup(1), "wb", buffering=0)
+        self._messages = os.fdopen(os.dup(1), "wb")
         with open(os.devnull) as nothing:
             os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
@@ -147,9 +147,8 @@ class ParentPipe:
 
     def send(self, **message: Any) -> None:
         """Send a message: an object of JSON with these fields."""
-        data = json.dumps(message).encode() + b"\n"
-        while data:
-            data = data[self._messages.write(data) :]
+        self._messages.write(json.dumps(message).encode() + b"\n")
+        self._messages.flush()
 
 
 def end_with_parent() -> None:
