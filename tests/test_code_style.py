@@ -1,10 +1,9 @@
-"""Lint, format, types and the cap on lines of code, beside the other tests: `make lint` and `make types` run the same."""
+"""Lint, format, types and the cap on lines of code: `make lint` and `make types` run the same."""
 
 import subprocess
 import sys
 
 import pytest
-
 
 COMMANDS = [
     ["-m", "mypy"],
