@@ -63,6 +63,7 @@ test-all: test
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/code_lines.py tclab --cap pyproject.toml
 
 types: setup
 	$(BIN)/mypy

@@ -1,4 +1,4 @@
-"""Atomic writing of files, temporary folders, and the check of packed files that would fill the memory."""
+"""Atomic writing of files, a folder held against other processes, temporary folders, and the check of packed files."""
 
 from __future__ import annotations
 
@@ -7,25 +7,21 @@ import os
 import shutil
 import socket
 import tempfile
-import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from uuid import uuid4
 
 from tclab.errors import InputError
-
-_PREFIX, _OWNER = "tclab-", ".owner"
-_LEFT_SECONDS = 86_400  # no file is written for so long, and clocks of machines that share a folder differ by less
 
 
 def atomic_write(path: str | Path, content: str | bytes | Callable[[Path], object], *, readers: int = 0o666) -> None:
     """Write a file that is there whole or not at all, whoever else writes or reads it.
 
     The content goes into a file of its own name in the same folder, is flushed to the disk, and is renamed. On any
-    failure the earlier file is left as it was and nothing else remains. What a process that was killed, or a power cut,
-    left under such a name goes with the first file that is written a day later.
+    failure the earlier file is left as it was and nothing else remains; a process that is killed leaves a file
+    `.writing-…`, which is never read.
 
     **Arguments:**
 
@@ -37,24 +33,19 @@ def atomic_write(path: str | Path, content: str | bytes | Callable[[Path], objec
     **Raises:** `OSError` where it cannot be written.
     """
     path = Path(path)
-    for left in path.parent.glob(".writing-*"):
-        with suppress(OSError):  # just renamed, or another user's
-            if time.time() - left.lstat().st_mtime > _LEFT_SECONDS:
-                left.unlink()
-    temporary = path.with_name(f".writing-{uuid.uuid4().hex}{path.suffix}")
+    temporary = path.with_name(f".writing-{uuid4().hex}{path.suffix}")
     try:
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, readers))
-        if callable(content):
-            content(temporary)
-        else:
-            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        _flush(temporary)
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, readers)) as file:
+            if callable(content):
+                content(temporary)
+            else:
+                file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    with suppress(OSError):  # a file system that cannot flush a folder; the file is whole, under one name or the other
-        _flush(path.parent)
 
 
 def cache_folder() -> Path:
@@ -72,71 +63,32 @@ def writing(name: str, path: str | Path) -> Iterator[None]:
         raise InputError(f"{name} is {str(path)!r}, which cannot be written: {error.strerror or error}") from None
 
 
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 @contextmanager
-def claimed(path: Path) -> Iterator[str | None]:
+def held(path: Path) -> Iterator[str | None]:
     """Hold a file against other processes within the block; yield who holds it already and since when, or `None`.
 
-    The file is gone afterwards. A process that was killed holds it no more. Without locks nothing is held.
+    The file is gone afterwards. A process that was killed holds it no more. Who only asks holds it for a moment, so a
+    tenth of a second is waited.
     """
+    from filelock import FileLock, Timeout  # takes 80 ms, and only sweeps need it
+
+    lock, owner = FileLock(path), None
     try:
-        handle, owner = _locked(path)
+        lock.acquire(timeout=0.1, poll_interval=0.01)
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        path.write_text(f"process {os.getpid()} of {socket.gethostname()} since {since}")
+    except Timeout:
+        owner = "another process"
+        with suppress(OSError):  # it has just ended
+            owner = path.read_text() or owner
     except OSError:  # whoever writes there says why
-        yield None
-        return
+        pass
     try:
-        if owner is None:
-            with suppress(OSError):
-                os.ftruncate(handle, 0)
-                since = datetime.now(UTC).isoformat(timespec="seconds")
-                os.write(handle, f"process {os.getpid()} of {socket.gethostname()} since {since}".encode())
         yield owner
     finally:
-        if owner is None:
-            with suppress(OSError):
-                path.unlink()
-        os.close(handle)
-
-
-def tidy(path: Path) -> None:
-    """Remove a file that a process claimed before it was killed; leave one that is held."""
-    with suppress(OSError):
-        handle, owner = _locked(path)
-        try:
-            if owner is None:
-                path.unlink()
-        finally:
-            os.close(handle)
-
-
-def _locked(path: Path) -> tuple[int, str | None]:
-    """Open a file and lock it; return its descriptor, and who holds it: nobody else where a file system has no locks.
-
-    Who tidies holds a file for a moment, and who claims it has not written its name yet: both get a tenth of a second.
-    """
-    left = 20
-    while True:
-        handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            left -= 1
-            if not left:
-                return handle, os.pread(handle, 200, 0).decode(errors="replace") or "another process"
-        except OSError:
-            return handle, None
-        else:
-            if os.fstat(handle).st_nlink:
-                return handle, None
-        os.close(handle)  # perhaps its holder removed it after we had opened it: the next process would lock a new one
-        time.sleep(0.005)
+        if lock.is_locked:
+            path.unlink(missing_ok=True)
+            lock.release()
 
 
 class TemporaryFolder:
@@ -147,32 +99,21 @@ class TemporaryFolder:
     """
 
     def __init__(self) -> None:
-        _remove_ownerless()
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self._owner: int | None = os.open(self.path / "new", os.O_CREAT | os.O_RDWR, 0o600)
+        for owner in Path(tempfile.gettempdir()).glob("tclab-*/.owner"):
+            with suppress(OSError), owner.open("rb") as file:  # locked by its owner, or just removed
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if owner.parent.lstat().st_uid == os.getuid():
+                    shutil.rmtree(owner.parent, ignore_errors=True)
+        self.path = Path(tempfile.mkdtemp(prefix="tclab-"))
+        self._owner = (self.path / "new").open("wb")
         with suppress(OSError):  # a file system without locks: nobody else gets the lock either
             fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        (self.path / "new").rename(self.path / _OWNER)  # others look for it when it is locked
+        (self.path / "new").rename(self.path / ".owner")  # others look for it when it is locked
 
     def close(self) -> None:
         """Remove the folder with all that is in it; a second call does nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
-        if self._owner is not None:
-            os.close(self._owner)
-            self._owner = None
-
-
-def _remove_ownerless() -> None:
-    for owner in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_OWNER}"):
-        with suppress(OSError):  # locked by its owner, just removed, or another user's
-            if owner.parent.lstat().st_uid != os.getuid() or owner.parent.is_symlink():
-                continue
-            handle = os.open(owner, os.O_RDWR | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(owner.parent, ignore_errors=True)
-            finally:
-                os.close(handle)
+        self._owner.close()
 
 
 def is_bomb(unpacked: int, packed: int) -> bool:

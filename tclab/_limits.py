@@ -42,13 +42,8 @@ def groups() -> list[Path]:
 
 def cpu_limit_cores() -> float | None:
     """Return the container's or job's CPU limit in cores (cgroup v2); `None` without a limit."""
-    limits = []
-    for group in groups():
-        quota, _, period = (text_of(group / "cpu.max") or "").partition(" ")
-        limit, every = number_of(quota), number_of(period)
-        if limit is not None and every:
-            limits.append(limit / every)
-    return min(limits, default=None)
+    limits = [(text_of(group / "cpu.max") or "max 1").split() for group in groups()]
+    return min((float(quota) / float(period) for quota, period in limits if quota != "max"), default=None)
 
 
 def memory_limit_bytes() -> int | None:

@@ -3,20 +3,16 @@
 import errno
 import os
 import random
-import re
 import shutil
 import stat
 import subprocess
 import sys
 import threading
-import time
 import warnings
 
-import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from damage import KINDS, damage
-from faulty_files import FAULTS, FaultyFiles
 
 import tclab
 from tclab import InputError, Point
@@ -184,36 +180,6 @@ def test_a_disk_that_is_full_loses_nothing_that_was_measured(results, runs, monk
         results.write(POINTS[0], measured(POINTS[0]))
 
 
-@pytest.mark.parametrize("fault", ["ENOSPC", *(pytest.param(one, marks=pytest.mark.slow) for one in FAULTS[1:])])
-def test_whatever_call_fails_no_row_is_lost_doubled_or_wrong(tmp_path, runs, fault):
-    """The n-th call that writes fails, for every n until a sweep passes; then the sweep goes on without a fault."""
-    undisturbed = tclab.sweep(POINTS, results=tmp_path / "undisturbed", progress=None)
-    for fails in range(1, 100):
-        folder, faults = tmp_path / str(fails), FaultyFiles(fails, fault)
-        with warnings.catch_warnings(record=True) as warned, faults:
-            warnings.simplefilter("always")
-            try:
-                frame = tclab.sweep(POINTS, results=folder, progress=None)
-            except InputError as error:
-                refused, frame = str(error), None
-        if frame is None:
-            assert "expected a folder that can be written" in refused
-            assert not folder.exists()  # before anything was measured
-            continue
-        status = frame[frame["stage"] == "step"]["status"].tolist()
-        assert status == ["ok"] * status.count("ok") + [one for one in status if one.startswith("not run: the rows")]
-        assert status.count("ok") == 3 or any(os.strerror(faults.error) in str(one.message) for one in warned)
-        assert list(folder.glob(".writing-*")) == faults.lost
-        measured_again = len(runs)
-        again = tclab.sweep(POINTS, results=folder, progress=None)
-        pd.testing.assert_frame_equal(again, undisturbed)
-        assert len(runs) - measured_again <= 4 - status.count("ok")  # the one in flight, and those that never ran
-        assert len(list(folder.iterdir())) == 3
-        if not faults.fell:
-            break
-    assert (10 if fault in ("ENOSPC", "EIO") else 3) < fails < 99
-
-
 def test_colleagues_can_read_rows_whatever_wrote_them(tmp_path):
     before = os.umask(0o022)
     try:
@@ -273,110 +239,41 @@ def test_a_sweep_that_goes_on_opens_each_kept_file_once(results, runs, monkeypat
     assert (sorted(opened), runs) == (sorted(path.name for path in results.folder.glob("*.parquet")), [])
 
 
-def test_of_two_sweeps_at_once_each_point_is_run_by_one(tmp_path, runs):
-    frames = []
-
-    def sweep(points):
-        frames.append(tclab.sweep(points, results=tmp_path, progress=None))
-
-    both = [threading.Thread(target=sweep, args=(points,)) for points in (POINTS, POINTS[::-1])]
-    for one in both:
-        one.start()
-    for one in both:
-        one.join()
-    assert len(frames) == 2
-    assert sorted(point.batch_size for point in runs) == [1, 2, 3]
-    for frame in frames:
-        status = frame[frame["stage"] == "step"]["status"]
-        assert (status.eq("ok") | status.str.fullmatch(r"not run: process \d+ of \S+ since \S+ runs it")).all()
-    frame = tclab.sweep(POINTS, results=tmp_path, progress=None)
-    assert (len(frame), len(runs), set(frame["status"])) == (9, 3, {"ok"})
-
-
-def test_one_alone_holds_a_place_however_many_take_it_and_let_it_go(tmp_path):
-    """Whoever removes a place's file as it lets it go must not leave the next two a file each."""
-    results, inside, most = Results(tmp_path).make(), [], []
-
-    def hold():
-        for _ in range(300):
-            with results.claimed("place") as owner:
-                if owner is None:
-                    inside.append(owner)
-                    time.sleep(0.0002)
-                    most.append(len(inside))
-                    inside.pop()
-
-    holders = [threading.Thread(target=hold) for _ in range(8)]
-    for one in holders:
-        one.start()
-    for one in holders:
-        one.join()
-    assert max(most) == 1
-
-
-def test_a_sweep_that_tidies_up_after_a_killed_one_holds_no_point_of_another(tmp_path):
-    results, owners, over = Results(tmp_path).make(), [], threading.Event()
-
-    def begin():
-        while not over.is_set():
-            (tmp_path / ".running-place").write_text("process 1 since yesterday")
-            results.make()
-            time.sleep(0.001)
-
-    other = threading.Thread(target=begin)
-    other.start()
-    try:
-        for _ in range(1000):
-            with results.claimed("place") as owner:
-                owners.append(owner)
-    finally:
-        over.set()
-        other.join()
-    assert set(owners) == {None}
-
-
-def test_what_another_sweep_has_measured_since_this_one_looked_is_not_run_again(tmp_path, runs, monkeypatch):
-    real, place = Results.claimed, Results.name(POINTS[1].resolved())
-
-    def claimed(self, name):
-        if name == place:
-            self.write(POINTS[1], measured(POINTS[1]), name)
-        return real(self, name)
-
-    monkeypatch.setattr(Results, "claimed", claimed)
-    told = []
-    frame = tclab.sweep(POINTS, results=tmp_path, progress=told.append)
-    assert runs == [POINTS[0].resolved(), POINTS[2].resolved()]
-    assert [one.kept for one in told] == [False, True, False]
-    assert len(frame) == 9
-
-
-RUNS = """
+SWEEPS = """
 import sys, time
-from pathlib import Path
 from tclab.sweeps.store._results import Results
-with Results(Path(sys.argv[1])).claimed(sys.argv[2]) as owner:
-    print(owner, flush=True)
+with Results(sys.argv[1]).swept():
+    print("swept", flush=True)
     time.sleep(600)
 """
 
 
-def test_two_sweeps_of_a_folder_share_its_points_and_neither_runs_one_twice(tmp_path, runs, root):
+def test_a_folder_into_which_another_process_sweeps_is_refused_with_its_name_until_it_has_ended(tmp_path, runs, root):
     results = Results(tmp_path / "rows").make()
-    name = results.path(POINTS[1]).name
-    command = [sys.executable, "-c", RUNS, str(results.folder), name]
+    command = [sys.executable, "-c", SWEEPS, str(results.folder)]
     other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(root)})
     try:
-        assert other.stdout.readline() == "None\n"
-        frame = tclab.sweep(POINTS, results=results.folder, progress=None)
-        status = frame[frame["stage"] == "step"]["status"].tolist()
-        assert re.fullmatch(rf"not run: process {other.pid} of \S+ since 20\d\d-\S+ runs it", status.pop(1))
-        assert status == ["ok", "ok"]
-        assert runs == [POINTS[0].resolved(), POINTS[2].resolved()]
+        assert other.stdout.readline() == "swept\n"
+        with pytest.raises(InputError, match=rf"into which process {other.pid} of \S+ since 20\d\d-\S+ sweeps: wait"):
+            tclab.sweep(POINTS, results=results.folder, progress=None)
+        assert runs == []
+        assert results.sweeping().startswith(f"process {other.pid} ")
     finally:
         other.kill()  # it holds nothing any more
         other.communicate()
     frame = tclab.sweep(POINTS, results=results.folder, progress=None)
     assert (frame["status"] == "ok").all()
-    assert runs[2:] == [POINTS[1].resolved()]
     assert len(list(results.folder.iterdir())) == 3
+
+
+def test_who_asks_whether_a_folder_is_swept_keeps_no_sweep_from_it(tmp_path):
+    results, over = Results(tmp_path).make(), threading.Event()
+    asker = threading.Thread(target=lambda: [results.sweeping() for _ in iter(over.is_set, True)])
+    asker.start()
+    try:
+        for _ in range(200):
+            with results.swept():
+                pass
+    finally:
+        over.set()
+        asker.join()

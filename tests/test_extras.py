@@ -66,6 +66,20 @@ print(json.dumps(sorted(own)))
     assert json.loads(done.stdout) == ["tclab"]
 
 
+def test_a_ledger_is_timed_and_shown_with_torch_and_numpy_alone(root):
+    code = """
+from tclab import timing
+with timing.Ledger() as ledger:
+    for _ in ledger.steps(range(3)):
+        with ledger.stage("forward"):
+            pass
+print(ledger, ledger._repr_html_())
+"""
+    done = alone(root, code)
+    assert done.stdout.startswith("3 steps\ntimeline  stage "), done.stderr
+    assert ">forward</td>" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [

@@ -1,10 +1,13 @@
 """Atomic writing of files; bytes, seconds and durations as text."""
 
+import errno
+import io
 import os
 import subprocess
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -38,8 +41,50 @@ def test_a_failure_leaves_the_earlier_file_and_nothing_else(tmp_path):
         atomic_write(tmp_path / "no folder" / "file", "")
 
 
+@pytest.mark.parametrize("stays", [False, True], ids=["once", "from then on"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
+def test_whichever_call_fails_the_earlier_file_stays_and_nothing_else(tmp_path, monkeypatch, code, stays):
+    """The n-th call to the system that writes fails, for every n until all pass."""
+
+    def check():
+        nonlocal left
+        left -= 1
+        if left == 0 or (stays and left < 0):
+            raise OSError(code, os.strerror(code))
+
+    def failing(real):
+        return lambda *arguments: (check(), real(*arguments))[1]
+
+    class Raw(io.FileIO):
+        def write(self, data):
+            check()
+            return super().write(data)
+
+    def opened(path, mode, opener):
+        return io.BufferedWriter(Raw(path, "x", opener=opener))
+
+    path, codes = tmp_path / "file", set()
+    for n in range(1, 20):
+        path.write_text("before")
+        left = n
+        with monkeypatch.context() as faulty:
+            faulty.setattr(os, "open", failing(os.open))
+            faulty.setattr(os, "fsync", failing(os.fsync))
+            faulty.setattr(Path, "replace", failing(Path.replace))
+            faulty.setattr("tclab._io.open", opened, raising=False)
+            try:
+                atomic_write(path, "after")
+            except OSError as error:
+                codes.add(error.errno)
+        assert os.listdir(tmp_path) == ["file"]
+        assert path.read_text() == ("before" if left <= 0 else "after")
+        if left > 0:
+            break
+    assert (n, codes) == (5, {code})  # open, write, flush, rename
+
+
 def test_a_link_that_waits_under_the_temporary_name_is_not_followed(tmp_path, monkeypatch):
-    monkeypatch.setattr("tclab._io.uuid.uuid4", lambda: SimpleNamespace(hex="guessed"))
+    monkeypatch.setattr("tclab._io.uuid4", lambda: SimpleNamespace(hex="guessed"))
     (tmp_path / "others").write_text("not ours")
     (tmp_path / ".writing-guessed.html").symlink_to(tmp_path / "others")
     with pytest.raises(FileExistsError):

@@ -66,9 +66,9 @@ def test_what_a_child_prints_or_reads_is_not_what_it_exchanges_with_its_parent(t
         for number in (1, 2):
             child.send({"number": number})
             answer = {"request": {"number": number}, "arguments": ["one", "two"], "read": ""}
-            assert child.receive_one() == answer  # a breakpoint() would wait for ever otherwise
+            assert child.receive() == answer  # a breakpoint() would wait for ever otherwise
         child.send(None)
-        assert child.receive_one() is None
+        assert child.receive() is None
         assert child.wait(10) == 0
     finally:
         child.close()

@@ -19,7 +19,7 @@ from test_lab_overheads import rounds_of
 
 import tclab
 from tclab import InputError, case_study, lab, timing, trace
-from tclab._display import Display, Shown
+from tclab._display import Display
 from tclab.sweeps.predict import Link, fit_costs, predict_step
 from tclab.sweeps.predict._epoch import Prediction
 from tclab.sweeps.predict._fits import LargestBatch
@@ -158,22 +158,6 @@ def test_a_result_shows_its_figures_in_a_terminal_and_in_a_notebook(name):
     assert html.startswith("<div")
     assert figure.replace("_", " ") in html.replace("_", " ")
     assert "object at 0x" not in text + html
-    if "<table" in html:  # what a page that runs no scripts shows besides: nothing
-        assert html.count("<input") == 2 * html.count("<table")
-        assert re.sub(r"<input[^>]*>", "", html).count("Download") == 0
-
-
-def test_no_result_class_shows_its_address_or_all_of_its_fields():
-    """Of what has a text of its own, all but lines of a log are shown the shared way."""
-    found = set()
-    for module in pkgutil.walk_packages(tclab.__path__, "tclab."):
-        if module.name.endswith("__main__"):  # runs the command
-            continue
-        for _, value in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
-            if issubclass(value, Shown) and value is not Shown:
-                found.add(value)
-                assert value._display is not Shown._display, value
-    assert len(found) >= 20
 
 
 def test_a_table_of_a_notebook_has_four_digits_and_no_nan():
@@ -187,7 +171,7 @@ def test_a_table_of_a_notebook_has_four_digits_and_no_nan():
     assert ">x · error<" in frame_html(pd.concat({"x": frame, "y": frame}, axis=1))
     wide = frame_html(pd.DataFrame({"name": ["two words"], "why": ["word " * 20]}))
     assert [("nowrap" in cell) for cell in re.findall("<td[^>]*>", wide)] == [True, False]  # rows stay low
-    assert "click on a head" not in frame_html(pd.DataFrame({"a": range(100)}))  # pandas shows a long one
+    assert 'class="dataframe"' in frame_html(pd.DataFrame({"a": range(100)}))  # pandas shows a long one
     assert [line["mode"] for line in lab.steps(rows(step(mode="data"), step(mode="step"))).to_dict("records")] == [
         "data", "step"
     ]  # fmt: skip

@@ -51,7 +51,7 @@ def _of_parent(name: str) -> str | None:
 def show_charts(*, scale_factor: float = 1.0, live: bool | None = None) -> None:
     """Show charts as pictures; in an interactive front end as charts, with figures under the mouse and in its theme.
 
-    DataFrames are shown as results are: a click on a head sorts them, and buttons copy them and save them as CSV.
+    DataFrames are shown as results are.
 
     There a click on an entry of a legend fades the others (with Shift, one more stays; a click elsewhere brings all
     back). Where both axes are numbers, dragging moves them, Ctrl with the wheel zooms, and a double click goes back. A

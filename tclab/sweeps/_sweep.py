@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Unpack
 
@@ -17,7 +18,7 @@ from tclab.sweeps.execution._executor import Executor, LocalExecutor, Progress, 
 from tclab.sweeps.predict._fits import fits
 from tclab.sweeps.slurm._slurm_executor import SlurmExecutor
 from tclab.sweeps.slurm._slurm_options import SlurmOptions
-from tclab.sweeps.store._results import results_folder
+from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import SCHEMA, frame
 
 
@@ -64,13 +65,13 @@ def sweep(
       `points_per_job` (1). `None` leaves one to the cluster. What is there already is judged by these, too: rows
       of one partition do not stand in for another's.
 
-    A point that another process runs for the same folder just now has a row `not run: …`, which names the process and
-    since when, and is not kept: the two share the work, and a later call reads the rows of both.
+    One process at a time sweeps into a folder; jobs of a cluster are one process's.
 
     A file of rows that is damaged is named in a warning, and its point is run again. Where the disk is full, a
     warning says so: what was measured is returned, and no other point is run.
 
-    **Raises:** `InputError` for a folder that cannot be written. On Slurm also for options that it refuses.
+    **Raises:** `InputError` for a folder that cannot be written, or that another process sweeps into. On Slurm also for
+    options that it refuses.
     """
     wanted = points_of(points)
     whole_number(1)("repeats", repeats)
@@ -96,5 +97,8 @@ def sweep(
         chosen = SlurmExecutor(**cluster)
     else:
         raise unknown("executor", executor, ("local", "slurm"))
-    options = SweepOptions(results_folder(results), retry, fresh, memory_bytes, hang_seconds, progress, stop, repeats)
-    return frame(pa.concat_tables([SCHEMA.empty_table(), *chosen.run(wanted, options)]))
+    kept = Results(results)
+    options = SweepOptions(kept.folder, retry, fresh, memory_bytes, hang_seconds, progress, stop, repeats)
+    with kept.make().swept() if executor == "local" else nullcontext():
+        tables = chosen.run(wanted, options)
+    return frame(pa.concat_tables([SCHEMA.empty_table(), *tables]))

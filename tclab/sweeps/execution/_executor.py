@@ -134,10 +134,6 @@ class LocalExecutor:
     def run(self, points: list[Point], options: SweepOptions) -> list[pa.Table]:
         """Return the rows of each run of a point: those that are kept, and those of the runs that are made now."""
         results = Results(options.results).make()
-        with results.swept():  # or another sweep holds the folder: the two share its points
-            return self._run_points(points, options, results)
-
-    def _run_points(self, points: list[Point], options: SweepOptions, results: Results) -> list[pa.Table]:
         begin, any_run = monotonic(), False
         took: list[float] = []  # seconds of each point that was run now
         fresh = options.fresh or options.repeats > 1  # the runs of one process would share its luck
@@ -154,7 +150,6 @@ class LocalExecutor:
                 continue
             definite = point.resolved()
             name = results.name(definite, repeat)
-            file = _file(results, name)
             if (rows := _kept(results, name, options)) is not None:
                 tables.append(rows)
                 options.report(Progress(done, total, point, rows, kept=True))
@@ -170,32 +165,22 @@ class LocalExecutor:
                 tables.append(not_measured(point, f"not run: {refusal}"))
                 options.report(Progress(done, total, point, tables[-1], kept=False))
                 continue
-            with results.claimed(name) as owner:
-                if owner is not None:
-                    tables.append(not_measured(point, f"not run: {owner} runs it"))
-                    options.report(Progress(done, total, point, tables[-1], kept=False))
-                    continue
-                # another sweep may have measured it since this one looked
-                if _file(results, name) != file and (rows := _kept(results, name, options)) is not None:
-                    tables.append(rows)
-                    options.report(Progress(done, total, point, rows, kept=True))
-                    continue
-                starts_ranks = not any_run and point.ranks > 1
-                any_run, began = True, monotonic()
-                rows = point_rows(
-                    definite, fresh=fresh, memory_bytes=options.memory_bytes, hang_seconds=options.hang_seconds
-                )
-                if options.stopped and failed_or_oom(rows):  # the stop killed its worker
-                    tables.append(not_measured(point, "not run: stopped"))
-                    continue
-                if starts_ranks:  # which is not what the budget is for
-                    begin = monotonic()
-                if not rows["status"][0].as_py().startswith("not run"):
-                    try:
-                        results.write(point, rows, name)
-                    except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
-                        not_kept = str(error)
-                        warnings.warn(f"{not_kept}. The sweep returns them, and runs no other point", stacklevel=3)
+            starts_ranks = not any_run and point.ranks > 1
+            any_run, began = True, monotonic()
+            rows = point_rows(
+                definite, fresh=fresh, memory_bytes=options.memory_bytes, hang_seconds=options.hang_seconds
+            )
+            if options.stopped and failed_or_oom(rows):  # the stop killed its worker
+                tables.append(not_measured(point, "not run: stopped"))
+                continue
+            if starts_ranks:  # which is not what the budget is for
+                begin = monotonic()
+            if not rows["status"][0].as_py().startswith("not run"):
+                try:
+                    results.write(point, rows, name)
+                except InputError as error:  # the disk is full: what was measured is returned, and the rest waits
+                    not_kept = str(error)
+                    warnings.warn(f"{not_kept}. The sweep returns them, and runs no other point", stacklevel=3)
             tables.append(rows)
             if not rows["status"][0].as_py().startswith("skipped"):
                 took.append(monotonic() - began)
@@ -219,15 +204,6 @@ class LocalExecutor:
             return left
         of_first = min(2 * self._budget_seconds - since, (self._first - done) * each)
         return min(left, max(0.0, self._budget_seconds - since, of_first))
-
-
-def _file(results: Results, name: str) -> tuple[int, int] | None:
-    """Return which file a point's rows are in, or `None` where there is none: each is written anew."""
-    try:
-        found = (results.folder / name).stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
 
 
 def _kept(results: Results, name: str, options: SweepOptions) -> pa.Table | None:

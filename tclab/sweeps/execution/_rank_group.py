@@ -95,19 +95,19 @@ class RankGroup:
         moved = time.monotonic()
         failed_at: float | None = None
         while True:
-            messages = self._torchrun.receive(_LOOK_SECONDS)
-            for message in messages or []:
-                if "rows_file" in message:
-                    file = Path(message["rows_file"])
-                    rows: list[dict[str, Any]] = json.loads(file.read_text())
-                    file.unlink()
-                    return rows
+            message = self._torchrun.receive(_LOOK_SECONDS)
+            if message and "rows_file" in message:
+                file = Path(message["rows_file"])
+                rows: list[dict[str, Any]] = json.loads(file.read_text())
+                file.unlink()
+                return rows
+            if message:
                 moved = time.monotonic()
-                self._take([message])
+                self._take(message)
             now = time.monotonic()
             if failed_at is None and any(report.failed for report in self._reports.values()):
                 failed_at = now
-            if messages is None or (failed_at is not None and now - failed_at > _OTHERS_SECONDS):
+            if message is None or (failed_at is not None and now - failed_at > _OTHERS_SECONDS):
                 self._end()
                 return self._reason()
             if now - moved > (hang_seconds if self.started else max(hang_seconds, HANG_SECONDS)):
@@ -115,14 +115,13 @@ class RankGroup:
                 self._end()
                 return reason
 
-    def _take(self, messages: list[dict[str, Any]]) -> None:
-        """Take up messages of ranks, and of torchrun."""
-        for message in messages:
-            codes = message.get("exit_codes", {})
-            self._exit_codes |= {int(rank): code for rank, code in codes.items()}
-            if "rank" in message:
-                report = self._reports.setdefault(message["rank"], RankReport())
-                vars(report).update({name: value for name, value in message.items() if name in vars(report)})
+    def _take(self, message: dict[str, Any]) -> None:
+        """Take up a message of a rank, or of torchrun."""
+        codes = message.get("exit_codes", {})
+        self._exit_codes |= {int(rank): code for rank, code in codes.items()}
+        if "rank" in message:
+            report = self._reports.setdefault(message["rank"], RankReport())
+            vars(report).update({name: value for name, value in message.items() if name in vars(report)})
 
     # ---- what became of them
 
@@ -193,8 +192,8 @@ class RankGroup:
 
     def wait(self) -> str | None:
         """Wait until the ranks of this node have ended; return what became of them where they failed."""
-        while (messages := self._torchrun.receive(_LOOK_SECONDS)) is not None:
-            self._take(messages)
+        while (message := self._torchrun.receive()) is not None:
+            self._take(message)
         if not self._torchrun.wait():
             return None
         self._end()
@@ -227,8 +226,8 @@ class RankGroup:
         self._end_rest()
 
     def _end_rest(self) -> None:
-        while messages := self._torchrun.receive(0.0):  # that have arrived
-            self._take(messages)
+        while message := self._torchrun.receive(0.0):  # that has arrived
+            self._take(message)
         self._kill()
         self._torchrun.wait()
 

@@ -9,8 +9,8 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 from pathlib import Path
-from time import monotonic
 from typing import Any, NamedTuple
 
 from tclab._child_process import ChildProcess, child_command
@@ -22,8 +22,6 @@ from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.execution._rank_group import RankGroup
 from tclab.sweeps.execution._request import MEMORY_LIMIT, WORKER
 from tclab.sweeps.store._code_fingerprint import files_of
-
-_LOOK_SECONDS = 0.5  # between looks whether a worker's time is up
 
 
 class WorkerProcess(ChildProcess):
@@ -43,12 +41,11 @@ class WorkerProcess(ChildProcess):
         """
         killed = _killed_for_memory()
         self.send(request)
-        begin = monotonic()
-        while (messages := self.receive(_LOOK_SECONDS)) == []:
-            if hang_seconds is not None and monotonic() - begin > hang_seconds:
-                return f"failed: the point was not through after {hang_seconds:g} s, and its process was ended"
-        if messages:
-            rows: list[dict[str, Any]] = messages[0]["rows"]
+        answer = self.receive(inf if hang_seconds is None else hang_seconds)
+        if answer == {}:
+            return f"failed: the point was not through after {hang_seconds:g} s, and its process was ended"
+        if answer is not None:
+            rows: list[dict[str, Any]] = answer["rows"]
             return rows
         code = self.wait()
         assert code is not None

@@ -146,7 +146,7 @@ def _in_a_process(wanted: Sequence[Cell], allocator: str, **options: Any) -> pd.
     settings = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     with closing(ChildProcess(child_command(__name__), settings | ALLOCATORS[allocator])) as child:
         child.send({"wanted": [asdict(cell) for cell in wanted], **options})
-        if (answer := child.receive_one()) is None:
+        if (answer := child.receive()) is None:
             raise RuntimeError(f"the process that measured under {allocator!r} ended: {child.last_error_line}")
     return pd.DataFrame(answer["rows"])
 

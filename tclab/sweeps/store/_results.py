@@ -8,7 +8,8 @@ import os
 import re
 import tempfile
 import warnings
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache, partial
 from math import inf
@@ -19,7 +20,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tclab._io import atomic_write, claimed, tidy
+from tclab._io import atomic_write, held
 from tclab._version import __version__
 from tclab.errors import InputError
 from tclab.sweeps.config._point import Point
@@ -65,7 +66,7 @@ def point_key(point: Point, more: dict[str, Any]) -> str:
 class Results:
     """A folder of results, a file for each point.
 
-    Many processes may write to it at once: a file is written under another name and renamed when it is whole. A file
+    A file is written under another name and renamed when it is whole: jobs of a cluster write to one at once. A file
     that is damaged is left out with a warning that names it.
 
     **Raises:** `InputError` for what is no path.
@@ -86,23 +87,25 @@ class Results:
         except (OSError, ValueError) as error:  # a ValueError is of a character that no path can have
             why = getattr(error, "strerror", None) or error
             raise InputError(f"results is {str(self.folder)!r}, expected a folder that can be written: {why}") from None
-        for path in self.folder.glob(".running-*"):  # of processes that were killed
-            tidy(path)
         return self
 
-    def claimed(self, name: str) -> AbstractContextManager[str | None]:
-        """Hold a point against other sweeps by the name of its file; yield who runs it already, or `None`."""
-        return claimed(self.folder / f".running-{name}")
+    @contextmanager
+    def swept(self) -> Iterator[None]:
+        """Hold the folder against other sweeps within the block.
 
-    def swept(self) -> AbstractContextManager[str | None]:
-        """Say within the block that a sweep runs into this folder; yield which one does already, or `None`."""
-        return claimed(self.folder / _SWEEP)
+        **Raises:** `InputError` that names the process that sweeps into it.
+        """
+        with held(self.folder / _SWEEP) as owner:
+            if owner is not None:
+                why = f"into which {owner} sweeps: wait for its end, or name another folder"
+                raise InputError(f"results is {str(self.folder)!r}, {why}")
+            yield
 
     def sweeping(self) -> str | None:
         """Return which process sweeps into this folder and since when; `None` where none does."""
         if not (self.folder / _SWEEP).exists():
             return None
-        with self.swept() as owner:
+        with held(self.folder / _SWEEP) as owner:
             return owner
 
     def path(self, point: Point) -> Path:

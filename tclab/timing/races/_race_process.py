@@ -42,7 +42,7 @@ class RaceProcess:
 
     def _receive_until(self, last: str, take: Callable[[Line], None]) -> None:
         """Pass lines to `take` until one of kind `last`."""
-        while (line := self._process.receive_one()) is not None:
+        while (line := self._process.receive()) is not None:
             if line["kind"] == "error":
                 raise InputError(line["text"])
             if line["kind"] == last:
