@@ -9,10 +9,9 @@ import pytest
 import torch
 from rank_cases import CASES, DIFFERENT, FEW, LOSSY, train
 
-from tclab import CellGraph, InputError, masking
+from tclab import CellGraph, masking
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.execution._rank_group import command, threads_of
-from tclab.training._distributed import Exchange
 from tclab.training._loading import Batches
 
 
@@ -111,17 +110,3 @@ def test_the_command_for_one_machine_and_for_several():
     for word in ("--nnodes=3", "--node-rank=1", "--master-addr=gpu1", "--master-port=29400", "--nproc-per-node=2"):
         assert word in several
     assert "--standalone" not in several
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"compression": "fp8"}, "unknown compression 'fp8'; did you mean 'fp16'"),
-        ({"bucket_cap_mb": 0}, "bucket_cap_mb is 0, expected MiB above 0"),
-        ({"bucket_cap_mb": True}, "bucket_cap_mb is True"),
-        ({"find_unused_parameters": True, "static_graph": True}, "expected one"),
-    ],
-)
-def test_bad_ways_to_exchange_are_one_clear_line(options, words):
-    with pytest.raises(InputError, match=words):
-        Exchange(**options)

@@ -45,33 +45,27 @@ class PartTimer:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.stages: dict[str, tuple[str, Part]] = {}  # of the ledger → (stage of the step, part)
-        self._now = REST
+        self.now = REST  # what time counts for
         self._around: list[Part] = []
-
-    @property
-    def now(self) -> Part:
-        """The part that time counts for."""
-        return self._now
 
     def restart(self) -> None:
         """Begin a forward: no part is entered."""
-        self._now = REST
+        self.now = REST
         self._around.clear()
 
     def enter(self, part: Part, given: Any) -> None:
         """Begin a part of the forward; the gradients of the tensors that it is given end it in the backward."""
-        self._begin_with_gradients(given, self._now)
-        self._around.append(self._now)
+        self._begin_with_gradients(given, self.now)
+        self._around.append(self.now)
         self._begin(part)
 
     def leave(self, result: Any) -> None:
         """End the part that was entered last; the gradients of the tensors of its result begin it in the backward."""
-        self._begin_with_gradients(result, self._now)
-        if self._around:
-            self._begin(self._around.pop())
+        self._begin_with_gradients(result, self.now)
+        self._begin(self._around.pop())
 
     def _begin(self, part: Part) -> None:
-        self._now = part
+        self.now = part
         stage = self.ledger.current
         if stage in STAGES:  # what is computed again is within the backward
             name = " · ".join(filter(None, (stage, *part)))
