@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import tclab
-from tclab.masking._gpu_filter import GpuFilter
+from tclab.masking._on_device import GpuFilter
 from tclab.message_passing._row_layout import Order
 from tclab.message_passing._shared_view import link_of
 from tclab.message_passing.kernels._shared_sums import shared_sums

@@ -1,6 +1,5 @@
 """`delta`: what differs from the wild type, and nothing else, is carried."""
 
-import weakref
 from itertools import chain
 
 import drawn
@@ -10,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tclab
-from tclab import masking
 from tclab.masking._delta import Delta
 from tclab.message_passing._shared_view import link_of
 from tclab.message_passing.kernels._delta_sums import Carried, delta_sums, spread
@@ -53,39 +51,6 @@ def test_it_is_exact_to_whatever_depth_it_carries_differences(data, graph):
     for depth in range(5):
         found = outcome(model, delta_view(graph, samples, depth=depth, limit=data.draw(st.sampled_from([0.3, 1.0]))))
         assert relative_error(found, expected) <= FP64_TOLERANCE, depth
-
-
-@given(data=st.data(), graph=drawn.graphs())
-def test_its_shapes_are_those_of_what_it_packs(data, graph):
-    samples = data.draw(drawn.deletions(graph))
-    strategy = Delta(graph, depth=data.draw(st.integers(0, 4)), limit=data.draw(st.sampled_from([0.3, 1.0, 9.0])))
-    removed = strategy.removed_by(perturbations(graph, samples).deletions)
-    packed, known = strategy.pack(removed, strategy.encode(range(len(samples)), removed))
-    shaped, said = strategy.shapes(range(len(samples)), removed)
-    assert said == known
-
-    def outlines(pieces):
-        return {name: (tuple(piece.shape), piece.dtype) for name, piece in pieces.items()}
-
-    assert outlines(shaped) == outlines(packed)
-
-
-@pytest.mark.parametrize("strategy", ["delta", "fastest"])
-def test_one_sample_at_a_time_is_looked_at_to_say_what_a_batch_weighs(line, strategy, monkeypatch):
-    held = []
-    own = Delta._changes
-
-    def changes(self, deleted):
-        found = own(self, deleted)
-        held.append(weakref.ref(found[0].reached["next"]))
-        assert sum(ref() is not None for ref in held) <= 2  # this one, and at most the last
-        return found
-
-    monkeypatch.setattr(Delta, "_changes", lambda self, deleted: changes(self, deleted))
-    loading = masking.get(strategy)(line)
-    removed = loading.removed_by(perturbations(line, [[place] for place in range(12)]).deletions)
-    loading.meta_batch(range(12), removed)
-    assert len(held) == 12
 
 
 @pytest.fixture(scope="module")

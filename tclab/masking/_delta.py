@@ -8,8 +8,7 @@ strategy uses the product of `node_mask`.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +17,7 @@ from scipy import sparse
 from torch import Tensor
 
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking._batch import Batch
-from tclab.masking._packing import Piece, unfilled
+from tclab.masking._batch import Batch, Piece
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
 from tclab.message_passing._delta_view import DeltaLayer, DeltaView
@@ -38,16 +36,6 @@ class _Change(NamedTuple):
     before: np.ndarray  # [d] sorted, the nodes whose rows differ before it
     reached: dict[str, np.ndarray]  # relation → [t] sorted, those whose sums differ
     edges: dict[str, sparse.csr_array]  # relation → [d + deleted, t], those that carry the changes
-
-
-def _counted(change: _Change) -> Counter[Any]:
-    """Return how many rows, edges and edges that count other than 1 a change has, which add up over samples."""
-    count: Counter[Any] = Counter({"before": len(change.before)})
-    for name, edges in change.edges.items():
-        count["reached", name] = len(change.reached[name])
-        count["edges", name] = edges.nnz
-        count["valued", name] = int((edges.data != 1.0).sum())
-    return count
 
 
 class Delta(Strategy):
@@ -117,31 +105,6 @@ class Delta(Strategy):
             changes = [sample[layer] for sample in encoded]
             after = [sample[layer + 1].before for sample in encoded] if layer + 1 < depth else None
             tensors.update(self._layer(f"edge_delta/{layer}", changes, deleted, after))
-        return tensors, {"layers": depth}
-
-    def shapes(
-        self, indices: Sequence[int], removed: dict[str, Deletions]
-    ) -> tuple[Mapping[str, Tensor | Piece], dict[str, Any]]:
-        """Return what `pack` returns, from the sizes of the samples' changes: it holds one sample's edges at a time."""
-        deleted = removed[self.graph.deleted_type]
-        counts = [[*map(_counted, self._changes(deleted[sample].numpy()))] for sample in range(len(indices))]
-        depth = min(map(len, counts))
-        number, removals = self.graph.num_nodes[self.graph.deleted_type], len(deleted.nodes)
-        totals = [sum((sample[layer] for sample in counts), Counter[Any]()) for layer in range(depth)]
-        tensors: dict[str, Tensor | Piece] = {}
-        for layer, total in enumerate(totals):
-            key, differ = f"edge_delta/{layer}", total["before"]
-            for name in ("nodes", "samples"):
-                tensors[f"{key}/{name}"] = Piece((differ,), torch.int64, unfilled)
-            changes = differ + removals
-            tensors |= _meta_matrix(f"{key}/changes", (changes, number + differ), changes + differ, valued=changes > 0)
-            rows = number * (len(indices) + 1) if layer + 1 == depth else number + totals[layer + 1]["before"]
-            for name in self.graph.networks:
-                reached, edges = total["reached", name], total["edges", name]
-                tensors |= _meta_matrix(f"{key}/start/{name}", (reached, number), reached, valued=False)
-                shape, entries = (reached, changes + differ), edges + differ
-                tensors |= _meta_matrix(f"{key}/edges/{name}", shape, entries, valued=total["valued", name] > 0)
-                tensors |= _meta_matrix(f"{key}/spread/{name}", (rows, number + reached), rows, valued=False)
         return tensors, {"layers": depth}
 
     def _layer(
@@ -230,17 +193,6 @@ def _spread(reached: list[np.ndarray], after: list[np.ndarray] | None, number: i
         begin += len(nodes)
         columns.append(of_node if after is None else of_node[after[place]])
     return np.stack(columns, axis=1).ravel() if after is None else np.concatenate(columns)
-
-
-def _meta_matrix(key: str, shape: tuple[int, int], entries: int, *, valued: bool) -> dict[str, Piece]:
-    """Return the shapes of what `_tensors` makes of a matrix of so many rows and columns, and entries."""
-    pieces = {}
-    for side, rows in (("there", shape[0]), ("back", shape[1])):
-        pieces[f"{key}/{side}/crow"] = Piece((rows + 1,), torch.int32, unfilled)
-        pieces[f"{key}/{side}/col"] = Piece((entries,), torch.int32, unfilled)
-        if valued:
-            pieces[f"{key}/{side}/values"] = Piece((entries,), torch.float64, unfilled)
-    return pieces
 
 
 def _tensors(key: str, matrix: sparse.csr_array) -> dict[str, Tensor]:

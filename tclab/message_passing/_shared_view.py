@@ -15,8 +15,8 @@ from torch import Tensor
 
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
+from tclab.message_passing._edge_list_view import pool_grid
 from tclab.message_passing._row_layout import Order
-from tclab.message_passing._softmax_pool import pool_grid
 from tclab.message_passing._view import View
 from tclab.message_passing.kernels._row_ops import without, zero_rows
 from tclab.message_passing.kernels._shared_sums import Link, shared_sums
@@ -143,7 +143,7 @@ class SharedView(View):
         """Return the softmax-weighted sum over what is left of each sample, [B, H]."""
         kind = self.graph.deleted_type
         grids = zip(*(self.order.grids(x) for x in (scores.squeeze(1), values, self.keep[kind])), strict=True)
-        return torch.cat([pool_grid(*grid, node_dim=0) for grid in grids])
+        return torch.cat([pool_grid(*(part.transpose(0, 1) for part in grid)) for grid in grids])
 
     @property
     def wild_type(self) -> View:
