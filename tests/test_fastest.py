@@ -76,8 +76,9 @@ def test_a_calibration_is_made_once_in_a_process(monkeypatch):
     assert set(chosen) == {"dense", "delta"}
     monkeypatch.setattr(calibrating, "least_seconds", None)  # nothing is timed again
     assert Fastest.tune(GRAPH, 3, "float32", "cpu") == chosen
-    assert Fastest.tune(GRAPH, 4, "float32", "cpu", timing=False) == {}
-    assert Fastest.tune(GRAPH, 3, "float32", "cpu", width=8, timing=False) == {}
+    likeliest = {"dense": [], "delta": True}
+    assert Fastest.tune(GRAPH, 4, "float32", "cpu", timing=False) == likeliest
+    assert Fastest.tune(GRAPH, 3, "float32", "cpu", width=8, timing=False) == likeliest
     assert masking.get("node_mask").tune(GRAPH, 3, "float32", "cpu") == {}
 
 

@@ -7,8 +7,6 @@ lean one writes the same tensors once, into the one that travels.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -28,7 +26,7 @@ from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
 from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
 from tclab.perturbation import Deletions, Perturbations
-from tclab.perturbation._build_store import Progress, StoreSize, build_store
+from tclab.perturbation._build_store import StoreSize, build_store
 from tclab.perturbation._deletions import Int64s
 
 Masks = list[dict[str, Tensor]]  # for each sample: relation → [E] bool, which edges are kept
@@ -196,18 +194,19 @@ class GeneMaskCache(EdgeMask):
     def __init__(self, graph: CellGraph, *, most: int = NODES_CACHED, **options: Any) -> None:
         super().__init__(graph, **options)
         self.most = most
-        self._packed: OrderedDict[int, dict[str, np.ndarray]] = OrderedDict()
+        self._packed: dict[int, dict[str, np.ndarray]] = {}  # by node, the one that was used last at the end
 
     def _packed_masks(self, node: int) -> dict[str, np.ndarray]:
         """Return relation → [E / 8] uint8, the edges that are left when one node is deleted, a bit each."""
-        if node not in self._packed:
+        packed = self._packed.pop(node, None)
+        if packed is None:
             alone = Deletions.of([[node]], num_nodes=self.graph.num_nodes[self.graph.deleted_type])
             (masks,) = super().encode([0], self.removed_by(alone))
-            self._packed[node] = {name: np.packbits(mask.numpy()) for name, mask in masks.items()}
-            if len(self._packed) > self.most:
-                self._packed.popitem(last=False)
-        self._packed.move_to_end(node)
-        return self._packed[node]
+            packed = {name: np.packbits(mask.numpy()) for name, mask in masks.items()}
+        self._packed[node] = packed
+        if len(self._packed) > self.most:
+            del self._packed[next(iter(self._packed))]
+        return packed
 
     def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> Masks:
         """Return for each sample: relation → [E] bool, the edges that every deleted node leaves."""
@@ -227,24 +226,21 @@ class GeneMaskCache(EdgeMask):
 # ---- masks read from disk
 
 
-class MaskStore(EdgeMask):
-    """Every sample's masks on disk, as a subclass encodes them; `prepare` writes, `encode` reads a batch at once."""
+class StoredMask(EdgeMask):
+    """Whole masks on disk, one byte an edge: 2.4 MB a sample on the real graph, 805 GB for the real dataset."""
 
+    name = "stored_mask"
     stores = True
 
-    def prepare(self, perturbations: Perturbations, folder: Path, *, progress: Progress | None = None) -> None:
+    def prepare(self, perturbations: Perturbations, folder: Path) -> None:
         """Write the encodings of every sample; see `build_store`."""
         deletions = perturbations.deletions
+        header = {"encoding": self.name, "graph": self.graph.fingerprint(), "deletions": deletions.fingerprint()}
         self._store = build_store(
             folder,
             lambda sample: self.encode_sample(self.removed_by(deletions.take([sample]))),
             size=self.store_size(deletions),
-            header={
-                "encoding": self.name,
-                "graph": self.graph.fingerprint(),
-                "deletions": deletions.fingerprint(),
-            },
-            progress=progress,
+            header=header,
         )
 
     def close(self) -> None:
@@ -259,23 +255,23 @@ class MaskStore(EdgeMask):
         """Return what a store of some samples would take, without building it."""
         return StoreSize.of(self.encoded_bytes(deletions))
 
-    @abstractmethod
     def encoded_bytes(self, deletions: Deletions) -> Int64s:
         """Return how many bytes each sample's encoding has, [S] int64."""
+        return np.full(len(deletions), sum(n.num_edges for n in self.graph.relations.values()), dtype=np.int64)
 
-    @abstractmethod
     def encode_sample(self, removed: dict[str, Deletions]) -> bytes:
-        """Return the encoding of one sample's masks."""
+        """Return the encoding of one sample's masks: relation after relation."""
+        (masks,) = super().encode([0], removed)
+        return b"".join(mask.numpy().tobytes() for mask in masks.values())
 
-    @abstractmethod
     def decode_sample(self, value: memoryview) -> dict[str, Tensor]:
         """Return relation → [E] bool from an encoding, which must be copied: it lies on disk."""
+        values = torch.from_numpy(np.frombuffer(value, dtype=np.bool_).copy())
+        sizes = [network.num_edges for network in self.graph.relations.values()]
+        return dict(zip(self.graph.relations, values.split(sizes), strict=True))
 
 
-_WORD = np.dtype("<i4")
-
-
-class StoredIndex(MaskStore):
+class StoredIndex(StoredMask):
     """Removed-edge indices on disk, int32: for each relation in order their number, then the indices."""
 
     name = "stored_index"
@@ -286,44 +282,23 @@ class StoredIndex(MaskStore):
         words = np.full(len(deletions), len(self.graph.relations), dtype=np.int64)
         for network in self.graph.relations.values():
             words += sum(removed_counts(network, removed).values())
-        return _WORD.itemsize * words
+        return 4 * words
 
     def encode_sample(self, removed: dict[str, Deletions]) -> bytes:
         """Return a sample's removed edges."""
         each = [_removed_on_host(network, removed).numpy() for network in self.graph.relations.values()]
-        return b"".join(np.concatenate([[len(edges)], edges]).astype(_WORD).tobytes() for edges in each)
+        return b"".join(np.concatenate([[len(edges)], edges]).astype("<i4").tobytes() for edges in each)
 
     def decode_sample(self, value: memoryview) -> dict[str, Tensor]:
         """Return relation → [E] bool from the indices."""
-        words = np.frombuffer(value, dtype=_WORD)
+        words = np.frombuffer(value, dtype="<i4")
         masks = {}
         for name, network in self.graph.relations.items():
-            edges, words = words[1 : 1 + int(words[0])], words[1 + int(words[0]) :]
+            edges, words = words[1 : 1 + words[0]], words[1 + words[0] :]
             kept = np.ones(network.num_edges, dtype=np.bool_)
             kept[edges] = False
             masks[name] = torch.from_numpy(kept)
         return masks
-
-
-class StoredMask(MaskStore):
-    """Whole masks on disk, one byte an edge: 2.4 MB a sample on the real graph, 805 GB for the real dataset."""
-
-    name = "stored_mask"
-
-    def encoded_bytes(self, deletions: Deletions) -> Int64s:
-        """Return how many bytes each sample's masks have, [S] int64: one for each edge."""
-        return np.full(len(deletions), sum(n.num_edges for n in self.graph.relations.values()), dtype=np.int64)
-
-    def encode_sample(self, removed: dict[str, Deletions]) -> bytes:
-        """Return a sample's masks, relation after relation."""
-        (masks,) = EdgeMask.encode(self, [0], removed)
-        return b"".join(mask.numpy().tobytes() for mask in masks.values())
-
-    def decode_sample(self, value: memoryview) -> dict[str, Tensor]:
-        """Return relation → [E] bool, as they lie on disk."""
-        values = torch.from_numpy(np.frombuffer(value, dtype=np.bool_).copy())
-        sizes = [network.num_edges for network in self.graph.relations.values()]
-        return dict(zip(self.graph.relations, values.split(sizes), strict=True))
 
 
 # ---- PyG's collation

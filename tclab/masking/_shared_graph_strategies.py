@@ -95,7 +95,7 @@ class Fastest(Delta):
             views = {delta: cls._view(graph, samples, device, dense, delta) for delta in (True, False)}
             seconds = least_seconds({delta: _layers(view, x) for delta, view in views.items()}, rounds=3)
             _CHOSEN[asked] = {"dense": dense, "delta": seconds[True] < seconds[False]}
-        return _CHOSEN.get(asked, {})
+        return _CHOSEN.get(asked, {"dense": [], "delta": True})
 
     @classmethod
     def _view(cls, graph: CellGraph, samples: Perturbations, device: str, dense: list[str], delta: bool) -> View:

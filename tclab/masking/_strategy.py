@@ -16,7 +16,6 @@ from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch, Piece
 from tclab.message_passing import View
 from tclab.perturbation import Deletions, Perturbations
-from tclab.perturbation._build_store import Progress
 from tclab.perturbation._deletions import removed_by
 
 
@@ -77,15 +76,13 @@ class Strategy(ABC):
         - `device`: "cpu" or "cuda".
         - `deleted`: nodes that a sample deletes.
         - `width`: features a row.
-        - `timing`: time what this process has not timed before; without it nothing is chosen then.
+        - `timing`: time what this process has not timed before; without it the likeliest is returned then.
 
         **Returns:** arguments by name, as JSON can hold them: other ranks are handed them.
         """
         return {}
 
-    def prepare(  # noqa: B027 (most strategies keep nothing)
-        self, perturbations: Perturbations, folder: Path, *, progress: Progress | None = None
-    ) -> None:
+    def prepare(self, perturbations: Perturbations, folder: Path) -> None:  # noqa: B027 (most strategies keep nothing)
         """Write what `encode` will read, where the strategy keeps anything on disk; see `build_store`."""
 
     def close(self) -> None:  # noqa: B027

@@ -20,7 +20,7 @@ from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get as strategy_of
 from tclab.masking._batch import INLINE_BYTES, shared_memory_free
-from tclab.masking._edge_masks import MaskStore
+from tclab.masking._edge_masks import StoredMask
 from tclab.perturbation import Deletions
 from tclab.perturbation._build_store import StoreSize
 from tclab.perturbation._dataset import TRAINING_SAMPLES
@@ -146,7 +146,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     What a step holds is counted on tensors that have shapes and no values: on a CPU that is what torch's allocator
     hands out.
     `benchmarks/memory.py` compares it with the resident set of processes that ran. Nothing is timed: the
-    strategy `fastest` is estimated with the kernels that this process has calibrated, or else with the defaults.
+    strategy `fastest` is estimated with the kernels that this process has calibrated, or else as `delta`.
 
     Of several ranks, what is held to exchange gradients is counted by a formula. `not_covered` of the answer says what
     is not counted: what `compile` changes, the rows that ranks gather for a loss, worker processes except for the
@@ -265,11 +265,11 @@ def _point_bytes(
         gradients += [parameter.nbytes for parameter in step.model.parameters() if parameter.requires_grad]
         gathers = "peers" in signature(step.loss).parameters
         found = estimate_memory(step, batch, device=device)
-    disk = _whole_store(loading, point, samples.deletions) if isinstance(loading, MaskStore) else None
+    disk = _whole_store(loading, point, samples.deletions) if isinstance(loading, StoredMask) else None
     return _PointBytes(batch.bytes, own, found, sum(gradients), max(gradients), gathers, disk)
 
 
-def _whole_store(strategy: MaskStore, point: Point, deletions: Deletions) -> StoreSize:
+def _whole_store(strategy: StoredMask, point: Point, deletions: Deletions) -> StoreSize:
     """Return the size of a store of all training samples, if they are like the deletions' own."""
     screen = point.screen()
     number = TRAINING_SAMPLES if screen is None else len(screen)
