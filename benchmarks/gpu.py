@@ -411,7 +411,7 @@ def traced(s: Settings) -> Verdict:
 
 
 def tuned(s: Settings) -> Verdict:
-    """(j) What is fastest here: `fastest`'s kernels of each network, which are stored, and launches of the tiles."""
+    """(j) What is fastest here: `fastest`'s kernels of each network, and launches of the tiles."""
     import torch
 
     import tclab
@@ -422,12 +422,9 @@ def tuned(s: Settings) -> Verdict:
     rows = []
     for size in (28, 64) if s.whole else (2,):
         for dtype in ("float32", "bfloat16") if s.whole else ("float32",):
-            strategy = get("fastest")(graph)
             with nullcontext() if s.device == "cuda" else without_tiles():  # interpreted tiles are no way to sum
-                strategy.tune(size, dtype, s.device)
-            chosen = strategy.choice
-            seconds = chosen.seconds or {}
-            rows.append({"batch_size": size, "dtype": dtype, "choice": str(chosen), **seconds})
+                chosen = get("fastest").tune(graph, size, dtype, s.device)
+            rows.append({"batch_size": size, "dtype": dtype, "choice": str(chosen)})
             s.keep("j", "fastest", rows)
     words = "; ".join(f"batch {row['batch_size']}, {row['dtype']}: {row['choice']}" for row in rows)
     if find_spec("triton") is None:

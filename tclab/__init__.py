@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from tclab.errors import InputError
     from tclab.graph._cell_graph import CellGraph
-    from tclab.masking._strategy_registry import view
+    from tclab.masking._strategy import view
     from tclab.message_passing._shared_graph import SharedGraph
     from tclab.sweeps._sweep import sweep
     from tclab.sweeps.analysis._advise import advise
@@ -52,7 +52,7 @@ _NAMES = {
     "rows": "tclab.sweeps.store._row_files:rows_of",
     "run": "tclab.sweeps.execution._run:run",
     "sweep": "tclab.sweeps._sweep:sweep",
-    "view": "tclab.masking._strategy_registry:view",
+    "view": "tclab.masking._strategy:view",
 }
 __all__ = [
     "CellGraph",

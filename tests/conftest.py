@@ -5,7 +5,7 @@ import tempfile
 os.environ["OMP_NUM_THREADS"] = "1"
 # every process that a test starts inherits it; each worker of pytest-xdist has one of its own
 os.environ["TCLAB_TEST_RUN"] = str(os.getpid())
-# What a calibration finds is kept between runs of a user's, not of tests.
+# What can be made again, such as graphs that were read, is kept between runs of a user's, not of tests.
 os.environ["TCLAB_CACHE"] = tempfile.mkdtemp(prefix="tclab-tests-")
 
 import sys
@@ -105,10 +105,10 @@ def no_process_is_left():
 
 @pytest.fixture(autouse=True)
 def what_a_test_registers_is_forgotten(monkeypatch):
-    from tclab.masking import _strategy_registry
+    from tclab.masking import _strategy
     from tclab.models import _model_registry
 
-    monkeypatch.setattr(_strategy_registry, "_STRATEGIES", dict(_strategy_registry._STRATEGIES))
+    monkeypatch.setattr(_strategy, "_STRATEGIES", dict(_strategy._STRATEGIES))
     monkeypatch.setattr(_model_registry, "_MODELS", dict(_model_registry._MODELS))
 
 

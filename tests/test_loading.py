@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 
 import tclab
 from tclab import masking, models
-from tclab.masking import _packing as packing
-from tclab.masking._packing import Piece
+from tclab.masking._batch import Piece, SharedMemoryError
 from tclab.perturbation import Deletions, Perturbations, split, synthetic_perturbations
 from tclab.perturbation._deletions import removed_by
 from tclab.perturbation._sample_store import stored
@@ -328,7 +327,7 @@ def test_shared_memory_that_is_too_small_is_told_with_the_two_numbers(monkeypatc
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     batches = Batches(masking.get("edge_mask")(GRAPH), SAMPLES, 12)
     words = r"a batch needs [\d,]{6,} bytes of shared memory, and /dev/shm has 1,000 free"
-    with pytest.raises(packing.SharedMemoryError, match=words):
+    with pytest.raises(SharedMemoryError, match=words):
         list(Loader(batches, workers=1, start_method="fork"))
     assert len(list(Loader(batches, workers=0))) == 1  # nothing is handed over, nothing is needed
 

@@ -8,7 +8,7 @@ import pytest
 
 import tclab
 from tclab import InputError, Point, lab
-from tclab.masking import _strategy_registry as registry
+from tclab.masking import _strategy as registry
 from tclab.models import _model_registry as model_registry
 from tclab.sweeps.analysis._race_points import _arms, race_arm
 from tclab.sweeps.store import _code_fingerprint as code_fingerprint
@@ -104,13 +104,11 @@ def test_rows_of_an_edited_module_of_tclabs_are_not_those_of_it_as_it_was(monkey
         after = names_after(monkeypatch, module, add)
         return {name for name in before if after[name] != before[name]}
 
-    assert changed("tclab.masking._node_mask") == {"node_mask"}  # nobody else's rows are lost
+    assert changed("tclab.masking._shared_graph_strategies") == {"node_mask"}  # nobody else's rows are lost
     assert changed("tclab.masking._strategy") == {"node_mask", "gpu_mask", "dango"}  # what all are made of
     assert changed("tclab.models._hetero_cell") == {"node_mask", "gpu_mask", "dango"}
-    assert (
-        changed("tclab.models._model_registry") == changed("tclab.masking._strategy_registry") == set()
-    )  # one was added
-    assert changed("tclab.masking._node_mask", "\n# a comment\n") == set()
+    assert changed("tclab.models._model_registry") == changed("tclab.masking") == set()  # one was added
+    assert changed("tclab.masking._shared_graph_strategies", "\n# a comment\n") == set()
 
 
 def test_a_race_in_other_processes_can_find_what_is_the_users_own(own):

@@ -1,5 +1,3 @@
-import pickle
-
 import pytest
 import torch
 
@@ -125,27 +123,6 @@ def test_a_strategy_of_ones_own_is_one_class_and_one_call(small):
         masking.register(int)
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "looked_up"),
-    [
-        ("delta", {"depth": 1, "limit": 0.25}, "_outgoing"),
-        ("gene_mask_cache", {"most": 7, "collation": "pyg"}, "_packed"),
-        ("sampled_edges", {"share": 0.5}, None),
-        ("gpu_mask", {"ship_edges": True}, None),
-    ],
-)
-def test_a_strategy_on_another_graph_has_its_settings_and_nothing_looked_up_in_the_first(
-    name, settings, looked_up, small
-):
-    loading = masking.get(name)(small.without_metabolism(), **settings)
-    loading.batch(synthetic_perturbations(loading.graph, 2))
-    for half in (loading, pickle.loads(pickle.dumps(loading))):  # a spawned worker has the second
-        other = half.on(graph := tclab.CellGraph.synthetic(0.02, metabolism=False))
-        assert {key: getattr(other, key) for key in settings} == settings
-        assert other.graph is graph
-        if looked_up:
-            assert getattr(loading, looked_up)
-            assert not getattr(other, looked_up)
 
 
 @pytest.mark.parametrize("name", ["subgraph", "node_mask", "gpu_mask", "delta"])

@@ -12,7 +12,7 @@ from tclab._format import seconds_text
 from tclab.errors import InputError
 from tclab.lab.reports._comparable_rows import ratio_of_rows
 from tclab.lab.reports._stage_parts import one_point_each, stage_parts, times_text
-from tclab.masking._strategy_registry import BASELINES
+from tclab.masking._strategy import BASELINES
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing._statistics import MIN_OBSERVATIONS
 

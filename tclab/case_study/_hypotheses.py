@@ -15,7 +15,7 @@ from tclab.case_study._published import measured_ratios
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.lab.reports._comparable_rows import ratio_of_rows, ratio_text
 from tclab.lab.reports._stage_parts import one_point_each, times_text
-from tclab.masking._strategy_registry import BASELINES
+from tclab.masking._strategy import BASELINES
 from tclab.perturbation._dataset import steps_per_epoch
 from tclab.sweeps.store._machine_label import where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of

@@ -1,13 +1,26 @@
-"""The strategies, one a file, each from a sample to a view; their registry and the batch
-that travels; `tclab.view` makes a view by one."""
+"""The strategies, each from a sample to a view; their registry and the batch that travels; `tclab.view` makes a view
+by one.
+"""
 
 from tclab._extras import need
 
 need(__name__, "sweep", "scipy")
 
 from tclab.masking._batch import Batch
-from tclab.masking._strategy import Strategy
-from tclab.masking._strategy_registry import get, names, register
+from tclab.masking._delta import Delta
+from tclab.masking._edge_masks import EdgeMask, GeneMaskCache, StoredIndex, StoredMask
+from tclab.masking._on_device import GpuFilter, GpuMask, GpuMaskCached, GpuMaskLoop
+from tclab.masking._shared_graph_strategies import Dense, Fastest, NodeMask
+from tclab.masking._strategy import Strategy, get, names, register
+from tclab.masking._subgraphs import Indices, OneHop, SampledEdges, Subgraph, ThreeHops, TwoHops
+
+for _class in (
+    *(Subgraph, EdgeMask, GeneMaskCache, StoredIndex, StoredMask),
+    *(GpuMaskLoop, GpuMask, GpuMaskCached, GpuFilter),
+    *(NodeMask, Dense, Delta, Fastest),
+    *(OneHop, TwoHops, ThreeHops, SampledEdges, Indices),
+):
+    register(_class)
 
 __all__ = ["Batch", "Strategy", "get", "names", "register"]
 __dir__ = __all__.copy  # completion offers these

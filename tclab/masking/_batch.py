@@ -1,30 +1,45 @@
-"""The batch of a strategy: what travels from the loader to the device, and the few numbers that the host knows."""
+"""The batch of a strategy: the tensors that travel from the loader to the device, end to end in one buffer, and the
+few numbers that the host knows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tclab.masking._packing import INLINE_BYTES, Layout, Piece, packed, unpacked
 from tclab.perturbation import Deletions
 
+_ALIGNED = 64  # a cache line; more than any dtype or vectorised kernel asks for
+_SHARED = Path("/dev/shm")
 
-class _Contents(NamedTuple):
-    """What one buffer holds, in this order: for each node type its deletions' `nodes` and `ptr`, then the tensors."""
+# Up to here a batch goes through the pipe itself: a pipe takes up to 4096 bytes at once or not at all (POSIX's
+# PIPE_BUF), so that a worker which is killed leaves no half message, on which the reader would wait for ever.
+# Shared memory would cost a file, a socket and a thread's wake-up for every batch.
+INLINE_BYTES = 2048
 
-    most: dict[str, int]  # node type → the largest number of its nodes that any sample deletes
-    names: tuple[str, ...]  # of the tensors
-    layout: Layout  # where each of all of them lies
+Layout = dict[str, tuple[int, tuple[int, ...], torch.dtype]]  # name → first byte in the buffer, shape, dtype
 
-    def of(self, views: Sequence[Tensor]) -> tuple[dict[str, Tensor], dict[str, Deletions]]:
-        """Return the tensors by name and the deletions by node type, given the buffer's views in their order."""
-        each = iter(views)
-        deletions = {kind: Deletions(next(each), next(each), most) for kind, most in self.most.items()}
-        return dict(zip(self.names, each, strict=True)), deletions
+
+@dataclass(frozen=True)
+class Piece:
+    """A tensor that does not exist yet: it is written once, straight into the buffer."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    fill: Callable[[Tensor], object]  # called with the empty tensor, writes its values
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +52,7 @@ class Batch:
     - `deletions`: node type → which of its nodes each sample removes, dependants included.
     - `size`: how many samples, B.
     - `host_values`: numbers that the host knows from making the batch, so that it need not wait for the device.
-    - `buffer`: the one tensor, [bytes] uint8, that all others are views of, with its `contents`; `None` where each
+    - `buffer`: the one tensor, [bytes] uint8, that all others are views of, with its `layout`; `None` where each
       is a tensor of its own.
     - `slices`: the batches that make this one, sample after sample, where it was made in slices; the tensors and
       deletions are theirs then, and it has none itself.
@@ -48,7 +63,7 @@ class Batch:
     size: int
     host_values: Mapping[str, Any] = field(default_factory=dict)
     buffer: Tensor | None = None
-    contents: _Contents | None = None
+    layout: Layout = field(default_factory=dict)
     slices: tuple[Batch, ...] = ()
 
     @staticmethod
@@ -65,16 +80,31 @@ class Batch:
     def packed(
         pieces: Mapping[str, Tensor | Piece], deletions: dict[str, Deletions], size: int, host_values: Mapping[str, Any]
     ) -> Batch:
-        """Return the batch of some tensors and deletions, all in one buffer."""
-        most = {kind: one.most for kind, one in deletions.items()}
-        buffer, layout, views = packed([*_tensors_of(deletions), *pieces.values()])
-        contents = _Contents(most, tuple(pieces), layout)
-        return Batch(*contents.of(views), size, host_values, buffer, contents)
+        """Return the batch of some tensors and deletions, all in one buffer.
+
+        In a DataLoader worker the buffer lies in shared memory, as it must before it can be handed over.
+
+        **Raises:** `SharedMemoryError` where there is too little of that.
+        """
+        named: dict[str, Tensor | Piece] = {**_named(deletions), **pieces}
+        layout: Layout = {}
+        end = 0
+        for name, piece in named.items():
+            layout[name] = (end, tuple(piece.shape), piece.dtype)
+            end += -(-piece.nbytes // _ALIGNED) * _ALIGNED
+        batch = _from_buffer(_empty(end), layout, _most(deletions), size, host_values)
+        for name, out in batch.named().items():
+            piece = named[name]
+            if isinstance(piece, Piece):
+                piece.fill(out)
+            else:
+                out.copy_(piece)
+        return batch
 
     @property
     def bytes(self) -> int:
         """How many bytes travel; a buffer's padding, under 64 a tensor, is not counted."""
-        return sum(tensor.nbytes for part in self.parts for tensor in part._each())
+        return sum(tensor.nbytes for part in self.parts for tensor in part.named().values())
 
     @property
     def edge_bytes(self) -> int:
@@ -107,51 +137,120 @@ class Batch:
         """Return this batch with `move` of each tensor, or of the one buffer that they lie in."""
         if self.slices:
             return Batch.sliced([part.moved(move) for part in self.slices])
-        if self.buffer is not None:
-            assert self.contents is not None
-            buffer = move(self.buffer)
-            return self if buffer is self.buffer else _from_buffer(buffer, self.contents, self.size, self.host_values)
-        tensors = {name: move(tensor) for name, tensor in self.tensors.items()}
-        deletions = {kind: Deletions(move(d.nodes), move(d.ptr), d.most) for kind, d in self.deletions.items()}
-        return replace(self, tensors=tensors, deletions=deletions)
+        if self.buffer is None:
+            return self.with_tensors({name: move(tensor) for name, tensor in self.named().items()})
+        buffer = move(self.buffer)
+        if buffer is self.buffer:
+            return self
+        return _from_buffer(buffer, self.layout, _most(self.deletions), self.size, self.host_values)
+
+    def named(self) -> dict[str, Tensor]:
+        """Return every tensor of a batch that is not sliced, by name, those of the deletions first."""
+        return {**_named(self.deletions), **self.tensors}
+
+    def with_tensors(self, named: Mapping[str, Tensor]) -> Batch:
+        """Return this batch with other tensors, named as `named` names them, that lie in no buffer."""
+        tensors, deletions = _split(named, _most(self.deletions))
+        return replace(self, tensors=tensors, deletions=deletions, buffer=None, layout={})
 
     @property
     def storages(self) -> list[Tensor]:
         """The tensors that hold this batch's memory; all others may be views of them."""
-        each = [part._each() if part.buffer is None else [part.buffer] for part in self.parts]
+        each = [part.named().values() if part.buffer is None else [part.buffer] for part in self.parts]
         return [tensor for tensors in each for tensor in tensors]
 
-    def _each(self) -> list[Tensor]:
-        """Return every tensor of a batch that is not sliced."""
-        return [*self.tensors.values(), *_tensors_of(self.deletions)]
-
     def __reduce__(self) -> tuple[Any, ...]:
-        """Cross a worker's pipe: as bytes where they are few, else as one tensor in shared memory."""
-        if self.slices:
-            few = sum(tensor.nbytes for tensor in self.storages) <= INLINE_BYTES
-            fields = [(part.buffer, part.contents, part.size, part.host_values) for part in self.slices]
-            packed = all(part.buffer is not None for part in self.slices)
-            return (Batch.sliced, (self.slices,)) if few or not packed else (_from_buffers, (fields,))
+        """Cross a worker's pipe: as bytes where they are few, else as one tensor in shared memory for each slice."""
+        inline = sum(tensor.nbytes for tensor in self.storages) <= INLINE_BYTES
+        return _received, ([part._sent(inline) for part in self.parts],)
+
+    def _sent(self, inline: bool) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
+        """Return the function that makes this slice again in another process, and its arguments."""
         if self.buffer is None:
             return Batch, (self.tensors, self.deletions, self.size, self.host_values)
-        if self.buffer.numel() <= INLINE_BYTES:
-            return _from_bytes, (self.buffer.numpy().tobytes(), self.contents, self.size, self.host_values)
-        return _from_buffer, (self.buffer, self.contents, self.size, self.host_values)
+        data = self.buffer.numpy().tobytes() if inline else self.buffer
+        return _from_buffer, (data, self.layout, _most(self.deletions), self.size, self.host_values)
 
 
-def _tensors_of(deletions: dict[str, Deletions]) -> list[Tensor]:
-    """Return the deletions' tensors in the order in which a buffer holds them."""
-    return [tensor for one in deletions.values() for tensor in (one.nodes, one.ptr)]
+def _named(deletions: Mapping[str, Deletions]) -> dict[str, Tensor]:
+    """Return the deletions' tensors by the names that a layout has for them."""
+    named = {}
+    for kind, one in deletions.items():
+        named |= {f"removed/{kind}": one.nodes, f"removed_ptr/{kind}": one.ptr}
+    return named
 
 
-def _from_buffer(buffer: Tensor, contents: _Contents, size: int, host_values: Mapping[str, Any]) -> Batch:
-    return Batch(*contents.of(unpacked(buffer, contents.layout)), size, host_values, buffer, contents)
+def _most(deletions: Mapping[str, Deletions]) -> dict[str, int]:
+    """Return node type → the largest number of its nodes that any sample removes."""
+    return {kind: one.most for kind, one in deletions.items()}
 
 
-def _from_buffers(parts: list[tuple[Tensor, _Contents, int, Mapping[str, Any]]]) -> Batch:
-    return Batch.sliced([_from_buffer(*part) for part in parts])
+def _split(named: Mapping[str, Tensor], most: Mapping[str, int]) -> tuple[dict[str, Tensor], dict[str, Deletions]]:
+    """Return the tensors by name and the deletions by node type, of those by the names that a layout has."""
+    tensors = dict(named)
+    deletions = {
+        kind: Deletions(tensors.pop(f"removed/{kind}"), tensors.pop(f"removed_ptr/{kind}"), number)
+        for kind, number in most.items()
+    }
+    return tensors, deletions
 
 
-def _from_bytes(data: bytes, contents: _Contents, size: int, host_values: Mapping[str, Any]) -> Batch:
-    buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-    return _from_buffer(buffer, contents, size, host_values)
+def _from_buffer(
+    data: Tensor | bytes, layout: Layout, most: Mapping[str, int], size: int, host_values: Mapping[str, Any]
+) -> Batch:
+    """Return the batch whose tensors are views of a buffer, or of one with these bytes."""
+    buffer = data if isinstance(data, Tensor) else torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    whole: dict[torch.dtype, Tensor] = {}
+    views = {}
+    for name, (begin, shape, dtype) in layout.items():
+        if dtype not in whole:
+            whole[dtype] = buffer.view(dtype)
+        views[name] = whole[dtype].narrow(0, begin // dtype.itemsize, math.prod(shape)).view(shape)
+    return Batch(*_split(views, most), size, host_values, buffer, layout)
+
+
+def _received(parts: Sequence[tuple[Callable[..., Batch], tuple[Any, ...]]]) -> Batch:
+    made = [make(*arguments) for make, arguments in parts]
+    return made[0] if len(made) == 1 else Batch.sliced(made)
+
+
+def _empty(size: int) -> Tensor:
+    in_worker = torch.utils.data.get_worker_info() is not None
+    if not in_worker or size <= INLINE_BYTES:
+        return torch.empty(size, dtype=torch.uint8)
+    with shared_memory(size):
+        return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(size))
+
+
+class SharedMemoryError(RuntimeError):
+    """A batch does not fit into shared memory, through which workers hand their batches over."""
+
+
+def shared_memory_free() -> int | None:
+    """Return how many bytes of shared memory are free; `None` where the system does not tell."""
+    return shutil.disk_usage(_SHARED).free if _SHARED.is_dir() else None
+
+
+@contextmanager
+def shared_memory(size: int) -> Iterator[None]:
+    """Turn torch's failure to allocate so many bytes of shared memory into an error that says how many are free.
+
+    **Raises:** `SharedMemoryError` with the bytes that are needed and those that are free.
+    """
+    free = shared_memory_free()
+    if free is not None and size > free:
+        raise _too_little(size)
+    try:
+        yield
+    except RuntimeError as error:  # another worker took the memory in the meantime; torch has no class for it
+        if "unable to allocate shared memory" in str(error):
+            raise _too_little(size) from None
+        raise
+
+
+def _too_little(size: int) -> SharedMemoryError:
+    return SharedMemoryError(
+        f"a batch needs {size:,} bytes of shared memory, and {_SHARED} has {shared_memory_free() or 0:,} free: "
+        "use fewer workers, a smaller prefetch_factor or batch, no workers at all, or give it more "
+        "(docker run --shm-size)"
+    )

@@ -17,8 +17,7 @@ from scipy import sparse
 from torch import Tensor
 
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking._batch import Batch
-from tclab.masking._packing import Piece
+from tclab.masking._batch import Batch, Piece
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
 from tclab.message_passing._delta_view import DeltaLayer, DeltaView

@@ -1,19 +1,19 @@
-"""The base class of all strategies: from samples to a batch, and from the batch to a view."""
+"""The base class of all strategies, from samples to a batch and from the batch to a view; their registry; `view`."""
 
 from __future__ import annotations
 
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, require, unknown
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking._batch import Batch
-from tclab.masking._packing import Piece
+from tclab.masking._batch import Batch, Piece
 from tclab.message_passing import View
 from tclab.perturbation import Deletions, Perturbations
 from tclab.perturbation._deletions import removed_by
@@ -23,8 +23,8 @@ class Strategy(ABC):
     """One way of masking, from a sample to a view.
 
     `encode` and `collate` run where the data are loaded, usually in a worker process, for a batch at a time;
-    `view` runs on the device, inside the step. A user's strategy overrides what differs and calls
-    `tclab.masking.register`.
+    `view` runs on the device, inside the step: there a second object of the class, on the device's graph, makes the
+    views. A user's strategy overrides what differs and calls `tclab.masking.register`.
 
     **Arguments:**
 
@@ -45,14 +45,6 @@ class Strategy(ABC):
     one_view: ClassVar[bool] = False  # an earlier view must be closed before the next is made
     collations: ClassVar[tuple[str, ...]] = ("lean",)  # "lean": all tensors in one, each written once
 
-    _settings: dict[str, Any]
-
-    def __new__(cls, *given: Any, **settings: Any) -> Self:
-        """Remember the settings that a strategy is made with, for `on`."""
-        made = super().__new__(cls)
-        made._settings = {name: value for name, value in settings.items() if name != "graph"}
-        return made
-
     def __init__(self, graph: CellGraph, *, ship_edges: bool = False, collation: str = "lean") -> None:
         if not graph.num_nodes[graph.deleted_type]:
             raise InputError(f"the graph has no {graph.deleted_type} nodes, expected one or more to delete and to pool")
@@ -62,39 +54,36 @@ class Strategy(ABC):
         self.ship_edges = ship_edges
         self.collation = collation
 
-    def prepare(self, perturbations: Perturbations, path: Path) -> None:  # noqa: B027 (most strategies keep nothing)
-        """Write into a file what `encode` will read, where the strategy keeps anything on disk; see `build_store`."""
-
-    def on(self, graph: CellGraph) -> Self:
-        """Return this strategy on another graph, with the same settings and what `tune` chose.
-
-        It is a new object: nothing that was looked up in this graph is in it.
-        """
-        other = type(self)(graph, **self._settings)
-        other.use(self.chosen())
-        return other
-
-    def tune(  # noqa: B027
-        self, batch_size: int, dtype: str, device: str, *, deleted: int = 3, width: int = 64, timing: bool = True
-    ) -> None:
-        """Choose what is fastest for batches of a size, where the strategy has a choice; `on` hands it on.
+    @classmethod
+    def tune(
+        cls,
+        graph: CellGraph,
+        batch_size: int,
+        dtype: str,
+        device: str,
+        *,
+        deleted: int = 3,
+        width: int = 64,
+        timing: bool = True,
+    ) -> dict[str, Any]:
+        """Return arguments of this class that are fastest for batches of a size; none where there is no choice.
 
         **Arguments:**
 
+        - `graph`: on the CPU.
         - `batch_size`: samples in a batch.
         - `dtype`: by name, as in `Point`.
         - `device`: "cpu" or "cuda".
         - `deleted`: nodes that a sample deletes.
         - `width`: features a row.
-        - `timing`: time what no earlier calibration has; without it the strategy keeps its first choice then.
+        - `timing`: time what this process has not timed before; without it the likeliest is returned then.
+
+        **Returns:** arguments by name, as JSON can hold them: other ranks are handed them.
         """
+        return {}
 
-    def chosen(self) -> Any:
-        """Return what `tune` chose, as JSON can hold it; `None` for a strategy that has no choice."""
-        return None
-
-    def use(self, chosen: Any) -> None:  # noqa: B027
-        """Take over what the same strategy has `chosen` in another process or on another rank."""
+    def prepare(self, perturbations: Perturbations, path: Path) -> None:  # noqa: B027 (most strategies keep nothing)
+        """Write into a file what `encode` will read, where the strategy keeps anything on disk; see `build_store`."""
 
     def close(self) -> None:  # noqa: B027
         """Close what `prepare` opened."""
@@ -125,54 +114,6 @@ class Strategy(ABC):
         tensors, host_values = self.pack(removed, encoded)
         return Batch.packed({"target": scores, **tensors}, removed, len(scores), host_values)
 
-    def shapes(
-        self, indices: Sequence[int], removed: dict[str, Deletions]
-    ) -> tuple[Mapping[str, Tensor | Piece], dict[str, Any]]:
-        """Return what `pack` returns for some samples, for the shapes and dtypes alone: to estimate a batch's memory.
-
-        The base class encodes and packs them; a strategy that `stores` must override it.
-
-        **Raises:** `InputError` for a strategy that reads what `prepare` wrote, and does not override `shapes`.
-        """
-        if self.stores:
-            raise InputError(
-                f"strategy {self.name!r} reads what it has stored, so what a batch holds is not known before it is "
-                "run; give it a method `shapes`"
-            )
-        return self.pack(removed, self.encode(indices, removed))
-
-    def build_lookups(self, indices: Sequence[int], removed: dict[str, Deletions]) -> None:
-        """Make the tables that `encode` looks samples up in, which a process makes with its first sample."""
-        if not self.stores:
-            self.encode(indices, removed)
-
-    def meta_batch(self, indices: Sequence[int], removed: dict[str, Deletions]) -> Batch:
-        """Return the batch of some samples with meta tensors: they have a shape and no values."""
-        tensors, host_values = self.shapes(indices, removed)
-        shapes = {"target": torch.empty(len(indices)), **tensors}
-        return Batch(
-            {name: torch.empty(tuple(t.shape), dtype=t.dtype, device="meta") for name, t in shapes.items()},
-            {kind: deletions.to("meta") for kind, deletions in removed.items()},
-            len(indices),
-            host_values,
-        )
-
-    def meta_view(self, batch: Batch) -> View:
-        """Return the `view` of a meta batch; a strategy whose `view` reads values overrides it."""
-        return self.view(batch)
-
-    def batch(self, perturbations: Perturbations, indices: Sequence[int] | None = None) -> Batch:
-        """Return the batch of some samples, all of them in one: `removed_by`, `encode`, `collate`.
-
-        **Arguments:**
-
-        - `perturbations`: the samples.
-        - `indices`: their places in the dataset that was prepared; 0, 1, 2, … unless given.
-        """
-        removed = self.removed_by(perturbations.deletions)
-        encoded = self.encode(range(len(perturbations)) if indices is None else indices, removed)
-        return self.collate(removed, perturbations.scores, encoded)
-
     def pack(self, removed: dict[str, Deletions], encoded: Any) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
         """Return the tensors and facts that this strategy sends along; none unless overridden.
 
@@ -188,6 +129,27 @@ class Strategy(ABC):
         """
         return {}, {}
 
+    def batch(self, perturbations: Perturbations, indices: Sequence[int] | None = None) -> Batch:
+        """Return the batch of some samples, all of them in one: `removed_by`, `encode`, `collate`.
+
+        **Arguments:**
+
+        - `perturbations`: the samples.
+        - `indices`: their positions in the dataset that was prepared; 0, 1, 2, … unless given.
+        """
+        removed = self.removed_by(perturbations.deletions)
+        encoded = self.encode(range(len(perturbations)) if indices is None else indices, removed)
+        return self.collate(removed, perturbations.scores, encoded)
+
+    def prepared_batch(self, perturbations: Perturbations) -> Batch:
+        """Return the batch of some samples, for which a strategy that stores prepares a folder that is then removed."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.prepare(perturbations, Path(folder) / "store")
+            try:
+                return self.batch(perturbations)
+            finally:
+                self.close()
+
     @abstractmethod
     def view(self, batch: Batch) -> View:
         """Return the view of a batch whose tensors are on the graph's device.
@@ -198,3 +160,85 @@ class Strategy(ABC):
           removed nodes, sample after sample; `.ptr`, [B + 1] int64, where each sample begins. `batch.tensors` has what
           `pack` returned.
         """
+
+
+S = TypeVar("S", bound=type[Strategy])
+_STRATEGIES: dict[str, type[Strategy]] = {}
+
+# strategies that copy every edge for every sample, as most training code does; the most common first
+BASELINES = ("edge_mask", "stored_index", "stored_mask", "subgraph")
+
+
+def register(strategy: S) -> S:
+    """Register a strategy by its `name`; a decorator for a user's class.
+
+    Registering the same class again, as a notebook cell that is run twice does, replaces it.
+
+    **Raises:** `InputError` where it is no strategy, or another class has that name.
+    """
+    if not (isinstance(strategy, type) and issubclass(strategy, Strategy)):
+        raise InputError(f"{strategy!r} is no subclass of tclab.masking.Strategy")
+    name = getattr(strategy, "name", None)
+    if not isinstance(name, str) or not name:
+        raise InputError(f"{strategy.__name__} has no name; give the class one: name = 'my_strategy'")
+    taken = _STRATEGIES.get(name, strategy)
+    if (taken.__module__, taken.__qualname__) != (strategy.__module__, strategy.__qualname__):
+        raise InputError(f"{name!r} is already a strategy: {taken.__module__}.{taken.__qualname__}")
+    _STRATEGIES[name] = strategy
+    return strategy
+
+
+def names() -> list[str]:
+    """Return the names of all strategies, a user's last."""
+    return list(_STRATEGIES)
+
+
+def get(name: str) -> type[Strategy]:
+    """Return the strategy of a name.
+
+    **Raises:** `InputError` with the nearest name where there is none.
+    """
+    if name == "auto":
+        raise InputError(
+            "unknown strategy 'auto'; the one that a calibration finds fastest here is called 'fastest' ('auto' is "
+            "all of them, where a list is asked for)"
+        )
+    if isinstance(name, type):  # a point names its strategy: it crosses to another process as text
+        raise InputError(
+            f"strategy is the class {name.__name__}, expected its name, {getattr(name, 'name', None) or 'mine'!r}; "
+            "@tclab.masking.register above the class makes it known"
+        )
+    if name not in _STRATEGIES:
+        raise unknown("strategy", name, _STRATEGIES, registrable=True)
+    return _STRATEGIES[name]
+
+
+def view(
+    graph: CellGraph,
+    deletions: Iterable[Sequence[int] | Tensor],
+    strategy: str = "node_mask",
+    *,
+    device: torch.device | str = "cpu",
+    collation: str = "lean",
+) -> View:
+    """Return the view of some node-deleted copies, made by a strategy, from samples to the device.
+
+    **Arguments:**
+
+    - `graph`: the whole one, on the CPU.
+    - `deletions`: for each sample the ids of the nodes it deletes; an empty one deletes nothing.
+    - `strategy`: one of `names()`.
+    - `device`: where the model is.
+    - `collation`: one of the strategy's `collations`.
+
+    **Raises:** `InputError` for an unknown strategy, a node out of range, or no sample at all.
+    """
+    kind = get(strategy)
+    require("graph", graph, CellGraph, "a tclab.CellGraph")
+    wanted = Deletions.of(deletions, num_nodes=graph.num_nodes[graph.deleted_type])
+    if len(wanted) == 0:
+        raise InputError("deletions is empty, expected at least one sample ([[]] deletes nothing)")
+    batch = kind(graph, collation=collation).prepared_batch(Perturbations(wanted, torch.zeros(len(wanted))))
+    copies = kind(graph.to(device)).view(batch.to(device))
+    require(f"what the view of strategy {kind.name!r} returns", copies, View, "a View")
+    return copies

@@ -1,4 +1,6 @@
-"""The view that holds every sample's edges one by one: gather, mask, scatter, as PyG's convolutions do."""
+"""The view that holds every sample's edges one by one: gather, mask, scatter, as PyG's convolutions do; and the
+softmax-weighted sums over what is left of each sample.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,6 @@ import torch
 from torch import Tensor
 
 from tclab.graph._cell_graph import CellGraph
-from tclab.message_passing._softmax_pool import pool_grid, pool_ragged
 from tclab.message_passing._view import View
 from tclab.message_passing.kernels._row_ops import add_rows, compiled_for_cpu, take_rows
 from tclab.perturbation import Deletions
@@ -83,15 +84,12 @@ class EdgeListView(View):
         self, relation: str, x: Tensor, *, transpose: bool = False, self_weight: Tensor | None = None
     ) -> Tensor:
         """Return the sum over kept edges into each row, by gather, mask and scatter."""
-        network = self._relation(relation)
         edges = self._edges[relation]
-        source, target = edges.edge_index.flip(0) if transpose else edges.edge_index
+        source, target, rows = self._ends(relation, transpose)
         message = take_rows(x, source)
-        if edges.weight is not None:
-            message = message * edges.weight.unsqueeze(-1).to(x.dtype)
-        if edges.mask is not None:
-            message = message * edges.mask.unsqueeze(-1).to(x.dtype)
-        rows = self._keep[network.source if transpose else network.target].numel()
+        for factor in (edges.weight, edges.mask):
+            if factor is not None:
+                message = message * factor.unsqueeze(-1).to(x.dtype)
         if compiled_for_cpu(x):
             summed = add_rows(message, target, rows)
         else:  # scatter_add_ over an expanded index is what PyG's `scatter` runs
@@ -101,12 +99,18 @@ class EdgeListView(View):
 
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
         """Return how many kept edges go into each row, [R_target] float32."""
+        _, target, rows = self._ends(relation, transpose)
+        mask = self._edges[relation].mask
+        one = torch.ones_like(target, dtype=torch.float32) if mask is None else mask.float()
+        return add_rows(one, target, rows)
+
+    def _ends(self, relation: str, transpose: bool) -> tuple[Tensor, Tensor, int]:
+        """Return the row that each message comes from, [E], the row that it goes to, [E], and how many of these."""
         network = self._relation(relation)
-        edges = self._edges[relation]
-        ends = edges.edge_index[0 if transpose else 1]
-        rows = self._keep[network.source if transpose else network.target].numel()
-        one = torch.ones_like(ends, dtype=torch.float32) if edges.mask is None else edges.mask.float()
-        return add_rows(one, ends, rows)
+        source, target = self._edges[relation].edge_index
+        if transpose:
+            return target, source, self._keep[network.source].numel()
+        return source, target, self._keep[network.target].numel()
 
     def pool(self, scores: Tensor, values: Tensor) -> Tensor:
         """Return the softmax-weighted sum over what is left of each sample, [B, H]."""
@@ -135,3 +139,41 @@ class EdgeListView(View):
         """Return a relation's edges of rows, and which of them count."""
         self._relation(relation)
         return self._edges[relation].edge_index, self._edges[relation].mask
+
+
+def pool_grid(scores: Tensor, values: Tensor, keep: Tensor) -> Tensor:
+    """Return the softmax-weighted sum over the nodes of a full grid of (sample, node) rows.
+
+    **Arguments:**
+
+    - `scores`: [B, N]
+    - `values`: [B, N, H]
+    - `keep`: [B, N] bool, which rows are left.
+
+    **Returns:** [B, H]; 0 for a sample with nothing left.
+    """
+    scores = scores.masked_fill(~keep, float("-inf"))
+    highest = scores.detach().amax(1, keepdim=True)
+    highest = highest.masked_fill(highest == float("-inf"), 0.0)
+    weights = (scores - highest).exp()
+    # the highest score adds exactly 1, so the clamp is for samples with nothing left alone
+    weights = weights / weights.sum(1, keepdim=True).clamp_min(0.5)
+    return torch.einsum("bn,bnh->bh", weights, values)
+
+
+def pool_ragged(scores: Tensor, values: Tensor, sample: Tensor, size: int) -> Tensor:
+    """Return the softmax-weighted sum over rows that each belong to a sample, by scatter.
+
+    **Arguments:**
+
+    - `scores`: [R, 1]
+    - `values`: [R, H]
+    - `sample`: [R] int64, 0 … `size` - 1.
+
+    **Returns:** [size, H]; 0 for a sample with no row.
+    """
+    scores = scores.flatten()
+    highest = scores.new_full((size,), float("-inf")).scatter_reduce(0, sample, scores.detach(), "amax")
+    weights = (scores - take_rows(highest, sample)).exp()
+    weights = weights / take_rows(add_rows(weights, sample, size), sample)
+    return add_rows(weights.unsqueeze(-1) * values, sample, size)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
-from tclab.message_passing._softmax_pool import pool_grid
+from tclab.message_passing._edge_list_view import pool_grid
 from tclab.message_passing._view import View
 from tclab.message_passing.kernels._row_ops import without, zero_rows
 from tclab.message_passing.kernels._spmm import Csr, SparseMatrix, spmm

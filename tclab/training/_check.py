@@ -18,7 +18,7 @@ from tclab._format import counted
 from tclab.errors import InputError, require
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy, get, names
-from tclab.masking._strategy_registry import view
+from tclab.masking._strategy import view
 from tclab.message_passing._view import NeedsEdgesError
 from tclab.models import ModelKind
 from tclab.models import get as model_of

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get
-from tclab.masking._strategy_registry import view
+from tclab.masking._strategy import view
 from tclab.message_passing import View
 from tclab.models import ModelKind
 from tclab.training._step import compiled_forward

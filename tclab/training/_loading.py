@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from tclab.errors import InputError
 from tclab.masking import Batch, Strategy
-from tclab.masking._packing import SharedMemoryError
+from tclab.masking._batch import SharedMemoryError
 from tclab.perturbation._dataset import Samples
 from tclab.timing._ledger_rows import BatchTiming, raw_clock_ns
 

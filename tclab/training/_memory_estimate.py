@@ -1,6 +1,7 @@
 """Memory estimate of a training step from tensors without data.
 
-The step runs twice on torch's fake tensors, which have shapes only, and a dispatch mode counts every tensor from its
+A batch's shapes are extrapolated in the number of samples from two small batches that are packed for real. Then the
+step runs twice on torch's fake tensors, which have shapes only, and a dispatch mode counts every tensor from its
 allocation until it is freed. So the estimate covers whatever the model, the loss, the strategy's view and autograd
 keep, with checkpointing and slices; where the optimizer's step takes several batches, two of them stand for all. The
 workspace that an operation allocates and frees while it runs is no tensor: the neighbour sums report theirs.
@@ -12,9 +13,10 @@ the workspace of operations.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import nullcontext
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,12 +27,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tclab.errors import InputError
-from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
-from tclab.graph._network import Rows
 from tclab.masking import Batch, Strategy
-from tclab.perturbation import Deletions
+from tclab.perturbation import Perturbations
 from tclab.training._step import Step
+
+_STEP = 4  # samples by which the larger of the two packed batches is larger
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,59 @@ class MemoryEstimate:
     peak: int  # the most that a step holds in addition to `model`, `kept` and its batch
 
 
+def meta_batch(strategy: Strategy, samples: Perturbations, *, micro_batch: int | None = None) -> Batch:
+    """Return the batch of some samples on the meta device, in slices as the loader makes them.
+
+    What is small is packed, and has the sizes of the real batch. Of more than 8 samples, or of more than two slices,
+    sizes are extrapolated: they are exact where each sample adds the same, and else as the first samples have them.
+    """
+    size = micro_batch or len(samples)
+    whole, rest = divmod(len(samples), size)
+    parts = [_extrapolated(strategy, samples.read(range(size)))] * whole if whole else []
+    if rest:
+        parts.append(_extrapolated(strategy, samples.read(range(len(samples) - rest, len(samples)))))
+    return parts[0] if len(parts) == 1 else Batch.sliced(parts)
+
+
+def _extrapolated(strategy: Strategy, samples: Perturbations) -> Batch:
+    """Return the batch of some samples on the meta device.
+
+    The larger batch lacks a multiple of `_STEP` samples, so that sizes are whole numbers, and one that is the sum of
+    others stays their sum.
+    """
+    size = len(samples)
+    if size > 2 * _STEP:
+        fewer = size % _STEP + _STEP
+        more = strategy.prepared_batch(samples.read(range(fewer + _STEP))).to("meta")
+        for first in range(_STEP + 1):  # `delta` goes as deep as the worst sample: both batches must have that one
+            few = strategy.prepared_batch(samples.read(range(first, first + fewer))).to("meta")
+            if few.named().keys() == more.named().keys():
+                return _line(few, more, (size - more.size) // _STEP)
+    return strategy.prepared_batch(samples).to("meta")
+
+
+def _line(few: Batch, more: Batch, steps: int) -> Batch:
+    """Return the batch as much larger than `more`, `steps` times over, as that is larger than `few`."""
+
+    def at(fewer: int, larger: int) -> int:
+        return larger + steps * (larger - fewer)
+
+    tensors = {}
+    for name, tensor in more.named().items():
+        shape = [max(0, at(*sides)) for sides in zip(few.named()[name].shape, tensor.shape, strict=True)]
+        tensors[name] = tensor.new_empty(shape)
+    values = {
+        name: at(few.host_values[name], value) if isinstance(value, int) else value
+        for name, value in more.host_values.items()
+    }
+    return replace(more.with_tensors(tensors), size=at(few.size, more.size), host_values=values)
+
+
 class _LiveBytes(TorchDispatchMode):
-    """Counts the bytes of every tensor that is allocated inside, until it is freed."""
+    """Counts the bytes of every tensor that is allocated inside, until it is freed.
+
+    Where the size of a result depends on values, it is the largest that it can be: a filter keeps all.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,11 +105,11 @@ class _LiveBytes(TorchDispatchMode):
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         inputs = {id(leaf.untyped_storage()) for leaf in tree_leaves(args) if isinstance(leaf, Tensor)}
-        result = op(*args, **(kwargs or {}))
+        result = _LARGEST.get(op, op)(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and id(leaf.untyped_storage()) not in inputs:
                 self.count(leaf)
-        self.peak = max(self.peak, self.now + _workspace_bytes(op, args))
+        self.peak = max(self.peak, self.now)
         return result
 
     def count(self, tensor: Tensor) -> None:
@@ -71,16 +124,26 @@ class _LiveBytes(TorchDispatchMode):
         self.now -= size
 
 
-def _workspace_bytes(op: Any, args: Any) -> int:
-    """Return how many bytes an operation allocates and frees while it runs: one sample's sums over one relation."""
-    if op not in (torch.ops.tclab.spmm.default, torch.ops.tclab.spmm_sum.default):
-        return 0
-    x = args[0] if isinstance(args[0], Tensor) else args[0][0]
-    if x.device.type not in ("cpu", "meta"):
-        return 0
-    rows = max(crow.numel() - 1 for crow in args[1][::3])
-    return rows * x.size(-1) * x.element_size()
+def _index(x: Tensor, indices: list[Tensor | None]) -> Tensor:
+    every = [i.to(torch.int64) if i is not None and i.dtype == torch.bool and i.dim() == 1 else i for i in indices]
+    return torch.ops.aten.index.Tensor(x, every)  # a mask is taken for as many indices as it has places
 
+
+def _unique(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return x.new_empty(x.numel()), torch.empty_like(x, dtype=torch.int64), x.new_empty(x.numel(), dtype=torch.int64)
+
+
+# Operations whose result's size depends on values, or which read one → what has its largest size instead
+_aten = torch.ops.aten
+_LARGEST: dict[Any, Callable[..., Any]] = {
+    _aten._local_scalar_dense.default: lambda x: 0.0 if x.is_floating_point() else 0,
+    _aten._unique2.default: _unique,
+    _aten.bincount.default: lambda x, weights=None, minlength=0: x.new_empty(minlength),
+    _aten.index.Tensor: _index,
+    _aten.nonzero.default: lambda x: x.new_empty((x.numel(), x.dim()), dtype=torch.int64),
+    # a CSR matrix is made to be written out as a dense one, which this stands for
+    _aten.sparse_compressed_tensor.comp_plain_value_size: lambda crow, col, values, size, **_: values.new_empty(size),
+}
 
 # Operations that CUDA's autocast runs in float32 and the CPU's does not: "CUDA Ops that can autocast to float32" in
 # torch's documentation, less those that no model is likely to call.
@@ -103,98 +166,12 @@ def _float32(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
-class _MetaNetwork(Network):
-    """A network whose tensors, and all that are made from them, have shapes and no data."""
-
-    entries: int  # of its sparse matrix, in which duplicate edges are summed
-
-    @staticmethod
-    def like(network: Network, entries: int) -> _MetaNetwork:
-        """Return a network with the shapes of another."""
-        copy = _MetaNetwork.__new__(_MetaNetwork)
-        copy.__dict__.update(network.__dict__, _cache={}, entries=entries)
-        for name in ("edge_index", "weight", "edge_type"):
-            tensor = getattr(network, name)
-            copy.__dict__[name] = None if tensor is None else torch.empty(tensor.shape, dtype=tensor.dtype)
-        return copy
-
-    def to(self, device: torch.device | str) -> Network:
-        """Return itself, since there is no data to move."""
-        return self
-
-    def csr_parts(self, *, dtype: torch.dtype, transpose: bool = False) -> tuple[Tensor, Tensor, Tensor, int]:
-        """Return crow [rows + 1], col [entries] and values [entries] without data, and the number of columns."""
-        rows, columns = (self.num_sources, self.num_targets) if transpose else (self.num_targets, self.num_sources)
-
-        def build() -> tuple[Tensor, Tensor, Tensor, int]:
-            crow, col = (torch.empty(number, dtype=torch.int32) for number in (rows + 1, self.entries))
-            return crow, col, torch.empty(self.entries, dtype=dtype), columns
-
-        return self._cached(("csr", dtype, transpose), build)
-
-    def dense(self, *, dtype: torch.dtype) -> Tensor:
-        """Return the dense matrix, [targets, sources], without data."""
-        shape = (self.num_targets, self.num_sources)
-        return self._cached(("dense", dtype), lambda: torch.empty(shape, dtype=dtype))
-
-    def degree(self, *, transpose: bool = False) -> Tensor:
-        """Return the degrees, [targets] or [sources], without data."""
-        number = self.num_sources if transpose else self.num_targets
-        return self._cached(("degree", transpose), lambda: torch.empty(number))
-
-    def incidence(self, node_type: str) -> Rows:
-        """Return the incidence without data; self-loops, of which there are few, count twice."""
-        number = self.num_sources if node_type == self.source else self.num_targets
-        items = self.num_edges * (2 if self.source == self.target else 1)
-
-        def build() -> Rows:
-            return Rows(torch.empty(number + 1, dtype=torch.int64), torch.empty(items, dtype=torch.int64))
-
-        return self._cached(("incidence", node_type), build)
-
-
-class _MetaStrategy:
-    """A strategy whose `view` is its `meta_view`."""
-
-    def __init__(self, strategy: Strategy) -> None:
-        self._strategy = strategy
-        self.view = strategy.meta_view
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._strategy, name)
-
-
-def _entries(network: Network) -> int:
-    """Return the number of distinct edges."""
-    source, target = network.edge_index
-    duplicate = (source[1:] == source[:-1]) & (target[1:] == target[:-1])  # edges are sorted
-    return network.num_edges - int(duplicate.sum())
-
-
-def meta_batch(
-    strategy: Strategy, indices: Sequence[int], deletions: Deletions, *, micro_batch: int | None = None
-) -> Batch:
-    """Return a batch of some samples, at their places in a dataset, on the meta device, in slices as the loader's."""
-    slice_size = micro_batch or len(indices)
-    parts = []
-    for first in range(0, len(indices), slice_size):
-        rows = range(first, min(first + slice_size, len(indices)))
-        removed = strategy.removed_by(deletions.take(rows))
-        parts.append(strategy.meta_batch([indices[row] for row in rows], removed))
-    return parts[0] if len(parts) == 1 else Batch.sliced(parts)
-
-
-@contextmanager
-def _on_meta_graph(step: Step) -> Iterator[_LiveBytes]:
-    """Replace a step's graph by one without data, and count the tensors that are allocated inside."""
-    strategy = step.strategy
-    entries = {name: _entries(network) for name, network in strategy.graph.relations.items()}
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        relations = {name: _MetaNetwork.like(strategy.graph.relations[name], entries[name]) for name in entries}
-        graph = CellGraph(strategy.graph.num_nodes, relations, strategy.graph.deleted_type)
-        step.strategy = _MetaStrategy(strategy.on(graph))  # type: ignore[assignment]
-        with _LiveBytes() as live:
-            yield live
+def _without_data(graph: CellGraph, mode: FakeTensorMode) -> CellGraph:
+    """Return a graph whose networks have the edges' shapes, and none of the lookups that were made of them."""
+    relations = {name: copy(network) for name, network in graph.relations.items()}
+    for network in relations.values():
+        vars(network).update({k: mode.from_tensor(t) for k, t in vars(network).items() if isinstance(t, Tensor)})
+    return graph.with_relations(relations)
 
 
 def estimate_memory(step: Step, batch: Batch, *, device: str = "cpu") -> MemoryEstimate:
@@ -204,7 +181,7 @@ def estimate_memory(step: Step, batch: Batch, *, device: str = "cpu") -> MemoryE
 
     **Arguments:**
 
-    - `step`: a step on the CPU.
+    - `step`: a step on the CPU that has not run.
     - `batch`: a batch without data, from `meta_batch`.
     - `device`: "cpu" or "cuda", whose autocast decides which activations are bfloat16.
 
@@ -212,7 +189,9 @@ def estimate_memory(step: Step, batch: Batch, *, device: str = "cpu") -> MemoryE
     """
     model = sum(tensor.nbytes for tensor in (*step.model.parameters(), *step.model.buffers()))
     step.accumulate = min(step.accumulate, 2)  # later batches hold no more than the second
-    with _on_meta_graph(step) as live, _CudaAutocast() if device == "cuda" else nullcontext():
+    autocast = _CudaAutocast() if device == "cuda" else nullcontext()
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, _LiveBytes() as live, autocast:
+        step.strategy.graph = _without_data(step.strategy.graph, mode)
         fake = batch.moved(lambda tensor: torch.empty_like(tensor, device="cpu"))
         before = live.now
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from tclab.masking._strategy_registry import BASELINES
+from tclab.masking._strategy import BASELINES
 from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
 from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
 from tclab.sweeps.config._fields import declarations

@@ -13,8 +13,8 @@ import torch
 from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Batch, get
-from tclab.masking._gpu_filter import GpuFilter
-from tclab.masking._strategy_registry import view
+from tclab.masking._on_device import GpuFilter
+from tclab.masking._strategy import view
 from tclab.message_passing import SharedView, View
 from tclab.message_passing._delta_view import DeltaView
 from tclab.message_passing._edge_list_view import EdgeListView

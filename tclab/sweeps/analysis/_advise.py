@@ -14,7 +14,7 @@ import pandas as pd
 
 from tclab._format import counted
 from tclab.errors import InputError, unknown
-from tclab.masking._strategy_registry import BASELINES
+from tclab.masking._strategy import BASELINES
 from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
 from tclab.sweeps.analysis._race_points import PROCESSES, race_points
 from tclab.sweeps.analysis._run_verdicts import StepRuns, pairs_of_runs, ratio_of_runs, runs_of

@@ -17,7 +17,7 @@ from torch import Tensor
 from tclab._io import TemporaryFolder
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
-from tclab.masking.calibration import WIDTH
+from tclab.masking._shared_graph_strategies import WIDTH
 from tclab.perturbation._sample_store import StoredSamples, stored
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._overhead_names import STEP_WITH_OVERHEADS
@@ -114,25 +114,27 @@ class Setup:
         return run(self.step, batches, steps=steps, ledger=watched)
 
 
-def tune(loading: Strategy, point: Point, device: str, *, timing: bool = True) -> None:
-    """Have a strategy's half that loads choose what is fastest for a point; see `Strategy.tune`."""
+def strategy_arguments(point: Point, device: str, *, timing: bool = True) -> dict[str, Any]:
+    """Return the arguments of both halves of a point's strategy, with what `Strategy.tune` chose."""
     size = min(point.batch_size, point.micro_batch or point.batch_size)
-    loading.tune(
-        size, point.dtype, device, deleted=point.deletions_a_sample(), width=point.hidden or WIDTH, timing=timing
+    chosen = strategy_of(point.strategy).tune(
+        point.cell_graph(),
+        size,
+        point.dtype,
+        device,
+        deleted=point.deletions_a_sample(),
+        width=point.hidden or WIDTH,
+        timing=timing,
     )
+    return {"ship_edges": point.ship_edges, "collation": point.collation, **chosen}
 
 
-def _tune_once(loading: Strategy, point: Point, context: RankContext | None) -> None:
-    """Tune for all ranks of a point on the first: others would disturb its clock, and might choose otherwise."""
+def _arguments_of_all_ranks(point: Point, context: RankContext | None) -> dict[str, Any]:
+    """Return what the first rank chooses: others would disturb its clock, and might choose otherwise."""
     if context is None:
-        tune(loading, point, point.device)
-        return
-
-    def chosen() -> str:
-        tune(loading, point, point.device)
-        return json.dumps(loading.chosen())
-
-    loading.use(json.loads(context.broadcast(chosen)))
+        return strategy_arguments(point, point.device)
+    found: dict[str, Any] = json.loads(context.broadcast(lambda: json.dumps(strategy_arguments(point, point.device))))
+    return found
 
 
 def step_of(point: Point, strategy: Strategy) -> Step:
@@ -168,10 +170,8 @@ def setup(
     perturbations = point.samples(held, graph)
     # those that are read lie anywhere in a store of more, as in an epoch's order
     places = np.arange(held) if point.stored_samples is None else np.random.default_rng(point.seed).permutation(held)
-    kind = strategy_of(point.strategy)
-    loading = kind(graph, ship_edges=point.ship_edges, collation=point.collation)
-    _tune_once(loading, point, context)
-    viewing = loading.on(graph.to(point.device))
+    kind, arguments = strategy_of(point.strategy), _arguments_of_all_ranks(point, context)
+    loading, viewing = (kind(on, **arguments) for on in (graph, graph.to(point.device)))
     with _place(context) as place:
         loading.prepare(perturbations, place / "store")
         try:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tclab.graph._synthetic_graph import NETWORK_SIZES, NUM_GENES
-from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.config._point import Point
@@ -20,8 +19,8 @@ _MOST_BEND = 1.5  # bytes an edge at one scale over those at the other, up to wh
 def expected_batch_bytes(point: Point) -> int | None:
     """Return about how many bytes will travel with each batch of a point; `None` where only running it tells.
 
-    Two meta batches on small synthetic graphs give the bytes an edge, a node and a sample; a user's own strategy makes
-    them too. A folder is read for its sizes.
+    Two batches of small synthetic graphs give the bytes an edge, a node and a sample; a user's own strategy makes them
+    too. A folder is read for its sizes.
     """
     own = tuple(user_code_digests(point).items())
     rates = _rates(point.strategy, point.model, point.deletions_a_sample(), point.ship_edges, own)
@@ -53,11 +52,8 @@ def _rates(strategy: str, model: str, deleted: int, ship_edges: bool, own: objec
     for scale in _SMALL:
         small = Point(model=model, strategy=strategy, scale=scale, num_deletions=deleted, ship_edges=ship_edges)
         graph = replace(small, networks=None).cell_graph()
-        deletions = synthetic_perturbations(graph, _SAMPLES, deleted=deleted, seed=0).deletions
-        loading = strategy_of(strategy)(graph, ship_edges=ship_edges)
-        if loading.stores and type(loading).shapes is Strategy.shapes:
-            return None
-        batch = loading.meta_batch(range(_SAMPLES), loading.removed_by(deletions))
+        samples = synthetic_perturbations(graph, _SAMPLES, deleted=deleted, seed=0)
+        batch = strategy_of(strategy)(graph, ship_edges=ship_edges).prepared_batch(samples)
         carried = (batch.edge_bytes, batch.bytes - batch.edge_bytes)
         found.append((graph.num_edges, graph.num_nodes[graph.deleted_type], *carried))
     (fewer, few, on_fewer, least), (edges, many, on_edges, most) = found

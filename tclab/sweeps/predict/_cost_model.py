@@ -32,7 +32,7 @@ from tclab._child_process import ChildProcess, ParentPipe, child_command
 from tclab._display import Display, Shown
 from tclab.errors import InputError, unknown
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking._replicated_edges import removed_counts
+from tclab.masking._edge_masks import removed_counts
 from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
 from tclab.message_passing.kernels._spmm import least_seconds
 from tclab.perturbation import Deletions, synthetic_perturbations
@@ -99,8 +99,8 @@ def _cell(sizes: Sequence[Any]) -> Cell:
 def removed_share(graph: CellGraph, *, deleted: int, samples: int = 64) -> float:
     """Return the share of a graph's edges that the deletion of some random nodes removes, on average."""
     removed = removed_by(graph, synthetic_perturbations(graph, samples, deleted=deleted).deletions)
-    counts = sum(removed_counts(network, removed).sum() for network in graph.networks.values())
-    return float(counts / (samples * graph.num_edges))
+    counts = [sum(removed_counts(network, removed).values()).sum() for network in graph.networks.values()]
+    return float(sum(counts) / (samples * graph.num_edges))
 
 
 def measure_cells(

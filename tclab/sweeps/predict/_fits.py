@@ -18,16 +18,15 @@ from tclab.errors import InputError, require
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import get as strategy_of
-from tclab.masking._mask_store import MaskStore
-from tclab.masking._packing import INLINE_BYTES, shared_memory_free
-from tclab.masking.calibration import cache_stamp
+from tclab.masking._batch import INLINE_BYTES, shared_memory_free
+from tclab.masking._edge_masks import StoredMask
 from tclab.perturbation import Deletions
 from tclab.perturbation._dataset import TRAINING_SAMPLES
 from tclab.perturbation._sample_store import StoreSize
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import run
-from tclab.sweeps.execution._setup import step_of, tune
+from tclab.sweeps.execution._setup import step_of, strategy_arguments
 from tclab.sweeps.predict._more_ranks import MEBIBYTE
 from tclab.sweeps.store._code_fingerprint import files_of
 from tclab.timing._conditions import conditions
@@ -142,10 +141,11 @@ class Fits(Shown):
 def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     """Estimate the memory of a point, without running it.
 
-    The batch is that of the point's own first samples, to the byte. What a step holds is counted on tensors that
-    have shapes and no values: on a CPU that is what torch's allocator hands out.
+    The batch is that of the point's own first samples: of 8 or fewer to the byte, of more extrapolated from them.
+    What a step holds is counted on tensors that have shapes and no values: on a CPU that is what torch's allocator
+    hands out.
     `benchmarks/memory.py` compares it with the resident set of processes that ran. Nothing is timed: the
-    strategy `fastest` is estimated with the kernels that were calibrated on this machine, or else with the defaults.
+    strategy `fastest` is estimated with the kernels that this process has calibrated, or else as `delta`.
 
     Of several ranks, what is held to exchange gradients is counted by a formula. `not_covered` of the answer says what
     is not counted: what `compile` changes, the rows that ranks gather for a loss, worker processes except for the
@@ -158,7 +158,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     """
     require("point", point, Point, "a tclab.Point")
     point = point.resolved()
-    found = _point_bytes(_sized(point), point.device, (*files_of(point).items(), cache_stamp()))
+    found = _point_bytes(_sized(point), point.device, tuple(files_of(point).items()))
     on_host = point.device == "cpu"
     share = HEAP_SHARE[point.allocator]
     strategy = strategy_of(point.strategy)
@@ -250,25 +250,25 @@ def _point_bytes(
 ) -> _PointBytes:  # `files` is part of the cache's key: the same point with other code or another graph
     cached = point.cell_graph()  # and with it the lookups that this process has made
     graph = cached.with_relations({name: copy(network) for name, network in cached.relations.items()})
-    loading = strategy_of(point.strategy)(graph, ship_edges=point.ship_edges, collation=point.collation)
-    tune(loading, point, device, timing=False)
-    deletions = point.samples(point.batch_size, graph).deletions
-    if not point.workers or loading.stores:  # workers look up what they encode in copies of their own
-        loading.build_lookups([0], loading.removed_by(deletions.take([0])))
+    kind, arguments = strategy_of(point.strategy), strategy_arguments(point, device, timing=False)
+    loading = kind(graph, **arguments)
+    samples = point.samples(point.batch_size, graph)
     own = _bytes_in(graph)
-    batch = meta_batch(loading, range(point.batch_size), deletions, micro_batch=point.micro_batch)
+    batch = meta_batch(loading, samples, micro_batch=point.micro_batch)
+    if not point.workers or loading.stores:  # workers look up what they encode in copies of their own
+        own = _bytes_in(graph)
     found, gradients, gathers = MemoryEstimate(0, 0, 0), [0], False
     if point.mode not in WITHOUT_MODEL:
-        step = step_of(point, loading.on(graph))
+        step = step_of(point, kind(graph, **arguments))
         own += _bytes_in(step.loss)
         gradients += [parameter.nbytes for parameter in step.model.parameters() if parameter.requires_grad]
         gathers = step.loss_takes_peers
         found = estimate_memory(step, batch, device=device)
-    disk = _whole_store(loading, point, deletions) if isinstance(loading, MaskStore) else None
+    disk = _whole_store(loading, point, samples.deletions) if isinstance(loading, StoredMask) else None
     return _PointBytes(batch.bytes, own, found, sum(gradients), max(gradients), gathers, disk)
 
 
-def _whole_store(strategy: MaskStore, point: Point, deletions: Deletions) -> StoreSize:
+def _whole_store(strategy: StoredMask, point: Point, deletions: Deletions) -> StoreSize:
     """Return the size of a store of all training samples, if they are like the deletions' own."""
     screen = point.screen()
     number = TRAINING_SAMPLES if screen is None else len(screen)

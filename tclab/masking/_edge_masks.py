@@ -1,0 +1,358 @@
+"""Strategies whose workers make or read a boolean for every edge of every sample, and send it with all the edges.
+
+`edge_mask` looks up which edges the removed nodes touch, `gene_mask_cache` combines masks of single nodes,
+`stored_index` and `stored_mask` read from LMDB. Collation replicates all edges B times: `collation="pyg"` is PyG's; the
+lean one writes the same tensors once, into the one that travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tclab._extras import need
+from tclab.graph import Network
+from tclab.graph._cell_graph import CellGraph
+from tclab.masking._batch import Batch, Piece, shared_memory
+from tclab.masking._strategy import Strategy
+from tclab.message_passing import View
+from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
+from tclab.perturbation import Deletions, Perturbations
+from tclab.perturbation._sample_store import StoreSize, build_store
+from tclab.perturbation._deletions import Int64s
+
+Masks = list[dict[str, Tensor]]  # for each sample: relation → [E] bool, which edges are kept
+NODES_CACHED = 1024  # whose masks `gene_mask_cache` keeps: 0.3 MB each on the real graph
+
+
+# ---- the edges of B copies of a graph, and those that deletions remove
+
+
+def _replicate(network: Network, size: int, out: Tensor) -> None:
+    """Write a network's edges for `size` copies to [2, size * E] int64: copy b's rows begin at b times N."""
+    edges = network.edge_index
+    step = torch.tensor([[network.num_sources], [network.num_targets]], device=edges.device)
+    offsets = torch.arange(size, device=edges.device) * step
+    torch.add(edges.unsqueeze(1), offsets.unsqueeze(2), out=out.view(2, size, -1))
+
+
+def _repeat(weight: Tensor, size: int, out: Tensor) -> None:
+    out.view(size, -1).copy_(weight)
+
+
+def edge_pieces(graph: CellGraph, size: int) -> dict[str, Piece]:
+    """Return every relation's edges for `size` copies, and its weights where it has any, under batch names."""
+    pieces: dict[str, Piece] = {}
+    for name, network in graph.relations.items():
+        edges = size * network.num_edges
+        pieces[f"edge_index/{name}"] = Piece((2, edges), torch.int64, partial(_replicate, network, size))
+        if network.weight is not None:
+            fill = partial(_repeat, network.weight, size)
+            pieces[f"edge_weight/{name}"] = Piece((edges,), network.weight.dtype, fill)
+    return pieces
+
+
+def edge_lists(graph: CellGraph, tensors: Mapping[str, Tensor]) -> dict[str, EdgeList]:
+    """Return each relation's edges, with the mask and the weights that there are, of tensors under batch names."""
+    return {
+        name: EdgeList(*(tensors.get(f"{what}/{name}") for what in ("edge_index", "edge_mask", "edge_weight")))
+        for name in graph.relations
+    }
+
+
+def kept_rows(graph: CellGraph, removed: dict[str, Deletions]) -> dict[str, Tensor]:
+    """Return which rows of B full copies are left: node type → [B * N] bool, copy after copy."""
+    keep = {}
+    for kind, nodes in graph.num_nodes.items():
+        rows = removed[kind].samples() * nodes + removed[kind].nodes
+        keep[kind] = torch.ones(len(removed[kind]) * nodes, dtype=torch.bool, device=rows.device)
+        keep[kind].index_fill_(0, rows, False)
+    return keep
+
+
+def edge_view(
+    graph: CellGraph, batch: Batch, tensors: Mapping[str, Tensor], on_close: Callable[[], None] | None = None
+) -> EdgeListView:
+    """Return the view of a batch over the edges of B full copies, given under batch names."""
+    keep = kept_rows(graph, batch.deletions)
+    deleted = batch.deletions[graph.deleted_type]
+    return EdgeListView(graph, deleted, edge_lists(graph, tensors), keep=keep, on_close=on_close)
+
+
+def removed_counts(network: Network, removed: Mapping[str, Deletions]) -> dict[str, Int64s]:
+    """Return how many edges each sample's removed nodes touch, from the degrees alone: node type → [B] int64."""
+    counts = {}
+    for kind in dict.fromkeys((network.source, network.target)):
+        degree = np.diff(network.incidence(kind).ptr.numpy())
+        total = np.concatenate([[0], np.cumsum(degree[removed[kind].nodes.numpy()])])
+        counts[kind] = np.diff(total[removed[kind].ptr.numpy()])
+    return counts
+
+
+def removed_edges(network: Network, removed: Mapping[str, Deletions], counts: Mapping[str, int]) -> Tensor:
+    """Return which of a network's edges in B copies are removed, [n] int64 into B * E, without asking the device.
+
+    An edge is there twice if both its ends are removed.
+
+    **Arguments:**
+
+    - `counts`: node type → how many edges the removed nodes of it touch, in all samples.
+    """
+    parts = []
+    for kind, count in counts.items():
+        ptr, items = network.incidence(kind)
+        nodes, samples = removed[kind].nodes, removed[kind].samples()
+        begin, length = ptr[nodes], ptr[nodes + 1] - ptr[nodes]
+        i = torch.arange(len(nodes), device=nodes.device).repeat_interleave(length, output_size=count)
+        within = torch.arange(count, device=nodes.device) - (length.cumsum(0) - length)[i]
+        parts.append(items[begin[i] + within] + samples[i] * network.num_edges)
+    return torch.cat(parts)
+
+
+def _removed_on_host(network: Network, removed: Mapping[str, Deletions]) -> Tensor:
+    counts = {kind: int(each.sum()) for kind, each in removed_counts(network, removed).items()}
+    return removed_edges(network, removed, counts)
+
+
+# ---- masks made in the worker
+
+
+class EdgeMask(Strategy):
+    """A boolean edge mask for each network from an incidence lookup in the worker; all edges travel."""
+
+    name = "edge_mask"
+    collations = ("lean", "pyg")
+
+    def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> Masks:
+        """Return for each sample: relation → [E] bool, which edges are kept."""
+        size = len(indices)
+        masks: Masks = [{} for _ in range(size)]
+        for name, network in self.graph.relations.items():
+            ids = _removed_on_host(network, removed)
+            mask = torch.ones(size * network.num_edges, dtype=torch.bool).index_fill_(0, ids, False)
+            for sample, of_sample in zip(masks, mask.view(size, -1), strict=True):
+                sample[name] = of_sample
+        return masks
+
+    def collate(self, removed: dict[str, Deletions], scores: Tensor, encoded: Masks) -> Batch:
+        """Return the batch, collated by PyG for `collation="pyg"`."""
+        if self.collation != "pyg":
+            return super().collate(removed, scores, encoded)
+        kind = self.graph.deleted_type
+        keep = kept_rows(self.graph, removed)[kind].view(len(scores), -1)
+        whole = {}  # the whole graph, by reference
+        for name, network in self.graph.relations.items():
+            whole[f"edge_index/{name}"] = network.edge_index
+            if network.weight is not None:
+                whole[f"edge_weight/{name}"] = network.weight
+        samples = [
+            {f"keep/{kind}": kept, **whole, **{f"edge_mask/{name}": mask for name, mask in masks.items()}}
+            for kept, masks in zip(keep, encoded, strict=True)
+        ]
+        batch = pyg_batch(self.graph, removed, scores, samples)
+        sent = {name: batch.tensors[name] for name in ("target", *samples[0], f"sample/{kind}")}
+        return replace(batch, tensors=sent)
+
+    def pack(self, removed: dict[str, Deletions], encoded: Masks) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
+        """Return the replicated edges with their masks, and the node side: PyG's `batch` and the kept rows."""
+        kind, size = self.graph.deleted_type, len(encoded)
+        tensors: dict[str, Tensor | Piece] = {
+            **edge_pieces(self.graph, size),
+            f"keep/{kind}": kept_rows(self.graph, removed)[kind],
+            f"sample/{kind}": torch.arange(size).repeat_interleave(self.graph.num_nodes[kind]),
+        }
+        for name, network in self.graph.relations.items():
+            fill = partial(_join, [sample[name] for sample in encoded])
+            tensors[f"edge_mask/{name}"] = Piece((size * network.num_edges,), torch.bool, fill)
+        return tensors, {}
+
+    def view(self, batch: Batch) -> View:
+        """Return the view that multiplies every message by its mask."""
+        return edge_view(self.graph, batch, batch.tensors)
+
+
+def _join(masks: list[Tensor], out: Tensor) -> None:
+    torch.cat(masks, out=out)
+
+
+class GeneMaskCache(EdgeMask):
+    """As `edge_mask`, from masks that are made when a node is first deleted; a worker keeps the last `most` nodes'.
+
+    Each is one bit an edge; a sample's masks are the AND of its nodes'.
+    """
+
+    name = "gene_mask_cache"
+
+    def __init__(self, graph: CellGraph, *, most: int = NODES_CACHED, **options: Any) -> None:
+        super().__init__(graph, **options)
+        self.most = most
+        self._packed: dict[int, dict[str, np.ndarray]] = {}  # by node, the one that was used last at the end
+
+    def _packed_masks(self, node: int) -> dict[str, np.ndarray]:
+        """Return relation → [E / 8] uint8, the edges that are left when one node is deleted, a bit each."""
+        packed = self._packed.pop(node, None)
+        if packed is None:
+            alone = Deletions.of([[node]], num_nodes=self.graph.num_nodes[self.graph.deleted_type])
+            (masks,) = super().encode([0], self.removed_by(alone))
+            packed = {name: np.packbits(mask.numpy()) for name, mask in masks.items()}
+        self._packed[node] = packed
+        if len(self._packed) > self.most:
+            del self._packed[next(iter(self._packed))]
+        return packed
+
+    def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> Masks:
+        """Return for each sample: relation → [E] bool, the edges that every deleted node leaves."""
+        deleted = removed[self.graph.deleted_type]
+        return [self._combined(deleted[sample].tolist()) for sample in range(len(indices))]
+
+    def _combined(self, nodes: list[int]) -> dict[str, Tensor]:
+        packed = [self._packed_masks(node) for node in nodes]
+        masks = {}
+        for name, network in self.graph.relations.items():
+            every = np.full(-(-network.num_edges // 8), 255, dtype=np.uint8)
+            left = np.bitwise_and.reduce([every, *(masks_of_node[name] for masks_of_node in packed)])
+            masks[name] = torch.from_numpy(np.unpackbits(left, count=network.num_edges).view(np.bool_))
+        return masks
+
+
+# ---- masks read from disk
+
+
+class StoredMask(EdgeMask):
+    """Whole masks on disk, one byte an edge: 2.4 MB a sample on the real graph, 805 GB for the real dataset."""
+
+    name = "stored_mask"
+    stores = True
+
+    def prepare(self, perturbations: Perturbations, path: Path) -> None:
+        """Write the encodings of every sample into a file; see `build_store`."""
+        deletions = perturbations.deletions
+        header = {"encoding": self.name, "graph": self.graph.fingerprint(), "deletions": deletions.fingerprint()}
+        self._store = build_store(
+            path,
+            lambda sample: self.encode_sample(self.removed_by(deletions.take([sample]))),
+            size=self.store_size(deletions),
+            header=header,
+        )
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
+
+    def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> Masks:
+        """Return for each sample: relation → [E] bool, from what lies on disk."""
+        return self._store.read(indices, self.decode_sample)
+
+    def store_size(self, deletions: Deletions) -> StoreSize:
+        """Return what a store of some samples would take, without building it."""
+        return StoreSize.of(self.encoded_bytes(deletions))
+
+    def encoded_bytes(self, deletions: Deletions) -> Int64s:
+        """Return how many bytes each sample's encoding has, [S] int64."""
+        return np.full(len(deletions), sum(n.num_edges for n in self.graph.relations.values()), dtype=np.int64)
+
+    def encode_sample(self, removed: dict[str, Deletions]) -> bytes:
+        """Return the encoding of one sample's masks: relation after relation."""
+        (masks,) = super().encode([0], removed)
+        return b"".join(mask.numpy().tobytes() for mask in masks.values())
+
+    def decode_sample(self, value: memoryview) -> dict[str, Tensor]:
+        """Return relation → [E] bool from an encoding, which must be copied: it lies on disk."""
+        values = torch.from_numpy(np.frombuffer(value, dtype=np.bool_).copy())
+        sizes = [network.num_edges for network in self.graph.relations.values()]
+        return dict(zip(self.graph.relations, values.split(sizes), strict=True))
+
+
+class StoredIndex(StoredMask):
+    """Removed-edge indices on disk, int32: for each relation in order their number, then the indices."""
+
+    name = "stored_index"
+
+    def encoded_bytes(self, deletions: Deletions) -> Int64s:
+        """Return how many bytes each sample's indices have, [S] int64."""
+        removed = self.removed_by(deletions)
+        words = np.full(len(deletions), len(self.graph.relations), dtype=np.int64)
+        for network in self.graph.relations.values():
+            words += sum(removed_counts(network, removed).values())
+        return 4 * words
+
+    def encode_sample(self, removed: dict[str, Deletions]) -> bytes:
+        """Return a sample's removed edges."""
+        each = [_removed_on_host(network, removed).numpy() for network in self.graph.relations.values()]
+        return b"".join(np.concatenate([[len(edges)], edges]).astype("<i4").tobytes() for edges in each)
+
+    def decode_sample(self, value: memoryview) -> dict[str, Tensor]:
+        """Return relation → [E] bool from the indices."""
+        words = np.frombuffer(value, dtype="<i4")
+        masks = {}
+        for name, network in self.graph.relations.items():
+            edges, words = words[1 : 1 + words[0]], words[1 + words[0] :]
+            kept = np.ones(network.num_edges, dtype=np.bool_)
+            kept[edges] = False
+            masks[name] = torch.from_numpy(kept)
+        return masks
+
+
+# ---- PyG's collation
+
+
+def pyg_batch(
+    graph: CellGraph, removed: dict[str, Deletions], scores: Tensor, samples: Sequence[dict[str, Tensor]]
+) -> Batch:
+    """Return the batch of some samples, [B], by `Batch.from_data_list` over one `HeteroData` a sample.
+
+    The case study's training ran it. The edges of each sample are offset, concatenated and, in a worker, written to
+    shared memory, one tensor for each key of each edge type. (PyG's `DataLoader` drops a `collate_fn` argument without
+    a warning.)
+
+    **Arguments:**
+
+    - `samples`: each sample's tensors by batch name: "edge_index/physical" of a relation, "node/gene" of a node type,
+      of which it then has so many nodes and else all.
+
+    **Returns:** those of all samples, and "sample/gene": of which sample each node is.
+
+    **Raises:** `SharedMemoryError` in a worker, where the tensors do not fit into shared memory.
+    """
+    need("PyG's collation", "sweep", "torch_geometric")
+    from torch_geometric.data import Batch as PygBatch
+    from torch_geometric.data import HeteroData
+
+    def slot(name: str) -> tuple[Any, str]:
+        what, _, of = name.partition("/")
+        if not what.startswith("edge"):
+            return of, what
+        return (graph.relations[of].source, of, graph.relations[of].target), what
+
+    each = []
+    for i, sample in enumerate(samples):
+        data: Any = HeteroData()
+        data["score"] = scores[i : i + 1]
+        for kind, nodes in graph.num_nodes.items():
+            data[kind].num_nodes = len(sample[f"node/{kind}"]) if f"node/{kind}" in sample else nodes
+            data[kind]["removed"] = removed[kind][i]  # PyG moves on only what has "index" in its name
+        for name, tensor in sample.items():
+            of, what = slot(name)
+            data[of][what] = tensor
+        each.append(data)
+    in_worker = torch.utils.data.get_worker_info() is not None
+    size = sum(tensor.nbytes for sample in samples for tensor in sample.values())
+    with shared_memory(size) if in_worker else nullcontext():
+        made: Any = PygBatch.from_data_list(each, follow_batch=["removed"])
+    tensors = {"target": made["score"]}
+    for name in samples[0]:
+        of, what = slot(name)
+        tensors[name] = made[of][what]
+    tensors |= {f"sample/{kind}": made[kind]["batch"] for kind in graph.num_nodes}
+    deletions = {
+        kind: Deletions(made[kind]["removed"], made[kind]["removed_ptr"], one.most) for kind, one in removed.items()
+    }
+    return Batch(tensors, deletions, len(scores))
