@@ -115,8 +115,9 @@ class CellGraph:
                     raise InputError(f"expected the format {_FORMAT!r}")
                 relations = {}
                 for i, fields in enumerate(header.pop("relations")):
-                    tensors = {name: torch.from_numpy(file[f"{i}/{name}"]) for name in fields.pop("tensors")}
-                    relations[fields["name"]] = Network(**fields, **tensors)
+                    for tensor in fields.pop("tensors"):
+                        fields[tensor] = torch.from_numpy(file[f"{i}/{tensor}"])
+                    relations[fields["name"]] = Network(**fields)
             return CellGraph(relations=relations, **header)
         except Exception as error:  # of zipfile, numpy, json, or of what the file says
             why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
@@ -129,16 +130,22 @@ class CellGraph:
 
         **Raises:** `InputError` where the file cannot be written.
         """
-        header = {"format": _FORMAT, "deleted_type": self.deleted_type, "source": self.source, "relations": []}
-        header["num_nodes"] = {kind: int(n) for kind, n in self.num_nodes.items()}
-        header["node_names"] = self.node_names and {kind: list(names) for kind, names in self.node_names.items()}
-        arrays = {}
+        fields = ("name", "source", "target", "num_sources", "num_targets", "cascades", "directed")
+        relations: list[dict[str, Any]] = []
+        arrays: dict[str, Any] = {}
         for i, network in enumerate(self.relations.values()):
             tensors = network.tensors()
-            fields = ("name", "source", "target", "num_sources", "num_targets", "cascades", "directed")
-            header["relations"].append({name: getattr(network, name) for name in fields} | {"tensors": list(tensors)})
+            relations.append({name: getattr(network, name) for name in fields} | {"tensors": list(tensors)})
             arrays |= {f"{i}/{name}": tensor.cpu().numpy() for name, tensor in tensors.items()}
-        arrays["header"] = np.array(json.dumps(header))
+        header = {
+            "format": _FORMAT,
+            "num_nodes": dict(self.num_nodes),
+            "relations": relations,
+            "deleted_type": self.deleted_type,
+            "node_names": self.node_names and {kind: list(names) for kind, names in self.node_names.items()},
+            "source": self.source,
+        }
+        arrays["header"] = np.array(json.dumps(header, default=int))  # counts may be NumPy's
 
         def write(file: Path) -> None:
             with open(file, "wb") as opened:  # by its name NumPy would add a suffix
@@ -356,19 +363,19 @@ class CellGraph:
             source, target = network.edge_index
             edge_index = torch.stack([relabelled[network.source][source], relabelled[network.target][target]])
             kept = (edge_index >= 0).all(dim=0)
-            tensors = {**network.tensors(), "edge_index": edge_index}
             relations[name] = replace(
                 network,
+                edge_index=edge_index[:, kept],
                 num_sources=num_nodes[network.source],
                 num_targets=num_nodes[network.target],
+                weight=None if network.weight is None else network.weight[kept],
+                edge_type=None if network.edge_type is None else network.edge_type[kept],
                 report=None,
-                **{of_edges: tensor[..., kept] for of_edges, tensor in tensors.items()},
             )
-        names = self.node_names and dict(self.node_names)
-        for kind in nodes:
-            if names and kind in names:
-                names[kind] = [names[kind][node] for node in nodes[kind].tolist()]
-        return CellGraph(num_nodes, relations, self.deleted_type, names, f"part of {self.source}")
+        names = dict(self.node_names or {})
+        for kind in names.keys() & nodes.keys():
+            names[kind] = [names[kind][node] for node in nodes[kind].tolist()]
+        return CellGraph(num_nodes, relations, self.deleted_type, names or None, f"part of {self.source}")
 
     def to(self, device: torch.device | str) -> CellGraph:
         """Return this graph with its tensors on `device`; each network is copied there once."""

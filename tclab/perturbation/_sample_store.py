@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -14,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from tclab._extras import need
 from tclab._format import bytes_text
 from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
@@ -35,14 +38,10 @@ _WORD = np.dtype("<i4")
 def lmdb_module() -> ModuleType:
     """Return the package lmdb, which only those need who store samples.
 
-    **Raises:** `InputError` that says how to install it.
+    **Raises:** `MissingExtraError` that says how to install it.
     """
-    try:
-        import lmdb
-    except ModuleNotFoundError:
-        raise InputError("stored samples need the package lmdb: pip install 'tclab[data]'") from None
-    module: ModuleType = lmdb
-    return module
+    need("a store of samples", "data", "lmdb")
+    return import_module("lmdb")
 
 
 def _key(i: int) -> bytes:
@@ -105,7 +104,7 @@ def build_store(
         except (lmdb.Error, OSError) as error:
             raise InputError(f"the store {path} cannot be written: {error}") from None
         finally:
-            if temporary.exists():
+            with suppress(OSError):
                 temporary.unlink()
     return Store(path, header=header)
 
@@ -208,8 +207,8 @@ class StoredSamples:
         self.encoding = encoding
         deletions, scores = perturbations.deletions, perturbations.scores
         if encoding == "json":
-            names = (graph.node_names or {}).get(graph.deleted_type)
-            names = names or [str(node) for node in range(graph.num_nodes[graph.deleted_type])]
+            numbered = [str(node) for node in range(graph.num_nodes[graph.deleted_type])]
+            names = (graph.node_names or {}).get(graph.deleted_type, numbered)
             self._node_of = {name: node for node, name in enumerate(names)}
             # at most: as many genes as any sample has, each with the longest name, and a score of 24 characters
             longest = max(names, key=lambda name: len(json.dumps(name)), default="")
