@@ -56,8 +56,6 @@ class Dango(nn.Module):
     - `heads`: attention heads of the HyperSAGNN.
     """
 
-    reads_masked_graph = False
-
     def __init__(self, num_nodes: int, networks: list[str], *, width: int = 64, heads: int = 4) -> None:
         super().__init__()
         if not networks:

@@ -42,19 +42,8 @@ class Peers:
             sent = rows.detach().contiguous()
             parts = [torch.empty_like(sent) for _ in range(self.ranks)]
             distributed.all_gather(parts, sent)
-        if gradients:
-            parts[self.rank] = _ScaleGradient.apply(rows, self.ranks)
+        if gradients and rows.requires_grad:
+            own = rows.view_as(rows)
+            own.register_hook(lambda grad: grad * self.ranks)
+            parts[self.rank] = own
         return torch.cat(parts)
-
-
-class _ScaleGradient(torch.autograd.Function):
-    """The same tensor, its gradient multiplied by a factor."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, factor: int) -> Tensor:
-        ctx.factor = factor
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0] * ctx.factor, None

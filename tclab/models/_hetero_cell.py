@@ -101,8 +101,6 @@ class HeteroCell(nn.Module):
     Norms are over each row's features (`torch.nn.LayerNorm`); see `Preprocessor`.
     """
 
-    reads_masked_graph = True
-
     def __init__(
         self,
         num_nodes: int,
@@ -127,7 +125,6 @@ class HeteroCell(nn.Module):
         if metabolism not in METABOLISMS:
             raise unknown("metabolism", metabolism, METABOLISMS)
         self.networks = list(networks)
-        self.combine = combine
         self.dropout = dropout
         self.checkpoint = checkpoint
         self.embedding = nn.Embedding(num_nodes, width)

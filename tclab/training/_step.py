@@ -211,29 +211,12 @@ class Step:
         """
         if self.mode == "data":
             return None
-        if self.mode == "empty":
-            loss = self._without_model(moved, stage, backward)
-        elif moved.slices and self._over_batch:
-            loss = self._all_slices(moved, stage, backward)
-        else:
-            loss = self._slice_by_slice(moved, stage, backward)
+        forward_backward = self._all_slices if moved.slices and self._over_batch else self._slice_by_slice
+        loss = forward_backward(moved, stage, backward)
         self.batches += 1
         if self.batches % self.accumulate == 0:
             self._update(stage, update)
         return loss.detach()
-
-    def _without_model(self, batch: Batch, stage: Stage, backward: Backward) -> Tensor:
-        """Make and drop the view of each slice, or of the whole batch, then run loss and backward of one parameter."""
-        for part in batch.parts:
-            with stage("mask"):
-                view = self.strategy.view(part)
-            view.close()
-        with self._without_exchange(last=True):
-            with stage("loss"):
-                loss: Tensor = self._forward(view)
-            with stage("backward"):
-                backward(loss)
-        return loss
 
     def _slice_by_slice(self, batch: Batch, stage: Stage, backward: Backward) -> Tensor:
         """Run forward and backward of each slice, or of the whole batch, and return the loss, []."""
@@ -244,7 +227,7 @@ class Step:
             # the view closes after the backward, when a strategy may reuse its buffers
             with self._without_exchange(last=i == len(batch.parts)), view:
                 with self._autocast():
-                    with stage("forward"):
+                    with nullcontext() if self.mode == "empty" else stage("forward"):
                         output = self._forward(view)
                     with stage("loss"):
                         loss = self._loss(output, part, stage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
@@ -17,7 +18,7 @@ from tclab.sweeps.analysis._module_parts import REST, STAGES, Part, timed_parts
 from tclab.sweeps.config._fields import whole_number
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._measure import may_run
-from tclab.sweeps.execution._setup import setup
+from tclab.sweeps.execution._setup import Setup, setup
 from tclab.timing import Ledger, receipt
 from tclab.timing._ledger import NullLedger
 from tclab.timing._receipt import Receipt
@@ -92,7 +93,7 @@ def inside(*points: Point, steps: int = 10, receipt_seconds: float = 10.0) -> In
                 if isinstance(ledger, NullLedger):
                     here.run(repeat(batch), steps=steps, ledger=ledger)  # noqa: B023 (called within this turn)
                     return
-                with timed_parts(here.step, ledger) as found:
+                with _parts_of(here, ledger) as found:
                     here.run(repeat(batch), steps=steps, ledger=ledger)  # noqa: B023
                 parts.update(found)  # noqa: B023
 
@@ -105,6 +106,10 @@ def inside(*points: Point, steps: int = 10, receipt_seconds: float = 10.0) -> In
     if not frames:
         raise InputError("there are no points, expected at least one")
     return Inside(pd.concat(frames, ignore_index=True), receipts)
+
+
+def _parts_of(here: Setup, ledger: Ledger) -> AbstractContextManager[dict[str, tuple[str, Part]]]:
+    return nullcontext({}) if here.point.compile else timed_parts(here.step, ledger)  # the compiler would see the hooks
 
 
 def _alone(point: Point) -> Point:
@@ -158,7 +163,7 @@ def trace_point(
         try:
             here.run(batches, steps=1)
             with (
-                timed_parts(here.step, ledger),
+                _parts_of(here, ledger),
                 trace.record(folder, wait=wait, warmup=warmup, active=active, steps=steps, **options) as recorder,
             ):
                 for _ in range(steps):

@@ -171,10 +171,8 @@ def _hooks(timer: PartTimer, path: str, module: nn.Module) -> list[Any]:
     found = _LAYER.search(path)
     layer = f"layer {int(found[1]) + 1}" if found else ""
     network = str(getattr(module, "network", ""))
-    name = _LAYER.sub("", path, count=1)
-    if network:
-        name = name.rpartition(".")[0]  # without its index
-    name = name or type(module).__name__.strip("_")
+    # modules of one list are one part: without its index, nothing is left of a layer's own name
+    name = re.sub(r"\.?\d+$", "", _LAYER.sub("", path, count=1)) or type(module).__name__.strip("_")
 
     def before(_: nn.Module, given: Any) -> None:
         copies = next((one.copies for one in given if isinstance(one, TimedView)), timer.now.copies)
