@@ -15,7 +15,7 @@ from tclab.perturbation import Deletions, Perturbations
 from tclab.training._step import Step
 
 # the error that is allowed in a dtype, besides the loop's own in it: of the largest value in fp64, else of the norm
-TOLERANCE = {"float64": 1e-11, "float32": 1e-5, "bfloat16": 0.04}
+TOLERANCE = {"float64": 1e-11, "float32": 1e-5, "bfloat16": 0.05}
 
 
 class LoopView(View):
@@ -113,7 +113,7 @@ def outcome(strategy, samples, build, *, micro_batch=None, **options):
     - `build`: graph → model; its weights are then drawn, for the same model always the same.
     - `micro_batch`: samples in a slice. `options`: of `Step`.
     """
-    predictions = []
+    predictions, gradients = [], []
 
     def drawn_weights(graph, metabolism):
         model = build(graph)
@@ -130,8 +130,11 @@ def outcome(strategy, samples, build, *, micro_batch=None, **options):
     def loss(predicted, targets, *, epoch=0):
         return (predicted * targets).mean()
 
+    def update():  # instead of the optimizer's
+        gradients.extend(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in step.model.parameters())
+
     kind = ModelKind("drawn", drawn_weights, {"weighted": lambda graph: loss}, forward=forward, checkpoints=True)
-    step = Step(kind, strategy, mode="model", **options)
+    step = Step(kind, strategy, clip=None, **options)
     scores = torch.linspace(-1.0, 2.0, len(samples)) + 0.1
     graph = strategy.graph
     perturbations = Perturbations(Deletions.of(samples, num_nodes=graph.num_nodes[graph.deleted_type]), scores)
@@ -140,9 +143,9 @@ def outcome(strategy, samples, build, *, micro_batch=None, **options):
             strategy.prepare(perturbations, Path(folder) / "store")
         rotated = [*range(1, len(samples)), 0]  # what a batch before leaves behind would show
         strategy.view(strategy.batch(perturbations.read(rotated), rotated)).close()
-        step(batch_of(strategy, perturbations, micro_batch))
+        step.run(step.transfer(batch_of(strategy, perturbations, micro_batch)), update=update)
         strategy.close()
-    return torch.cat(predictions), [torch.zeros_like(p) if p.grad is None else p.grad for p in step.model.parameters()]
+    return torch.cat(predictions), gradients
 
 
 def largest_error(found, expected):

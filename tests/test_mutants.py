@@ -1,4 +1,8 @@
-"""Mutants: wrong strategies, verdicts and ledgers, made by rule, which the equivalence check and promises must kill."""
+"""Mutants: wrong strategies, verdicts and ledgers, made by rule, which must not go unseen.
+
+The table of equality and the equivalence check must find each strategy, and a promise each verdict and ledger. A wrong
+strategy breaks what a view gives in public, so that no mutant depends on how views are written.
+"""
 
 import sys
 from contextlib import suppress
@@ -8,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 from clock import Clock
+from hypothesis import Phase, given, settings
+from test_equality import NUMERICS, UNLIKE, cases, failures
 
 import tclab
 from tclab import masking, models
 from tclab.masking import Strategy
 from tclab.message_passing import SharedView
-from tclab.message_passing.kernels._row_ops import zero_rows
 from tclab.perturbation import Deletions
 from tclab.timing import Ledger, _ledger, _ledger_rows, _noise_model, _verdict
 from tclab.timing._noise_model import Series, centre_of
@@ -65,138 +70,167 @@ DELETIONS = {
 # ---- the neighbour sums, made wrong
 
 
-class Sums(SharedView):
-    """Sums that a rule makes wrong; `layer` counts the calls."""
+class MutantView(SharedView):
+    """A view to be made wrong, over a wild type that is right; `right` and `unmasked` are views as they should be."""
+
+    def __init__(self, graph, removed):
+        super().__init__(graph, removed)
+        self.right = SharedView(graph, removed)
+        self.unmasked = SharedView(graph, {kind: Deletions.nothing(len(own)) for kind, own in removed.items()})
+
+    def with_wild_type(self):
+        return [self.wild_type, self]
+
+
+class Sums(MutantView):
+    """Sums that a rule makes wrong: of the view, a relation's name, x, transpose and the self-weight."""
 
     rule = None
     layer = -1
 
-    def right(self, relations, x, transpose, weights):
-        return list(super()._sums(relations, x, transpose, weights))
+    def neighbour_sum(self, relation, x, *, transpose=False, self_weight=None):
+        self.layer += relation == next(iter(self.graph.networks))
+        return type(self).rule(self, relation, x, transpose, self_weight)
 
-    def unmasked(self, relations, x, transpose, weights):
-        rows, self._rows = self._rows, {kind: ids[:0] for kind, ids in self._rows.items()}
-        try:
-            return self.right(relations, x, transpose, weights)
-        finally:
-            self._rows = rows
+    def neighbour_sums(self, relations, x, *, self_weights):
+        pairs = zip(relations, self_weights, strict=True)
+        return [self.neighbour_sum(name, x, self_weight=weight) for name, weight in pairs]
 
-    def _sums(self, relations, x, transpose, weights):
-        self.layer += 1
-        return type(self).rule(self, relations, x, transpose, weights)
+
+def _right(view, name, x, transpose, weight):
+    return view.right.neighbour_sum(name, x, transpose=transpose, self_weight=weight)
+
+
+def _unmasked(view, name, x, transpose, weight):
+    return view.unmasked.neighbour_sum(name, x, transpose=transpose, self_weight=weight)
 
 
 def _after(change):
     """Return the rule that changes the right sums."""
-    return lambda view, *given: change(view, view.right(*given), *given)
+    return lambda view, *given: change(_right(view, *given))
 
 
-def _only(place, change):
-    return _after(lambda view, sums, *given: [change(s) if i == place % len(sums) else s for i, s in enumerate(sums)])
+def _of_network(i, change):
+    """Return the rule that changes the right sums of one network."""
 
-
-def _layer(number, view, given):
-    return view.unmasked(*given) if view.layer == number else view.right(*given)
-
-
-def _target_alone(view, relations, x, transpose, weights):
-    relation = view.graph.relations[relations[0]]
-    removed = view._rows[relation.source if transpose else relation.target]
-    return [zero_rows(s, removed) for s in view.unmasked(relations, x, transpose, weights)]
-
-
-def _one_edge(times):
-    """Return the rule that adds the first edge's message `times` times."""
-
-    def rule(view, relations, x, transpose, weights):
-        sums = view.right(relations, x, transpose, weights)
-        source, target = view.graph.relations[relations[0]].edge_index[:, 0].tolist()
-        rows, kept = len(x) // view.size, view.keep[view.graph.deleted_type]
-        of = torch.arange(rows).unsqueeze(1)
-        nodes = view.lift(of.double()).flatten().long()
-        into, out_of = (nodes == target).nonzero().flatten(), (nodes == source).nonzero().flatten()
-        message = x[out_of] * (kept[out_of] & kept[into]).unsqueeze(1) * times
-        return [sums[0].index_add(0, into, message.to(sums[0].dtype)), *sums[1:]]
+    def rule(view, name, *given):
+        summed = _right(view, name, *given)
+        return change(summed) if name == list(view.graph.networks)[i] else summed
 
     return rule
 
 
-def _by_wild_degree(view, sums, relations, x, transpose, weights):
-    found = []
-    for name, one in zip(relations, sums, strict=True):
-        wild = view.lift(view.graph.relations[name].degree(transpose=transpose).unsqueeze(1)).to(one.dtype)
-        own = view.degree(name, transpose=transpose).unsqueeze(1).to(one.dtype)
-        found.append(torch.where(wild > 0, one * own / wild.clamp(min=1), one))
-    return found
+def _renamed(rename):
+    """Return the rule that sums over another network: of the networks' names and one of them."""
+
+    def rule(view, name, *given):
+        networks = list(view.graph.networks)
+        return _right(view, rename(networks, name) if name in networks else name, *given)
+
+    return rule
+
+
+def _in_layer(i):
+    return lambda view, *given: (_unmasked if view.layer == i else _right)(view, *given)
+
+
+def _other_way(view, name, x, transpose, weight):
+    return _right(view, name, x, transpose != (name in view.graph.networks), weight)
+
+
+def _target_alone(view, name, x, transpose, weight):
+    relation = view.graph.relations[name]
+    kept = view.keep[relation.source if transpose else relation.target]
+    return _unmasked(view, name, x, transpose, weight).masked_fill(~kept.unsqueeze(1), 0.0)
+
+
+def _one_edge(times):
+    """Return the rule that adds the message of the first network's first edge `times` times."""
+
+    def rule(view, name, x, transpose, weight):
+        summed, network = _right(view, name, x, transpose, weight), view.graph.relations[name]
+        if name != next(iter(view.graph.networks)) or network.num_edges == 0:
+            return summed
+        source, target = network.edge_index[:, 0].tolist()
+        edge_weight = 1.0 if network.weight is None else network.weight[0].item()
+        kept = view.keep[view.graph.deleted_type]
+        nodes = view.lift(torch.arange(network.num_sources).double().unsqueeze(1)).flatten().long()
+        into, out_of = (nodes == target).nonzero().flatten(), (nodes == source).nonzero().flatten()
+        message = x[out_of] * (kept[out_of] & kept[into]).unsqueeze(1) * edge_weight * times
+        return summed.index_add(0, into, message.to(summed.dtype))
+
+    return rule
+
+
+def _by_wild_degree(view, name, x, transpose, weight):
+    summed = _right(view, name, x, transpose, weight)
+    wild, own = (each.degree(name, transpose=transpose).unsqueeze(1).to(x.dtype) for each in (view.unmasked, view))
+    return torch.where(wild > 0, summed * own / wild.clamp(min=1), summed)
 
 
 SUMS = {
-    "K forgotten in layer 1": lambda view, *given: _layer(0, view, given),
-    "K forgotten in layer 2": lambda view, *given: _layer(1, view, given),
-    "K forgotten in every layer": lambda view, *given: view.unmasked(*given),
+    "K forgotten in layer 1": _in_layer(0),
+    "K forgotten in layer 2": _in_layer(1),
+    "K forgotten in every layer": _unmasked,
     "target masked and source not": _target_alone,
-    "the first network skipped": _only(0, torch.zeros_like),
-    "the last network skipped": _only(-1, torch.zeros_like),
-    "two networks exchanged": _after(lambda view, sums, *given: sums[::-1]),
-    "the first network for all": _after(lambda view, sums, *given: [sums[0]] * len(sums)),
+    "the first network skipped": _of_network(0, torch.zeros_like),
+    "the last network skipped": _of_network(-1, torch.zeros_like),
+    "two networks exchanged": _renamed(lambda names, name: names[-1 - names.index(name)]),
+    "the first network for all": _renamed(lambda names, name: names[0]),
     "one edge lost": _one_edge(-1),
     "one edge counted twice": _one_edge(1),
-    "edges the other way": lambda view, names, x, transpose, weights: view.right(names, x, not transpose, weights),
-    "a row does not add itself": lambda view, names, x, transpose, weights: view.right(names, x, transpose, None),
-    "the gradient of ε missing": lambda view, names, x, transpose, weights: view.right(
-        names, x, transpose, weights.detach()
+    "edges the other way": _other_way,
+    "a row does not add itself": lambda view, name, x, transpose, weight: _right(view, name, x, transpose, None),
+    "the gradient of ε missing": lambda view, name, x, transpose, weight: _right(
+        view, name, x, transpose, None if weight is None else weight.detach()
     ),
-    "another network's ε": lambda view, names, x, transpose, weights: view.right(names, x, transpose, weights.flip(0)),
-    "the gradient of the features missing": lambda view, names, x, transpose, weights: view.right(
-        names, x.detach(), transpose, weights
-    ),
-    "the gradient of one network missing": _only(-1, torch.Tensor.detach),
-    "twice the gradient": _after(lambda view, sums, *given: [2 * s - s.detach() for s in sums]),
-    "sums a billionth too large": _after(lambda view, sums, *given: [s * (1 + 1e-9) for s in sums]),
-    "sums in float32": _after(lambda view, sums, *given: [s.float().to(s.dtype) for s in sums]),
-    "sums in bfloat16": _after(lambda view, sums, *given: [s.bfloat16().to(s.dtype) for s in sums]),
-    "noise of a millionth": _after(lambda view, sums, *given: [s + 1e-6 * torch.randn_like(s) for s in sums]),
-    "the last row lost": _after(lambda view, sums, *given: [torch.cat([s[:-1], 0 * s[-1:]]) for s in sums]),
-    "the largest value clipped": _after(lambda view, sums, *given: [s.clamp(max=0.9 * s.max().item()) for s in sums]),
-    "mean by the wild type's degree": _after(_by_wild_degree),
-    "wrong in bfloat16 alone": _after(
-        lambda view, sums, *given: [s * (1.3 if torch.is_autocast_enabled("cpu") else 1) for s in sums]
-    ),
+    "the gradient of the features missing": lambda view, name, x, *given: _right(view, name, x.detach(), *given),
+    "the gradient of one network missing": _of_network(-1, torch.Tensor.detach),
+    "twice the gradient": _after(lambda s: 2 * s - s.detach()),
+    "sums a billionth too large": _after(lambda s: s * (1 + 1e-9)),
+    "sums in float32": _after(lambda s: s.float().to(s.dtype)),
+    "sums in bfloat16": _after(lambda s: s.bfloat16().to(s.dtype)),
+    "noise of a millionth": _after(lambda s: s + 1e-6 * torch.randn_like(s)),
+    "the last row lost": _after(lambda s: torch.cat([s[:-1], 0 * s[-1:]])),
+    "the largest value clipped": _after(lambda s: s.clamp(max=0.9 * s.max().item())),
+    "mean by the wild type's degree": _by_wild_degree,
+    "wrong in bfloat16 alone": _after(lambda s: s * (1.3 if torch.is_autocast_enabled("cpu") else 1)),
 }
 
 # ---- the pool, the wild type and the lift, made wrong
 
 
-class PoolOfAll(SharedView):
+class AnotherNetworksWeight(MutantView):
+    def neighbour_sums(self, relations, x, *, self_weights):
+        return super().neighbour_sums(relations, x, self_weights=list(self_weights)[::-1])
+
+
+class PoolOfAll(MutantView):
     def pool(self, scores, values):
-        keep, self._keep = self.keep, {kind: torch.ones_like(own) for kind, own in self.keep.items()}
-        try:
-            return super().pool(scores, values)
-        finally:
-            self._keep = keep
+        return self.unmasked.pool(scores, values)
 
 
-class PoolOfScoresWithoutGradient(SharedView):
+class PoolOfScoresWithoutGradient(MutantView):
     def pool(self, scores, values):
         return super().pool(scores.detach(), values)
 
 
-class PoolOfEqualScores(SharedView):
+class PoolOfEqualScores(MutantView):
     def pool(self, scores, values):
         return super().pool(0 * scores, values)
 
 
-class PoolsExchanged(SharedView):
+class PoolsExchanged(MutantView):
     def pool(self, scores, values):
         return super().pool(scores, values).roll(1, 0)
 
 
-class LiftWithoutGradient(SharedView):
+class LiftWithoutGradient(MutantView):
     def lift(self, x, node_type=None):
         return super().lift(x.detach(), node_type)
 
 
-class OthersWildType(SharedView):
+class OthersWildType(MutantView):
     @property
     def wild_type(self):
         removed = {kind: Deletions.of([own[0].tolist()], num_nodes=self.graph.num_nodes[kind])
@@ -204,39 +238,78 @@ class OthersWildType(SharedView):
         return SharedView(self.graph, removed)
 
 
-class FrozenWildType(SharedView):
+class FrozenWildType(MutantView):
     @property
     def wild_type(self):
         return LiftWithoutGradient(self.graph, {kind: Deletions.nothing(1) for kind in self.removed})
 
 
-class WildDegree(SharedView):
+class WildDegree(MutantView):
     def degree(self, relation, *, transpose=False):
-        return self.lift(self.graph.relations[relation].degree(transpose=transpose).unsqueeze(1)).squeeze(1)
+        return self.unmasked.degree(relation, transpose=transpose)
 
 
 def _deletes(rule):
-    def view(graph, removed):
-        return SharedView(graph, {
-            kind: Deletions.of(rule([own[b].tolist() for b in range(len(own))]), num_nodes=graph.num_nodes[kind])
-            for kind, own in removed.items()
-        })  # fmt: skip
+    def view(strategy, batch):
+        deleted = batch.deletions[strategy.graph.deleted_type]
+        samples = rule([deleted[b].tolist() for b in range(batch.size)])
+        nodes = strategy.graph.num_nodes[strategy.graph.deleted_type]
+        return MutantView(strategy.graph, strategy.removed_by(Deletions.of(samples, num_nodes=nodes)))
 
     return view
 
 
+def _is(kind):
+    return lambda strategy, batch: kind(strategy.graph, batch.deletions)
+
+
+# name → what makes the view, of the strategy and a batch
 MUTANTS = {
     **{name: _deletes(rule) for name, rule in DELETIONS.items()},
-    **{name: type("Mutant", (Sums,), {"rule": staticmethod(rule)}) for name, rule in SUMS.items()},
-    "pooled over deleted nodes, too": PoolOfAll,
-    "the gradient of the pool's scores missing": PoolOfScoresWithoutGradient,
-    "pooled with equal scores": PoolOfEqualScores,
-    "pools exchanged": PoolsExchanged,
-    "the gradient of the embedding missing": LiftWithoutGradient,
-    "a deletion in the wild type": OthersWildType,
-    "the gradient of the wild type missing": FrozenWildType,
-    "the wild type's degree": WildDegree,
+    **{name: _is(type("Mutant", (Sums,), {"rule": staticmethod(rule)})) for name, rule in SUMS.items()},
+    "another network's ε": _is(AnotherNetworksWeight),
+    "pooled over deleted nodes, too": _is(PoolOfAll),
+    "the gradient of the pool's scores missing": _is(PoolOfScoresWithoutGradient),
+    "pooled with equal scores": _is(PoolOfEqualScores),
+    "pools exchanged": _is(PoolsExchanged),
+    "the gradient of the embedding missing": _is(LiftWithoutGradient),
+    "a deletion in the wild type": _is(OthersWildType),
+    "the gradient of the wild type missing": _is(FrozenWildType),
+    "the wild type's degree": _is(WildDegree),
 }
+
+
+def strategy_of(mutant):
+    class Mutant(Strategy):
+        name = "mutant"
+
+        def view(self, batch):
+            return MUTANTS[mutant](self, batch)
+
+    return Mutant
+
+
+def found_by_the_table(mutant):
+    """Return which cell of the table of equality tells the mutant from the definition, in a few examples; or None."""
+    numerics = {column: NUMERICS[column] for column in ("fp64", "bf16")}
+    found = []
+
+    def look(which, case):
+        found.extend(f"{column}, {which}" for column in failures(*case, strategy_of(mutant), numerics))
+
+    @settings(max_examples=20, phases=[Phase.generate])
+    @given(case=cases())
+    def drawn(case):
+        drawn.count += 1
+        if not found:
+            look(f"drawn graph {drawn.count}", case)
+
+    drawn.count = 0
+    drawn()
+    for which, case in UNLIKE.items():
+        if not found:
+            look(which, (*case, {"layers": 2}))
+    return found[0] if found else None
 
 
 def references():
@@ -256,16 +329,7 @@ def made_references():
 
 def killed_by(references, mutant):
     """Return which part of the check tells the mutant from `subgraph`, and its figure; None if none does."""
-
-    class Mutant(Strategy):
-        name = "mutant"
-
-        def view(self, batch):
-            view = MUTANTS[mutant](self.graph, batch.deletions)
-            view.with_wild_type = lambda: [view.wild_type, view]
-            return view
-
-    masking.register(Mutant)
+    masking.register(strategy_of(mutant))
     for which, reference in references.items():
         plain = reference.compare("mutant")
         if not plain.fp64_error <= FP64_TOLERANCE:
@@ -276,6 +340,11 @@ def killed_by(references, mutant):
         if not rough.passed:
             return f"bfloat16{which}: {rough.fp32_ratio:.2g} × the error"
     return None
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_wrong_strategy_is_found_by_the_table_of_equality(mutant):
+    assert found_by_the_table(mutant) is not None
 
 
 @pytest.mark.slow
