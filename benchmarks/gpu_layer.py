@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
+from unittest import mock
 
 import torch
 from tile_kernel import Assumptions, layer_milliseconds, predicted
@@ -25,8 +26,9 @@ import tclab
 from tclab.masking import get
 from tclab.message_passing import SharedView
 from tclab.message_passing._shared_view import link_of
+from tclab.message_passing.kernels import _tile_sums
 from tclab.message_passing.kernels._spmm import least_seconds
-from tclab.message_passing.kernels._tile_sums import LAUNCH, Launch, tile_sums, tiles_for, tiles_of, without_tiles
+from tclab.message_passing.kernels._tile_sums import LAUNCH, Launch, tile_sums, tiles_for, tiles_of
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.predict._roofline import clock_of
 
@@ -104,7 +106,8 @@ def compare(found: Arms, device: str, *, batch_size: int, dtype: torch.dtype, ro
 
     def both(kernel: str) -> tuple[list[Tensor], Tensor]:
         found.inputs[kernel].grad = None
-        with nullcontext() if kernel == "tiles" else without_tiles():
+        off = mock.patch.object(_tile_sums, "_serves", return_value=False)
+        with nullcontext() if kernel == "tiles" else off:
             sums = found.calls[kernel]()
             torch.autograd.backward(sums, [torch.ones_like(y) for y in sums])
         gradient = found.inputs[kernel].grad
@@ -155,15 +158,15 @@ def launches(
 ) -> list[dict[str, Any]]:
     """Return the seconds of launches of the tile kernel over the largest network, those of today first."""
     network = max(graph.networks.values(), key=lambda network: network.num_edges).to(device)
-    tiles = tiles_of(link_of(network, dtype).matrix)
+    tiles = tiles_of(*link_of(network, dtype).matrix)
     assert tiles is not None
-    x = torch.randn(network.num_sources, samples * WIDTH, device=device).to(dtype)
-    out, key = torch.empty_like(x), (dtype.itemsize, device == "cpu" or torch.cuda.get_device_capability()[0] >= 9)
+    x = torch.randn(samples, network.num_sources, WIDTH, device=device).to(dtype)
+    key = (dtype.itemsize, device == "cpu" or torch.cuda.get_device_capability()[0] >= 9)
     today, rows = LAUNCH[key], []
     others = [Launch(*launch) for launch in product((64, 128, 256), (4, 8), (2, 3, 4))]
 
     def call() -> None:
-        tile_sums(tiles, x, WIDTH, out=out)
+        tile_sums(tiles, x, rows=network.num_targets)
         _wait(device)
 
     for launch in dict.fromkeys([today, *(others if device == "cuda" else others[:1])]):

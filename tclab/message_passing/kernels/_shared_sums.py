@@ -133,12 +133,11 @@ def _shared_sums(x: Tensor, *common: Any) -> list[Tensor]:
 
 def _by_tiles(tiles: Tiles, x: Tensor, width: int, rows: int, weight: Tensor | None, removed: Tensor) -> Tensor:
     """Return one relation's sums [rows * samples, width] of `x: [N, samples * width]`, rows that are removed zero."""
-    samples = x.size(1) // width
-    keep = None
-    if removed.numel():
-        keep = torch.ones(rows * samples, dtype=torch.uint8, device=x.device).index_fill_(0, removed, 0)
-    out = x.new_empty(rows, x.size(1))
-    return tile_sums(tiles, x, width, out=out, self_weight=weight, keep=keep).view(rows * samples, width)
+    grid = x.view(len(x), -1, width).transpose(0, 1)
+    summed = tile_sums(tiles, grid, rows=rows).transpose(0, 1).reshape(-1, width)
+    if weight is not None:
+        summed = summed.add_(weight * x.view(-1, width))
+    return summed.index_fill_(0, removed, 0.0) if removed.numel() else summed
 
 
 def _segments(x: Tensor, size: int, group: int) -> list[Tensor]:
@@ -190,7 +189,8 @@ def _backward(gradients: Sequence[Tensor | None], x: Tensor | None, *common_and_
                 to_weights[place] += torch.dot(part.view(-1), own[at].view(-1))
             if matrix is None:
                 assert tiles is not None
-                tile_sums(tiles, part, given.size(1), out=into, self_weight=weight, add=number > 0)
+                summed = _by_tiles(tiles, part, given.size(1), sources, weight, source_removed[:0]).view_as(into)
+                into.copy_(summed) if number == 0 else into.add_(summed)
                 continue
             if weight is not None and number:
                 into.addcmul_(part, weight)

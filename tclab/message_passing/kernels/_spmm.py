@@ -6,11 +6,14 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 from torch.utils._python_dispatch import _disable_current_modes as disabled_modes
+
+from tclab.message_passing.kernels._tile_sums import tile_sums, tiles_for
 
 T = TypeVar("T")
 
@@ -20,14 +23,21 @@ class Csr(NamedTuple):
 
     crow: Tensor  # [rows + 1] int32
     col: Tensor  # [nnz] int32
-    values: Tensor  # [nnz]
+    values: Tensor | None  # [nnz]; None where all are 1
     columns: int  # how many there are
 
     def matrix(self, dtype: torch.dtype | None = None) -> Tensor:
         """Return this as torch's sparse CSR matrix, in a dtype; nothing is copied where it is in that already."""
         size = (self.crow.numel() - 1, self.columns)
-        values = self.values.to(dtype or self.values.dtype)
+        values = torch.ones_like(self.col, dtype=dtype) if self.values is None else self.values.to(dtype)
         return torch.sparse_csr_tensor(self.crow, self.col, values, size=size, check_invariants=False)
+
+
+class Relation(NamedTuple):
+    """A matrix A [targets, sources] and its transpose."""
+
+    matrix: Csr
+    transposed: Csr
 
 
 with warnings.catch_warnings():  # torch warns once a process that CSR is in beta, and 2.11 of checks that are off
@@ -178,3 +188,45 @@ def least_seconds(
             call()
             seconds[key] = min(seconds[key], clock() - begin)
     return seconds
+
+
+def spmm(a: Relation, x: Tensor) -> Tensor:
+    """Return A·X of every sample, [B, rows, H], of `x: [B, columns, H]`; its gradient is the same on A's transpose."""
+    return torch.ops.tclab.spmm(x, *a.matrix[:3], *a.transposed[:3])
+
+
+@torch.library.custom_op(
+    "tclab::spmm",
+    mutates_args=(),
+    schema="(Tensor x, Tensor crow, Tensor col, Tensor? values, Tensor t_crow, Tensor t_col, Tensor? t_values)"
+    " -> Tensor",
+)
+def _spmm(x: Tensor, crow: Tensor, col: Tensor, values: Tensor | None, *transposed: Any) -> Tensor:
+    csr = Csr(crow, col, values, x.size(1))
+    if (tiles := tiles_for(csr, x)) is not None:
+        return tile_sums(tiles, x.contiguous(), rows=len(crow) - 1)
+    if x.device.type == "cpu" and x.dtype != torch.float64:
+        bags = partial(embedding_bag, mode="sum", include_last_offset=True, per_sample_weights=values)
+        sums = [bags(col, sample.contiguous(), crow) for sample in x]
+    else:
+        matrix = csr.matrix(x.dtype)
+        sums = [matrix @ sample.contiguous() for sample in x]
+    # a single sample, which `masked_spmm` gives, is not copied
+    return sums[0].unsqueeze(0) if len(sums) == 1 else torch.stack(sums)
+
+
+@_spmm.register_fake
+def _(x: Tensor, crow: Tensor, *rest: Any) -> Tensor:
+    return x.new_empty(x.size(0), crow.size(0) - 1, x.size(2))
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[1:])
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    matrix, transposed = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
+    return torch.ops.tclab.spmm(grad, *transposed, *matrix), *[None] * 6
+
+
+_spmm.register_autograd(_differentiate, setup_context=_setup)
