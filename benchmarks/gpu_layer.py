@@ -3,8 +3,8 @@
     python benchmarks/gpu_layer.py [--device cuda] [--scale 1.0] [--batch-sizes 28,64] [--dtypes bfloat16,float32]
 
 Every kernel sums the same samples with the same deletions, Yᵢ = Aᵢ·(K·X) + w·(K·X) for all networks i, and is held
-against the sums in fp64 in the rows that are kept. Kernels take turns in one process; a time is the shortest of some rounds. `make gpu` runs it
-as its part (c).
+against the sums in fp64 in the rows that are kept. Kernels take turns in one process; a time is the shortest of some
+rounds. `make gpu` runs it as its part (c).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
+from unittest import mock
 
 import torch
 from tile_kernel import Assumptions, layer_milliseconds, predicted
@@ -26,8 +27,9 @@ import tclab
 from tclab.masking import get
 from tclab.message_passing import SharedView
 from tclab.message_passing._shared_view import sparse_matrix
+from tclab.message_passing.kernels import _tile_sums
 from tclab.message_passing.kernels._spmm import least_seconds
-from tclab.message_passing.kernels._tile_sums import LAUNCH, Launch, tile_sums, tiles_for, tiles_of, without_tiles
+from tclab.message_passing.kernels._tile_sums import LAUNCH, Launch, tile_sums, tiles_for, tiles_of
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.predict._roofline import clock_of
 
@@ -84,7 +86,7 @@ def arms(scale: float, size: int, dtype: torch.dtype, device: str) -> Arms:
 
     calls = {"sparse library": of_view(shared)}
     # on a CPU the interpreter runs it: not in bfloat16, which it gets wrong
-    if all(tiles_for(matrix, x) is not None for matrix in matrices):
+    if all(tiles_for(matrix, x.view(size, -1, WIDTH)) is not None for matrix in matrices):
         calls["tiles"] = of_view(shared)
     calls |= {"dense": of_view(dense), "embedding_bag": bags, "PyG scatter": scattered}
     if device == "cuda":  # on a CPU it compiles longer than all else takes
@@ -103,7 +105,8 @@ def compare(found: Arms, device: str, *, batch_size: int, dtype: torch.dtype, ro
 
     def both(kernel: str, dtype: torch.dtype = dtype) -> Tensor:
         x = found.x.to(dtype, copy=True).requires_grad_()
-        with nullcontext() if kernel == "tiles" else without_tiles():
+        off = mock.patch.object(_tile_sums, "_serves", return_value=False)
+        with nullcontext() if kernel == "tiles" else off:
             sums = found.calls[kernel](x)
             torch.autograd.backward(sums, [found.keep.unsqueeze(1).to(dtype).expand_as(y) for y in sums])
         assert x.grad is not None
@@ -142,15 +145,15 @@ def launches(
 ) -> list[dict[str, Any]]:
     """Return the seconds of launches of the tile kernel over the largest network, those of today first."""
     network = max(graph.networks.values(), key=lambda network: network.num_edges).to(device)
-    tiles = tiles_of(sparse_matrix(network, dtype).csr)
+    tiles = tiles_of(*sparse_matrix(network, dtype).csr, network.num_sources)
     assert tiles is not None
-    x = torch.randn(network.num_sources, samples * WIDTH, device=device).to(dtype)
-    out, key = torch.empty_like(x), (dtype.itemsize, device == "cpu" or torch.cuda.get_device_capability()[0] >= 9)
+    x = torch.randn(samples, network.num_sources, WIDTH, device=device).to(dtype)
+    key = (dtype.itemsize, device == "cpu" or torch.cuda.get_device_capability()[0] >= 9)
     today, rows = LAUNCH[key], []
     others = [Launch(*launch) for launch in product((64, 128, 256), (4, 8), (2, 3, 4))]
 
     def call() -> None:
-        tile_sums(tiles, x, WIDTH, out=out)
+        tile_sums(tiles, x, rows=network.num_targets)
         _wait(device)
 
     for launch in dict.fromkeys([today, *(others if device == "cuda" else others[:1])]):

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+import weakref
 from functools import partial
 from unittest import mock
 
@@ -10,6 +11,7 @@ import torch
 import torch_geometric.nn as pyg
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.utils import bipartite_subgraph, subgraph
@@ -417,21 +419,43 @@ def test_what_deleted_rows_hold_reaches_nothing_even_if_it_is_not_finite(ring, n
     assert all(torch.equal(p.grad, grad) for p, grad in zip(conv.parameters(), wanted, strict=True))
 
 
+class Live(TorchDispatchMode):
+    """The most numbers that tensors made in this block hold at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = self.most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, torch.Tensor) and tensor._base is None:
+                number = tensor.numel()
+                self.now += number
+                self.most = max(self.most, self.now)
+                weakref.finalize(tensor.untyped_storage(), self.free, number)
+        return out
+
+    def free(self, number):
+        self.now -= number
+
+
 @pytest.mark.parametrize("aggr", ["attention", "max"])
-def test_nothing_is_kept_of_an_edge_and_a_sample(aggr):
-    """What the backward keeps grows with the nodes, not with the edges, but for two lists of their ends."""
+def test_rows_of_edges_and_samples_are_those_of_a_block(aggr):
+    """Ten times the edges take ten times the blocks, and no more memory, forward and backward."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(20, 5, 8, generator=generator, requires_grad=True)
+    x = torch.randn(300, 5, 8, generator=generator, requires_grad=True)
     conv = SharedGATv2Conv(8, 8) if aggr == "attention" else SharedSAGEConv(8, 8, aggr="max")
-    keep = torch.ones(20, 5, dtype=torch.bool)
-    kept = []
-    for number in (200, 2200):
-        shared = SharedGraph(torch.randint(20, (2, number), generator=generator), 20)
-        sizes = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda t, s=sizes: (s.append(t.numel()), t)[1], lambda t: t):
-            conv(x, shared, keep)
-        kept.append(sum(sizes))
-    assert kept[1] - kept[0] == 2 * 2000
+    keep = torch.ones(300, 5, dtype=torch.bool)
+    most = []
+    with mock.patch.multiple(_edge_blocks, _LEAST_EDGES=2, _BLOCK={"cpu": 300 * 5 * 8, "cuda": 0}):
+        for number in (3_000, 30_000):
+            shared = SharedGraph(torch.randint(300, (2, number), generator=generator), 300)
+            conv(x, shared, keep)  # sorts the edges
+            with Live() as live:
+                conv(x, shared, keep).square().sum().backward()
+            most.append(live.most)
+    assert most[1] < 2 * most[0] < 30_000 * 5 * 8
 
 
 def test_dropout_leaves_out_weights_in_training_and_its_gradient_is_of_those_left(ring):

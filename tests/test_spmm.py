@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tclab.message_passing.kernels._spmm import Csr, SparseMatrix, spmm, spmm_sum
+from tclab.message_passing.kernels._spmm import Csr, SparseMatrix, _flat, spmm, spmm_sum
 
 TOLERANCES = {torch.float64: 1e-13, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
@@ -43,6 +43,25 @@ def test_they_equal_dense_products(dtype, weighted, size, rows, columns, width):
     expected = sum(a @ x.double() for a, x in zip(dense, xs, strict=True))
     total = spmm_sum(matrices, xs)
     torch.testing.assert_close(total.double(), expected, rtol=TOLERANCES[dtype], atol=9 * TOLERANCES[dtype])
+
+
+def test_rows_that_are_left_out_reach_nothing_forward_or_backward():
+    dense, matrices = relations(6, 6, weighted=True)
+    w = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+    sources, targets = torch.rand(2, 6) < 0.6, torch.rand(2, 6) < 0.6
+    whole = torch.randn(2, 6, 4, dtype=torch.float64)
+    x = whole.masked_fill(~sources.unsqueeze(-1), float("nan")).requires_grad_()
+    kept = whole.masked_fill(~sources.unsqueeze(-1), 0.0).requires_grad_()
+    sums = spmm(matrices, x, self_weights=w, sources=sources, targets=targets)
+    expected = [(a @ kept + b * kept) * targets.unsqueeze(-1) for a, b in zip(dense, w, strict=True)]
+    for y, right in zip(sums, expected, strict=True):
+        torch.testing.assert_close(y, right)
+    back = [torch.randn_like(y).masked_fill(~targets.unsqueeze(-1), float("inf")) for y in sums]
+    (grad,) = torch.autograd.grad(sums, x, back)
+    (right,) = torch.autograd.grad(expected, kept, [g.nan_to_num(posinf=0.0) for g in back])
+    torch.testing.assert_close(grad, right * sources.unsqueeze(-1))
+    total = spmm_sum(matrices, [x] * 3, self_weights=w, sources=sources, targets=targets)
+    torch.testing.assert_close(total, sum(expected))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -103,6 +122,11 @@ def test_they_are_registered_as_torch_asks_and_compile_whole():
         sums = spmm(matrices, x, self_weights=w)
         return spmm_sum(matrices, [y.relu() for y in sums], self_weights=w).square().sum()
 
+    keep = torch.rand(2, 5) < 0.7
+    a, at = _flat(matrices)
+    for masks in ((None, None), (keep, None), (keep, ~keep)):
+        torch.library.opcheck(torch.ops.tclab.spmm, (x, a, at, w, *masks))
+        torch.library.opcheck(torch.ops.tclab.spmm_sum, ([x, x, x], a, at, w, *masks))
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     for eager, traced in zip(torch.autograd.grad(loss(x, w), (x, w)), torch.autograd.grad(compiled(x, w), (x, w)),
                              strict=True):  # fmt: skip

@@ -178,11 +178,10 @@ class Network(Shown):
         return self._cached(("dense", dtype), lambda: self._dense(dtype))
 
     def _dense(self, dtype: torch.dtype) -> Tensor:
-        crow, col, values, columns = self.csr_parts(dtype=dtype)
-        row = torch.arange(self.num_targets, device=col.device).repeat_interleave(crow.diff())
-        matrix = values.new_zeros(self.num_targets, columns)
-        matrix[row, col.long()] = values
-        return matrix
+        source, target = self.edge_index
+        values = torch.ones_like(source, dtype=dtype) if self.weight is None else self.weight.to(dtype)
+        matrix = values.new_zeros(self.num_targets, self.num_sources)
+        return matrix.index_put_((target, source), values, accumulate=True)
 
     def unweighted(self) -> Network:
         """Return this network with every edge counting 1; made once."""

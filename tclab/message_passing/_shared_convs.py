@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -64,37 +64,50 @@ def to_grid(rows: Tensor, size: int) -> Tensor:
 
 
 def to_rows(grid: Tensor) -> Tensor:
-    """Return `[N, B, F]` as the rows of a PyG batch, graph after graph, [B · N, F]."""
+    """Return `[N, B, F]` as the rows of a PyG batch, graph after graph, [B · N, F].
+
+    Nothing is copied of what `to_grid`, a `SharedGraph` or a convolution here returns.
+    """
     return grid.transpose(0, 1).flatten(0, 1)
 
 
-class _Samples:
-    """What a convolution is called with: both sides' features and masks, deleted rows zero."""
+def _row_by_row(module: nn.Module, grid: Tensor) -> Tensor:
+    """Return what a module of rows makes of `grid: [N, B, F]`, in the order of memory that `to_rows` has."""
+    return to_grid(module(to_rows(grid)), grid.size(1))
 
-    def __init__(self, x: Tensor | PairOfTensors, shared: SharedGraph, keep: Keep | None) -> None:
-        both = (x, None if shared.bipartite else x) if isinstance(x, Tensor) else x
-        for rows, number in zip(both, (shared.num_sources, shared.num_targets), strict=True):
-            if rows is not None and (rows.dim() != 3 or rows.size(0) != number):
-                raise InputError(f"x is {list(rows.shape)}, expected [{number}, B, F]")
-        self.sources, self.targets = shared.sides(keep, both[0].size(1))
-        deletes = isinstance(keep, Tensor) or shared.bipartite
-        self.deleted = ~self.targets.unsqueeze(-1) if deletes and self.targets is not None else None
-        own = self.deleted if not shared.bipartite else None if self.sources is None else ~self.sources.unsqueeze(-1)
-        self.x = both[0] if own is None else both[0].masked_fill(own, 0.0)
-        self.own: Tensor | None = self.x  # what a target adds of itself
-        if both[1] is not both[0]:
-            self.own = both[1]
-            if both[1] is not None and self.deleted is not None:
-                self.own = both[1].masked_fill(self.deleted, 0.0)
+
+def _without(x: Tensor, deleted: Tensor | None) -> Tensor:
+    return x if deleted is None else x.masked_fill(deleted, 0.0)
+
+
+class _Samples(NamedTuple):
+    """What a convolution is called with, rows of deleted nodes zero."""
+
+    x: Tensor  # [N_source, B, F]
+    own: Tensor | None  # [N_target, B, F], what a target adds of itself
+    sides: tuple[Tensor | None, Tensor | None]  # the masks [N, B] of sources and targets
+    deleted: Tensor | None  # [N_target, B, 1] bool; None where none is
 
     @property
-    def keep(self) -> tuple[Tensor | None, Tensor | None]:
-        """Both sides' masks."""
-        return self.sources, self.targets
+    def masks(self) -> tuple[Tensor | None, Tensor | None]:
+        """The masks of a sum of rows that are zero where they are deleted, and are made so again at the end."""
+        return self.sides if self.deleted is None else (None, None)
 
-    def shown(self, out: Tensor) -> Tensor:
-        """Return the result, rows of deleted targets zero."""
-        return out if self.deleted is None else out.masked_fill(self.deleted, 0.0)
+
+def _samples(x: Tensor | PairOfTensors, shared: SharedGraph, keep: Keep | None) -> _Samples:
+    both = (x, None if shared.bipartite else x) if isinstance(x, Tensor) else x
+    for rows, number in zip(both, (shared.num_sources, shared.num_targets), strict=True):
+        if rows is not None and (rows.dim() != 3 or rows.size(0) != number):
+            raise InputError(f"x is {list(rows.shape)}, expected [{number}, B, F]")
+    sides = shared.sides(keep, both[0].size(1))
+    deleted: list[Tensor | None] = [None, None]
+    if isinstance(keep, Tensor) or shared.bipartite:
+        deleted = [None if mask is None else ~mask.unsqueeze(-1) for mask in sides]
+    sources = _without(both[0], deleted[0])
+    own = sources
+    if both[1] is not both[0]:
+        own = None if both[1] is None else _without(both[1], deleted[1])
+    return _Samples(sources, own, sides, deleted[1])
 
 
 class _SharedConv(nn.Module, ABC):
@@ -128,7 +141,8 @@ class _SharedConv(nn.Module, ABC):
         """
         require("shared", shared, SharedGraph, "a SharedGraph(edge_index, num_nodes), made once and kept")
         _refuse(others)
-        return self._convolved(_Samples(x, shared, keep), shared, cut)
+        given = _samples(x, shared, keep)
+        return _without(self._convolved(given, shared, cut), given.deleted)
 
     @abstractmethod
     def _convolved(self, given: _Samples, shared: SharedGraph, cut: Tensor | None) -> Tensor: ...
@@ -183,26 +197,30 @@ class SharedGCNConv(_SharedConv):
     def _convolved(self, given: _Samples, shared: SharedGraph, cut: Tensor | None) -> Tensor:
         if shared.bipartite:
             raise InputError("the graph is bipartite, expected one kind of nodes: SharedSAGEConv takes two")
-        x = self.lin(given.x)
-        others = shared.without_self_loops()
-        loops = shared.self_loops((2.0 if self.improved else 1.0) if self.add_self_loops else None).unsqueeze(1)
-        # deleted rows are zero already, and are made zero at the end
-        masks = None if given.deleted is not None else given.keep
+        x, size = _row_by_row(self.lin, given.x), given.x.size(1)
+        loops = shared.self_loops()
+        # [N, 1] float64, what each node's own row weighs
+        own = loops.total if not self.add_self_loops else self._filled(loops.last, shared)
         if not self.normalize:
-            out = others(x, masks, cut=cut) + loops.to(x.dtype).unsqueeze(-1) * x
+            out = loops.others(x, given.masks, cut=cut) + x * own.to(x.dtype).view(-1, 1, 1)
         else:
             dtype = torch.promote_types(x.dtype, torch.float32)
-            if self.cached or (given.sources is None and given.targets is None and cut is None):
-                degree = others(torch.ones(len(x), 1, 1, dtype=dtype, device=x.device)).squeeze(-1)
+            if self.cached:
+                degree = loops.others.degree(None, weighted=True, dtype=dtype)
             else:
-                ones = torch.ones(len(x), x.size(1), 1, dtype=dtype, device=x.device)
-                degree = others(ones, given.keep, cut=cut).squeeze(-1)
-            root = (degree + loops.to(dtype)).pow(-0.5)
-            root = root.masked_fill(root == float("inf"), 0.0)
-            own = (loops * root * root).to(x.dtype).unsqueeze(-1)
-            root = root.to(x.dtype).unsqueeze(-1)
-            out = root * others(root * x, masks, cut=cut) + own * x
-        return given.shown(out if self.bias is None else out + self.bias)
+                degree = loops.others.degree(given.sides[0], size, cut=cut, weighted=True, dtype=dtype)
+                degree = degree if given.sides[1] is None else degree * given.sides[1]
+            root = (degree + own.to(dtype).unsqueeze(1)).pow(-0.5)
+            root = root.masked_fill(root == float("inf"), 0.0).unsqueeze(-1)
+            own = (own.view(-1, 1, 1) * root * root).to(x.dtype)
+            root = root.to(x.dtype)
+            out = loops.others(x * root, given.masks, cut=cut) * root + x * own
+        return out if self.bias is None else out + self.bias
+
+    def _filled(self, last: Tensor, shared: SharedGraph) -> Tensor:
+        """Return the weights of added self-loops; PyG's fills in 1 where the edges have none, `improved` or not."""
+        fill = 2.0 if self.improved and shared.weighted else 1.0
+        return torch.where(last.isnan(), fill, last)
 
     def extra_repr(self) -> str:
         """Return the sizes."""
@@ -246,14 +264,14 @@ class SharedGINConv(_SharedConv):
             self.eps.fill_(self.initial_eps)
 
     def _convolved(self, given: _Samples, shared: SharedGraph, cut: Tensor | None) -> Tensor:
-        out = shared(given.x, None if given.deleted is not None else given.keep, cut=cut)
+        out = shared(given.x, given.masks, cut=cut)
         if given.own is not None:
             out = out + (1 + self.eps) * given.own
-        rows = out.flatten(0, 1)
         if given.deleted is None or not any(isinstance(each, _ACROSS_ROWS) for each in self.nn.modules()):
-            return given.shown(self.nn(rows).unflatten(0, out.shape[:2]))
-        kept = torch.nonzero(~given.deleted.flatten()).flatten()
-        return add_rows(self.nn(take_rows(rows, kept)), kept, len(rows)).unflatten(0, out.shape[:2])
+            return _row_by_row(self.nn, out)
+        rows = to_rows(out)
+        kept = torch.nonzero(~to_rows(given.deleted).flatten()).flatten()
+        return to_grid(add_rows(self.nn(take_rows(rows, kept)), kept, len(rows)), out.size(1))
 
 
 _ACROSS_ROWS = (nn.modules.batchnorm._NormBase,)  # what a row becomes depends on the others
@@ -307,12 +325,12 @@ class SharedSAGEConv(_SharedConv):
             linear.reset_parameters()
 
     def _convolved(self, given: _Samples, shared: SharedGraph, cut: Tensor | None) -> Tensor:
-        sent = self.lin(given.x).relu() if self.project else given.x
+        sent = _row_by_row(self.lin, given.x).relu() if self.project else given.x
         reduce = "sum" if self.aggr == "add" else self.aggr
-        out = self.lin_l(shared(sent, given.keep, reduce=reduce, cut=cut))
+        out = _row_by_row(self.lin_l, shared(sent, given.sides, reduce=reduce, cut=cut))
         if self.root_weight and given.own is not None:
-            out = out + self.lin_r(given.own)
-        return given.shown(F.normalize(out, dim=-1) if self.normalize else out)
+            out = out + _row_by_row(self.lin_r, given.own)
+        return F.normalize(out, dim=-1) if self.normalize else out
 
     def extra_repr(self) -> str:
         """Return the sizes."""
@@ -384,25 +402,24 @@ class SharedGATv2Conv(_SharedConv):
             nn.init.zeros_(self.bias)
 
     def _convolved(self, given: _Samples, shared: SharedGraph, cut: Tensor | None) -> Tensor:
-        if self.add_self_loops and shared.bipartite and (given.sources is not None or given.targets is not None):
+        if self.add_self_loops and shared.bipartite and given.sides != (None, None):
             raise InputError("add_self_loops is True, expected False on a bipartite graph with deletions")
         if given.own is None:
             raise InputError("x has no targets, expected (sources', targets'): attention compares them")
         heads = (self.heads, self.out_channels)
-        x_l, x_r = (lin(rows).unflatten(-1, heads) for lin, rows in ((self.lin_l, given.x), (self.lin_r, given.own)))
+        x_l, x_r = self.lin_l(given.x).unflatten(-1, heads), self.lin_r(given.own).unflatten(-1, heads)
         out = edge_attention(
             x_l,
             x_r,
             self.att[0],
-            shared.edges_by_target(*given.keep, cut, x_l.size(1)),
+            shared.edges(given.sides, cut, x_l, loops=self.add_self_loops),
             slope=self.negative_slope,
             dropout=self.dropout if self.training else 0.0,
-            loops=min(shared.num_sources, shared.num_targets) if self.add_self_loops else None,
         )
         out = out.flatten(2) if self.concat else out.mean(2)
         if self.res is not None:
             out = out + self.res(given.own)
-        return given.shown(out if self.bias is None else out + self.bias)
+        return out if self.bias is None else out + self.bias
 
     def extra_repr(self) -> str:
         """Return the sizes."""

@@ -17,7 +17,7 @@ from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing._edge_list_view import pool_grid
 from tclab.message_passing._view import View
-from tclab.message_passing.kernels._row_ops import without, zero_rows
+from tclab.message_passing.kernels._row_ops import without
 from tclab.message_passing.kernels._spmm import Csr, SparseMatrix, spmm
 from tclab.perturbation import Deletions
 
@@ -83,18 +83,25 @@ class SharedView(View):
         self, relations: Sequence[str], x: Tensor, weights: Tensor | None, *, transpose: bool = False
     ) -> Sequence[Tensor]:
         networks = [self._relation(name) for name in relations]
-        source = networks[0].target if transpose else networks[0].source
-        x = zero_rows(autocast(x), self._rows[source]).unflatten(0, (self.size, -1))
+        x = autocast(x).unflatten(0, (self.size, -1))
+        keep = self._keep_of(networks[0].target if transpose else networks[0].source)
         weights = None if weights is None else weights.to(x.dtype)
         sparse = [i for i, name in enumerate(relations) if name not in self.dense]
         matrices = [sparse_matrix(networks[i], x.dtype, transpose=transpose) for i in sparse]
         of_sparse = weights if weights is None or len(sparse) == len(relations) else weights[sparse]
-        sums = dict(zip(sparse, spmm(matrices, x, self_weights=of_sparse), strict=True)) if sparse else {}
+        products = spmm(matrices, x, self_weights=of_sparse, sources=keep) if sparse else []
+        sums = dict(zip(sparse, products, strict=True))
+        if len(sums) < len(networks):
+            x = x if keep is None else x.masked_fill(~keep.unsqueeze(-1), 0.0)
         for i, network in enumerate(networks):
             if i not in sums:
                 summed = dense_sum(network, x, transpose=transpose)
                 sums[i] = summed if weights is None else torch.addcmul(summed, x, weights[i])
         return [sums[i].flatten(0, 1) for i in range(len(networks))]
+
+    def _keep_of(self, kind: str) -> Tensor | None:
+        """Return which nodes of a type are left in each sample, [B, N] bool; `None` where all are."""
+        return self.keep[kind].view(self.size, -1) if self._rows[kind].numel() else None
 
     def degree(self, relation: str, *, transpose: bool = False) -> Tensor:
         """Return how many kept edges go into each row, [R_target] float32; counted once."""

@@ -36,15 +36,6 @@ def without(removed: Tensor, rows: int) -> Tensor:
     return torch.ones(rows, dtype=torch.bool, device=removed.device).index_fill_(0, removed, False)
 
 
-def zero_rows(x: Tensor, removed: Tensor) -> Tensor:
-    """Return `x: [R, H]` with the rows `removed: [n]` int64 zero, whatever they hold; itself where there are none."""
-    if removed.numel() == 0:
-        return x
-    if compiled_for_cpu(x):
-        return x.masked_fill(~without(removed, x.size(0)).unsqueeze(-1), 0.0)
-    return x.index_fill(0, removed, 0.0)
-
-
 def compiled_for_cpu(x: Tensor) -> bool:
     """Return whether this is traced by a compiler, for a CPU."""
     return x.device.type == "cpu" and torch.compiler.is_compiling()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,7 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tclab.message_passing.kernels._tile_sums import tile_sums, tiles_for
+
 T = TypeVar("T")
+_CACHED = 1 << 18  # numbers of `x` that go through a CPU at a time: 1 MB in float32, which stays in a core's cache
 
 
 class Csr(NamedTuple):
@@ -35,11 +39,6 @@ class SparseMatrix(NamedTuple):
     csr: Csr
     transposed: Csr
 
-    @property
-    def T(self) -> SparseMatrix:  # noqa: N802 (as a tensor's)
-        """The transpose."""
-        return SparseMatrix(self.transposed, self.csr)
-
 
 with warnings.catch_warnings():  # torch warns once a process that CSR is in beta, and 2.11 of checks that are off
     warnings.filterwarnings("ignore", "Sparse (CSR tensor support is in beta|invariant checks are implicitly disabled)")
@@ -47,26 +46,25 @@ with warnings.catch_warnings():  # torch warns once a process that CSR is in bet
 
 
 def product(a: Csr, x: Tensor) -> Tensor:
-    """Return A·x of every sample, [B, rows, H], for `x: [B, columns, H]`, contiguous.
+    """Return A·X of every sample, [B, rows, H], for `x: [B, columns, H]`.
 
-    A CPU adds up each row in the order of its entries, whatever the number of threads: two runs give the same bits.
-    bfloat16 and float16 are added up in float32 and rounded once. cuSPARSE promises no order.
+    A CPU adds up each row in the order of its entries, whatever the number of threads: two runs give the same bits, as
+    they do in tiles on CUDA. bfloat16 and float16 are added up in float32 and rounded once. cuSPARSE promises no order.
     """
+    x, rows = x.contiguous(), len(a.crow) - 1
+    if (tiles := tiles_for(a, x)) is not None:
+        return tile_sums(tiles, x, rows=rows)
     if x.device.type != "cpu":
-        return _product_on_device(a, x)
+        wide = x.transpose(0, 1).flatten(1)  # [columns, B·H]: one wide product serves all samples
+        return torch.sparse.mm(_csr_tensor(a, x), wide).view(rows, *x.shape[::2]).transpose(0, 1).contiguous()
     if x.dtype == torch.float64:
-        return torch.stack([torch.sparse.mm(_csr_tensor(a, x), sample, "sum") for sample in x])
-    weights = None if a.values is None else a.values.to(x.dtype)
-    sums = [
-        F.embedding_bag(a.col, sample, a.crow, mode="sum", include_last_offset=True, per_sample_weights=weights)
-        for sample in x.detach()
-    ]
+        matrix = _csr_tensor(a, x)
+        sums = [torch.sparse.mm(matrix, sample, "sum") for sample in x]
+    else:
+        weights = None if a.values is None else a.values.to(x.dtype)
+        bags = partial(F.embedding_bag, mode="sum", include_last_offset=True, per_sample_weights=weights)
+        sums = [bags(a.col, sample, a.crow) for sample in x.detach()]
     return sums[0].unsqueeze(0) if len(sums) == 1 else torch.stack(sums)
-
-
-def _product_on_device(a: Csr, x: Tensor) -> Tensor:
-    wide = x.transpose(0, 1).flatten(1)  # [columns, B·H]: one wide product serves all samples
-    return torch.sparse.mm(_csr_tensor(a, x), wide).unflatten(1, (x.size(0), x.size(2))).transpose(0, 1).contiguous()
 
 
 def _csr_tensor(a: Csr, x: Tensor) -> Tensor:
@@ -75,30 +73,46 @@ def _csr_tensor(a: Csr, x: Tensor) -> Tensor:
     return torch.sparse_csr_tensor(a.crow, a.col, values, size=size, check_invariants=False)
 
 
-def spmm(matrices: Sequence[SparseMatrix], x: Tensor, *, self_weights: Tensor | None = None) -> list[Tensor]:
-    """Return Yᵢ = Aᵢ·X + wᵢ·X for each matrix, of every sample.
+def spmm(
+    matrices: Sequence[SparseMatrix],
+    x: Tensor,
+    *,
+    self_weights: Tensor | None = None,
+    sources: Tensor | None = None,
+    targets: Tensor | None = None,
+) -> list[Tensor]:
+    """Return Yᵢ = K′·(Aᵢ·(K·X) + wᵢ·K·X) for each matrix, of every sample.
 
     **Arguments:**
 
-    - `x`: [B, columns, H]
+    - `x`: [B, columns, H]. What rows hold that are left out reaches nothing, NaN neither.
     - `self_weights`: [matrices], w, for square matrices; `None` for none.
+    - `sources`: K, which rows of `x` are kept, [B, columns] bool; `None` for all.
+    - `targets`: K′, which rows of the result are kept, [B, rows] bool, the others being zero; `None` for all.
 
-    **Returns:** [B, rows, H] for each matrix.
+    **Returns:** [B, rows, H] for each matrix, contiguous.
     """
-    return torch.ops.tclab.spmm(x.contiguous(), *_flat(matrices), self_weights)
+    return torch.ops.tclab.spmm(x, *_flat(matrices), self_weights, sources, targets)
 
 
-def spmm_sum(matrices: Sequence[SparseMatrix], xs: Sequence[Tensor], *, self_weights: Tensor | None = None) -> Tensor:
-    """Return Y = Σ Aᵢ·Xᵢ + wᵢ·Xᵢ, of every sample; the adjoint of `spmm`.
+def spmm_sum(
+    matrices: Sequence[SparseMatrix],
+    xs: Sequence[Tensor],
+    *,
+    self_weights: Tensor | None = None,
+    sources: Tensor | None = None,
+    targets: Tensor | None = None,
+) -> Tensor:
+    """Return Y = K′·Σ (Aᵢ·(K·Xᵢ) + wᵢ·K·Xᵢ), of every sample; the adjoint of `spmm`.
 
     **Arguments:**
 
     - `xs`: [B, columns, H] for each matrix.
-    - `self_weights`: [matrices], w, for square matrices; `None` for none.
+    - `self_weights`, `sources`, `targets`: as for `spmm`.
 
-    **Returns:** [B, rows, H]
+    **Returns:** [B, rows, H], contiguous.
     """
-    return torch.ops.tclab.spmm_sum([x.contiguous() for x in xs], *_flat(matrices), self_weights)
+    return torch.ops.tclab.spmm_sum(list(xs), *_flat(matrices), self_weights, sources, targets)
 
 
 def _flat(matrices: Sequence[SparseMatrix]) -> tuple[list[Tensor], list[Tensor]]:
@@ -116,107 +130,133 @@ def _matrices(flat: Sequence[Tensor]) -> list[Csr]:
     return [Csr(crow, col, values if values.numel() else None) for crow, col, values in triples]
 
 
-def _samples(x: Tensor) -> list[slice]:
-    """Return what is computed at a time: on a CPU one sample, whose rows then stay in the cache, else all."""
-    return [slice(b, b + 1) for b in range(x.size(0))] if x.device.type == "cpu" else [slice(None)]
+def _chunks(x: Tensor) -> list[slice]:
+    """Return the samples that are computed at a time: on a CPU what stays in the cache, else all."""
+    step = len(x) if x.device.type != "cpu" else _CACHED // max(x[0].numel() if len(x) else 1, 1)
+    return [slice(b, b + max(step, 1)) for b in range(0, len(x), max(step, 1))]
 
 
-@torch.library.custom_op(
-    "tclab::spmm", mutates_args=(), schema="(Tensor x, Tensor[] a, Tensor[] at, Tensor? w) -> Tensor[]"
-)
-def _spmm(x: Tensor, a: Sequence[Tensor], at: Sequence[Tensor], w: Tensor | None) -> list[Tensor]:
-    matrices = _matrices(a)
+def _kept(x: Tensor, keep: Tensor | None, samples: slice) -> Tensor:
+    return x[samples] if keep is None else x[samples].masked_fill(~keep[samples].unsqueeze(-1), 0.0)
+
+
+_ARGUMENTS = "Tensor[] a, Tensor[] at, Tensor? w, Tensor? sources, Tensor? targets"
+
+
+@torch.library.custom_op("tclab::spmm", mutates_args=(), schema=f"(Tensor x, {_ARGUMENTS}) -> Tensor[]")
+def _spmm(
+    x: Tensor,
+    a: Sequence[Tensor],
+    at: Sequence[Tensor],
+    w: Tensor | None,
+    sources: Tensor | None,
+    targets: Tensor | None,
+) -> list[Tensor]:
+    matrices, chunks = _matrices(a), _chunks(x)
     ys = [x.new_empty(x.size(0), len(matrix.crow) - 1, x.size(2)) for matrix in matrices]
-    for samples in _samples(x):
+    for samples in chunks:
+        part = _kept(x, sources, samples)
         for i, matrix in enumerate(matrices):
-            summed = product(matrix, x[samples])
-            if w is None:
-                ys[i] = _written(ys[i], samples, summed)
+            summed = product(matrix, part)
+            if w is not None:
+                torch.addcmul(summed, part, w[i], out=ys[i][samples])
+            elif len(chunks) == 1:
+                ys[i] = summed
             else:
-                torch.addcmul(summed, x[samples], w[i], out=ys[i][samples])
+                ys[i][samples] = summed
+            if targets is not None:
+                ys[i][samples].masked_fill_(~targets[samples].unsqueeze(-1), 0.0)
     return ys
 
 
-@torch.library.custom_op(
-    "tclab::spmm_sum", mutates_args=(), schema="(Tensor[] xs, Tensor[] a, Tensor[] at, Tensor? w) -> Tensor"
-)
+@torch.library.custom_op("tclab::spmm_sum", mutates_args=(), schema=f"(Tensor[] xs, {_ARGUMENTS}) -> Tensor")
 def _spmm_sum(
-    xs: Sequence[Tensor], a: Sequence[Tensor], at: Sequence[Tensor], w: Tensor | None
+    xs: Sequence[Tensor],
+    a: Sequence[Tensor],
+    at: Sequence[Tensor],
+    w: Tensor | None,
+    sources: Tensor | None,
+    targets: Tensor | None,
 ) -> Tensor:
-    matrices = _matrices(a)
+    matrices, chunks = _matrices(a), _chunks(xs[0])
     y = xs[0].new_empty(xs[0].size(0), len(matrices[0].crow) - 1, xs[0].size(2))
-    for samples in _samples(y):
-        total = product(matrices[0], xs[0][samples])
-        for matrix, x in zip(matrices[1:], xs[1:], strict=True):
-            total += product(matrix, x[samples])
-        if w is not None:
-            for x, weight in zip(xs, w, strict=True):
-                total.addcmul_(x[samples], weight)
-        y = _written(y, samples, total)
-    return y
-
-
-def _written(y: Tensor, samples: slice, value: Tensor) -> Tensor:
-    """Return `y` with the value of some samples; the value itself where they are all there are."""
-    if value.size(0) == y.size(0):
-        return value
-    y[samples] = value
+    for samples in chunks:
+        total: Tensor | None = None
+        for i, (matrix, x) in enumerate(zip(matrices, xs, strict=True)):
+            part = _kept(x, sources, samples)
+            summed = product(matrix, part)
+            total = summed if total is None else total.add_(summed)
+            if w is not None:
+                total.addcmul_(part, w[i])
+        assert total is not None
+        if targets is not None:
+            total.masked_fill_(~targets[samples].unsqueeze(-1), 0.0)
+        if len(chunks) == 1:
+            return total
+        y[samples] = total
     return y
 
 
 @_spmm.register_fake
-def _(x: Tensor, a: Sequence[Tensor], at: Sequence[Tensor], w: Tensor | None) -> list[Tensor]:
-    return [x.new_empty(x.size(0), matrix.crow.size(0) - 1, x.size(2)) for matrix in _matrices(a)]
+def _(x: Tensor, a: Sequence[Tensor], *rest: Any) -> list[Tensor]:
+    return [x.new_empty(x.size(0), crow.size(0) - 1, x.size(2)) for crow in a[::3]]
 
 
 @_spmm_sum.register_fake
-def _(xs: Sequence[Tensor], a: Sequence[Tensor], at: Sequence[Tensor], w: Tensor | None) -> Tensor:
-    return xs[0].new_empty(xs[0].size(0), _matrices(a)[0].crow.size(0) - 1, xs[0].size(2))
+def _(xs: Sequence[Tensor], a: Sequence[Tensor], *rest: Any) -> Tensor:
+    return xs[0].new_empty(xs[0].size(0), a[0].size(0) - 1, xs[0].size(2))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, a, at, w = inputs
+    x, a, at, w, sources, targets = inputs
     xs = x if isinstance(x, (list, tuple)) else [x]
     ctx.set_materialize_grads(False)
     ctx.count = len(a)
-    ctx.save_for_backward(*a, *at, w, *([] if w is None else xs))
+    ctx.save_for_backward(*a, *at, w, sources, targets, *([] if w is None else xs))
 
 
-def _saved(ctx: Any) -> tuple[list[SparseMatrix], Tensor | None, Sequence[Tensor]]:
-    """Return the transposed matrices, the self-weights, and, where there are any, what they weigh."""
+def _saved(ctx: Any) -> tuple[list[SparseMatrix], dict[str, Tensor | None], Sequence[Tensor]]:
+    """Return the transposed matrices, `spmm`'s further arguments for the gradient, and what the weights weigh."""
     saved = ctx.saved_tensors  # read once: a checkpoint gives each tensor once
-    a, at, (w, *xs) = saved[: ctx.count], saved[ctx.count : 2 * ctx.count], saved[2 * ctx.count :]
-    return [SparseMatrix(*pair) for pair in zip(_matrices(at), _matrices(a), strict=True)], w, xs
+    a, at, (w, sources, targets, *xs) = saved[: ctx.count], saved[ctx.count : 2 * ctx.count], saved[2 * ctx.count :]
+    transposed = [SparseMatrix(*pair) for pair in zip(_matrices(at), _matrices(a), strict=True)]
+    return transposed, {"self_weights": w, "sources": targets, "targets": sources}, xs
 
 
-def _dot(g: Tensor, x: Tensor) -> Tensor:
-    return torch.dot(g.flatten(), x.flatten())
+def _weight_grad(ctx: Any, grads: Sequence[Tensor | None], xs: Sequence[Tensor], of: dict[str, Any]) -> Tensor | None:
+    """Return the gradient of the self-weights, [matrices]: what comes back times what they weigh, added up."""
+    if of["self_weights"] is None or not ctx.needs_input_grad[3]:
+        return None
+    dots = []
+    for grad, x in zip(grads, xs, strict=True):
+        if grad is None:
+            dots.append(of["self_weights"].new_zeros(()))
+        else:
+            grad, x = _kept(grad, of["sources"], slice(None)), _kept(x, of["targets"], slice(None))
+            dots.append(torch.dot(grad.flatten(), x.flatten()))
+    return torch.stack(dots)
 
 
 def _spmm_grad(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    transposed, w, xs = _saved(ctx)
+    transposed, of, xs = _saved(ctx)
     none = [None] * ctx.count
     used = [i for i, grad in enumerate(grads) if grad is not None]
     if not used:
-        return None, none, none, None
-    to_x = to_w = None
-    if w is not None and ctx.needs_input_grad[3]:
-        dots = [w.new_zeros(()) if grad is None else _dot(grad, xs[0]) for grad in grads]
-        to_w = torch.stack(dots)
-    weights = w if w is None or len(used) == len(grads) else w[used]
-    to_x = spmm_sum([transposed[i] for i in used], [grads[i] for i in used], self_weights=weights)  # type: ignore[misc]
-    return to_x, none, none, to_w
+        return None, none, none, None, None, None
+    to_w = _weight_grad(ctx, grads, xs * len(grads), of)
+    if of["self_weights"] is not None and len(used) < len(grads):
+        of["self_weights"] = of["self_weights"][used]
+    to_x = spmm_sum([transposed[i] for i in used], [g for g in grads if g is not None], **of)
+    return to_x, none, none, to_w, None, None
 
 
 def _spmm_sum_grad(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
-    transposed, w, xs = _saved(ctx)
+    transposed, of, xs = _saved(ctx)
     none = [None] * ctx.count
     if grad is None:
-        return [None] * len(transposed), none, none, None
-    to_w = None
-    if w is not None and ctx.needs_input_grad[3]:
-        to_w = torch.stack([_dot(grad, x) for x in xs])
-    return spmm(transposed, grad, self_weights=w), none, none, to_w
+        return [None] * len(transposed), none, none, None, None, None
+    to_w = _weight_grad(ctx, [grad] * len(xs), xs, of)
+    return spmm(transposed, grad, **of), none, none, to_w, None, None
 
 
 _spmm.register_autograd(_spmm_grad, setup_context=_save)

@@ -8,26 +8,27 @@ import triton.language as tl
 
 @triton.jit
 def tile_kernel(
-    x,  # [sources, C]
-    out,  # [targets, C]
+    x,  # [B, sources, H], the last contiguous
+    out,  # [B, targets, H], the last contiguous
     bits,  # [tiles, BM, 2] int32: which of a tile's 64 sources a row adds up
     sources,  # [tiles, 64] int32; -1 where a tile has fewer
     ptr,  # [blocks + 1] int32: the tiles of each block of rows
     rows,  # [blocks, BM] int32: the target of each row; -1 after the last
-    keep,  # [targets, C // H] uint8: 0 where a sample deletes the target
-    weight,  # [1]: how much of itself a row adds
-    C,
+    C,  # B · H columns: all samples' features side by side
+    x_sample,  # strides, in numbers
+    x_row,
+    out_sample,
+    out_row,
     H: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
-    MASKED: tl.constexpr,
-    SELF: tl.constexpr,
-    ADD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     block = tl.program_id(0)
     c = tl.program_id(1) * BN + tl.arange(0, BN)
     inside = c < C
+    sample, feature = (c // H).to(tl.int64), c % H
+    column = x + sample * x_sample + feature
     r = tl.arange(0, BM)
     k = tl.arange(0, 64)
     total = tl.zeros((BM, BN), tl.float32)
@@ -37,8 +38,8 @@ def tile_kernel(
         low, high = tl.load(words), tl.load(words + 1)
         word = tl.where((k < 32)[None, :], low[:, None], high[:, None])
         a = ((word >> (k & 31)[None, :]) & 1).to(x.dtype.element_ty)
-        places = source.to(tl.int64)[:, None] * C + c[None, :]
-        b = tl.load(x + places, (source >= 0)[:, None] & inside[None, :], 0.0)
+        entries = column[None, :] + source.to(tl.int64)[:, None] * x_row
+        b = tl.load(entries, (source >= 0)[:, None] & inside[None, :], 0.0)
         if PRECISION == "tf32x2":  # zeros and ones lose nothing in tf32: only b is cut in two, the first rounded
             high = ((b.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
             total = tl.dot(a, b - high, total, input_precision="tf32")
@@ -46,13 +47,5 @@ def tile_kernel(
         else:
             total = tl.dot(a, b, total, input_precision=PRECISION)
     row = tl.load(rows + block * BM + r)
-    there = (row >= 0)[:, None] & inside[None, :]
-    at = row.to(tl.int64)[:, None] * C + c[None, :]
-    if SELF:
-        total += tl.load(weight).to(tl.float32) * tl.load(x + at, there, 0.0).to(tl.float32)
-    if ADD:
-        total += tl.load(out + at, there, 0.0).to(tl.float32)
-    if MASKED:
-        kept = tl.load(keep + row.to(tl.int64)[:, None] * (C // H) + (c // H)[None, :], there, 0)
-        total = tl.where(kept != 0, total, 0.0)
-    tl.store(out + at, total.to(out.dtype.element_ty), there)
+    entries = out + (sample * out_sample + feature)[None, :] + row.to(tl.int64)[:, None] * out_row
+    tl.store(entries, total.to(out.dtype.element_ty), (row >= 0)[:, None] & inside[None, :])

@@ -11,17 +11,16 @@ from __future__ import annotations
 import os
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes as disabled_modes
 
-from tclab.message_passing.kernels._spmm import Csr
+if TYPE_CHECKING:
+    from tclab.message_passing.kernels._spmm import Csr
 
 ROWS = 128  # of a block
 SOURCES = 64  # of a tile
@@ -55,35 +54,38 @@ class Tiles(NamedTuple):
     rows: Tensor  # [blocks, 128] int32, the row of the matrix; -1 after the last
 
 
-def tiles_of(matrix: Csr) -> Tiles | None:
-    """Return a matrix in tiles; `None` where an entry is not a whole number from 1 to 16."""
-    crow, col, values, columns = matrix
-    device, number = col.device, crow.numel() - 1
-    copies = values.long()
-    if not bool(((copies == values) & (copies >= 1) & (copies <= _MOST_COPIES)).all()):
-        return None
+def tiles_of(crow: Tensor, col: Tensor, values: Tensor | None, columns: int) -> Tiles | None:
+    """Return a matrix in tiles; `None` where an entry, its duplicates added, is not a whole number from 1 to 16."""
+    device, number, width = col.device, len(crow) - 1, max(columns, 1)
     degree = crow.diff().long()
     order = torch.argsort(degree, descending=True, stable=True)
     place = torch.empty_like(order)
     place[order] = torch.arange(number, device=device)
-    entry = torch.arange(col.numel(), device=device).repeat_interleave(copies)
-    copy = torch.arange(entry.numel(), device=device) - (copies.cumsum(0) - copies)[entry]
-    at = place[torch.arange(number, device=device).repeat_interleave(degree)[entry]]
+    edges = place.repeat_interleave(degree) * width + col  # each as one number, (row by degree, source)
+    if values is not None:
+        copies = values.long()
+        if not bool(((copies == values) & (copies >= 1) & (copies <= _MOST_COPIES)).all()):
+            return None
+        edges = edges.repeat_interleave(copies)
+    edges = edges.sort().values
+    copy = torch.arange(len(edges), device=device) - torch.searchsorted(edges, edges)
+    if bool((copy >= _MOST_COPIES).any()):
+        return None
+    row, source = edges // width, edges % width
     # the distinct sources of each block, a further time for each further copy of an edge
-    width = max(columns, 1)
-    pairs, pair = torch.unique((at // ROWS * _MOST_COPIES + copy) * width + col[entry], return_inverse=True)
+    pairs, pair = torch.unique((row // ROWS * _MOST_COPIES + copy) * width + source, return_inverse=True)
     blocks = -(-number // ROWS)
     block = pairs // (width * _MOST_COPIES)
     found = torch.bincount(block, minlength=blocks)
     ptr = torch.zeros(blocks + 1, dtype=torch.int64, device=device)
     torch.cumsum(-(-found // SOURCES), 0, out=ptr[1:])
-    slot = ptr[block] * SOURCES + torch.arange(pairs.numel(), device=device) - (found.cumsum(0) - found)[block]
+    slot = ptr[block] * SOURCES + torch.arange(len(pairs), device=device) - (found.cumsum(0) - found)[block]
     tiles = int(ptr[-1])
     sources = torch.full((tiles * SOURCES,), -1, dtype=torch.int32, device=device)
     sources[slot] = (pairs % width).to(torch.int32)
     tile, bit = slot[pair] // SOURCES, slot[pair] % SOURCES
     words = torch.zeros(tiles * ROWS * 2, dtype=torch.int64, device=device)
-    words.index_add_(0, (tile * ROWS + at % ROWS) * 2 + bit // 32, 1 << bit % 32)
+    words.index_add_(0, (tile * ROWS + row % ROWS) * 2 + bit // 32, 1 << bit % 32)
     rows = torch.full((blocks * ROWS,), -1, dtype=torch.int32, device=device)
     rows[:number] = order.to(torch.int32)
     bits = torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
@@ -96,35 +98,33 @@ _KEPT = 256  # matrices
 
 
 def tiles_for(matrix: Csr, x: Tensor) -> Tiles | None:
-    """Return a matrix in tiles, made once; `None` where the kernel cannot serve it, `x`'s dtype or this device."""
-    if _off or x.dtype not in _DTYPES or not _serves(x.device) or not _is_right(x.device, x.dtype):
+    """Return a matrix in tiles for `x: [B, sources, H]`, made once.
+
+    It is `None` where the kernel cannot serve the matrix, `x`'s dtype or this device.
+    """
+    if x.dtype not in _DTYPES or not _serves(x.device) or not _is_right(x.device, x.dtype):
         return None
-    key = (*(tensor.data_ptr() for tensor in matrix[:3]), matrix.col.numel(), matrix.crow.numel(), matrix.columns)
+    tensors = [tensor for tensor in matrix if tensor is not None]
+    key = (*(tensor.data_ptr() for tensor in tensors), len(matrix.col), len(matrix.crow), x.size(1))
     if key not in _MADE:
         with disabled_modes():
-            _MADE[key] = matrix, tiles_of(matrix)
+            _MADE[key] = matrix, tiles_of(*matrix, x.size(1))
         if len(_MADE) > _KEPT:
             _MADE.popitem(last=False)
     _MADE.move_to_end(key)
     return _MADE[key][1]
 
 
-@contextmanager
-def without_tiles() -> Iterator[None]:
-    """Sum by torch's own sparse product in this block, as where the kernel cannot serve; to compare the two."""
-    global _off
-    before, _off = _off, True
-    try:
-        yield
-    finally:
-        _off = before
-
-
-_off = False
+@cache
+def _capability(device: torch.device) -> int:
+    """Return the first number of a device's compute capability; 0 for one that runs no such kernel."""
+    if device.type == "cpu":
+        return 9 if _interpreted() else 0
+    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" and not torch.version.hip else 0
 
 
 def _interpreted() -> bool:
-    """Whether Triton runs kernels in Python, on tensors of a CPU."""
+    """Return whether Triton runs kernels in Python, on tensors of a CPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -143,19 +143,18 @@ def _is_right(device: torch.device, dtype: torch.dtype) -> bool:
     with disabled_modes(), torch.no_grad():
         generator = torch.Generator().manual_seed(0)
         dense = torch.rand(150, 150, generator=generator) < torch.linspace(0.0, 0.8, 150).unsqueeze(1)
-        x = torch.randn(150, 64, generator=generator).to(dtype)
-        sparse = dense.to(torch.float64).to_sparse_csr()
-        exact = sparse @ x.double()
-        crow, col = (indices.to(device, torch.int32) for indices in (sparse.crow_indices(), sparse.col_indices()))
-        matrix = Csr(crow, col, sparse.values().to(device, dtype), 150)
-        tiles, right = tiles_of(matrix), x.to(device)
+        x = torch.randn(2, 150, 32, generator=generator).to(dtype)
+        exact = dense.double() @ x.double()
+        rows, columns = dense.to(device).nonzero().t().to(torch.int32)
+        crow = torch.searchsorted(rows, torch.arange(151, device=device, dtype=torch.int32), out_int32=True)
+        tiles = tiles_of(crow, columns, None, 150)
         assert tiles is not None
         try:
-            found = tile_sums(tiles, right, 32, out=torch.empty_like(right)).cpu()
+            found = tile_sums(tiles, x.to(device), rows=150).cpu()
         except Exception as error:  # whatever Triton, a driver or a C compiler raises
             lines = str(error).strip().splitlines()
             return _left_out(device, dtype, f"{type(error).__name__} {lines[0] if lines else ''}")
-        other = (dense.to(device, dtype) @ right).cpu()
+        other = (dense.to(device, dtype) @ x.to(device)).cpu()
         own, theirs = (float((y.double() - exact).norm() / exact.norm()) for y in (found, other))
     allowed = 2 * max(theirs, torch.finfo(dtype).eps)
     return own <= allowed or _left_out(device, dtype, f"its sums are off by {own:.1e}, {allowed:.1e} is allowed")
@@ -169,53 +168,26 @@ def _left_out(device: torch.device, dtype: torch.dtype, why: str) -> bool:
     return False
 
 
-@cache
-def _capability(device: torch.device) -> int:
-    """Return the first number of a device's compute capability; 0 for one that runs no such kernel."""
-    if device.type == "cpu":
-        return 9 if _interpreted() else 0
-    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" and not torch.version.hip else 0
-
-
-def tile_sums(
-    tiles: Tiles,
-    x: Tensor,
-    width: int,
-    *,
-    out: Tensor,
-    self_weight: Tensor | None = None,
-    keep: Tensor | None = None,
-    add: bool = False,
-) -> Tensor:
-    """Write K·(A·X + w·X) to `out`, or with `add` K·(A·X + w·X + out), and return it.
-
-    **Arguments:**
-
-    - `x`: [sources, B * width], contiguous. `width`: features of a sample.
-    - `out`: [targets, B * width], contiguous.
-    - `self_weight`: one number, w; then a source is a target.
-    - `keep`: [targets * B] uint8, 0 where a row comes out zero.
-    """
+def tile_sums(tiles: Tiles, x: Tensor, *, rows: int) -> Tensor:
+    """Return A·X of every sample, [B, rows, H], of `x: [B, sources, H]`, whose features are contiguous."""
     from tclab.message_passing.kernels._tile_kernel import tile_kernel
 
     launch = LAUNCH[x.element_size(), _capability(x.device) >= 9]
-    count = x.size(1)
+    size, _, width = x.shape
+    out = x.new_empty(size, rows, width)
     if out.numel() == 0:
         return out
     with torch.cuda.device_of(x):  # Triton launches on the current device
-        tile_kernel[(tiles.rows.size(0), -(-count // launch.columns))](
+        tile_kernel[(len(tiles.rows), -(-size * width // launch.columns))](
             x,
             out,
             *tiles,
-            out if keep is None else keep,
-            x if self_weight is None else self_weight,
-            count,
+            size * width,
+            *x.stride()[:2],
+            *out.stride()[:2],
             H=width,
             BM=ROWS,
             BN=launch.columns,
-            MASKED=keep is not None,
-            SELF=self_weight is not None,
-            ADD=add,
             PRECISION=precision(x.dtype),
             num_warps=launch.warps,
             num_stages=launch.stages,
