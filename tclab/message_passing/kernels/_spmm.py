@@ -136,8 +136,18 @@ def _chunks(x: Tensor) -> list[slice]:
     return [slice(b, b + max(step, 1)) for b in range(0, len(x), max(step, 1))]
 
 
-def _kept(x: Tensor, keep: Tensor | None, samples: slice) -> Tensor:
-    return x[samples] if keep is None else x[samples].masked_fill(~keep[samples].unsqueeze(-1), 0.0)
+def _kept(x: Tensor, keep: Tensor | None) -> Tensor:
+    """Return `x: [B, N, H]` with the rows that `keep: [B, N]` leaves out zero, whatever they hold."""
+    return x if keep is None else _zero_(x.clone(memory_format=torch.contiguous_format), keep)
+
+
+def _zero_(x: Tensor, keep: Tensor) -> Tensor:
+    """Write zeros to the rows that are left out of `x`, contiguous; on a CPU to these alone, as few are."""
+    if x.device.type == "cpu":
+        x.flatten(0, 1).index_fill_(0, (~keep).flatten().nonzero().flatten(), 0.0)
+    else:  # to know which rows they are the host would have to wait
+        x.masked_fill_(~keep.unsqueeze(-1), 0.0)
+    return x
 
 
 _ARGUMENTS = "Tensor[] a, Tensor[] at, Tensor? w, Tensor? sources, Tensor? targets"
@@ -155,7 +165,7 @@ def _spmm(
     matrices, chunks = _matrices(a), _chunks(x)
     ys = [x.new_empty(x.size(0), len(matrix.crow) - 1, x.size(2)) for matrix in matrices]
     for samples in chunks:
-        part = _kept(x, sources, samples)
+        part = _kept(x[samples], None if sources is None else sources[samples])
         for i, matrix in enumerate(matrices):
             summed = product(matrix, part)
             if w is not None:
@@ -165,7 +175,7 @@ def _spmm(
             else:
                 ys[i][samples] = summed
             if targets is not None:
-                ys[i][samples].masked_fill_(~targets[samples].unsqueeze(-1), 0.0)
+                _zero_(ys[i][samples], targets[samples])
     return ys
 
 
@@ -183,14 +193,14 @@ def _spmm_sum(
     for samples in chunks:
         total: Tensor | None = None
         for i, (matrix, x) in enumerate(zip(matrices, xs, strict=True)):
-            part = _kept(x, sources, samples)
+            part = _kept(x[samples], None if sources is None else sources[samples])
             summed = product(matrix, part)
             total = summed if total is None else total.add_(summed)
             if w is not None:
                 total.addcmul_(part, w[i])
         assert total is not None
         if targets is not None:
-            total.masked_fill_(~targets[samples].unsqueeze(-1), 0.0)
+            _zero_(total, targets[samples])
         if len(chunks) == 1:
             return total
         y[samples] = total
@@ -223,18 +233,8 @@ def _saved(ctx: Any) -> tuple[list[SparseMatrix], dict[str, Tensor | None], Sequ
     return transposed, {"self_weights": w, "sources": targets, "targets": sources}, xs
 
 
-def _weight_grad(ctx: Any, grads: Sequence[Tensor | None], xs: Sequence[Tensor], of: dict[str, Any]) -> Tensor | None:
-    """Return the gradient of the self-weights, [matrices]: what comes back times what they weigh, added up."""
-    if of["self_weights"] is None or not ctx.needs_input_grad[3]:
-        return None
-    dots = []
-    for grad, x in zip(grads, xs, strict=True):
-        if grad is None:
-            dots.append(of["self_weights"].new_zeros(()))
-        else:
-            grad, x = _kept(grad, of["sources"], slice(None)), _kept(x, of["targets"], slice(None))
-            dots.append(torch.dot(grad.flatten(), x.flatten()))
-    return torch.stack(dots)
+def _dot(grad: Tensor, x: Tensor) -> Tensor:
+    return torch.dot(grad.flatten(), x.flatten())
 
 
 def _spmm_grad(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
@@ -243,9 +243,13 @@ def _spmm_grad(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     used = [i for i, grad in enumerate(grads) if grad is not None]
     if not used:
         return None, none, none, None, None, None
-    to_w = _weight_grad(ctx, grads, xs * len(grads), of)
-    if of["self_weights"] is not None and len(used) < len(grads):
-        of["self_weights"] = of["self_weights"][used]
+    to_w, w = None, of["self_weights"]
+    if w is not None:
+        if ctx.needs_input_grad[3]:
+            x = _kept(xs[0], of["targets"])
+            dots = [w.new_zeros(()) if g is None else _dot(_kept(g, of["sources"]), x) for g in grads]
+            to_w = torch.stack(dots)
+        of["self_weights"] = w[used] if len(used) < len(grads) else w
     to_x = spmm_sum([transposed[i] for i in used], [g for g in grads if g is not None], **of)
     return to_x, none, none, to_w, None, None
 
@@ -255,7 +259,10 @@ def _spmm_sum_grad(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
     none = [None] * ctx.count
     if grad is None:
         return [None] * len(transposed), none, none, None, None, None
-    to_w = _weight_grad(ctx, [grad] * len(xs), xs, of)
+    to_w = None
+    if of["self_weights"] is not None and ctx.needs_input_grad[3]:
+        grad = _kept(grad, of["sources"])
+        to_w = torch.stack([_dot(grad, _kept(x, of["targets"])) for x in xs])
     return spmm(transposed, grad, **of), none, none, to_w, None, None
 
 
