@@ -145,17 +145,15 @@ def run_lightning(
             if batch_idx + 1 == steps:
                 next(items, None)
 
-    class StaysThere(SingleDeviceStrategy):
-        def teardown(self) -> None:
-            """Leave model and optimizer on their device, where Lightning moves them to the CPU: the step goes on."""
-
     cuda = step.device.type == "cuda"
     device = torch.device("cuda", step.device.index or 0) if cuda else step.device
+    strategy = SingleDeviceStrategy(device)
+    strategy.teardown = lambda: None  # which moves model and optimizer to the CPU: the step goes on
     with _quiet():
         trainer = Trainer(
             accelerator="gpu" if cuda else "cpu",
             devices=[device.index] if cuda else 1,
-            strategy=StaysThere(device),
+            strategy=strategy,
             max_epochs=1,
             logger=False,
             enable_checkpointing=False,
