@@ -104,9 +104,6 @@ def step_task() -> type:
         def configure_optimizers(self) -> Any:
             return self.training_stages.optimizer
 
-        def cpu(self) -> Any:
-            return self  # keeps the trainer from moving the model to the CPU at its end: the step goes on
-
     return StepTask
 
 
@@ -137,6 +134,7 @@ def run_lightning(
     timer = NullLedger() if ledger is None else ledger
     module = step_task()(step, timer)
     from lightning.pytorch import Callback, Trainer
+    from lightning.pytorch.strategies import SingleDeviceStrategy
 
     items = _in_stage_loop(timer, timer.steps(_items_for(step, batches, steps)))
 
@@ -148,10 +146,14 @@ def run_lightning(
                 next(items, None)
 
     cuda = step.device.type == "cuda"
+    device = torch.device("cuda", step.device.index or 0) if cuda else step.device
+    strategy = SingleDeviceStrategy(device)
+    strategy.teardown = lambda: None  # which moves model and optimizer to the CPU: the step goes on
     with _quiet():
         trainer = Trainer(
             accelerator="gpu" if cuda else "cpu",
-            devices=[step.device.index or 0] if cuda else 1,
+            devices=[device.index] if cuda else 1,
+            strategy=strategy,
             max_epochs=1,
             logger=False,
             enable_checkpointing=False,
@@ -160,10 +162,7 @@ def run_lightning(
             num_sanity_val_steps=0,
             callbacks=[LastStep()],
         )
-        try:
-            trainer.fit(module, train_dataloaders=_Sized(items, steps))
-        finally:
-            _restore_optimizer_state(step)
+        trainer.fit(module, train_dataloaders=_Sized(items, steps))
     losses: list[Tensor] = module.losses
     return losses
 
@@ -174,15 +173,6 @@ def _in_stage_loop(timer: Ledger | NullLedger, batches: Iterable[Any]) -> Iterat
         held, item = [item], None  # only the loop holds the batch, so that it can free it
         with timer.stage("loop"):
             yield held.pop()
-
-
-def _restore_optimizer_state(step: Step) -> None:
-    """Move the optimizer's state to its parameters' device; the trainer leaves it on the CPU."""
-    if step.optimizer is not None:
-        for parameter, state in step.optimizer.state.items():
-            for name, value in state.items():
-                if name != "step":  # AdamW chooses its device, which the trainer does not change
-                    state[name] = value.to(parameter.device)
 
 
 @contextmanager
