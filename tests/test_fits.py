@@ -174,15 +174,17 @@ def test_a_users_strategy_that_stores_or_filters_is_estimated():
     assert expected_batch_bytes(point) == expected_batch_bytes(point_of("gpu_filter"))
 
 
-def test_a_model_whose_sizes_depend_on_values_is_refused(monkeypatch):
-    def forward(model, view):
-        pooled = model(view)
-        return pooled[torch.repeat_interleave(torch.ones(len(pooled), dtype=torch.int64))]
+def test_a_model_whose_sizes_depend_on_values_is_refused():
+    class Repeats(masking.get("node_mask")):
+        name = "test_repeats"
 
-    kind = point_of("node_mask").kind
-    monkeypatch.setattr(type(kind), "forward", property(lambda self: forward), raising=False)
+        def view(self, batch):
+            torch.repeat_interleave(torch.ones(batch.size, dtype=torch.int64))
+            return super().view(batch)
+
+    masking.register(Repeats)
     with pytest.raises(tclab.InputError, match="the sizes of its tensors depend on values"):
-        fits(point_of("node_mask", batch_size=3))
+        fits(point_of("test_repeats"))
 
 
 @pytest.mark.slow

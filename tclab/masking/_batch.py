@@ -174,7 +174,7 @@ class Batch:
 
 def _named(deletions: Mapping[str, Deletions]) -> dict[str, Tensor]:
     """Return the deletions' tensors by the names that a layout has for them."""
-    named = {}
+    named: dict[str, Tensor] = {}
     for kind, one in deletions.items():
         named |= {f"removed/{kind}": one.nodes, f"removed_ptr/{kind}": one.ptr}
     return named
@@ -205,7 +205,8 @@ def _from_buffer(
     for name, (begin, shape, dtype) in layout.items():
         if dtype not in whole:
             whole[dtype] = buffer.view(dtype)
-        views[name] = whole[dtype].narrow(0, begin // dtype.itemsize, math.prod(shape)).view(shape)
+        strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+        views[name] = whole[dtype].as_strided(shape, strides, begin // dtype.itemsize)
     return Batch(*_split(views, most), size, host_values, buffer, layout)
 
 

@@ -63,7 +63,9 @@ def edge_pieces(graph: CellGraph, size: int) -> dict[str, Piece]:
 def edge_lists(graph: CellGraph, tensors: Mapping[str, Tensor]) -> dict[str, EdgeList]:
     """Return each relation's edges, with the mask and the weights that there are, of tensors under batch names."""
     return {
-        name: EdgeList(*(tensors.get(f"{what}/{name}") for what in ("edge_index", "edge_mask", "edge_weight")))
+        name: EdgeList(
+            tensors[f"edge_index/{name}"], tensors.get(f"edge_mask/{name}"), tensors.get(f"edge_weight/{name}")
+        )
         for name in graph.relations
     }
 

@@ -4,10 +4,10 @@ A batch's shapes are extrapolated in the number of samples from two small batche
 step runs twice on torch's fake tensors, which have shapes only, and a dispatch mode counts every tensor from its
 allocation until it is freed. So the estimate covers whatever the model, the loss, the strategy's view and autograd
 keep, with checkpointing and slices; where the optimizer's step takes several batches, two of them stand for all. The
-workspace that an operation allocates and frees while it runs is no tensor: the neighbour sums report theirs.
+workspace that an operation allocates and frees while it runs is no tensor, and not counted: a neighbour sum's lies far
+below the peak, which is in the backward.
 
-`torch.distributed._tools.mem_tracker.MemTracker` tracks tensors in a similar way, but it is private and does not count
-the workspace of operations.
+`torch.distributed._tools.mem_tracker.MemTracker` tracks tensors in a similar way, but it is private.
 """
 
 from __future__ import annotations
@@ -52,9 +52,11 @@ def meta_batch(strategy: Strategy, samples: Perturbations, *, micro_batch: int |
     """
     size = micro_batch or len(samples)
     whole, rest = divmod(len(samples), size)
-    parts = [_extrapolated(strategy, samples.read(range(size)))] * whole if whole else []
+    parts = []
+    if whole:
+        parts = [_extrapolated(strategy, samples.read(range(size)))] * whole
     if rest:
-        parts.append(_extrapolated(strategy, samples.read(range(len(samples) - rest, len(samples)))))
+        parts.append(_extrapolated(strategy, samples.read(range(whole * size, len(samples)))))
     return parts[0] if len(parts) == 1 else Batch.sliced(parts)
 
 

@@ -99,7 +99,7 @@ def _cell(sizes: Sequence[Any]) -> Cell:
 def removed_share(graph: CellGraph, *, deleted: int, samples: int = 64) -> float:
     """Return the share of a graph's edges that the deletion of some random nodes removes, on average."""
     removed = removed_by(graph, synthetic_perturbations(graph, samples, deleted=deleted).deletions)
-    counts = [sum(removed_counts(network, removed).values()).sum() for network in graph.networks.values()]
+    counts = [each.sum() for network in graph.networks.values() for each in removed_counts(network, removed).values()]
     return float(sum(counts) / (samples * graph.num_edges))
 
 
