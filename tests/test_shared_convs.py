@@ -440,6 +440,13 @@ class Live(TorchDispatchMode):
         self.now -= number
 
 
+@pytest.mark.parametrize("name", ["gcn", "gin", "sage", "hetero"])
+def test_rows_of_a_pyg_batch_go_through_a_layer_without_a_change_of_their_order(ring, name):
+    shared, x, keep = ring
+    out = LAYERS[name]()(to_grid(to_rows(x), 4), shared, keep)
+    assert out.transpose(0, 1).is_contiguous()
+
+
 @pytest.mark.parametrize("aggr", ["attention", "max"])
 def test_rows_of_edges_and_samples_are_those_of_a_block(aggr):
     """Ten times the edges take ten times the blocks, and no more memory, forward and backward."""

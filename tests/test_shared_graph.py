@@ -100,13 +100,19 @@ def test_it_runs_under_autocast(ring):
     assert torch.isfinite(linear.weight.grad).all()
 
 
-def test_what_deleted_rows_hold_reaches_nothing_even_if_it_is_not_finite(ring):
+@pytest.mark.parametrize("held", [float("nan"), float("inf"), -1e30])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_what_deleted_rows_and_their_gradients_hold_reaches_nothing_even_if_it_is_not_finite(ring, reduce, held):
     graph, x, keep = ring
-    poisoned = x.masked_fill(~keep.unsqueeze(-1), float("nan")).requires_grad_()
-    summed = graph(poisoned, keep)
-    assert torch.equal(summed, graph(x, keep))
-    summed.sum().backward()
-    assert torch.isfinite(poisoned.grad).all()
+    deleted, cut = ~keep.unsqueeze(-1), torch.stack([torch.arange(0, 150, 7), torch.arange(22) % 4])
+    found = []
+    for poison in (0.0, held):
+        own = x.masked_fill(deleted, poison).requires_grad_()
+        summed = graph(own, keep, reduce=reduce, cut=cut)
+        summed.backward(summed.detach().masked_fill(deleted, poison))
+        found.append((summed.detach(), own.grad))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_two_runs_give_the_same_bits(ring):

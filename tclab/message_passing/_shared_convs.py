@@ -66,7 +66,7 @@ def to_grid(rows: Tensor, size: int) -> Tensor:
 def to_rows(grid: Tensor) -> Tensor:
     """Return `[N, B, F]` as the rows of a PyG batch, graph after graph, [B · N, F].
 
-    Nothing is copied of what `to_grid`, a `SharedGraph` or a convolution here returns.
+    Nothing is copied of what `to_grid`, a convolution of sums or a `SharedGraph`'s sum or mean returns.
     """
     return grid.transpose(0, 1).flatten(0, 1)
 
@@ -77,7 +77,11 @@ def _row_by_row(module: nn.Module, grid: Tensor) -> Tensor:
 
 
 def _without(x: Tensor, deleted: Tensor | None) -> Tensor:
-    return x if deleted is None else x.masked_fill(deleted, 0.0)
+    """Return `x: [N, B, F]`, zero where `deleted: [N, B, 1]` is True."""
+    if deleted is None:
+        return x
+    # as [B, N, F], since what is filled comes out contiguous
+    return x.transpose(0, 1).masked_fill(deleted.transpose(0, 1), 0.0).transpose(0, 1)
 
 
 class _Samples(NamedTuple):
@@ -100,14 +104,12 @@ def _samples(x: Tensor | PairOfTensors, shared: SharedGraph, keep: Keep | None) 
         if rows is not None and (rows.dim() != 3 or rows.size(0) != number):
             raise InputError(f"x is {list(rows.shape)}, expected [{number}, B, F]")
     sides = shared.sides(keep, both[0].size(1))
-    deleted: list[Tensor | None] = [None, None]
-    if isinstance(keep, Tensor) or shared.bipartite:
-        deleted = [None if mask is None else ~mask.unsqueeze(-1) for mask in sides]
+    deletes = isinstance(keep, Tensor) or shared.bipartite
+    deleted = [None if mask is None or not deletes else ~mask.unsqueeze(-1) for mask in sides]
     sources = _without(both[0], deleted[0])
-    own = sources
-    if both[1] is not both[0]:
-        own = None if both[1] is None else _without(both[1], deleted[1])
-    return _Samples(sources, own, sides, deleted[1])
+    if both[1] is None or both[1] is both[0]:
+        return _Samples(sources, None if both[1] is None else sources, sides, deleted[1])
+    return _Samples(sources, _without(both[1], deleted[1]), sides, deleted[1])
 
 
 class _SharedConv(nn.Module, ABC):
@@ -199,8 +201,9 @@ class SharedGCNConv(_SharedConv):
             raise InputError("the graph is bipartite, expected one kind of nodes: SharedSAGEConv takes two")
         x, size = _row_by_row(self.lin, given.x), given.x.size(1)
         loops = shared.self_loops()
-        # [N, 1] float64, what each node's own row weighs
-        own = loops.total if not self.add_self_loops else self._filled(loops.last, shared)
+        own = loops.total  # [N] float64, what each node's own row weighs
+        if self.add_self_loops:  # PyG fills in 1 where the edges have no weights, improved or not
+            own = loops.last.nan_to_num(2.0 if self.improved and shared.weighted else 1.0)
         if not self.normalize:
             out = loops.others(x, given.masks, cut=cut) + x * own.to(x.dtype).view(-1, 1, 1)
         else:
@@ -216,11 +219,6 @@ class SharedGCNConv(_SharedConv):
             root = root.to(x.dtype)
             out = loops.others(x * root, given.masks, cut=cut) * root + x * own
         return out if self.bias is None else out + self.bias
-
-    def _filled(self, last: Tensor, shared: SharedGraph) -> Tensor:
-        """Return the weights of added self-loops; PyG's fills in 1 where the edges have none, `improved` or not."""
-        fill = 2.0 if self.improved and shared.weighted else 1.0
-        return torch.where(last.isnan(), fill, last)
 
     def extra_repr(self) -> str:
         """Return the sizes."""
@@ -491,11 +489,12 @@ class SharedHeteroConv(nn.Module):
             return torch.stack(parts, dim=1)
         if len(parts) == 1:
             return parts[0]
+        parts = [part.transpose(0, 1) for part in parts]  # as they lie in memory, and so does the result
         if self.aggr == "cat":
-            return torch.cat(parts, dim=-1)
+            return torch.cat(parts, dim=-1).transpose(0, 1)
         reduced = getattr(torch, self.aggr)(torch.stack(parts), dim=0)
         grouped: Tensor = reduced[0] if self.aggr in ("min", "max") else reduced
-        return grouped
+        return grouped.transpose(0, 1)
 
     def extra_repr(self) -> str:
         """Return how many relations there are."""

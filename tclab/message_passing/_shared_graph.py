@@ -269,10 +269,11 @@ class SharedGraph(nn.Module):
         nodes = source[edges]
         total = weight.new_zeros(self.num_targets).index_add_(0, nodes, weight[edges])
         last = nodes.new_full((self.num_targets,), -1).scatter_reduce_(0, nodes, edges, "amax")
+        or_none = torch.cat([weight, weight.new_full((1,), float("nan"))])  # which -1 takes
         others = self
         if bool(weight[edges].any()):
             others = SharedGraph(torch.stack([source, target]), self.num_targets, weight=weight.index_fill(0, edges, 0))
-        return SelfLoops(others, total, torch.where(last < 0, float("nan"), weight[last]) if len(weight) else total / 0)
+        return SelfLoops(others, total, or_none[last])
 
     def _get(self, what: str, *key: Any) -> Any:
         """Return what is made of the edges when it is first needed, and kept."""
