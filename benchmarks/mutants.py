@@ -1,4 +1,4 @@
-"""Who kills whom: each wrong strategy, verdict and ledger of `tests/test_mutants.py`, and what tells it from right.
+"""Who finds whom: each wrong strategy, verdict and ledger of `tests/test_mutants.py`, and what tells it from right.
 
     python benchmarks/mutants.py
 
@@ -22,10 +22,11 @@ def broken(kept):
 
 
 def main():
-    print("| strategy | killed by |\n|---|---|")
+    print("| strategy | the check | the table of equality |\n|---|---|---|")
     references = mutants.references()
     for name in mutants.MUTANTS:
-        print(f"| {name} | {mutants.killed_by(references, name) or 'SURVIVES'} |", flush=True)
+        found = (mutants.killed_by(references, name), mutants.found_by_the_table(name))
+        print(f"| {name} | {' | '.join(by or 'SURVIVES' for by in found)} |", flush=True)
     print("\n| verdict | promises that it breaks |\n|---|---|")
     for name, patched in mutants.VERDICTS.items():
         with pytest.MonkeyPatch.context() as monkeypatch:
