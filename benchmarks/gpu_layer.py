@@ -84,7 +84,7 @@ def arms(scale: float, size: int, dtype: torch.dtype, device: str) -> Arms:
 
     add("sparse library", places, of_view(shared))
     # on a CPU the interpreter runs it: not in bfloat16, which it gets wrong
-    if all(tiles_for(link_of(network, dtype).matrix, values) is not None for network in here.networks.values()):
+    if all(tiles_for(values, *link_of(network, dtype).matrix) is not None for network in here.networks.values()):
         add("tiles", places, of_view(shared))
     add("dense", places, of_view(dense))
     copied = torch.arange(nodes, device=device).unsqueeze(1) + nodes * torch.arange(size, device=device)

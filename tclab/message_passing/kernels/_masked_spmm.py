@@ -35,13 +35,15 @@ def masked_spmm(a: Relation, x: Tensor, sources: Tensor | None, targets: Tensor 
     schema="(Tensor x, Tensor? sources, Tensor? targets, Tensor crow, Tensor col, Tensor? values, "
     "Tensor t_crow, Tensor t_col, Tensor? t_values) -> Tensor",
 )
-def _masked_spmm(x: Tensor, sources: Tensor | None, targets: Tensor | None, *csr: Any) -> Tensor:
+def _masked_spmm(
+    x: Tensor, sources: Tensor | None, targets: Tensor | None, crow: Tensor, col: Tensor, values: Tensor | None, *t: Any
+) -> Tensor:
     size, columns, width = x.shape
-    rows = len(csr[0]) - 1
+    rows = len(crow) - 1
     out = x.new_empty(size, rows, width)
     if x.numel() == 0:
         return out.zero_()
-    a = Relation(Csr(*csr[:3], columns), Csr(*csr[3:], rows))
+    a = Relation(Csr(crow, col, values, columns), Csr(t[0], t[1], t[2], rows))
     step = max(_CACHED // (columns * width), 1) if x.device.type == "cpu" else size
     for i in range(0, size, step):
         few = slice(i, i + step)

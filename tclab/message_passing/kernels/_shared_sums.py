@@ -109,7 +109,7 @@ def _shared_sums(x: Tensor, *common: Any) -> list[Tensor]:
     links = list(links_of(flat, [x.size(0) // size] * len(target_removed)))
     sums: dict[int, Tensor] = {}
     for place, (link, removed) in enumerate(zip(links, target_removed, strict=True)):
-        if len(parts) == 1 and (tiles := tiles_for(link.matrix, x)) is not None:
+        if len(parts) == 1 and (tiles := tiles_for(x, *link.matrix)) is not None:
             weight = None if self_weights is None else self_weights[place]
             sums[place] = _by_tiles(tiles, parts[0], x.size(1), link.matrix.crow.numel() - 1, weight, removed)
     matrices = {place: link.matrix.matrix(x.dtype) for place, link in enumerate(links) if place not in sums}
@@ -171,7 +171,7 @@ def _backward(gradients: Sequence[Tensor | None], x: Tensor | None, *common_and_
         if gradient is not None
     ]
     parts = [_segments(gradient, size, group) for *_, gradient in used]
-    tiled = [tiles_for(matrix, given) if len(parts[0]) == 1 else None for _, matrix, _ in used]
+    tiled = [tiles_for(given, *matrix) if len(parts[0]) == 1 else None for _, matrix, _ in used]
     if len(used) == len(parts[0]) == 1 and self_weights is None and tiled[0] is None:  # as the kernel gives it
         to_x = multiply(used[0][1].matrix(given.dtype), columns(parts[0][0])).view(-1, given.size(1))
         return to_x.index_fill_(0, source_removed, 0.0) if source_removed.numel() else to_x, to_weights

@@ -203,7 +203,7 @@ def spmm(a: Relation, x: Tensor) -> Tensor:
 )
 def _spmm(x: Tensor, crow: Tensor, col: Tensor, values: Tensor | None, *transposed: Any) -> Tensor:
     csr = Csr(crow, col, values, x.size(1))
-    if (tiles := tiles_for(csr, x)) is not None:
+    if (tiles := tiles_for(x, *csr)) is not None:
         return tile_sums(tiles, x.contiguous(), rows=len(crow) - 1)
     if x.device.type == "cpu" and x.dtype != torch.float64:
         bags = partial(embedding_bag, mode="sum", include_last_offset=True, per_sample_weights=values)
