@@ -1,6 +1,5 @@
 """The pictures of the strategies say what their batches and views hold."""
 
-
 import pytest
 
 import tclab

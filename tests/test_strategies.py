@@ -123,8 +123,6 @@ def test_a_strategy_of_ones_own_is_one_class_and_one_call(small):
         masking.register(int)
 
 
-
-
 @pytest.mark.parametrize("name", ["subgraph", "node_mask", "gpu_mask", "delta"])
 def test_a_graph_without_nodes_is_refused(name):
     graph = tclab.CellGraph.from_edges({"roads": torch.zeros(2, 0, dtype=torch.int64)}, num_nodes=0)

@@ -50,7 +50,7 @@ def test_tiles_are_the_matrix_with_rows_by_degree(tile_kernel, seed):
     if len(values):
         for weight in (0.5, 17.0, -1.0):
             assert tiles_of(*csr._replace(values=values.index_fill(0, torch.tensor([0]), weight)), case.sources) is None
-    assert tiles_for(csr, torch.ones(1, 1, 1)) is None  # a CPU has faster ways
+    assert tiles_for(torch.ones(1, 1, 1), *csr, 1) is None  # a CPU has faster ways
 
 
 @pytest.fixture
@@ -69,8 +69,8 @@ def by_the_dense_matrix(tiles, x, *, rows):
 def test_a_kernel_that_is_right_on_this_device_serves(on_this_cpu):
     on_this_cpu(by_the_dense_matrix)
     csr = Csr(torch.tensor([0, 1]).int(), torch.tensor([0]).int(), torch.ones(1))
-    assert tiles_for(csr, torch.ones(1, 1, 1)) is tiles_for(csr, torch.ones(1, 1, 1)) is not None
-    assert tiles_for(csr, torch.ones(1, 1, 1, dtype=torch.float64)) is None
+    assert tiles_for(torch.ones(1, 1, 1), *csr, 1) is tiles_for(torch.ones(1, 1, 1), *csr, 1) is not None
+    assert tiles_for(torch.ones(1, 1, 1, dtype=torch.float64), *csr, 1) is None
 
 
 def test_a_kernel_that_is_wrong_on_this_device_or_does_not_compile_is_left_out_with_a_warning(on_this_cpu):
@@ -85,8 +85,8 @@ def test_a_kernel_that_is_wrong_on_this_device_or_does_not_compile_is_left_out_w
         on_this_cpu(sums)
         kernel._is_right.cache_clear()
         with pytest.warns(UserWarning, match=why):
-            assert tiles_for(csr, torch.ones(1, 1, 1)) is None
-        assert tiles_for(csr, torch.ones(1, 1, 1)) is None  # and says it once
+            assert tiles_for(torch.ones(1, 1, 1), *csr, 1) is None
+        assert tiles_for(torch.ones(1, 1, 1), *csr, 1) is None  # and says it once
 
 
 def interpreted(root, first, number, columns):

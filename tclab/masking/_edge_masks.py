@@ -26,8 +26,8 @@ from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
 from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
 from tclab.perturbation import Deletions, Perturbations
-from tclab.perturbation._sample_store import StoreSize, build_store
 from tclab.perturbation._deletions import Int64s
+from tclab.perturbation._sample_store import StoreSize, build_store
 
 Masks = list[dict[str, Tensor]]  # for each sample: relation → [E] bool, which edges are kept
 NODES_CACHED = 1024  # whose masks `gene_mask_cache` keeps: 0.3 MB each on the real graph

@@ -81,7 +81,7 @@ class SharedGraph(nn.Module):
     def __init__(self, edge_index: Tensor, num_nodes: int | tuple[int, int], *, weight: Tensor | None = None) -> None:
         super().__init__()
         self.bipartite = not isinstance(num_nodes, int)
-        self.num_sources, self.num_targets = num_nodes if self.bipartite else (num_nodes,) * 2
+        self.num_sources, self.num_targets = (num_nodes,) * 2 if isinstance(num_nodes, int) else num_nodes
         if weight is not None and weight.requires_grad:
             raise InputError("weight requires a gradient, expected constants: scale x or the sum instead")
         kinds = ("source", "target") if self.bipartite else ("node", "node")

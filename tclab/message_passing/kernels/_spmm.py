@@ -52,7 +52,7 @@ def product(a: Csr, x: Tensor) -> Tensor:
     they do in tiles on CUDA. bfloat16 and float16 are added up in float32 and rounded once. cuSPARSE promises no order.
     """
     x, rows = x.contiguous(), len(a.crow) - 1
-    if (tiles := tiles_for(a, x)) is not None:
+    if (tiles := tiles_for(x, *a, x.size(1))) is not None:
         return tile_sums(tiles, x, rows=rows)
     if x.device.type != "cpu":
         wide = x.transpose(0, 1).flatten(1)  # [columns, B·H]: one wide product serves all samples

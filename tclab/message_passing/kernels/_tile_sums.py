@@ -13,14 +13,11 @@ import warnings
 from collections import OrderedDict
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes as disabled_modes
-
-if TYPE_CHECKING:
-    from tclab.message_passing.kernels._spmm import Csr
 
 ROWS = 128  # of a block
 SOURCES = 64  # of a tile
@@ -92,23 +89,20 @@ def tiles_of(crow: Tensor, col: Tensor, values: Tensor | None, columns: int) -> 
     return Tiles(bits.view(tiles, ROWS, 2), sources.view(tiles, SOURCES), ptr.to(torch.int32), rows.view(blocks, ROWS))
 
 
-# By where a matrix lies; it is held, so that no other one comes to lie there.
-_MADE: OrderedDict[tuple[int, ...], tuple[Csr, Tiles | None]] = OrderedDict()
+# By where a matrix lies; its tensors are held, so that no other one comes to lie there.
+_MADE: OrderedDict[tuple[int, ...], tuple[list[Tensor], Tiles | None]] = OrderedDict()
 _KEPT = 256  # matrices
 
 
-def tiles_for(matrix: Csr, x: Tensor) -> Tiles | None:
-    """Return a matrix in tiles for `x: [B, sources, H]`, made once.
-
-    It is `None` where the kernel cannot serve the matrix, `x`'s dtype or this device.
-    """
+def tiles_for(x: Tensor, crow: Tensor, col: Tensor, values: Tensor | None, columns: int) -> Tiles | None:
+    """Return a matrix in tiles, made once; `None` where the kernel cannot serve it, `x`'s dtype or this device."""
     if x.dtype not in _DTYPES or not _serves(x.device) or not _is_right(x.device, x.dtype):
         return None
-    tensors = [tensor for tensor in matrix if tensor is not None]
-    key = (*(tensor.data_ptr() for tensor in tensors), len(matrix.col), len(matrix.crow), x.size(1))
+    tensors = [tensor for tensor in (crow, col, values) if tensor is not None]
+    key = (*(tensor.data_ptr() for tensor in tensors), len(col), len(crow), columns)
     if key not in _MADE:
         with disabled_modes():
-            _MADE[key] = matrix, tiles_of(*matrix, x.size(1))
+            _MADE[key] = tensors, tiles_of(crow, col, values, columns)
         if len(_MADE) > _KEPT:
             _MADE.popitem(last=False)
     _MADE.move_to_end(key)
