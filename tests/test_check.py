@@ -235,15 +235,7 @@ def test_an_inexact_strategy_has_an_error_and_is_never_called_equal():
     assert not found.passed
 
 
-# ---- what is wrong only in bfloat16, in slices or compiled
-
-
-class WrongInBfloat16(SharedView):
-    """Loses what is small, in bfloat16 alone."""
-
-    def neighbour_sums(self, relations, x, *, self_weights):
-        factor = 1.3 if torch.is_autocast_enabled("cpu") else 1.0
-        return [summed * factor for summed in super().neighbour_sums(relations, x, self_weights=self_weights)]
+# ---- what is wrong only in slices or compiled; in bfloat16 alone: test_mutants.py
 
 
 class WrongInSlices(SharedView):
@@ -269,7 +261,6 @@ def quick_compiler(monkeypatch):
 @pytest.mark.parametrize(
     ("wrong", "numerics"),
     [
-        (WrongInBfloat16, Numerics("bfloat16")),
         (WrongInSlices, Numerics("float32", slices=True)),
         (WrongInSlices, Numerics("float64", slices=True, checkpoint=True)),
         (WrongCompiled, Numerics("float32", compile=True)),

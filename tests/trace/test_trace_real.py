@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tclab.trace._categories import CATEGORIES
 
 TIMES = ("span_us", "compute_us", "non_compute_us", "idle_us")
 REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "reference" / "device_breakdown.csv"
+ACCOUNTS = json.loads(Path(__file__).with_name("real_accounts.json").read_text())
 ROWS = list(csv.DictReader(REFERENCE.read_text().splitlines())) if REFERENCE.is_file() else []
 
 
@@ -52,6 +54,32 @@ def test_every_report_adds_up(real_traces):
             assert report.idle_causes["idle_us"].sum() == pytest.approx(report.breakdown["idle_us"].sum(), abs=0.2)
         assert report.findings
         assert all(str(finding).endswith(".") for finding in report.findings)
+
+
+def accounts_of(path):
+    """Return table → sums of a trace's report, in µs but for the bytes of its copies."""
+    report = trace.analyze(path)
+
+    def sums(frame, by, what):
+        return {key: total for key, total in frame.groupby(by)[what].sum().items() if total} if len(frame) else {}
+
+    return {
+        "host": sums(report.categories, "category", "self_us"),
+        "stages": sums(report.stages, "stage", "self_us"),
+        "idle": sums(report.idle_causes, "stage", "idle_us"),
+        "steps": sums(report.steps, "step", "wall_us"),
+        "waits": sums(report.syncs, "call", "wait_us"),
+        "copied bytes": sums(report.copies, "direction", "bytes"),
+    }
+
+
+@pytest.mark.parametrize("name", ACCOUNTS)
+def test_accounts_are_as_they_were_recorded(name, real_traces):
+    """Where the reference says nothing: the host's side, as commit 3495985 read it (`real_accounts.json`)."""
+    found = accounts_of(real_traces / name)
+    assert found.keys() == ACCOUNTS[name].keys()
+    for table, recorded in ACCOUNTS[name].items():
+        assert found[table] == pytest.approx(recorded, abs=0.06), table
 
 
 def test_no_rank_and_no_device_are_null(real_traces):
