@@ -15,7 +15,7 @@ from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing import View
 from tclab.message_passing.kernels._row_ops import take_rows
-from tclab.models._layers import HyperSAGNN, mlp
+from tclab.models._layers import HyperSAGNN, Linear, mlp
 
 _LAYERS = 2
 
@@ -33,8 +33,8 @@ class _SAGE(nn.Module):
     def __init__(self, network: str, width: int) -> None:
         super().__init__()
         self.network = network
-        self.neighbours = nn.Linear(width, width)
-        self.root = nn.Linear(width, width, bias=False)
+        self.neighbours = Linear(width, width)
+        self.root = Linear(width, width, bias=False)
 
     def forward(self, view: View, x: Tensor) -> Tensor:
         degree = view.degree(self.network).clamp_min(1).to(x.dtype).unsqueeze(-1)
@@ -65,7 +65,7 @@ class Dango(nn.Module):
         nn.init.normal_(self.embedding.weight, std=0.1)
         each = [[_SAGE(name, width) for _ in range(_LAYERS)] for name in self.networks]
         self.convolutions = nn.ModuleList(map(nn.ModuleList, zip(*each, strict=True)))  # a list of networks a layer
-        self.heads = nn.ModuleList(nn.Linear(width, num_nodes) for _ in self.networks)
+        self.heads = nn.ModuleList(Linear(width, num_nodes) for _ in self.networks)
         for head in self.heads:
             assert isinstance(head, nn.Linear)
             nn.init.normal_(head.weight, std=0.1)
