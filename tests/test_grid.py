@@ -186,8 +186,8 @@ def test_experiment_084_is_one_line():
         ({"scale": [0.02]}, r"scale is \[0.02\]"),
         ({"overheads": [3]}, r"overheads is \[3\], expected names of overheads"),
         ({"overheads": [["none", []]]}, "overheads is .*, expected names of overheads"),
-        ({"graph": "x" * 5000}, "expected 'synthetic' or a folder that exists"),
-        ({"graph": "nowhere"}, "graph is 'nowhere', expected 'synthetic' or a folder that exists"),
+        ({"graph": "x" * 5000}, "expected 'synthetic' or a folder or file that exists"),
+        ({"graph": "nowhere"}, "graph is 'nowhere', expected 'synthetic' or a folder or file that exists"),
         ({"steps": "many"}, "steps is 'many'"),
     ],
 )

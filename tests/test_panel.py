@@ -179,7 +179,7 @@ def test_the_form_shows_a_state_and_gives_it_back(parameters, tmp_path):
         ({"budget_seconds": -3}, "budget_seconds is -3, expected a number from 0 up"),
         ({"compile": "perhaps"}, "compile is 'perhaps', expected True or False"),
         ({"retry": "yes"}, "retry is 'yes', expected True or False"),
-        ({"graph": "nowhere"}, "expected 'synthetic' or a folder that exists"),
+        ({"graph": "nowhere"}, "expected 'synthetic' or a folder or file that exists"),
     ],
 )
 def test_what_is_out_of_range_is_said_at_once(parameters, words):

@@ -15,6 +15,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -143,8 +144,8 @@ def _kept(x: Tensor, keep: Tensor | None) -> Tensor:
 
 def _zero_(x: Tensor, keep: Tensor) -> Tensor:
     """Write zeros to the rows that are left out of `x`, contiguous; on a CPU to these alone, as few are."""
-    if x.device.type == "cpu":
-        x.flatten(0, 1).index_fill_(0, (~keep).flatten().nonzero().flatten(), 0.0)
+    if x.device.type == "cpu":  # by numpy: a tensor's own `nonzero()` would count as a wait for the device
+        x.flatten(0, 1).index_fill_(0, torch.from_numpy(np.flatnonzero(~keep.numpy())), 0.0)
     else:  # to know which rows they are the host would have to wait
         x.masked_fill_(~keep.unsqueeze(-1), 0.0)
     return x
@@ -237,6 +238,10 @@ def _dot(grad: Tensor, x: Tensor) -> Tensor:
     return torch.dot(grad.flatten(), x.flatten())
 
 
+def _masked(x: Tensor, keep: Tensor | None) -> Tensor:
+    return x if keep is None else x.masked_fill(~keep.unsqueeze(-1), 0.0)  # which a compiler can trace
+
+
 def _spmm_grad(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     transposed, of, xs = _saved(ctx)
     none = [None] * ctx.count
@@ -246,8 +251,8 @@ def _spmm_grad(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     to_w, w = None, of["self_weights"]
     if w is not None:
         if ctx.needs_input_grad[3]:
-            x = _kept(xs[0], of["targets"])
-            dots = [w.new_zeros(()) if g is None else _dot(_kept(g, of["sources"]), x) for g in grads]
+            x = _masked(xs[0], of["targets"])
+            dots = [w.new_zeros(()) if g is None else _dot(_masked(g, of["sources"]), x) for g in grads]
             to_w = torch.stack(dots)
         of["self_weights"] = w[used] if len(used) < len(grads) else w
     to_x = spmm_sum([transposed[i] for i in used], [g for g in grads if g is not None], **of)
@@ -261,8 +266,8 @@ def _spmm_sum_grad(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
         return [None] * len(transposed), none, none, None, None, None
     to_w = None
     if of["self_weights"] is not None and ctx.needs_input_grad[3]:
-        grad = _kept(grad, of["sources"])
-        to_w = torch.stack([_dot(grad, _kept(x, of["targets"])) for x in xs])
+        grad = _masked(grad, of["sources"])
+        to_w = torch.stack([_dot(grad, _masked(x, of["targets"])) for x in xs])
     return spmm(transposed, grad, **of), none, none, to_w, None, None
 
 
