@@ -28,10 +28,10 @@ from tclab.masking import get
 from tclab.message_passing import SharedView
 from tclab.message_passing._shared_view import sparse_matrix
 from tclab.message_passing.kernels import _tile_sums
-from tclab.message_passing.kernels._spmm import least_seconds
 from tclab.message_passing.kernels._tile_sums import LAUNCH, Launch, tile_sums, tiles_for, tiles_of
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.predict._roofline import clock_of
+from tclab.timing._least_seconds import least_seconds
 
 WIDTH = 64
 # of the fp64 sums' norm; a sum of some hundred numbers that are rounded once each

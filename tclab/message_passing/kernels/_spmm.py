@@ -10,10 +10,9 @@ and takes ATen's sparse product; CUDA takes Triton's tiles, or cuSPARSE where th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from time import perf_counter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +21,6 @@ from torch.nn import functional as F
 
 from tclab.message_passing.kernels._tile_sums import tile_sums, tiles_for
 
-T = TypeVar("T")
 _CACHED = 1 << 18  # numbers of `x` that go through a CPU at a time: 1 MB in float32, which stays in a core's cache
 
 
@@ -273,22 +271,3 @@ def _spmm_sum_grad(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
 
 _spmm.register_autograd(_spmm_grad, setup_context=_save)
 _spmm_sum.register_autograd(_spmm_sum_grad, setup_context=_save)
-
-
-def least_seconds(
-    arms: Mapping[T, Callable[[], object]], *, rounds: int = 5, clock: Callable[[], float] = perf_counter
-) -> dict[T, float]:
-    """Return the least time of each call, in seconds; in turns, as another process may be at work.
-
-    **Arguments:**
-
-    - `rounds`: how often each is called.
-    - `clock`: what is read before and after a call, seconds.
-    """
-    seconds: dict[T, float] = dict.fromkeys(arms, float("inf"))
-    for _ in range(rounds):
-        for key, call in arms.items():
-            begin = clock()
-            call()
-            seconds[key] = min(seconds[key], clock() - begin)
-    return seconds

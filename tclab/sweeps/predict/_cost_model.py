@@ -34,12 +34,12 @@ from tclab.errors import InputError, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking._edge_masks import removed_counts
 from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
-from tclab.message_passing.kernels._spmm import least_seconds
 from tclab.perturbation import Deletions, synthetic_perturbations
 from tclab.perturbation._deletions import removed_by
 from tclab.sweeps.config._grid import Listed, listed
 from tclab.sweeps.config._point import ALLOCATORS
 from tclab.sweeps.predict._roofline import clock_of, waited
+from tclab.timing._least_seconds import least_seconds
 
 _MEANINGS = {
     "alpha": ("α", "masking an edge"),

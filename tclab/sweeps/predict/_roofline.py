@@ -15,8 +15,9 @@ from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.message_passing._shared_view import dense_sum, sparse_matrix
-from tclab.message_passing.kernels._spmm import least_seconds, spmm
+from tclab.message_passing.kernels._spmm import spmm
 from tclab.perturbation import synthetic_perturbations
+from tclab.timing._least_seconds import least_seconds
 
 _COPIED = 256 * 1024**2  # bytes: more than any cache
 _SIDE = 2048  # of the product
