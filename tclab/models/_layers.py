@@ -60,7 +60,7 @@ class _OneDnnLinear(torch.autograd.Function):
 class LayerNorm(nn.LayerNorm):
     """`torch.nn.LayerNorm`, in float32 for rows in fewer bits.
 
-    torch adds up the gradients of its weight and bias in the dtype of the rows: over 20,000 of them in bfloat16 they are
+    torch adds up the gradients of its weight and bias in the dtype of the rows: over 20,000 rows in bfloat16 they are
     off by a seventh. In float32 they are not, and it takes less time (torch 2.13 on a CPU; autocast does so on CUDA).
     """
 
