@@ -599,7 +599,7 @@ def test_bad_points_are_one_clear_line(fields, words):
 
 def test_files_that_a_point_names_are_looked_for_where_it_is_run(tmp_path):
     for fields, words in (
-        ({"graph": "no/such/folder"}, "graph is 'no/such/folder', expected 'synthetic' or a folder or file that exists"),
+        ({"graph": "no/such"}, "graph is 'no/such', expected 'synthetic' or a folder or file that exists"),
         ({"perturbations": "no/such/file"}, "perturbations is 'no/such/file', expected a file of a screen that exists"),
     ):
         point = tiny(**fields)
