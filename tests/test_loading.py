@@ -74,7 +74,7 @@ def test_every_strategy_reads_from_every_store_here_and_in_workers(strategy, sto
     batches = Batches(loading, samples, 5)
     expected = [loading.batch(SAMPLES.read(range(5 * b, 5 * b + 5)), range(5 * b, 5 * b + 5)) for b in range(2)]
     for workers in (0, 2):
-        loads = Loader(batches, workers=workers, start_method="fork")
+        loads = Loader(batches, workers=workers)
         loaded = list(loads)
         assert len(loads) == len(loaded) == len(batches) == 2  # samples that fill no batch are left out
         for found, right in zip(loaded, expected, strict=True):
