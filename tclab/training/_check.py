@@ -188,11 +188,8 @@ def _built(model: nn.Module | ModelKind | Build, graph: CellGraph) -> tuple[str,
         return type(model).__name__, copy.deepcopy(model).eval()
     if isinstance(model, ModelKind):
         return model.name, model.build(graph, "off").eval()
-    if not callable(model):
-        raise InputError(
-            f"model is a {type(model).__name__}, expected an nn.Module, a function that takes a graph and returns one, "
-            "or the name of a registered model"
-        )
+    expected = "an nn.Module, a function that takes a graph and returns one, or the name of a registered model"
+    require("model", model, Callable, expected)  # type: ignore[arg-type]
     try:
         built = model(graph)
     except TypeError as error:
@@ -200,8 +197,7 @@ def _built(model: nn.Module | ModelKind | Build, graph: CellGraph) -> tuple[str,
             f"{getattr(model, '__name__', model)} makes no model of a graph: {error}; expected a function that takes "
             "a tclab.CellGraph and returns an nn.Module (one of PyG's: tclab.models.PygModel(model, features))"
         ) from error
-    if not isinstance(built, nn.Module):
-        raise InputError(f"model made a {type(built).__name__} of the graph, expected an nn.Module")
+    require("what model makes of the graph", built, nn.Module, "an nn.Module")
     return type(built).__name__, built.eval()
 
 
