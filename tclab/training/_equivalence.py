@@ -242,7 +242,8 @@ class EquivalenceReference:
 
     def _errors(self, strategy: str, collation: str, numerics: Numerics) -> list[float]:
         """Return each draw's error in fp64 or, in lower precision, the ratio of its error to `subgraph`'s own."""
-        model, forward = self.candidate, _call
+        model = self.candidate
+        forward: Forward = _call
         checkpoint = getattr(model, "checkpoint", None)
         if numerics.checkpoint:
             model.checkpoint = True  # type: ignore[assignment]
