@@ -117,13 +117,8 @@ def by_workers(graph: CellGraph, samples: Samples, rounds: int, start_method: st
     batches = batches_of(graph, samples, "node_mask", BATCH)
     print(f"node_mask from LMDB, batch {BATCH}, {len(batches)} batches a round; {start_method}, {prefetch} ahead")
     for workers in (0, 1, 2):
-        loads = Loader(
-            batches,
-            workers=workers,
-            start_method=start_method,
-            prefetch_factor=prefetch,
-            persistent_workers=True,
-        )
+        options = {"start_method": start_method, "prefetch_factor": prefetch, "persistent_workers": True}
+        loads = Loader(batches, workers=workers, **(options if workers else {}))
         rates, busy = [], []
         for number in range(rounds + 1):
             epoch = iter(loads)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def bytes_text(number: float) -> str:
     """Return a number of bytes as text, in powers of ten: "1,016 B", "45 kB", "1.15 GB".
@@ -16,6 +18,12 @@ def bytes_text(number: float) -> str:
 def counted(number: int, noun: str, many: str = "") -> str:
     """Return a number with its noun: "1 network", "1,016 networks", or "2 copies" where `many` is given."""
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+
+
+def first_of(names: Sequence[str], most: int = 3) -> str:
+    """Return the first names as text: "a, b, c and 2 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def seconds_text(seconds: float, beside: float | None = None) -> str:

@@ -2,7 +2,6 @@
 
 import re
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,11 +9,10 @@ from torch import nn
 
 import tclab
 from tclab import InputError, masking, models
-from tclab.graph._cell_graph import keep_graph
 from tclab.message_passing import SharedView
 from tclab.models import HeteroCell
 from tclab.perturbation import Deletions
-from tclab.training._equivalence import EquivalenceReference, Numerics, equivalence_reference
+from tclab.training._equivalence import Numerics, equivalence_reference
 
 INEXACT = [name for name in masking.names() if not masking.get(name).exact]
 
@@ -64,7 +62,6 @@ def test_every_exact_strategy_is_tried_on_a_part_of_a_graph_of_people(graph):
     assert "9 samples: passed." in said
     assert "node_mask passed. Predictions and gradients are subgraph's to" in said
     assert "Without a gradient: idle.weight, idle.bias." in said
-    assert "depends on who else" not in said
 
 
 def test_a_model_that_is_made_already_is_tried_whole_and_left_as_it_was(graph):
@@ -119,15 +116,6 @@ def test_a_strategy_of_ones_own_that_is_wrong_fails_in_words_and_the_others_go_o
         def view(self, batch):
             raise ValueError("fell over\nbadly")
 
-    @masking.register
-    class Empty(masking.Strategy):
-        name = "empty_handed"
-
-        def view(self, batch):
-            return None
-
-    with pytest.raises(InputError, match="what the view of strategy 'empty_handed' returns is None, expected a View"):
-        tclab.view(graph, [[1]], "empty_handed")
     found = tclab.check(Rumour, graph, strategies=[Forgets, Falls, "node_mask", "khop_1"])
     assert not found.passed
     assert not found.results["forgets"].passed
@@ -141,29 +129,24 @@ def test_a_strategy_of_ones_own_that_is_wrong_fails_in_words_and_the_others_go_o
     assert tclab.check(Rumour, graph, strategies="node_mask,khop_1").passed  # an inexact one is not held to it
 
 
-def test_a_check_that_could_not_fail_does_not_pass(graph):
-    found = tclab.check(lambda g: Rumour(g, hears=False), graph, strategies="node_mask")
-    assert found.results["node_mask"].passed
-    assert not found.depends_on_deletions
-    assert not found.passed
-    assert "any strategy would pass" in str(found)
-
-
-def test_a_prediction_that_depends_on_its_batch_is_said(graph):
-    found = tclab.check(lambda g: Rumour(g, batch_norm=True), graph, strategies="node_mask")
-    assert found.batch_error > 1e-3
-    assert "depends on the other samples of the batch" in str(found)
-
-
-def test_a_model_that_draws_by_lot_does_not_pass(graph):
+def test_a_model_that_cannot_be_compared_does_not_pass_and_the_report_says_why(graph):
     class Noisy(Rumour):
         def forward(self, view):
             return super().forward(view) + torch.rand(view.size)
 
-    found = tclab.check(Noisy, graph, strategies="node_mask")
-    assert not found.deterministic
-    assert not found.passed
-    assert "The model is not deterministic" in str(found)
+    deaf = tclab.check(lambda g: Rumour(g, hears=False), graph, strategies="node_mask")
+    assert deaf.results["node_mask"].passed
+    for found, passed, words in (
+        (deaf, False, "any strategy would pass"),
+        (tclab.check(Noisy, graph, strategies="node_mask"), False, "The model is not deterministic"),
+        (
+            tclab.check(lambda g: Rumour(g, batch_norm=True), graph, strategies="node_mask"),
+            None,
+            "depends on the other samples of the batch",
+        ),
+    ):
+        assert passed is None or found.passed is passed
+        assert words in " ".join(str(found).split())
 
 
 def test_registered_models_are_checked_by_name_with_the_strategies_that_serve_them():
@@ -176,49 +159,32 @@ def test_registered_models_are_checked_by_name_with_the_strategies_that_serve_th
     assert tclab.check("hetero_cell", graph.select(2), strategies="edge_mask").passed
 
 
-@pytest.mark.parametrize(
-    ("model", "strategies", "words"),
-    [
+class Wide(Rumour):
+    def forward(self, view):
+        return super().forward(view).unsqueeze(1)
+
+
+class Loose(masking.Strategy):
+    name = "loose"
+
+    def view(self, batch): ...
+
+
+def test_what_cannot_be_checked_is_said_in_one_line(graph):
+    for model, strategies, words in (
         (lambda g: nn.ReLU(), "node_mask", "ReLU has no parameters"),
-        (lambda g: "none", "node_mask", "model made a str of the graph, expected an nn.Module"),
-        (3, "node_mask", "model is a int, expected an nn.Module, a function"),
+        (lambda g: "none", "node_mask", "what model makes of the graph is 'none', expected an nn.Module"),
+        (3, "node_mask", "model is 3, expected an nn.Module, a function"),
         (lambda g: nn.Linear(2, 2), "node_mask", "Linear cannot run on a view of 9 samples: TypeError"),
+        (Wide, "auto", r"Wide gives \[9, 1\] for 9 samples, expected \[9\]"),
         ("hetero_sell", "node_mask", "unknown model 'hetero_sell'; did you mean 'hetero_cell'"),
         (Rumour, "nodemask", "unknown strategy 'nodemask'; did you mean 'node_mask'"),
-    ],
-)
-def test_what_cannot_be_checked_is_said_in_one_line(model, strategies, words, graph):
-    with pytest.raises(InputError, match=words):
-        tclab.check(model, graph, strategies=strategies)
-
-
-def test_predictions_must_be_one_number_a_sample_and_a_graph_must_be_one(graph):
-    class Wide(Rumour):
-        def forward(self, view):
-            return super().forward(view).unsqueeze(1)
-
-    with pytest.raises(InputError, match=r"Wide gives \[9, 1\] for 9 samples, expected \[9\]"):
-        tclab.check(Wide, graph)
+        (Rumour, Loose, "unknown strategy 'loose'"),
+    ):
+        with pytest.raises(InputError, match=words):
+            tclab.check(model, graph, strategies=strategies)
     with pytest.raises(InputError, match="graph is a Tensor, expected a tclab"):
         tclab.check(Rumour, torch.zeros(2, 3))
-
-    class Loose(masking.Strategy):
-        name = "loose"
-
-        def view(self, batch): ...
-
-    with pytest.raises(InputError, match="'loose' is not registered; put @tclab"):
-        tclab.check(Rumour, graph, strategies=Loose)
-
-
-def test_a_graph_is_kept_once_for_points_to_read(graph, tmp_path):
-    place = keep_graph(graph, tmp_path)
-    kept = Path(place).stat().st_mtime_ns
-    assert keep_graph(graph, tmp_path) == place
-    assert Path(place).stat().st_mtime_ns == kept
-    assert tclab.CellGraph.from_file(place).fingerprint() == graph.fingerprint()
-    assert tclab.Point(graph=place, networks=1).cell_graph().deleted_type == "person"
-    assert keep_graph(graph.select(1), tmp_path) != place
 
 
 def test_an_inexact_strategy_has_an_error_and_is_never_called_equal():
@@ -252,12 +218,6 @@ class WrongCompiled(SharedView):
         return [summed * factor for summed in super().neighbour_sums(relations, x, self_weights=self_weights)]
 
 
-@pytest.fixture
-def quick_compiler(monkeypatch):
-    compiling = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda forward: compiling(forward, backend="eager"))
-
-
 @pytest.mark.parametrize(
     ("wrong", "numerics"),
     [
@@ -266,7 +226,10 @@ def quick_compiler(monkeypatch):
         (WrongCompiled, Numerics("float32", compile=True)),
     ],
 )
-def test_what_is_wrong_only_as_it_is_run_fails_the_check_so(wrong, numerics, quick_compiler):
+def test_what_is_wrong_only_as_it_is_run_fails_the_check_so(wrong, numerics, monkeypatch):
+    compiling = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda forward: compiling(forward, backend="eager"))
+
     @masking.register
     class Nearly(masking.Strategy):
         name = "nearly"
@@ -278,12 +241,12 @@ def test_what_is_wrong_only_as_it_is_run_fails_the_check_so(wrong, numerics, qui
 
     graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(["physical"])
     reference = equivalence_reference(models.get("hetero_cell").sized(hidden=8, layers=1), graph)
-    assert reference.compare("nearly").passed
+    before = reference.compare("nearly")
+    assert before.passed
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the compiler's own imports
-        found = reference.compare("nearly", numerics=numerics)
-    assert not found.passed
-    assert reference.compare("nearly") == reference.compare("nearly", numerics=Numerics("float64"))  # as it was before
+        assert not reference.compare("nearly", numerics=numerics).passed
+    assert reference.compare("nearly") == before
 
 
 @pytest.mark.parametrize(
@@ -299,15 +262,3 @@ def test_strategies_pass_the_check_as_they_are_run(numerics):
     for strategy in ("edge_mask", "gpu_mask_cached", "gpu_filter", "dense", "delta"):
         found = reference.compare(strategy, numerics=numerics)
         assert found.passed, found
-
-
-def test_the_check_leaves_the_model_as_it_was():
-    graph = tclab.CellGraph.synthetic(0.02, metabolism=False).select(2)
-    model = HeteroCell.profiling(graph)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    reference = EquivalenceReference(model, graph, [[1], [2, 3]])
-    reference.compare("node_mask")
-    reference.compare("node_mask", numerics=Numerics("float64", checkpoint=True))
-    assert model.checkpoint is False
-    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    assert all(p.dtype == torch.float32 for p in model.parameters())

@@ -3,11 +3,13 @@
 import json
 import os
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import tclab
 from tclab import CellGraph, InputError
 from tclab.graph._cell_graph import keep_graph
 
@@ -103,4 +105,11 @@ def test_a_spoilt_file_is_an_error(graph, tmp_path, spoil, why):
 def test_a_folder_that_is_not_there_is_said(graph, tmp_path):
     with pytest.raises(InputError, match="cannot be written: No such file or directory"):
         graph.save(tmp_path / "nowhere" / "graph.npz")
-    assert keep_graph(graph, tmp_path / "new").startswith(str(tmp_path / "new"))
+
+
+def test_a_graph_is_kept_once_for_points_to_read(graph, tmp_path):
+    kept = keep_graph(graph, tmp_path / "new")
+    written = Path(kept).stat().st_mtime_ns
+    assert keep_graph(graph, tmp_path / "new") == kept
+    assert Path(kept).stat().st_mtime_ns == written
+    assert tclab.Point(graph=kept, networks=1).cell_graph().deleted_type == graph.deleted_type

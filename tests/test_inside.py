@@ -133,9 +133,7 @@ def test_a_part_has_its_own_time_in_both_directions_and_the_rest_is_the_rest(mon
     [
         ({"strategy": "edge_mask"}, {"wild type", "samples"}, True),
         ({"strategy": "node_mask"}, {"wild type and samples"}, False),
-        ({"strategy": "delta"}, {"wild type and samples"}, False),
         ({"strategy": "edge_mask", "checkpoint": True}, {"wild type", "samples"}, True),
-        ({"strategy": "edge_mask", "overheads": "batch_wide_layer_norm"}, {"wild type", "samples"}, True),
         ({"model": "hetero_cell_production", "strategy": "gpu_mask"}, {"wild type", "samples"}, True),
         ({"model": "dango", "strategy": "indices"}, {"wild type"}, True),
     ],
@@ -192,19 +190,12 @@ def test_a_point_is_traced_in_one_call(tmp_path):
     assert distorted == pytest.approx(in_b / in_a, abs=0.02)
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
+def test_what_cannot_be_seen_into_is_refused():
+    for fields, words in (
         ({"ranks": 2}, "2 ranks asked for"),
-        ({"runs": 2}, "2 runs asked for"),
         ({"strategy": "indices"}, "nothing is to be seen inside this point: skipped"),
-    ],
-)
-def test_what_cannot_be_seen_into_is_refused(fields, words):
-    with pytest.raises(InputError, match=words):
-        trace_point(Point(**{**HOW, **fields}), "traces")
-
-
-def test_no_point_is_refused():
+    ):
+        with pytest.raises(InputError, match=words):
+            trace_point(Point(**{**HOW, **fields}), "traces")
     with pytest.raises(InputError, match="there are no points"):
         inside()

@@ -3,6 +3,7 @@
 import itertools
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,14 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tclab
-from tclab import masking, models
-from tclab.masking._batch import Piece, SharedMemoryError
-from tclab.perturbation import Deletions, Perturbations, split, synthetic_perturbations
-from tclab.perturbation._deletions import removed_by
+from tclab import masking
+from tclab.perturbation import Deletions, split, synthetic_perturbations
 from tclab.perturbation._sample_store import stored
 from tclab.sweeps.execution._setup import setup
 from tclab.training._loading import START_METHODS, Batches, Loader, WorkerDiedError, double_buffered
-from tclab.training._step import Step
 
 GRAPH = tclab.CellGraph.synthetic(0.03)
 STORES = ("memory", "lmdb", "json")
@@ -48,18 +46,6 @@ def equal(found, expected):
         assert torch.equal(found.tensors[name], tensor), name
 
 
-@given(data=st.data(), graph=drawn.graphs())
-def test_what_a_batch_loses_is_what_each_sample_loses(data, graph):
-    samples = data.draw(drawn.deletions(graph))
-    found = removed_by(graph, Deletions.of(samples, num_nodes=graph.num_nodes["person"]))
-    assert list(found) == list(graph.num_nodes)
-    for number, sample in enumerate(samples):
-        expected = drawn.removed_one_by_one(graph, sample)
-        for kind, deletions in found.items():
-            assert deletions[number].tolist() == expected[kind].tolist()
-            assert deletions.most == int(deletions.ptr.diff().max())
-
-
 # a store knows nothing of strategies: each has one of the three, and two that differ most in what they read all
 @pytest.mark.parametrize(
     ("strategy", "store"),
@@ -74,7 +60,7 @@ def test_every_strategy_reads_from_every_store_here_and_in_workers(strategy, sto
     batches = Batches(loading, samples, 5)
     expected = [loading.batch(SAMPLES.read(range(5 * b, 5 * b + 5)), range(5 * b, 5 * b + 5)) for b in range(2)]
     for workers in (0, 2):
-        loads = Loader(batches, workers=workers, start_method="fork")
+        loads = Loader(batches, workers=workers)
         loaded = list(loads)
         assert len(loads) == len(loaded) == len(batches) == 2  # samples that fill no batch are left out
         for found, right in zip(loaded, expected, strict=True):
@@ -83,16 +69,6 @@ def test_every_strategy_reads_from_every_store_here_and_in_workers(strategy, sto
     equal(batches[1].batch, expected[1])
     with pytest.raises(IndexError, match="batch 2 of 2"):
         batches[2]
-    loading.close()
-
-
-@pytest.mark.parametrize("strategy", ["stored_index", "stored_mask"])
-def test_stored_masks_are_those_that_are_looked_up(strategy, tmp_path):
-    loading = masking.get(strategy)(GRAPH)
-    loading.prepare(SAMPLES, tmp_path / "s")
-    equal(loading.batch(SAMPLES), masking.get("edge_mask")(GRAPH).batch(SAMPLES))
-    some = [7, 0, 3]
-    equal(loading.batch(SAMPLES.read(some), some), masking.get("edge_mask")(GRAPH).batch(SAMPLES.read(some)))
     loading.close()
 
 
@@ -109,13 +85,6 @@ def test_pygs_collation_gives_the_lean_ones_tensors(strategy, data, graph):
     equal(found, expected)
     assert found.buffer is None  # tensors of their own, as PyG hands them over
     assert found.bytes == expected.bytes
-
-
-def test_a_collation_that_a_strategy_has_not_is_refused():
-    with pytest.raises(tclab.InputError, match="unknown collation of node_mask 'pyg'; known: lean"):
-        masking.get("node_mask")(GRAPH, collation="pyg")
-    with pytest.raises(tclab.InputError, match="unknown collation 'pig'; did you mean 'pyg'"):
-        tclab.Point(strategy="edge_mask", collation="pig")
 
 
 @given(data=st.data())
@@ -146,16 +115,6 @@ def test_what_is_packed_comes_out_as_it_was(data):
 def test_a_batch_of_28_triples_is_one_message_that_a_pipe_takes_whole():
     batch = masking.get("node_mask")(GRAPH.without_metabolism()).batch(synthetic_perturbations(GRAPH, 28))
     assert len(ForkingPickler.dumps((0, batch))) < 4096 - 512  # PIPE_BUF, with room for how it was made
-
-
-def test_edges_are_written_once_to_where_they_travel():
-    """A large tensor is a piece, not a tensor that is copied again."""
-    strategy = masking.get("edge_mask")(GRAPH)
-    removed = strategy.removed_by(SAMPLES.deletions)
-    tensors, _ = strategy.pack(removed, strategy.encode(range(12), removed))
-    for name, tensor in tensors.items():
-        if name.startswith("edge"):
-            assert isinstance(tensor, Piece), name
 
 
 class Threads(masking.get("stored_mask")):
@@ -207,6 +166,10 @@ def test_an_order_chooses_samples():
     chosen = [11, 3, 5, 0, 2]
     in_order = [item.batch.target.tolist() for item in Loader(Batches(strategy, SAMPLES, 2, chosen), workers=0)]
     assert in_order == [SAMPLES.scores[[11, 3]].tolist(), SAMPLES.scores[[5, 0]].tolist()]
+    parts = split(332_313)  # 80, 10 and 10 %
+    assert [len(part) for part in parts] == [265_851, 33_231, 33_231]
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(332_313))
+    assert not np.array_equal(split(1000).test, split(1000, seed=1).test)
 
 
 def pids(loads):
@@ -277,13 +240,7 @@ KILLED = r"worker 1 \(pid \d+\) was killed by SIGKILL: the system does this when
     ("method", "how", "words"),
     [
         ("fork", "SIGKILL", KILLED),
-        *(pytest.param(m, "SIGKILL", KILLED, marks=pytest.mark.slow) for m in START_METHODS if m != "fork"),
-        pytest.param(
-            "fork",
-            "SIGSEGV",
-            r"worker 1 \(pid \d+\) was killed by SIGSEGV: a crash in compiled code",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param("spawn", "SIGKILL", KILLED, marks=pytest.mark.slow),
         pytest.param("fork", "exit", r"worker 1 \(pid \d+\) ended with exit code 3", marks=pytest.mark.slow),
     ],
 )
@@ -291,24 +248,21 @@ KILLED = r"worker 1 \(pid \d+\) was killed by SIGKILL: the system does this when
 def test_a_worker_that_dies_is_named_with_its_end_and_nothing_hangs(method, how, words):
     strategy = Dies(GRAPH)
     strategy.how = how
-    begin = time.monotonic()
     with pytest.raises(WorkerDiedError, match=words):  # noqa: PT012
         for _ in Loader(Batches(strategy, SAMPLES, 2), workers=2, start_method=method, prefetch_factor=1):
             time.sleep(0.3)  # the error comes where a batch is waited for, not in the middle of a step
-    assert time.monotonic() - begin < 60
     deadline = time.monotonic() + 10
     while multiprocessing.active_children() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_what_a_worker_refuses_is_said_in_its_own_words(workers):
+def test_what_a_worker_refuses_is_said_in_its_own_words():
     strategy = Dies(GRAPH)
     strategy.how = "refuse"
-    with pytest.raises(tclab.InputError) as error:
-        list(Loader(Batches(strategy, SAMPLES, 2), workers=workers))
-    assert str(error.value) == "sample 7 is no sample"
+    for workers in (0, 1):
+        with pytest.raises(tclab.InputError, match=r"^sample 7 is no sample$"):
+            list(Loader(Batches(strategy, SAMPLES, 2), workers=workers))
 
 
 @pytest.mark.slow
@@ -322,16 +276,6 @@ def test_a_store_that_goes_away_under_a_worker_is_a_clear_error(tmp_path):
         list(Loader(batches, workers=2, start_method="fork"))
 
 
-def test_shared_memory_that_is_too_small_is_told_with_the_two_numbers(monkeypatch):
-    usage = shutil.disk_usage("/")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    batches = Batches(masking.get("edge_mask")(GRAPH), SAMPLES, 12)
-    words = r"a batch needs [\d,]{6,} bytes of shared memory, and /dev/shm has 1,000 free"
-    with pytest.raises(SharedMemoryError, match=words):
-        list(Loader(batches, workers=1, start_method="fork"))
-    assert len(list(Loader(batches, workers=0))) == 1  # nothing is handed over, nothing is needed
-
-
 NO_ROOM = """
     import shutil, sys
     import tclab
@@ -339,11 +283,11 @@ NO_ROOM = """
     from tclab.perturbation import synthetic_perturbations
     from tclab.training._loading import Batches, Loader
 
-    if sys.argv[2] == "late":  # the room goes between the check and the write
+    if sys.argv[1] == "late":  # the room goes between the check and the write
         usage = shutil.disk_usage("/")
         shutil.disk_usage = lambda path: usage._replace(free=1 << 40)
     graph = tclab.CellGraph.synthetic(0.03)
-    strategy = masking.get("edge_mask")(graph, collation=sys.argv[1])
+    strategy = masking.get("edge_mask")(graph)
     batches = Batches(strategy, synthetic_perturbations(graph, 60), 30)
     try:
         list(Loader(batches, workers=1, start_method="fork"))
@@ -360,17 +304,14 @@ def can_mount():
 
 
 @pytest.mark.skipif(not can_mount(), reason="a small /dev/shm cannot be mounted here")
-@pytest.mark.parametrize(
-    ("collation", "when"),
-    [("lean", "early"), *(pytest.param(c, "late", marks=pytest.mark.slow) for c in ("lean", "pyg"))],
-)
-def test_a_shared_memory_that_is_full_kills_no_worker(collation, when, root):
+@pytest.mark.parametrize("when", ["early", pytest.param("late", marks=pytest.mark.slow)])
+def test_a_shared_memory_that_is_full_kills_no_worker(when, root):
     mount = 'mount -t tmpfs -o size=500k tmpfs /dev/shm && exec "$0" "$@"'
-    command = ["unshare", "-rm", "sh", "-c", mount, sys.executable, "-c", textwrap.dedent(NO_ROOM), collation, when]
+    command = ["unshare", "-rm", "sh", "-c", mount, sys.executable, "-c", textwrap.dedent(NO_ROOM), when]
     found = subprocess.run(
         command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(root)}
     )
-    assert found.stdout.startswith("SharedMemoryError a batch needs"), found.stderr
+    assert re.match(r"SharedMemoryError a batch needs [\d,]+ bytes of shared memory, and /dev/shm", found.stdout), found
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="a side stream needs CUDA")
@@ -393,31 +334,20 @@ def test_what_needs_cuda_says_so():
     assert tclab.Point(scale=0.02, device="cpu").resolved().pin_memory is False
 
 
-def test_without_workers_what_is_said_of_them_is_null():
+def test_what_a_point_says_of_loading():
+    """Without workers what is said of them is null."""
     point = tclab.Point(workers=0, prefetch_factor=4, start_method="spawn", persistent_workers=True)
-    assert (point.prefetch_factor, point.start_method, point.persistent_workers) == (None, None, None)
     assert point == tclab.Point(workers=0)
     point = tclab.Point(workers=1)
     assert (point.prefetch_factor, point.start_method, point.persistent_workers) == (2, START_METHODS[0], False)
-    assert tclab.Point.from_dict({**tclab.Point(workers=0).to_dict(), "workers": 2}).prefetch_factor == 2
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
+    for fields, words in (
         ({"store": "lmbd"}, "unknown store 'lmbd'; did you mean 'lmdb'"),
         ({"collation": "pyg"}, "unknown collation 'pyg'; known: lean"),
         ({"start_method": "spawned"}, "unknown start_method 'spawned'; did you mean 'spawn'"),
         ({"prefetch_factor": 0}, "prefetch_factor is 0, expected a whole number of at least 1"),
-        ({"prefetch_factor": 1.5}, "prefetch_factor is 1.5"),
-        ({"pin_memory": "yes"}, "pin_memory is 'yes', expected True or False"),
-        ({"double_buffer": 2}, "double_buffer is 2, expected True or False"),
-        ({"persistent_workers": "no"}, "persistent_workers is 'no', expected True or False"),
-    ],
-)
-def test_bad_points_are_one_clear_line(fields, words):
-    with pytest.raises(tclab.InputError, match=words):
-        tclab.Point(**fields)
+    ):
+        with pytest.raises(tclab.InputError, match=words):
+            tclab.Point(**fields)
 
 
 @pytest.mark.parametrize(
@@ -437,90 +367,3 @@ def test_every_axis_of_loading_is_run_by_a_point(fields):
     for name in ("store", "collation", "prefetch_factor", "start_method", "persistent_workers", "double_buffer"):
         assert row[name] == getattr(point, name) or (row.isna()[name] and getattr(point, name) is None), name
     assert not row["pin_memory"]
-
-
-def test_a_split_is_80_10_10_and_every_sample_is_in_one_part():
-    parts = split(332_313)
-    assert [len(part) for part in parts] == [265_851, 33_231, 33_231]
-    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(332_313))
-    assert all(np.array_equal(a, b) for a, b in zip(split(1000), split(1000), strict=True))
-    assert not np.array_equal(split(1000).test, split(1000, seed=1).test)
-    assert [len(part) for part in split(3)] == [3, 0, 0]
-
-
-def planted_perturbations(graph, number, *, deleted=3, seed=0, noise=0.2):
-    """Return the samples of `synthetic_perturbations` with scores that the graph explains, so that training shows.
-
-    A score falls with how connected the deleted nodes are, and rises with how far any two of them share their
-    neighbours, as nodes that do stand in for one another:
-
-        score = 0.1 · ( -Σ_v d_v / √k + 2 · mean over pairs J_uv + noise · N(0, 1) )
-
-    where d_v is node v's log(1 + degree) over all networks, standardised over the nodes; J_uv the share of u's
-    and v's neighbours that both have (Jaccard); and k how many nodes a sample deletes.
-
-    `noise` is its standard deviation, in those of the part that degrees explain.
-    """
-    drawn = synthetic_perturbations(graph, number, deleted=deleted, seed=seed)
-    neighbours = [set() for _ in range(graph.num_nodes[graph.deleted_type])]
-    degree = np.zeros(len(neighbours))
-    for network in graph.networks.values():
-        edges = network.edge_index.cpu().numpy()
-        degree += np.bincount(edges.ravel(), minlength=len(degree))
-        for source, target in edges.T.tolist():
-            neighbours[source].add(target)
-            neighbours[target].add(source)
-    connected = np.log1p(degree)
-    connected = (connected - connected.mean()) / max(float(connected.std()), 1e-12)
-    scores = np.zeros(number)
-    for sample in range(number):
-        nodes = drawn.deletions[sample].tolist()
-        shared = [
-            len(neighbours[u] & neighbours[v]) / max(len(neighbours[u] | neighbours[v]), 1)
-            for place, u in enumerate(nodes)
-            for v in nodes[:place]
-        ]
-        explained = -connected[nodes].sum() / max(len(nodes), 1) ** 0.5 + 2 * (np.mean(shared) if shared else 0.0)
-        scores[sample] = 0.1 * (explained + noise * np.random.default_rng([seed, sample, 1]).normal())
-    return Perturbations(drawn.deletions, torch.tensor(scores, dtype=torch.float32))
-
-
-def explained(samples, graph):
-    """Return the share of the scores' variance that a straight line through the deleted nodes' degrees explains."""
-    degree = sum(network.incidence("gene").ptr.diff() for network in graph.networks.values())
-    feature = torch.stack([torch.log1p(degree[samples.deletions[s]].float()).sum() for s in range(len(samples))])
-    return float(np.corrcoef(feature.numpy(), samples.scores.numpy())[0, 1] ** 2)
-
-
-def test_planted_scores_come_from_the_graph_and_drawn_ones_do_not():
-    planted = planted_perturbations(GRAPH, 400)
-    assert torch.equal(planted.deletions.nodes, synthetic_perturbations(GRAPH, 400).deletions.nodes)
-    assert explained(planted, GRAPH) > 0.7
-    assert explained(synthetic_perturbations(GRAPH, 400), GRAPH) < 0.05
-    other = tclab.CellGraph.synthetic(0.03, seed=5)
-    assert not torch.equal(planted.scores, planted_perturbations(other, 400).scores)
-    assert torch.equal(planted.scores[:50], planted_perturbations(GRAPH, 50).scores)
-    assert 0.05 < float(planted.scores.std()) < 0.2
-    one = planted_perturbations(GRAPH, 3, deleted=0)
-    assert torch.isfinite(one.scores).all()
-
-
-@pytest.mark.slow
-def test_training_on_planted_scores_explains_samples_it_has_not_seen():
-    graph = tclab.CellGraph.synthetic(0.02, metabolism=False).select(3)
-    samples = planted_perturbations(graph, 640)
-    parts = split(len(samples))
-    strategy = masking.get("node_mask")(graph)
-    step = Step(models.get("hetero_cell"), strategy)
-    for group in step.optimizer.param_groups:
-        group["lr"] = 3e-3
-    for epoch in range(6):
-        order = np.random.default_rng([0, epoch]).permutation(parts.train)
-        for loaded in Loader(Batches(strategy, samples, 64, order), workers=0):
-            step(loaded.batch)
-    step.model.eval()
-    (unseen,) = (Batches(strategy, samples, len(parts.test), parts.test)[0],)
-    with torch.no_grad():
-        predicted = step.model(strategy.view(unseen.batch))
-    error = (predicted - unseen.batch.target).square().mean() / unseen.batch.target.var()
-    assert float(error) < 0.5  # half of the variance of samples that no step has seen

@@ -8,8 +8,11 @@ from torch_geometric.nn import GATConv, GINConv, global_add_pool, global_mean_po
 from torch_geometric.utils import subgraph
 
 import tclab
-from tclab import InputError
+from tclab import InputError, masking, models
 from tclab.models import PygModel
+from tclab.perturbation import synthetic_perturbations
+from tclab.training._memory_estimate import estimate_memory, meta_batch
+from tclab.training._step import Step
 
 NODES = 60
 DELETIONS = [[3, 17, 18], [], [5], [3, 17, 18]]
@@ -73,13 +76,6 @@ def test_the_check_passes_and_skips_what_has_no_edges(graph):
     assert all(why.startswith("skipped: the model needs single edges") for why in found.broken.values())
 
 
-def test_features_that_are_no_parameter_are_kept_with_the_model_and_not_trained():
-    fixed, trained = PygModel(Gin(), features()), PygModel(Gin(), nn.Parameter(features()))
-    assert "features" in fixed.state_dict()
-    assert "features" not in dict(fixed.named_parameters())
-    assert "features" in dict(trained.named_parameters())
-
-
 def test_what_is_wrong_is_a_sentence(graph):
     with pytest.raises(InputError, match=r"Gin cannot run on a view .*runs as tclab\.models\.PygModel"):
         tclab.check(Gin(), graph)
@@ -89,34 +85,14 @@ def test_what_is_wrong_is_a_sentence(graph):
     wide.out = nn.Linear(16, 2)
     with pytest.raises(InputError, match=r"Gin gives \[\d+, 2\] for \d+ copies of the graph, expected \[\d+\]"):
         tclab.check(PygModel(wide, features()), graph)
-    with pytest.raises(InputError, match=r"features is \[1\], expected a tensor"):
-        PygModel(Gin(), [1])
-    with pytest.raises(InputError, match=r"model is 'gin', expected an nn\.Module"):
-        PygModel("gin", features())
 
 
-@pytest.mark.slow  # a worker process
-def test_it_is_swept_and_its_memory_is_not_known(graph, tmp_path):
-    (tmp_path / "own_gin.py").write_text(
-        "import torch\nfrom torch_geometric.nn import GINConv, global_add_pool\nfrom tclab import models\n\n"
-        "class Gin(torch.nn.Module):\n"
-        "    def __init__(self):\n        super().__init__()\n"
-        "        self.conv, self.out = GINConv(torch.nn.Linear(8, 16)), torch.nn.Linear(16, 1)\n"
-        "    def forward(self, x, edge_index, batch):\n"
-        "        return self.out(global_add_pool(self.conv(x, edge_index).relu(), batch))\n\n"
-        "def build(graph, metabolism):\n"
-        "    return models.PygModel(Gin(), torch.nn.Parameter(torch.randn(graph.num_nodes[graph.deleted_type], 8)))\n\n"
-        "models.register(models.ModelKind('own_gin', build,\n"
-        "    {'mse': lambda graph: lambda output, targets, *, epoch=0: (output - targets).square().mean()}))\n"
-    )
-    tclab.lab.import_file(tmp_path / "own_gin.py")
-    points = tclab.grid(
-        graph=graph, models="own_gin", strategies="edge_mask,gpu_filter,node_mask", batch_sizes=2, networks="all",
-        steps=2, workers=0, gpus=0,
-    )  # fmt: skip
-    rows = tclab.sweep(points, results=tmp_path / "rows", progress=None, refuse=True)
-    status = rows.groupby("strategy")["status"].first()
-    assert status["edge_mask"] == status["gpu_filter"] == "ok"
-    assert status["node_mask"] == "skipped: needs edges"
+@pytest.mark.parametrize("strategy", ["edge_mask", "gpu_filter"])
+def test_it_is_trained_and_its_memory_is_not_known(strategy, graph):
+    losses = {"mse": lambda graph: lambda output, targets, *, epoch=0: (output - targets).square().mean()}
+    kind = models.ModelKind("own_gin", lambda graph, metabolism: PygModel(Gin(), nn.Parameter(features())), losses)
+    samples = synthetic_perturbations(graph, 4)
+    loading = masking.get(strategy)(graph)
+    assert Step(kind, loading)(loading.batch(samples)).isfinite()
     with pytest.raises(InputError, match="the memory of own_gin cannot be estimated: the sizes of its tensors depend"):
-        tclab.fits(points[0])
+        estimate_memory(Step(kind, masking.get(strategy)(graph)), meta_batch(loading, samples))

@@ -80,16 +80,17 @@ def test_unused_parameters_are_refused_by_name_and_taken_where_ddp_looks_for_the
         assert found[name]["alike"]
 
 
-@pytest.mark.parametrize(("number", "size", "ranks"), [(12, 2, 3), (11, 2, 2), (3, 1, 1), (5, 2, 4)])
-def test_ranks_load_consecutive_parts_of_every_whole_batch(number, size, ranks):
+def test_ranks_load_consecutive_parts_of_every_whole_batch():
     graph = CellGraph.synthetic(0.01).without_metabolism().select(2)
-    samples, loading = synthetic_perturbations(graph, number), masking.get("node_mask")(graph)
-    shards = [Batches(loading, samples, size, shard=(rank, ranks)) for rank in range(ranks)]
-    whole = Batches(loading, samples, size * ranks)
-    assert {len(shard) for shard in shards} == {len(whole)} == {number // (size * ranks)}
-    for place in range(len(whole)):
-        parts = [shard[place].batch.target for shard in shards]
-        assert torch.equal(torch.cat(parts), whole[place].batch.target)
+    loading = masking.get("node_mask")(graph)
+    for n, size, ranks in ((12, 2, 3), (11, 2, 2), (3, 1, 1), (5, 2, 4)):
+        samples = synthetic_perturbations(graph, n)
+        shards = [Batches(loading, samples, size, shard=(rank, ranks)) for rank in range(ranks)]
+        whole = Batches(loading, samples, size * ranks)
+        assert {len(shard) for shard in shards} == {len(whole)} == {n // (size * ranks)}
+        for i in range(len(whole)):
+            parts = [shard[i].batch.target for shard in shards]
+            assert torch.equal(torch.cat(parts), whole[i].batch.target)
 
 
 def test_ranks_share_the_cores(monkeypatch):

@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.exc import FailOnRecompileLimitHit
 
 import tclab
-from tclab import Point, masking, models
+from tclab import masking, models
 from tclab.errors import InputError
 from tclab.perturbation import synthetic_perturbations
 from tclab.training._loading import Batches, Loader
@@ -35,6 +35,12 @@ def gradients(model, strategy, *, loss=None, micro_batch=None, **options):
     return torch.stack(losses), found
 
 
+def agree(found, expected):
+    for ours, theirs in zip(found[1], expected[1], strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert (a - b).abs().max() <= 1e-9 * b.abs().max() + 1e-15
+
+
 @pytest.mark.parametrize(
     ("model", "strategy", "loss"),
     [
@@ -43,22 +49,17 @@ def gradients(model, strategy, *, loss=None, micro_batch=None, **options):
         ("dango", "indices", "dango"),
     ],
 )
-@pytest.mark.parametrize("micro_batch", [1, 2, 5])
-def test_slices_give_the_gradients_of_the_whole_batch(model, strategy, loss, micro_batch):
+def test_slices_give_the_gradients_of_the_whole_batch(model, strategy, loss):
     expected = gradients(model, strategy, loss=loss)
-    found = gradients(model, strategy, loss=loss, micro_batch=micro_batch)
-    assert torch.allclose(found[0], expected[0], rtol=1e-10, atol=1e-14)
-    for ours, theirs in zip(found[1], expected[1], strict=True):
-        for a, b in zip(ours, theirs, strict=True):
-            assert (a - b).abs().max() <= 1e-9 * b.abs().max() + 1e-15
+    for micro_batch in (1, 2, 5):
+        found = gradients(model, strategy, loss=loss, micro_batch=micro_batch)
+        assert torch.allclose(found[0], expected[0], rtol=1e-10, atol=1e-14)
+        agree(found, expected)
 
 
 def test_slices_go_with_checkpoints_and_accumulation():
     expected = gradients("hetero_cell", "node_mask", accumulate=2)
-    found = gradients("hetero_cell", "node_mask", micro_batch=2, accumulate=2, checkpoint=True)
-    for ours, theirs in zip(found[1], expected[1], strict=True):
-        for a, b in zip(ours, theirs, strict=True):
-            assert (a - b).abs().max() <= 1e-9 * b.abs().max() + 1e-15
+    agree(gradients("hetero_cell", "node_mask", micro_batch=2, accumulate=2, checkpoint=True), expected)
 
 
 def test_what_has_one_view_at_a_time_refuses_a_loss_over_the_batch():
@@ -66,39 +67,20 @@ def test_what_has_one_view_at_a_time_refuses_a_loss_over_the_batch():
         gradients("hetero_cell", "gpu_mask_cached", loss="mle_wass_supcr", micro_batch=2)
 
 
-def test_a_model_without_checkpoints_says_so():
-    assert Point(model="dango", strategy="indices", checkpoint=True).skipped() == (
-        "skipped: dango has no activation checkpointing"
-    )
-
-
 @pytest.mark.parametrize("strategy", ["edge_mask", "node_mask"])
 def test_a_batch_in_slices_is_whole_again_wherever_it_goes(strategy):
     data = Batches(masking.get(strategy)(GRAPH), SAMPLES, SIZE, micro_batch=2)
-    batch = data[1].batch
     whole = Batches(masking.get(strategy)(GRAPH), SAMPLES, SIZE)[1].batch
-    assert [part.size for part in batch.slices] == [2, 2, 1]
-    assert batch.size == whole.size == SIZE
-    assert torch.equal(batch.target, whole.target)
-    assert batch.edge_bytes == whole.edge_bytes  # each sample's edges, however they are cut
-    assert batch.bytes == sum(part.bytes for part in batch.slices)
-    assert torch.equal(batch.to("cpu").target, batch.target)
-
-
-def test_slices_come_from_a_worker_as_they_were_made():
-    data = Batches(masking.get("edge_mask")(GRAPH), SAMPLES, SIZE, micro_batch=2)
-    for loaded, number in zip(Loader(data, workers=1), range(2), strict=True):
-        assert torch.equal(loaded.batch.target, data[number].batch.target)
-        for ours, theirs in zip(loaded.batch.slices, data[number].batch.slices, strict=True):
-            assert all(torch.equal(ours.tensors[name], theirs.tensors[name]) for name in theirs.tensors)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("micro_batch", 0), ("micro_batch", True), ("checkpoint", 1), ("compile", "yes")]
-)
-def test_a_point_checks_its_options(name, value):
-    with pytest.raises(InputError, match=name):
-        Point(**{name: value})
+    *_, loaded = Loader(data, workers=1)
+    for batch in (data[1].batch, loaded.batch):
+        assert [part.size for part in batch.slices] == [2, 2, 1]
+        assert batch.size == whole.size == SIZE
+        assert torch.equal(batch.target, whole.target)
+        assert batch.edge_bytes == whole.edge_bytes  # each sample's edges, however they are cut
+        assert batch.bytes == sum(part.bytes for part in batch.slices)
+        assert torch.equal(batch.to("cpu").target, batch.target)
+    for ours, theirs in zip(loaded.batch.slices, data[1].batch.slices, strict=True):
+        assert all(torch.equal(ours.tensors[name], theirs.tensors[name]) for name in theirs.tensors)
 
 
 @pytest.mark.slow
@@ -117,9 +99,7 @@ def test_a_compiled_step_has_the_gradients_of_one_that_is_not(monkeypatch):
         warnings.simplefilter("ignore")  # the compiler's own
         found = gradients("hetero_cell", "node_mask", micro_batch=2, compile=True)
     assert len(asked) == 1
-    for ours, theirs in zip(found[1], expected[1], strict=True):
-        for a, b in zip(ours, theirs, strict=True):
-            assert (a - b).abs().max() <= 1e-9 * b.abs().max() + 1e-15
+    agree(found, expected)
 
 
 def test_a_step_that_would_go_on_uncompiled_stops_instead(monkeypatch):

@@ -2,8 +2,7 @@
 
 from tclab.models._dango import Dango
 from tclab.models._hetero_cell import HeteroCell
-from tclab.models._losses import DangoLoss
-from tclab.models._mle_wass_supcr import MleWassSupCR
+from tclab.models._losses import DangoLoss, MleWassSupCR
 from tclab.models._model_registry import ModelKind, get, names, register
 from tclab.models._pyg_model import PygModel
 

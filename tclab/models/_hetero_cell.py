@@ -16,7 +16,6 @@ from tclab.message_passing.kernels._row_ops import take_rows
 from tclab.models._layers import (
     GINUpdate,
     HyperSAGNN,
-    Mean,
     MetabolicConv,
     Preprocessor,
     Sum,
@@ -52,7 +51,7 @@ class HeteroLayer(nn.Module):
         - `checkpoint`: keep for the backward only `x`, and compute the rest again there, one network at a time.
         """
         gins: Any = list(self.convolutions)
-        one_by_one = not isinstance(self.aggregation, (Sum, Mean))  # otherwise a view may add them up as they come
+        one_by_one = not isinstance(self.aggregation, Sum)  # otherwise a view may add them up as they come
         if not (checkpoint and torch.is_grad_enabled()):
             names, weights = [gin.network for gin in gins], [gin.self_weight for gin in gins]
             if one_by_one:

@@ -193,23 +193,16 @@ class MetabolicConv(nn.Module):
 
 
 class Sum(nn.Module):
-    """The sum over networks."""
+    """The sum over networks, or their mean where `divisor` is their number."""
 
-    def forward(self, parts: Iterator[Tensor]) -> Tensor:
-        """Return [R, H] for one [R, H] a network."""
-        return running_sum(parts)
-
-
-class Mean(nn.Module):
-    """The mean over networks."""
-
-    def __init__(self, networks: int) -> None:
+    def __init__(self, divisor: int = 1) -> None:
         super().__init__()
-        self.networks = networks
+        self.divisor = divisor
 
     def forward(self, parts: Iterator[Tensor]) -> Tensor:
         """Return [R, H] for one [R, H] a network, or for their sum alone."""
-        return running_sum(parts) / self.networks
+        total = running_sum(parts)
+        return total if self.divisor == 1 else total / self.divisor
 
 
 class CrossAttention(nn.Module):
@@ -269,7 +262,7 @@ def aggregation_of(name: str, width: int, networks: int, *, bottleneck: int) -> 
     if name == "sum":
         return Sum()
     if name == "mean":
-        return Mean(networks)
+        return Sum(networks)
     if name == "cross_attention":
         return CrossAttention(width, networks)
     if name == "pairwise":

@@ -1,18 +1,23 @@
-"""Losses: log-cosh, and DANGO's loss with its schedules."""
+"""Losses: log-cosh, DANGO's with its schedules, and MleWassSupCR, which may gather over ranks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.nn import functional as F
 
+from tclab._extras import need
 from tclab.errors import InputError, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.models._dango import DangoOutput
+from tclab.models._hetero_cell import HeteroCellOutput
 
 
 def log_cosh(predictions: Tensor, targets: Tensor) -> Tensor:
@@ -64,7 +69,6 @@ class DangoLoss:
     - `graph`: what the reconstructions should look like, on their device.
     - `schedule`: "PreThenPost", "LinearUntilUniform" or "LinearUntilFlipped": how α falls from epoch to epoch.
     - `transition_epoch`: when it has fallen.
-    - `zero_weights`: network → λ; `zero_weight` unless given.
     """
 
     def __init__(
@@ -73,7 +77,6 @@ class DangoLoss:
         *,
         schedule: str = "LinearUntilUniform",
         transition_epoch: int = 10,
-        zero_weights: Mapping[str, float] | None = None,
     ) -> None:
         if schedule not in SCHEDULES:
             raise unknown("schedule", schedule, SCHEDULES)
@@ -81,7 +84,7 @@ class DangoLoss:
             raise InputError(f"transition_epoch is {transition_epoch!r}, expected 1 or more")
         self.alpha = partial(SCHEDULES[schedule], at=transition_epoch)
         self.edges = {name: n.edge_index.unique(dim=1) for name, n in graph.networks.items()}
-        self.zero_weights = {name: zero_weight(name) for name in self.edges} | dict(zero_weights or {})
+        self.zero_weights = {name: zero_weight(name) for name in self.edges}
 
     def reconstruction(self, reconstructions: Mapping[str, Tensor]) -> Tensor:
         """Return the reconstruction part: its mean over networks, each [N, N]."""
@@ -96,3 +99,168 @@ class DangoLoss:
         alpha = self.alpha(epoch)
         interaction = log_cosh(output.predictions, targets)
         return alpha * self.reconstruction(output.reconstructions) + (1.0 - alpha) * interaction
+
+
+# ---- MleWassSupCR
+
+
+@dataclass(frozen=True)
+class Peers:
+    """The ranks, each with as many samples as the others, and a way to see theirs."""
+
+    rank: int = 0  # this one
+    ranks: int = 1
+    stage: Callable[[str], AbstractContextManager[Any]] = nullcontext  # the ledger's; the exchange is its `gather`
+
+    @staticmethod
+    def here(stage: Callable[[str], AbstractContextManager[Any]] = nullcontext) -> Peers:
+        """Return the ranks of this process's group; this one alone without a group."""
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return Peers(stage=stage)
+        return Peers(distributed.get_rank(), distributed.get_world_size(), stage)
+
+    def gather(self, rows: Tensor, *, gradients: bool = False) -> Tensor:
+        """Return every rank's rows, one rank after the other; a collective where there are several.
+
+        **Arguments:**
+
+        - `rows`: [n, …]
+        - `gradients`: let gradients through to this rank's rows, for a loss that every rank computes of all rows.
+          They are multiplied by the number of ranks, so that DDP's mean over ranks is the gradient of that loss;
+          so no collective is needed in the backward.
+        """
+        if self.ranks == 1:
+            return rows if gradients else rows.detach()
+        with self.stage("gather"):
+            sent = rows.detach().contiguous()
+            parts = [torch.empty_like(sent) for _ in range(self.ranks)]
+            distributed.all_gather(parts, sent)
+        if gradients and rows.requires_grad:
+            own = rows.view_as(rows)
+            own.register_hook(lambda grad: grad * self.ranks)
+            parts[self.rank] = own
+        return torch.cat(parts)
+
+
+class MleWassSupCR:
+    """MSE + 0.1 · Wasserstein + 0.001 · SupCR on z_p, over the batch and the rows before it that a buffer remembers.
+
+    Wasserstein is geomloss's debiased Sinkhorn divergence between predictions and targets, p = 2: about half the
+    squared distance of the two distributions. All of it runs in float32 or more, also under autocast. Under
+    DDP the buffer takes every rank's batch each `gather_interval` passes (three all-gathers), its own otherwise.
+    The case study's draws from its buffer by a schedule, which ends at 252 of 256 rows at batch 28; this one always
+    uses all of them.
+
+    With a buffer, R ranks of batch b do not train as one process of batch R · b does: the two distances are each
+    rank's own, of its batch and what it remembers, and what is remembered carries no gradient. Without one
+    (`capacity=None`) every rank takes the loss of all ranks' batches together, and they do.
+
+    **Arguments:**
+
+    - `wasserstein`, `sup_cr`: the weights of the two terms.
+    - `blur`: the standard deviation that the Sinkhorn divergence cannot see below, in units of the targets.
+    - `temperature`: of the contrast.
+    - `capacity`: of the buffer, rows; `None` remembers nothing, and gathers in each pass, with gradients.
+    - `gather_interval`: passes; `None` never gathers.
+    - `diameter`: where the annealing of the Sinkhorn iterations begins, in units of the targets. geomloss would
+      ask the device for the true one, which makes the host wait; one that is too large costs a few iterations.
+    """
+
+    over_batch = True  # no mean over samples: a batch that comes in slices is put together for it
+
+    def __init__(
+        self,
+        *,
+        wasserstein: float = 0.1,
+        sup_cr: float = 0.001,
+        blur: float = 0.05,
+        temperature: float = 0.1,
+        capacity: int | None = 256,
+        gather_interval: int | None = 1,
+        diameter: float = 4.0,
+    ) -> None:
+        if capacity is not None and capacity < 1:
+            raise InputError(f"capacity is {capacity!r}, expected 1 or more, or None")
+        if gather_interval is not None and gather_interval < 1:
+            raise InputError(f"gather_interval is {gather_interval!r}, expected 1 or more, or None")
+        self.weights = (wasserstein, sup_cr)
+        self.temperature = temperature
+        self.capacity = capacity
+        self.gather_interval = gather_interval if capacity is not None else None
+        self.remembered: dict[str, Tensor] = {}  # at most `capacity` rows of each, the newest last
+        need("the loss MleWassSupCR", "sweep", "geomloss")
+        from geomloss import SamplesLoss  # both models have other losses, which do without it
+
+        self._distance = SamplesLoss(
+            "sinkhorn", p=2, blur=blur, scaling=0.9, debias=True, diameter=diameter, backend="tensorized"
+        )
+        self._passes = 0
+
+    def __call__(
+        self, output: HeteroCellOutput, targets: Tensor, *, epoch: int = 0, peers: Peers | None = None
+    ) -> Tensor:
+        """Return the loss of one pass, and remember its batch; `targets: [B]`.
+
+        **Arguments:**
+
+        - `peers`: the ranks that take this step; those of the process's group unless given.
+        """
+        peers = peers or Peers.here()
+        with torch.autocast(targets.device.type, enabled=False):
+            predictions = output.predictions.to(targets.dtype)
+            z_p = output.z_p.to(targets.dtype)
+            now = {"predictions": predictions, "targets": targets, "z_p": z_p}
+            if self.capacity is None:
+                every = {name: peers.gather(rows, gradients=True) for name, rows in now.items()}
+                return self._of(every, every)
+            loss = self._of(now, self._with_remembered(now))
+            gathers = self.gather_interval is not None and self._passes % self.gather_interval == 0
+            new = {name: peers.gather(rows) if gathers else rows.detach() for name, rows in now.items()}
+            self.remembered = {name: rows[-self.capacity :] for name, rows in self._with_remembered(new).items()}
+            self._passes += 1
+        return loss
+
+    def _with_remembered(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the rows that are remembered, then some more: [n + M, …] for `rows: [M, …]`."""
+        if not self.remembered:
+            return rows
+        return {name: torch.cat([self.remembered[name], new]) for name, new in rows.items()}
+
+    def _of(self, batch: Mapping[str, Tensor], every: Mapping[str, Tensor]) -> Tensor:
+        """Return the squared error of a batch and the two distances of some rows."""
+        ours, theirs = (every[name].unsqueeze(-1) for name in ("predictions", "targets"))
+        loss: Tensor = (
+            F.mse_loss(batch["predictions"], batch["targets"])
+            + self.weights[0] * self._distance(ours, theirs)
+            + self.weights[1] * sup_cr(every["z_p"], every["targets"], temperature=self.temperature)
+        )
+        return loss
+
+
+def sup_cr(z: Tensor, targets: Tensor, *, temperature: float = 0.1) -> Tensor:
+    """Return the contrastive loss of every pair; the host waits for nothing.
+
+    For an anchor i and another j it is `-log(exp(s_ij) / Σ exp(s_ik))` over those k (not i) whose target is at
+    least as far from i's as j's is; s is the cosine similarity over the temperature. Zha et al., "Supervised
+    contrastive regression", eq. 3. Each anchor's others are sorted by distance, so that the sums are running
+    log-sums from the far end; equal distances share the sum that begins at the first of them.
+
+    **Arguments:**
+
+    - `z`: [M, H], the embeddings.
+    - `targets`: [M], the scores.
+    - `temperature`: what similarities are divided by.
+
+    **Returns:** [], the mean over all pairs; 0 where there is no pair.
+    """
+    if z.size(0) < 2:
+        return z.sum() * 0.0
+    unit = F.normalize(z, dim=-1)
+    itself = torch.eye(z.size(0), dtype=torch.bool, device=z.device)
+    distance = (targets.unsqueeze(1) - targets).abs().masked_fill(itself, -1.0)
+    ordered, order = distance.sort(dim=1)
+    ordered, order = ordered[:, 1:].contiguous(), order[:, 1:]  # each came first in its own row
+    similarity = (unit @ unit.t() / temperature).gather(1, order)
+    at_least_as_far = similarity.flip(1).logcumsumexp(1).flip(1)
+    first_of_equals = torch.searchsorted(ordered, ordered)
+    return (at_least_as_far.gather(1, first_of_equals) - similarity).mean()

@@ -15,8 +15,7 @@ from tclab.masking import Strategy
 from tclab.message_passing import View
 from tclab.models._dango import Dango, string_networks
 from tclab.models._hetero_cell import HeteroCell
-from tclab.models._losses import DangoLoss, log_cosh
-from tclab.models._mle_wass_supcr import MleWassSupCR
+from tclab.models._losses import DangoLoss, MleWassSupCR, log_cosh
 
 
 class Loss(Protocol):

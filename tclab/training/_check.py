@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tclab._display import Display, Shown
-from tclab._format import counted
+from tclab._format import counted, first_of
 from tclab.errors import InputError, require
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy, get, names
@@ -35,7 +35,6 @@ from tclab.training._equivalence import (
 
 Build = Callable[[CellGraph], nn.Module]
 _DIFFERENT = 1e-9  # of the largest prediction; fp64's rounding is far below
-_NAMED = 5  # parameters that are named before "and n more"
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,40 +70,27 @@ class Check(Shown):
     def passed(self) -> bool:
         """Whether every exact strategy that ran is equivalent to `subgraph`, and the model allows the comparison."""
         exact = [result.passed for result in self.results.values() if result.exact]
-        comparable = self.depends_on_deletions and self.deterministic
-        return bool(exact) and all(exact) and comparable and not self._failed
-
-    @property
-    def _failed(self) -> list[str]:
-        return [why for why in self.broken.values() if not why.startswith("skipped")]
+        failed = [why for why in self.broken.values() if not why.startswith("skipped")]
+        return bool(exact) and all(exact) and self.depends_on_deletions and self.deterministic and not failed
 
     def _display(self) -> Display:
-        verdict = "nothing was checked"
-        if self.results or self._failed:
-            verdict = "passed" if self.passed else "did not pass"
+        verdict = "passed" if self.passed else "did not pass"
         title = f"The equivalence check of {self.model}, {self.graph}, {self.samples} samples: {verdict}."
         lines = [(name, _result_text(result)) for name, result in self.results.items()]
         return Display(title, ("strategy", "result"), [*lines, *self.broken.items()], self._model_problems())
 
     def _model_problems(self) -> list[str]:
-        problems = []
-        if not self.deterministic:
-            problems.append("The model is not deterministic in eval(): two calls differ, so nothing can be compared.")
-        if not self.depends_on_deletions:
-            problems.append(
-                "No prediction changes when nodes are removed, so any strategy would pass: does the model "
-                "call view.lift, view.neighbour_sum and view.pool?"
-            )
-        if self.batch_error > _DIFFERENT:
-            problems.append(
-                f"A prediction depends on the other samples of the batch, by {self.batch_error:.1e} of the largest "
-                "one: a norm over the whole batch does that, or dropout that is still on."
-            )
-        if self.without_gradient:
-            named = ", ".join(self.without_gradient[:_NAMED])
-            more = len(self.without_gradient) - _NAMED
-            problems.append(f"Without a gradient: {named}{f' and {more} more' if more > 0 else ''}.")
-        return problems
+        problems = {
+            "The model is not deterministic in eval(): two calls differ, so nothing can be compared.": (
+                not self.deterministic
+            ),
+            "No prediction changes when nodes are removed, so any strategy would pass: does the model call view.lift, "
+            "view.neighbour_sum and view.pool?": not self.depends_on_deletions,
+            f"A prediction depends on the other samples of the batch, by {self.batch_error:.1e} of the largest one: a "
+            "norm over the whole batch does that, or dropout that is still on.": self.batch_error > _DIFFERENT,
+            f"Without a gradient: {first_of(self.without_gradient)}.": bool(self.without_gradient),
+        }
+        return [text for text, applies in problems.items() if applies]
 
 
 def _result_text(result: EquivalenceResult) -> str:
@@ -169,8 +155,8 @@ def check(
     torch.manual_seed(seed)
     name, built = _built(model, part)
     samples = equivalence_deletions(part, seed=seed) if deletions is None else [list(nodes) for nodes in deletions]
-    properties = _probe(name, built, part, samples)
-    reference = EquivalenceReference(built, part, samples)
+    properties = _properties(name, built, part, samples)
+    reference = EquivalenceReference(built.float(), part, samples)
     results, broken = {}, {}
     for strategy in wanted:
         try:
@@ -179,7 +165,10 @@ def check(
             broken[strategy] = "skipped: the model needs single edges, which this strategy does not make"
         except Exception as error:  # a user's strategy may fail in any way; the others still run
             broken[strategy] = f"FAILED with {type(error).__name__}: {_first_line(error)}, at {_line_of(error)}"
-    return Check(name, _graph_text(part, graph), len(samples), results, broken=broken, **properties)
+    kind, networks = graph.deleted_type, counted(len(part.networks), "network")
+    of = "" if part.num_nodes == graph.num_nodes else f" of {graph.num_nodes[kind]:,}"
+    nodes = f"{part.num_nodes[kind]:,}{of} {kind} nodes and {part.num_edges:,} edges of {networks}"
+    return Check(name, nodes, len(samples), results, broken=broken, **properties)
 
 
 def _first_line(error: Exception) -> str:
@@ -193,24 +182,14 @@ def _line_of(error: Exception) -> str:
     return f"{Path(frame.f_code.co_filename).name}:{line}"
 
 
-def _graph_text(part: CellGraph, graph: CellGraph) -> str:
-    kind = graph.deleted_type
-    of = "" if part.num_nodes == graph.num_nodes else f" of {graph.num_nodes[kind]:,}"
-    networks = counted(len(part.networks), "network")
-    return f"{part.num_nodes[kind]:,}{of} {kind} nodes and {part.num_edges:,} edges of {networks}"
-
-
 def _built(model: nn.Module | ModelKind | Build, graph: CellGraph) -> tuple[str, nn.Module]:
     """Return the model's name, and a copy of it, or one made of the graph, that may be changed."""
     if isinstance(model, nn.Module):
-        return type(model).__name__, copy.deepcopy(model).float().eval()
+        return type(model).__name__, copy.deepcopy(model).eval()
     if isinstance(model, ModelKind):
-        return model.name, model.build(graph, "off").float().eval()
-    if not callable(model):
-        raise InputError(
-            f"model is a {type(model).__name__}, expected an nn.Module, a function that takes a graph and returns one, "
-            "or the name of a registered model"
-        )
+        return model.name, model.build(graph, "off").eval()
+    expected = "an nn.Module, a function that takes a graph and returns one, or the name of a registered model"
+    require("model", model, Callable, expected)  # type: ignore[arg-type]
     try:
         built = model(graph)
     except TypeError as error:
@@ -218,9 +197,8 @@ def _built(model: nn.Module | ModelKind | Build, graph: CellGraph) -> tuple[str,
             f"{getattr(model, '__name__', model)} makes no model of a graph: {error}; expected a function that takes "
             "a tclab.CellGraph and returns an nn.Module (one of PyG's: tclab.models.PygModel(model, features))"
         ) from error
-    if not isinstance(built, nn.Module):
-        raise InputError(f"model made a {type(built).__name__} of the graph, expected an nn.Module")
-    return type(built).__name__, built.float().eval()
+    require("what model makes of the graph", built, nn.Module, "an nn.Module")
+    return type(built).__name__, built.eval()
 
 
 def _strategies(strategies: str | type[Strategy] | Iterable[str | type[Strategy]], kind: ModelKind | None) -> list[str]:
@@ -229,23 +207,12 @@ def _strategies(strategies: str | type[Strategy] | Iterable[str | type[Strategy]
         # a model that is not registered is taken to read the masked graph
         return [n for n, s in every if s.exact and (s.masks_graph if kind is None else kind.served_by(s))]
     if isinstance(strategies, str):
-        strategies = [word.strip() for word in strategies.split(",")]
-    wanted = []
-    for one in [strategies] if isinstance(strategies, type) else strategies:
-        name = one if isinstance(one, str) else getattr(one, "name", one.__name__)
-        if not isinstance(one, str) and (name not in names() or get(name) is not one):
-            raise InputError(f"strategy {name!r} is not registered; put @tclab.masking.register above its class")
-        wanted.append(get(name).name)  # raises for an unknown name
-    return wanted
+        strategies = strategies.split(",")
+    each = [strategies] if isinstance(strategies, type) else strategies
+    return [get(str(getattr(one, "name", one)).strip()).name for one in each]  # raises for an unknown one
 
 
-def _predicted(model: nn.Module, graph: CellGraph, deletions: Sequence[Sequence[int]]) -> Tensor:
-    """Return a model's predictions with `subgraph`, with a graph of their gradient."""
-    with view(graph, deletions, "subgraph", device=next(model.parameters()).device) as copies:
-        return torch.as_tensor(model(copies))
-
-
-def _probe(name: str, model: nn.Module, graph: CellGraph, deletions: Sequence[Sequence[int]]) -> dict[str, Any]:
+def _properties(name: str, model: nn.Module, graph: CellGraph, deletions: Sequence[Sequence[int]]) -> dict[str, Any]:
     """Return the properties of a model that decide whether a comparison means anything, from fp64 with `subgraph`.
 
     **Raises:** `InputError` for a model without parameters, one that cannot run, or predictions of a wrong shape.
@@ -253,8 +220,14 @@ def _probe(name: str, model: nn.Module, graph: CellGraph, deletions: Sequence[Se
     if next(model.parameters(), None) is None:
         raise InputError(f"{name} has no parameters, so there are no gradients to compare")
     model.double()
+    device = next(model.parameters()).device
+
+    def predicted(samples: Sequence[Sequence[int]]) -> Tensor:
+        with view(graph, samples, "subgraph", device=device) as copies:
+            return torch.as_tensor(model(copies))
+
     try:
-        together, again = (_predicted(model, graph, deletions) for _ in range(2))
+        together, again = predicted(deletions), predicted(deletions)
     except InputError:
         raise
     except Exception as error:
@@ -271,15 +244,13 @@ def _probe(name: str, model: nn.Module, graph: CellGraph, deletions: Sequence[Se
         )
     if not together.isfinite().all():
         raise InputError(f"{name} predicts {together.tolist()}, expected finite numbers")
-    model.zero_grad(set_to_none=True)
+    model.zero_grad()
     again.sum().backward()
     unused = tuple(without_gradient(model))
-    model.zero_grad(set_to_none=True)
     together = together.detach()
     with torch.no_grad():
-        alone = torch.cat([_predicted(model, graph, [nodes]).reshape(1) for nodes in deletions])
-        whole = _predicted(model, graph, [[]])
-    model.float()
+        alone = torch.cat([predicted([nodes]).reshape(1) for nodes in deletions])
+        whole = predicted([[]])
     largest = float(together.abs().max()) or 1.0
     return {
         "depends_on_deletions": bool(((alone - whole).abs() > _DIFFERENT * largest).any()),

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tclab._format import first_of
 from tclab.errors import InputError
 from tclab.message_passing import View
 from tclab.timing import Communication
@@ -45,9 +46,8 @@ class Exchange:
         """
         unused = without_gradient(model)
         if unused and not (self.find_unused_parameters or self.static_graph):
-            names = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
             raise InputError(
-                f"{names}: no gradient, and DDP waits for one of every parameter; expected "
+                f"{first_of(unused)}: no gradient, and DDP waits for one of every parameter; expected "
                 "find_unused_parameters=True, or static_graph=True where they have none in any step"
             )
 

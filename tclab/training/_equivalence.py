@@ -6,10 +6,12 @@ hard to get right, on nodes of every degree.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from statistics import median_high as median  # of tuples, too
+from functools import cache
+from statistics import median
 from typing import Any
 
 import torch
@@ -69,24 +71,20 @@ class EquivalenceResult:
     - `fp64_error`: in fp64, the largest difference from `subgraph` over the largest value, of the predictions or of
       one parameter's gradient; the worst draw. The predictions of two more batches count with them: one of more than
       64 samples, and the samples in another order, where what the batch before left behind would show.
-    - `fp32_error`: in fp32, the norm of the difference from `subgraph` in fp64 over the latter's norm, of the
-      predictions or of the whole gradient; the median draw.
-    - `fp32_ratio`: `fp32_error` over `subgraph`'s own fp32 error, or over fp32's rounding where that is larger; the
-      median draw. In bfloat16, both errors are those in bfloat16.
+    - `fp32_ratio`: the error in fp32 over `subgraph`'s own, or over fp32's rounding where that is larger; the median
+      draw. An error is the norm of the difference from `subgraph` in fp64 over the latter's norm, of the predictions or
+      of the whole gradient. In bfloat16, both errors are those in bfloat16.
     - `nodes`: nodes, of the type that samples remove, in the graph that the check ran on.
     - `edges`: its edges.
-    - `samples`: samples of the check.
     """
 
     strategy: str
     exact: bool
     passed: bool
     fp64_error: float
-    fp32_error: float
     fp32_ratio: float
     nodes: int
     edges: int
-    samples: int
 
 
 # ---- the case: a graph and deletions
@@ -135,72 +133,26 @@ def equivalence_deletions(graph: CellGraph, *, seed: int = 0) -> list[list[int]]
     return [three, [], [hub], sorted(neighbours - {least}), three, *rest]
 
 
-# ---- predictions and gradients, and their errors
+# ---- errors
 
-Outcome = tuple[Tensor, list[Tensor]]  # predictions [B], and each parameter's gradient
 Forward = Callable[[nn.Module, View], Any]
-
-
-def _call(model: nn.Module, view: View) -> Any:
-    return model(view)
-
-
-def outcome(
-    model: nn.Module,
-    graph: CellGraph,
-    deletions: Sequence[Sequence[int]],
-    strategy: str,
-    collation: str = "lean",
-    *,
-    numerics: Numerics = _FP32,
-    forward: Forward = _call,
-) -> Outcome:
-    """Return a model's predictions, [B], and the gradients of their weighted sum, all on the CPU.
-
-    Every sample has another weight, so that swapping two samples' gradients changes the sum.
-
-    **Arguments:**
-
-    - `model`: decides the device, and fp32 or fp64 by its weights.
-    - `graph`: the graph.
-    - `deletions`: for each sample the nodes that it removes.
-    - `strategy`: name of the strategy.
-    - `collation`: one of the strategy's collations.
-    - `numerics`: whose bfloat16 and slices apply here; the caller sees to the rest.
-    - `forward`: (model, view) → predictions; a call of the model by default.
-    """
-    device = next(model.parameters()).device
-    model.zero_grad(set_to_none=True)
-    weights = torch.linspace(-1.0, 2.0, len(deletions), dtype=torch.float64, device=device)
-    slice_size = _SLICE if numerics.slices else max(len(deletions), 1)
-    predicted = []
-    for first in range(0, len(deletions), slice_size):
-        removed = deletions[first : first + slice_size]
-        with view(graph, removed, strategy, device=device, collation=collation) as copies:
-            with torch.autocast(device.type, torch.bfloat16, enabled=numerics.dtype == "bfloat16"):
-                predictions = forward(model, copies)
-            (predictions * weights[first : first + slice_size].to(predictions.dtype)).sum().backward()
-        predicted.append(predictions.detach().cpu())
-    gradients = [torch.zeros_like(p).cpu() if p.grad is None else p.grad.detach().cpu() for p in model.parameters()]
-    model.zero_grad(set_to_none=True)
-    return torch.cat(predicted), gradients
+Outcome = tuple[Tensor, list[Tensor]]  # predictions [B], and each parameter's gradient; on the CPU
 
 
 def relative_error(result: Outcome, expected: Outcome) -> float:
     """Return the worst relative error of predictions and parameter gradients; infinite where any is not finite."""
-    largest = max((grad.abs().max().item() for grad in expected[1] if grad.numel()), default=0.0)
-    pairs = [(result[0], expected[0], expected[0].abs().max().item())]
-    for ours, theirs in zip(result[1], expected[1], strict=True):
-        if theirs.numel():
-            pairs.append((ours, theirs, max(theirs.abs().max().item(), _SMALL * largest)))
-    worst = 0.0
-    for ours, theirs, scale in pairs:
-        difference = (ours.double() - theirs.double()).abs().max()
-        if not difference.isfinite():
-            return float("inf")
-        if difference > 0.0:
-            worst = max(worst, difference.item() / scale if scale > 0.0 else float("inf"))
-    return worst
+    gradients = [(ours, theirs) for ours, theirs in zip(result[1], expected[1], strict=True) if theirs.numel()]
+    least = _SMALL * max((theirs.abs().max().item() for _, theirs in gradients), default=0.0)
+    return max([_largest_error(result[0], expected[0]), *(_largest_error(*pair, least=least) for pair in gradients)])
+
+
+def _largest_error(ours: Tensor, theirs: Tensor, *, least: float = 0.0) -> float:
+    """Return the largest difference over the largest value, which is taken to be at least `least`."""
+    difference = (ours.double() - theirs.double()).abs().max().item()
+    scale = max(theirs.abs().max().item(), least)
+    if difference == 0.0:
+        return 0.0
+    return difference / scale if difference < float("inf") and scale > 0.0 else float("inf")
 
 
 def norm_error(result: Outcome, expected: Outcome) -> float:
@@ -217,12 +169,16 @@ def norm_error(result: Outcome, expected: Outcome) -> float:
 # ---- the check
 
 
+def _call(model: nn.Module, view: View) -> Any:
+    return model(view)
+
+
 class EquivalenceReference:
-    """The outcomes of `subgraph` for a model, a graph and deletions, with which other strategies are compared.
+    """What `subgraph` computes for a model, a graph and deletions; other strategies are compared with it.
 
     **Arguments:**
 
-    - `model`: in evaluation mode, or without dropout; its weights are float32, and stay as they are.
+    - `model`: in evaluation mode, or without dropout. The reference changes its weights and dtype.
     - `graph`: on the CPU or the model's device.
     - `deletions`: for each sample the nodes that it removes.
     - `candidate`: the model that strategies run on, if it is not `model`: the same with overheads, and the same names
@@ -237,18 +193,20 @@ class EquivalenceReference:
         *,
         candidate: nn.Module | None = None,
     ) -> None:
-        self.model = model
-        self.candidate = model if candidate is None else candidate
+        self.candidate = candidate or model
         self.graph = graph
         self.deletions = deletions
-        # one for each draw; the first is the model's
-        self._weights = [{name: tensor.detach().clone() for name, tensor in model.state_dict().items()}]
-        self._generator = torch.Generator().manual_seed(0)
-        self._known: dict[tuple[int, str], Outcome] = {}  # of `subgraph`, for a draw and a dtype
+        self._weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         # rotated first, right after as many samples in their own order
-        self._more = [[*deletions[1:], *deletions[:1]], list(deletions) * -(-_LARGE_BATCH // max(len(deletions), 1))]
-        with _one_thread():
-            self._expected_of_more = self._predictions_of_more(model, "subgraph")
+        self._more = [[*deletions[1:], *deletions[:1]], list(deletions) * -(-_LARGE_BATCH // len(deletions))]
+
+        @cache
+        def subgraph(draw: int, dtype: str) -> Outcome:
+            self._load(model, draw, dtype)
+            return self._outcome(model, "subgraph", "lean", Numerics(dtype))
+
+        self._subgraph = subgraph
+        self._subgraph_of_more = cache(lambda: self._predictions_of_more(model, "subgraph", "lean"))
 
     def compare(self, strategy: str, collation: str = "lean", *, numerics: Numerics = _FP32) -> EquivalenceResult:
         """Return how far a strategy is from `subgraph`.
@@ -259,101 +217,96 @@ class EquivalenceReference:
         - `collation`: one of its collations.
         - `numerics`: other settings that an exact strategy is checked with, in addition to eager fp64 and fp32.
         """
-        with _one_thread():
-            fp64, _ = self._errors(strategy, collation, _FP64)
-            _, fp32 = self._errors(strategy, collation, _FP32)
-            more = self._predictions_of_more(self.candidate, strategy, collation)
-        fp64 += map(relative_error, more, self._expected_of_more)
-        ratio, error = median(fp32)
         exact = get(strategy).exact
-        if exact and not numerics.plain:
-            # the compiler makes code for the number of threads at that moment
-            with nullcontext() if numerics.compile else _one_thread():
-                more64, other = self._errors(strategy, collation, numerics)
-            fp64 += more64
-            if other:
-                ratio = max(ratio, median(other)[0])
+        # the compiler makes code for the number of threads at that moment
+        with nullcontext() if numerics.compile else _one_thread():
+            fp64 = self._errors(strategy, collation, _FP64)
+            ratio = median(self._errors(strategy, collation, _FP32))
+            expected = self._subgraph_of_more()
+            fp64 += map(relative_error, self._predictions_of_more(self.candidate, strategy, collation), expected)
+            if exact and not numerics.plain:
+                errors = self._errors(strategy, collation, numerics)
+                if numerics.dtype == "float64":
+                    fp64 += errors
+                else:
+                    ratio = max(ratio, median(errors))
         return EquivalenceResult(
             strategy,
             exact,
             passed=exact and max(fp64) <= FP64_TOLERANCE and ratio <= FP32_RATIO,
             fp64_error=max(fp64),
-            fp32_error=error,
             fp32_ratio=ratio,
             nodes=self.graph.num_nodes[self.graph.deleted_type],
             edges=self.graph.num_edges,
-            samples=len(self.deletions),
         )
 
-    def _errors(
-        self, strategy: str, collation: str, numerics: Numerics
-    ) -> tuple[list[float], list[tuple[float, float]]]:
-        """Return each draw's error in fp64 or else, in lower precision, its ratio to `subgraph`'s own and its error."""
-        forward = compiled_forward(_call) if numerics.compile else _call
-        if numerics.compile:  # the first call runs eagerly
-            self._outcome(self.candidate, 0, strategy, collation, numerics, forward)
-        fp64, lower = [], []
-        for draw in range(BFLOAT16_DRAWS if numerics.dtype == "bfloat16" else DRAWS):
-            expected = self._subgraph(draw, "float64")
-            result = self._outcome(self.candidate, draw, strategy, collation, numerics, forward)
-            if numerics.dtype == "float64":
-                fp64.append(relative_error(result, expected))
-            else:
-                rounded = max(norm_error(self._subgraph(draw, numerics.dtype), expected), _ROUNDING[numerics.dtype])
-                error = norm_error(result, expected)
-                lower.append((error / rounded, error))
-        return fp64, lower
-
-    def _subgraph(self, draw: int, dtype: str) -> Outcome:
-        """Return the outcome of `subgraph` for a draw of the weights; the first draw is the model's own."""
-        while len(self._weights) <= draw:
-            self._weights.append({name: self._noisy(tensor) for name, tensor in self._weights[0].items()})
-        if (draw, dtype) not in self._known:
-            with _one_thread():
-                self._known[draw, dtype] = self._outcome(self.model, draw, "subgraph", "lean", Numerics(dtype))
-        return self._known[draw, dtype]
-
-    def _noisy(self, tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor.clone()
-        return tensor * (1.0 + 0.01 * torch.randn(tensor.shape, generator=self._generator).to(tensor))
-
-    def _outcome(
-        self,
-        model: nn.Module,
-        draw: int,
-        strategy: str,
-        collation: str,
-        numerics: Numerics,
-        forward: Forward = _call,
-    ) -> Outcome:
-        """Return the outcome of a model with a draw's weights and some numerics."""
-        with self._prepared(model, draw, numerics):
-            return outcome(model, self.graph, self.deletions, strategy, collation, numerics=numerics, forward=forward)
-
-    def _predictions_of_more(self, model: nn.Module, strategy: str, collation: str = "lean") -> list[Outcome]:
-        """Return a strategy's predictions in fp64, and no gradients, for the samples rotated and for a large batch."""
-        device = next(model.parameters()).device
-        outcomes: list[Outcome] = []
-        with self._prepared(model, 0, _FP64):
-            for removed in self._more:
-                with view(self.graph, removed, strategy, device=device, collation=collation) as copies:
-                    outcomes.append((model(copies).detach().cpu(), []))
-        return outcomes
-
-    @contextmanager
-    def _prepared(self, model: nn.Module, draw: int, numerics: Numerics) -> Iterator[None]:
-        """Give a model a draw's weights in a dtype, and its switch `checkpoint`; afterwards it is as it was."""
+    def _errors(self, strategy: str, collation: str, numerics: Numerics) -> list[float]:
+        """Return each draw's error in fp64 or, in lower precision, the ratio of its error to `subgraph`'s own."""
+        model = self.candidate
+        forward: Forward = _call
         checkpoint = getattr(model, "checkpoint", None)
-        model.to(torch.float64 if numerics.dtype == "float64" else torch.float32).load_state_dict(self._weights[draw])
         if numerics.checkpoint:
             model.checkpoint = True  # type: ignore[assignment]
-        try:
-            yield
-        finally:
-            if numerics.checkpoint:
-                model.checkpoint = checkpoint  # type: ignore[assignment]
-            model.float().load_state_dict(self._weights[0])
+        if numerics.compile:
+            forward = compiled_forward(_call)
+            self._load(model, 0, numerics.dtype)
+            self._outcome(model, strategy, collation, numerics, forward)  # the first call runs eagerly
+        errors = []
+        for draw in range(BFLOAT16_DRAWS if numerics.dtype == "bfloat16" else DRAWS):
+            expected = self._subgraph(draw, "float64")
+            rounded = self._subgraph(draw, numerics.dtype)
+            self._load(model, draw, numerics.dtype)
+            found = self._outcome(model, strategy, collation, numerics, forward)
+            if numerics.dtype == "float64":
+                errors.append(relative_error(found, expected))
+            else:
+                rounding = max(norm_error(rounded, expected), _ROUNDING[numerics.dtype])
+                errors.append(norm_error(found, expected) / rounding)
+        if numerics.checkpoint:
+            model.checkpoint = checkpoint  # type: ignore[assignment]
+        return errors
+
+    def _load(self, model: nn.Module, draw: int, dtype: str) -> None:
+        """Give a model a draw's weights in a dtype: the first are its own, those of others are some 1 % off."""
+        generator = torch.Generator().manual_seed(draw)
+        weights = dict(self._weights)
+        for name, tensor in self._weights.items():
+            if draw > 0 and tensor.is_floating_point():
+                weights[name] = tensor * (1.0 + 0.01 * torch.randn(tensor.shape, generator=generator).to(tensor))
+        model.to(torch.float64 if dtype == "float64" else torch.float32).load_state_dict(weights)
+
+    def _outcome(
+        self, model: nn.Module, strategy: str, collation: str, numerics: Numerics, forward: Forward = _call
+    ) -> Outcome:
+        """Return a model's predictions, [B], and the gradients of their weighted sum.
+
+        Every sample has another weight, so that swapping two samples' gradients changes the sum.
+        """
+        device = next(model.parameters()).device
+        model.zero_grad(set_to_none=True)
+        weights = torch.linspace(-1.0, 2.0, len(self.deletions), dtype=torch.float64, device=device)
+        size = _SLICE if numerics.slices else len(self.deletions)
+        predicted = []
+        for first in range(0, len(self.deletions), size):
+            part = slice(first, first + size)
+            with view(self.graph, self.deletions[part], strategy, device=device, collation=collation) as copies:
+                with torch.autocast(device.type, torch.bfloat16, enabled=numerics.dtype == "bfloat16"):
+                    predictions = forward(model, copies)
+                (predictions * weights[part].to(predictions.dtype)).sum().backward()
+            predicted.append(predictions.detach().cpu())
+        gradients = [torch.zeros_like(p).cpu() if p.grad is None else p.grad.cpu() for p in model.parameters()]
+        model.zero_grad(set_to_none=True)
+        return torch.cat(predicted), gradients
+
+    def _predictions_of_more(self, model: nn.Module, strategy: str, collation: str) -> list[Outcome]:
+        """Return a strategy's predictions in fp64, and no gradients, for the samples rotated and for a large batch."""
+        self._load(model, 0, "float64")
+        device = next(model.parameters()).device
+        outcomes: list[Outcome] = []
+        for removed in self._more:
+            with view(self.graph, removed, strategy, device=device, collation=collation) as copies:
+                outcomes.append((model(copies).detach().cpu(), []))
+        return outcomes
 
 
 @contextmanager
@@ -386,13 +339,9 @@ def equivalence_reference(
     - `change`: what a point changes in the model that strategies run on, as overheads do; `subgraph` runs without it.
     """
     part = equivalence_graph(graph.to("cpu"))
-
-    def build() -> nn.Module:
-        torch.manual_seed(seed)
-        return kind.build(part, metabolism).to(graph.device).eval()
-
-    model, candidate = build(), None
+    torch.manual_seed(seed)
+    model = kind.build(part, metabolism).to(graph.device).eval()
+    candidate = copy.deepcopy(model)
     if change is not None:
-        candidate = build()
         change(candidate)
     return EquivalenceReference(model, part, equivalence_deletions(part, seed=seed), candidate=candidate)

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from time import perf_counter_ns, process_time_ns
 from typing import Any
 from weakref import WeakSet
@@ -38,14 +39,6 @@ class LoadedBatch:
     def pin_memory(self) -> LoadedBatch:
         """Return this batch in page-locked memory; `DataLoader` calls it."""
         return replace(self, batch=self.batch.pin_memory())
-
-
-@dataclass(frozen=True)
-class _WorkerError:
-    """An error that a worker returns instead of a batch; the DataLoader would put a traceback into its message."""
-
-    error: type[Exception]
-    message: str
 
 
 class Batches(Dataset[Any]):
@@ -95,28 +88,30 @@ class Batches(Dataset[Any]):
         except (InputError, SharedMemoryError) as error:
             if get_worker_info() is None:
                 raise
-            return _WorkerError(type(error), str(error))
+            return error  # the DataLoader would put a traceback into its message
 
     def _made(self, indices: list[int]) -> LoadedBatch:
         cpu, raw, begin = process_time_ns(), raw_clock_ns(), perf_counter_ns()
         stages = {"sample": 0, "mask": 0, "collate": 0}
-        parts = []
-        end = begin
+        parts, end = [], begin
+
+        def ends(stage: str) -> None:
+            nonlocal end
+            now = perf_counter_ns()
+            stages[stage] += now - end
+            end = now
+
         slice_size = self.micro_batch or len(indices)
         for first in range(0, len(indices), slice_size):
-            some, started = indices[first : first + slice_size], end
+            some = indices[first : first + slice_size]
             read = self.samples.read(some)
             removed = self.strategy.removed_by(read.deletions)
-            sampled = perf_counter_ns()
+            ends("sample")
             encoded = self.strategy.encode(some, removed)
-            masked = perf_counter_ns()
+            ends("mask")
             parts.append(self.strategy.collate(removed, read.scores, encoded))
-            end = perf_counter_ns()
-            stages["sample"] += sampled - started
-            stages["mask"] += masked - sampled
-            stages["collate"] += end - masked
-        raw_end, worker = raw_clock_ns(), get_worker_info()
-        cpu_ns = process_time_ns() - cpu
+            ends("collate")
+        raw_end, cpu_ns, worker = raw_clock_ns(), process_time_ns() - cpu, get_worker_info()
         timing = BatchTiming(None if worker is None else worker.id, begin, end, stages, (raw, raw_end), cpu_ns)
         return LoadedBatch(parts[0] if len(parts) == 1 else Batch.sliced(parts), timing)
 
@@ -154,7 +149,7 @@ class Loader:
 
     **Arguments:**
 
-    - `workers`: number of worker processes; 0 loads in this process and ignores the arguments on workers.
+    - `workers`: number of worker processes; 0 loads in this process, without the arguments that follow `pin_memory`.
     - `pin_memory`: copy each batch to page-locked memory, in a thread of this process; needs CUDA.
     - `prefetch_factor`: batches that each worker makes ahead; 2 by default, as in `DataLoader`.
     - `start_method`: one of `START_METHODS`; the system's default by default.
@@ -180,9 +175,9 @@ class Loader:
             collate_fn=_identity,
             pin_memory=pin_memory,
             num_workers=workers,
-            prefetch_factor=(prefetch_factor or 2) if workers else None,
-            multiprocessing_context=(start_method or START_METHODS[0]) if workers else None,
-            persistent_workers=bool(workers and persistent_workers),
+            prefetch_factor=prefetch_factor,
+            multiprocessing_context=start_method,
+            persistent_workers=bool(persistent_workers),
         )
         self._epochs: WeakSet[Any] = WeakSet()  # torch's iterators of those that have begun
 
@@ -199,7 +194,12 @@ class Loader:
             epoch._shutdown_workers()  # what torch's own `__del__` calls
 
     def __iter__(self) -> Iterator[LoadedBatch]:
-        iterator = _start_epoch(self._loader)
+        before = signal.getsignal(signal.SIGCHLD)
+        iterator = iter(self._loader)
+        if threading.current_thread() is threading.main_thread():
+            # torch's handler for workers that die would raise anywhere, in a backward for example, and name no worker;
+            # without it the iterator detects a dead worker while it waits for a batch, within 5 seconds
+            signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
         if self._loader.num_workers:
             self._epochs.add(iterator)
         for _ in range(len(self)):
@@ -207,8 +207,8 @@ class Loader:
                 item = next(iterator)
             except RuntimeError as error:
                 raise _worker_error(error, iterator) from None
-            if isinstance(item, _WorkerError):
-                raise item.error(item.message)
+            if isinstance(item, Exception):
+                raise item
             yield item
             item = None  # frees a batch, which may take a gigabyte, before waiting for the next
 
@@ -217,28 +217,11 @@ def _identity(batch: Any) -> Any:
     return batch
 
 
-def _start_epoch(loader: DataLoader[Any]) -> Iterator[Any]:
-    """Start an epoch without torch's signal handler for workers that die.
-
-    The handler would raise anywhere in the training process, in a backward for example, and name no worker. Without it
-    the iterator detects a dead worker while it waits for a batch, within 5 seconds.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return iter(loader)
-    before = signal.getsignal(signal.SIGCHLD)
-    try:
-        return iter(loader)
-    finally:
-        signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
-
-
 _REASONS = {
     signal.SIGKILL: "the system does this when memory runs out (see dmesg), or a person did: use fewer workers or a "
     "smaller prefetch_factor or batch",
     signal.SIGBUS: "mapped memory was not there: /dev/shm is full, or a store's file was truncated while it was read",
     signal.SIGSEGV: "a crash in compiled code: run with workers=0 to see where",
-    signal.SIGABRT: "compiled code aborted: its error output is above",
-    signal.SIGTERM: "another process ended it",
 }
 
 
@@ -248,16 +231,13 @@ def _worker_error(error: RuntimeError, iterator: Any) -> Exception:
     for i, process in enumerate(getattr(iterator, "_workers", [])):
         process.join(timeout=0.1)
         code = process.exitcode
-        if code is None or (code == 0 and "exited unexpectedly" not in str(error)):
-            continue
         how = f"ended with exit code {code}: its error output is above"
-        if code < 0:
+        if code is not None and code < 0:
             end = signal.Signals(-code)
             how = f"was killed by {end.name}: {_REASONS.get(end, 'reason unknown')}"
-        reasons.append(f"worker {i} (pid {process.pid}) {how}")
-    if "worker" not in str(error) or not reasons:
-        return error
-    return WorkerDiedError("; ".join(reasons))
+        if code or (code == 0 and "exited unexpectedly" in str(error)):
+            reasons.append(f"worker {i} (pid {process.pid}) {how}")
+    return WorkerDiedError("; ".join(reasons)) if reasons and "worker" in str(error) else error
 
 
 def double_buffered(batches: Iterable[LoadedBatch], device: torch.device | str) -> Iterator[LoadedBatch]:
@@ -271,30 +251,21 @@ def double_buffered(batches: Iterable[LoadedBatch], device: torch.device | str) 
 
     - `batches`: batches on the CPU, in page-locked memory.
     - `device`: a CUDA device.
-
     """
     stream = torch.cuda.Stream(device)
-    ahead: tuple[LoadedBatch, torch.cuda.Event] | None = None
-    for loaded in batches:
-        current, ahead = ahead, _start_copy(loaded, device, stream)
-        if current is not None:
-            yield _wait_for_copy(*current, device)
-            current = None
-    if ahead is not None:
-        yield _wait_for_copy(*ahead, device)
-
-
-def _start_copy(
-    loaded: LoadedBatch, device: torch.device | str, stream: torch.cuda.Stream
-) -> tuple[LoadedBatch, torch.cuda.Event]:
-    with torch.cuda.stream(stream):
-        batch = loaded.batch.to(device, non_blocking=True)
-        return replace(loaded, batch=batch), stream.record_event()
-
-
-def _wait_for_copy(loaded: LoadedBatch, copied: torch.cuda.Event, device: torch.device | str) -> LoadedBatch:
-    current = torch.cuda.current_stream(device)
-    current.wait_event(copied)
-    for tensor in loaded.batch.storages:
-        tensor.record_stream(current)  # keeps the allocator from reusing its memory for the next copy while it is read
-    return loaded
+    before: tuple[LoadedBatch, torch.cuda.Event] | None = None
+    for loaded in chain(batches, [None]):
+        copied = None
+        if loaded is not None:
+            with torch.cuda.stream(stream):
+                moved = replace(loaded, batch=loaded.batch.to(device, non_blocking=True))
+                copied = moved, stream.record_event()
+        if before is not None:
+            ready, done = before
+            current = torch.cuda.current_stream(device)
+            current.wait_event(done)
+            for tensor in ready.batch.storages:
+                tensor.record_stream(current)  # keeps the allocator from reusing its memory while it is read
+            yield ready
+            del ready  # at most two batches are on the device
+        before = copied

@@ -67,25 +67,36 @@ def run_plain(
     return losses
 
 
-@cache
-def step_task() -> type:
-    """Return the class of a `LightningModule` that runs a `Step`, made of the step and a ledger.
+class _Items:
+    """An iterator with a length, without which Lightning fetches a batch ahead of each step."""
 
-    **Raises:** `InputError` if Lightning is not installed.
-    """
-    need("the Lightning loop", "lightning", "lightning")
+    def __init__(self, items: Iterator[Any], steps: int) -> None:
+        self._items = items
+        self._steps = steps
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._items
+
+
+@cache
+def _step_task() -> type:
+    """Return the class of a `LightningModule` that runs a `Step`, made of the step, a ledger and the items."""
     from lightning.pytorch import LightningModule  # late: it takes seconds
 
     class StepTask(LightningModule):
         """A `Step` as a LightningModule with manual optimization, as the case study's trainers are."""
 
-        def __init__(self, step: Step, ledger: Ledger | NullLedger) -> None:
+        def __init__(self, step: Step, ledger: Ledger | NullLedger, items: _Items) -> None:
             super().__init__()
             self.automatic_optimization = False
             self.training_stages = step
             self.model = step.model
             self.losses: list[Tensor] = []
             self._ledger = ledger
+            self._items = items
 
         def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Batch:
             return self.training_stages.transfer(raw_batch(batch), stage=self._ledger.stage)
@@ -101,24 +112,14 @@ def step_task() -> type:
             if loss is not None:
                 self.losses.append(loss)
 
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if batch_idx + 1 == len(self._items):
+                next(iter(self._items), None)  # which Lightning does not ask for: by it the ledger ends the last step
+
         def configure_optimizers(self) -> Any:
             return self.training_stages.optimizer
 
     return StepTask
-
-
-class _Sized:
-    """An iterator with a length, without which Lightning fetches a batch ahead of each step."""
-
-    def __init__(self, items: Iterator[Any], steps: int) -> None:
-        self._items = items
-        self._steps = steps
-
-    def __len__(self) -> int:
-        return self._steps
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._items
 
 
 def run_lightning(
@@ -131,20 +132,13 @@ def run_lightning(
 
     **Raises:** `InputError` if Lightning is not installed, or if there are fewer batches than steps.
     """
-    timer = NullLedger() if ledger is None else ledger
-    module = step_task()(step, timer)
-    from lightning.pytorch import Callback, Trainer
+    need("the Lightning loop", "lightning", "lightning")
+    from lightning.pytorch import Trainer
     from lightning.pytorch.strategies import SingleDeviceStrategy
 
-    items = _in_stage_loop(timer, timer.steps(_items_for(step, batches, steps)))
-
-    class LastStep(Callback):
-        """Asks for a batch after the last one, which Lightning does not: the ledger sees the last step end by it."""
-
-        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-            if batch_idx + 1 == steps:
-                next(items, None)
-
+    timer = NullLedger() if ledger is None else ledger
+    items = _Items(_in_stage_loop(timer, timer.steps(_items_for(step, batches, steps))), steps)
+    module = _step_task()(step, timer, items)
     cuda = step.device.type == "cuda"
     device = torch.device("cuda", step.device.index or 0) if cuda else step.device
     strategy = SingleDeviceStrategy(device)
@@ -160,9 +154,8 @@ def run_lightning(
             enable_progress_bar=False,
             enable_model_summary=False,
             num_sanity_val_steps=0,
-            callbacks=[LastStep()],
         )
-        trainer.fit(module, train_dataloaders=_Sized(items, steps))
+        trainer.fit(module, train_dataloaders=items)
     losses: list[Tensor] = module.losses
     return losses
 

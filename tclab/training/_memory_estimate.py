@@ -201,7 +201,8 @@ def estimate_memory(step: Step, batch: Batch, *, device: str = "cpu") -> MemoryE
             kept = live.now - before
             live.peak = live.now
             _optimizer_step(step, fake)
-        except (DynamicOutputShapeException, DataDependentOutputException) as error:
+        except (DynamicOutputShapeException, DataDependentOutputException, InputError) as error:
+            # a model that reads a size from a tensor, as PyG's pooling does, meets a wrong one
             raise InputError(
                 f"the memory of {step.kind.name} cannot be estimated: the sizes of its tensors depend on values "
                 f"({error})"

@@ -16,7 +16,7 @@ from tclab.errors import InputError
 from tclab.masking import Batch, Strategy
 from tclab.message_passing import View
 from tclab.models import ModelKind
-from tclab.models._gathered_ranks import Peers
+from tclab.models._losses import Peers
 from tclab.timing import Communication
 from tclab.training._distributed import Exchange, distributed_forward
 
@@ -158,7 +158,13 @@ class Step:
         self._over_batch = getattr(self.loss, "over_batch", False)
         self.loss_takes_peers = "peers" in signature(self.loss).parameters
         if gather_interval is not None:
-            self._gather_each(gather_interval, loss)
+            if getattr(self.loss, "gather_interval", None) is None:
+                name = loss or next(iter(kind.losses))
+                raise InputError(
+                    f"gather_interval is {gather_interval!r}, and the loss {name!r} gathers nothing from other ranks; "
+                    "expected None"
+                )
+            self.loss.gather_interval = gather_interval  # type: ignore[attr-defined]
         forward = compiled_forward(kind.forward) if compile else kind.forward
         self._forward: Callable[[View], Any] = partial(forward, self.model)
         self.exchange = exchange if mode != "data" else None
@@ -169,19 +175,6 @@ class Step:
         self.optimizer: torch.optim.Optimizer | None = None
         if mode in _UPDATING:
             self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate, **OPTIMIZERS[optimizer])
-
-    def _gather_each(self, interval: int, name: str | None) -> None:
-        def gathers(loss: Any) -> bool:
-            return getattr(loss, "gather_interval", None) is not None
-
-        if not gathers(self.loss):
-            losses = self.kind.losses
-            able = [repr(one) for one in losses if gathers(self.kind.loss(self.strategy.graph, one))]
-            raise InputError(
-                f"gather_interval is {interval!r}, and the loss {name or next(iter(losses))!r} gathers nothing from "
-                f"other ranks; {', '.join(able) or 'no loss'} of {self.kind.name} does"
-            )
-        setattr(self.loss, "gather_interval", interval)  # noqa: B010 (a loss may have none)
 
     def __call__(self, batch: Batch, *, stage: Stage = nullcontext) -> Tensor | None:
         """Run one step on a batch from the loader, on the CPU, and return what `run` does."""
