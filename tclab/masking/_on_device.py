@@ -171,7 +171,7 @@ class GpuFilter(_Replicated):
     def view(self, batch: Batch) -> View:
         """Return the view over the edges that touch no removed node."""
         edges = self.edges(batch)
-        rows = {k: batch.deletions[k].samples() * n + batch.deletions[k].nodes for k, n in self.graph.num_nodes.items()}
+        rows = {kind: batch.deletions[kind].rows(n) for kind, n in self.graph.num_nodes.items()}
         left = {}
         for name, network in self.graph.relations.items():
             source, target = edges[f"edge_index/{name}"]

@@ -51,7 +51,7 @@ class SharedView(View):
         super().__init__(graph, removed[graph.deleted_type])
         self.removed = removed
         self.dense = dense
-        self._rows = {kind: d.samples() * graph.num_nodes[kind] + d.nodes for kind, d in removed.items()}
+        self._rows = {kind: d.rows(graph.num_nodes[kind]) for kind, d in removed.items()}
         self._keep: dict[str, Tensor] | None = None
         self._degrees: dict[tuple[str, bool], Tensor] = {}
 
