@@ -43,6 +43,9 @@ class Piece:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+Packed = tuple[dict[str, Tensor | Piece], dict[str, Any]]  # tensors that travel by name, and facts of the host
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """The raw batch of a strategy; only this crosses a worker's pipe, Lightning and DDP.

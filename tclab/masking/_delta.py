@@ -17,7 +17,7 @@ from scipy import sparse
 from torch import Tensor
 
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking._batch import Batch, Piece
+from tclab.masking._batch import Batch, Packed, Piece
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
 from tclab.message_passing._delta_view import DeltaLayer, DeltaView
@@ -96,9 +96,7 @@ class Delta(Strategy):
             before = np.flatnonzero(differs)
         return changes
 
-    def pack(
-        self, removed: dict[str, Deletions], encoded: list[_Change]
-    ) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
+    def pack(self, removed: dict[str, Deletions], encoded: list[_Change]) -> Packed:
         """Return the matrices of all samples' changes, layer by layer."""
         n = self.graph.num_nodes[self.graph.deleted_type]
         deletions = removed[self.graph.deleted_type]

@@ -21,7 +21,7 @@ from torch import Tensor
 from tclab._extras import need
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking._batch import Batch, Piece, shared_memory
+from tclab.masking._batch import Batch, Packed, Piece, shared_memory
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
 from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
@@ -157,7 +157,7 @@ class EdgeMask(Strategy):
         unsent = {f"sample/{other}" for other in self.graph.num_nodes if other != kind}
         return replace(batch, tensors={name: t for name, t in batch.tensors.items() if name not in unsent})
 
-    def pack(self, removed: dict[str, Deletions], encoded: Masks) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
+    def pack(self, removed: dict[str, Deletions], encoded: Masks) -> Packed:
         """Return the replicated edges with their masks, and the node side: PyG's `batch` and the kept rows."""
         kind, size = self.graph.deleted_type, len(encoded)
         tensors: dict[str, Tensor | Piece] = {
