@@ -249,6 +249,7 @@ def test_a_point_that_cannot_fit_is_refused_with_both_numbers(tmp_path):
 def test_what_it_says_can_be_read():
     found = fits(point_of("edge_mask"), memory_bytes=10**12)
     assert found.refusal is None
+    assert found.not_covered == ()
     assert str(found).splitlines()[-1] == "fits"
     assert bytes_text(found.batch) in str(found)
     assert str(replace(found, host_limit=1000)).splitlines()[-1].startswith("does not fit: needs ")

@@ -180,7 +180,7 @@ class Batch:
 
 def deletion_tensors(deletions: Mapping[str, Deletions]) -> dict[str, Tensor]:
     """Return the tensors of deletions under the names that a batch has for them."""
-    named = {}
+    named: dict[str, Tensor] = {}
     for kind, removed in deletions.items():
         named |= {f"removed/{kind}": removed.nodes, f"removed_ptr/{kind}": removed.ptr}
     return named

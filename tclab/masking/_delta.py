@@ -86,7 +86,7 @@ class Delta(Strategy):
                 receives[target] = True
                 receives[before] = True  # a row itself enters its next one
                 place = np.where(receives, n - 1 + np.cumsum(receives), np.tile(np.arange(n), size))
-                rows = n + np.count_nonzero(receives)
+                rows = n + int(receives.sum())
                 moved = sparse.csr_array((edges.data, place[target], edges.indptr), shape=(len(sources), rows))
                 change.place[name] = place
                 change.carried[name] = sparse.vstack([moved, _selection(place[before], rows)], format="csr")
