@@ -15,7 +15,7 @@ from tclab.sweeps import largest_batch
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.predict import _fits as fitting
 from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
-from tclab.sweeps.predict._fits import Fits, fits, largest_working
+from tclab.sweeps.predict._fits import fits, largest_working
 
 SMALL = {"scale": 0.05, "networks": 2, "workers": 0, "device": "cpu", "warmup": 0, "steps": 2}
 
@@ -25,18 +25,36 @@ def point_of(strategy, **more):
     return Point(strategy=strategy, **{"batch_size": 4, **SMALL, **model, **more}).resolved()
 
 
+def batch_bytes(point):
+    with setup(point, point.batch_size) as here:
+        return next(here.batches()).batch.bytes
+
+
 MORE = {"metabolism": "carried", "num_deletions": 2, "micro_batch": 3}
 
 
 @pytest.mark.parametrize(
     ("strategy", "more"),
-    [*((name, MORE) for name in masking.names()), *((name, {}) for name in ("edge_mask", "node_mask", "delta"))],
+    [
+        *((name, MORE) for name in masking.names()),
+        *((name, {}) for name in ("edge_mask", "node_mask", "delta")),
+        *((name, {"ship_edges": True}) for name in masking.names() if masking.get(name).can_ship_edges),
+    ],
 )
 def test_a_batch_carries_the_bytes_that_were_said(strategy, more):
     point = point_of(strategy, mode="data", **more)
-    with setup(point, point.batch_size) as here:
-        said, real = fits(point).batch, next(here.batches()).batch.bytes
+    real = batch_bytes(point)
+    said = fits(point).batch
     assert said == (pytest.approx(real, rel=0.01) if strategy == "sampled_edges" else real)  # which draws by position
+
+
+@pytest.mark.parametrize("strategy", masking.names())
+def test_a_larger_batch_is_told_from_two_small_ones(strategy):
+    """To the byte where each sample adds the same; else within a few samples' luck."""
+    point = point_of(strategy, mode="data", scale=0.1, batch_size=26, num_deletions=2)
+    exact = not masking.get(strategy).edges_vary or strategy == "gpu_filter"
+    by_luck = 0.3 if strategy in ("delta", "fastest") or "khop" in strategy else 0.0 if exact else 0.02
+    assert fits(point).batch == pytest.approx(batch_bytes(point), rel=by_luck)
 
 
 def test_a_store_of_all_samples_is_estimated_and_is_what_a_whole_one_takes(root, tmp_path):
@@ -54,19 +72,11 @@ def test_a_store_of_all_samples_is_estimated_and_is_what_a_whole_one_takes(root,
     assert fits(point_of("node_mask")).disk is None
 
 
-def test_a_store_of_the_published_samples_is_said(capsys):
+def test_a_store_of_the_published_samples_is_said():
     point = point_of("stored_mask", mode="data")
     needed = fits(point)
     assert needed.disk.value_bytes == point.cell_graph().num_edges * 265_851  # a byte an edge and sample
-    print(needed)
-    assert "a store of 265,851 samples, " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("strategy", [name for name in masking.names() if masking.get(name).can_ship_edges])
-def test_edges_that_are_shipped_are_counted(strategy):
-    point = point_of(strategy, mode="data", ship_edges=True)
-    with setup(point, point.batch_size) as here:
-        assert fits(point).batch == next(here.batches()).batch.bytes
+    assert "a store of 265,851 samples, " in str(needed)
 
 
 def handed_out(point):
@@ -143,17 +153,6 @@ def test_gradients_that_are_added_up_are_held_while_a_step_runs_and_the_optimize
     assert one.step < two.step <= one.step + 1.1 * one.model  # beside the next batch's activations
 
 
-@pytest.mark.parametrize("strategy", masking.names())
-def test_a_larger_batch_is_told_from_two_small_ones(strategy):
-    """To the byte where each sample adds the same; else within a few samples' luck."""
-    point = point_of(strategy, mode="data", scale=0.1, batch_size=26, num_deletions=2)
-    with setup(point, point.batch_size) as here:
-        real = next(here.batches()).batch.bytes
-    exact = not masking.get(strategy).edges_vary or strategy == "gpu_filter"
-    by_luck = 0.3 if strategy in ("delta", "fastest") or "khop" in strategy else 0.0 if exact else 0.02
-    assert fits(point).batch == pytest.approx(real, rel=by_luck)
-
-
 def test_a_users_strategy_that_stores_or_filters_is_estimated():
     class OwnFilter(masking.get("gpu_filter")):
         name = "test_own_filter"
@@ -174,7 +173,7 @@ def test_a_users_strategy_that_stores_or_filters_is_estimated():
     assert expected_batch_bytes(point) == expected_batch_bytes(point_of("gpu_filter"))
 
 
-def test_a_model_whose_sizes_depend_on_values_is_refused():
+def test_sizes_that_depend_on_values_and_points_that_cannot_run_are_refused():
     class Repeats(masking.get("node_mask")):
         name = "test_repeats"
 
@@ -185,6 +184,8 @@ def test_a_model_whose_sizes_depend_on_values_is_refused():
     masking.register(Repeats)
     with pytest.raises(tclab.InputError, match="the sizes of its tensors depend on values"):
         fits(point_of("test_repeats"))
+    with pytest.raises(tclab.InputError, match="dango reads no masked graph"):
+        largest_batch(Point(model="dango", strategy="node_mask"), memory_bytes=10**9)
 
 
 @pytest.mark.slow
@@ -213,18 +214,20 @@ def test_buckets_of_gradients_and_what_a_compression_keeps_are_counted():
 
 
 @pytest.mark.slow
-def test_what_is_in_no_sum_is_said():
-    assert fits(point_of("node_mask")).not_covered == ()
-    for more, words in (
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
         ({"compile": True}, "compile: compiled code holds other activations"),
         ({"ranks": 2, "loss": "mle_wass_supcr"}, "the rows that 2 ranks gather for the loss mle_wass_supcr"),
         ({"workers": 1}, "what worker processes copy"),
         ({"loop": "lightning"}, "Lightning's objects"),
-    ):
-        found = fits(point_of("node_mask", **more))
-        (left_out,) = found.not_covered
-        assert left_out.startswith(words)
-        assert f"not counted: {left_out}" in " ".join(str(found).split())  # wrapped there
+    ],
+)
+def test_what_is_in_no_sum_is_said(more, words):
+    found = fits(point_of("node_mask", **more))
+    (left_out,) = found.not_covered
+    assert left_out.startswith(words)
+    assert f"not counted: {left_out}" in " ".join(str(found).split())  # wrapped there
 
 
 def test_shared_memory_is_ranks_times_workers_times_prefetch_times_batch():
@@ -243,20 +246,15 @@ def test_a_point_that_cannot_fit_is_refused_with_both_numbers(tmp_path):
     assert not list(tmp_path.glob("*.parquet"))  # it may run elsewhere, or later
 
 
-def test_a_device_holds_two_batches_where_one_is_copied_ahead():
-    found = fits(point_of("edge_mask"))
-    one = replace(found, on_host=False)
-    assert replace(one, on_device=2).device == one.device + found.batch
-
-
 def test_what_it_says_can_be_read():
     found = fits(point_of("edge_mask"), memory_bytes=10**12)
-    assert isinstance(found, Fits)
     assert found.refusal is None
+    assert found.not_covered == ()
     assert str(found).splitlines()[-1] == "fits"
     assert bytes_text(found.batch) in str(found)
-    tight = replace(found, host_limit=1000)
-    assert str(tight).splitlines()[-1].startswith("does not fit: needs ")
+    assert str(replace(found, host_limit=1000)).splitlines()[-1].startswith("does not fit: needs ")
+    one = replace(found, on_host=False)
+    assert replace(one, on_device=2).device == one.device + found.batch  # where one batch is copied ahead
 
 
 def test_weighing_leaves_no_mark_on_the_graph_that_runs():
@@ -291,11 +289,6 @@ def test_the_largest_batch_is_found_by_processes_that_may_die():
     assert none.tried[1] != "ok"
     assert "batch 0 in 100 MB, expected 0" in str(none)
     assert none.tried[1][:40] in " ".join(str(none).split())  # the table says what each size ended with
-
-
-def test_a_point_that_cannot_be_run_has_no_largest_batch():
-    with pytest.raises(tclab.InputError, match="dango reads no masked graph"):
-        largest_batch(Point(model="dango", strategy="node_mask"), memory_bytes=10**9)
 
 
 @pytest.mark.slow

@@ -200,53 +200,40 @@ SUMS = {
 # ---- the pool, the wild type and the lift, made wrong
 
 
-class AnotherNetworksWeight(MutantView):
-    def neighbour_sums(self, relations, x, *, self_weights):
-        return super().neighbour_sums(relations, x, self_weights=list(self_weights)[::-1])
+def _others_wild_type(view):
+    removed = {
+        kind: Deletions.of([own[0].tolist()], num_nodes=view.graph.num_nodes[kind])
+        for kind, own in view.removed.items()
+    }
+    return SharedView(view.graph, removed)
 
 
-class PoolOfAll(MutantView):
-    def pool(self, scores, values):
-        return self.unmasked.pool(scores, values)
+def _frozen_wild_type(view):
+    nothing = {kind: Deletions.nothing(1) for kind in view.removed}
+    return PARTS["the gradient of the embedding missing"](view.graph, nothing)
 
 
-class PoolOfScoresWithoutGradient(MutantView):
-    def pool(self, scores, values):
-        return super().pool(scores.detach(), values)
+def _part(method, rule):
+    """Return the view with one method by a rule: of the view, and what the method is given."""
+    return type("Mutant", (MutantView,), {method: rule})
 
 
-class PoolOfEqualScores(MutantView):
-    def pool(self, scores, values):
-        return super().pool(0 * scores, values)
-
-
-class PoolsExchanged(MutantView):
-    def pool(self, scores, values):
-        return super().pool(scores, values).roll(1, 0)
-
-
-class LiftWithoutGradient(MutantView):
-    def lift(self, x, node_type=None):
-        return super().lift(x.detach(), node_type)
-
-
-class OthersWildType(MutantView):
-    @property
-    def wild_type(self):
-        removed = {kind: Deletions.of([own[0].tolist()], num_nodes=self.graph.num_nodes[kind])
-                   for kind, own in self.removed.items()}  # fmt: skip
-        return SharedView(self.graph, removed)
-
-
-class FrozenWildType(MutantView):
-    @property
-    def wild_type(self):
-        return LiftWithoutGradient(self.graph, {kind: Deletions.nothing(1) for kind in self.removed})
-
-
-class WildDegree(MutantView):
-    def degree(self, relation, *, transpose=False):
-        return self.unmasked.degree(relation, transpose=transpose)
+PARTS = {
+    "another network's ε": _part(
+        "neighbour_sums",
+        lambda view, names, x, *, self_weights: view.right.neighbour_sums(names, x, self_weights=self_weights[::-1]),
+    ),
+    "pooled over deleted nodes, too": _part("pool", lambda view, *given: view.unmasked.pool(*given)),
+    "the gradient of the pool's scores missing": _part("pool", lambda view, s, x: view.right.pool(s.detach(), x)),
+    "pooled with equal scores": _part("pool", lambda view, s, x: view.right.pool(0 * s, x)),
+    "pools exchanged": _part("pool", lambda view, *given: view.right.pool(*given).roll(1, 0)),
+    "the gradient of the embedding missing": _part(
+        "lift", lambda view, x, node_type=None: view.right.lift(x.detach(), node_type)
+    ),
+    "a deletion in the wild type": _part("wild_type", property(_others_wild_type)),
+    "the gradient of the wild type missing": _part("wild_type", property(_frozen_wild_type)),
+    "the wild type's degree": _part("degree", lambda view, *given, **how: view.unmasked.degree(*given, **how)),
+}
 
 
 def _deletes(rule):
@@ -267,15 +254,7 @@ def _is(kind):
 MUTANTS = {
     **{name: _deletes(rule) for name, rule in DELETIONS.items()},
     **{name: _is(type("Mutant", (Sums,), {"rule": staticmethod(rule)})) for name, rule in SUMS.items()},
-    "another network's ε": _is(AnotherNetworksWeight),
-    "pooled over deleted nodes, too": _is(PoolOfAll),
-    "the gradient of the pool's scores missing": _is(PoolOfScoresWithoutGradient),
-    "pooled with equal scores": _is(PoolOfEqualScores),
-    "pools exchanged": _is(PoolsExchanged),
-    "the gradient of the embedding missing": _is(LiftWithoutGradient),
-    "a deletion in the wild type": _is(OthersWildType),
-    "the gradient of the wild type missing": _is(FrozenWildType),
-    "the wild type's degree": _is(WildDegree),
+    **{name: _is(kind) for name, kind in PARTS.items()},
 }
 
 

@@ -3,11 +3,11 @@
 import shutil
 from dataclasses import replace
 
-import numpy as np
 import pytest
+import torch
 
 import tclab
-from tclab import InputError, Point
+from tclab import Point
 from tclab.lab.panel._panel_state import PanelState
 from tclab.readers import read_perturbations
 from tclab.sweeps import run_epoch
@@ -32,27 +32,27 @@ def point(screen_file):
 
 def test_the_files_deletions_and_scores_are_what_is_trained_on(point):
     screen = point.screen()
-    known = {(*screen.deletions[i].tolist(), float(screen.scores[i])) for i in range(len(screen))}
+
+    def rows(samples):
+        return [(*samples.deletions[i].tolist(), float(samples.scores[i])) for i in range(len(screen))]
+
     with setup(point.resolved(), 2 * len(screen)) as here:  # more than the file has: it is gone through again
-        read = here.data.samples.read(range(len(screen)))
-    drawn = [(*read.deletions[i].tolist(), float(read.scores[i])) for i in range(len(screen))]
-    assert set(drawn) == known
-    assert len(drawn) == len(screen)
+        read = rows(here.data.samples.read(range(len(screen))))
+    assert sorted(read) == sorted(rows(screen))
     again = point.samples(2 * len(screen))
     assert again.deletions[len(screen)].tolist() == again.deletions[0].tolist()
-    other = replace(point, seed=1).samples(len(screen))
-    assert not np.array_equal(other.scores.numpy(), point.samples(len(screen)).scores.numpy())
+    assert not torch.equal(replace(point, seed=1).samples(len(screen)).scores, point.samples(len(screen)).scores)
 
 
 def test_rows_and_print_say_what_was_read_and_left_out(point, tmp_path, capsys):
-    rows = tclab.sweep(point, results=tmp_path / "rows")
+    on_disk = replace(point, store="lmdb", strategy="stored_mask")
+    rows = tclab.sweep([point, on_disk], results=tmp_path / "rows")
     assert set(rows["status"]) == {"ok"}
     report = point.screen().report
-    (row,) = rows[rows["stage"] == "step"].to_dict("records")
-    assert row["perturbations"] == point.perturbations
-    assert (row["file_samples"], row["file_rows_left_out"]) == (len(point.screen()), report.rows - report.kept)
-    assert row["unknown_genes"] == report.unknown
-    assert row["samples_report"] == str(report)
+    for row in rows[rows["stage"] == "step"].to_dict("records"):
+        assert row["perturbations"] == point.perturbations
+        assert (row["file_samples"], row["file_rows_left_out"]) == (len(point.screen()), report.rows - report.kept)
+        assert (row["unknown_genes"], row["samples_report"]) == (report.unknown, str(report))
     assert rows["num_deletions"].isna().all()  # the file says how many
     assert f"{len(point.screen())} samples of screen.tsv" in capsys.readouterr().err
     assert str(report) in " ".join(str(tclab.fits(point)).split())  # wrapped there
@@ -70,7 +70,7 @@ def test_genes_that_the_graph_lacks_are_counted(root, screen_file):
 @pytest.mark.slow
 def test_a_changed_file_is_another_point(point, screen_file, tmp_path):
     results = Results(tmp_path / "rows")
-    path, files, number = results.path(point), files_of(point), len(point.screen())
+    path, files, samples = results.path(point), files_of(point), len(point.screen())
     assert results.path(replace(point, perturbations=None)) != path
     tclab.sweep(point, results=results.folder, progress=None)
     assert results.read(point) is not None
@@ -79,22 +79,17 @@ def test_a_changed_file_is_another_point(point, screen_file, tmp_path):
     assert results.path(point) != path
     assert files_of(point) != files  # a warm child that has read the old file is not asked
     assert results.read(point) is None
-    assert len(point.screen()) < number
     rows = tclab.sweep(point, results=results.folder, progress=None)
-    assert set(rows["file_samples"]) == {len(point.screen())}
+    assert set(rows["file_samples"]) == {len(point.screen())} != {samples}
     assert len(list(results.folder.glob("*.parquet"))) == 2
-
-
-def test_a_store_on_disk_is_made_for_the_files_samples(point):
-    rows = tclab.run(replace(point, store="lmdb", strategy="stored_mask"))
-    assert set(rows["status"]) == {"ok"}
 
 
 def test_a_file_reaches_grid_and_panel(screen_file):
     points = tclab.grid(gpus=0, scale=0.02, networks=1, batch_sizes=1, perturbations=f"none,{screen_file}")
-    assert {p.perturbations for p in points} == {None, str(screen_file)}
-    assert {p.num_deletions for p in points if p.perturbations} == {None}
-    with pytest.raises(InputError, match=r"perturbations is 'nowhere\.tsv', expected a file of a screen that exists"):
+    found = {p.perturbations: p.num_deletions for p in points}
+    assert found.keys() == {None, str(screen_file)}
+    assert found[str(screen_file)] is None
+    with pytest.raises(tclab.InputError, match=r"perturbations is 'nowhere\.tsv', expected a file of a screen that"):
         tclab.grid(gpus=0, scale=0.02, perturbations="nowhere.tsv")
     state = PanelState(perturbations=str(screen_file), gpus=0)
     assert {p.perturbations for p in state.points()} == {str(screen_file)}
@@ -103,19 +98,22 @@ def test_a_file_reaches_grid_and_panel(screen_file):
 
 def test_an_epoch_is_of_the_files_training_samples(point):
     samples = len(point.screen())
-    training = samples - 2 * (samples // 10)
-    assert full_steps(point) == -(-training // 2)  # the last batch may be smaller
+    assert full_steps(point) == -(-(samples - 2 * (samples // 10)) // 2)  # the last batch may be smaller
     assert full_steps(replace(point, perturbations=None)) == 132_926
+
+
+def excerpt(shared_data, table, **more):
+    """Return a point of the public excerpt of a table of Kuzmin et al. 2020."""
+    file = shared_data / f"kuzmin2020_excerpt/aaz5667_Table_{table}_excerpt.tsv"
+    if not file.exists():
+        pytest.skip(f"the public file {file.name} is not in ../shared/data")
+    return Point(**{**SMALL, **more}, scale=0.02, networks=1, perturbations=str(file))
 
 
 @pytest.mark.parametrize(("model", "strategy"), [("hetero_cell", "node_mask"), ("dango", "indices")])
 def test_both_models_learn_from_the_public_excerpt_of_real_triples(model, strategy, shared_data, tmp_path):
-    file = shared_data / "kuzmin2020_excerpt" / "aaz5667_Table_S1_excerpt.tsv"
-    if not file.exists():
-        pytest.skip("Kuzmin's public excerpt is not in ../shared/data")
     # all four of its triples are in every batch: each step is an epoch of them
-    point = Point(**{**SMALL, "batch_size": 4}, scale=0.02, networks=1, perturbations=str(file),
-                  model=model, strategy=strategy)  # fmt: skip
+    point = excerpt(shared_data, "S1", batch_size=4, model=model, strategy=strategy)
     epoch = run_epoch(point, 40, tmp_path, threads=1)
     first, last = (sum(few) / 4 for few in (epoch.losses[:4], epoch.losses[-4:]))
     assert len(epoch.losses) == 40
@@ -125,13 +123,7 @@ def test_both_models_learn_from_the_public_excerpt_of_real_triples(model, strate
     assert f"mean loss {first:.4g} in the first tenth of the steps, {last:.4g} in the last" in shown
 
 
-@pytest.mark.parametrize(
-    "name", ["kuzmin2020_excerpt/aaz5667_Table_S1_excerpt.tsv", "kuzmin2020_excerpt/aaz5667_Table_S3_excerpt.tsv"]
-)
-def test_real_rows_are_run(name, shared_data):
-    file = shared_data / name
-    if not file.exists():
-        pytest.skip(f"the public file {name} is not in ../shared/data")
-    rows = tclab.run(Point(**SMALL, scale=0.02, networks=1, perturbations=str(file)))
+def test_real_rows_of_another_table_are_run(shared_data):
+    rows = tclab.run(excerpt(shared_data, "S3"))
     assert set(rows["status"]) == {"ok"}
     assert (rows["file_samples"] > 0).all()

@@ -1,12 +1,12 @@
 """Stores of encoded samples: sizes told before, kill -9, full disks, and what is refused."""
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from tclab.perturbation._sample_store import Store, StoredSamples, StoreSize, bu
 from tclab.sweeps.execution._page_cache import cached_share, drop_from_cache
 
 GRAPH = tclab.CellGraph.synthetic(0.03)
+FEW = synthetic_perturbations(GRAPH, 4)
 FILE_SYSTEM = subprocess.run(["stat", "-f", "-c", "%T", tempfile.gettempdir()], capture_output=True).stdout
 ON_DISK = hasattr(os, "posix_fadvise") and b"tmpfs" not in FILE_SYSTEM
 HEADER = {"encoding": "test", "graph": "a graph"}
@@ -31,41 +32,23 @@ def size_of(values):
     return StoreSize.of(np.array([len(value) for value in values], dtype=np.int64))
 
 
-def build(path, values, **more):
-    return build_store(path, values.__getitem__, **{"size": size_of(values), "header": HEADER, **more})
+def build(path, values, header=HEADER):
+    return build_store(path, values.__getitem__, size=size_of(values), header=header)
 
 
-@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="there is no tmpfs to try")
-def test_a_tmpfs_that_cannot_forget_its_files_is_said():
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        path = Path(folder, "s")
-        build(path, [b"1" * 5000] * 9).close()
-        with pytest.raises(InputError, match=r"100% of .* stays in memory .* set TMPDIR to a folder on a disk"):
-            drop_from_cache([path])
+def in_child(run):
+    """Return the id of a forked process that runs a function and ends with what it returns."""
+    child = os.fork()
+    if child:
+        return child
+    status = 99
+    try:
+        status = run()
+    finally:
+        os._exit(status)
 
 
-def test_a_store_that_was_closed_is_read_again_after_it_was_dropped(tmp_path):
-    values = [bytes([i]) * 5000 for i in range(9)]
-    store = build(tmp_path / "s", values)
-    assert store.read(range(9), bytes) == values
-    store.close()
-    if not ON_DISK:
-        pytest.skip("temporary files are in memory")
-    drop_from_cache([tmp_path / "s"])
-    assert cached_share([tmp_path / "s"]) == 0
-    assert store.read(range(9), bytes) == values
-    assert 0 < cached_share([tmp_path / "s"]) <= 1
-
-
-def test_a_store_that_is_there_is_not_written_again(tmp_path):
-    values = [bytes([i]) * 500 for i in range(9)]
-    build(tmp_path / "s", values).close()
-    before = (tmp_path / "s").stat()
-    asked = []
-    build_store(tmp_path / "s", asked.append, size=size_of(values), header=HEADER).close()
-    assert not asked
-    assert (tmp_path / "s").stat().st_mtime_ns == before.st_mtime_ns
-    assert os.listdir(tmp_path) == ["s"]
+# ---- what is built
 
 
 @given(st.lists(st.integers(0, 9000), max_size=60))
@@ -74,16 +57,14 @@ def test_a_store_gives_back_what_was_put_in_and_is_no_larger_than_was_said(lengt
     with tempfile.TemporaryDirectory() as folder:
         store = build(folder + "/s", values)
         assert len(store) == len(values)
-        assert store.read(range(len(values)), bytes) == values
-        backwards = list(range(len(values)))[::-1]
-        assert store.read(backwards, bytes) == values[::-1]
+        for order in (range(len(values)), list(range(len(values)))[::-1]):
+            assert store.read(order, bytes) == [values[i] for i in order]
         for i in (-1, len(values)):
             with pytest.raises(IndexError, match=f"sample {i} of {len(values)} in"):
                 store.read([i], bytes)
         store.close()
-        size = size_of(values)
-        assert size.value_bytes == sum(lengths)
-        assert os.path.getsize(folder + "/s") <= size.disk_bytes
+        assert size_of(values).value_bytes == sum(lengths)
+        assert os.path.getsize(folder + "/s") <= size_of(values).disk_bytes
 
 
 @pytest.mark.parametrize("length", [16, 700, 1500, 5000, 100_000])
@@ -101,88 +82,76 @@ def test_whole_masks_of_the_real_dataset_are_805_gb_and_nothing_is_built_to_know
     assert str(size) == "332,313 samples, 805 GB (806 GB on disk)"
     three = synthetic_perturbations(graph, 3).deletions
     index = masking.get("stored_index")(graph)
-    removed = index.removed_by(three)
     degrees = sum(network.incidence("gene").ptr.diff() for network in graph.networks.values())
-    assert index.store_size(three).value_bytes == 4 * (3 * 9 + int(degrees[removed["gene"].nodes].sum()))
+    removed = index.removed_by(three)["gene"].nodes
+    assert index.store_size(three).value_bytes == 4 * (3 * 9 + int(degrees[removed].sum()))
 
 
 @pytest.mark.parametrize("name", ["stored_index", "stored_mask"])
-def test_as_many_as_asked_are_built_and_take_what_was_said(name, tmp_path):
+def test_as_many_masks_as_asked_are_built_and_take_what_was_said(name, tmp_path):
     strategy = masking.get(name)(GRAPH)
-    few = synthetic_perturbations(GRAPH, 5)
-    strategy.prepare(few, tmp_path / "s")
-    assert strategy._store.read(range(5), len) == strategy.encoded_bytes(few.deletions).tolist()
-    with pytest.raises(IndexError, match="sample 5 of 5"):
-        strategy.batch(synthetic_perturbations(GRAPH, 6))
+    strategy.prepare(FEW, tmp_path / "s")
+    assert strategy._store.read(range(4), len) == strategy.encoded_bytes(FEW.deletions).tolist()
+    with pytest.raises(IndexError, match="sample 4 of 4"):
+        strategy.batch(synthetic_perturbations(GRAPH, 5))
     strategy.close()
+
+
+def test_a_store_that_is_there_is_not_written_again(tmp_path):
+    build(tmp_path / "s", [b"a"] * 9).close()
+    before = (tmp_path / "s").stat()
+    build_store(tmp_path / "s", None, size=size_of([b"a"] * 9), header=HEADER).close()
+    assert (tmp_path / "s").stat().st_mtime_ns == before.st_mtime_ns
+    assert os.listdir(tmp_path) == ["s"]
+
+
+# ---- what goes wrong while it is built
 
 
 def test_a_disk_that_is_too_small_is_refused_with_the_two_numbers(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=3_000_000))
     size = StoreSize.of(np.full(332_313, 2_423_370))
-    asked = []
-    with pytest.raises(tclab.InputError, match=r"needs 806 GB for 332,313 samples, and its disk has 3 MB"):
-        build_store(tmp_path / "s", asked.append, size=size, header=HEADER)
-    assert not asked
+    with pytest.raises(InputError, match=r"needs 806 GB for 332,313 samples, and its disk has 3 MB"):
+        build_store(tmp_path / "s", None, size=size, header=HEADER)
     assert not os.listdir(tmp_path)
 
 
-FULL = """
-    import os, resource, shutil, sys
-    import numpy as np
-    from tclab.perturbation._sample_store import StoreSize, build_store
+def test_a_disk_that_fills_up_gets_a_clear_error_and_nothing_stays_behind(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1 << 40))  # it is filled meanwhile
 
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5 << 20, 5 << 20))
-    usage = shutil.disk_usage("/")
-    shutil.disk_usage = lambda path: usage._replace(free=1 << 40)  # somebody else fills the disk meanwhile
-    try:
-        build_store(sys.argv[1] + "/s", lambda i: bytes(1 << 20), size=StoreSize.of(np.full(200, 1 << 20)),
-                    header={"encoding": "test"})
-    except ValueError as error:
-        print(type(error).__name__, error)
-    print(os.listdir(sys.argv[1]))
-"""
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(masking.__file__).rsplit("/tclab/", 1)[0]}
+    def fill():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5 << 20, 5 << 20))
+        with pytest.raises(InputError, match=r"the store .* cannot be written"):
+            build(tmp_path / "s", [bytes(1 << 20)] * 200)
+        return 0
 
-
-def test_a_disk_that_fills_up_gets_a_clear_error_and_nothing_stays_behind(tmp_path):
-    command = [sys.executable, "-c", textwrap.dedent(FULL), str(tmp_path)]
-    found = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
-    assert "InputError the store" in found.stdout, found.stderr
-    assert "cannot be written" in found.stdout
-    assert found.stdout.splitlines()[-1] == "[]"
-
-
-SLOW = """
-    import sys, time
-    import numpy as np
-    from tclab.perturbation._sample_store import StoreSize, build_store
-
-    def value(i):
-        if i == 200:
-            print("most of it", flush=True)
-            time.sleep(600)
-        return bytes(1 << 20)
-
-    build_store(sys.argv[1], value, size=StoreSize.of(np.full(300, 1 << 20)), header={"encoding": "test"})
-"""
+    assert os.waitpid(in_child(fill), 0)[1] == 0
+    assert not os.listdir(tmp_path)
 
 
 def test_a_build_killed_with_9_leaves_no_store_and_begins_anew(tmp_path):
-    command = [sys.executable, "-c", textwrap.dedent(SLOW), str(tmp_path / "s")]
-    building = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    assert building.stdout.readline() == "most of it\n"
-    building.send_signal(signal.SIGKILL)
-    building.wait()
-    building.stdout.close()
+    values = [bytes(1 << 20)] * 300
+
+    def value(i):
+        if i == 200:
+            (tmp_path / "most of it").touch()
+            time.sleep(600)
+        return values[i]
+
+    child = in_child(lambda: build_store(tmp_path / "s", value, size=size_of(values), header=HEADER))
+    end = time.monotonic() + 60
+    while not (tmp_path / "most of it").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    (tmp_path / "most of it").unlink()
     assert os.listdir(tmp_path) == ["s.tmp"]
-    with pytest.raises(tclab.InputError, match="is not a store that can be read"):
-        Store(tmp_path / "s", header={"encoding": "test"})
-    values = [str(i).encode() * 10 for i in range(300)]
-    store = build(tmp_path / "s", values)
-    assert store.read(range(300), bytes) == values
-    store.close()
+    with pytest.raises(InputError, match="is not a store that can be read"):
+        Store(tmp_path / "s", header=HEADER)
+    few = [str(i).encode() * 10 for i in range(300)]
+    assert build(tmp_path / "s", few).read(range(300), bytes) == few
     assert os.listdir(tmp_path) == ["s"]
 
 
@@ -193,112 +162,117 @@ def test_an_error_in_the_middle_leaves_nothing(tmp_path):
         return b"a"
 
     with pytest.raises(KeyboardInterrupt):
-        build_store(tmp_path / "s", interrupted, size=StoreSize.of(np.ones(2, dtype=np.int64)), header=HEADER)
+        build_store(tmp_path / "s", interrupted, size=size_of([b"a", b"b"]), header=HEADER)
     assert not os.listdir(tmp_path)
+
+
+# ---- what is read
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.99])
 def test_a_file_that_was_cut_is_refused_before_anything_is_read(share, tmp_path):
-    build(tmp_path / "s", [bytes(5000)] * 100).close()
+    values = [bytes(5000)] * 100
+    build(tmp_path / "s", values).close()
     os.truncate(tmp_path / "s", int(share * (tmp_path / "s").stat().st_size))
-    with pytest.raises(tclab.InputError, match="is not a store that can be read"):
-        Store(tmp_path / "s", header=HEADER)
-    with pytest.raises(tclab.InputError, match="is not a store that can be read"):
-        build(tmp_path / "s", [bytes(5000)] * 100)
+    for read in (lambda: Store(tmp_path / "s", header=HEADER), lambda: build(tmp_path / "s", values)):
+        with pytest.raises(InputError, match="is not a store that can be read"):
+            read()
 
 
 def test_a_store_is_read_on_after_a_fork(tmp_path):
     store = build(tmp_path / "s", [b"a", b"b"])
     assert store.read([1], bytes) == [b"b"]
-    child = os.fork()
-    if not child:
-        os._exit(0 if store.read([0, 1], bytes) == [b"a", b"b"] else 1)
+    child = in_child(lambda: 0 if store.read([0, 1], bytes) == [b"a", b"b"] else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert store.read([0], bytes) == [b"a"]
 
 
-@pytest.mark.parametrize(
-    ("header", "words"),
-    [
-        ({"encoding": "other"}, "its encoding is 'test', expected 'other'"),
-        ({"graph": "b"}, "its graph is 'a graph', expected 'b'"),
-        ({"samples": "7"}, "its samples is '2', expected '7'"),
-        ({"deletions": "x"}, "its deletions is None, expected 'x'"),
-    ],
-)
-def test_a_store_knows_what_it_was_made_for(header, words, tmp_path):
-    build(tmp_path / "s", [b"a", b"b"]).close()
-    with pytest.raises(tclab.InputError, match=f"holds something else: {words}"):
-        Store(tmp_path / "s", header={**HEADER, **header})
+def test_a_store_that_was_closed_is_read_again_after_it_was_dropped(tmp_path):
+    values = [bytes([i]) * 5000 for i in range(9)]
+    store = build(tmp_path / "s", values)
+    assert store.read(range(9), bytes) == values
+    store.close()
+    if not ON_DISK:
+        pytest.skip("temporary files are in memory")
+    drop_from_cache([tmp_path / "s"])
+    assert cached_share([tmp_path / "s"]) == 0
+    assert store.read(range(9), bytes) == values
+    assert 0 < cached_share([tmp_path / "s"]) <= 1
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="there is no tmpfs to try")
+def test_a_tmpfs_that_cannot_forget_its_files_is_said():
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder, "s")
+        build(path, [b"1" * 5000] * 9).close()
+        with pytest.raises(InputError, match=r"100% of .* stays in memory .* set TMPDIR to a folder on a disk"):
+            drop_from_cache([path])
 
 
 def test_nothing_is_built_over_another_store_or_file(tmp_path):
     build(tmp_path / "s", [b"a", b"b"]).close()
-    with pytest.raises(tclab.InputError, match="its graph is 'a graph', expected 'b'"):
-        build(tmp_path / "s", [b"a", b"b"], header={**HEADER, "graph": "b"})
-    with pytest.raises(tclab.InputError, match="its samples is '2', expected '3'"):
-        build(tmp_path / "s", [b"a", b"b", b"c"])
+    for header, values, words in (
+        ({"encoding": "other"}, 2, "its encoding is 'test', expected 'other'"),
+        ({"graph": "b"}, 2, "its graph is 'a graph', expected 'b'"),
+        ({"deletions": "x"}, 2, "its deletions is None, expected 'x'"),
+        ({}, 3, "its samples is '2', expected '3'"),
+    ):
+        with pytest.raises(InputError, match=f"holds something else: {words}"):
+            build(tmp_path / "s", [b"a"] * values, HEADER | header)
     assert Store(tmp_path / "s", header=HEADER).read([1], bytes) == [b"b"]
     (tmp_path / "thesis.txt").write_text("all of it")
-    with pytest.raises(tclab.InputError, match="is not a store that can be read"):
-        build(tmp_path / "thesis.txt", [b"a"])
+    for path, words in (
+        ("thesis.txt", "is not a store that can be read"),
+        ("thesis.txt/s", r"cannot be written: .*(Not a directory|File exists)"),
+    ):
+        with pytest.raises(InputError, match=words):
+            build(tmp_path / path, [b"a"])
     assert (tmp_path / "thesis.txt").read_text() == "all of it"
-    with pytest.raises(tclab.InputError, match=r"is not a store that can be read: .*No such file"):
+    with pytest.raises(InputError, match=r"is not a store that can be read: .*No such file"):
         Store(tmp_path / "nothing", header=HEADER)
-    with pytest.raises(tclab.InputError, match=r"cannot be written: .*(Not a directory|File exists)"):
-        build(tmp_path / "thesis.txt" / "s", [b"a"])
 
 
-@pytest.mark.parametrize("name", ["stored_index", "stored_mask"])
-def test_masks_of_another_graph_or_other_samples_are_refused(name, tmp_path):
-    perturbations = synthetic_perturbations(GRAPH, 4)
-    masking.get(name)(GRAPH).prepare(perturbations, tmp_path / "s")
-    other = tclab.CellGraph.synthetic(0.03, seed=1)
-    with pytest.raises(tclab.InputError, match="holds something else: its graph is"):
-        masking.get(name)(other).prepare(perturbations, tmp_path / "s")
-    with pytest.raises(tclab.InputError, match="holds something else: its deletions is"):
-        masking.get(name)(GRAPH).prepare(synthetic_perturbations(GRAPH, 4, seed=1), tmp_path / "s")
+@pytest.mark.parametrize("name", ["stored_index", "stored_mask", "lmdb", "json"])
+def test_a_store_of_another_graph_or_other_samples_is_refused(name, tmp_path):
+    def make(graph, samples):
+        if name in masking.names():
+            masking.get(name)(graph).prepare(samples, tmp_path / "s")
+        else:
+            StoredSamples(graph, samples, tmp_path / "s", name).close()
+
+    make(GRAPH, FEW)
+    with pytest.raises(InputError, match="holds something else: its graph is"):
+        make(tclab.CellGraph.synthetic(0.03, seed=1), FEW)
+    with pytest.raises(InputError, match=r"holds something else: its (deletions|perturbations) is"):
+        make(GRAPH, synthetic_perturbations(GRAPH, 4, seed=1))
+    if name in ("lmdb", "json"):
+        with pytest.raises(InputError, match="holds something else: its perturbations is"):
+            make(GRAPH, Perturbations(FEW.deletions, -FEW.scores))
 
 
 @given(data=st.data(), encoding=st.sampled_from(["lmdb", "json"]))
 def test_stored_samples_are_those_in_memory(data, encoding):
-    node = st.integers(0, GRAPH.num_nodes["gene"] - 1)
-    rows = data.draw(st.lists(st.lists(node, unique=True, max_size=5), min_size=1, max_size=12))
-    scores = data.draw(
-        st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=len(rows), max_size=len(rows))
+    node, score = (
+        st.integers(0, GRAPH.num_nodes["gene"] - 1),
+        st.floats(width=32, allow_nan=False, allow_infinity=False),
     )
-    perturbations = Perturbations(
-        Deletions.of(rows, num_nodes=GRAPH.num_nodes["gene"]), torch.tensor(scores, dtype=torch.float32)
-    )
+    samples = st.lists(st.tuples(st.lists(node, unique=True, max_size=5), score), min_size=1, max_size=12)
+    rows, scores = zip(*data.draw(samples), strict=True)
+    deletions = Deletions.of(rows, num_nodes=GRAPH.num_nodes["gene"])
+    indices = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=10))
     with tempfile.TemporaryDirectory() as folder:
-        stored = StoredSamples(GRAPH, perturbations, folder + "/s", encoding)
+        stored = StoredSamples(GRAPH, Perturbations(deletions, torch.tensor(scores)), folder + "/s", encoding)
         assert len(stored) == len(rows)
-        indices = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=10))
-        found, expected = stored.read(indices), perturbations.read(indices)
+        found = stored.read(indices)
         stored.close()
-    assert [row.tolist() for row in map(found.deletions.__getitem__, range(len(indices)))] == [
-        rows[index] for index in indices
-    ]
-    assert torch.equal(found.deletions.nodes, expected.deletions.nodes)
-    assert torch.equal(found.deletions.ptr, expected.deletions.ptr)
-    assert found.deletions.most == expected.deletions.most
-    assert torch.equal(found.scores, expected.scores)
-    assert torch.equal(found.scores, torch.tensor([scores[index] for index in indices], dtype=torch.float32))
-
-
-@pytest.mark.parametrize("encoding", ["lmdb", "json"])
-def test_stored_samples_with_other_scores_are_refused(encoding, tmp_path):
-    perturbations = synthetic_perturbations(GRAPH, 4)
-    StoredSamples(GRAPH, perturbations, tmp_path / "s", encoding).close()
-    with pytest.raises(tclab.InputError, match="holds something else: its perturbations is"):
-        StoredSamples(GRAPH, Perturbations(perturbations.deletions, -perturbations.scores), tmp_path / "s", encoding)
+    assert [nodes.tolist() for nodes in found.deletions] == [rows[i] for i in indices]
+    assert found.deletions.most == max((len(rows[i]) for i in indices), default=0)
+    assert torch.equal(found.scores, torch.tensor([scores[i] for i in indices], dtype=torch.float32))
 
 
 def test_an_integer_record_is_16_bytes_for_three_genes_and_a_json_one_hundreds(tmp_path):
-    perturbations = synthetic_perturbations(GRAPH, 3)
-    words = StoredSamples(GRAPH, perturbations, tmp_path / "a", "lmdb")
-    records = StoredSamples(GRAPH, perturbations, tmp_path / "b", "json")
-    assert words._store.read(range(3), len) == [16, 16, 16]
+    words, records = (StoredSamples(GRAPH, FEW, tmp_path / encoding, encoding) for encoding in ("lmdb", "json"))
+    assert words._store.read(range(4), len) == [16] * 4
     (record,) = records._store.read([0], bytes)
     assert b'"gene_interaction": ' in record
     assert len(record) > 500

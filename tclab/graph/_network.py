@@ -24,10 +24,6 @@ class Rows(NamedTuple):
     ptr: Tensor  # [N + 1] int64
     items: Tensor  # [sum of lengths] int64
 
-    def of(self, node: int) -> Tensor:
-        """Return the items of one node, [length] int64."""
-        return self.items[int(self.ptr[node]) : int(self.ptr[node + 1])]
-
 
 def _pointers(keys: Tensor, n: int) -> Tensor:
     """Return where each of n keys begins among all, sorted: [n + 1] int64."""

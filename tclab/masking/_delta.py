@@ -17,23 +17,26 @@ from scipy import sparse
 from torch import Tensor
 
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking._batch import Batch, Piece
+from tclab.masking._batch import Batch, Packed, Piece
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
 from tclab.message_passing._delta_view import DeltaLayer, DeltaView
 from tclab.message_passing.kernels._spmm import Csr, SparseMatrix
 from tclab.perturbation import Deletions
+from tclab.perturbation._deletions import Int64s
 
 DEPTH = 2  # layers; after a third every row differed on every graph that was tried
 LIMIT = 0.5  # of all edges: a correction costs about what the shared product's edge does
 
 
 class _Change(NamedTuple):
-    """What one sample changes at one layer."""
+    """What a layer changes in B samples; a row of a sample is one number, sample · N + node."""
 
-    before: np.ndarray  # [d] sorted, the nodes whose rows differ before it
-    reached: dict[str, np.ndarray]  # relation → [t] sorted, those whose sums differ
-    edges: dict[str, sparse.csr_array]  # relation → [d + deleted, t], those that carry the changes
+    before: Int64s  # [D] sorted, the rows that differ before the layer
+    place: dict[
+        str, Int64s
+    ]  # relation → [B · N], where its sum for each row is among its own rows; the wild type's < N
+    carried: dict[str, sparse.csr_array]  # relation → [C + D, N + T], the transpose of `DeltaLayer.edges`
 
 
 class Delta(Strategy):
@@ -60,73 +63,49 @@ class Delta(Strategy):
             self._outgoing[name] = sparse.csr_array(parts, shape=(len(crow) - 1, columns))
         return self._outgoing[name]
 
-    def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> list[list[_Change]]:
-        """Return what each sample changes at each layer, up to the first layer at which that is too much."""
-        deleted = removed[self.graph.deleted_type]
-        return [self._changes(deleted[sample].numpy()) for sample in range(len(indices))]
-
-    def _changes(self, deleted: np.ndarray) -> list[_Change]:
-        networks = self.graph.networks
-        total = sum(network.num_edges for network in networks.values())
+    def encode(self, indices: Sequence[int], removed: dict[str, Deletions]) -> list[_Change]:
+        """Return what each layer changes, up to the first layer at which that is too much for any sample."""
+        size, n = len(indices), self.graph.num_nodes[self.graph.deleted_type]
+        deleted = removed[self.graph.deleted_type].rows(n).numpy()
+        degree = np.zeros(n)
+        for name in self.graph.networks:
+            degree += np.diff(self._edges_out_of(name).indptr)
         before = np.empty(0, dtype=np.int64)
         changes: list[_Change] = []
         while len(changes) < self.depth:
             sources = np.concatenate([before, deleted])
-            carried = sum(int(np.diff(self._edges_out_of(name).indptr)[sources].sum()) for name in networks)
-            if carried > self.limit * total:
+            messages = np.bincount(sources // n, weights=degree[sources % n], minlength=size)
+            if messages.max() > self.limit * self.graph.num_edges:
                 break
-            reached, edges = {}, {}
-            differs = np.zeros(self.graph.num_nodes[self.graph.deleted_type], dtype=bool)
-            for name in networks:
-                rows = self._edges_out_of(name)[sources]
+            change = _Change(before, {}, {})
+            differs = np.zeros(size * n, dtype=bool)
+            for name in self.graph.networks:
+                edges = self._edges_out_of(name)[sources % n]
+                target = np.repeat(sources - sources % n, np.diff(edges.indptr)) + edges.indices
                 receives = np.zeros_like(differs)
-                receives[rows.indices] = True
-                receives[before] = True  # a node's own row enters its next one
-                reached[name] = np.flatnonzero(receives)
-                place = np.cumsum(receives, dtype=np.int32) - 1
-                shape = (len(sources), len(reached[name]))
-                edges[name] = sparse.csr_array((rows.data, place[rows.indices], rows.indptr), shape=shape)
+                receives[target] = True
+                receives[before] = True  # a row itself enters its next one
+                place = np.where(receives, n - 1 + np.cumsum(receives), np.tile(np.arange(n), size))
+                rows = n + int(receives.sum())
+                moved = sparse.csr_array((edges.data, place[target], edges.indptr), shape=(len(sources), rows))
+                change.place[name] = place
+                change.carried[name] = sparse.vstack([moved, _selection(place[before], rows)], format="csr")
                 differs |= receives
-            changes.append(_Change(before, reached, edges))
+            changes.append(change)
             differs[deleted] = False
             before = np.flatnonzero(differs)
         return changes
 
-    def pack(
-        self, removed: dict[str, Deletions], encoded: list[list[_Change]]
-    ) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
-        """Return the matrices of all samples' changes, layer by layer, as deep as every sample has them."""
-        depth = min(map(len, encoded))
-        deleted = [removed[self.graph.deleted_type][sample].numpy() for sample in range(len(encoded))]
-        tensors: dict[str, Tensor | Piece] = {}
-        for layer in range(depth):
-            changes = [sample[layer] for sample in encoded]
-            after = [sample[layer + 1].before for sample in encoded] if layer + 1 < depth else None
-            tensors.update(self._layer(f"edge_delta/{layer}", changes, deleted, after))
-        return tensors, {"layers": depth}
-
-    def _layer(
-        self, key: str, changes: list[_Change], deleted: list[np.ndarray], after: list[np.ndarray] | None
-    ) -> dict[str, Tensor]:
+    def pack(self, removed: dict[str, Deletions], encoded: list[_Change]) -> Packed:
+        """Return the matrices of all samples' changes, layer by layer."""
         n = self.graph.num_nodes[self.graph.deleted_type]
-        before = [change.before for change in changes]
-        nodes, removed_nodes = np.concatenate(before), np.concatenate(deleted)
-        minus = _selection(np.concatenate([nodes, removed_nodes]), n)
-        plus = sparse.eye_array(len(nodes) + len(removed_nodes), len(nodes), format="csr")
-        tensors = {
-            f"{key}/nodes": torch.from_numpy(nodes),
-            f"{key}/samples": torch.from_numpy(np.repeat(np.arange(len(before)), [len(d) for d in before])),
-            **_tensors(f"{key}/changes", sparse.hstack([-minus, plus], format="csr")),
-        }
-        for name in self.graph.networks:
-            edges = [change.edges[name] for change in changes]
-            reached = [change.reached[name] for change in changes]
-            start = _selection(np.concatenate([np.arange(n), *reached]), n)
-            spread = _selection(_rows_after(reached, after, n), start.shape[0])
-            tensors |= _tensors(f"{key}/start/{name}", start)
-            tensors |= _tensors(f"{key}/edges/{name}", _carried(edges, before, reached, n))
-            tensors |= _tensors(f"{key}/spread/{name}", spread)
-        return tensors
+        deletions = removed[self.graph.deleted_type]
+        all_rows = np.arange(len(deletions) * n)
+        afters = [*(change.before for change in encoded), all_rows][1:]
+        tensors: dict[str, Tensor | Piece] = {}
+        for i, (change, after) in enumerate(zip(encoded, afters, strict=True)):
+            tensors |= _layer(f"edge_delta/{i}", change, deletions.nodes.numpy(), after, n)
+        return tensors, {"layers": len(encoded)}
 
     def view(self, batch: Batch) -> View:
         """Return the view that carries what differs."""
@@ -146,51 +125,38 @@ class Delta(Strategy):
         return layers
 
 
-def _selection(columns: np.ndarray, n: int) -> sparse.csr_array:
+def _layer(key: str, change: _Change, deleted: Int64s, after: Int64s, n: int) -> dict[str, Tensor]:
+    """Return the tensors of one `DeltaLayer`, after which the rows `after` of samples are carried."""
+    wild, nodes = np.arange(n), change.before % n
+    minus = _selection(np.concatenate([nodes, deleted]), n)
+    plus = sparse.eye_array(minus.shape[0], len(nodes), format="csr")
+    tensors = {
+        f"{key}/nodes": torch.from_numpy(nodes),
+        f"{key}/samples": torch.from_numpy(change.before // n),
+        **_tensors(f"{key}/changes", sparse.hstack([-minus, plus])),
+    }
+    for name, place in change.place.items():
+        edges = change.carried[name].T
+        reached = np.flatnonzero(place >= n)
+        tensors |= _tensors(f"{key}/start/{name}", _selection(np.concatenate([wild, reached % n]), n))
+        tensors |= _tensors(f"{key}/edges/{name}", edges)
+        tensors |= _tensors(f"{key}/spread/{name}", _selection(np.concatenate([wild, place[after]]), edges.shape[0]))
+    return tensors
+
+
+def _selection(columns: Int64s, n: int) -> sparse.csr_array:
     """Return the [len(columns), n] matrix that picks one row for each of its rows."""
     rows = np.arange(len(columns) + 1)
     return sparse.csr_array((np.ones(len(columns)), columns, rows), shape=(len(columns), n))
 
 
-def _carried(
-    edges: list[sparse.csr_array], before: list[np.ndarray], reached: list[np.ndarray], n: int
-) -> sparse.csr_array:
-    """Return the edges that bring changes to a relation's rows, [N + T, C + D]; see `DeltaLayer`."""
-    offsets = n + np.cumsum([0, *map(len, reached)])  # the wild type's rows, which nothing changes, are first
-    moved = [
-        sparse.csr_array((e.data, e.indices + offset, e.indptr), shape=(e.shape[0], offsets[-1]))
-        for e, offset in zip(edges, offsets[:-1], strict=True)
-    ]
-    # the changes are ordered with the rows that differ first, then the deleted ones
-    first = [e[: len(d)] for e, d in zip(moved, before, strict=True)]
-    then = [e[len(d) :] for e, d in zip(moved, before, strict=True)]
-    themselves = [offset + np.searchsorted(t, d) for t, d, offset in zip(reached, before, offsets[:-1], strict=True)]
-    again = _selection(np.concatenate(themselves), offsets[-1])  # [D, N + T]
-    return sparse.vstack([*first, *then, again], format="csr").T.tocsr()
-
-
-def _rows_after(reached: list[np.ndarray], after: list[np.ndarray] | None, n: int) -> np.ndarray:
-    """Return for each row after the layer which of a relation's rows it is.
-
-    Rows after: the wild type's and, sample by sample, those of `after`, or all where it is `None`.
-    """
-    rows = [np.arange(n)]
-    begin = n
-    for sample, nodes in enumerate(reached):
-        of_node = np.arange(n)
-        of_node[nodes] = np.arange(begin, begin + len(nodes))
-        begin += len(nodes)
-        rows.append(of_node if after is None else of_node[after[sample]])
-    return np.concatenate(rows)
-
-
-def _tensors(key: str, matrix: sparse.csr_array) -> dict[str, Tensor]:
+def _tensors(key: str, matrix: sparse.sparray) -> dict[str, Tensor]:
     """Return a matrix and its transpose under batch names.
 
     Values travel only where they are not all 1, and row pointers only where a row does not have one entry.
     """
     tensors = {}
-    for side, csr in (("csr", matrix), ("transposed", matrix.T.tocsr())):
+    for side, csr in (("csr", matrix.tocsr()), ("transposed", matrix.T.tocsr())):
         tensors[f"{key}/{side}/col"] = torch.from_numpy(csr.indices.astype(np.int32))
         if not (np.diff(csr.indptr) == 1).all():
             tensors[f"{key}/{side}/crow"] = torch.from_numpy(csr.indptr.astype(np.int32))

@@ -21,10 +21,11 @@ from torch import Tensor
 from tclab._extras import need
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking._batch import Batch, Piece, shared_memory
+from tclab.masking._batch import Batch, Packed, Piece, shared_memory
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
 from tclab.message_passing._edge_list_view import EdgeList, EdgeListView
+from tclab.message_passing.kernels._row_ops import without
 from tclab.perturbation import Deletions, Perturbations
 from tclab.perturbation._deletions import Int64s
 from tclab.perturbation._sample_store import StoreSize, build_store
@@ -72,12 +73,7 @@ def edge_lists(graph: CellGraph, tensors: Mapping[str, Tensor]) -> dict[str, Edg
 
 def kept_rows(graph: CellGraph, removed: dict[str, Deletions]) -> dict[str, Tensor]:
     """Return which rows of B full copies are left: node type → [B * N] bool, copy after copy."""
-    keep = {}
-    for kind, nodes in graph.num_nodes.items():
-        rows = removed[kind].samples() * nodes + removed[kind].nodes
-        keep[kind] = torch.ones(len(removed[kind]) * nodes, dtype=torch.bool, device=rows.device)
-        keep[kind].index_fill_(0, rows, False)
-    return keep
+    return {kind: without(removed[kind].rows(n), len(removed[kind]) * n) for kind, n in graph.num_nodes.items()}
 
 
 def edge_view(
@@ -99,29 +95,28 @@ def removed_counts(network: Network, removed: Mapping[str, Deletions]) -> dict[s
     return counts
 
 
-def removed_edges(network: Network, removed: Mapping[str, Deletions], counts: Mapping[str, int]) -> Tensor:
-    """Return which of a network's edges in B copies are removed, [n] int64 into B * E, without asking the device.
+def removed_edges(
+    network: Network, removed: Mapping[str, Deletions], counts: Mapping[str, int] | None = None
+) -> Tensor:
+    """Return which of a network's edges in B copies are removed, [n] int64 into B * E.
 
     An edge is there twice if both its ends are removed.
 
     **Arguments:**
 
-    - `counts`: node type → how many edges the removed nodes of it touch, in all samples.
+    - `counts`: node type → how many edges the removed nodes of it touch, in all samples, so that the device need not
+      be asked; counted unless given.
     """
     parts = []
-    for kind, count in counts.items():
+    for kind in dict.fromkeys((network.source, network.target)):
         ptr, items = network.incidence(kind)
         nodes, samples = removed[kind].nodes, removed[kind].samples()
         begin, length = ptr[nodes], ptr[nodes + 1] - ptr[nodes]
+        count = None if counts is None else counts[kind]
         i = torch.arange(len(nodes), device=nodes.device).repeat_interleave(length, output_size=count)
-        within = torch.arange(count, device=nodes.device) - (length.cumsum(0) - length)[i]
+        within = torch.arange(len(i), device=nodes.device) - (length.cumsum(0) - length)[i]
         parts.append(items[begin[i] + within] + samples[i] * network.num_edges)
     return torch.cat(parts)
-
-
-def _removed_on_host(network: Network, removed: Mapping[str, Deletions]) -> Tensor:
-    counts = {kind: int(each.sum()) for kind, each in removed_counts(network, removed).items()}
-    return removed_edges(network, removed, counts)
 
 
 # ---- masks made in the worker
@@ -138,8 +133,7 @@ class EdgeMask(Strategy):
         size = len(indices)
         masks: Masks = [{} for _ in range(size)]
         for name, network in self.graph.relations.items():
-            ids = _removed_on_host(network, removed)
-            mask = torch.ones(size * network.num_edges, dtype=torch.bool).index_fill_(0, ids, False)
+            mask = without(removed_edges(network, removed), size * network.num_edges)
             for sample, of_sample in zip(masks, mask.view(size, -1), strict=True):
                 sample[name] = of_sample
         return masks
@@ -160,10 +154,10 @@ class EdgeMask(Strategy):
             for kept, masks in zip(keep, encoded, strict=True)
         ]
         batch = pyg_batch(self.graph, removed, scores, samples)
-        sent = {name: batch.tensors[name] for name in ("target", *samples[0], f"sample/{kind}")}
-        return replace(batch, tensors=sent)
+        unsent = {f"sample/{other}" for other in self.graph.num_nodes if other != kind}
+        return replace(batch, tensors={name: t for name, t in batch.tensors.items() if name not in unsent})
 
-    def pack(self, removed: dict[str, Deletions], encoded: Masks) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
+    def pack(self, removed: dict[str, Deletions], encoded: Masks) -> Packed:
         """Return the replicated edges with their masks, and the node side: PyG's `batch` and the kept rows."""
         kind, size = self.graph.deleted_type, len(encoded)
         tensors: dict[str, Tensor | Piece] = {
@@ -288,7 +282,7 @@ class StoredIndex(StoredMask):
 
     def encode_sample(self, removed: dict[str, Deletions]) -> bytes:
         """Return a sample's removed edges."""
-        each = [_removed_on_host(network, removed).numpy() for network in self.graph.relations.values()]
+        each = [removed_edges(network, removed).numpy() for network in self.graph.relations.values()]
         return b"".join(np.concatenate([[len(edges)], edges]).astype("<i4").tobytes() for edges in each)
 
     def decode_sample(self, value: memoryview) -> dict[str, Tensor]:
@@ -353,8 +347,7 @@ def pyg_batch(
     for name in samples[0]:
         of, what = slot(name)
         tensors[name] = made[of][what]
-    tensors |= {f"sample/{kind}": made[kind]["batch"] for kind in graph.num_nodes}
-    deletions = {
-        kind: Deletions(made[kind]["removed"], made[kind]["removed_ptr"], one.most) for kind, one in removed.items()
-    }
-    return Batch(tensors, deletions, len(scores))
+    for kind in graph.num_nodes:
+        tensors |= {f"sample/{kind}": made[kind]["batch"], f"removed/{kind}": made[kind]["removed"]}
+        tensors[f"removed_ptr/{kind}"] = made[kind]["removed_ptr"]
+    return Batch(tensors, {kind: one.most for kind, one in removed.items()}, len(scores))

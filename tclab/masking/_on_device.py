@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking._batch import Batch, Piece
+from tclab.masking._batch import Batch, Packed, Piece
 from tclab.masking._edge_masks import edge_pieces, edge_view, removed_counts, removed_edges
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import View
@@ -63,7 +63,7 @@ class GpuMask(_Replicated):
     name = "gpu_mask"
     can_ship_edges = True
 
-    def pack(self, removed: dict[str, Deletions], encoded: Any) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
+    def pack(self, removed: dict[str, Deletions], encoded: Any) -> Packed:
         """Return how many edges of each relation are removed, for the host to know, and with `ship_edges` the edges."""
         counts = {
             f"removed/{name}/{kind}": int(each.sum())
@@ -102,7 +102,7 @@ class GpuMaskLoop(_Replicated):
         super().__init__(graph, **options)
         self._touching: dict[tuple[str, str], list[Tensor]] = {}
 
-    def pack(self, removed: dict[str, Deletions], encoded: Any) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
+    def pack(self, removed: dict[str, Deletions], encoded: Any) -> Packed:
         """Return how many nodes each sample removes, and with `ship_edges` the edges."""
         return self.shipped(removed), {f"lengths/{kind}": one.ptr.diff().tolist() for kind, one in removed.items()}
 
@@ -171,7 +171,7 @@ class GpuFilter(_Replicated):
     def view(self, batch: Batch) -> View:
         """Return the view over the edges that touch no removed node."""
         edges = self.edges(batch)
-        rows = {k: batch.deletions[k].samples() * n + batch.deletions[k].nodes for k, n in self.graph.num_nodes.items()}
+        rows = {kind: batch.deletions[kind].rows(n) for kind, n in self.graph.num_nodes.items()}
         left = {}
         for name, network in self.graph.relations.items():
             source, target = edges[f"edge_index/{name}"]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking._batch import Batch, Piece
+from tclab.masking._batch import Batch, Packed
 from tclab.masking._delta import Delta
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import SharedView, View
@@ -107,7 +107,7 @@ class Fastest(Delta):
         """Return what `delta` does, where differences are carried."""
         return super().encode(indices, removed) if self.delta else None
 
-    def pack(self, removed: dict[str, Deletions], encoded: Any) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
+    def pack(self, removed: dict[str, Deletions], encoded: Any) -> Packed:
         """Return what `delta` does, where differences are carried."""
         return ({}, {"layers": 0}) if encoded is None else super().pack(removed, encoded)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tclab.errors import InputError, require, unknown
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking._batch import Batch, Piece
+from tclab.masking._batch import Batch, Packed
 from tclab.message_passing import View
 from tclab.perturbation import Deletions, Perturbations
 from tclab.perturbation._deletions import removed_by
@@ -114,7 +114,7 @@ class Strategy(ABC):
         tensors, host_values = self.pack(removed, encoded)
         return Batch.packed({"target": scores, **tensors}, removed, len(scores), host_values)
 
-    def pack(self, removed: dict[str, Deletions], encoded: Any) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
+    def pack(self, removed: dict[str, Deletions], encoded: Any) -> Packed:
         """Return the tensors and facts that this strategy sends along; none unless overridden.
 
         A large tensor is better a `Piece`, which is written once, straight to where it travels.

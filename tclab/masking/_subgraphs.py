@@ -17,7 +17,7 @@ from torch import Tensor
 from tclab._extras import need
 from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
-from tclab.masking._batch import Batch, Piece
+from tclab.masking._batch import Batch, Packed, Piece
 from tclab.masking._edge_masks import edge_lists, pyg_batch
 from tclab.masking._strategy import Strategy
 from tclab.message_passing import SharedView, View
@@ -65,9 +65,7 @@ class Subgraph(Strategy):
             return pyg_batch(self.graph, removed, scores, encoded)
         return super().collate(removed, scores, encoded)
 
-    def pack(
-        self, removed: dict[str, Deletions], encoded: list[dict[str, Tensor]]
-    ) -> tuple[dict[str, Tensor | Piece], dict[str, Any]]:
+    def pack(self, removed: dict[str, Deletions], encoded: list[dict[str, Tensor]]) -> Packed:
         """Return the nodes and edges of all samples, edges moved on to their sample's rows."""
         tensors: dict[str, Tensor | Piece] = {}
         first: dict[str, Tensor] = {}

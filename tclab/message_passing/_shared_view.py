@@ -51,7 +51,7 @@ class SharedView(View):
         super().__init__(graph, removed[graph.deleted_type])
         self.removed = removed
         self.dense = dense
-        self._rows = {kind: d.samples() * graph.num_nodes[kind] + d.nodes for kind, d in removed.items()}
+        self._rows = {kind: d.rows(graph.num_nodes[kind]) for kind, d in removed.items()}
         self._keep: dict[str, Tensor] | None = None
         self._degrees: dict[tuple[str, bool], Tensor] = {}
 
@@ -70,33 +70,34 @@ class SharedView(View):
         self, relation: str, x: Tensor, *, transpose: bool = False, self_weight: Tensor | None = None
     ) -> Tensor:
         """Return the sum over kept edges into each row, A·(K·X); see `View.neighbour_sum`."""
-        (summed,) = self._sums([relation], x, self_weight, transpose=transpose)
+        weights = None if self_weight is None else [self_weight]
+        (summed,) = self._sums([relation], x, weights, transpose=transpose)
         return summed
 
     def neighbour_sums(
         self, relations: Sequence[str], x: Tensor, *, self_weights: Sequence[Tensor]
     ) -> Sequence[Tensor]:
         """Return the sums over several relations, whose gradients are added up in one tensor."""
-        return self._sums(relations, x, torch.cat(list(self_weights)))
+        return self._sums(relations, x, self_weights)
 
     def _sums(
-        self, relations: Sequence[str], x: Tensor, weights: Tensor | None, *, transpose: bool = False
+        self, relations: Sequence[str], x: Tensor, self_weights: Sequence[Tensor] | None, *, transpose: bool = False
     ) -> Sequence[Tensor]:
         networks = [self._relation(name) for name in relations]
         x = autocast(x).unflatten(0, (self.size, -1))
         keep = self._keep_of(networks[0].target if transpose else networks[0].source)
-        weights = None if weights is None else weights.to(x.dtype)
         sparse = [i for i, name in enumerate(relations) if name not in self.dense]
-        matrices = [sparse_matrix(networks[i], x.dtype, transpose=transpose) for i in sparse]
-        of_sparse = weights if weights is None or len(sparse) == len(relations) else weights[sparse]
-        products = spmm(matrices, x, self_weights=of_sparse, sources=keep) if sparse else []
-        sums = dict(zip(sparse, products, strict=True))
-        if len(sums) < len(networks):
-            x = x if keep is None else x.masked_fill(~keep.unsqueeze(-1), 0.0)
+        sums: dict[int, Tensor] = {}
+        if sparse:
+            matrices = [sparse_matrix(networks[i], x.dtype, transpose=transpose) for i in sparse]
+            weights = None if self_weights is None else torch.cat([self_weights[i] for i in sparse]).to(x.dtype)
+            sums |= zip(sparse, spmm(matrices, x, self_weights=weights, sources=keep), strict=True)
+        if len(sums) < len(networks) and keep is not None:
+            x = x.masked_fill(~keep.unsqueeze(-1), 0.0)
         for i, network in enumerate(networks):
             if i not in sums:
                 summed = dense_sum(network, x, transpose=transpose)
-                sums[i] = summed if weights is None else torch.addcmul(summed, x, weights[i])
+                sums[i] = summed if self_weights is None else torch.addcmul(summed, x, self_weights[i].to(x.dtype))
         return [sums[i].flatten(0, 1) for i in range(len(networks))]
 
     def _keep_of(self, kind: str) -> Tensor | None:

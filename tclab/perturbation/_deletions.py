@@ -129,6 +129,10 @@ class Deletions:
         i = torch.arange(len(self), device=self.ptr.device)
         return torch.repeat_interleave(i, self.ptr.diff(), output_size=self.nodes.numel())
 
+    def rows(self, num_nodes: int) -> Tensor:
+        """Return the row of each deleted node where every sample has a row for each of `num_nodes` nodes, [M] int64."""
+        return self.samples() * num_nodes + self.nodes
+
     def to(self, device: torch.device | str) -> Deletions:
         """Return these deletions with their tensors on `device`."""
         return Deletions(self.nodes.to(device), self.ptr.to(device), self.most)

@@ -72,7 +72,7 @@ def _extrapolated(strategy: Strategy, samples: Perturbations) -> Batch:
         more = strategy.prepared_batch(samples.read(range(fewer + _STEP))).to("meta")
         for first in range(_STEP + 1):  # `delta` goes as deep as the worst sample: both batches must have that one
             few = strategy.prepared_batch(samples.read(range(first, first + fewer))).to("meta")
-            if few.named().keys() == more.named().keys():
+            if few.tensors.keys() == more.tensors.keys():
                 return _line(few, more, (size - more.size) // _STEP)
     return strategy.prepared_batch(samples).to("meta")
 
@@ -84,14 +84,14 @@ def _line(few: Batch, more: Batch, steps: int) -> Batch:
         return larger + steps * (larger - fewer)
 
     tensors = {}
-    for name, tensor in more.named().items():
-        shape = [max(0, at(*sides)) for sides in zip(few.named()[name].shape, tensor.shape, strict=True)]
+    for name, tensor in more.tensors.items():
+        shape = [max(0, at(*sides)) for sides in zip(few.tensors[name].shape, tensor.shape, strict=True)]
         tensors[name] = tensor.new_empty(shape)
     values = {
         name: at(few.host_values[name], value) if isinstance(value, int) else value
         for name, value in more.host_values.items()
     }
-    return replace(more.with_tensors(tensors), size=at(few.size, more.size), host_values=values)
+    return Batch(tensors, more.most, at(few.size, more.size), values)
 
 
 class _LiveBytes(TorchDispatchMode):

@@ -1,7 +1,7 @@
-"""The kernels under the views, as custom operations of torch.
+"""The kernels under the views and the drop-in convolutions.
 
-`_spmm` multiplies a sparse CSR matrix by a dense one, with the kernel and tile width that it times as fastest on this
-machine; `_tile_sums` does it by a GPU's tensor cores, with Triton's `_tile_kernel`. `_shared_sums` is K·A·(K·X) for
-several relations with its gradient, and `_delta_sums` the same for rows that differ from the wild type. `_row_ops`
-takes and adds up rows by index such that compiled code on a CPU is right.
+`_spmm` multiplies sparse matrices by the rows of all samples: `spmm` for several relations over the same rows,
+`spmm_sum` for their sum, each the other's gradient. On a GPU it runs `_tile_sums`, tiles of Triton's `_tile_kernel` on
+tensor cores. `_edge_blocks` computes what needs single edges, attention and maximum, a block of edges at a time.
+`_row_ops` takes and adds up rows by index such that compiled code on a CPU is right.
 """
