@@ -39,9 +39,13 @@ def require(name: str, value: object, kind: type | tuple[type, ...], expected: s
     **Raises:** `InputError`: "point is 'x', expected a tclab.Point".
     """
     if not isinstance(value, kind):
-        text = repr(value)
-        shown = text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
-        raise InputError(f"{name} is {shown}, expected {expected}")
+        raise InputError(f"{name} is {shown(value)}, expected {expected}")
+
+
+def shown(value: object) -> str:
+    """Return a value as it was typed, or its type where that is long."""
+    text = repr(value)
+    return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
 
 
 def check_whole(what: str, value: object, *, least: int = 0, most: int | None = None) -> None:
