@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tclab._extras import need
-from tclab.errors import InputError
+from tclab.errors import InputError, need
 from tclab.models._gathered_ranks import Peers
 
 if TYPE_CHECKING:
