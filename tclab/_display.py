@@ -1,20 +1,85 @@
-"""What a result shows: text of at most 79 columns in a terminal, a table in a notebook, both from one description.
+"""What a person sees: numbers as text, results as text of at most 79 columns or as a table of a notebook, progress.
 
-Neither takes pandas, so that `tclab.timing` shows its results with torch and numpy alone.
+Nothing here takes pandas, so that `tclab.timing` shows its results with torch and numpy alone.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import zip_longest
 from textwrap import wrap
+from typing import Any
+
+from tclab._child_process import PARENT
 
 WIDTH = 79  # columns of a terminal that are used
 _NUMBER = re.compile(r"[\d\[<~−+-]")  # how the cell of a number begins
 _UNBROKEN = 40  # characters of a cell that stays in one line: a wide table is scrolled and keeps its lines low
+_DELAY_SECONDS, _LOG_SECONDS = 2.0, 30.0  # until a bar shows, and between the lines of one in a log
+
+
+def bytes_text(number: float) -> str:
+    """Return a number of bytes as text, in powers of ten: "1,016 B", "45 kB", "1.15 GB".
+
+    Up to 9,999 bytes every byte is given.
+    """
+    if abs(number) < 1e4:
+        return f"{number:,.0f} B"
+    return _scaled(number, (("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12)))
+
+
+def counted(number: int, noun: str, many: str = "") -> str:
+    """Return a number with its noun: "1 network", "1,016 networks", or "2 copies" where `many` is given."""
+    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+
+
+def first_of(names: Sequence[str], most: int = 3) -> str:
+    """Return the first names as text: "a, b, c and 2 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def seconds_text(seconds: float, beside: float | None = None) -> str:
+    """Return a time as text: "2 ns", "1.27 µs", "84.7 ms", "7.29 s", "4,321 s".
+
+    **Arguments:**
+
+    - `beside`: another time, whose unit is taken, so that figures beside one another share it.
+    """
+    return _scaled(seconds, (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)), beside) if seconds else "0 s"
+
+
+def us_text(microseconds: float) -> str:
+    """Return a time in microseconds, the unit of a profiler's trace, as `seconds_text` does."""
+    return seconds_text(microseconds * 1e-6)
+
+
+def duration_text(seconds: float) -> str:
+    """Return a waiting time, in whole seconds: "8 s", "3 min 5 s", "2 h 10 min"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _scaled(value: float, units: tuple[tuple[str, float], ...], beside: float | None = None) -> str:
+    """Return a value in the smallest of some units, from small to large, in which it rounds to less than 1,000.
+
+    With a value `beside` it is the unit in which that one does.
+    """
+    for unit, size in units[:-1]:
+        if abs(value if beside is None else beside) / size < 999.5:
+            return f"{value / size:.3g} {unit}"
+    unit, size = units[-1]
+    scaled = value / size
+    return f"{scaled:.3g} {unit}" if abs(scaled) < 999.5 else f"{scaled:,.0f} {unit}"
 
 
 @dataclass(frozen=True)
@@ -108,3 +173,29 @@ class Sentences(Shown, list[str]):
 
     def __str__(self) -> str:
         return "\n".join(line for sentence in self for line in _wrapped(f"• {sentence}", WIDTH))
+
+
+def say(line: object) -> None:
+    """Print a line of progress to standard error; in a notebook, where that is red, to the output."""
+    print(line, file=sys.stdout if _in_notebook() else sys.stderr, flush=True)
+
+
+def _in_notebook() -> bool:
+    return type(sys.stderr).__module__.startswith("ipykernel")
+
+
+def progress_bar(total: int, what: str, unit: str) -> Any:
+    """Return tqdm's bar: a widget in a notebook, a line in a terminal, a line every half a minute in a log.
+
+    It shows itself after two seconds and leaves nothing. `None` where tqdm is not installed, and in a process that
+    measures a point: what that says last is why it ended.
+    """
+    if PARENT in os.environ:
+        return None
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    watched = sys.stderr.isatty() or _in_notebook()
+    look = {"ascii": not watched, "mininterval": 0.2 if watched else _LOG_SECONDS, "delay": _DELAY_SECONDS}
+    return tqdm(total=total, desc=what, unit=unit, unit_scale=True, leave=False, **look)

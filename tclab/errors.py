@@ -1,9 +1,10 @@
-"""Errors in a user's input: the bad value, what was expected, the nearest name that exists."""
+"""Errors that a user can help: the bad value, what was expected, the nearest name that there is; what is missing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.util import find_spec
 from numbers import Integral
 
 _MEANT = {"gpu": "cuda"}  # what is typed often → its name here, which is not the nearest by letters
@@ -39,9 +40,13 @@ def require(name: str, value: object, kind: type | tuple[type, ...], expected: s
     **Raises:** `InputError`: "point is 'x', expected a tclab.Point".
     """
     if not isinstance(value, kind):
-        text = repr(value)
-        shown = text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
-        raise InputError(f"{name} is {shown}, expected {expected}")
+        raise InputError(f"{name} is {shown(value)}, expected {expected}")
+
+
+def shown(value: object) -> str:
+    """Return a value as it was typed, or its type where that is long."""
+    text = repr(value)
+    return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
 
 
 def check_whole(what: str, value: object, *, least: int = 0, most: int | None = None) -> None:
@@ -55,3 +60,21 @@ def check_whole(what: str, value: object, *, least: int = 0, most: int | None = 
     if not whole or int(value) < least or (most is not None and int(value) > most):  # type: ignore[call-overload]
         allowed = f", {least:,} or more" if most is None else f" from {least:,} to {most:,}"
         raise InputError(f"{what} {value!r}, expected a whole number{allowed}")
+
+
+class MissingExtraError(ImportError, InputError):
+    """A package that an extra of tclab brings is not installed."""
+
+
+def need(what: str, extra: str, *modules: str) -> None:
+    """Check that the modules that `what` needs are installed, without importing them; `extra` brings them.
+
+    **Raises:** `MissingExtraError`: "tclab.sweeps needs pandas: pip install 'tclab[sweep]'".
+    """
+    for module in modules:
+        try:
+            there = find_spec(module) is not None
+        except (ImportError, ValueError):
+            there = False
+        if not there:
+            raise MissingExtraError(f"{what} needs {module}: pip install 'tclab[{extra}]'", name=module)

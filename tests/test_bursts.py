@@ -7,7 +7,7 @@ import pytest
 
 import tclab
 from tclab import Point, case_study, lab
-from tclab._format import seconds_text
+from tclab._display import seconds_text
 from tclab.lab.reports._stage_parts import stage_parts
 from tclab.lab.reports._tables import steps as steps_table
 from tclab.masking import get, register

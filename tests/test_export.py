@@ -55,7 +55,7 @@ def test_what_cannot_be_exported_is_a_sentence(rows, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="expected a Ledger"):
         sweeps.export(rows, "perfetto", tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("tclab._extras.find_spec", lambda name: None)
+    monkeypatch.setattr("tclab.errors.find_spec", lambda name: None)
     for program in ("mlflow", "wandb", "tensorboard"):
         for wrong in (3, [], "rows", [1]):
             with pytest.raises(InputError, match="expected rows, a Ledger, Race, Comparison or Advice"):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tclab import Point
-from tclab._format import bytes_text, duration_text, seconds_text, us_text
+from tclab._display import bytes_text, duration_text, seconds_text, us_text
 from tclab._io import TemporaryFolder, atomic_write
 from tclab.sweeps.predict._epoch import Epoch, Prediction
 

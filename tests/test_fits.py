@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 import tclab
 from tclab import Point, masking, sweep
 from tclab import run as run_point
-from tclab._format import bytes_text
+from tclab._display import bytes_text
 from tclab.masking import _shared_graph_strategies as calibrating
 from tclab.sweeps import largest_batch
 from tclab.sweeps.execution._setup import setup

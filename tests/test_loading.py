@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 import tclab
 from tclab import masking
+from tclab.masking._batch import SharedMemoryError
 from tclab.perturbation import Deletions, split, synthetic_perturbations
 from tclab.perturbation._sample_store import stored
 from tclab.sweeps.execution._setup import setup

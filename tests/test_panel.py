@@ -14,7 +14,7 @@ from test_compare import rows, step
 
 import tclab
 from tclab import InputError, lab
-from tclab._format import bytes_text
+from tclab._display import bytes_text
 from tclab.lab import project_path
 from tclab.lab.panel import _background_calls, _panel_text, _panel_view
 from tclab.lab.panel._background_calls import BackgroundCalls, BackgroundEstimate

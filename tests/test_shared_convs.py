@@ -523,7 +523,7 @@ def test_rows_of_a_batch_become_a_grid_and_rows_again():
         (lambda g, x: SharedGCNConv(8, 4, add_self_loops=True, normalize=False), "expected False where normalize"),
         (lambda g, x: SharedSAGEConv(8, 4, aggr="mix"), "unknown aggregation 'mix'; did you mean 'max'"),
         (lambda g, x: SharedSAGEConv(8, 4, aggr=["mean", "max"]), r"unknown aggregation \['mean', 'max'\]; known: add"),
-        (lambda g, x: SharedSAGEConv(8, 4, aggr_kwargs={"p": 2}), "aggr_kwargs is a dict, expected None: a sum"),
+        (lambda g, x: SharedSAGEConv(8, 4, aggr_kwargs={"p": 2}), r"aggr_kwargs is \{'p': 2\}, expected None: a sum"),
         (lambda g, x: SharedGATv2Conv(8, 4, edge_dim=3), "edge_dim is 3, expected None: edges have no features"),
         (
             lambda g, x: SharedGCNConv(8, 4, aggr="max"),
@@ -540,7 +540,7 @@ def test_rows_of_a_batch_become_a_grid_and_rows_again():
         (lambda g, x: SharedGATv2Conv(8, 4)(x, g, edge_attr=x), "edge_attr is a Tensor, expected None: edges have no"),
         (
             lambda g, x: SharedSAGEConv(8, 4)(x, g, size=(40, 40)),
-            "size is a tuple, expected None: it is the graph's own",
+            r"size is \(40, 40\), expected None: it is the graph's own",
         ),
         (
             lambda g, x: SharedGATv2Conv(8, 4)(x, g, return_attention_weights=False),
@@ -548,7 +548,7 @@ def test_rows_of_a_batch_become_a_grid_and_rows_again():
         ),
         (
             lambda g, x: SharedHeteroConv({})({}, {}, edge_attr_dict={}),
-            "edge_attr_dict is a dict, expected None: edges",
+            r"edge_attr_dict is \{\}, expected None: edges",
         ),
         (lambda g, x: SharedSAGEConv(8, 4)(x[:, 0], g), r"x is \[40, 8\], expected \[40, B, F\]"),
         (lambda g, x: SharedHeteroConv({("a", "to", "b"): SharedGATv2Conv(4, 4)}), "adds self-loops"),

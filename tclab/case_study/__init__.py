@@ -9,7 +9,7 @@ Wrong figures reproduced (`wrong_figures`), the cost of each overhead of the tra
 import pkgutil
 from typing import TYPE_CHECKING, Any
 
-from tclab._extras import need
+from tclab.errors import need
 
 if TYPE_CHECKING:
     from tclab.case_study._artefacts import wrong_figures

@@ -20,8 +20,7 @@ import torch
 
 from tclab import trace
 from tclab._display import Display, Shown
-from tclab._extras import need
-from tclab.errors import InputError
+from tclab.errors import InputError, need
 from tclab.lab.charts._case_study_charts import draw_wrong_figure_parts, draw_wrong_figures
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import run

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from tclab._display import Display, Shown
-from tclab._format import seconds_text
+from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
 from tclab.lab.reports._comparable_rows import ratio_of_rows
 from tclab.lab.reports._stage_parts import one_point_each, stage_parts, times_text

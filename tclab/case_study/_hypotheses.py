@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._display import Display, Sentences, Shown
-from tclab._format import bytes_text, counted, seconds_text
+from tclab._display import Display, Sentences, Shown, bytes_text, counted, seconds_text
 from tclab.case_study._published import measured_ratios
 from tclab.graph._synthetic_graph import NETWORK_SIZES
 from tclab.lab.reports._comparable_rows import ratio_of_rows, ratio_text

@@ -3,7 +3,7 @@
 A verb's module is imported when the verb is run: `tclab --help` imports no torch.
 """
 
-from tclab._extras import need
+from tclab.errors import need
 
 need(__name__, "sweep", "cyclopts")
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import pandas as pd
 from cyclopts import Group, Parameter
 
-from tclab._extras import MissingExtraError
 from tclab.command._output import Json, json_value, show
+from tclab.errors import MissingExtraError
 from tclab.sweeps._sweep import sweep as sweep_points
 from tclab.sweeps.analysis._race_points import PROCESSES, race_points
 from tclab.sweeps.config._fields import Declaration, declarations

@@ -3,7 +3,7 @@
 Charts are `tclab.lab.charts.<name>`, tables and sentences `tclab.lab.reports.<name>`.
 """
 
-from tclab._extras import need
+from tclab.errors import need
 
 need(__name__, "lab", "pandas", "pyarrow", "altair", "ipywidgets")
 

@@ -2,7 +2,7 @@
 by one.
 """
 
-from tclab._extras import need
+from tclab.errors import need
 
 need(__name__, "sweep", "scipy")
 

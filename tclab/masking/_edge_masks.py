@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tclab._extras import need
+from tclab.errors import need
 from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch, Packed, Piece, shared_memory

@@ -14,8 +14,7 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from torch import Tensor
 
-from tclab._extras import need
-from tclab.errors import InputError
+from tclab.errors import InputError, need
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking._batch import Batch, Packed, Piece
 from tclab.masking._edge_masks import edge_lists, pyg_batch

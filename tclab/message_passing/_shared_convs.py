@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tclab.errors import InputError, require, unknown
-from tclab.message_passing._shared_graph import Keep, SharedGraph
+from tclab.errors import InputError, require, shown, unknown
+from tclab.message_passing._shared_graph import Keep, SharedGraph, Sides, only_kept
 from tclab.message_passing.kernels._edge_blocks import edge_attention
 from tclab.message_passing.kernels._row_ops import add_rows, take_rows
 
-PairOfTensors = tuple[Tensor, Tensor | None]
+Features = Tensor | tuple[Tensor, Tensor | None]
 EdgeType = tuple[str, str, str]
 # arguments of PyG's that are not here: what is taken all the same, its default first, and why nothing else is
 _NOT_HERE: dict[str, tuple[tuple[object, ...], str]] = {
@@ -45,12 +45,12 @@ _NOT_HERE: dict[str, tuple[tuple[object, ...], str]] = {
 def _refuse(others: Mapping[str, object]) -> None:
     """Raise an error for an argument of PyG's that is not its default; see `_NOT_HERE`."""
     for name, value in others.items():
-        known = _NOT_HERE.get(name.removesuffix("_dict"))
-        if known is None:
+        key = name.removesuffix("_dict")
+        if key not in _NOT_HERE:
             raise TypeError(f"unexpected keyword argument {name!r}")
-        if isinstance(value, Tensor) or value not in known[0]:
-            shown = repr(value) if isinstance(value, str | int | list) else f"a {type(value).__name__}"
-            raise InputError(f"{name} is {shown}, expected {known[0][0]!r}: {known[1]}")
+        taken, why = _NOT_HERE[key]
+        if isinstance(value, Tensor) or value not in taken:
+            raise InputError(f"{name} is {shown(value)}, expected {taken[0]!r}: {why}")
 
 
 def to_grid(rows: Tensor, size: int) -> Tensor:
@@ -76,57 +76,41 @@ def _row_by_row(module: nn.Module, grid: Tensor) -> Tensor:
     return to_grid(module(to_rows(grid)), grid.size(1))
 
 
-def _without(x: Tensor, deleted: Tensor | None) -> Tensor:
-    """Return `x: [N, B, F]`, zero where `deleted: [N, B, 1]` is True."""
-    if deleted is None:
-        return x
-    # as [B, N, F], since what is filled comes out contiguous
-    return x.transpose(0, 1).masked_fill(deleted.transpose(0, 1), 0.0).transpose(0, 1)
-
-
-class _Samples(NamedTuple):
-    """What a convolution is called with, rows of deleted nodes zero."""
+class _Call(NamedTuple):
+    """What a convolution is called with, checked, rows of deleted nodes zero."""
 
     x: Tensor  # [N_source, B, F]
     own: Tensor | None  # [N_target, B, F], what a target adds of itself
-    sides: tuple[Tensor | None, Tensor | None]  # the masks [N, B] of sources and targets
-    deleted: Tensor | None  # [N_target, B, 1] bool; None where none is
+    shared: SharedGraph
+    sides: Sides
+    cut: Tensor | None
+    left: Tensor | None  # [N_target, B] bool, which targets are not deleted; None where none is
 
-    @property
-    def masks(self) -> tuple[Tensor | None, Tensor | None]:
-        """The masks of a sum of rows that are zero where they are deleted, and are made so again at the end."""
-        return self.sides if self.deleted is None else (None, None)
-
-
-def _samples(x: Tensor | PairOfTensors, shared: SharedGraph, keep: Keep | None) -> _Samples:
-    both = (x, None if shared.bipartite else x) if isinstance(x, Tensor) else x
-    for rows, number in zip(both, (shared.num_sources, shared.num_targets), strict=True):
-        if rows is not None and (rows.dim() != 3 or rows.size(0) != number):
-            raise InputError(f"x is {list(rows.shape)}, expected [{number}, B, F]")
-    sides = shared.sides(keep, both[0].size(1))
-    deletes = isinstance(keep, Tensor) or shared.bipartite
-    deleted = [None if mask is None or not deletes else ~mask.unsqueeze(-1) for mask in sides]
-    sources = _without(both[0], deleted[0])
-    if both[1] is None or both[1] is both[0]:
-        return _Samples(sources, None if both[1] is None else sources, sides, deleted[1])
-    return _Samples(sources, _without(both[1], deleted[1]), sides, deleted[1])
+    def sum(self, x: Tensor, reduce: str = "sum") -> Tensor:
+        """Return the reduction of `x: [N_source, B, H]` over each target's kept edges, [N_target, B, H]."""
+        return self.shared(x, self.sides, reduce=reduce, cut=self.cut)
 
 
 class _SharedConv(nn.Module, ABC):
     """What all convolutions of one relation are: how they are called."""
 
+    bias: Tensor | None  # of those that have one
+
     def __init__(self, **others: object) -> None:
         super().__init__()
         _refuse(others)
 
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
+        for linear in self.children():
+            assert isinstance(linear, nn.Linear)
+            linear.reset_parameters()
+            nn.init.xavier_uniform_(linear.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
     def forward(
-        self,
-        x: Tensor | PairOfTensors,
-        shared: SharedGraph,
-        keep: Keep | None = None,
-        *,
-        cut: Tensor | None = None,
-        **others: object,
+        self, x: Features, shared: SharedGraph, keep: Keep | None = None, *, cut: Tensor | None = None, **others: object
     ) -> Tensor:
         """Return the targets' new rows, [N_target, B, F'], zero where they are deleted.
 
@@ -143,11 +127,22 @@ class _SharedConv(nn.Module, ABC):
         """
         require("shared", shared, SharedGraph, "a SharedGraph(edge_index, num_nodes), made once and kept")
         _refuse(others)
-        given = _samples(x, shared, keep)
-        return _without(self._convolved(given, shared, cut), given.deleted)
+        sources, own = (x, None if shared.bipartite else x) if isinstance(x, Tensor) else x
+        for rows, n in ((sources, shared.num_sources), (own, shared.num_targets)):
+            if rows is not None and (rows.dim() != 3 or rows.size(0) != n):
+                raise InputError(f"x is {list(rows.shape)}, expected [{n}, B, F]")
+        sides = shared.sides(keep, sources.size(1))
+        deletes = isinstance(keep, Tensor) or shared.bipartite
+        sends, left = sides if deletes else (None, None)
+        kept = only_kept(sources, sends)
+        if own is sources and left is sends:
+            own = kept
+        elif own is not None:
+            own = only_kept(own, left)
+        return only_kept(self._convolved(_Call(kept, own, shared, sides, cut, left)), left)
 
     @abstractmethod
-    def _convolved(self, given: _Samples, shared: SharedGraph, cut: Tensor | None) -> Tensor: ...
+    def _convolved(self, call: _Call) -> Tensor: ...
 
 
 class SharedGCNConv(_SharedConv):
@@ -166,8 +161,6 @@ class SharedGCNConv(_SharedConv):
     - `bias`: add one.
     - `others`: PyG's for all its layers (`aggr`, `flow`, …), at their defaults; any other value is refused with why.
     """
-
-    bias: Tensor | None
 
     def __init__(
         self,
@@ -190,35 +183,33 @@ class SharedGCNConv(_SharedConv):
         self.register_parameter("bias", nn.Parameter(torch.empty(out_channels)) if bias else None)
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """Draw the parameters anew."""
-        nn.init.xavier_uniform_(self.lin.weight)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
-
-    def _convolved(self, given: _Samples, shared: SharedGraph, cut: Tensor | None) -> Tensor:
-        if shared.bipartite:
+    def _convolved(self, call: _Call) -> Tensor:
+        if call.shared.bipartite:
             raise InputError("the graph is bipartite, expected one kind of nodes: SharedSAGEConv takes two")
-        x, size = _row_by_row(self.lin, given.x), given.x.size(1)
-        loops = shared.self_loops()
+        sent, loops = _row_by_row(self.lin, call.x), call.shared.self_loops()
         own = loops.total  # [N] float64, what each node's own row weighs
         if self.add_self_loops:  # PyG fills in 1 where the edges have no weights, improved or not
-            own = loops.last.nan_to_num(2.0 if self.improved and shared.weighted else 1.0)
-        if not self.normalize:
-            out = loops.others(x, given.masks, cut=cut) + x * own.to(x.dtype).view(-1, 1, 1)
-        else:
-            dtype = torch.promote_types(x.dtype, torch.float32)
-            if self.cached:
-                degree = loops.others.degree(None, weighted=True, dtype=dtype)
-            else:
-                degree = loops.others.degree(given.sides[0], size, cut=cut, weighted=True, dtype=dtype)
-                degree = degree if given.sides[1] is None else degree * given.sides[1]
-            root = (degree + own.to(dtype).unsqueeze(1)).pow(-0.5)
-            root = root.masked_fill(root == float("inf"), 0.0).unsqueeze(-1)
-            own = (own.view(-1, 1, 1) * root * root).to(x.dtype)
-            root = root.to(x.dtype)
-            out = loops.others(x * root, given.masks, cut=cut) * root + x * own
+            own = loops.last.nan_to_num(2.0 if self.improved and call.shared.weighted else 1.0)
+        call = call._replace(shared=loops.others)
+        if self.normalize:
+            root = self._roots(call, own, sent.dtype)
+            sent = sent * root
+        out = call.sum(sent) + sent * own.to(sent.dtype).view(-1, 1, 1)
+        if self.normalize:
+            out = out * root
         return out if self.bias is None else out + self.bias
+
+    def _roots(self, call: _Call, own: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return one over the root of each node's degree, itself included, [N, B, 1], or [N, 1, 1] where cached."""
+        exact = torch.promote_types(dtype, torch.float32)
+        if self.cached:
+            degree = call.shared.degree(None, weighted=True, dtype=exact)
+        else:
+            sends, receives = call.sides
+            degree = call.shared.degree(sends, call.x.size(1), cut=call.cut, weighted=True, dtype=exact)
+            degree = degree if receives is None else degree * receives
+        root = (degree + own.to(exact).unsqueeze(1)).pow(-0.5)
+        return root.masked_fill(root == float("inf"), 0.0).unsqueeze(-1).to(dtype)
 
     def extra_repr(self) -> str:
         """Return the sizes."""
@@ -245,31 +236,27 @@ class SharedGINConv(_SharedConv):
         super().__init__(**others)
         self.nn = nn
         self.initial_eps = eps
+        initial = torch.tensor([float(eps)])
         if train_eps:
-            self.eps = torch.nn.Parameter(torch.empty(1))
+            self.eps = torch.nn.Parameter(initial)
         else:
-            self.register_buffer("eps", torch.empty(1))
-        with torch.no_grad():
-            self.eps.fill_(eps)
+            self.register_buffer("eps", initial)
 
     def reset_parameters(self) -> None:
         """Draw the parameters of `nn` anew, and begin with `eps` again."""
         for module in self.nn.modules():
-            reset: Callable[[], object] | None = getattr(module, "reset_parameters", None)
-            if reset is not None:
-                reset()
-        with torch.no_grad():
-            self.eps.fill_(self.initial_eps)
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()  # type: ignore[operator]
+        nn.init.constant_(self.eps, self.initial_eps)
 
-    def _convolved(self, given: _Samples, shared: SharedGraph, cut: Tensor | None) -> Tensor:
-        out = shared(given.x, given.masks, cut=cut)
-        if given.own is not None:
-            out = out + (1 + self.eps) * given.own
-        if given.deleted is None or not any(isinstance(each, _ACROSS_ROWS) for each in self.nn.modules()):
+    def _convolved(self, call: _Call) -> Tensor:
+        out = call.sum(call.x)
+        if call.own is not None:
+            out = out + (1 + self.eps) * call.own
+        if call.left is None or not any(isinstance(module, _ACROSS_ROWS) for module in self.nn.modules()):
             return _row_by_row(self.nn, out)
-        rows = to_rows(out)
-        kept = torch.nonzero(~to_rows(given.deleted).flatten()).flatten()
-        return to_grid(add_rows(self.nn(take_rows(rows, kept)), kept, len(rows)), out.size(1))
+        rows, left = to_rows(out), call.left.t().flatten().nonzero().flatten()
+        return to_grid(add_rows(self.nn(take_rows(rows, left)), left, len(rows)), out.size(1))
 
 
 _ACROSS_ROWS = (nn.modules.batchnorm._NormBase,)  # what a row becomes depends on the others
@@ -322,12 +309,11 @@ class SharedSAGEConv(_SharedConv):
             assert isinstance(linear, nn.Linear)
             linear.reset_parameters()
 
-    def _convolved(self, given: _Samples, shared: SharedGraph, cut: Tensor | None) -> Tensor:
-        sent = _row_by_row(self.lin, given.x).relu() if self.project else given.x
-        reduce = "sum" if self.aggr == "add" else self.aggr
-        out = _row_by_row(self.lin_l, shared(sent, given.sides, reduce=reduce, cut=cut))
-        if self.root_weight and given.own is not None:
-            out = out + _row_by_row(self.lin_r, given.own)
+    def _convolved(self, call: _Call) -> Tensor:
+        sent = _row_by_row(self.lin, call.x).relu() if self.project else call.x
+        out = _row_by_row(self.lin_l, call.sum(sent, self.aggr.replace("add", "sum")))
+        if self.root_weight and call.own is not None:
+            out = out + _row_by_row(self.lin_r, call.own)
         return F.normalize(out, dim=-1) if self.normalize else out
 
     def extra_repr(self) -> str:
@@ -357,8 +343,6 @@ class SharedGATv2Conv(_SharedConv):
     - `residual`: add a linear function of the node's own row.
     - `others`: at PyG's defaults, as for `SharedGCNConv`.
     """
-
-    bias: Tensor | None
 
     def __init__(
         self,
@@ -390,33 +374,22 @@ class SharedGATv2Conv(_SharedConv):
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
-        for linear in (self.lin_l, self.lin_r, self.res):
-            if linear is not None:
-                linear.reset_parameters()
-                nn.init.xavier_uniform_(linear.weight)
+        super().reset_parameters()
         bound = math.sqrt(6.0 / (self.heads + self.out_channels))
         nn.init.uniform_(self.att, -bound, bound)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
 
-    def _convolved(self, given: _Samples, shared: SharedGraph, cut: Tensor | None) -> Tensor:
-        if self.add_self_loops and shared.bipartite and given.sides != (None, None):
+    def _convolved(self, call: _Call) -> Tensor:
+        if self.add_self_loops and call.shared.bipartite and call.sides != (None, None):
             raise InputError("add_self_loops is True, expected False on a bipartite graph with deletions")
-        if given.own is None:
+        if call.own is None:
             raise InputError("x has no targets, expected (sources', targets'): attention compares them")
-        heads = (self.heads, self.out_channels)
-        x_l, x_r = self.lin_l(given.x).unflatten(-1, heads), self.lin_r(given.own).unflatten(-1, heads)
-        out = edge_attention(
-            x_l,
-            x_r,
-            self.att[0],
-            shared.edges(given.sides, cut, x_l, loops=self.add_self_loops),
-            slope=self.negative_slope,
-            dropout=self.dropout if self.training else 0.0,
-        )
+        heads, dropout = (self.heads, self.out_channels), self.dropout if self.training else 0.0
+        x_l, x_r = self.lin_l(call.x).unflatten(-1, heads), self.lin_r(call.own).unflatten(-1, heads)
+        edges = call.shared.edges(call.sides, call.cut, x_l, loops=self.add_self_loops)
+        out = edge_attention(x_l, x_r, self.att[0], edges, slope=self.negative_slope, dropout=dropout)
         out = out.flatten(2) if self.concat else out.mean(2)
         if self.res is not None:
-            out = out + self.res(given.own)
+            out = out + self.res(call.own)
         return out if self.bias is None else out + self.bias
 
     def extra_repr(self) -> str:
@@ -471,17 +444,16 @@ class SharedHeteroConv(nn.Module):
         **Raises:** `InputError` for what does not fit.
         """
         _refuse(others)
-        keeps = keep_dict or {}
+        keeps, cuts = keep_dict or {}, cut_dict or {}
         found: dict[str, list[Tensor]] = {}
-        for edge_type in self.edge_types:
+        for edge_type, conv in zip(self.edge_types, self.convs.values(), strict=True):
             if edge_type not in shared_dict:
                 continue
             source, _, target = edge_type
-            x: Any = x_dict[source] if source == target else (x_dict[source], x_dict.get(target))
-            keep: Any = keeps.get(source) if source == target else (keeps.get(source), keeps.get(target))
-            conv = self.convs[_module_name(edge_type)]
-            cut = (cut_dict or {}).get(edge_type)
-            found.setdefault(target, []).append(conv(x, shared_dict[edge_type], keep, cut=cut))
+            x, keep = x_dict[source], keeps.get(source)
+            both = (x, keep) if source == target else ((x, x_dict.get(target)), (keep, keeps.get(target)))
+            part = conv(both[0], shared_dict[edge_type], both[1], cut=cuts.get(edge_type))
+            found.setdefault(target, []).append(part)
         return {target: self._grouped(parts) for target, parts in found.items()}
 
     def _grouped(self, parts: list[Tensor]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,18 +15,15 @@ from tclab.message_passing.kernels._row_ops import add_rows, take_rows
 from tclab.message_passing.kernels._spmm import Csr, SparseMatrix, spmm
 
 REDUCTIONS = ("sum", "mean", "max")
-Keep = Tensor | tuple[Tensor | None, Tensor | None]
-_Method = TypeVar("_Method", bound=Callable[..., object])
+Sides = tuple[Tensor | None, Tensor | None]  # the masks of sources and targets; None where all are kept
+Keep = Tensor | Sides
 
 
-def _made_while_tracing(method: _Method) -> _Method:
-    """Let a compiler call a method while it traces, and take what it made as constant.
-
-    As `torch.compiler.assume_constant_result` does, which imports torch._dynamo when it is called: two seconds that who
-    compiles nothing would wait for.
-    """
-    method._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return method
+def only_kept(x: Tensor, keep: Tensor | None) -> Tensor:
+    """Return `x: [N, B, H]`, zero where `keep: [N, B]` is False, in the order of memory that `to_rows` has."""
+    if keep is None:
+        return x
+    return x.transpose(0, 1).masked_fill(~keep.t().unsqueeze(-1), 0.0).transpose(0, 1)
 
 
 class SelfLoops(NamedTuple):
@@ -80,23 +77,21 @@ class SharedGraph(nn.Module):
 
     def __init__(self, edge_index: Tensor, num_nodes: int | tuple[int, int], *, weight: Tensor | None = None) -> None:
         super().__init__()
-        self.bipartite = not isinstance(num_nodes, int)
-        self.num_sources, self.num_targets = (num_nodes,) * 2 if isinstance(num_nodes, int) else num_nodes
         if weight is not None and weight.requires_grad:
             raise InputError("weight requires a gradient, expected constants: scale x or the sum instead")
+        self.bipartite, self.weighted = isinstance(num_nodes, tuple), weight is not None
+        self.num_sources, self.num_targets = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
         kinds = ("source", "target") if self.bipartite else ("node", "node")
         Network("edges", edge_index, *kinds, self.num_sources, self.num_targets, weight=weight)  # which checks them
         source, target = edge_index
-        for name, tensor in {
-            "edge_index": edge_index.to(torch.int32),
-            "weight": None if weight is None else weight.to(torch.float64, copy=True).view(torch.int64),
-            "crow": _pointers(target, self.num_targets),
-            "col": source[torch.argsort(target, stable=True)].to(torch.int32),
-            "t_crow": _pointers(source, self.num_sources),
-            "t_col": target[torch.argsort(source, stable=True)].to(torch.int32),
-        }.items():
-            self.register_buffer(f"_{name}", tensor, persistent=False)
-        self.weighted = weight is not None
+        buffers = {
+            "_edge_index": edge_index.to(torch.int32),
+            "_weight": None if weight is None else weight.to(torch.float64, copy=True).view(torch.int64),
+            **dict(zip(("_crow", "_col"), _csr(target, source, self.num_targets), strict=True)),
+            **dict(zip(("_t_crow", "_t_col"), _csr(source, target, self.num_sources), strict=True)),
+        }
+        for name, tensor in buffers.items():
+            self.register_buffer(name, tensor, persistent=False)
         self._made: dict[Any, Any] = {}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -133,16 +128,12 @@ class SharedGraph(nn.Module):
         if reduce == "max":
             return edge_max(x, self.edges(sides, cut, x))
         sources, targets = (None if mask is None else mask.t() for mask in sides)
-        x = x.transpose(0, 1)
-        (summed,) = spmm([self._matrix(x.dtype)], x, sources=sources, targets=targets)
-        if cut is not None:
-            if sources is not None:
-                x = x.masked_fill(~sources.unsqueeze(-1), 0.0)
-            of_cut = self._sum_of_cut(x, cut)
-            summed = summed - (of_cut if targets is None else of_cut.masked_fill(~targets.unsqueeze(-1), 0.0))
+        (summed,) = spmm([self._matrix(x.dtype)], x.transpose(0, 1), sources=sources, targets=targets)
         summed = summed.transpose(0, 1)
+        if cut is not None:
+            summed = summed - only_kept(self._sum_of_cut(only_kept(x, sides[0]), cut), sides[1])
         if reduce == "mean":
-            degree = self.degree(sides[0], len(x), cut=cut).clamp_min(1).unsqueeze(-1)
+            degree = self.degree(sides[0], x.size(1), cut=cut).clamp_min(1).unsqueeze(-1)
             summed = (summed / degree).to(x.dtype)  # a bfloat16 has no degrees above 256
         return summed
 
@@ -171,35 +162,34 @@ class SharedGraph(nn.Module):
         ones = keep.to(dtype)
         # one product in which the samples are the features
         (degree,) = spmm([self._matrix(dtype, weighted=weighted)], ones.unsqueeze(0))
-        degree = degree.squeeze(0)
         if cut is None:
-            return degree
-        return degree - self._sum_of_cut(ones.t().unsqueeze(-1), cut, weighted=weighted).squeeze(-1).t()
+            return degree[0]
+        return degree[0] - self._sum_of_cut(ones.unsqueeze(-1), cut, weighted=weighted).squeeze(-1)
 
     def _sum_of_cut(self, x: Tensor, cut: Tensor, *, weighted: bool = True) -> Tensor:
-        """Return what edges that are cut would bring, [B, N_target, H], of `x: [B, N_source, H]`."""
-        size = len(x)
+        """Return what edges that are cut would bring, [N_target, B, H], of `x: [N_source, B, H]`."""
+        size = x.size(1)
         edge, sample = self._checked(cut, size)
         source, target = self._edge_index.index_select(1, edge).long()
-        messages = take_rows(x.flatten(0, 1), sample * self.num_sources + source)
+        messages = take_rows(x.transpose(0, 1).flatten(0, 1), sample * self.num_sources + source)
         if weighted and self._weight is not None:
             weight = self._weight.index_select(0, edge).view(torch.float64)
             messages = messages * weight.to(x.dtype).unsqueeze(-1)
         summed = add_rows(messages, sample * self.num_targets + target, size * self.num_targets)
-        return summed.view(size, self.num_targets, -1)
+        return summed.view(size, self.num_targets, -1).transpose(0, 1)
 
     def _checked(self, cut: Tensor, size: int) -> Tensor:
-        number = self._edge_index.size(1)
+        n = self._edge_index.size(1)
         if cut.dim() != 2 or cut.size(0) != 2 or cut.dtype != torch.int64:
             raise InputError(f"cut is {list(cut.shape)} {cut.dtype}, expected [2, n] torch.int64: edges, samples")
         if cut.device.type == "cpu" and not torch.compiler.is_compiling() and cut.numel():
-            if bool((cut < 0).any()) or int(cut[0].max()) >= number or int(cut[1].max()) >= size:
-                raise InputError(f"cut has an index outside the {number} edges and {size} samples")
+            if bool((cut < 0).any()) or int(cut[0].max()) >= n or int(cut[1].max()) >= size:
+                raise InputError(f"cut has an index outside the {n} edges and {size} samples")
             if len(torch.unique(cut[0] * size + cut[1])) < cut.size(1):
                 raise InputError("cut has an edge of a sample twice, expected each once")
         return cut
 
-    def sides(self, keep: Keep | None, size: int) -> tuple[Tensor | None, Tensor | None]:
+    def sides(self, keep: Keep | None, size: int) -> Sides:
         """Return a keep-mask as (sources', targets'), [N, B] bool each or `None`; see `forward`.
 
         **Raises:** `InputError` for one that does not fit `size` samples of this graph.
@@ -210,10 +200,9 @@ class SharedGraph(nn.Module):
             if self.bipartite:
                 raise InputError("keep is one mask, expected (sources', targets') for a bipartite graph")
             keep = (keep, keep)
-        for mask, number in zip(keep, (self.num_sources, self.num_targets), strict=True):
-            if mask is not None and (mask.dtype != torch.bool or list(mask.shape) != [number, size]):
-                found = f"{list(mask.shape)} {mask.dtype}"
-                raise InputError(f"keep is {found}, expected [{number}, {size}] torch.bool")
+        for mask, n in zip(keep, (self.num_sources, self.num_targets), strict=True):
+            if mask is not None and (mask.dtype != torch.bool or mask.shape != (n, size)):
+                raise InputError(f"keep is {list(mask.shape)} {mask.dtype}, expected [{n}, {size}] torch.bool")
         return keep
 
     def _matrix(self, dtype: torch.dtype, *, weighted: bool = True) -> SparseMatrix:
@@ -227,9 +216,7 @@ class SharedGraph(nn.Module):
         weight = self._weight.view(torch.float64).to(dtype)
         return weight[torch.argsort(target, stable=True)], weight[torch.argsort(source, stable=True)]
 
-    def edges(
-        self, sides: tuple[Tensor | None, Tensor | None], cut: Tensor | None, x: Tensor, *, loops: bool = False
-    ) -> Edges:
+    def edges(self, sides: Sides, cut: Tensor | None, x: Tensor, *, loops: bool = False) -> Edges:
         """Return the single edges, for an operation that goes through them by blocks.
 
         **Arguments:**
@@ -262,26 +249,24 @@ class SharedGraph(nn.Module):
 
     def _make_self_loops(self) -> SelfLoops:
         source, target = self._edge_index.long()
-        weight = torch.ones(source.shape, dtype=torch.float64, device=source.device)
+        weight = torch.ones_like(source, dtype=torch.float64)
         if self._weight is not None:
             weight = self._weight.view(torch.float64)
         edges = torch.nonzero(source == target).flatten()
         nodes = source[edges]
         total = weight.new_zeros(self.num_targets).index_add_(0, nodes, weight[edges])
         last = nodes.new_full((self.num_targets,), -1).scatter_reduce_(0, nodes, edges, "amax")
-        or_none = torch.cat([weight, weight.new_full((1,), float("nan"))])  # which -1 takes
-        others = self
-        if bool(weight[edges].any()):
-            others = SharedGraph(torch.stack([source, target]), self.num_targets, weight=weight.index_fill(0, edges, 0))
-        return SelfLoops(others, total, or_none[last])
+        last_weight = torch.cat([weight, weight.new_full((1,), float("nan"))])[last]  # of -1 that behind all others
+        if not bool(weight[edges].any()):
+            return SelfLoops(self, total, last_weight)
+        others = SharedGraph(torch.stack([source, target]), self.num_targets, weight=weight.index_fill(0, edges, 0))
+        return SelfLoops(others, total, last_weight)
 
     def _get(self, what: str, *key: Any) -> Any:
         """Return what is made of the edges when it is first needed, and kept."""
         self._make(what, *key)
         return self._made[what, *key]
 
-    # A compiler calls this while it traces, and reads what it has made: to make some of it needs values.
-    @_made_while_tracing
     def _make(self, what: str, *key: Any) -> None:
         if (what, *key) not in self._made:
             self._made[what, *key] = getattr(self, f"_make_{what}")(*key)
@@ -291,8 +276,13 @@ class SharedGraph(nn.Module):
         return f"{self.num_sources} → {self.num_targets}, {self._col.numel()} edges"
 
 
-def _pointers(ends: Tensor, number: int) -> Tensor:
-    """Return where the edges of each node begin among `ends: [E]` sorted, and the end, [number + 1] int32."""
-    crow = torch.zeros(number + 1, dtype=torch.int32, device=ends.device)
-    crow[1:] = torch.bincount(ends, minlength=number).cumsum(0)
-    return crow
+# A compiler calls it while it traces, and reads what it has made: to make some of it needs values. It is what
+# `torch.compiler.assume_constant_result` sets, which imports torch._dynamo: two seconds, also for who compiles nothing.
+SharedGraph._make._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _csr(rows: Tensor, columns: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Return the row pointers, [num_rows + 1] int32, and columns, [E] int32, of the edges [E] sorted by row."""
+    rows, order = rows.sort(stable=True)
+    crow = torch.searchsorted(rows, torch.arange(num_rows + 1, device=rows.device), out_int32=True)
+    return crow, columns[order].to(torch.int32)

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, distributed
 from torch.nn import functional as F
 
-from tclab._extras import need
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, need, unknown
 from tclab.graph._cell_graph import CellGraph
 from tclab.models._dango import DangoOutput
 from tclab.models._hetero_cell import HeteroCellOutput

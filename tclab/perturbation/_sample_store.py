@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from tclab._extras import need
-from tclab._format import bytes_text
-from tclab.errors import InputError
+from tclab._display import bytes_text
+from tclab.errors import InputError, need
 from tclab.graph._cell_graph import CellGraph
 from tclab.perturbation._dataset import Perturbations, Samples
 from tclab.perturbation._deletions import Deletions, Int64s

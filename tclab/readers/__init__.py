@@ -1,6 +1,6 @@
 """Public files of the yeast cell: a function for each format, and `read_folder` for a folder of them."""
 
-from tclab._extras import need
+from tclab.errors import need
 
 need(__name__, "readers", "pandas", "pyarrow")
 

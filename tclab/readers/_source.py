@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tclab._display import progress_bar
 from tclab._io import is_bomb
-from tclab._progress import progress_bar
 from tclab.errors import InputError, require
 
 LIMIT_BYTES = 2 << 30  # of unpacked text; STRING's largest table of one organism is a tenth of this

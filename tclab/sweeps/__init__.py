@@ -5,7 +5,7 @@
 `tclab.sweeps.config` makes the points of a sweep, `predict` estimates memory and time before anything runs.
 """
 
-from tclab._extras import need
+from tclab.errors import need
 
 need(__name__, "sweep", "pandas", "pyarrow")
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from threading import get_ident
 from time import perf_counter_ns
 
-from tclab._display import Display, Shown
-from tclab._format import seconds_text
+from tclab._display import Display, Shown, seconds_text
 
 STEPS, OTHER = "steps", "other"
 LOADER_START = "loader start"  # its processes start, import and make a first batch

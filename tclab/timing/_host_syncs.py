@@ -11,8 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
 
-from tclab._display import Display, Shown
-from tclab._format import seconds_text
+from tclab._display import Display, Shown, seconds_text
 from tclab.timing._stack_sampler import source_of, user_frame
 
 

@@ -14,8 +14,7 @@ from time import perf_counter_ns
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tclab._display import Display, Shown
-from tclab._format import seconds_text
+from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
 from tclab.timing._epoch_parts import STEPS, EpochParts
 from tclab.timing._host_syncs import Syncs, syncs

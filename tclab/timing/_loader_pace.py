@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tclab._format import seconds_text
+from tclab._display import seconds_text
 
 _CLOSE = 0.1  # share of a step by which waiting may differ from the arithmetic: costs vary, sending is not in them
 

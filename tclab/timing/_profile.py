@@ -11,8 +11,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from tclab._display import Display, Shown
-from tclab._format import seconds_text
+from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
 from tclab.timing._epoch_parts import FIRST_STEP, LOGGING, STEPS, EpochParts, PartClock
 from tclab.timing._host_syncs import Syncs

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tclab._display import Display, Shown
-from tclab._format import counted, seconds_text
+from tclab._display import Display, Shown, counted, seconds_text
 from tclab.timing._loader_watch import FetchTimes, LoaderPass
 from tclab.timing._sample_parts import COLLATE, PARTS
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tclab._display import Display, Shown
-from tclab._format import seconds_text
+from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError, check_whole
 from tclab.timing._conditions import busy_notes, busy_percent, conditions
 from tclab.timing._ledger import Ledger

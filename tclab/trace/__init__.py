@@ -21,7 +21,7 @@ device times are null. Both count communication that overlaps compute as compute
 This package imports of tclab only files that know nothing of graphs, and torch only in `record` and `example`.
 """
 
-from tclab._extras import need
+from tclab.errors import need
 
 need(__name__, "trace", "pandas", "pyarrow", "msgspec")
 

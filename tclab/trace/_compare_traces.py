@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from tclab._display import Display, Shown
-from tclab._format import us_text
+from tclab._display import Display, Shown, us_text
 from tclab.trace._report import Report, analyze, shown_parts
 
 _SETTINGS = ("record_shapes", "with_stack", "profile_memory", "device_events", "device_names", "schema")

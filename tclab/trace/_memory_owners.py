@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._display import Display, Shown
-from tclab._format import bytes_text
+from tclab._display import Display, Shown, bytes_text
 from tclab.trace._categories import OUTSIDE, RULES, nearest
 from tclab.trace._events import Trace, read_trace
 from tclab.trace._host_work import LIBRARY_CODE, host_work

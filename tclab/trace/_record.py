@@ -18,11 +18,9 @@ from typing import Any
 
 import msgspec
 
-from tclab._display import Display, Shown
-from tclab._format import bytes_text, counted
+from tclab._display import Display, Shown, bytes_text, counted, say
 from tclab._io import atomic_write, writing
 from tclab._limits import memory_available_bytes
-from tclab._progress import say
 from tclab.trace._read_trace import TraceError, event_slices, head_and_rest
 
 # Measured, torch 2.13, CPU: what torch's profiler holds for an event until the file is written. `analyze` holds 600.

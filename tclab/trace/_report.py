@@ -9,8 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from tclab._display import Display, Shown
-from tclab._format import counted, us_text
+from tclab._display import Display, Shown, counted, us_text
 from tclab.errors import require
 from tclab.trace._categories import OUTSIDE, RULES, Rule
 from tclab.trace._device_work import (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tclab._format import bytes_text, counted, us_text
+from tclab._display import bytes_text, counted, us_text
 from tclab.trace import _intervals as intervals
 from tclab.trace._categories import nearest
 from tclab.trace._device_work import DeviceWork, Idle

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tclab._display import Display, Shown
-from tclab._format import counted, us_text
+from tclab._display import Display, Shown, counted, us_text
 from tclab.trace import _intervals as intervals
 from tclab.trace._device_work import DeviceWork, calls_of, device_work, launches
 from tclab.trace._events import DEVICE, HOST, RUNTIME_CATEGORIES, Bools, Floats, Ints, Trace, step_windows

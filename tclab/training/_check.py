@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tclab._display import Display, Shown
-from tclab._format import counted, first_of
+from tclab._display import Display, Shown, counted, first_of
 from tclab.errors import InputError, require
 from tclab.graph._cell_graph import CellGraph
 from tclab.masking import Strategy, get, names

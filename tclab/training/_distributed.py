@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tclab._format import first_of
+from tclab._display import first_of
 from tclab.errors import InputError
 from tclab.message_passing import View
 from tclab.timing import Communication

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tclab._extras import need
-from tclab.errors import InputError
+from tclab.errors import InputError, need
 from tclab.masking import Batch
 from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab._format import bytes_text
+from tclab._display import bytes_text
 from tclab.lab.charts._style import GREY, chart_title, empty_chart, log_ticks, plain_frame, rows_title, strategy_colour
 from tclab.lab.reports._bytes_fit import bytes_fit, loading_points
 from tclab.lab.reports._comparable_rows import fullest_cells, one_run_each, step_throughput, values_text, with_labels

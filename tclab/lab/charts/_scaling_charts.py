@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab._format import bytes_text, counted
+from tclab._display import bytes_text, counted
 from tclab.errors import unknown
 from tclab.lab.charts._style import (
     GREY,

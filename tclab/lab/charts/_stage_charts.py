@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from tclab._format import bytes_text, counted, seconds_text
+from tclab._display import bytes_text, counted, seconds_text
 from tclab.errors import unknown
 from tclab.lab.charts._style import (
     GREY,

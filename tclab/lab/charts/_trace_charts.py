@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab._format import bytes_text
+from tclab._display import bytes_text
 from tclab.errors import unknown
 from tclab.lab.charts._style import STAGE_COLOURS, chart_title, empty_chart, fixed_colour
 from tclab.trace._categories import CATEGORIES

@@ -7,7 +7,7 @@ from html import escape
 from time import monotonic
 from typing import NamedTuple
 
-from tclab._format import bytes_text, counted
+from tclab._display import bytes_text, counted
 from tclab.masking import get as strategy_of
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.predict._batch_bytes import expected_batch_bytes

@@ -13,7 +13,7 @@ import altair as alt
 import ipywidgets as widgets
 import pandas as pd
 
-from tclab._format import duration_text
+from tclab._display import duration_text
 from tclab.errors import InputError
 from tclab.lab._notebook import project_path
 from tclab.lab.charts._interaction import with_interaction

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._format import bytes_text
+from tclab._display import bytes_text
 from tclab.lab.reports._stage_parts import ordered_labels
 
 _MIN_BATCH_SIZES = 3  # batch sizes: a line goes through any two

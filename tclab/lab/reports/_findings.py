@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from tclab._display import Sentences
-from tclab._format import bytes_text, counted
+from tclab._display import Sentences, bytes_text, counted
 from tclab.errors import unknown
 from tclab.lab.reports._bytes_fit import bytes_findings
 from tclab.lab.reports._comparable_rows import (

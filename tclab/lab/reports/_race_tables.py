@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from tclab._display import Sentences
-from tclab._format import bytes_text
+from tclab._display import Sentences, bytes_text
 from tclab.errors import require
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.timing._conditions import busy_notes

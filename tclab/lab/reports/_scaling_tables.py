@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._format import bytes_text, counted
+from tclab._display import bytes_text, counted
 from tclab.errors import InputError, unknown
 from tclab.lab.reports._comparable_rows import ratio_of_rows, records, step_throughput
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._format import seconds_text
+from tclab._display import seconds_text
 from tclab.lab.reports._comparable_rows import one_run_each, outlier_sentences, with_labels
 from tclab.masking import names
 from tclab.sweeps.store._machine_label import busy_text

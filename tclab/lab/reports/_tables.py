@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from tclab._format import bytes_text
+from tclab._display import bytes_text
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import varying_settings
 from tclab.sweeps.store._rows import ENVIRONMENT_COLUMNS

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._display import Display, Shown
-from tclab._format import counted
+from tclab._display import Display, Shown, counted
 from tclab.errors import InputError, unknown
 from tclab.sweeps.analysis._run_verdicts import pairs_of_runs, runs_of
 from tclab.sweeps.config._fields import declarations

@@ -12,9 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from tclab._extras import need
 from tclab._io import atomic_write, writing
-from tclab.errors import InputError, require, unknown
+from tclab.errors import InputError, need, require, unknown
 from tclab.sweeps.analysis._compare_runs import Comparison
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point

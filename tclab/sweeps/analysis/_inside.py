@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tclab._display import Display, Shown
-from tclab._format import seconds_text
+from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError, require
 from tclab.sweeps.analysis._module_parts import REST, STAGES, Part, timed_parts
 from tclab.sweeps.config._fields import whole_number

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from tclab._format import counted
+from tclab._display import counted
 from tclab.errors import InputError
 
 _PROBE = "import torch; assert (torch.ones(2, device='cuda').sum() == 2).item()"

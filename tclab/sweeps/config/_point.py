@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tclab._display import WIDTH, Display, Shown
-from tclab._format import counted
+from tclab._display import WIDTH, Display, Shown, counted
 from tclab.errors import InputError, require, unknown
 from tclab.graph._cell_graph import VARIANTS, CellGraph, keep_graph, resolve_networks, to_merge
 from tclab.graph._synthetic_graph import NETWORK_SIZES

@@ -13,8 +13,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tclab._format import duration_text
-from tclab._progress import say
+from tclab._display import duration_text, say
 from tclab.errors import InputError
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import point_rows

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tclab._display import Display, Shown
-from tclab._format import seconds_text
+from tclab._display import Display, Shown, seconds_text
 from tclab._io import atomic_write
 from tclab.errors import InputError, require
 from tclab.perturbation import split

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from tclab._display import Display, Shown
-from tclab._format import bytes_text
+from tclab._display import Display, Shown, bytes_text
 from tclab._limits import memory_available_bytes
 from tclab.errors import InputError, require
 from tclab.graph import Network

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tclab._display import Display, Shown
-from tclab._format import seconds_text
+from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
 from tclab.training._distributed import BUCKET_MB
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from tclab._format import counted, duration_text
+from tclab._display import counted, duration_text
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._results import Results, folders_beside
 from tclab.sweeps.store._rows import columns_of

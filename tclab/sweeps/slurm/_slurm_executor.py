@@ -16,8 +16,7 @@ from typing import Any, Unpack
 import pyarrow as pa
 
 from tclab._child_process import SOURCE
-from tclab._extras import need
-from tclab.errors import InputError, unknown
+from tclab.errors import InputError, need, unknown
 from tclab.sweeps.config._fields import whole_number
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._executor import Progress, SweepOptions, failed_or_oom

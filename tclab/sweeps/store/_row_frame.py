@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._display import Display, Shown
-from tclab._format import bytes_text, counted
+from tclab._display import Display, Shown, bytes_text, counted
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._machine_label import BUSY_COLUMNS, busy_text
