@@ -33,9 +33,8 @@ class _Change(NamedTuple):
     """What a layer changes in B samples; a row of a sample is one number, sample · N + node."""
 
     before: Int64s  # [D] sorted, the rows that differ before the layer
-    place: dict[
-        str, Int64s
-    ]  # relation → [B · N], where its sum for each row is among its own rows; the wild type's < N
+    # relation → [B · N], which of the relation's own rows has the sum of each row; under N it is the wild type's
+    place: dict[str, Int64s]
     carried: dict[str, sparse.csr_array]  # relation → [C + D, N + T], the transpose of `DeltaLayer.edges`
 
 
