@@ -115,8 +115,9 @@ class CellGraph:
                     raise InputError(f"expected the format {_FORMAT!r}")
                 relations = {}
                 for i, fields in enumerate(header.pop("relations")):
-                    tensors = {name: torch.from_numpy(file[f"{i}/{name}"]) for name in fields.pop("tensors")}
-                    relations[fields["name"]] = Network(**fields, **tensors)
+                    for tensor in fields.pop("tensors"):
+                        fields[tensor] = torch.from_numpy(file[f"{i}/{tensor}"])
+                    relations[fields["name"]] = Network(**fields)
             return CellGraph(relations=relations, **header)
         except Exception as error:  # of zipfile, numpy, json, or of what the file says
             why = " ".join(f"{type(error).__name__}: {error}".split())[:200]

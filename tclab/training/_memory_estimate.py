@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
