@@ -4,7 +4,8 @@ They are custom operations of plain tensors, as `torch.compile` refuses sparse o
 the transposed matrices, so every derivative is there. Rows lie sample after sample, [B, N, H]. On a CPU each product is
 one `torch.nn.functional.embedding_bag` over one sample, whose rows stay in the cache while all relations gather them:
 FBGEMM compiles that kernel for the width, keeps a row's sums in registers and prefetches. float64 has no such kernel
-and takes ATen's sparse product; CUDA takes Triton's tiles, or cuSPARSE where those cannot serve.
+and takes ATen's sparse product, as do small graphs, many samples at once; CUDA takes Triton's tiles, or cuSPARSE where
+those cannot serve.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from torch.nn import functional as F
 
 from tclab.message_passing.kernels._tile_sums import tile_sums, tiles_for
 
-_CACHED = 1 << 18  # numbers of `x` that go through a CPU at a time: 1 MB in float32, which stays in a core's cache
+_SMALL = 1 << 14  # numbers of a sample, 64 kB in float32
+_CACHED = 1 << 18  # numbers of small samples that a CPU takes at a time: 1 MB in float32, which stays in its cache
 
 
 class Csr(NamedTuple):
@@ -53,17 +55,14 @@ def product(a: Csr, x: Tensor) -> Tensor:
     x, rows = x.contiguous(), len(a.crow) - 1
     if (tiles := tiles_for(x, *a, x.size(1))) is not None:
         return tile_sums(tiles, x, rows=rows)
-    if x.device.type != "cpu":
-        wide = x.transpose(0, 1).flatten(1)  # [columns, B·H]: one wide product serves all samples
-        return torch.sparse.mm(_csr_tensor(a, x), wide).view(rows, *x.shape[::2]).transpose(0, 1).contiguous()
-    if x.dtype == torch.float64:
-        matrix = _csr_tensor(a, x)
-        sums = [torch.sparse.mm(matrix, sample, "sum") for sample in x]
-    else:
+    if x.device.type == "cpu" and x.dtype != torch.float64 and len(x) == 1:
         weights = None if a.values is None else a.values.to(x.dtype)
         bags = partial(F.embedding_bag, mode="sum", include_last_offset=True, per_sample_weights=weights)
-        sums = [bags(a.col, sample, a.crow) for sample in x.detach()]
-    return sums[0].unsqueeze(0) if len(sums) == 1 else torch.stack(sums)
+        return bags(a.col, x[0].detach(), a.crow).unsqueeze(0)
+    wide = x.transpose(0, 1).flatten(1)  # [columns, B·H]: one product serves all samples
+    reduce = ("sum",) if x.device.type == "cpu" else ()  # ATen's kernel, which knows every dtype
+    summed = torch.sparse.mm(_csr_tensor(a, x), wide, *reduce)
+    return summed.view(rows, *x.shape[::2]).transpose(0, 1).contiguous()
 
 
 def _csr_tensor(a: Csr, x: Tensor) -> Tensor:
@@ -130,9 +129,16 @@ def _matrices(flat: Sequence[Tensor]) -> list[Csr]:
 
 
 def _chunks(x: Tensor) -> list[slice]:
-    """Return the samples that are computed at a time: on a CPU what stays in the cache, else all."""
-    step = len(x) if x.device.type != "cpu" else _CACHED // max(x[0].numel() if len(x) else 1, 1)
-    return [slice(b, b + max(step, 1)) for b in range(0, len(x), max(step, 1))]
+    """Return the samples that are computed at a time.
+
+    On a CPU that is one, whose rows stay in the cache; of small graphs, whose products take less time than a call, as
+    many as stay there; on CUDA all.
+    """
+    row = x[0].numel() if len(x) else 1
+    step = len(x) if x.device.type != "cpu" else 1
+    if step == 1 and row < _SMALL:
+        step = max(_CACHED // max(row, 1), 1)
+    return [slice(b, b + step) for b in range(0, len(x), step)]
 
 
 def _kept(x: Tensor, keep: Tensor | None) -> Tensor:
