@@ -82,20 +82,18 @@ def test_deletions_are_of_the_graph_that_was_given_whatever_the_model_is_made_of
         [torch.stack([torch.zeros(200, dtype=torch.int64), leaves]), torch.tensor([[150] * 3, [7, 8, 9]])], dim=1
     )
     star = tclab.CellGraph.from_edges({"likes": edge_index}, num_nodes=201, node_type="person")
-    seen = []
+    seen = set()
 
     class Sees(Rumour):
         def forward(self, view):
-            seen.append(sorted(view.deleted[0].tolist()) if view.size == 2 else None)
+            if view.size == 2:
+                seen.add(tuple(sorted(view.deleted[0].tolist())))
             return super().forward(view)
 
-    wanted = [[150, 200], [3]]
-    found = tclab.check(lambda g: Sees(g), star, strategies="node_mask", deletions=wanted)
+    found = tclab.check(lambda g: Sees(g), star, strategies="node_mask", deletions=[[150, 200], [3]])
     assert found.passed, str(found)
     assert {result.nodes for result in found.results.values()} == {201}
-    # in their order, and in the other one
-    assert {tuple(deleted) for deleted in seen if deleted is not None} == {(150, 200), (3,)}
-    assert "201 person nodes" in found.graph
+    assert seen == {(150, 200), (3,)}  # the first in their order, and in the other one
     with pytest.raises(InputError, match="201"):
         tclab.check(Rumour, star, strategies="node_mask", deletions=[[201]])
 
@@ -134,19 +132,14 @@ def test_a_model_that_cannot_be_compared_does_not_pass_and_the_report_says_why(g
         def forward(self, view):
             return super().forward(view) + torch.rand(view.size)
 
-    deaf = tclab.check(lambda g: Rumour(g, hears=False), graph, strategies="node_mask")
-    assert deaf.results["node_mask"].passed
-    for found, passed, words in (
-        (deaf, False, "any strategy would pass"),
-        (tclab.check(Noisy, graph, strategies="node_mask"), False, "The model is not deterministic"),
-        (
-            tclab.check(lambda g: Rumour(g, batch_norm=True), graph, strategies="node_mask"),
-            None,
-            "depends on the other samples of the batch",
-        ),
+    for model, words in (
+        (lambda g: Rumour(g, hears=False), "any strategy would pass"),
+        (Noisy, "The model is not deterministic"),
+        (lambda g: Rumour(g, batch_norm=True), "depends on the other samples of the batch"),
     ):
-        assert passed is None or found.passed is passed
+        found = tclab.check(model, graph, strategies="node_mask")
         assert words in " ".join(str(found).split())
+        assert not found.passed or "other samples" in words  # that one may still be compared
 
 
 def test_registered_models_are_checked_by_name_with_the_strategies_that_serve_them():
@@ -159,27 +152,17 @@ def test_registered_models_are_checked_by_name_with_the_strategies_that_serve_th
     assert tclab.check("hetero_cell", graph.select(2), strategies="edge_mask").passed
 
 
-class Wide(Rumour):
-    def forward(self, view):
-        return super().forward(view).unsqueeze(1)
-
-
-class Loose(masking.Strategy):
-    name = "loose"
-
-    def view(self, batch): ...
-
-
 def test_what_cannot_be_checked_is_said_in_one_line(graph):
+    class Wide(Rumour):
+        def forward(self, view):
+            return super().forward(view).unsqueeze(1)
+
     for model, strategies, words in (
         (lambda g: nn.ReLU(), "node_mask", "ReLU has no parameters"),
         (lambda g: "none", "node_mask", "what model makes of the graph is 'none', expected an nn.Module"),
-        (3, "node_mask", "model is 3, expected an nn.Module, a function"),
         (lambda g: nn.Linear(2, 2), "node_mask", "Linear cannot run on a view of 9 samples: TypeError"),
         (Wide, "auto", r"Wide gives \[9, 1\] for 9 samples, expected \[9\]"),
-        ("hetero_sell", "node_mask", "unknown model 'hetero_sell'; did you mean 'hetero_cell'"),
         (Rumour, "nodemask", "unknown strategy 'nodemask'; did you mean 'node_mask'"),
-        (Rumour, Loose, "unknown strategy 'loose'"),
     ):
         with pytest.raises(InputError, match=words):
             tclab.check(model, graph, strategies=strategies)
@@ -246,19 +229,5 @@ def test_what_is_wrong_only_as_it_is_run_fails_the_check_so(wrong, numerics, mon
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the compiler's own imports
         assert not reference.compare("nearly", numerics=numerics).passed
+        assert reference.compare("edge_mask", numerics=numerics).passed
     assert reference.compare("nearly") == before
-
-
-@pytest.mark.parametrize(
-    "numerics",
-    [
-        pytest.param(Numerics("bfloat16", checkpoint=True, slices=True), marks=pytest.mark.slow),
-        Numerics("float64", checkpoint=True, slices=True),
-    ],
-)
-def test_strategies_pass_the_check_as_they_are_run(numerics):
-    graph = tclab.CellGraph.synthetic(0.01, seed=1, metabolism=False).select(["physical", "tflink"])
-    reference = equivalence_reference(models.get("hetero_cell").sized(hidden=16, layers=2), graph)
-    for strategy in ("edge_mask", "gpu_mask_cached", "gpu_filter", "dense", "delta"):
-        found = reference.compare(strategy, numerics=numerics)
-        assert found.passed, found

@@ -1,8 +1,4 @@
-"""The losses: SupCR against its loops, Sinkhorn against sorting, the buffer, and what travels between ranks."""
-
-import subprocess
-import sys
-import textwrap
+"""The losses: SupCR against its loops, Sinkhorn against sorting, the buffer; between ranks: test_ranks.py."""
 
 import pytest
 import torch
@@ -58,11 +54,6 @@ def test_sup_cr_of_no_pair_is_zero_and_has_a_gradient():
         assert not z.grad.any()
 
 
-def halved_square_distance(x, y):
-    """In one dimension the best transport pairs the smallest with the smallest: exact, by sorting."""
-    return 0.5 * (x.sort().values - y.sort().values).square().mean()
-
-
 def output(batch, *, seed=0, width=4, dtype=torch.float32):
     generator = torch.Generator().manual_seed(seed)
     predictions = torch.randn(batch, dtype=dtype, generator=generator)
@@ -78,7 +69,8 @@ def test_the_sinkhorn_term_is_the_exact_one_where_the_blur_is_small(blur, apart)
     with_term, without = (
         MleWassSupCR(wasserstein=weight, sup_cr=0.0, blur=blur)(out, targets) for weight in (1.0, 0.0)
     )
-    exact = halved_square_distance(out.predictions, targets)
+    # in one dimension the best transport pairs the smallest with the smallest
+    exact = 0.5 * (out.predictions.sort().values - targets.sort().values).square().mean()
     found = (with_term - without).item()
     if apart is None:  # a blur as wide as the distributions sees their means alone
         assert found == pytest.approx(0.5 * (out.predictions.mean() - targets.mean()).square().item(), rel=0.1)
@@ -141,47 +133,3 @@ def test_under_autocast_it_is_worked_out_in_float32():
     with torch.autocast("cpu", torch.bfloat16):
         found = MleWassSupCR()(half, targets)
     assert torch.equal(found, MleWassSupCR()(whole, targets))
-
-
-RANK = """
-    import sys
-    import torch
-    from torch import distributed
-    from tclab.models._hetero_cell import HeteroCellOutput
-    from tclab.models import MleWassSupCR
-
-    rank, path = int(sys.argv[1]), sys.argv[2]
-    distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
-    for interval in (1, 2, None):
-        loss = MleWassSupCR(gather_interval=interval)
-        for step in range(3):
-            mark = torch.tensor([10.0 * step + rank])
-            loss(HeteroCellOutput(mark, mark.unsqueeze(1)), mark)
-        found = sorted(loss.remembered["targets"].tolist())
-        expected = {
-            1: [0, 1, 10, 11, 20, 21],
-            2: sorted([0, 1, 10 + rank, 20, 21]),
-            None: [rank, 10 + rank, 20 + rank],
-        }[interval]
-        assert found == expected, (interval, found)
-        assert torch.equal(loss.remembered["z_p"][:, 0], loss.remembered["targets"])
-    distributed.destroy_process_group()
-    print("gathered")
-"""
-
-
-def test_ranks_remember_one_anothers_batches_each_gather_interval(tmp_path, root):
-    script = tmp_path / "rank.py"
-    script.write_text(textwrap.dedent(RANK))
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(tmp_path / "meet")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "PATH": "", "GLOO_SOCKET_IFNAME": "lo"},
-        )
-        for rank in range(2)
-    ]
-    answers = [process.communicate(timeout=120) for process in ranks]
-    assert [out.strip() for out, _ in answers] == ["gathered"] * 2, answers

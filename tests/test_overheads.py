@@ -1,8 +1,5 @@
 """Overheads of a training loop: each does what it names, and changes nothing that it must not change."""
 
-import itertools
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -18,14 +15,12 @@ from tclab.case_study._overheads import BatchWideLayerNorm, StepWithOverheads, a
 from tclab.models._layers import _Attention
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.config._overhead_names import applicable_overheads, inexact_overheads, validate_overheads
-from tclab.timing import syncs
 from tclab.training._equivalence import equivalence_reference
 from tclab.training._loading import Batches, Loader
 from tclab.training._loops import run_plain
 
 SET_UPS = {"hetero_cell_production": "node_mask", "dango": "indices"}
 STRATEGIES = {**SET_UPS, "hetero_cell": "node_mask"}
-GATED = ("node_mask", "edge_mask", "subgraph")
 BOTH = [(model, overhead) for model in SET_UPS for overhead in applicable_overheads(model)]
 
 
@@ -71,18 +66,90 @@ def test_a_overhead_changes_the_training_only_where_it_says_so(graph, model, ove
         assert (own_weights - weights).abs().max() > 1e-4
 
 
-def waits(graph, model, overheads):
-    step, (batch, _) = made(graph, model, overheads, mode="model"), batches(graph, model)
-    step(batch)
-    with syncs() as found:
-        step(batch)
-    return found
+class Operations(TorchDispatchMode):
+    """Counts the calls of one operation."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.name, self.count = name, 0
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        self.count += op._schema.name == self.name
+        return op(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("model", SET_UPS)
-def test_logging_reads_fifteen_figures_one_by_one(graph, model):
-    assert waits(graph, model, ()).count == 0
-    assert waits(graph, model, ("item_logging",)).operations == {"_local_scalar_dense": 15}
+ITEM = "aten::_local_scalar_dense"  # the host waits for a value
+
+
+@pytest.mark.parametrize(
+    ("model", "overhead", "operation", "more"),
+    [
+        ("dango", "item_logging", ITEM, 15),
+        ("hetero_cell_production", "item_logging", ITEM, 15),
+        ("hetero_cell", "isnan_checks", ITEM, 7),  # preprocessor, 3 aggregations, gate, transform, head
+        ("hetero_cell_production", "isnan_checks", ITEM, 8),  # and the local head
+        ("dango", "zero_params_loss", "aten::sum", None),  # one a parameter
+        ("hetero_cell_production", "zero_params_loss", "aten::sum", None),
+        ("dango", "dense_targets", "aten::_to_dense", 3),  # one a network
+    ],
+)
+def test_a_overhead_adds_its_operations_to_every_step(graph, model, overhead, operation, more):
+    counts = []
+    for overheads in ((), (overhead,)):
+        step, (first, second) = made(graph, model, overheads, mode="model"), batches(graph, model)
+        step(first)  # what a first step makes once is no overhead
+        with Operations(operation) as found:
+            step(second)
+        counts.append(found.count)
+    assert counts[1] - counts[0] == (more or len(list(step.model.parameters())))
+    if operation == ITEM:
+        assert counts[0] == 0
+
+
+@pytest.mark.parametrize(("model", "aggregation"), [("hetero_cell", "Sum"), ("hetero_cell_production", "Pairwise")])
+def test_nan_is_found_in_the_part_that_gives_it(graph, model, aggregation):
+    step = made(graph, model, ("isnan_checks",))
+    with torch.no_grad():
+        step.model.layers[1].convolutions[0].norm.bias[0] = float("nan")
+    with pytest.raises(RuntimeError, match=f"NaN in the output of {aggregation}"):
+        step(batches(graph, model)[0])
+
+
+PRODUCTION = "hetero_cell_production"
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "overheads", "part", "expected"),
+    [
+        # the rows that a part of the model is called with in two steps, in graphs of all nodes or in samples
+        ("dango", "indices", (), "heads.0", [[1], [1]]),
+        ("dango", "indices", ("second_forward",), "heads.0", [[1, 1], [1, 1]]),
+        (PRODUCTION, "node_mask", (), "preprocessor", [[1], [1]]),
+        (PRODUCTION, "node_mask", ("preprocessor_per_sample",), "preprocessor", [[4], [4]]),
+        # one way keeps the wild type apart by itself, and its rows too
+        (PRODUCTION, "edge_mask", (), "preprocessor", [[1, 1], [1, 1]]),
+        (PRODUCTION, "edge_mask", ("preprocessor_per_sample",), "preprocessor", [[1, 3], [1, 3]]),
+        (PRODUCTION, "node_mask", (), "layers.0.aggregation", [[4], [4]]),
+        (PRODUCTION, "node_mask", ("wild_type_apart",), "layers.0.aggregation", [[1, 3], [1, 3]]),
+        (PRODUCTION, "node_mask", ("wild_type_once",), "layers.0.aggregation", [[1, 3], [3]]),
+    ],
+)
+def test_a_overhead_runs_a_part_of_the_model_on_so_many_copies(graph, model, strategy, overheads, part, expected):
+    step, rows = made(graph, model, overheads, strategy=strategy), []
+    step.model.get_submodule(part).register_forward_hook(lambda module, inputs, output: rows.append(output.size(0)))
+    data = Batches(masking.get(strategy)(graph), synthetic_perturbations(graph, 6), 3)
+    for i, copies in enumerate(expected):
+        rows.clear()
+        step(data[i].batch)
+        assert rows == [n * graph.num_nodes["gene"] for n in copies]
+
+
+@pytest.mark.parametrize("overhead", ["wild_type_apart", "batch_wide_layer_norm"])
+def test_the_check_tells_an_exact_overhead_from_one_that_is_not(graph, overhead):
+    change = partial(apply_to_model, overheads=(overhead,))
+    result = equivalence_reference(tclab.models.get(PRODUCTION), graph, change=change).compare("edge_mask")
+    assert result.passed is OVERHEADS[overhead].exact
+    assert result.passed or result.fp64_error > 1e-3
 
 
 def test_what_is_logged_is_true(graph):
@@ -106,78 +173,6 @@ def test_each_steps_loss_is_printed(graph, capsys):
         assert float(line.removeprefix("Loss: ")) == pytest.approx(loss, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("model", "parts", "aggregation"),
-    [
-        ("hetero_cell", 7, "Sum"),  # preprocessor, 3 aggregations, gate, transform, head
-        ("hetero_cell_production", 8, "Pairwise"),  # and the local head
-    ],
-)
-def test_nan_is_asked_for_after_each_part_and_found(graph, model, parts, aggregation):
-    found = waits(graph, model, ("isnan_checks",))
-    assert found.operations == {"_local_scalar_dense": parts}
-    step = made(graph, model, ("isnan_checks",))
-    with torch.no_grad():
-        step.model.layers[1].convolutions[0].norm.bias[0] = float("nan")
-    with pytest.raises(RuntimeError, match=f"NaN in the output of {aggregation}"):
-        step(batches(graph, model)[0])
-
-
-class Operations(TorchDispatchMode):
-    def __init__(self, name):
-        super().__init__()
-        self.name, self.shapes = name, []
-
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        if op._schema.name == self.name:
-            self.shapes.append(tuple(args[0].shape))
-        return op(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("model", SET_UPS)
-def test_zero_times_every_parameter_is_a_sum_a_parameter(graph, model):
-    sums = []
-    for overheads in ((), ("zero_params_loss",)):
-        step, (batch, other) = made(graph, model, overheads), batches(graph, model)
-        step(batch)  # after a step no parameter has a gradient: all are added again
-        with Operations("aten::sum") as found:
-            step(other)
-        sums.append(len(found.shapes))
-    assert sums[1] - sums[0] == len(list(step.model.parameters()))
-
-
-def forwards(graph, model, overheads, module_of, strategy=None):
-    """Return the number of rows with which a part of the model was called, call by call, in one step."""
-    step = made(graph, model, overheads, **({} if strategy is None else {"strategy": strategy}))
-    rows = []
-    module_of(step.model).register_forward_hook(lambda module, inputs, output: rows.append(output.size(0)))
-    data = Batches(masking.get(strategy or SET_UPS[model])(graph), synthetic_perturbations(graph, 3), 3)
-    step(data[0].batch)
-    return rows
-
-
-def test_dangos_second_forward_is_a_whole_one(graph):
-    nodes = graph.num_nodes["gene"]
-
-    def head(model):
-        return model.heads[0]
-
-    assert forwards(graph, "dango", (), head) == [nodes]
-    assert forwards(graph, "dango", ("second_forward",), head) == [nodes] * 2
-    assert forwards(graph, "dango", ("second_forward",), lambda m: m.hyper_sagnn.score) == [3, 3]
-
-
-def test_dense_targets_are_made_in_each_step(graph):
-    made_dense = []
-    for overheads in ((), ("dense_targets",)):
-        step = made(graph, "dango", overheads)
-        for batch in batches(graph, "dango"):
-            with Operations("aten::_to_dense") as found:
-                step(batch)
-            made_dense.append(len(found.shapes))
-    assert made_dense == [0, 0, 3, 3]  # one a network, each step
-
-
 @pytest.mark.parametrize("model", SET_UPS)
 def test_quadratic_attention_grows_with_the_square_of_the_batch(graph, model):
     for overheads, sizes in (((), [3, 6]), (("quadratic_attention",), [9, 18])):
@@ -189,37 +184,6 @@ def test_quadratic_attention_grows_with_the_square_of_the_batch(graph, model):
             step(batches(graph, model, 1, size=batch_size)[0])
             expected = (batch_size, 3, 3) if not overheads else (1, most, most)
             assert [tuple(shape) for shape in seen] == [expected] * 2
-
-
-def test_the_preprocessor_runs_on_every_copy(graph):
-    nodes = graph.num_nodes["gene"]
-
-    def preprocessor(model):
-        return model.preprocessor
-
-    overhead = ("preprocessor_per_sample",)
-    assert forwards(graph, "hetero_cell_production", (), preprocessor) == [nodes]
-    assert forwards(graph, "hetero_cell_production", overhead, preprocessor) == [4 * nodes]
-    # one way keeps the wild type apart by itself, and its rows too
-    assert forwards(graph, "hetero_cell_production", (), preprocessor, "edge_mask") == [nodes, nodes]
-    assert forwards(graph, "hetero_cell_production", overhead, preprocessor, "edge_mask") == [nodes, 3 * nodes]
-
-
-def test_the_wild_type_is_encoded_together_apart_or_once(graph):
-    nodes = graph.num_nodes["gene"]
-    for overheads, expected in (
-        ((), [[4 * nodes]] * 2),
-        (("wild_type_apart",), [[nodes, 3 * nodes]] * 2),
-        (("wild_type_once",), [[nodes, 3 * nodes], [3 * nodes]]),
-    ):
-        step, rows = made(graph, "hetero_cell_production", overheads), []
-        step.model.layers[0].aggregation.register_forward_hook(
-            lambda m, i, output, rows=rows: rows.append(output.size(0))
-        )
-        for batch, wanted in zip(batches(graph, "hetero_cell_production"), expected, strict=True):
-            rows.clear()
-            step(batch)
-            assert rows == wanted, overheads
 
 
 def test_the_batch_wide_norm_is_pygs_in_its_default_mode(graph):
@@ -234,35 +198,6 @@ def test_the_batch_wide_norm_is_pygs_in_its_default_mode(graph):
     torch.testing.assert_close(BatchWideLayerNorm(lean)(x), theirs(x))
 
 
-def test_with_the_batch_wide_norm_a_prediction_depends_on_its_neighbours(graph):
-    for overheads, depends in (((), False), (("batch_wide_layer_norm",), True)):
-        model = made(graph, "hetero_cell_production", overheads).model
-        with torch.no_grad():
-            alone = model(tclab.view(graph, [[1, 2, 3]]))[0]
-            among = model(tclab.view(graph, [[1, 2, 3], [4, 5, 6], list(range(20, 60))]))[0]
-        assert ((alone - among).abs() > 1e-6).item() is depends
-    assert not any(isinstance(m, nn.LayerNorm) for m in model.modules())
-
-
-OF_THE_MODEL = [name for name, o in OVERHEADS.items() if "hetero_cell_production" in (o.models or ())]
-
-
-@pytest.mark.parametrize(
-    ("overhead", "strategy"),
-    [
-        ("wild_type_apart", "edge_mask"),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in zip(OF_THE_MODEL, itertools.cycle(GATED))),
-    ],
-)
-def test_the_check_tells_an_exact_overhead_from_one_that_is_not(graph, overhead, strategy):
-    reference = equivalence_reference(
-        tclab.models.get("hetero_cell_production"), graph, change=partial(apply_to_model, overheads=(overhead,))
-    )
-    result = reference.compare(strategy)
-    assert result.passed is OVERHEADS[overhead].exact
-    assert result.passed or result.fp64_error > 1e-3
-
-
 def test_bad_overheads_are_one_clear_line():
     with pytest.raises(InputError, match="unknown overhead 'isnan_check'; did you mean 'isnan_checks'"):
         validate_overheads(["isnan_check"])
@@ -272,21 +207,3 @@ def test_bad_overheads_are_one_clear_line():
         validate_overheads(["wild_type_once", "wild_type_apart"])
     assert validate_overheads("print_loss") == ("print_loss",)
     assert validate_overheads(["print_loss", "item_logging"]) == validate_overheads(["item_logging", "print_loss"])
-
-
-IMPORTED = """
-import sys
-from tclab import Point, masking
-from tclab.sweeps.execution._setup import step_of
-
-for overheads, slow in (((), False), (("print_loss", "isnan_checks"), True)):
-    point = Point(scale=0.01, networks=1, device="cpu", overheads=overheads)
-    step = step_of(point, masking.get("node_mask")(point.cell_graph()))
-    assert ("tclab.case_study" in sys.modules) is slow, overheads
-    assert (type(step).__name__ == "StepWithOverheads") is slow
-assert not {"altair", "ipywidgets", "tclab.lab"} & set(sys.modules)
-"""
-
-
-def test_what_overheads_do_is_imported_for_a_point_that_has_some_and_draws_nothing(root):
-    subprocess.run([sys.executable, "-c", IMPORTED], cwd=root, check=True)

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -32,7 +31,7 @@ def trained(request, root, tmp_path_factory):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-5000:]
     found = json.loads((folder / "found.json").read_text())
-    assert {*found, "refused"} == {"refused", *(FEW if cases == "few" else [*CASES, *LOSSY, *DIFFERENT])}
+    assert {*found} == {"refused", "gathered", *(FEW if cases == "few" else [*CASES, *LOSSY, *DIFFERENT])}
     return ranks, folder, found
 
 
@@ -72,6 +71,11 @@ def test_a_buffer_of_ranks_is_not_one_of_a_process(trained, tmp_path):
     assert same is (ranks == 1)
 
 
+def test_ranks_remember_one_anothers_batches_each_gather_interval(trained):
+    ranks, _, found = trained
+    assert found["gathered"] == [True] * ranks
+
+
 def test_unused_parameters_are_refused_by_name_and_taken_where_ddp_looks_for_them(trained):
     _, _, found = trained
     assert found["refused"].startswith("idle.weight, idle.bias: no gradient, and DDP waits for one of every parameter")
@@ -96,9 +100,10 @@ def test_ranks_load_consecutive_parts_of_every_whole_batch():
 def test_ranks_share_the_cores(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr(sys.modules["tclab.timing._environment"], "cpu_limit_cores", lambda: None)
+    limit = "tclab.timing._environment.cpu_limit_cores"
+    monkeypatch.setattr(limit, lambda: None)
     assert [threads_of(ranks) for ranks in (1, 2, 3, 4, 6, 8, 16)] == [8, 4, 2, 2, 1, 1, 1]
-    monkeypatch.setattr(sys.modules["tclab.timing._environment"], "cpu_limit_cores", lambda: 2.0)
+    monkeypatch.setattr(limit, lambda: 2.0)
     assert [threads_of(ranks) for ranks in (1, 2, 4)] == [2, 1, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert threads_of(1) == 1
@@ -110,4 +115,3 @@ def test_the_command_for_one_machine_and_for_several():
     several = command(2, nodes=3, node=1, endpoint="gpu1:29400")
     for word in ("--nnodes=3", "--node-rank=1", "--master-addr=gpu1", "--master-port=29400", "--nproc-per-node=2"):
         assert word in several
-    assert "--standalone" not in several
