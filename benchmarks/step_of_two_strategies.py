@@ -38,8 +38,7 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
     from torch_geometric.nn import GINConv
 
     import tclab
-    from tclab.message_passing.kernels import _delta_sums as delta_layer
-    from tclab.message_passing.kernels import _shared_sums as sums
+    from tclab.message_passing.kernels import _spmm
     from tclab.models._layers import GINUpdate
     from tclab.models._losses import log_cosh
     from tclab.perturbation import synthetic_perturbations
@@ -72,15 +71,10 @@ def measure(scale: float, batch_size: int, rounds: int) -> dict[str, Any]:
         apart = max((p - predicted["edge_mask"]).abs().max().item() for p in predicted.values())
 
     calls: dict[str, list[tuple[Any, tuple[Any, ...], dict[str, Any]]]] = {"node_mask": [], "delta": []}
-    products = {"mm", "addmm", "bmm", "baddbmm", "_sparse_mm", "_sparse_mm_reduce_impl", "_sparse_csr_mm"}
-
+    products = {"mm", "addmm", "bmm", "baddbmm", "_sparse_mm", "_sparse_mm_reduce_impl", "_embedding_bag_forward_only"}
     inner = {
-        torch.ops.tclab.shared_sums.default: sums._shared_sums._init_fn,
-        torch.ops.tclab.shared_sums_backward.default: sums._backward._init_fn,
-        torch.ops.tclab.delta_sums.default: delta_layer._delta_sums._init_fn,
-        torch.ops.tclab.delta_sums_backward.default: delta_layer._backward._init_fn,
-        torch.ops.tclab.spread.default: delta_layer._spread._init_fn,
-        torch.ops.tclab.spread_backward.default: delta_layer._spread_backward._init_fn,
+        torch.ops.tclab.spmm.default: _spmm._spmm._init_fn,
+        torch.ops.tclab.spmm_sum.default: _spmm._spmm_sum._init_fn,
     }
 
     class Record(TorchDispatchMode):
