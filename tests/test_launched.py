@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-import textwrap
 import threading
 import time
 from pathlib import Path
@@ -174,9 +173,7 @@ def test_every_other_field_is_run_by_ranks(rows):
 def test_what_belongs_to_ranks_is_null_for_one_and_refused_in_words(tmp_path):
     alone = tiny(ranks=1, bucket_cap_mb=5, compression="fp16", static_graph=True, gather_interval=3, no_sync=True)
     assert alone == tiny(ranks=1)
-    assert alone.exchange() is None
     assert tiny(accumulate=1, no_sync=True).no_sync is None
-    assert (tiny().bucket_cap_mb, tiny().compression, tiny().static_graph) == (25.0, "none", False)
     for fields, words in (
         ({"compression": "fp8"}, "unknown compression 'fp8'"),
         ({"find_unused_parameters": True, "static_graph": True}, "expected one"),
@@ -232,7 +229,7 @@ class Hangs(_Fails):
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    (tmp_path / "own_ranks.py").write_text(textwrap.dedent(OWN))
+    (tmp_path / "own_ranks.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
     import own_ranks  # noqa: F401
 
@@ -297,8 +294,6 @@ def test_gpus_become_device_and_ranks(monkeypatch):
             ranks_of(asked, "cuda")
     with pytest.raises(InputError, match="gpus is 0 and device 'cuda'"):
         ranks_of(0, "cuda")
-    (point,) = tclab.grid(scale=0.02, gpus=4, models="dango", strategies="indices", batch_sizes=1, networks=1)
-    assert (point.resolved().device, point.ranks, point.resolved().backend) == ("cpu", 4, "gloo")
 
 
 @pytest.fixture
