@@ -80,6 +80,14 @@ class Lifts(SharedView):
         pass
 
 
+class Strategy:
+    def __init__(self, clock):
+        self.clock = clock
+
+    def view(self, batch):
+        return Lifts(self.clock)
+
+
 def run(step, ledger, clock, *, steps=2):
     for batch in ledger.steps(range(steps)):
         x = torch.ones(3, requires_grad=True)
@@ -96,7 +104,7 @@ def run(step, ledger, clock, *, steps=2):
 
 def test_a_part_has_its_own_time_in_both_directions_and_the_rest_is_the_rest(monkeypatch):
     clock = Clock().set_in(monkeypatch)
-    step = SimpleNamespace(model=Model(clock), strategy=SimpleNamespace(view=lambda batch: Lifts(clock)))
+    step = SimpleNamespace(model=Model(clock), strategy=Strategy(clock))
     ledger = Ledger(cuda=False)
     with timed_parts(step, ledger) as parts:
         run(step, ledger, clock)

@@ -83,25 +83,6 @@ def test_a_batch_in_slices_is_whole_again_wherever_it_goes(strategy):
         assert all(torch.equal(ours.tensors[name], theirs.tensors[name]) for name in theirs.tensors)
 
 
-@pytest.mark.slow
-def test_a_compiled_step_has_the_gradients_of_one_that_is_not(monkeypatch):
-    compiling = torch.compile
-    asked = []
-
-    def quick(forward):  # the whole compiler takes a minute; its front end finds what cannot be compiled
-        asked.append(forward)
-        return compiling(forward, backend="eager", fullgraph=True)
-
-    monkeypatch.setattr(torch, "compile", quick)
-    expected = gradients("hetero_cell", "node_mask", micro_batch=2)
-    assert not asked
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the compiler's own
-        found = gradients("hetero_cell", "node_mask", micro_batch=2, compile=True)
-    assert len(asked) == 1
-    agree(found, expected)
-
-
 def test_a_step_that_would_go_on_uncompiled_stops_instead(monkeypatch):
     compiling = torch.compile
     monkeypatch.setattr(torch, "compile", lambda forward: compiling(forward, backend="eager", dynamic=False))
