@@ -174,8 +174,7 @@ def test_an_inexact_strategy_has_an_error_and_is_never_called_equal():
         assert 0.0 < result.fp64_error < float("inf")
     ring = tclab.CellGraph.from_edges({"likes": torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])}, num_nodes=4)
     found = tclab.check(HeteroCell.profiling(ring), ring, strategies="khop_3", deletions=[[0], [2]])
-    assert found.results["khop_3"].fp64_error <= 1e-10  # three hops of so small a graph are all of it
-    assert not found.passed
+    assert not found.passed  # though three hops of so small a graph are all of it
 
 
 # ---- what is wrong only in slices or compiled; in bfloat16 alone: test_mutants.py

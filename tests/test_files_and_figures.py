@@ -5,7 +5,6 @@ import io
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,27 +108,6 @@ def test_a_temporary_folder_goes_with_its_owner_or_soon_after_one_that_was_kille
     mine.close()
     mine.close()
     assert os.listdir(tmp_path) == ["tclab-of-somebody-else"]
-
-
-def test_two_writers_of_one_file_do_not_meet(tmp_path):
-    """Both are within their write at once; each has a file of its own until it is renamed."""
-    both = threading.Barrier(2, timeout=60)
-
-    def write(text):
-        def content(path):
-            path.write_text(text)
-            both.wait()
-            assert path.read_text() == text
-
-        atomic_write(tmp_path / "graph.json", content)
-
-    threads = [threading.Thread(target=write, args=(letter * 1000,)) for letter in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (tmp_path / "graph.json").read_text() in ("a" * 1000, "b" * 1000)
-    assert os.listdir(tmp_path) == ["graph.json"]
 
 
 def test_bytes_and_times_have_three_digits_and_durations_whole_seconds():

@@ -18,7 +18,7 @@ from tclab.sweeps.config._gpus import device_of, ranks_of
 from tclab.sweeps.execution import _worker_pool as worker_pool
 from tclab.sweeps.execution._rank import SignedStore
 from tclab.sweeps.execution._rank_group import RankGroup
-from tclab.sweeps.execution._worker_pool import WorkerKind, WorkerPool, abort, pool, worker_environment
+from tclab.sweeps.execution._worker_pool import abort, pool, worker_environment
 from tclab.sweeps.store._machine_label import where_measured
 
 pytestmark = pytest.mark.clock
@@ -330,26 +330,3 @@ def test_a_gpu_that_is_dead_is_named_and_the_others_are_used(gpus_that_answer):
         with pytest.raises(InputError, match=r"1 rank needs 1 GPU, and there is 0 GPUs here; GPU 0 is listed"):
             needed()
     assert ranks_of(0) == ("cpu", 1)
-
-
-@pytest.mark.parametrize(("device", "ends"), [("cpu", []), ("cuda", ["on a GPU"])])
-def test_what_is_warm_on_a_gpu_ends_before_another_kind_of_point_takes_it(device, ends, monkeypatch):
-    ended = []
-
-    class Warm:
-        alive, has_read = True, {}
-
-        def __init__(self, name):
-            self.close = lambda: ended.append(name)
-
-        def ask(self, request, **options):
-            return []
-
-    pool = WorkerPool()
-    pool.idle = {
-        WorkerKind(1, "jemalloc", None, "cuda"): Warm("on a GPU"),
-        WorkerKind(1, "default", None, "cpu"): Warm("on the CPU"),
-    }
-    monkeypatch.setattr(worker_pool, "WorkerProcess", lambda environment: Warm("new"))
-    pool.ask(tiny(ranks=1, device=device), {}, fresh=True, memory_bytes=None, hang_seconds=1.0)
-    assert [name for name in ended if name != "new"] == ends

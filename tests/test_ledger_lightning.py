@@ -33,39 +33,25 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-class Slow(torch.utils.data.Dataset):
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        time.sleep(0.001)
-        return torch.full((4,), float(index))
-
-
 class Sleeper(lightning.Callback):
     def on_train_batch_end(self, *args):
         time.sleep(0.002)
 
 
+def slow(rows):
+    time.sleep(0.002)
+    return torch.stack(rows)
+
+
 def trained(ledger, *, module, **options):
-    trainer = lightning.Trainer(
-        max_epochs=2,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[Sleeper(), lightning_callback(ledger)],
-        **options,
-    )
-    trainer.fit(module, torch.utils.data.DataLoader(Slow(), batch_size=2))
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    callbacks = [Sleeper(), lightning_callback(ledger)]
+    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", callbacks=callbacks, **quiet, **options)
+    trainer.fit(module, torch.utils.data.DataLoader(list(torch.ones(8, 4)), batch_size=2, collate_fn=slow))
     return trainer
 
 
-pytestmark = [
-    pytest.mark.clock,
-    pytest.mark.filterwarnings("ignore"),
-]
+pytestmark = [pytest.mark.clock, pytest.mark.filterwarnings("ignore")]
 
 
 def test_each_stage_of_a_trainer_is_where_its_time_went():

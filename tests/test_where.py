@@ -22,9 +22,7 @@ from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.predict._roofline import Ceilings
 from tclab.sweeps.store._machine_label import this_machine
 from tclab.timing import environment
-from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._spike_in import SpikeIn
-from tclab.timing._verdict import FASTER, UNDECIDED, Pair
 
 MADE_UP = "cpu · 2 cores · Made Up"  # the machine of rows that were made by hand
 CELLS = [pair("a", "b", "SLOWER", str(size)) for size in (4, 16)]
@@ -139,19 +137,6 @@ def test_no_public_chart_is_left_out():
     charts = {name for name in made if hasattr(made[name], "chart")} - {"wrong_figures"}  # tests/test_artefacts.py
     drawn = {name.split(",")[0] for name in (*OF_ROWS, *OF_THIS_MACHINE, *NOT_MEASURED)}
     assert {*lab.charts.__all__, *charts} == drawn
-
-
-def test_advice_that_was_measured_and_is_undecided_is_hollow_and_says_so():
-    made = [
-        Suggestion(name, "", 0.5, None, "model", measured=Pair("changed", "now", verdict, "", ratio=0.9))
-        for name, verdict in (("one", FASTER), ("two", UNDECIDED))
-    ]
-    spec = lab.charts.result_chart(Advice("of a test", tuple(made), where="there")).to_dict()
-    lines = [line for data in spec["datasets"].values() for line in data if line.get("kind") == "measured"]
-    assert {line["change"]: line["word"] for line in lines} == {"one": "", "two": "undecided"}
-    points = {str(layer["transform"]): layer["mark"] for layer in spec["layer"] if layer["mark"]["type"] == "point"}
-    assert points["[{'filter': \"datum.word !== ''\"}]"]["fill"] == "white"
-    assert "fill" not in points["[{'filter': \"datum.word === ''\"}]"]
 
 
 @pytest.mark.parametrize("gamma", [[-3.0, -2.0, -1.0], [-1.0, 0.001, 0.2], [1.0, 1.1, 1.2]])
