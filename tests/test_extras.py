@@ -7,6 +7,9 @@ import tomllib
 
 import pytest
 
+import tclab
+from tclab.errors import need
+
 CORE = {"torch", "numpy"}
 # refuses every package that an extra brings, as if it were not installed
 BLOCKED = """
@@ -84,20 +87,19 @@ print(ledger, ledger._repr_html_())
     ("code", "words"),
     [
         ("import tclab.sweeps", "tclab.sweeps needs pandas: pip install 'tclab[sweep]'"),
-        ("tclab.view", "tclab.masking needs scipy: pip install 'tclab[sweep]'"),
+        ("import tclab; tclab.view", "tclab.masking needs scipy: pip install 'tclab[sweep]'"),
         ("import tclab.readers", "tclab.readers needs pandas: pip install 'tclab[readers]'"),
         ("import tclab.trace", "tclab.trace needs pandas: pip install 'tclab[trace]'"),
         ("import tclab.command", "tclab.command needs cyclopts: pip install 'tclab[sweep]'"),
-        ("from tclab.case_study import hypotheses", "tclab.case_study needs pandas: pip install 'tclab[lab]'"),
+        ("import tclab.case_study as c; c.hypotheses", "tclab.case_study needs pandas: pip install 'tclab[lab]'"),
     ],
 )
-def test_what_is_missing_is_named_with_its_extra_in_an_import_error_and_an_input_error(root, code, words):
-    code = f"""
-import tclab
-try:
-    {code}
-except ImportError as error:
-    assert isinstance(error, tclab.InputError), error
-    raise
-"""
+def test_what_is_missing_is_named_with_its_extra(root, code, words):
     assert alone(root, code).stderr.strip().splitlines()[-1].endswith(words)
+
+
+def test_a_missing_extra_is_an_import_error_and_an_input_error():
+    with pytest.raises(ImportError, match="the moon needs no_such_package: pip install 'tclab\\[lab\\]'") as raised:
+        need("the moon", "lab", "no_such_package")
+    assert isinstance(raised.value, tclab.InputError)
+    assert raised.value.name == "no_such_package"

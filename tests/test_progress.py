@@ -10,7 +10,6 @@ from tclab._child_process import PARENT
 
 # tqdm's own clock says that time has passed
 SLOW = "import time; passed = iter(range(0, 10**9, 60)); time.time = lambda: next(passed)\n"
-GRAPH = "from tclab import CellGraph; print(CellGraph.synthetic(0.5).num_edges)"
 FILE = "from tclab.readers import string_links; print(len(string_links({path!r}, ['A', 'B'])))"
 
 
@@ -23,19 +22,10 @@ def ran(code, **environment):
     return done.stderr
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory):
-    path = tmp_path_factory.mktemp("links") / "1.protein.links.v12.0.txt"
-    row = "1.A 1.B 500\n1.B 1.A 500\n"
-    path.write_text("protein1 protein2 combined_score\n" + row * (18_000_000 // len(row)))
-    return path
-
-
-def test_a_large_file_has_a_bar_when_it_takes_seconds_but_not_in_a_process_that_measures(large):
-    code = FILE.format(path=str(large))
-    assert "reading 1.protein.links.v12.0.txt:" in ran(SLOW + code)
-    assert ran(SLOW + code, **{PARENT: "1"}) == ""
-
-
-def test_a_small_one_has_none():
-    assert ran(SLOW + GRAPH.replace("0.5", "0.1")) == ""
+@pytest.mark.parametrize(("characters", "shown"), [(18_000_000, True), (180, False)])
+def test_a_large_file_has_a_bar_when_it_takes_seconds_but_not_in_a_process_that_measures(tmp_path, characters, shown):
+    path, row = tmp_path / "1.protein.links.v12.0.txt", "1.A 1.B 500\n1.B 1.A 500\n"
+    path.write_text("protein1 protein2 combined_score\n" + row * (characters // len(row)))
+    code = SLOW + FILE.format(path=str(path))
+    assert ("reading 1.protein.links.v12.0.txt:" in ran(code)) == shown
+    assert ran(code, **{PARENT: "1"}) == ""
