@@ -168,10 +168,8 @@ def test_an_inexact_strategy_has_an_error_and_is_never_called_equal():
     graph = tclab.CellGraph.synthetic(0.02, seed=1).without_metabolism().select(["regulatory", "physical"])
     found = tclab.check("hetero_cell", graph, strategies=INEXACT)
     assert not found.passed
-    for result in found.results.values():
-        assert not result.exact
-        assert not result.passed
-        assert 0.0 < result.fp64_error < float("inf")
+    assert list(found.results) == INEXACT
+    assert all(not result.exact and 0.0 < result.fp64_error < float("inf") for result in found.results.values())
     ring = tclab.CellGraph.from_edges({"likes": torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])}, num_nodes=4)
     found = tclab.check(HeteroCell.profiling(ring), ring, strategies="khop_3", deletions=[[0], [2]])
     assert not found.passed  # though three hops of so small a graph are all of it

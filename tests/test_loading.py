@@ -110,15 +110,10 @@ class Threads(masking.get("stored_mask")):
 
 
 @pytest.mark.parametrize(
-    ("method", "collation"),
-    [
-        ("fork", "lean"),
-        *(pytest.param(m, "lean", marks=pytest.mark.slow) for m in START_METHODS if m != "fork"),
-        pytest.param("spawn", "pyg", marks=pytest.mark.slow),
-    ],
+    "method", [pytest.param(m, marks=pytest.mark.slow if m != "fork" else ()) for m in START_METHODS]
 )
-def test_workers_of_every_kind_make_the_same_with_one_thread_and_say_when(method, collation, tmp_path):
-    loading = Threads(GRAPH, collation=collation)
+def test_workers_of_every_kind_make_the_same_with_one_thread_and_say_when(method, tmp_path):
+    loading = Threads(GRAPH)
     loading.prepare(SAMPLES, tmp_path / "s")
     samples = stored(GRAPH, SAMPLES, tmp_path / "samples", "lmdb")
     torch.set_num_threads(2)
@@ -214,23 +209,19 @@ class Dies(masking.get("node_mask")):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-KILLED = r"worker 1 \(pid \d+\) was killed by SIGKILL: the system does this when memory runs out"
-
-
 @pytest.mark.parametrize(
-    ("method", "how", "words"),
+    ("how", "words"),
     [
-        ("fork", "SIGKILL", KILLED),
-        pytest.param("spawn", "SIGKILL", KILLED, marks=pytest.mark.slow),
-        ("fork", "exit", r"worker 1 \(pid \d+\) ended with exit code 3"),
+        ("SIGKILL", r"worker 1 \(pid \d+\) was killed by SIGKILL: the system does this when memory runs out"),
+        ("exit", r"worker 1 \(pid \d+\) ended with exit code 3"),
     ],
 )
 @pytest.mark.clock
-def test_a_worker_that_dies_is_named_with_its_end_and_nothing_hangs(method, how, words):
+def test_a_worker_that_dies_is_named_with_its_end_and_nothing_hangs(how, words):
     strategy = Dies(GRAPH)
     strategy.how = how
     with pytest.raises(WorkerDiedError, match=words):  # noqa: PT012
-        for _ in Loader(Batches(strategy, SAMPLES, 2), workers=2, start_method=method, prefetch_factor=1):
+        for _ in Loader(Batches(strategy, SAMPLES, 2), workers=2, prefetch_factor=1):
             time.sleep(0.3)  # the error comes where a batch is waited for, not in the middle of a step
     deadline = time.monotonic() + 10
     while multiprocessing.active_children() and time.monotonic() < deadline:
