@@ -66,14 +66,7 @@ def by_the_dense_matrix(tiles, x, *, rows):
     return matrix_of(tiles, x.size(1)).to(x.dtype) @ x
 
 
-def test_a_kernel_that_is_right_on_this_device_serves(on_this_cpu):
-    on_this_cpu(by_the_dense_matrix)
-    csr = Csr(torch.tensor([0, 1]).int(), torch.tensor([0]).int(), torch.ones(1))
-    assert tiles_for(torch.ones(1, 1, 1), *csr, 1) is tiles_for(torch.ones(1, 1, 1), *csr, 1) is not None
-    assert tiles_for(torch.ones(1, 1, 1, dtype=torch.float64), *csr, 1) is None
-
-
-def test_a_kernel_that_is_wrong_on_this_device_or_does_not_compile_is_left_out_with_a_warning(on_this_cpu):
+def test_a_kernel_serves_where_it_is_right_and_is_left_out_with_a_warning_where_it_is_wrong_or_fails(on_this_cpu):
     def rounded(tiles, x, *, rows):
         return by_the_dense_matrix(tiles, x, rows=rows).bfloat16().float()
 
@@ -81,36 +74,38 @@ def test_a_kernel_that_is_wrong_on_this_device_or_does_not_compile_is_left_out_w
         raise FileNotFoundError("no C compiler")
 
     csr = Csr(torch.tensor([0, 1]).int(), torch.tensor([0]).int(), torch.ones(1))
+    x = torch.ones(1, 1, 1)
+    on_this_cpu(by_the_dense_matrix)
+    assert tiles_for(x, *csr, 1) is tiles_for(x, *csr, 1) is not None
+    assert tiles_for(x.double(), *csr, 1) is None
     for sums, why in ((rounded, r"off by 1\.\de-03"), (failing, "FileNotFoundError no C compiler")):
         on_this_cpu(sums)
         kernel._is_right.cache_clear()
         with pytest.warns(UserWarning, match=why):
-            assert tiles_for(torch.ones(1, 1, 1), *csr, 1) is None
-        assert tiles_for(torch.ones(1, 1, 1), *csr, 1) is None  # and says it once
+            assert tiles_for(x, *csr, 1) is None
+        assert tiles_for(x, *csr, 1) is None  # and says it once
 
 
-def interpreted(root, first, number, columns):
-    command = [sys.executable, "benchmarks/tile_kernel.py", "--first", str(first), "--cases", str(number)]
-    return subprocess.run(
-        [*command, "--most-columns", str(columns)], cwd=root, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(root), "TRITON_INTERPRET": "1"},
-    )  # fmt: skip
+def interpreted(root, *command):
+    """Run Python with Triton's interpreter in a process of its own, which an access out of bounds ends."""
+    pytest.importorskip("triton")
+    environment = {**os.environ, "PYTHONPATH": str(root), "TRITON_INTERPRET": "1"}
+    found = subprocess.run([sys.executable, *command], cwd=root, capture_output=True, text=True, env=environment)
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
 @pytest.mark.parametrize(
-    ("first", "number", "columns"), [(5, 6, 32), pytest.param(11, 64, 1040, marks=pytest.mark.slow)]
+    ("first", "cases", "columns"), [("5", "6", "32"), pytest.param("11", "64", "1040", marks=pytest.mark.slow)]
 )
-def test_interpreted_sums_and_gradients_are_those_of_fp64(root, first, number, columns):
-    pytest.importorskip("triton")
-    found = interpreted(root, first, number, columns)  # in a process of its own, which an access out of bounds ends
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert found.stdout.splitlines()[-1] == f"{number} cases, 0 failed"
+def test_interpreted_sums_and_gradients_are_those_of_fp64(root, first, cases, columns):
+    options = ["--first", first, "--cases", cases, "--most-columns", columns]
+    assert interpreted(root, "benchmarks/tile_kernel.py", *options).splitlines()[-1] == f"{cases} cases, 0 failed"
 
 
 @pytest.mark.slow
 def test_it_goes_through_compile_whole_and_two_runs_give_the_same_bits(root):
-    pytest.importorskip("triton")
     code = """
 import torch, tclab
 from tclab.message_passing.kernels import _tile_sums
@@ -133,9 +128,7 @@ made = len(_tile_sums._MADE)
 call(x, keep)
 assert len(_tile_sums._MADE) == made  # a compiled call makes no tiles anew
 """
-    environment = {**os.environ, "PYTHONPATH": str(root), "TRITON_INTERPRET": "1"}
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert found.returncode == 0, found.stderr
+    interpreted(root, "-c", code)
 
 
 @pytest.mark.slow
