@@ -1,5 +1,8 @@
 """Overheads of a training loop: each does what it names, and changes nothing that it must not change."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -194,3 +197,21 @@ def test_overheads_that_cannot_be_together_are_refused_and_their_order_is_none()
             Point(overheads=names)
     assert Point(overheads="print_loss") == Point(overheads=("print_loss",))
     assert Point(overheads=["print_loss", "item_logging"]) == Point(overheads=["item_logging", "print_loss"])
+
+
+IMPORTED = """
+import sys
+from tclab import Point, masking
+from tclab.sweeps.execution._setup import step_of
+
+for overheads, slow in (((), False), (("print_loss", "isnan_checks"), True)):
+    point = Point(scale=0.01, networks=1, device="cpu", overheads=overheads)
+    step = step_of(point, masking.get("node_mask")(point.cell_graph()))
+    assert ("tclab.case_study" in sys.modules) is slow, overheads
+    assert (type(step).__name__ == "StepWithOverheads") is slow
+assert not {"altair", "ipywidgets", "tclab.lab"} & set(sys.modules)
+"""
+
+
+def test_what_overheads_do_is_imported_for_a_point_that_has_some_and_draws_nothing(root):
+    subprocess.run([sys.executable, "-c", IMPORTED], cwd=root, check=True)
