@@ -48,7 +48,7 @@ Packed = tuple[dict[str, Tensor | Piece], dict[str, Any]]  # tensors that travel
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The raw batch of a strategy; only this crosses a worker's pipe, Lightning and DDP.
+    """What a strategy sends: a worker hands it over in a `LoadedBatch`, and it moves to the device as a whole.
 
     **Arguments:**
 

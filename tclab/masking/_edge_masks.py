@@ -123,7 +123,7 @@ def removed_edges(
 
 
 class EdgeMask(Strategy):
-    """A boolean edge mask for each network from an incidence lookup in the worker; all edges travel."""
+    """A boolean edge mask for each relation from an incidence lookup in the worker; all edges travel."""
 
     name = "edge_mask"
     collations = ("lean", "pyg")
@@ -158,7 +158,7 @@ class EdgeMask(Strategy):
         return replace(batch, tensors={name: t for name, t in batch.tensors.items() if name not in unsent})
 
     def pack(self, removed: dict[str, Deletions], encoded: Masks) -> Packed:
-        """Return the replicated edges with their masks, and the node side: PyG's `batch` and the kept rows."""
+        """Return the replicated edges with their masks, and what PyG's batches say of nodes, which no view reads."""
         kind, size = self.graph.deleted_type, len(encoded)
         tensors: dict[str, Tensor | Piece] = {
             **edge_pieces(self.graph, size),

@@ -31,7 +31,7 @@ _SPARSEST = 200  # where a dense product does more than so many times the work, 
 
 
 class NodeMask(Strategy):
-    """One sparse matrix for all samples, and a 0/1 for each node and sample."""
+    """One sparse matrix a network for all samples; the view makes a 0/1 for each node and sample of the removed ids."""
 
     name = "node_mask"
 

@@ -20,7 +20,7 @@ from tclab.perturbation import Deletions
 class EdgeList:
     """One relation's edges in every sample."""
 
-    edge_index: Tensor  # [2, E] int64 of rows
+    edge_index: Tensor  # [2, E] int64, ends are rows of all samples, not nodes
     mask: Tensor | None = None  # [E] bool, which of them count; None where all do
     weight: Tensor | None = None  # [E] float64; None where all are 1
 

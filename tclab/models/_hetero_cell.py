@@ -162,7 +162,7 @@ class HeteroCell(nn.Module):
         )
 
     def parts(self, view: View) -> Sequence[View]:
-        """Return the views that are encoded one after the other: the wild type's and the samples'."""
+        """Return the views to encode: one with the wild type first, or two; see `View.with_wild_type`."""
         return view.with_wild_type()
 
     def rows(self, view: View) -> Tensor:

@@ -177,7 +177,7 @@ class Step:
             self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate, **OPTIMIZERS[optimizer])
 
     def __call__(self, batch: Batch, *, stage: Stage = nullcontext) -> Tensor | None:
-        """Run one step on a batch from the loader, on the CPU, and return what `run` does."""
+        """Run one step on a batch from the loader and return what `run` does."""
         return self.run(self.transfer(batch, stage=stage), stage=stage)
 
     def transfer(self, batch: Batch, *, stage: Stage = nullcontext) -> Batch:

@@ -27,7 +27,7 @@ _CACHED = 1 << 18  # numbers of small samples that a CPU takes at a time: 1 MB i
 
 
 class Csr(NamedTuple):
-    """A sparse matrix [rows, columns] as plain tensors; a column may stand in a row more than once, and counts each."""
+    """A sparse matrix [rows, columns] as plain tensors; a column that stands twice in a row counts twice."""
 
     crow: Tensor  # [rows + 1] int32
     col: Tensor  # [nnz] int32
