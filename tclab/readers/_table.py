@@ -92,31 +92,44 @@ class Table:
         rows = 0
         try:
             with Source(self.path, limit_bytes=self._limit_bytes, progress=self._progress) as source:
-                reader = pa.csv.open_csv(
-                    pa.PythonFile(source, mode="r"),
-                    read_options=pa.csv.ReadOptions(
-                        use_threads=False,
-                        block_size=_BLOCK_BYTES,
-                        column_names=self.columns,
-                        skip_rows=self._skipped,
-                    ),
-                    parse_options=pa.csv.ParseOptions(delimiter=self.separator, quote_char=False, double_quote=False),
-                    convert_options=pa.csv.ConvertOptions(
-                        column_types=dict(types),
-                        include_columns=list(types),
-                        null_values=list(missing),
-                        strings_can_be_null=False,
-                    ),
-                )
-                for batch in reader:
-                    rows += batch.num_rows
-                    yield batch
+                for block, skipped in self._blocks(source):
+                    table = pa.csv.read_csv(
+                        pa.BufferReader(block),
+                        read_options=pa.csv.ReadOptions(
+                            use_threads=False, column_names=self.columns, skip_rows=skipped
+                        ),
+                        parse_options=pa.csv.ParseOptions(
+                            delimiter=self.separator, quote_char=False, double_quote=False
+                        ),
+                        convert_options=pa.csv.ConvertOptions(
+                            column_types=dict(types),
+                            include_columns=list(types),
+                            null_values=list(missing),
+                            strings_can_be_null=False,
+                        ),
+                    )
+                    rows += table.num_rows
+                    yield from table.to_batches()
         except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
             if "Empty CSV file" in str(error):
                 raise no_rows(self.path) from None
             raise self._first_fault(types, missing, error) from None
         if not rows:
             raise no_rows(self.path)
+
+    def _blocks(self, source: Source) -> Iterator[tuple[bytes, int]]:
+        """Yield blocks of whole lines, and how many lines to skip in each.
+
+        pyarrow's own streaming reader (26.0) aborts a process that ends soon after it, as its threads still run.
+        """
+        rest, skipped, none = b"", self._skipped, True
+        while data := source.read(_BLOCK_BYTES):
+            lines, end, rest = (rest + data).rpartition(b"\n")
+            if lines.strip():
+                yield lines + end, skipped
+                skipped, none = 0, False
+        if rest.strip() or none:  # a file of no row is pyarrow's to refuse
+            yield rest, skipped
 
     def rows(self, *names: str) -> Iterator[tuple[str, ...]]:
         """Yield the cells of some columns, row by row, as text."""
