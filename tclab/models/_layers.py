@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tclab.errors import InputError, unknown
 from tclab.message_passing import View
@@ -31,14 +32,14 @@ class Linear(nn.Linear):
         return super().forward(x)
 
 
+_BLOCK = 2048  # rows
+
+
 def _takes_onednn(x: Tensor) -> bool:
-    """Return whether oneDNN multiplies rows `x`; a few are not worth the call from Python."""
-    if x.device.type != "cpu" or x.dtype != torch.float32 or x.dim() != 2 or x.size(0) < _FEWEST_ROWS:
+    """Return whether oneDNN multiplies rows `x`."""
+    if x.device.type != "cpu" or x.dtype != torch.float32 or x.dim() != 2 or x.size(0) < _BLOCK:
         return False
     return torch.backends.mkldnn.is_available() and not torch.is_autocast_enabled("cpu")
-
-
-_FEWEST_ROWS = 1024
 
 
 class _OneDnnLinear(torch.autograd.Function):
@@ -47,7 +48,13 @@ class _OneDnnLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        out = x.new_empty(x.size(0), weight.size(0))
+        # in blocks: oneDNN keeps half a megabyte for each number of rows that it meets, and `delta` has ever new ones
+        whole = x.size(0) // _BLOCK * _BLOCK
+        for i in range(0, whole, _BLOCK):
+            rows = slice(i, i + _BLOCK)
+            out[rows] = torch.ops.mkldnn._linear_pointwise(x[rows], weight, bias, "none", [], "")
+        out[whole:] = F.linear(x[whole:], weight, bias)
         return out
 
     @staticmethod
