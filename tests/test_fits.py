@@ -11,6 +11,7 @@ from tclab import Point, masking, sweep
 from tclab import run as run_point
 from tclab._display import bytes_text
 from tclab.masking import _shared_graph_strategies as calibrating
+from tclab.models import _layers
 from tclab.sweeps import largest_batch
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.predict import _fits as fitting
@@ -189,8 +190,9 @@ def test_sizes_that_depend_on_values_and_points_that_cannot_run_are_refused():
 
 
 @pytest.mark.slow
-def test_a_gpu_keeps_norms_in_float32_under_autocast():
-    """CUDA's autocast runs layer_norm in float32, a CPU's as it comes; nothing else tells them apart here."""
+def test_a_gpu_keeps_norms_in_float32_under_autocast(monkeypatch):
+    """CUDA's autocast runs torch's layer_norm in float32, a CPU's as it comes; nothing else tells them apart here."""
+    monkeypatch.setattr(_layers.LayerNorm, "forward", torch.nn.LayerNorm.forward)
     held = {}
     for dtype in ("float32", "bfloat16"):
         for device in ("cpu", "cuda"):

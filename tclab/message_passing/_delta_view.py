@@ -140,12 +140,12 @@ class _WildTypeAndSamples(SharedView):
         x = autocast(x).unsqueeze(0)
         weights = torch.cat(list(self_weights)).to(x.dtype)
         matrices = [sparse_matrix(self._relation(name), x.dtype) for name in relations]
-        wild = spmm(matrices, x[:, : self._num_nodes], self_weights=weights)[::-1]
+        wild = spmm(matrices, x[:, : self._num_nodes], self_weights=weights)
         (changes,) = spmm([layer.changes], x)
         own = changes[:, : layer.nodes.size(0)]
-        for name, weight, function in zip(relations, weights, functions, strict=True):
+        for name, weight, function, first in zip(relations, weights, functions, wild, strict=True):
             changed = torch.cat([changes, weight * own], dim=1)
-            summed = spmm_sum([layer.start[name], layer.edges[name]], [wild.pop(), changed])
+            summed = spmm_sum([layer.start[name], layer.edges[name]], [first, changed])
             yield function(summed.squeeze(0)).unsqueeze(0)
 
     def complete(self, x: Tensor) -> Tensor:
