@@ -157,6 +157,7 @@ def main(folder, chosen):
         (Path(folder) / "found.json").write_text(json.dumps(found))
     distributed.barrier()
     distributed.destroy_process_group()
+    os._exit(0)  # the DDP that was refused still holds the group, whose threads can abort a process that ends by itself
 
 
 if __name__ == "__main__":
