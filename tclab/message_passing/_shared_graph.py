@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tclab.errors import InputError, unknown
 from tclab.graph import Network
 from tclab.message_passing.kernels._edge_blocks import Edges, EdgesByTarget, edge_max, edges_a_block, sort_edges
-from tclab.message_passing.kernels._row_ops import add_rows, take_rows
+from tclab.message_passing.kernels._row_ops import add_rows, masked_rows, take_rows
 from tclab.message_passing.kernels._spmm import Csr, SparseMatrix, spmm
 
 REDUCTIONS = ("sum", "mean", "max")
@@ -21,9 +21,7 @@ Keep = Tensor | Sides
 
 def only_kept(x: Tensor, keep: Tensor | None) -> Tensor:
     """Return `x: [N, B, H]`, zero where `keep: [N, B]` is False, in the order of memory that `to_rows` has."""
-    if keep is None:
-        return x
-    return x.transpose(0, 1).masked_fill(~keep.t().unsqueeze(-1), 0.0).transpose(0, 1)
+    return x if keep is None else masked_rows(x.transpose(0, 1), keep.t()).transpose(0, 1)
 
 
 class SelfLoops(NamedTuple):

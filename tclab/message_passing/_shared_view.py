@@ -17,7 +17,7 @@ from tclab.graph import Network
 from tclab.graph._cell_graph import CellGraph
 from tclab.message_passing._edge_list_view import pool_grid
 from tclab.message_passing._view import View
-from tclab.message_passing.kernels._row_ops import without
+from tclab.message_passing.kernels._row_ops import masked_rows, without
 from tclab.message_passing.kernels._spmm import Csr, SparseMatrix, spmm
 from tclab.perturbation import Deletions
 
@@ -92,8 +92,8 @@ class SharedView(View):
             matrices = [sparse_matrix(networks[i], x.dtype, transpose=transpose) for i in sparse]
             weights = None if self_weights is None else torch.cat([self_weights[i] for i in sparse]).to(x.dtype)
             sums |= zip(sparse, spmm(matrices, x, self_weights=weights, sources=keep), strict=True)
-        if len(sums) < len(networks) and keep is not None:
-            x = x.masked_fill(~keep.unsqueeze(-1), 0.0)
+        if len(sums) < len(networks):
+            x = masked_rows(x, keep)
         for i, network in enumerate(networks):
             if i not in sums:
                 summed = dense_sum(network, x, transpose=transpose)

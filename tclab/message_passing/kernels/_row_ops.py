@@ -36,6 +36,11 @@ def without(removed: Tensor, rows: int) -> Tensor:
     return torch.ones(rows, dtype=torch.bool, device=removed.device).index_fill_(0, removed, False)
 
 
+def masked_rows(x: Tensor, keep: Tensor | None) -> Tensor:
+    """Return `x: [*, H]` with the rows that `keep: [*]` leaves out zero, whatever they hold; itself for `None`."""
+    return x if keep is None else x.masked_fill(~keep.unsqueeze(-1), 0.0)
+
+
 def compiled_for_cpu(x: Tensor) -> bool:
     """Return whether this is traced by a compiler, for a CPU."""
     return x.device.type == "cpu" and torch.compiler.is_compiling()

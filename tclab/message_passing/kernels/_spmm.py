@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tclab.message_passing.kernels._row_ops import masked_rows
 from tclab.message_passing.kernels._tile_sums import tile_sums, tiles_for
 
 _SMALL = 1 << 14  # numbers of a sample, 64 kB in float32
@@ -134,15 +135,15 @@ def _chunks(x: Tensor) -> list[slice]:
     On a CPU that is one, whose rows stay in the cache; of small graphs, whose products take less time than a call, as
     many as stay there; on CUDA all.
     """
-    row = x[0].numel() if len(x) else 1
-    step = len(x) if x.device.type != "cpu" else 1
-    if step == 1 and row < _SMALL:
-        step = max(_CACHED // max(row, 1), 1)
+    if x.device.type != "cpu":
+        return [slice(None)]
+    sample = x.size(1) * x.size(2)
+    step = 1 if sample >= _SMALL else _CACHED // max(sample, 1)
     return [slice(b, b + step) for b in range(0, len(x), step)]
 
 
 def _kept(x: Tensor, keep: Tensor | None) -> Tensor:
-    """Return `x: [B, N, H]` with the rows that `keep: [B, N]` leaves out zero, whatever they hold."""
+    """Return `x: [B, N, H]` with the rows that `keep: [B, N]` leaves out zero; `masked_rows`, in fewer writes."""
     return x if keep is None else _zero_(x.clone(memory_format=torch.contiguous_format), keep)
 
 
@@ -242,10 +243,6 @@ def _dot(grad: Tensor, x: Tensor) -> Tensor:
     return torch.dot(grad.flatten(), x.flatten())
 
 
-def _masked(x: Tensor, keep: Tensor | None) -> Tensor:
-    return x if keep is None else x.masked_fill(~keep.unsqueeze(-1), 0.0)  # which a compiler can trace
-
-
 def _spmm_grad(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     transposed, of, xs = _saved(ctx)
     none = [None] * ctx.count
@@ -255,8 +252,8 @@ def _spmm_grad(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     to_w, w = None, of["self_weights"]
     if w is not None:
         if ctx.needs_input_grad[3]:
-            x = _masked(xs[0], of["targets"])
-            dots = [w.new_zeros(()) if g is None else _dot(_masked(g, of["sources"]), x) for g in grads]
+            x = masked_rows(xs[0], of["targets"])
+            dots = [w.new_zeros(()) if g is None else _dot(masked_rows(g, of["sources"]), x) for g in grads]
             to_w = torch.stack(dots)
         of["self_weights"] = w[used] if len(used) < len(grads) else w
     to_x = spmm_sum([transposed[i] for i in used], [g for g in grads if g is not None], **of)
@@ -270,8 +267,8 @@ def _spmm_sum_grad(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
         return [None] * len(transposed), none, none, None, None, None
     to_w = None
     if of["self_weights"] is not None and ctx.needs_input_grad[3]:
-        grad = _masked(grad, of["sources"])
-        to_w = torch.stack([_dot(grad, _masked(x, of["targets"])) for x in xs])
+        grad = masked_rows(grad, of["sources"])
+        to_w = torch.stack([_dot(grad, masked_rows(x, of["targets"])) for x in xs])
     return spmm(transposed, grad, **of), none, none, to_w, None, None
 
 
