@@ -32,12 +32,26 @@ class Linear(nn.Linear):
         return super().forward(x)
 
 
-_BLOCK = 2048  # rows
+_LARGEST_BLOCK, _LEAST_BLOCK = 16_384, 1024  # rows
+
+
+def _blocks(rows: int) -> Iterator[slice]:
+    """Yield blocks of rows, each as many as a power of two, the largest first; the last rows, too few, are left out.
+
+    oneDNN keeps half a megabyte for each number of rows that it meets, and `delta` has ever new ones.
+    """
+    begin, size = 0, _LARGEST_BLOCK
+    while size >= _LEAST_BLOCK:
+        if rows - begin >= size:
+            yield slice(begin, begin + size)
+            begin += size
+        else:
+            size //= 2
 
 
 def _takes_onednn(x: Tensor) -> bool:
     """Return whether oneDNN multiplies rows `x`."""
-    if x.device.type != "cpu" or x.dtype != torch.float32 or x.dim() != 2 or x.size(0) < _BLOCK:
+    if x.device.type != "cpu" or x.dtype != torch.float32 or x.dim() != 2 or x.size(0) < _LEAST_BLOCK:
         return False
     return torch.backends.mkldnn.is_available() and not torch.is_autocast_enabled("cpu")
 
@@ -49,12 +63,10 @@ class _OneDnnLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         out = x.new_empty(x.size(0), weight.size(0))
-        # in blocks: oneDNN keeps half a megabyte for each number of rows that it meets, and `delta` has ever new ones
-        whole = x.size(0) // _BLOCK * _BLOCK
-        for i in range(0, whole, _BLOCK):
-            rows = slice(i, i + _BLOCK)
+        for rows in _blocks(x.size(0)):
             out[rows] = torch.ops.mkldnn._linear_pointwise(x[rows], weight, bias, "none", [], "")
-        out[whole:] = F.linear(x[whole:], weight, bias)
+        rest = slice(x.size(0) // _LEAST_BLOCK * _LEAST_BLOCK, None)
+        out[rest] = F.linear(x[rest], weight, bias)
         return out
 
     @staticmethod
