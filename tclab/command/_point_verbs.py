@@ -24,7 +24,7 @@ from tclab.sweeps.execution._executor import print_progress
 from tclab.sweeps.execution._run import run as run_point
 from tclab.sweeps.predict._fits import fits as fits_of
 from tclab.sweeps.slurm._slurm_options import SlurmOptions
-from tclab.timing.races._race_result import Race
+from tclab.timing._race import Race
 
 _SOME_FAILED = 1
 _USUAL, _RARE = Group("What is measured", sort_key=1), Group("Other fields of a point", sort_key=2)
