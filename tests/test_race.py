@@ -128,13 +128,8 @@ def test_samples_give_the_same_verdict_again_in_another_process(result):
     assert list(result.frame()["seconds"]) == [s["seconds"] for s in samples]
 
 
-def test_each_arm_is_shown_with_its_spread_and_its_numbers(result):
+def test_a_result_is_shown_with_its_numbers(result):
     pair = result.pair("a", "b")
-    for spread in (pair.of_a, pair.of_b):
-        assert spread.blocks == 2 * pair.kept
-        order = [spread.least_seconds, spread.p5_seconds, spread.q1_seconds, spread.median_seconds,
-                 spread.q3_seconds, spread.p95_seconds]  # fmt: skip
-        assert order == sorted(order)
     assert pair.processes == 1
     assert 0 <= pair.p <= pair.q <= 1
     assert result.margin == pair.margin == max(0.02, result.floor)
@@ -160,7 +155,7 @@ def test_too_few_rounds_are_undecided_and_not_a_guess():
     assert (pair.verdict, pair.interval, pair.ratio) == (UNDECIDED, None, None)
     assert "at least 6 are needed" in pair.why
     assert "no ratio" in pair.sentence
-    assert "more rounds may decide: budget_seconds=75 (--budget-seconds 75)" in " ".join(str(result).split())
+    assert "the same with a larger budget_seconds goes on from here" in " ".join(str(result).split())
 
 
 # ---- blocks and rounds
@@ -321,7 +316,7 @@ def test_an_undecided_race_goes_on_with_a_larger_budget_and_spends_what_is_left_
         result = race(arms, budget_seconds=budget, **how)
         alphas.append(result.pair("a", "b").alpha)
     assert result.verdict("a", "b") == FASTER
-    assert "more rounds may decide" not in str(result)
+    assert "goes on from here" not in " ".join(str(result).split())
     assert result.pair("a", "b").kept > first.kept
     assert alphas == pytest.approx([0.025, 0.0125, 0.00625])
     assert {s["extension"] for s in result.samples()} == {0, 1, 2}
@@ -417,7 +412,8 @@ def test_an_interrupt_in_a_round_gives_back_the_rounds_before_it(tmp_path):
     assert "interrupted" in str(first)
     assert gc.isenabled()
     again = race({"a": interrupted, "b": arms["b"]}, **how)
-    assert again.pair("a", "b").dropped == 0
+    rounds = [s["round"] for s in again.samples() if s["phase"] == "race"]
+    assert {rounds.count(i) for i in rounds} == {4}
     assert again.verdict("a", "b") == FASTER
 
 

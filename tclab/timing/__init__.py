@@ -5,6 +5,7 @@ use it.
 """
 
 from tclab.timing._advice_rules import advise
+from tclab.timing._commands_race import race_commands
 from tclab.timing._communication import Communication
 from tclab.timing._conditions import conditions
 from tclab.timing._environment import environment
@@ -29,6 +30,7 @@ __all__ = [
     "profile_script",
     "race",
     "race_cells",
+    "race_commands",
     "read_samples",
     "receipt",
     "spike_in",

@@ -124,10 +124,7 @@ class Race(Shown):
             f"{self.making_seconds:.1f} s before them to make the arms"
         ]
         if self.stopped is None and any(pair.needs_rounds for pair in self.pairs):
-            notes.append(
-                f"more rounds may decide: budget_seconds={5 * budget:g} (--budget-seconds {5 * budget:g}), which goes "
-                "on from here where the race has a record"
-            )
+            notes.append("where the race has a record, the same with a larger budget_seconds goes on from here")
         return pairs_display(self.pairs, notes=[*notes, *_last_notes(self)])
 
 
