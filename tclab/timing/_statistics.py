@@ -1,4 +1,4 @@
-"""Statistics of comparisons: bootstrap intervals, autocorrelation, the alpha of each look, false discoveries.
+"""Statistics of comparisons: bootstrap intervals, autocorrelation, the alpha of each budget, false discoveries.
 
 The functions take arrays of log ratios, and use scipy where it has the method.
 """
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 Reals = NDArray[np.float64]
 
-ALPHA = 0.05  # probability of a false verdict in a race, over all its looks
+ALPHA = 0.05  # probability of a false verdict in a race, over all times that it goes on
 AUTOCORRELATION = 0.1  # lag-1 autocorrelation within ± this counts as independence
 MIN_OBSERVATIONS = 6  # units; with fewer, not even all on one side would reach 5 % two-sided (2 / 2**5 = 0.0625)
 MIN_JOINED = 12  # units; joining stops where it would leave fewer
@@ -21,20 +21,14 @@ _RESAMPLES = 2000
 _SEED = 20260912  # of the bootstrap, so that the same samples give the same interval everywhere
 
 
-def alpha_of(look: int, looks: int) -> float:
-    """Return the share of `ALPHA` for one look, a test of whether the race can end.
+def alpha_of(extension: int) -> float:
+    """Return the share of `ALPHA` for the verdict at the end of a budget that was made larger so many times.
 
-    The looks that were planned share half of alpha as 1 : 2 : …, since most races are decided at later ones. Those of
-    the first extension share half of what is left, and so on. However often a race goes on, and for whatever reason,
-    the shares add up to at most alpha, and by the union bound so does the probability of a false verdict at any look.
-
-    **Arguments:**
-
-    - `look`: number of the look, from 1; those beyond `looks` belong to extensions, `looks` to each.
-    - `looks`: number of looks that were planned.
+    The first budget has half of alpha, the first larger one half of what is left, and so on. However often a race goes
+    on, and for whatever reason, the shares add up to at most alpha, and by the union bound so does the probability of a
+    false verdict.
     """
-    extension, place = divmod(look - 1, looks)
-    return float(ALPHA * 0.5 ** (extension + 1) * (place + 1) / (looks * (looks + 1) / 2))
+    return float(ALPHA * 0.5 ** (extension + 1))
 
 
 def average_ranks(values: Reals) -> Reals:

@@ -1,6 +1,6 @@
 """Verdicts of a race from its samples alone: FASTER, SLOWER, SAME or UNDECIDED.
 
-A sample is a dict for one block of calls; `tclab.timing.races._blocks` describes it.
+A sample is a dict for one block of calls; `tclab.timing._race_blocks` describes it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tclab.timing._statistics import ALPHA, MIN_OBSERVATIONS, alpha_of, false_di
 
 FASTER, SLOWER, SAME, UNDECIDED = "FASTER", "SLOWER", "SAME", "UNDECIDED"
 _OPPOSITE = {FASTER: SLOWER, SLOWER: FASTER}
+MARGIN = 0.02  # a smaller difference is of no interest, unless another margin is given
 LEAST_MARGIN = 0.01  # a difference below 1 % is never claimed
 MOST_MARGIN = 0.1  # times that differ by more are never called the same because the machine is noisy
-MOST_DROPPED = 0.2  # share of rounds that `discard` may drop; with more the comparison is void
 
 Sample = Mapping[str, Any]
 
@@ -59,10 +59,10 @@ class Pair(Shown):
     - `alpha`: the allowed probability of a false verdict at this test, a share of the whole race's (0.05).
     - `p`: two-sided p value of equal times.
     - `q`: `p` adjusted over all comparisons of the race (Benjamini-Hochberg).
-    - `margin`: the larger of 1 % and `floor`.
+    - `margin`: the larger of the margin that was asked for, 2 % unless given, and `floor`.
     - `floor`: the A/A floor: the ratio, less 1, that an arm shows against itself.
     - `kept`: rounds that the comparison uses.
-    - `dropped`: rounds that were dropped or are incomplete.
+    - `dropped`: rounds that are incomplete.
     - `independent`: how many independent measurements would leave the ratio as uncertain as it is, at most 48.
     - `failed_control`: that an arm differs from itself, in words; `None` if none does.
     - `processes`: number of processes; what one process shows may be its luck, and `why` says so.
@@ -80,7 +80,7 @@ class Pair(Shown):
     alpha: float = ALPHA
     p: float | None = None
     q: float | None = None
-    margin: float = LEAST_MARGIN
+    margin: float = MARGIN
     floor: float | None = None
     kept: int = 0
     dropped: int = 0
@@ -173,7 +173,7 @@ def undecided(low: float, high: float, margin: float, edge: str) -> str:
 
 
 def _spread(samples: Iterable[Sample], arm: str) -> Spread | None:
-    seconds = [s["seconds"] for s in samples if s["arm"] == arm and s["phase"] == "race" and not s["dropped"]]
+    seconds = [s["seconds"] for s in samples if s["arm"] == arm and s["phase"] == "race"]
     if not seconds:
         return None
     p5, q1, median, q3, p95 = np.quantile(seconds, [0.05, 0.25, 0.5, 0.75, 0.95]).tolist()
@@ -212,23 +212,19 @@ def _log_ratio(blocks: Mapping[str, list[Sample]], a: str, b: str) -> float | No
     return _log_median(blocks, a) - _log_median(blocks, b)
 
 
-def _series(samples: Sequence[Sample], a: str, b: str) -> tuple[list[Series], dict[str, list[Series]], int, int]:
-    """Return the log ratios of each process, each arm's against itself, and the numbers of incomplete and of dropped
-    rounds.
+def _series(samples: Sequence[Sample], a: str, b: str) -> tuple[list[Series], dict[str, list[Series]], int]:
+    """Return the log ratios of each process, each arm's against itself, and the number of incomplete rounds.
 
     An arm's two blocks of a round make its comparison with itself; which of them is the numerator alternates.
     """
     found: dict[str, dict[int, list[tuple[float, float, int]]]] = {"": {}, a: {}, b: {}}
-    broken = dropped = 0
+    broken = 0
     for (process, number), blocks in _rounds(samples, "race", "arm").items():
         ratio = _log_ratio(blocks, a, b)
         if ratio is None:
             broken += 1
             continue
         own = [*blocks[a], *blocks[b]]
-        if any(s["dropped"] for s in own):
-            dropped += 1
-            continue
         when, order = max(s["spent_seconds"] for s in own), min(s["position"] for s in blocks[a])
         found[""].setdefault(process, []).append((ratio, when, order))
         for arm in (a, b):
@@ -241,7 +237,7 @@ def _series(samples: Sequence[Sample], a: str, b: str) -> tuple[list[Series], di
         ]
         for key, of in found.items()
     }
-    return made.pop(""), made, broken, dropped
+    return made.pop(""), made, broken
 
 
 def floor_of(samples: Sequence[Sample]) -> float | None:
@@ -270,29 +266,26 @@ def floor_of(samples: Sequence[Sample]) -> float | None:
     return float(np.expm1(abs(np.median(differences)))) if differences else None
 
 
-def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None) -> Pair:
-    series, controls, broken, dropped = _series(samples, a, b)
+def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, margin: float) -> Pair:
+    series, controls, broken = _series(samples, a, b)
     kept = sum(len(one.values) for one in series)
     floor = floor_of(samples)
-    last = max((s for s in samples if s["phase"] == "race"), key=lambda s: s["look"], default=None)
+    extension = max((s["extension"] for s in samples if s["phase"] == "race"), default=0)
     pair = Pair(
         a,
         b,
         UNDECIDED,
         "",
-        alpha=alpha_of(last["look"], last["looks"]) if last else ALPHA,
-        margin=max(LEAST_MARGIN, floor or 0.0),
+        alpha=alpha_of(extension),
+        margin=max(margin, floor or 0.0),
         floor=floor,
         kept=kept,
-        dropped=broken + dropped,
+        dropped=broken,
         processes=len(series),
         of_a=_spread(samples, a),
         of_b=_spread(samples, b),
         cell=cell,
     )
-    if dropped > MOST_DROPPED * (kept + dropped):
-        share = f"{dropped} of {kept + dropped} rounds, {MOST_DROPPED:.0%} are allowed"
-        return replace(pair, why=f"void: `discard` dropped {share}")
     if kept < MIN_OBSERVATIONS:
         return replace(pair, why=f"{kept} rounds ran, at least {MIN_OBSERVATIONS} are needed")
     centre = centre_of(series)
@@ -340,18 +333,19 @@ def _decided(pair: Pair, q: float) -> Pair:
     return replace(pair, q=q, verdict=verdict, why=f"{ends} {words} {edge}{alone}")
 
 
-def verdicts_of(samples: Iterable[Sample]) -> dict[tuple[str | None, str, str], Pair]:
+def verdicts_of(samples: Iterable[Sample], margin: float = MARGIN) -> dict[tuple[str | None, str, str], Pair]:
     """Return (cell, a, b) → comparison of every two arms of every cell, with p values adjusted over all of them.
 
     **Arguments:**
 
     - `samples`: those of a race, from `Race.samples` or `read_samples`.
+    - `margin`: as for `race`.
     """
     cells: dict[str | None, list[Sample]] = {}
     for sample in samples:
         cells.setdefault(sample["cell"], []).append(sample)
     open_ = [
-        _compared(of_cell, a, b, cell)
+        _compared(of_cell, a, b, cell, margin)
         for cell, of_cell in cells.items()
         for a, b in combinations(dict.fromkeys(s["arm"] for s in of_cell if s["phase"] == "race"), 2)
     ]
