@@ -468,7 +468,7 @@ def test_another_machines_record_is_refused(tmp_path, monkeypatch):
     how = {"budget_seconds": 2.0, "clock": machine.clock, "record": path}
     arms = {name: machine.arm(name, 0.02) for name in "ab"}
     race(arms, **how)
-    monkeypatch.setattr(_race_session, "fingerprint", lambda *_, **__: {**fingerprint("session"), "cpu": "Another"})
+    monkeypatch.setattr(_race_session, "fingerprint", lambda *_, **__: {**fingerprint("machine"), "cpu": "Another"})
     path.unlink()
     race(arms, **how)
     monkeypatch.undo()

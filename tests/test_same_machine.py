@@ -56,17 +56,17 @@ def test_only_what_runs_changes_the_commit_of_a_row(checkout):
 
 
 def test_each_level_of_a_fingerprint_holds_the_one_below():
-    levels = [fingerprint(level) for level in ("hardware", "machine", "process", "session")]
+    levels = [fingerprint(level) for level in ("hardware", "machine")]
     for below, above in itertools.pairwise(levels):
         assert below.items() < above.items()
     assert fingerprint("software").items() <= levels[1].items()
-    assert fingerprint("session").keys() - {"omp_threads"} <= environment().keys()
+    assert fingerprint("machine").keys() - {"omp_threads"} <= environment().keys()
 
 
 def test_a_machine_is_told_without_loading_torch():
     code = (
         "import sys; from tclab.timing._environment import fingerprint; "
-        "found = fingerprint('session', load_torch=False); assert 'torch' not in sys.modules; print(found['torch'])"
+        "found = fingerprint('machine', load_torch=False); assert 'torch' not in sys.modules; print(found['torch'])"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == environment()["torch"]

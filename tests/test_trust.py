@@ -18,7 +18,7 @@ from tclab import lab
 from tclab.lab.charts._style import STAGE_COLOURS
 from tclab.lab.reports._race_tables import pairs_against, winner_of
 from tclab.timing import Ledger, race, race_cells
-from tclab.timing._spike_in import SpikeIn, Trial
+from tclab.timing._self_test import SpikeIn, Trial
 from tclab.timing._verdict import Pair
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError, unknown
-from tclab.timing._conditions import busy_notes
+from tclab.timing._environment import busy_notes
 from tclab.timing._statistics import MIN_OBSERVATIONS, bootstrap_interval
 from tclab.timing._verdict import LEAST_MARGIN, UNDECIDED, Pair, Sample, floor_of, pairs_display
 

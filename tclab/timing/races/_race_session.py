@@ -11,8 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from tclab.errors import InputError, check_whole
-from tclab.timing._conditions import busy_percent, conditions
-from tclab.timing._environment import fingerprint
+from tclab.timing._environment import busy_percent, conditions, fingerprint
 from tclab.timing._verdict import UNDECIDED, verdicts_of
 from tclab.timing.races._blocks import BlockRunner, Clock
 from tclab.timing.races._race_process import RaceProcess, arm_from, run_share
@@ -211,7 +210,7 @@ class RaceSession:
         import scipy.stats  # noqa: F401 (loaded before the clock starts, since the looks need it)
 
         self.cells = [_Cell(name, cells[key], self) for name, key in self._keys.items()]
-        self.machine = fingerprint("session", load_torch=False)
+        self.machine = fingerprint("machine", load_torch=False)
         arms = [[cell.name, _arms_text(cells[self._keys[cell.name]])] for cell in self.cells]
         header = {"cells": arms, "machine": self.machine, "settings": settings.recorded()}
         self.record = RaceRecord(record, header)
