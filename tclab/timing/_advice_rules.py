@@ -16,9 +16,8 @@ from tclab.timing._environment import usable_cores
 from tclab.timing._epoch_simulation import simulate
 from tclab.timing._host_syncs import Syncs
 from tclab.timing._ledger import Ledger
-from tclab.timing._loader_pace import LoaderPace
 from tclab.timing._statistics import MIN_OBSERVATIONS, Reals
-from tclab.timing._step_means import cycle_means, cycle_of, outliers, share_of, steps_wait
+from tclab.timing._step_means import LoaderPace, cycle_means, cycle_of, outliers, share_of, steps_wait
 from tclab.timing._warmup import NOT_STEADY, steady_state
 
 _MOST_OTHER = 0.2  # share of a step in no stage above which the stages do not explain it
