@@ -49,6 +49,14 @@ def test_every_moment_is_on_one_stage_and_what_was_not_seen_is_missing(clock):
     assert ledger.seconds() == {stage: rows.seconds.tolist() for stage, rows in frame.dropna().groupby("stage")}
     assert frame[frame.stage == "loss"].seconds.isna().tolist() == [True, False, True]
     assert ledger.accounted == {"host": pytest.approx(1.0)}
+    # means of all steps, and shares, which add up to the wall time; the median is of the steps that had the stage
+    assert {line[1]: line[2:] for line in ledger._display().lines} == {
+        "data_wait": ("5 ms", "5 ms", "17.4%", "3"),
+        "forward": ("3 ms", "3 ms", "10.5%", "3"),
+        "mask": ("4 ms", "4 ms", "14.0%", "3"),
+        "loss": ("6.67 ms", "20 ms", "23.3%", "1"),
+        "other": ("10 ms", "10 ms", "34.9%", "3"),
+    }
 
 
 @given(st.recursive(st.sampled_from("abc"), lambda inner: st.lists(inner, max_size=4), max_leaves=12))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -93,15 +94,6 @@ def _steal_seconds() -> float | None:
     return None if steal is None else steal / os.sysconf("SC_CLK_TCK")
 
 
-def _involuntary_switches() -> int | None:
-    """Return how often another task took a processor from a thread of this process; `None` where unknown."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-
-
 def _throttled() -> float | None:
     """Return how often a CPU limit throttled this process's control groups: the largest count of any of them."""
     times = [limits.field_of(str(group / "cpu.stat"), "nr_throttled") for group in limits.groups()]
@@ -133,7 +125,7 @@ def conditions(gpu: int = 0) -> dict[str, float | int | str | None]:
         "monotonic_seconds": monotonic(),
         "cpu_pressure_seconds": _pressure_seconds(),
         "steal_seconds": _steal_seconds(),
-        "involuntary_switches": _involuntary_switches(),
+        "involuntary_switches": resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,  # of all threads
         "memory_available_bytes": limits.memory_available_bytes(),
         "throttled_periods": _throttled(),
         "governor": limits.text_of(_CPU0 / "scaling_governor"),
