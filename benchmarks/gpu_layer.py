@@ -31,7 +31,7 @@ from tclab.message_passing.kernels import _tile_sums
 from tclab.message_passing.kernels._tile_sums import LAUNCH, Launch, tile_sums, tiles_for, tiles_of
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.predict._roofline import clock_of
-from tclab.timing._least_seconds import least_seconds
+from tclab.timing._call_costs import least_seconds
 
 WIDTH = 64
 # of the fp64 sums' norm; a sum of some hundred numbers that are rounded once each

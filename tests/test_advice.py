@@ -17,11 +17,10 @@ from tclab.sweeps.analysis._advise import per_sample
 from tclab.sweeps.config import in_each_mode
 from tclab.sweeps.store._rows import frame, point_of, table
 from tclab.timing._advice import Advice, Suggestion
-from tclab.timing._advice_rules import StepTimes, _packed, suggestions_from
+from tclab.timing._advice_rules import StepTimes, suggestions_from
 from tclab.timing._epoch_simulation import simulate
 from tclab.timing._ledger_rows import BatchTiming
 from tclab.timing._loader_starts import of_the_run
-from tclab.timing._sample_times import SampleTimes
 from tclab.timing._statistics import MIN_OBSERVATIONS
 from tclab.timing._verdict import FASTER, UNDECIDED, Pair, Spread
 
@@ -97,24 +96,6 @@ def test_uneven_batches_ask_for_a_deeper_prefetch_that_a_simulation_predicts():
     assert one.basis == "model"
     deep = account(16, data_wait=now - 0.15, forward=0.15, prefetch=16, **uneven)  # waits for something else
     assert list(changes(suggestions_from(deep))) == ["prefetch further ahead, and keep the workers between epochs"]
-
-
-def test_samples_that_are_decoded_and_validated_each_time_ask_for_packed_records():
-    ledger = SimpleNamespace(
-        samples=SampleTimes({"worker 0": {"read": 1.0, "decode": 5.0, "validate": 3.0}}, {"worker 0": 90})
-    )
-    bound = account(data_wait=0.3, forward=0.1, workers=2, batch_seconds=0.8, scatter=0)
-    (one,) = _packed(ledger, bound)
-    assert one.ratio == pytest.approx(0.25)  # a batch in 0.09 s, twice: the rest of the step binds
-    assert one.basis == "at best"
-    assert "are 89% of the 0.1 s of a sample" in one.why
-    (alone,) = _packed(ledger, account(data_wait=0.36, forward=0.04, workers=0, batch_seconds=0.36, scatter=0))
-    assert alone.ratio == pytest.approx(0.2)
-    started = account(data_wait=2.0, forward=0.1, workers=2, batch_seconds=0.8, scatter=0)  # mostly for its workers
-    assert next(_packed(ledger, started)).ratio == pytest.approx(1 - (0.4 - 0.1) / 2.1)
-    undecoded = SimpleNamespace(samples=SampleTimes({"worker 0": {"read": 1.0, "own code": 8.0}}, {"worker 0": 90}))
-    assert not [*_packed(undecoded, started)]
-    assert not [*_packed(ledger, account(data_wait=0.001, forward=0.1, workers=2, batch_seconds=0.1))]
 
 
 def test_a_comparison_of_passes_is_told_of_the_run():
@@ -269,11 +250,7 @@ def test_waits_for_the_device_are_named_by_line_and_get_no_figure():
     assert not any("wait 1 times" in one.why for one in advice.suggestions)
 
 
-def test_a_ledger_that_does_not_add_up_or_is_queued_gives_none(monkeypatch):
-    with timing.Ledger(queued=True) as ledger:
-        for _ in ledger.steps(range(8)):
-            pass
-    assert tclab.advise(ledger).missing == ("a queued ledger shows the device alone, not steps as they run",)
+def test_a_ledger_that_does_not_add_up_gives_none(monkeypatch):
     # the clock that a ledger is held against runs three times as fast as the one that its stages are read from
     monkeypatch.setattr(sys.modules["tclab.timing._ledger"], "raw_clock_ns", lambda: 3 * monotonic_ns())
     with timing.Ledger() as ledger:

@@ -2,12 +2,10 @@
 
 import time
 
-import numpy as np
 import pytest
 
 import tclab
 from tclab import Point, case_study, lab
-from tclab._display import seconds_text
 from tclab.lab.reports._stage_parts import stage_parts
 from tclab.lab.reports._tables import steps as steps_table
 from tclab.masking import get, register
@@ -16,7 +14,6 @@ from tclab.sweeps.execution import _measure
 from tclab.sweeps.execution._measure import measure
 from tclab.sweeps.execution._setup import Pace, pace_of
 from tclab.sweeps.store._rows import frame, table
-from tclab.timing import Ledger
 
 pytestmark = [pytest.mark.clock, pytest.mark.filterwarnings("ignore:This DataLoader will create")]
 SLEEP = 0.25  # seconds that a worker takes for a batch, long beside the rest of a step on a busy machine, too
@@ -114,26 +111,6 @@ def test_stages_times_steps_are_the_wall_time_in_every_chart_and_table(rows):
     advice = tclab.advise(rows.assign(cores=16))
     wait = host.loc["data_wait", "mean_seconds"] / host.loc["step", "mean_seconds"]
     assert f"waits for its batch for {wait:.0%} [" in advice.suggestions[0].why
-
-
-def test_a_ledgers_table_adds_up_to_its_wall_time():
-    with Ledger() as ledger:
-        for number in ledger.steps(range(12)):
-            with ledger.stage("forward"):
-                time.sleep(0.002)
-            if number % 4 == 0:  # a stage that not every step has
-                with ledger.stage("optimizer"):
-                    time.sleep(0.02)
-    wall = sum(ledger.seconds()["step"])
-    assert wall == pytest.approx(sum(block.wall_ns for block in ledger._blocks) / 1e9, rel=0.02)
-    lines = {line[1]: line for line in ledger._display().lines if line[0] == "host"}
-    parts = {name: seconds for name, seconds in ledger.seconds().items() if name != "step"}
-    assert set(lines) == set(parts)
-    for name, (_, _, mean, median, share, steps) in lines.items():
-        assert mean == seconds_text(sum(parts[name]) / 12)  # of all steps: 12 of them are the wall time
-        assert share == f"{sum(parts[name]) / wall:.1%}"
-        assert steps == str(len(parts[name]))
-        assert median == seconds_text(float(np.median(parts[name])))
 
 
 def test_advice_names_workers_first(rows):

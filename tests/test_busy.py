@@ -16,9 +16,9 @@ from tclab import lab
 from tclab.lab.reports._findings import conclusion
 from tclab.sweeps.store._machine_label import BUSY_PERCENT, busy_text, graph_text, pressures, where_measured
 from tclab.timing import race
-from tclab.timing._conditions import busy_percent
+from tclab.timing._environment import busy_percent
 from tclab.timing._race import Races
-from tclab.timing._spike_in import SpikeIn
+from tclab.timing._self_test import SpikeIn
 
 
 def ran(*percents, load=1.0, strategy="node_mask", **fields):

@@ -8,10 +8,6 @@ import textwrap
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-
-from tclab.timing._ledger_rows import Cuts
 
 pytestmark = pytest.mark.clock
 
@@ -108,17 +104,3 @@ def test_watching_gives_the_gradient_of_one_process(ranks):
     expected = [parameter.grad.sum().item() for parameter in layers.parameters()]
     assert found[0]["gradients"] == found[1]["gradients"]
     assert found[0]["gradients"] == pytest.approx(expected, rel=1e-3)
-
-
-@given(st.lists(st.integers(0, 100), min_size=2, max_size=8, unique=True), st.integers(-5, 105), st.integers(0, 60))
-def test_reassigning_moves_time_and_loses_none(cuts, begin, length):
-    host = sorted(cuts)
-    step = Cuts(owners=["a"] * (len(host) - 1) + [""], host=list(host))
-    end = begin + length
-    step.reassign(begin, end, "b")
-    assert step.host == sorted(step.host)
-    pieces = list(zip(step.owners, step.host, step.host[1:], strict=False))
-    moved = sum(after - before for owner, before, after in pieces if owner == "b")
-    assert moved == max(0, min(end, host[-1]) - max(begin, host[0]))
-    assert sum(after - before for _, before, after in pieces) == host[-1] - host[0]
-    assert all(owner in "ab" for owner, *_ in pieces)

@@ -9,7 +9,7 @@ import torch
 
 from tclab.timing import Ledger
 from tclab.timing import _ledger as ledger_module
-from tclab.timing import _ledger_rows as accounts
+from tclab.timing._ledger_rows import TOLERANCE
 
 
 class Device:
@@ -18,6 +18,7 @@ class Device:
     def __init__(self):
         self.host = 0.0
         self.free = 0.0
+        self.waited = 0  # times
 
     def run(self, seconds, launch=0.0001):
         """Enqueue a kernel: the host spends `launch`, the device `seconds` when it gets there."""
@@ -26,6 +27,7 @@ class Device:
 
     def synchronize(self):
         self.host = max(self.host, self.free)
+        self.waited += 1
 
 
 @pytest.fixture
@@ -40,72 +42,54 @@ def device(monkeypatch):
             made.free = max(made.free, made.host)
             self.at = made.free
 
-        def query(self):
-            return self.at <= made.host
-
-        def synchronize(self):
-            made.host = max(made.host, self.at)
-
         def elapsed_time(self, other):
             return (other.at - self.at) * 1e3
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", made.synchronize)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: made.run(cycles / 1e9))
-    monkeypatch.setattr(ledger_module, "perf_counter_ns", lambda: round(made.host * 1e9))
-    monkeypatch.setattr(ledger_module, "raw_clock_ns", lambda: round(made.host * 1e9))
+    for name in ("perf_counter_ns", "raw_clock_ns"):
+        monkeypatch.setattr(ledger_module, name, lambda: round(made.host * 1e9))
     return made
 
 
-def loop(device, ledger, *, kernels=10, kernel=0.0002, sync=False):
-    for _ in ledger.steps(range(4)):
+def loop(device, ledger, *, kernel=0.0002, last=99):
+    for number in ledger.steps(range(4)):
         with ledger.stage("forward"):
-            for _ in range(kernels):
+            for _ in range(10):
                 device.run(kernel)
-        if sync:
-            device.synchronize()
         with ledger.stage("backward"):
-            for _ in range(2 * kernels):
+            for _ in range(20):
                 device.run(kernel)
+        if number == last:
+            break
 
 
-def test_the_device_has_a_timeline_of_its_own_and_both_add_up(device):
+@pytest.mark.parametrize("last", [99, 2])
+def test_the_device_has_a_timeline_of_its_own_and_both_add_up(device, last):
     with Ledger(cuda=True) as ledger:
-        loop(device, ledger)
+        loop(device, ledger, last=last)
     host, gpu = ledger.seconds(), ledger.seconds("device")
-    assert host["forward"] == pytest.approx([0.001] * 4)  # enqueueing
-    assert gpu["forward"][1:] == pytest.approx([0.002] * 3)
-    assert gpu["backward"] == pytest.approx([0.004] * 4)
-    assert ledger.accounted["device"] == pytest.approx(1.0, abs=accounts.TOLERANCE)
+    steps = min(4, last)  # one that ends by `break` is none, and its time is in no account
+    assert host["forward"] == pytest.approx([0.001] * steps)  # enqueueing
+    assert gpu["forward"][1:] == pytest.approx([0.002] * (steps - 1))
+    assert gpu["backward"] == pytest.approx([0.004] * steps)
+    assert ledger.accounted["device"] == pytest.approx(1.0, abs=TOLERANCE)
     # the host is done long before the device: its own timeline alone does not fill the wall clock
     assert ledger.accounted["host"] < 0.9
+    assert device.waited == 2  # before the first step and after the last, never inside the block
 
 
-def test_nothing_waits_for_the_device_inside_a_block(device, monkeypatch):
-    waited = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: (waited.append(1), device.synchronize()))
+def test_an_event_pair_holds_the_launch_gap(device):
+    """Of kernels that take a tenth of what it takes to launch one, the device's timeline shows the launches."""
+    with Ledger(cuda=True) as ledger:
+        loop(device, ledger, kernel=0.00001)
+    assert ledger.seconds("device")["forward"][1:] == pytest.approx([0.001] * 3, rel=0.2)
+
+
+def test_time_is_moved_on_the_devices_timeline(device):
     with Ledger(cuda=True) as ledger:
         loop(device, ledger)
-    assert len(waited) == 2  # before the first step and after the last
-
-
-def test_eager_events_hold_launch_gaps_and_queued_ones_do_not(device):
-    small = {"kernels": 10, "kernel": 0.00001}  # a tenth of what it takes to launch one
-    with Ledger(cuda=True) as eager:
-        loop(device, eager, **small)
-    with Ledger(cuda=True, queued=True) as queued:
-        loop(device, queued, **small)
-    assert eager.seconds("device")["forward"][1:] == pytest.approx([0.001] * 3, rel=0.2)  # launch-bound
-    assert queued.seconds("queued")["forward"] == pytest.approx([0.0001] * 4)
-    assert queued.seconds("queued")["backward"] == pytest.approx([0.0002] * 4)
-    assert "queue" not in set(queued.frame().stage)
-    assert eager.seconds("queued") == {}
-
-
-def test_a_step_that_waits_in_the_middle_gives_no_queued_time(device):
-    with Ledger(cuda=True, queued=True) as ledger:
-        loop(device, ledger, sync=True)
-    frame = ledger.frame()
-    assert frame[frame.timeline == "queued"].seconds.isna().all()
-    assert frame[frame.timeline == "host"].seconds.notna().any()
+    ledger.move(0, {"communication": 0.001}, out_of="backward")
+    assert ledger.seconds("device")["backward"][0] == pytest.approx(0.003)
+    assert ledger.seconds("device")["communication"] == [0.001]
+    assert "communication" not in ledger.seconds()

@@ -461,16 +461,17 @@ def kept_by_the_ledger(monkeypatch, drift=1.0):
     }
 
 
-_sums, _step_rows, _rows = _ledger_rows._sums, _ledger_rows._step_rows, _ledger.ledger_rows
+_rows, _begin, _end, _leave = Ledger.rows, Ledger.next_step, Ledger.end, Ledger._leave
+_seconds, _step_rows = _ledger_rows.stage_seconds, _ledger_rows.step_rows
 
 
-def _with_sums(change):
-    def sums(*given):
-        found = _sums(*given)
+def _with_seconds(change):
+    def seconds(*given):
+        found = _seconds(*given)
         change(found)
         return found
 
-    return _ledger_rows, "_sums", sums
+    return _ledger, "stage_seconds", seconds
 
 
 def _twice(found):
@@ -485,29 +486,38 @@ def _in_other(found):
     found["other"] = found.get("other", 0.0) + found.pop("data_wait", 0.0)
 
 
+def _with_steps(change):
+    def rows(ledger):
+        kept, ledger._steps = ledger._steps, change(ledger._steps)
+        yield from _rows(ledger)
+        ledger._steps = kept
+
+    return Ledger, "rows", rows
+
+
 def _zero(line, number, seconds):
     return ((*row[:3], row[3] or 0.0) for row in _step_rows(line, number, seconds))
 
 
 def _step_that_begins_late(ledger):
     _begin(ledger)
-    ledger._cuts.host[-1] += 1_000_000
+    stage, begin, event = ledger._cuts[-1]
+    ledger._cuts[-1] = (stage, begin + 1_000_000, event)
 
 
-_begin, _end, _exit = Ledger.next_step, Ledger.end, _ledger._Stage.__exit__
 LEDGERS = {
-    "a stage lost": _with_sums(lambda found: found.pop("backward", None)),
-    "a stage counted twice": _with_sums(_twice),
-    "an inner stage counted in the outer one, too": _with_sums(_in_both),
-    "the time between stages lost": _with_sums(lambda found: found.pop("other", None)),
-    "the wait for a batch is no stage": _with_sums(_in_other),
-    "a stage that goes on after its end": (Ledger, "_leave", lambda ledger: ledger._open.pop()),
-    "stages on the step before": (_ledger, "ledger_rows", lambda steps, *g, **k: _rows(steps[1:] + steps[:1], *g, **k)),
-    "the last step dropped": (_ledger, "ledger_rows", lambda steps, *given, **k: _rows(steps[:-1], *given, **k)),
+    "a stage lost": _with_seconds(lambda found: found.pop("backward", None)),
+    "a stage counted twice": _with_seconds(_twice),
+    "an inner stage counted in the outer one, too": _with_seconds(_in_both),
+    "the time between stages lost": _with_seconds(lambda found: found.pop("other", None)),
+    "the wait for a batch is no stage": _with_seconds(_in_other),
+    "a stage that goes on after its end": (Ledger, "_leave", lambda ledger, *_: ledger._open.pop()),
+    "stages on the step before": _with_steps(lambda steps: steps[1:] + steps[:1]),
+    "the last step dropped": _with_steps(lambda steps: steps[:-1]),
     "the time between steps lost": (Ledger, "next_step", _step_that_begins_late),
     "the end of the loop is a step": (Ledger, "end", lambda ledger, *, keep=False: _end(ledger, keep=True)),
-    "missing is 0": (_ledger_rows, "_step_rows", _zero),
-    "a stage that failed is a whole one": (_ledger._Stage, "__exit__", lambda stage, *_: _exit(stage, *[None] * 3)),
+    "missing is 0": (_ledger, "step_rows", _zero),
+    "a stage that failed is a whole one": (Ledger, "_leave", lambda ledger, name, _: _leave(ledger, name, False)),
 }
 
 

@@ -401,7 +401,7 @@ def test_another_races_record_is_refused(tmp_path, monkeypatch, change, words):
     how = {"budget_seconds": 60.0, "clock": machine.clock, "record": record}
     race(arms_of(machine), stop=lambda: next(stop), **how)
     if "cpu" in change:
-        monkeypatch.setattr(_race, "fingerprint", lambda *_, **__: {**fingerprint("session"), "cpu": change["cpu"]})
+        monkeypatch.setattr(_race, "fingerprint", lambda *_, **__: {**fingerprint("machine"), "cpu": change["cpu"]})
     if "written" in change:
         record.write_text(change["written"])
     names = change.get("names", "ab")

@@ -27,8 +27,7 @@ from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._row_frame import Rows, frame_html
 from tclab.sweeps.store._rows import frame, table
 from tclab.timing._advice import Advice, Suggestion
-from tclab.timing._receipt import Receipt
-from tclab.timing._spike_in import SpikeIn, Trial
+from tclab.timing._self_test import Receipt, SpikeIn, Trial
 from tclab.timing._verdict import Pair
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,16 +60,6 @@ def profiled():
     with timing.profile() as seen:
         time.sleep(0.05)
     return seen
-
-
-def watched():
-    loader = torch.utils.data.DataLoader(list(range(6)), batch_size=2)
-    with timing.Ledger(lines=True) as made:
-        made.counts_waits = False
-        for _ in made.steps(loader):
-            pass
-        list(loader)
-    return made
 
 
 def waits():
@@ -133,9 +122,6 @@ RESULTS = {
     "Receipt": (lambda: Receipt(1.001, (1.0, 1.002), 0.01, 2e-5, raced()), "20.0 µs"),
     "Profile": (profiled, "time.sleep(0.05)"),
     "Lines": (lambda: profiled().lines, "time.sleep(0.05)"),
-    "SampleTimes": (lambda: watched().samples, "collate"),
-    "Loaders": (lambda: watched().loaders, "2 passes"),
-    "EpochParts": (lambda: watched().epoch, "3 steps"),
     "Syncs": (waits, "torch.ones(2).sum().item()"),
     "trace Report": (lambda: trace.analyze(trace.example()), "self time"),
     "trace Comparison": (lambda: trace.compare(trace.example(), trace.example()), "b : a"),

@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from tclab.timing._step_means import cycle_of, mean_step, outliers, ratio_of_means, share_of, steps_wait, whole_cycles
+from tclab.timing._step_means import (
+    LoaderPace,
+    cycle_of,
+    mean_step,
+    outliers,
+    ratio_of_means,
+    share_of,
+    steps_wait,
+    whole_cycles,
+)
 
 
 def bursts(workers, steps, *, batch=0.4, rest=0.016, begin=0):
@@ -15,35 +24,26 @@ def bursts(workers, steps, *, batch=0.4, rest=0.016, begin=0):
 @pytest.mark.parametrize("begin", range(4))
 def test_a_mean_over_whole_cycles_is_right_wherever_they_begin(begin):
     wait, whole = bursts(4, 27, begin=begin)
-    mean = mean_step([whole], 4)
-    assert mean.value == pytest.approx(0.1)
+    mean, share = mean_step([whole], 4), share_of(wait, whole, 4)
+    assert (mean.value, share.value) == pytest.approx((0.1, 0.84))
     assert mean.interval_of_ratio() == pytest.approx((0.1, 0.1))  # cycles are alike, however steps differ
-    assert np.median(whole) == pytest.approx(0.016)  # what a median would say
-    share = share_of(wait, whole, 4)
-    assert share.value == pytest.approx(0.84)
     assert share.interval() == pytest.approx((0.84, 0.84))
+    assert np.median(whole) == pytest.approx(0.016)  # what a median would say
 
 
-def test_the_first_steps_which_fill_no_cycle_are_left_out():
-    assert whole_cycles(27, 4) == slice(3, 27)
-    assert whole_cycles(24, 4) == slice(0, 24)
-    assert whole_cycles(3, 4) == slice(0, 3)  # no whole cycle: all of them
+def test_a_cycle_holds_every_period_of_the_loop_and_the_first_steps_which_fill_none_are_left_out():
+    assert (cycle_of(4, 1, None), cycle_of(4, 6), cycle_of(0, 1)) == (4, 12, 1)  # nobody waits for 0 workers
+    assert [whole_cycles(n, 4) for n in (27, 24, 3)] == [slice(3, 27), slice(0, 24), slice(0, 3)]  # 3: none is whole
     assert mean_step([np.array([9.0, 1, 3, 1, 3])], 2).value == 2
-
-
-def test_a_cycle_holds_every_period_of_the_loop():
-    assert cycle_of(4, 1, None) == 4
-    assert cycle_of(4, 6) == 12
-    assert cycle_of(0, 1) == 1  # nobody waits for a worker
     assert steps_wait(np.array([0.0, 0.1]), np.array([1.0, 1.0]))
     assert not steps_wait(np.array([0.0, 0.01]), np.array([1.0, 1.0]))
 
 
 def test_without_two_blocks_there_is_no_interval():
     _, whole = bursts(8, 8)
-    assert mean_step([whole], 8).interval_of_ratio() is None
-    assert share_of(whole, whole, 8).interval() is None
-    assert ratio_of_means(mean_step([whole], 8), mean_step([whole], 8), 0.95) == (pytest.approx(1.0), None, None)
+    one = mean_step([whole], 8)
+    assert one.interval_of_ratio() is share_of(whole, whole, 8).interval() is None
+    assert ratio_of_means(one, one, 0.95) == (pytest.approx(1.0), None, None)
     assert mean_step([np.array([1.0, 3.0])], 4).value == 2  # less than a cycle
 
 
@@ -104,3 +104,19 @@ def test_outliers_are_said_and_bursts_are_none():
     assert outliers(whole, 8) == ""
     whole[20] += 4.0
     assert "1 of 8 cycles of 8 steps" in outliers(whole, 8)
+
+
+@pytest.mark.parametrize(
+    ("step", "waiting", "words"),
+    [
+        (0.1, 0.84, ""),  # 4 workers of 0.4 s give a batch every 0.1 s
+        (0.016, 0.0, "4 workers cannot give a batch more often than every 100 ms: steps of 16 ms used batches that"),
+        (0.2, 0.7, "the rest of a step takes 60 ms: waiting would be 40% of a step, and it is 70%"),
+        (0.105, 0.52, ""),  # it would be 49.6 %: costs vary
+    ],
+)
+def test_what_workers_cannot_have_given_is_refused(step, waiting, words):
+    pace = LoaderPace(4, 0.4, step, waiting)
+    assert words in pace.refusal()
+    assert bool(pace.refusal()) == bool(words)
+    assert bool(pace.impossible()) == (step < 0.09)

@@ -1,15 +1,23 @@
+"""What the package loads, and what it says of the machine: its limits, its GPU, who else wanted its processors."""
+
 import os
 import subprocess
 import sys
 import textwrap
-import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tclab import timing
-from tclab.timing import Ledger, conditions, environment, syncs
+from tclab.timing import conditions, contention, environment
+from tclab.timing._environment import Contention, cores_within, usable_cores
+
+
+def run(code):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def test_every_public_name_is_listed_and_there():
@@ -20,54 +28,32 @@ def test_every_public_name_is_listed_and_there():
         timing.rase  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    ("call", "operation"),
-    [
-        (lambda x: x.sum().item(), "_local_scalar_dense"),
-        (lambda x: bool(x.any()), "_local_scalar_dense"),
-        (lambda x: x[x > 0], "index"),
-        (lambda x: x.nonzero(), "nonzero"),
-        (lambda x: x.masked_select(x > 0), "masked_select"),
-        (lambda x: x.unique(), "_unique2"),
-        (lambda x: torch.repeat_interleave(x, torch.ones(4, dtype=torch.int64)), "repeat_interleave"),
-    ],
-)
-def test_waits_are_found_with_their_line(call, operation):
-    x = torch.arange(4.0)
-    with syncs() as found:
-        call(x)
-    assert found.operations[operation] == 1
-    assert found.count == 1
-    (place,) = found.places
-    assert "test_timing.py" in place
+@pytest.mark.parametrize("package", ["timing", "trace"])
+def test_a_standalone_package_loads_no_other(package):
+    loaded = run(f"""
+        import sys, tclab.{package}
+        heavy = ("torch_geometric", "altair", "ipywidgets")
+        parts = [m.split(".") for m in sys.modules]
+        packages = {{p[1] for p in parts if p[0] == "tclab" and len(p) > 1 and not p[1].startswith("_")}}
+        print([p for p in parts if p[0] in heavy] + sorted(packages - {{"errors", "{package}"}}))
+    """)
+    assert loaded == "[]"
 
 
-def test_what_makes_no_one_wait_is_not_counted():
-    x = torch.arange(4.0, requires_grad=True)
-    counts = torch.ones(4, dtype=torch.int64)
-    with syncs() as found:
-        y = torch.repeat_interleave(x * 2, counts, output_size=4)
-        y[torch.tensor([0, 1])].sum().backward()
-        z = torch.zeros(4)
-        z[torch.tensor([True, False, True, False])] = 1.0  # a masked fill
-    assert found.count == 0
-
-
-def test_waits_in_a_backward_are_found():
-    class Waits(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 1
-
-        @staticmethod
-        def backward(ctx, gradient):
-            gradient.sum().item()
-            return gradient
-
-    x = torch.ones(3, requires_grad=True)
-    with syncs() as found:
-        Waits.apply(x).sum().backward()
-    assert found.count == 1
+def test_a_ledger_loads_neither_torch_nor_numpy_and_pandas_for_a_frame_alone():
+    loaded = run("""
+        import sys, tclab
+        from tclab.timing import Ledger, conditions, environment
+        with Ledger() as ledger:
+            for _ in ledger.steps(range(3)):
+                with ledger.stage("forward"):
+                    pass
+        print(bool(str(ledger)), bool(conditions()), environment(load_torch=False)["torch"])
+        print([m for m in ("torch", "numpy", "scipy", "pandas", "lightning", "asyncio") if m in sys.modules])
+        ledger.frame()
+        print("pandas" in sys.modules, "torch" in sys.modules)
+    """)
+    assert loaded.splitlines() == [f"True True {torch.__version__}", "[]", "True False"]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak resident memory is Linux's to tell")
@@ -76,7 +62,7 @@ def test_peak_memory_sees_what_was_let_go_again():
     """In a process of its own: what a long-lived one has mapped before may be used again unseen."""
     idle, busy = run("""
         import torch
-        from tclab.timing._peak_memory import PeakMemory
+        from tclab.timing._call_costs import PeakMemory
         with PeakMemory() as idle:
             pass
         with PeakMemory() as busy:
@@ -86,39 +72,35 @@ def test_peak_memory_sees_what_was_let_go_again():
     assert int(busy) - int(idle) > 40_000_000
 
 
-def test_the_environment_says_what_is_missing_with_none():
+def test_the_environment_says_what_is_missing_with_none(monkeypatch):
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
     found = environment()
     assert found["torch"] == torch.__version__
     assert found["cores"] >= 1
+    assert "MALLOC_ARENA_MAX=2" in found["allocator_settings"]
     if not torch.cuda.is_available():
         assert found["gpu"] is None
         assert found["gpus"] == 0
 
 
-def test_the_commit_is_that_of_the_code_and_not_of_whoever_uses_it(root, tmp_path):
-    git = ["git", "-C", str(root), "log", "-1", "--format=%H", "--", "tclab"]  # the last that changed the package
-    head = subprocess.run(git, capture_output=True, text=True)
-    if head.returncode:
-        pytest.skip("this is no git checkout")
-    assert environment()["commit"].rstrip("+") == head.stdout.strip()
+ASKED = []  # indices of GPUs
 
 
 class Nvml:
     """Stands in for pynvml: one GPU, which does not tell its power."""
 
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = 1, 0
 
     class NVMLError(Exception):
         pass
 
-    nvmlDeviceGetHandleByIndex = staticmethod(lambda index: index)
-    nvmlDeviceGetClockInfo = staticmethod(lambda handle, kind: {1: 1980, 2: 3201}[kind])
+    nvmlDeviceGetHandleByIndex = staticmethod(ASKED.append)
+    nvmlDeviceGetClockInfo = staticmethod(lambda handle, kind: 1980)
     nvmlDeviceGetTemperature = staticmethod(lambda handle, kind: 41)
     nvmlDeviceGetCurrentClocksThrottleReasons = staticmethod(lambda handle: 4)
     nvmlDeviceGetComputeRunningProcesses = staticmethod(
-        lambda handle: [type("Process", (), {"pid": pid}) for pid in (os.getpid(), 1, 2)]
+        lambda handle: [SimpleNamespace(pid=pid) for pid in (os.getpid(), 1, 2)]
     )
-
     nvmlDeviceGetMemoryInfo = staticmethod(lambda handle: SimpleNamespace(used=3 << 30, total=80 << 30))
     nvmlDeviceGetUtilizationRates = staticmethod(lambda handle: SimpleNamespace(gpu=97))
 
@@ -126,42 +108,87 @@ class Nvml:
     def nvmlDeviceGetPowerUsage(handle):
         raise Nvml.NVMLError("not supported")
 
+    @staticmethod
+    def nvmlDeviceGetHandleByUUID(name):
+        raise Nvml.NVMLError(f"no {name}")
 
-def test_conditions_tell_what_the_machine_tells_and_none_for_the_rest(monkeypatch):
+
+@pytest.fixture
+def nvml(monkeypatch):
+    monkeypatch.setattr(sys.modules["tclab.timing._environment"], "_nvml", lambda: Nvml)
+    ASKED.clear()
+
+
+def test_conditions_tell_what_the_machine_tells_and_none_for_the_rest(monkeypatch, request):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = conditions()
     assert found["load"] >= 0
     if not torch.cuda.is_available():
         assert found["gpu_clock_mhz"] is None
-    monkeypatch.setattr(sys.modules["tclab.timing._conditions"], "_nvml", lambda: Nvml)
+    request.getfixturevalue("nvml")
     with_gpu = conditions()
     assert with_gpu.keys() == found.keys()
-    assert with_gpu["gpu_clock_mhz"] == 1980
-    assert with_gpu["gpu_throttle_reasons"] == "0x4"
-    assert with_gpu["gpu_other_processes"] == 2
-    assert (with_gpu["gpu_memory_used_bytes"], with_gpu["gpu_memory_total_bytes"]) == (3 << 30, 80 << 30)
-    assert with_gpu["gpu_busy_percent"] == 97
-    assert with_gpu["gpu_power_watts"] is None
+    seen = {name: value for name, value in with_gpu.items() if name.startswith("gpu_")}
+    assert seen == {
+        "gpu_clock_mhz": 1980,
+        "gpu_temperature_celsius": 41,
+        "gpu_power_watts": None,
+        "gpu_throttle_reasons": "0x4",
+        "gpu_memory_used_bytes": 3 << 30,
+        "gpu_memory_total_bytes": 80 << 30,
+        "gpu_busy_percent": 97,
+        "gpu_other_processes": 2,
+    }
 
 
-def test_the_gpu_that_cuda_sees_is_the_one_that_is_looked_at(monkeypatch):
-    module = sys.modules["tclab.timing._conditions"]
-    asked = []
+@pytest.mark.parametrize(
+    ("visible", "gpu", "asked"), [("3, 1", 0, [3]), ("3, 1", 1, [1]), ("", 2, [2]), ("GPU-gone", 0, [])]
+)
+def test_the_gpu_that_cuda_sees_is_the_one_that_is_looked_at(visible, gpu, asked, nvml, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    found = conditions(gpu)
+    assert asked == ASKED
+    assert (found["gpu_clock_mhz"] is None) == (not asked)
 
-    class Listening(Nvml):
-        nvmlDeviceGetHandleByIndex = staticmethod(asked.append)
 
-        @staticmethod
-        def nvmlDeviceGetHandleByUUID(name):
-            raise Nvml.NVMLError(f"no {name}")
+def moments(pressure=0.0, switches=0, steal=0.0, **missing):
+    """Return the conditions before and after 10 s with these readings between them."""
+    before = {"monotonic_seconds": 5.0, "cpu_pressure_seconds": 70.0, "involuntary_switches": 3, "steal_seconds": 1.0}
+    grown = {"monotonic_seconds": 10.0, "cpu_pressure_seconds": pressure, "involuntary_switches": switches,
+             "steal_seconds": steal}  # fmt: skip
+    return before, {name: value + grown[name] for name, value in before.items()} | missing
 
-    monkeypatch.setattr(module, "_nvml", lambda: Listening)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 1")
-    conditions(), conditions(gpu=1)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    conditions(gpu=2)
-    assert asked == [3, 1, 2]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-gone")
-    assert conditions()["gpu_clock_mhz"] is None
+
+@pytest.mark.parametrize(
+    ("readings", "shared", "words"),
+    [
+        ({}, False, ""),
+        ({"pressure": 0.3, "switches": 430}, False, ""),  # a quiet machine has some of each
+        ({"pressure": 5.3, "switches": 1930}, True, "one 53% of the time, this process lost one 193 times"),
+        ({"pressure": 0.1, "steal": 2.0}, True, "a hypervisor took 0.20 of them"),
+        ({"switches": 1930, "cpu_pressure_seconds": None}, True, "during 10 s: this process lost one 193"),
+        ({"switches": 430, "cpu_pressure_seconds": None}, False, ""),
+        ({"cpu_pressure_seconds": None, "involuntary_switches": None}, None, ""),
+        ({"pressure": 9.0, "monotonic_seconds": None}, None, ""),
+    ],
+)  # fmt: skip
+def test_a_neighbour_on_the_processors_is_said_and_what_is_not_known_is_missing(readings, shared, words):
+    found = contention(*moments(**readings))
+    assert found.shared is shared
+    assert words in str(found)
+    assert bool(str(found)) == bool(shared)
+    if readings.get("cpu_pressure_seconds", 0.0) is None:
+        assert found.waiting is None
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/pressure/cpu"), reason="this system does not tell pressure")
+def test_real_moments_have_all_that_a_contention_is_made_of():
+    before = conditions()
+    found = contention(before, conditions())
+    assert all(
+        value is not None and value >= 0 for value in (found.seconds, found.waiting, found.switches, found.steal)
+    )
+    assert contention({}, {}) == Contention(None, None, None, None)  # of rows that an older version wrote
 
 
 def groups(folder, monkeypatch, own, **files):
@@ -197,7 +224,7 @@ def test_the_narrowest_limit_of_a_jobs_groups_holds(tmp_path, monkeypatch):
     assert module.memory_available_bytes() == conditions()["memory_available_bytes"] == 6 << 20
     assert environment()["memory_bytes"] == 8 << 20
     assert (conditions()["throttled_periods"], environment()["cpu_limit_cores"]) == (4, 1.5)
-    assert sys.modules["tclab.timing._environment"].usable_cores() == 1
+    assert usable_cores() == 1
 
 
 def test_without_limits_the_machine_is_what_there_is(tmp_path, monkeypatch):
@@ -205,71 +232,4 @@ def test_without_limits_the_machine_is_what_there_is(tmp_path, monkeypatch):
     assert module.memory_limit_bytes() is module.cpu_limit_cores() is conditions()["throttled_periods"] is None
     if os.path.exists("/proc/meminfo"):
         assert module.memory_available_bytes() > 0
-    assert sys.modules["tclab.timing._environment"].cores_within(None, 2.0) is None
-    assert sys.modules["tclab.timing._environment"].cores_within(8, 0.5) == 1
-
-
-def run(code):
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
-    ).stdout.strip()
-
-
-@pytest.mark.parametrize("package", ["timing", "trace"])
-def test_a_standalone_package_loads_no_other(package):
-    loaded = run(f"""
-        import sys, tclab.{package}
-        heavy = ("torch_geometric", "altair", "ipywidgets", "pandas" if "{package}" == "timing" else "altair")
-        parts = [m.split(".") for m in sys.modules]
-        packages = {{p[1] for p in parts if p[0] == "tclab" and len(p) > 1 and not p[1].startswith("_")}}
-        print([p for p in parts if p[0] in heavy] + sorted(packages - {{"errors", "{package}"}}))
-    """)
-    assert loaded == "[]"
-
-
-@pytest.mark.clock
-def test_importing_tclab_costs_next_to_nothing():
-    assert run("import sys, tclab; print('torch' in sys.modules, 'pandas' in sys.modules)") == "False False"
-
-    def least(code):
-        took = []
-        for _ in range(5):
-            begin = time.perf_counter()
-            run(code)
-            took.append(time.perf_counter() - begin)
-        return min(took)
-
-    assert least("import tclab") - least("pass") < 0.3
-
-
-def test_each_stage_has_its_syncs_kernels_and_memory():
-    layer = torch.nn.Linear(8, 4)
-    x = torch.ones(16, 8)
-    ledger = Ledger()
-    with syncs(ledger) as found, ledger.step():
-        with ledger.stage("forward"):
-            loss = layer(x).relu().sum()
-        with ledger.stage("log"):
-            loss.item()
-        with ledger.stage("backward"):
-            loss.backward()
-        with ledger.stage("view"):
-            x.view(8, 16)[2:].t()
-    assert found.stages["log"].syncs == 1
-    assert found.stages["forward"].syncs == found.stages["backward"].syncs == 0
-    assert found.stages["forward"].kernels == 3  # addmm, relu, sum; the transposed weight is a view
-    assert found.stages["forward"].allocations == 3
-    assert found.stages["forward"].allocated_bytes == 2 * 16 * 4 * 4 + 4
-    assert found.stages["view"].kernels == found.stages["view"].allocations == 0
-    assert found.stages["backward"].kernels > 3
-    assert sum(stage.syncs for stage in found.stages.values()) == found.count
-
-
-def test_memory_that_is_set_aside_or_written_in_place_is_told_from_results():
-    x = torch.ones(4)
-    with syncs() as found:
-        x.add_(1.0)
-        torch.empty(256)
-    assert found.stages["other"].kernels == 1
-    assert found.stages["other"].allocations == 1
-    assert found.stages["other"].allocated_bytes == 1024
+    assert (cores_within(None, 2.0), cores_within(8, 0.5)) == (None, 1)

@@ -17,8 +17,8 @@ import tclab
 from tclab import lab
 from tclab.lab.charts._style import STAGE_COLOURS
 from tclab.lab.reports._race_tables import pairs_against, winner_of
-from tclab.timing import Ledger, race, race_cells
-from tclab.timing._spike_in import SpikeIn, Trial
+from tclab.timing import race, race_cells
+from tclab.timing._self_test import SpikeIn, Trial
 from tclab.timing._verdict import Pair
 
 
@@ -133,18 +133,6 @@ def test_spikes_that_came_back_are_told_from_those_that_did_not():
     colour = spec["layer"][1]["encoding"]["color"]["scale"]
     assert (colour["domain"], colour["range"]) == (["forward"], [STAGE_COLOURS["forward"]])
     assert "1 below the axis, drawn on it" in str(spec["title"]["subtitle"])  # nothing of it came back
-
-
-def test_the_shares_of_a_ledgers_table_add_up_by_timeline():
-    with Ledger() as ledger:
-        for _ in ledger.steps(range(5)):
-            with ledger.stage("forward"):
-                sum(range(10_000))
-    lines = [line for line in str(ledger).splitlines() if line.startswith("host  ")]
-    assert not any("transfer" in line for line in lines)  # it did not occur
-    shares = [float(share) for line in lines for share in re.findall(r"([\d.]+)%", line)]
-    assert len(shares) == len(lines) >= 2
-    assert sum(shares) == pytest.approx(100, abs=0.3)
 
 
 ELSEWHERE = """

@@ -22,7 +22,7 @@ from tclab.sweeps.predict._fits import LargestBatch
 from tclab.sweeps.predict._roofline import Ceilings
 from tclab.sweeps.store._machine_label import this_machine
 from tclab.timing import environment
-from tclab.timing._spike_in import SpikeIn
+from tclab.timing._self_test import SpikeIn
 
 MADE_UP = "cpu · 2 cores · Made Up"  # the machine of rows that were made by hand
 CELLS = [pair("a", "b", "SLOWER", str(size)) for size in (4, 16)]

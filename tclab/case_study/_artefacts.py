@@ -26,7 +26,7 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import run
 from tclab.sweeps.execution._setup import Setup, setup
 from tclab.timing import conditions
-from tclab.timing._conditions import busy_percent
+from tclab.timing._environment import busy_percent
 from tclab.timing._warmup import steady_state
 from tclab.trace._report import Report
 

@@ -18,9 +18,8 @@ from tclab.masking._strategy import BASELINES
 from tclab.perturbation._dataset import steps_per_epoch
 from tclab.sweeps.store._machine_label import where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
-from tclab.timing._loader_pace import LoaderPace
 from tclab.timing._statistics import MIN_OBSERVATIONS
-from tclab.timing._step_means import mean_step, share_of
+from tclab.timing._step_means import LoaderPace, mean_step, share_of
 
 HOLDS, FAILS = "holds here", "does not hold here"
 UNDECIDED, NOT_MEASURED = "undecided", "not measured here"

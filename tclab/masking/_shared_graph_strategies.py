@@ -20,7 +20,7 @@ from tclab.masking._strategy import Strategy
 from tclab.message_passing import SharedView, View
 from tclab.message_passing._delta_view import DeltaView
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
-from tclab.timing._least_seconds import least_seconds
+from tclab.timing._call_costs import least_seconds
 
 WIDTH = 64  # features a row, as in both models' published configurations
 _COLUMNS = 256  # at most so many are timed: the kernels' order does not change beyond

@@ -1,29 +1,42 @@
 """Clocks for any training loop: where a step's time goes, which of two is faster, and how far to trust the figures.
 
-It knows nothing of graphs and can be used around any loop. Modules that need torch, pandas or scipy import it when they
-use it.
+It knows nothing of graphs and can be used around any loop. A ledger needs Python alone: torch is imported for CUDA,
+pandas for a frame, numpy and scipy for a race, a verdict and advice.
 """
 
-from tclab.timing._advice_rules import advise
-from tclab.timing._commands_race import race_commands
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from tclab.timing._communication import Communication
-from tclab.timing._conditions import conditions
-from tclab.timing._environment import environment
+from tclab.timing._environment import conditions, contention, environment
 from tclab.timing._host_syncs import syncs
 from tclab.timing._ledger import Ledger
 from tclab.timing._lightning_callback import lightning_callback
 from tclab.timing._profile import profile, profile_script
-from tclab.timing._race import race, race_cells
-from tclab.timing._race_record import read_samples
-from tclab.timing._receipt import receipt
-from tclab.timing._spike_in import spike_in
-from tclab.timing._verdict import verdicts_of
+from tclab.timing._self_test import receipt, spike_in
 
+if TYPE_CHECKING:
+    from tclab.timing._advice_rules import advise
+    from tclab.timing._commands_race import race_commands
+    from tclab.timing._race import race, race_cells
+    from tclab.timing._race_record import read_samples
+    from tclab.timing._verdict import verdicts_of
+
+# name → its module, which takes numpy and is imported at the name's first use
+_MODULES = {
+    "advise": "_advice_rules",
+    "race": "_race",
+    "race_cells": "_race",
+    "race_commands": "_commands_race",
+    "read_samples": "_race_record",
+    "verdicts_of": "_verdict",
+}
 __all__ = [
     "Communication",
     "Ledger",
     "advise",
     "conditions",
+    "contention",
     "environment",
     "lightning_callback",
     "profile",
@@ -38,3 +51,9 @@ __all__ = [
     "verdicts_of",
 ]
 __dir__ = __all__.copy  # completion offers these
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -16,11 +16,8 @@ from tclab.timing._environment import usable_cores
 from tclab.timing._epoch_simulation import simulate
 from tclab.timing._host_syncs import Syncs
 from tclab.timing._ledger import Ledger
-from tclab.timing._loader_pace import LoaderPace
-from tclab.timing._loader_starts import start_trial
-from tclab.timing._sample_parts import DECODE, VALIDATE
 from tclab.timing._statistics import MIN_OBSERVATIONS, Reals
-from tclab.timing._step_means import cycle_means, cycle_of, outliers, share_of, steps_wait
+from tclab.timing._step_means import LoaderPace, cycle_means, cycle_of, outliers, share_of, steps_wait
 from tclab.timing._warmup import NOT_STEADY, steady_state
 
 _MOST_OTHER = 0.2  # share of a step in no stage above which the stages do not explain it
@@ -98,8 +95,6 @@ def advise(ledger: Ledger, *, syncs: Syncs | None = None, communication: Communi
 
     Most predictions are bounds: removing a stage gains at most its share of the time (Amdahl's law). There are no
     suggestions from fewer than 6 steps, from steps that were still changing, or from a ledger that does not add up.
-    With `Ledger(lines=True)` also: records that are decoded and validated for each sample, and, whatever the steps,
-    loaders that started their workers anew, whose gain `measure` tries on passes over the loader.
 
     **Arguments:**
 
@@ -109,19 +104,13 @@ def advise(ledger: Ledger, *, syncs: Syncs | None = None, communication: Communi
     """
     step_times = step_times_of(ledger)
     suggestions: list[Suggestion] = []
-    if ledger.queued:
-        missing = ["a queued ledger shows the device alone, not steps as they run"]
-    elif len(step_times.whole) and not ledger.adds_up():
+    if len(step_times.whole) and not ledger.adds_up():
         missing = [f"the ledger does not add up ({str(ledger).splitlines()[0]})"]
     else:
         suggestions, missing = suggestions_from(step_times)
         steady = no_advice_reason(step_times) is None
         if communication is not None and steady:
             suggestions += exchange_suggestions(step_times, communication)
-        if ledger.samples_lines and steady:
-            suggestions += _packed(ledger, step_times)
-    if ledger.samples_lines and not ledger.queued:
-        suggestions += _restarts(ledger)  # of the loaders' own clock: steps that do not add up leave it as it is
     if syncs is not None and syncs.count:
         places = ", ".join(f"{place} ({times} ×)" for place, times, _ in syncs.ranked()[:_PLACES])
         missing.append(host_sync_text(syncs.count, step_times.cuda, places))
@@ -187,7 +176,7 @@ def _loading(step_times: StepTimes) -> list[Suggestion]:
     make, workers = step_times.batch_seconds, step_times.workers
     cores = step_times.cores
     if workers and make is None and cores is not None and workers >= cores - 1:
-        none_free = f"none of {cores} cores is free for another worker, unless these are idle (lines=True tells)"
+        none_free = f"none of {cores} cores is free for another worker, unless these are idle"
         return at_best("make a batch cheaper, or carry less in it", f"{waits}; {none_free}")
     if make is None or workers is None:
         return at_best("make batches ahead: more workers, a deeper prefetch, fewer bytes", waits)
@@ -241,48 +230,6 @@ def _deeper_prefetch(step_times: StepTimes, why: str) -> Suggestion | None:
     change = f"prefetch_factor {ahead} in place of {step_times.prefetch}"
     why = f"{_capital(why)}. A simulation of the batches as they were made has the present steps within {_CLOSE:.0%}."
     return Suggestion(change, why, paces[ahead] / now, None, MODEL, {"prefetch_factor": ahead})
-
-
-def _restarts(ledger: Ledger) -> Iterator[Suggestion]:
-    """Yield for each loader that started its workers anew what keeping them would bring."""
-    whole, loaders = ledger.epoch.whole_seconds, ledger.loaders
-    for number in dict.fromkeys(one.loader for one in loaders.passes):
-        again = loaders.restarts(number)
-        share = sum(one.seconds_saved_if_persistent for one in again) / whole if again else 0.0
-        if share < WORTH:
-            continue
-        once = "one DataLoader for all passes, with " if again[-1].objects > 1 else ""
-        yield Suggestion(
-            f"{once}persistent_workers=True for the loader at {again[0].place}",
-            f"It started its workers ({again[0].workers}) anew {len(again)} ×, which took {share:.0%} of the run.",
-            1 - share,
-            None,
-            MODEL,
-            race=start_trial(ledger.loader(number), len(again) / whole),
-            subject="the run",
-        )
-
-
-def _packed(ledger: Ledger, step_times: StepTimes) -> Iterator[Suggestion]:
-    """Yield what it would bring if samples were neither decoded nor validated: records packed once, as arrays."""
-    parts = ledger.samples.parts()
-    sample = sum(parts.values())
-    wait, (low, _) = step_times.share("data_wait")
-    if low < WORTH or not sample or step_times.batch_seconds is None:
-        return
-    share = (parts[DECODE] + parts[VALIDATE]) / sample
-    whole = float(step_times.whole.mean())
-    make, rest, workers = step_times.batch_seconds, whole * (1 - wait), step_times.workers
-    packed = make * (1 - share)
-    # of what batches take, not of the waits that were seen: those of workers that start would be there
-    saved = max(rest, make / workers) - max(rest, packed / workers) if workers else make - packed
-    ratio = max(rest, whole - saved) / whole
-    if ratio <= 1 - WORTH:
-        why = (
-            f"Decoding and validating are {share:.0%} of the {sample:.3g} s of a sample, and a step waits for its "
-            f"batch for {wait:.0%} of its time; reading what was packed is not in this."
-        )
-        yield Suggestion("pack the records once, as arrays, and read those", why, ratio, None, AT_BEST)
 
 
 def upper_bound(change: str, why: str, share: float, ends: tuple[float, float], **setting: Any) -> Suggestion:

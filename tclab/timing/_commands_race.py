@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from tclab.errors import InputError
-from tclab.timing._conditions import busy_notes
+from tclab.timing._environment import busy_notes
 from tclab.timing._race import Race, race
 from tclab.timing._race_blocks import Clock
 from tclab.timing._verdict import MARGIN

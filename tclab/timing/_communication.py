@@ -20,6 +20,7 @@ class _Exchange:
     """One bucket's all-reduce; its times are nanoseconds on the host, or CUDA events."""
 
     step: int
+    stage: str  # of the ledger, when its gradients were ready
     bytes: int
     ready: Any
     done: Any = None
@@ -37,9 +38,11 @@ class Communication:
     - `all_reduce_seconds`: an all-reduce ends on no rank before the last one has joined. This is the sum of each
       all-reduce's shortest time over the ranks.
     - `rank_wait_seconds`: what this rank's all-reduces took in addition: the wait for later ranks.
-    - `exposed_rank_wait_seconds`: `exposed_seconds` less the smallest over the ranks. On a CPU, after `finish`, the
-      ledger's stage `rank_wait` holds this and the stage `communication` the rest of `exposed_seconds`; both are
-      taken out of `backward`.
+    - `exposed_rank_wait_seconds`: `exposed_seconds` less the smallest over the ranks.
+
+    After `finish` the ledger's stage `rank_wait` holds `exposed_rank_wait_seconds` and the stage `communication` the
+    rest of `exposed_seconds`, on the device's timeline on CUDA and else on the host's; both are taken out of the stage
+    in which the last bucket was ready, `backward`.
 
     **Arguments:**
 
@@ -51,20 +54,17 @@ class Communication:
     def __init__(self, model: Any, ledger: Ledger | None = None, *, hook: Callable[[Any], Any] | None = None) -> None:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-        self.ledger = ledger
         self._hook: Callable[[Any], Any] = hook or partial(allreduce_hook, None)  # type: ignore[arg-type]
         self._cuda = next(model.parameters()).is_cuda
-        self._exchanges: list[_Exchange] = []
-        # step → seconds of its all-reduces, this rank's wait in them, and the least exposed seconds of any rank
-        self._over_ranks: dict[int, tuple[float, float, float]] = {}
-        self.late: Counter[int] = Counter()  # rank → number of all-reduces that it joined last
+        self.watch(ledger)
         model.register_comm_hook(self, lambda record, bucket: _all_reduce(record, bucket))  # DDP checks annotations
 
     def watch(self, ledger: Ledger | None) -> None:
         """Drop earlier records and record the steps of another ledger; `None` records nothing."""
         self.ledger = ledger
-        self._exchanges, self._over_ranks = [], {}
-        self.late = Counter()
+        self.late: Counter[int] = Counter()  # rank → number of all-reduces that it joined last
+        self._exchanges: list[_Exchange] = []
+        self._rows: list[dict[str, float]] = []
 
     def _now(self) -> Any:
         if not self._cuda:
@@ -93,27 +93,35 @@ class Communication:
         if self._cuda:
             torch.cuda.synchronize()
         steps = self._steps()
-        durations = [self._seconds(e.ready, e.done) for exchanges in steps.values() for e in exchanges]
-        exposed = [self._spans(exchanges)[1] for exchanges in steps.values()]
-        device = "cuda" if self._cuda else "cpu"
-        mine = torch.tensor(durations + exposed, dtype=torch.float64, device=device)
+        durations = [[self._seconds(e.ready, e.done) for e in exchanges] for exchanges in steps.values()]
+        spans = [self._spans(exchanges) for exchanges in steps.values()]
+        took = [seconds for one in durations for seconds in one]
+        mine = torch.tensor([*took, *(exposed for _, exposed in spans)], dtype=torch.float64)
+        mine = mine.cuda() if self._cuda else mine
         every = [torch.empty_like(mine) for _ in range(distributed.get_world_size())]
         distributed.all_gather(every, mine)
         ranks = torch.stack(every).cpu()  # [ranks, all-reduces + steps]
-        fastest = ranks[:, : len(durations)].min(0)
-        self.late.update(fastest.indices.tolist())  # the last rank to join waits least
-        least = ranks[:, len(durations) :].min(0).values.tolist()
-        place = 0
-        for (step, exchanges), least_exposed in zip(steps.items(), least, strict=True):
-            end = place + len(exchanges)
-            all_reduce = float(fastest.values[place:end].sum())
-            self._over_ranks[step] = (all_reduce, sum(durations[place:end]) - all_reduce, least_exposed)
-            place = end
-            if not self._cuda and self.ledger is not None:
-                begin, done = exchanges[-1].ready, max(e.done for e in exchanges)
-                until = done - round(least_exposed * 1e9)
-                self.ledger.reassign(step, begin, until, "rank_wait")
-                self.ledger.reassign(step, until, done, "communication")
+        least, least_exposed = ranks.min(0).values.split([len(took), len(steps)])
+        self.late.update(ranks[:, : len(took)].argmin(0).tolist())  # the last rank to join waits least
+        shortest = least.split([len(one) for one in durations])
+        for i, (step, exchanges) in enumerate(steps.items()):
+            busy, exposed = spans[i]
+            all_reduce, waited = float(shortest[i].sum()), exposed - float(least_exposed[i])
+            self._rows.append(
+                {
+                    "step": step,
+                    "buckets": len(exchanges),
+                    "bytes": sum(e.bytes for e in exchanges),
+                    "exposed_seconds": exposed,
+                    "overlapped_seconds": busy - min(busy, exposed),
+                    "all_reduce_seconds": all_reduce,
+                    "rank_wait_seconds": sum(durations[i]) - all_reduce,
+                    "exposed_rank_wait_seconds": waited,
+                }
+            )
+            if self.ledger is not None and bool(self.ledger.cuda) == self._cuda:
+                moved = {"rank_wait": waited, "communication": exposed - waited}
+                self.ledger.move(step, moved, out_of=exchanges[-1].stage)
 
     def _spans(self, exchanges: list[_Exchange]) -> tuple[float, float]:
         """Return the seconds in which any all-reduce of a step ran, and those of them that are exposed."""
@@ -125,33 +133,21 @@ class Communication:
         return busy, max(0.0, reached - self._seconds(begin, exchanges[-1].ready))
 
     def frame(self) -> pd.DataFrame:
-        """Return one row per step: `step`, `buckets`, `bytes` and the columns of seconds that the class describes."""
+        """Return one row per step: `step`, `buckets`, `bytes` and the columns of seconds that the class describes.
+
+        Empty before `finish`.
+        """
         import pandas as pd
 
-        rows = []
-        for step, exchanges in self._steps().items():
-            busy, exposed = self._spans(exchanges)
-            all_reduce, rank_wait, least = self._over_ranks.get(step, (None, None, None))
-            rows.append(
-                {
-                    "step": step,
-                    "buckets": len(exchanges),
-                    "bytes": sum(e.bytes for e in exchanges),
-                    "exposed_seconds": exposed,
-                    "overlapped_seconds": busy - min(busy, exposed),
-                    "all_reduce_seconds": all_reduce,
-                    "rank_wait_seconds": rank_wait,
-                    "exposed_rank_wait_seconds": None if least is None else exposed - least,
-                }
-            )
-        return pd.DataFrame(rows)
+        return pd.DataFrame(self._rows)
 
 
 def _all_reduce(record: Communication, bucket: Any) -> Any:
     """Run the all-reduce of a bucket, and record its begin and end if a ledger is attached."""
-    if record.ledger is None:
+    ledger = record.ledger
+    if ledger is None:
         return record._hook(bucket)
-    exchange = _Exchange(len(record.ledger), bucket.buffer().nbytes, record._now())
+    exchange = _Exchange(len(ledger), ledger.current, bucket.buffer().nbytes, record._now())
     record._exchanges.append(exchange)
 
     def done(future: Any) -> Any:

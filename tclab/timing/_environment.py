@@ -1,31 +1,205 @@
-"""The environment of a measurement: machine, versions and allocator settings, and what makes two machines the same."""
+"""Where and beside what a figure was measured: machine, versions, settings; load, clocks and contention at the time."""
 
 from __future__ import annotations
 
 import os
 import platform
+import resource
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
-from tclab._limits import cpu_limit_cores, memory_limit_bytes, text_of
-from tclab.timing._conditions import gpu_driver
+from tclab import _limits as limits
 
-# Settings of the memory allocator: glibc's, a preloaded library's, and torch's on CUDA.
-_ALLOCATOR_SETTINGS = (
-    "MALLOC_MMAP_MAX_",
-    "MALLOC_MMAP_THRESHOLD_",
-    "MALLOC_TRIM_THRESHOLD_",
-    "MALLOC_TOP_PAD_",
-    "MALLOC_ARENA_MAX",
-    "MALLOC_CONF",
-    "LD_PRELOAD",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_ALLOC_CONF",
-)
+# The share of the ten seconds before a measurement's end in which something waited for a processor. On a quiet machine
+# of 2 cores it is 3 at most for a process with 2 threads and a worker, and below 50 for one that has just started or
+# that follows 4 ranks on those cores; points whose times collapse have 60 and more.
+BUSY_PERCENT = 50.0
+# What is exceeded between two moments where the processors were shared. Two torch threads of small products on 2 cores
+# wait 0.01 and switch 43 times a second alone; beside a busy process, ten times as slow, 0.53 and 193.
+_WAITING, _STEAL, _SWITCHES = 0.2, 0.05, 100.0
+_CPU0 = Path("/sys/devices/system/cpu/cpu0/cpufreq")
+_ALLOCATOR = ("MALLOC_", "LD_PRELOAD", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # glibc's, a library's, torch's
+
+HARDWARE = ("cpu", "cores", "cpu_limit_cores", "memory_bytes", "gpu", "gpu_memory_bytes", "gpus")
+SOFTWARE = ("python", "torch", "torch_geometric", "numpy", "cuda")
+_FINGERPRINTS = {
+    "hardware": HARDWARE,
+    "software": SOFTWARE,
+    "machine": (*HARDWARE, *SOFTWARE, "omp_threads", "allocator_settings"),
+}
+
+
+@cache
+def _nvml() -> Any:
+    """Return NVIDIA's management library, initialised; `None` without a GPU or driver."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # it has another exception for each way of having no GPU
+        return None
+    return pynvml
+
+
+_GPU_READINGS: dict[str, Callable[[Any, Any], Any]] = {  # by the library and a device's handle
+    "gpu_clock_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
+    "gpu_temperature_celsius": lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+    "gpu_power_watts": lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,
+    "gpu_throttle_reasons": lambda nvml, gpu: hex(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)),
+    "gpu_memory_used_bytes": lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).used),
+    "gpu_memory_total_bytes": lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).total),
+    "gpu_busy_percent": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
+    "gpu_other_processes": lambda nvml, gpu: sum(
+        process.pid != os.getpid() for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+    ),
+}
+
+
+def _gpu(index: int) -> dict[str, Any]:
+    """Return the driver's readings of the GPU with this index among those that CUDA sees; `None` for what it lacks."""
+    readings: dict[str, Any] = dict.fromkeys(_GPU_READINGS)
+    nvml = _nvml()
+    if nvml is None:
+        return readings
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    name = visible[index] if index < len(visible) else str(index)
+    with suppress(nvml.NVMLError):  # no GPU of that name
+        by_index = name.isdigit()
+        handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_index else nvml.nvmlDeviceGetHandleByUUID(name)
+        for reading, read in _GPU_READINGS.items():
+            with suppress(nvml.NVMLError):  # not every device has every reading
+                readings[reading] = read(nvml, handle)
+    return readings
+
+
+def _pressure_seconds() -> float | None:
+    """Return the seconds since the machine started in which something waited for a processor; `None` where unknown."""
+    some = (limits.text_of(Path("/proc/pressure/cpu")) or "").partition("\n")[0]
+    total = limits.number_of(some.partition("total=")[2])
+    return None if total is None else total / 1e6
+
+
+def _steal_seconds() -> float | None:
+    """Return the seconds, summed over processors, that a hypervisor gave to other machines; `None` where unknown."""
+    fields = (limits.text_of(Path("/proc/stat")) or "").partition("\n")[0].split()
+    steal = limits.number_of(fields[8]) if len(fields) > 8 else None
+    return None if steal is None else steal / os.sysconf("SC_CLK_TCK")
+
+
+def _throttled() -> float | None:
+    """Return how often a CPU limit throttled this process's control groups: the largest count of any of them."""
+    times = [limits.field_of(str(group / "cpu.stat"), "nr_throttled") for group in limits.groups()]
+    return max((n for n in times if n is not None), default=None)
+
+
+def conditions(gpu: int = 0) -> dict[str, float | int | str | None]:
+    """Return readings of this moment; each is `None` where this machine does not provide it.
+
+    They are the load average over one minute; the percentage of the last ten seconds in which something waited for a
+    processor (Linux's pressure stall information); memory left, in bytes; how often a CPU limit throttled the
+    container; the processor's governor and clock; and of one GPU its clocks, temperature, power, reasons for a lower
+    clock (NVML's bits), memory in use and in total, utilisation in percent, and the number of other processes that
+    use it. `contention` compares two moments, by `monotonic_seconds`, `cpu_pressure_seconds`, `steal_seconds` and
+    `involuntary_switches`, which are counts since the machine or the process started.
+
+    **Arguments:**
+
+    - `gpu`: index of the GPU among those that CUDA sees.
+    """
+    try:
+        load: float | None = os.getloadavg()[0]
+    except OSError:
+        load = None
+    clock = limits.number_of(limits.text_of(_CPU0 / "scaling_cur_freq"))
+    return {
+        "load": load,
+        "cpu_pressure_percent": limits.field_of("/proc/pressure/cpu", "some"),
+        "monotonic_seconds": monotonic(),
+        "cpu_pressure_seconds": _pressure_seconds(),
+        "steal_seconds": _steal_seconds(),
+        "involuntary_switches": resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,  # of all threads
+        "memory_available_bytes": limits.memory_available_bytes(),
+        "throttled_periods": _throttled(),
+        "governor": limits.text_of(_CPU0 / "scaling_governor"),
+        "cpu_clock_mhz": None if clock is None else clock / 1e3,
+        **_gpu(gpu),
+    }
+
+
+@dataclass(frozen=True)
+class Contention:
+    """How the processors were shared between two moments; each figure is `None` where the system does not tell.
+
+    **Arguments:**
+
+    - `seconds`: time between the moments.
+    - `waiting`: share of it in which something on the machine waited for a processor: another program, or threads of
+      this one where they are more than its cores.
+    - `switches`: how often a second another task took a processor from a thread of this process.
+    - `steal`: processors that a hypervisor gave to other machines, on average.
+    """
+
+    seconds: float | None
+    waiting: float | None
+    switches: float | None
+    steal: float | None
+
+    @property
+    def shared(self) -> bool | None:
+        """Whether they were shared so much that times say little of this process alone; `None` where unknown.
+
+        Switches count only where pressure is not known: there are some on a quiet machine, too.
+        """
+        seen = self.switches if self.waiting is None else self.waiting
+        if seen is None:
+            return None
+        return seen > (_SWITCHES if self.waiting is None else _WAITING) or (self.steal or 0.0) > _STEAL
+
+    def __str__(self) -> str:
+        """Return a sentence where they were shared; empty where not, or not known."""
+        if not self.shared:
+            return ""
+        parts = []
+        if self.waiting is not None:
+            parts.append(f"something waited for one {self.waiting:.0%} of the time")
+        if self.switches is not None:
+            parts.append(f"this process lost one {self.switches:.0f} times a second")
+        if self.steal:
+            parts.append(f"a hypervisor took {self.steal:.2f} of them")
+        return f"the processors were shared during {self.seconds:.3g} s: {', '.join(parts)}"
+
+
+def contention(before: Mapping[str, Any], after: Mapping[str, Any]) -> Contention:
+    """Return how the processors were shared between two moments of `conditions`, such as around the timed steps."""
+
+    def grown(name: str) -> float | None:
+        begin, end = before.get(name), after.get(name)
+        return None if begin is None or end is None else float(end - begin)
+
+    seconds = grown("monotonic_seconds")
+    counts = [grown(name) for name in ("cpu_pressure_seconds", "involuntary_switches", "steal_seconds")]
+    return Contention(seconds, *(count / seconds if seconds and count is not None else None for count in counts))
+
+
+def busy_percent(moment: Mapping[str, Any] | None) -> float | None:
+    """Return the pressure on the processors in `conditions` at the end of a measurement; `None` unless it was busy."""
+    percent = (moment or {}).get("cpu_pressure_percent")
+    return percent if percent is not None and percent > BUSY_PERCENT else None
+
+
+def busy_notes(percent: float | None) -> list[str]:
+    """Return what to say of a busy machine, as the notes of a result; none of one that was not, or is not known."""
+    if percent is None:
+        return []
+    return [f"the machine was busy: something waited for a processor in {percent:.0f} % of the last ten seconds"]
 
 
 def _version(package: str) -> str | None:
@@ -37,21 +211,19 @@ def _version(package: str) -> str | None:
 
 @cache
 def _cpu() -> str:
-    for line in (text_of(Path("/proc/cpuinfo")) or "").splitlines():
+    for line in (limits.text_of(Path("/proc/cpuinfo")) or "").splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
 
 
 def _cores() -> int | None:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def usable_cores() -> int | None:
     """Return how many cores affinity and the container's limit leave this process, at least 1; `None` if unknown."""
-    return cores_within(_cores(), cpu_limit_cores())
+    return cores_within(_cores(), limits.cpu_limit_cores())
 
 
 def cores_within(cores: int | None, limit: float | None) -> int | None:
@@ -65,7 +237,7 @@ def _memory_bytes() -> int | None:
         installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return None
-    return min(installed, memory_limit_bytes() or installed)
+    return min(installed, limits.memory_limit_bytes() or installed)
 
 
 @cache
@@ -106,17 +278,18 @@ def environment(*, load_torch: bool = True) -> dict[str, str | int | float | Non
     if loaded is not None and (load_torch or loaded.cuda.is_initialized()):
         gpus = loaded.cuda.device_count() if loaded.cuda.is_available() else 0
     properties = loaded.cuda.get_device_properties(0) if gpus else None
-    settings = [f"{name}={os.environ[name]}" for name in _ALLOCATOR_SETTINGS if name in os.environ]
+    nvml = _nvml() if gpus else None
+    settings = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_ALLOCATOR)]
     return {
         "cpu": _cpu(),
         "cores": _cores(),
-        "cpu_limit_cores": cpu_limit_cores(),
+        "cpu_limit_cores": limits.cpu_limit_cores(),
         "memory_bytes": _memory_bytes(),
         "threads": loaded.get_num_threads() if loaded is not None else None,
         "gpu": properties.name if properties else None,
         "gpu_memory_bytes": properties.total_memory if properties else None,
         "gpus": gpus,
-        "gpu_driver": gpu_driver() if gpus else None,
+        "gpu_driver": str(nvml.nvmlSystemGetDriverVersion()) if nvml else None,
         "cuda": loaded.version.cuda if gpus is not None else None,
         "os": platform.platform(),
         "python": platform.python_version(),
@@ -128,17 +301,6 @@ def environment(*, load_torch: bool = True) -> dict[str, str | int | float | Non
     }
 
 
-HARDWARE = ("cpu", "cores", "cpu_limit_cores", "memory_bytes", "gpu", "gpu_memory_bytes", "gpus")
-SOFTWARE = ("python", "torch", "torch_geometric", "numpy", "cuda")
-_FINGERPRINTS = {
-    "hardware": HARDWARE,
-    "software": SOFTWARE,
-    "machine": (*HARDWARE, *SOFTWARE, "omp_threads"),
-    "process": (*HARDWARE, *SOFTWARE, "omp_threads", "allocator_settings"),
-    "session": (*HARDWARE, *SOFTWARE, "omp_threads", "allocator_settings", "os", "gpu_driver"),
-}
-
-
 def fingerprint(level: str, *, load_torch: bool = True) -> dict[str, str | int | float | None]:
     """Return the columns of `environment` that two measurements must share to be of the same machine.
 
@@ -147,12 +309,9 @@ def fingerprint(level: str, *, load_torch: bool = True) -> dict[str, str | int |
 
     **Arguments:**
 
-    - `level`: what must be the same, each for one use:
-      "hardware": CPU, memory, GPUs; for the comparison of rows.
-      "software": versions only; for a Slurm job before its machine is known.
-      "machine": hardware, software and threads; for the file of a point's rows.
-      "process": also the allocator settings; for kernel choices that were timed within one process.
-      "session": also operating system and driver; for a race that a later session continues.
+    - `level`: what must be the same: "hardware", CPU, memory and GPUs, for the comparison of rows; "machine", also
+      versions, threads and allocator settings, for a point's rows and for a race that a later session continues.
+      "software" is the versions alone, for a Slurm job before its machine is known.
     - `load_torch`: as for `environment`.
     """
     here = {**environment(load_torch=load_torch), "omp_threads": os.environ.get("OMP_NUM_THREADS")}

@@ -9,45 +9,33 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.timing._stack_sampler import source_of, user_frame
 
+if TYPE_CHECKING:
+    from tclab.timing._ledger import Ledger
 
-class Staged(Protocol):
-    """What knows the stage that a program is in: a ledger."""
-
-    @property
-    def current(self) -> str:
-        """The stage."""
-
-
-# Operations whose result, or whose result's size, the host needs before it continues.
-_ALWAYS = frozenset(
-    {
-        "_local_scalar_dense",  # .item(), bool(), int(), float()
-        "nonzero",
-        "masked_select",
-        "_unique",
-        "_unique2",
-        "unique_dim",
-        "unique_consecutive",
-        "unique_dim_consecutive",
-        "bincount",
-        "equal",
-    }
+_ALWAYS = frozenset(  # operations whose result, or whose result's size, the host needs before it continues
+    ("_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive",
+     "unique_dim_consecutive", "bincount", "equal")
+)  # fmt: skip
+_READS = ("cpu", "tolist", "__repr__")  # methods that give a tensor to Python; not numpy: it refuses a device's
+_NO_KERNEL = frozenset(  # operations that allocate memory and compute nothing
+    ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_", "lift_fresh")
 )
-
-
-# Methods that give a tensor to Python: on a CPU the dispatcher sees nothing of them, or their parts alone.
-_READS = ("cpu", "tolist", "__repr__")  # not numpy: it refuses a tensor on a device
 _MOST = 10  # lines that are shown
 
-# Operations that allocate memory and compute nothing.
-_NO_KERNEL = frozenset(
-    {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_", "lift_fresh"}
-)
+
+class Wait(NamedTuple):
+    """One time that the host waited for a device or, on a CPU, would wait for one."""
+
+    operation: str
+    place: str  # "file:line in function" of the user's innermost line, or the nearest outside torch
+    stage: str
+    cuda: bool  # it read a CUDA device
+    seconds: float  # in the operation
 
 
 @dataclass
@@ -75,24 +63,33 @@ class Syncs(Shown):
 
     **Arguments:**
 
-    - `operations`: name of the operation → times that the host waited in it.
-    - `places`: "file:line in function" of the user's innermost line → times. Where no line is the user's, the nearest
-      one outside torch.
-    - `seconds`: the same places → seconds in these operations; on a CPU they are not waiting.
+    - `waits`: each of them. Where one read a CUDA device, only those that did; otherwise nothing waited, and all of
+      them are a forecast: `x.nonzero()` on a CPU counts, since the host would wait if `x` were on a GPU.
     - `stages`: stage of the ledger → all its operations, counted; `other` outside stages.
-    - `cuda`: one of these operations read a CUDA device. Otherwise nothing waited, and all of it is a forecast.
     """
 
-    operations: Counter[str] = field(default_factory=Counter)
-    places: Counter[str] = field(default_factory=Counter)
-    seconds: dict[str, float] = field(default_factory=dict)
+    waits: list[Wait] = field(default_factory=list)
     stages: dict[str, OperationCounts] = field(default_factory=dict)
-    cuda: bool = False
 
     @property
     def count(self) -> int:
         """Total number of times that the host waited."""
-        return sum(self.operations.values())
+        return len(self.waits)
+
+    @property
+    def cuda(self) -> bool:
+        """Whether the host waited for a CUDA device; otherwise all of it is a forecast."""
+        return any(wait.cuda for wait in self.waits)
+
+    @property
+    def operations(self) -> Counter[str]:
+        """Name of the operation → times that the host waited in it."""
+        return Counter(wait.operation for wait in self.waits)
+
+    @property
+    def places(self) -> Counter[str]:
+        """Place, as "file:line in function" → times that the host waited there."""
+        return Counter(wait.place for wait in self.waits)
 
     def ranked(self) -> list[tuple[str, int, float | None]]:
         """Return (place, times, seconds waited), the longest first.
@@ -101,12 +98,14 @@ class Syncs(Shown):
         """
         if not self.cuda:
             return [(place, times, None) for place, times in self.places.most_common()]
-        costs = sorted(self.seconds.items(), key=lambda item: -item[1])
-        return [(place, self.places[place], seconds) for place, seconds in costs]
+        seconds: dict[str, float] = {}
+        for wait in self.waits:
+            seconds[wait.place] = seconds.get(wait.place, 0.0) + wait.seconds
+        return [(place, self.places[place], seconds[place]) for place in sorted(seconds, key=lambda at: -seconds[at])]
 
     def _display(self) -> Display:
         lines = [
-            (seconds_text(seconds) if seconds is not None else "", str(times), *_place_texts(place))
+            ("" if seconds is None else seconds_text(seconds), str(times), *_place_texts(place))
             for place, times, seconds in self.ranked()[:_MOST]
         ]
         columns = ("waited", "times", "line", "code")
@@ -128,12 +127,12 @@ def place_text(file: str, line: int, function: str) -> str:
     return f"{file}:{line} in {function}"
 
 
-def _caller() -> str:
+def _place() -> str:
     """Return the place of the user's innermost frame, or else of the innermost outside torch, PyG and this module."""
     frame = user_frame(sys._getframe(1))
     if frame is None:
         frame = sys._getframe(1)
-        while frame is not None and _of_torch(frame.f_globals.get("__name__", "")):
+        while frame is not None and frame.f_globals.get("__name__", "").startswith(("torch", __name__)):
             frame = frame.f_back
     if frame is None:
         return "unknown"
@@ -142,7 +141,7 @@ def _caller() -> str:
 
 def _is_optimizer_step_count(tensor: Any) -> bool:
     """Return whether an optimizer of torch reads its count of steps, which stays on the CPU beside a GPU, too."""
-    frame = sys._getframe(2) if getattr(getattr(tensor, "device", None), "type", "") == "cpu" else None
+    frame = sys._getframe(2) if tensor.device.type == "cpu" else None
     while frame is not None and (module := frame.f_globals.get("__name__", "")).startswith("torch."):
         if (module, frame.f_code.co_name) == ("torch.optim.optimizer", "_get_value"):
             return True
@@ -150,34 +149,26 @@ def _is_optimizer_step_count(tensor: Any) -> bool:
     return False
 
 
-def _of_torch(module: str) -> bool:
-    return module in ("torch", __name__) or module.startswith(("torch.", "torch_geometric."))
-
-
-def _waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _source(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the tensor that an operation waits for; `None` if it waits for none."""
     import torch
 
-    if name in _ALWAYS:
-        return True
+    if name == "copy_":
+        return args[1] if args[1].is_cuda and not args[0].is_cuda else None
+    waits = name in _ALWAYS
     if name == "repeat_interleave":
-        return kwargs.get("output_size") is None
-    if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
-        masks = [i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8)]
-        one_value = name != "index" and args[2].numel() == 1  # a masked fill, which does not wait
-        return bool(masks) and not one_value
-    if name in ("_to_copy", "copy_"):
-        source = args[1] if name == "copy_" else args[0]
-        target = args[0].device if name == "copy_" else torch.device(kwargs.get("device") or source.device)
-        return bool(source.device.type == "cuda" and target.type == "cpu")
-    return False
+        waits = kwargs.get("output_size") is None
+    elif name in ("index", "index_put", "index_put_", "_index_put_impl_"):
+        masked = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+        waits = masked and (name == "index" or args[2].numel() != 1)  # a masked fill with one value does not wait
+    elif name == "_to_copy":
+        waits = args[0].is_cuda and torch.device(kwargs.get("device") or args[0].device).type == "cpu"
+    return args[0] if waits else None
 
 
 def _computes(op: Any, name: str) -> bool:
-    if name in _NO_KERNEL:
-        return False
-    returns = op._schema.returns
-    views = [r.alias_info is not None and not r.alias_info.is_write for r in returns]
-    return not (views and all(views))
+    views = [result.alias_info is not None and not result.alias_info.is_write for result in op._schema.returns]
+    return name not in _NO_KERNEL and not (views and all(views))
 
 
 def _storages(value: Any) -> dict[int, int]:
@@ -196,7 +187,7 @@ def _storages(value: Any) -> dict[int, int]:
 
 
 @contextmanager
-def syncs(ledger: Staged | None = None) -> Iterator[Syncs]:
+def syncs(ledger: Ledger | None = None) -> Iterator[Syncs]:
     """Count where the host waits for the device or, on a CPU, where it would wait for a GPU.
 
     `with syncs() as counted: step()`, then `print(counted)`, `counted.count` and `counted.places`. It intercepts every
@@ -213,36 +204,31 @@ def syncs(ledger: Staged | None = None) -> Iterator[Syncs]:
     counted = Syncs()
     reading = False  # inside one of `_READS`: its parts are not counted again
 
-    def of_stage() -> OperationCounts:
-        return counted.stages.setdefault("other" if ledger is None else ledger.current, OperationCounts())
+    def stage() -> str:
+        return "other" if ledger is None else ledger.current
 
-    def waited(name: str, call: Callable[[], Any], tensor: Any) -> Any:
-        place = _caller()
-        counted.operations[name] += 1
-        counted.places[place] += 1
-        of_stage().syncs += 1
-        counted.cuda |= bool(getattr(tensor, "is_cuda", False))
-        begin = perf_counter()
+    def waited(name: str, tensor: Any, call: Callable[[], Any]) -> Any:
+        place, begin = _place(), perf_counter()
         try:
             return call()
         finally:
-            counted.seconds[place] = counted.seconds.get(place, 0.0) + perf_counter() - begin
+            counted.waits.append(Wait(name, place, stage(), bool(tensor.is_cuda), perf_counter() - begin))
 
     class CountingMode(TorchDispatchMode):
         def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = kwargs or {}
             name = op._schema.name.removeprefix("aten::")
-            counts = of_stage()
-            if not reading and _waits(name, args, kwargs or {}) and not _is_optimizer_step_count(args[0]):
-                source = args[1] if name == "copy_" else args[0]
-                result = waited(name, lambda: op(*args, **(kwargs or {})), source)
+            counts = counted.stages.setdefault(stage(), OperationCounts())
+            source = None if reading else _source(name, args, given)
+            if source is None or _is_optimizer_step_count(source):
+                result = op(*args, **given)
             else:
-                result = op(*args, **(kwargs or {}))
+                result = waited(name, source, lambda: op(*args, **given))
             counts.kernels += _computes(op, name)
-            inputs = _storages([*args, *(kwargs or {}).values()])
-            for address, size in _storages(result).items():
-                if address not in inputs:
-                    counts.allocations += 1
-                    counts.allocated_bytes += size
+            inputs = _storages([*args, *given.values()])
+            new = [size for address, size in _storages(result).items() if address not in inputs]
+            counts.allocations += len(new)
+            counts.allocated_bytes += sum(new)
             return result
 
     def reader(name: str) -> Any:
@@ -254,13 +240,13 @@ def syncs(ledger: Staged | None = None) -> Iterator[Syncs]:
                 return read(tensor, *args, **kwargs)
             reading = True
             try:
-                return waited(name, lambda: read(tensor, *args, **kwargs), tensor)
+                return waited(name, tensor, lambda: read(tensor, *args, **kwargs))
             finally:
                 reading = False
 
         return counting
 
-    own = {name: vars(torch.Tensor)[name] for name in _READS if name in vars(torch.Tensor)}
+    before = {name: vars(torch.Tensor)[name] for name in _READS if name in vars(torch.Tensor)}
     for name in _READS:
         setattr(torch.Tensor, name, reader(name))
     try:
@@ -268,7 +254,10 @@ def syncs(ledger: Staged | None = None) -> Iterator[Syncs]:
             yield counted
     finally:
         for name in _READS:
-            if name in own:
-                setattr(torch.Tensor, name, own[name])
-            else:
-                delattr(torch.Tensor, name)
+            delattr(torch.Tensor, name)
+        for name, method in before.items():
+            setattr(torch.Tensor, name, method)
+        if counted.cuda:
+            counted.waits = [wait for wait in counted.waits if wait.cuda]
+        for wait in counted.waits:
+            counted.stages.setdefault(wait.stage, OperationCounts()).syncs += 1

@@ -3,54 +3,43 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dis import opname
-from functools import cache
 from itertools import pairwise
 from statistics import median
 from threading import get_ident
 from time import perf_counter_ns
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._epoch_parts import STEPS, EpochParts
-from tclab.timing._host_syncs import Syncs, syncs
 from tclab.timing._ledger_rows import (
-    QUEUE,
     SUMS,
     TOLERANCE,
     BatchTiming,
     Block,
-    Cuts,
+    Cut,
     Row,
+    accounted_batches,
     accounted_shares,
     accounted_text,
-    ledger_rows,
+    batch_rows,
     raw_clock_ns,
+    stage_seconds,
+    step_rows,
 )
-from tclab.timing._line_times import OUTSIDE, Lines
-from tclab.timing._profile import ProgramProfiler
-from tclab.timing._sample_times import Loaders, SampleTimes
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Item = TypeVar("Item")
-
-_END: Any = object()
-_STEPS_BEFORE_COUNTING = 2  # what is compiled or allocated once is over
-# The instructions at which a loop's frame drops its iterator when it ends by itself, by `break` or by `return`.
-_ENDS_LOOP = {"POP_TOP", "FOR_ITER", "END_FOR"}
-_YIELDS = {"YIELD_VALUE", "RESUME"}
-
 Spike = Callable[[int], "tuple[str, float] | None"]  # step number → (stage, seconds) of a delay
 
+_END: Any = object()
 
-class _Stage:
-    """The context of one stage of a ledger, entered once or more a step."""
+
+class _Stage(AbstractContextManager[None]):
+    """The context of one stage; a class, since a generator that is dropped half-way would end its stage."""
 
     __slots__ = ("ledger", "name")
 
@@ -59,26 +48,10 @@ class _Stage:
         self.name = name
 
     def __enter__(self) -> None:
-        self.ledger._check_step(self.name)
-        try:
-            if self.ledger.marks:
-                self.ledger._mark(self.name)
-            self.ledger._open.append(self.name)
-            self.ledger._cut(self.name)
-        except BaseException:  # an interrupt between two parts of a cut
-            self.ledger._broken = True
-            raise
+        self.ledger._enter(self.name)
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        try:
-            if kind is not None:
-                self.ledger._broken = True
-            self.ledger._leave()
-            if self.ledger._marks:
-                self.ledger._marks.pop().__exit__(None, None, None)
-        except BaseException:
-            self.ledger._broken = True
-            raise
+        self.ledger._leave(self.name, kind is not None)
 
 
 class Ledger(Shown):
@@ -88,69 +61,46 @@ class Ledger(Shown):
     `with ledger.stage("forward"): ...`. Each boundary is one cut, which ends the stage before it and begins the one
     after, so no time is left out and none counts twice: a stage inside a stage is taken out of the outer one. On CUDA
     a cut also records an event on the current stream. The ledger synchronises with the device before the first step
-    and after the last one, never between.
+    and after the last one, never between: a pair of events holds the gaps in which the device waits to be given work.
 
     Timelines: `host`; `device` on CUDA; `worker 0`, … where batches carry a `BatchTiming`. They overlap, so each is
     accounted for by itself: its stages are compared with the kernel's raw clock, which the cuts do not use.
 
+    A step is complete when the next batch is asked for. One that an exception leaves inside a stage is none, nor is
+    the last one before a `break`, unless `end(keep=True)` comes first.
+
     **Arguments:**
 
     - `cuda`: the work runs on a CUDA device; by default decided when the first step begins.
-    - `queued`: delay the device behind the host before each step, so that its events contain no launch gaps; the
-      timeline is then called `queued`. This slows the step down, so measure the step itself without it.
     - `marks`: also mark each stage, as `ledger: forward`, in the trace of a torch.profiler that is recording.
     - `spike`: step number → (stage, seconds) of a delay to insert, or `None`; for the stage `other`, between the first
       two stages. See `spike_in`.
-    - `lines`: also sample the stack of the main thread 50 times a second, for `ledger.lines`: which lines of the
-      user's code the time of each stage went to. The third step is not timed: its waits for the device are counted.
     """
 
-    def __init__(
-        self,
-        *,
-        cuda: bool | None = None,
-        queued: bool = False,
-        marks: bool = False,
-        spike: Spike | None = None,
-        lines: bool = False,
-    ) -> None:
+    def __init__(self, *, cuda: bool | None = None, marks: bool = False, spike: Spike | None = None) -> None:
         self.cuda = cuda
-        self.queued = queued
         self.marks = marks
+        self.prefetch_factor: int | None = None  # of the loader that `steps` was given, as are its workers
+        self._workers = 0
         self._spike = spike
-        self._pending: tuple[str, float] | None = None
-        self._steps: list[Cuts] = []
-        self._cuts: Cuts | None = None  # of the step that is open
-        self._open: list[str] = []
-        self._thread: int | None = None
+        self._delay: tuple[str, float] | None = None  # that is due in the open step
+        self._steps: list[list[Cut]] = []
+        self._moved: dict[int, dict[str, float]] = {}  # step → stage → seconds to add; see `move`
         self._batch_timings: list[BatchTiming] = []
-        self._workers = 0  # of the loader that `steps` was given
-        self.prefetch_factor: int | None = None  # its own
         self._blocks: list[Block] = []
-        self._first: int | None = None  # step of the open block
-        self._before: Cuts | None = None  # the step before this one in the open block
-        self._begin_ns = self._end_ns = 0  # of the open block, by the raw clock
-        self._stages: dict[str, _Stage] = {}
-        self._marks: list[Any] = []  # of the open stages
-        self._broken = False  # an exception left a stage of the open step
-        self._profiler = ProgramProfiler(self._sampled_stage) if lines else None
-        self._waits: Syncs | None = None  # of the step in which they were counted
-        self._counter: AbstractContextManager[Syncs] | None = None  # while they are
-        self._begun = 0  # steps
-        self.counts_waits = lines
-        self._entered = 0  # times
+        self._cuts: list[Cut] | None = None  # of the open step
+        self._first = 0  # step of the open block
+        self._begin_ns = 0  # of the open block, by the raw clock
+        self._thread: int | None = None  # of the open block
+        self._open: list[str] = []  # stages that were entered, innermost last
+        self._marks: list[Any] = []  # of these
+        self._failed = False  # an exception left a stage of the open step
 
     def __enter__(self) -> Ledger:
-        self._entered += 1
-        if self._profiler is not None and not self._profiler.sampler.running:
-            self._profiler.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.end()
-        self._entered -= 1
-        if not self._entered:
-            self._stop_watching()
 
     def __len__(self) -> int:
         """Number of completed steps."""
@@ -176,6 +126,8 @@ class Ledger(Shown):
 
         The wait for the batch is the stage `data_wait`. A batch whose attribute `timing` is a `BatchTiming` is entered
         on its worker's timeline. The workers of a `torch.utils.data.DataLoader` are part of the loop's cycle.
+
+        **Raises:** `InputError` for batches that are not iterable.
         """
         self._workers = max(self._workers, getattr(batches, "num_workers", 0))
         self.prefetch_factor = getattr(batches, "prefetch_factor", self.prefetch_factor)
@@ -193,17 +145,8 @@ class Ledger(Shown):
                 timing = getattr(batch, "timing", None)
                 if isinstance(timing, BatchTiming):
                     self._batch_timings.append(timing)
-                self._delay_device()
-                if self._profiler is not None and (caller := sys._getframe(1)) is not None:
-                    self._profiler.sampler.loop_codes[id(caller.f_code)] = caller.f_code
                 held, batch = [batch], None  # only the loop holds the batch, so that it can free it
-                try:
-                    yield held.pop()
-                except GeneratorExit:
-                    if _loop_has_ended(sys._getframe().f_back):
-                        self._finish_step()
-                    raise
-                self._finish_step()
+                yield held.pop()
         finally:
             self.end()
 
@@ -211,30 +154,23 @@ class Ledger(Shown):
     def step(self) -> Iterator[None]:
         """Time one step, in a loop that does not iterate over `ledger.steps(…)`."""
         self.next_step()
-        self._delay_device()
         try:
             yield
-            self._finish_step()
+            self.end(keep=True)
         finally:
             self.end()
 
     def next_step(self) -> None:
         """End the open step, if any, and begin the next with the same cut; for the hooks of a framework's loop."""
-        self._finish_step()
-        if self._profiler is not None:
-            self._count_waits()
-        if self._first is None:
+        if self._failed or self._open:  # a step that is not whole ends its block
+            self.end()
+        if self._cuts is None:
             self._begin_block()
-        self._cuts, before = Cuts(), self._before
-        self._open.clear()
-        self._pending = self._spike(len(self._steps)) if self._spike is not None else None
-        if before is None:
-            self._cut("other")
-            self._begin_ns = self._end_ns = raw_clock_ns()
-        else:
-            self._cuts.owners.append("other")
-            self._cuts.host.append(before.host[-1])
-            self._cuts.events.extend(before.events[-1:])
+            return
+        self._cut("")
+        step, self._cuts = self._cuts, [("other", *self._cuts[-1][1:])]
+        self._steps.append(step)
+        self._plan_delay()
 
     def end(self, *, keep: bool = False) -> None:
         """End the block of steps that `next_step` began.
@@ -243,14 +179,17 @@ class Ledger(Shown):
 
         - `keep`: complete the open step; by default it is dropped.
         """
-        if keep:
-            self._finish_step()
-        self._drop_step()
-        if self._first is not None:
-            self._end_block()
+        while self._marks:
+            self._marks.pop().__exit__(None, None, None)
+        if self._cuts is not None:
+            self._cut("")
+            cuts, self._cuts = self._cuts, None
+            self._end_block(cuts, keep and not self._failed)
+        self._open.clear()
+        self._failed = False
 
-    def stage(self, name: str) -> _Stage:
-        """Return the context of one stage of the current step.
+    def stage(self, name: str) -> AbstractContextManager[None]:
+        """Return the context of one stage of the current step, which may have it once or more.
 
         **Arguments:**
 
@@ -259,129 +198,50 @@ class Ledger(Shown):
         **Raises:** `InputError` for such a name; on entry, `RuntimeError` outside a step, or on another thread than
         the step's.
         """
-        if name not in self._stages:
-            if name in SUMS:
-                raise InputError(f"a stage is called {name!r}, which is the sum of all stages; expected another name")
-            self._stages[name] = _Stage(self, name)
-        return self._stages[name]
+        if name in SUMS:
+            raise InputError(f"a stage is called {name!r}, which is the sum of all stages; expected another name")
+        return _Stage(self, name)
 
     def assign_next(self, name: str) -> None:
         """Assign the time from here to the next cut to a stage; on any thread: a backward may have its own."""
         if self._cuts is not None:
             self._cut(name)
 
-    def reassign(self, step: int, begin_ns: int, end_ns: int, stage: str) -> None:
-        """Assign a part of a completed step's host timeline to a stage that is known only afterwards.
+    def move(self, step: int, stages: Mapping[str, float], *, out_of: str) -> None:
+        """Move time of a completed step to stages that another clock told apart from it.
+
+        It is moved on the timeline of the device on CUDA, and else on that of the host.
 
         **Arguments:**
 
         - `step`: number of the step.
-        - `begin_ns`, `end_ns`: the part, by `perf_counter_ns`.
-        - `stage`: name of the stage.
+        - `stages`: stage → its seconds.
+        - `out_of`: the stage that they are taken from.
         """
-        self._steps[step].reassign(begin_ns, end_ns, stage)
-
-    # ---- lines
-
-    def _sampled_stage(self) -> str | None:
-        """Return the stage that a sample is booked to; `None` while waits are counted."""
-        if self._counter is not None:
-            return None
-        return self.current if self._cuts is not None else OUTSIDE
-
-    def _count_waits(self) -> None:
-        """Begin to count the waits of the step that begins, if it is the one for that; it is not timed."""
-        self._begun += 1
-        wanted = self.counts_waits and self._waits is None
-        if wanted and self._begun > _STEPS_BEFORE_COUNTING and "torch" in sys.modules:
-            if self._first is not None:
-                self._end_block()
-            counter = syncs(self)
-            self._waits = counter.__enter__()
-            self._counter = counter
-
-    def _stop_watching(self) -> None:
-        if self._profiler is not None and self._profiler.sampler.running:
-            self._profiler.stop()
-            if not self._batch_timings:  # batches that carry no times of their own
-                self._batch_timings.extend(self._profiler.watch.batch_timings())
-
-    def _line_profiler(self) -> ProgramProfiler:
-        if self._profiler is None:
-            raise InputError("this ledger samples no lines; expected Ledger(lines=True)")
-        return self._profiler
-
-    def part(self, name: str) -> AbstractContextManager[None]:
-        """Return the context of a part of the run besides its steps, for `epoch`; nothing without `lines=True`.
-
-        **Arguments:**
-
-        - `name`: "validation", "checkpoint", or any other.
-        """
-        return nullcontext() if self._profiler is None else self._profiler.clock.part(name)
-
-    @property
-    def samples_lines(self) -> bool:
-        """Whether it was made with `lines=True`."""
-        return self._profiler is not None
-
-    @property
-    def lines(self) -> Lines:
-        """The lines of the user's code that the time of each stage went to, sampled, and those of loaders' workers.
-
-        **Raises:** `InputError` without `Ledger(lines=True)`; so do `samples`, `loaders` and `epoch`.
-        """
-        return self._line_profiler().lines(None if self._counter is not None else self._waits)
-
-    @property
-    def samples(self) -> SampleTimes:
-        """Where the time of making a sample went: read, decode, validate, build, own code, collate."""
-        return self._line_profiler().samples()
-
-    @property
-    def loaders(self) -> Loaders:
-        """The passes over DataLoaders while the ledger was open: how often their workers started, and what it cost."""
-        return Loaders(tuple(self._line_profiler().watch.passes))
-
-    def loader(self, number: int) -> Any:
-        """Return a DataLoader by its number in `loaders`; `None` if the program has it no more."""
-        return self._line_profiler().watch.loader(number)
-
-    @property
-    def epoch(self) -> EpochParts:
-        """The parts of the time while the ledger was open: steps, loaders that start, validation, checkpoints, logging.
-
-        Logging is the stage `log` of steps, and what a Lightning trainer's callbacks and loggers do between them.
-        `first step` is what the first step took longer than the median one, its batch apart.
-        """
-        return self._line_profiler().epoch(len(self), self.seconds())
+        self._moved[step] = {**stages, out_of: -sum(stages.values())}
 
     # ---- cuts
 
     def _begin_block(self) -> None:
-        if self._profiler is not None:
-            if not self._profiler.sampler.running:
-                self._profiler.start()
-            self._profiler.clock.enter(STEPS)
         if self.cuda is None:
             torch = sys.modules.get("torch")
             self.cuda = bool(torch is not None and torch.cuda.is_initialized())
         self._thread = get_ident()
+        self._first = len(self._steps)
+        self._plan_delay()
         self._synchronize()
-        self._first, self._before = len(self._steps), None
+        self._cuts = []
+        self._cut("other")
+        self._begin_ns = raw_clock_ns()
 
-    def _end_block(self) -> None:
-        if self.cuda:
-            self._synchronize()
-            self._end_ns = raw_clock_ns()
-        if self._profiler is not None:
-            self._profiler.clock.leave(STEPS)
-        first, self._first, self._before = self._first, None, None
-        assert first is not None
-        if len(self._steps) > first:
-            self._blocks.append(Block(first, len(self._steps), self._end_ns - self._begin_ns))
-        if not self._entered:
-            self._stop_watching()
+    def _end_block(self, cuts: list[Cut], whole: bool) -> None:
+        """Read the raw clock after the last cut, whatever step it is of: nothing is between the two clocks."""
+        self._synchronize()
+        wall_ns = raw_clock_ns() - self._begin_ns
+        if whole:
+            self._steps.append(cuts)
+        if len(self._steps) > self._first:
+            self._blocks.append(Block(self._first, len(self._steps), wall_ns, [] if whole else cuts))
 
     def _synchronize(self) -> None:
         if self.cuda:
@@ -389,54 +249,39 @@ class Ledger(Shown):
 
             torch.cuda.synchronize()
 
-    def _drop_step(self) -> None:
-        if self._counter is not None:
-            counter, self._counter = self._counter, None
-            counter.__exit__(None, None, None)
-        self._cuts = None
-        self._broken = False
-        self._open.clear()
-        while self._marks:
-            self._marks.pop().__exit__(None, None, None)
+    def _cut(self, owner: str) -> None:
+        assert self._cuts is not None
+        event = None
+        if self.cuda:
+            import torch
 
-    def _finish_step(self) -> None:
-        """Complete the open step, unless there is none or an exception left one of its stages."""
-        cuts = self._cuts
-        if self._counter is not None:
-            self._drop_step()
-            if self._first is not None:
-                self._end_block()
-            return
-        if cuts is None or self._broken:
-            self._drop_step()
-            return
-        self._cut("")
-        self._end_ns = raw_clock_ns()  # at once: a garbage collection between two clocks is time that no stage has
-        if cuts.queue is not None:  # the device still sleeps now, so nothing waited for it in between
-            cuts.queued = not cuts.events[cuts.queue + 1].query()
-        self._steps.append(cuts)
-        self._before = cuts
-        self._drop_step()
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+        self._cuts.append((owner, perf_counter_ns(), event))
 
-    def _check_step(self, name: str) -> None:
+    def _enter(self, name: str) -> None:
         if self._cuts is None:
             raise RuntimeError(
                 "a stage was entered outside a step: loop over ledger.steps(loader), or open ledger.step()"
             )
         if self._thread != get_ident():
             raise RuntimeError(f"stage {name!r} was entered on another thread than its step")
+        if self.marks:
+            self._mark(name)
+        self._open.append(name)
+        self._cut(name)
 
-    def _cut(self, owner: str) -> None:
-        cuts = self._cuts
-        assert cuts is not None
-        cuts.owners.append(owner)
-        if self.cuda:
-            import torch
-
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            cuts.events.append(event)
-        cuts.host.append(perf_counter_ns())
+    def _leave(self, name: str, failed: bool) -> None:
+        if not self._open:  # the step was ended inside this stage
+            return
+        self._failed |= failed
+        self._delay_in(name)  # last in the stage: what follows runs on cold caches and must not count for it
+        self._cut(self._open[-2] if len(self._open) > 1 else "other")
+        self._open.pop()  # after the cut: an interrupt between the two leaves a stage open, and so no whole step
+        if self._marks:
+            self._marks.pop().__exit__(None, None, None)
+        if not self._open:
+            self._delay_in("other")
 
     def _mark(self, name: str) -> None:
         import torch
@@ -447,34 +292,15 @@ class Ledger(Shown):
         context.__enter__()
         self._marks.append(context)
 
-    def _leave(self) -> None:
-        if self._cuts is None:  # the step was dropped inside this stage
-            return
-        if self._pending is not None and self._pending[0] == self.current:
-            self._delay()  # last in the stage: what follows runs on cold caches and must not count for the stage
-        self._open.pop()
-        self._cut(self.current)
-        if self._pending is not None and self._pending[0] == "other" and not self._open:
-            self._delay()
+    def _plan_delay(self) -> None:
+        self._delay = None if self._spike is None else self._spike(len(self._steps))
 
-    def _delay_device(self) -> None:
-        """Let the device sleep for longer than the host takes to enqueue the step, going by the previous step."""
-        if not (self.queued and self.cuda):
+    def _delay_in(self, stage: str) -> None:
+        """Spin, where a delay is due in this stage."""
+        if self._delay is None or self._delay[0] != stage:
             return
-        seconds = 0.05
-        if self._steps:
-            before = self._steps[-1]
-            seconds = 0.001 + 2.0 * (before.host[-1] - before.host[before.queue or 0]) / 1e9
-        assert self._cuts is not None
-        self._cuts.queue = len(self._cuts.owners)
-        self._cut(QUEUE)
-        device_sleep(seconds)
-        self._cut("other")
-
-    def _delay(self) -> None:
-        assert self._pending is not None
-        until = perf_counter_ns() + int(self._pending[1] * 1e9)
-        self._pending = None
+        until = perf_counter_ns() + int(self._delay[1] * 1e9)
+        self._delay = None
         while perf_counter_ns() < until:  # sleeping would overshoot by as much as the delays to be recovered
             pass
 
@@ -482,19 +308,29 @@ class Ledger(Shown):
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows of `frame` as tuples (timeline, step, stage, seconds), without pandas."""
-        return ledger_rows(self._steps, self._batch_timings, queued=self.queued)
+        for timeline in self._timelines():
+            for i, cuts in enumerate(self._steps):
+                seconds = stage_seconds(cuts, timeline)
+                if timeline == self._timelines()[-1]:
+                    for stage, moved in self._moved.get(i, {}).items():
+                        seconds[stage] = seconds.get(stage, 0.0) + moved
+                yield from step_rows(timeline, i, seconds)
+        yield from batch_rows(self._batch_timings)
+
+    def _timelines(self) -> list[str]:
+        return ["host", "device"] if self.cuda else ["host"]
 
     def spans(self) -> Iterator[tuple[str, int, int]]:
         """Yield (stage, begin, end) in nanoseconds of `perf_counter_ns`, as `tclab.trace.lay_spans` takes them."""
-        for step in self._steps:
-            for owner, (begin, end) in zip(step.owners, pairwise(step.host), strict=False):
-                yield owner, begin, end
+        for cuts in self._steps:
+            for (stage, begin, _), (_, end, _) in pairwise(cuts):
+                yield stage, begin, end
 
     def frame(self) -> pd.DataFrame:
         """Return one row per timeline, step and stage: `timeline`, `step`, `stage`, `seconds`.
 
-        `seconds` is missing (never 0) where one of `STAGES` did not occur in that step and, on the timeline `queued`,
-        where the device caught up with the host. The whole step is the stage `step`.
+        `seconds` is missing (never 0) where one of `STAGES` did not occur in that step. The whole step is the stage
+        `step`.
         """
         import pandas as pd
 
@@ -524,16 +360,15 @@ class Ledger(Shown):
     def accounted(self) -> dict[str, float | None]:
         """Timeline → the share of its wall time that its stages and `other` account for, over all blocks.
 
-        `None` where the timeline has no wall clock. See `blocks` for single blocks.
+        `None` where the timeline has no wall clock. Empty without a step.
         """
-        return accounted_shares(self._steps, self._blocks, self._batch_timings, queued=self.queued)
-
-    def blocks(self) -> list[dict[str, float | None]]:
-        """Return `accounted` of each block: of each loop over `steps`, or each single `step`."""
-        return [accounted_shares(self._steps, [block], [], queued=self.queued) for block in self._blocks]
+        if not self._blocks:
+            return {}
+        shares = accounted_shares(self._steps, self._blocks, self._timelines())
+        return {**shares, **accounted_batches(self._batch_timings)}
 
     def begins(self) -> list[int]:
-        """Return the number of the first step of each block."""
+        """Return the number of the first step of each block: of each loop over `steps`, or each single `step`."""
         return [block.first for block in self._blocks]
 
     def adds_up(self, tolerance: float = TOLERANCE) -> bool:
@@ -541,9 +376,8 @@ class Ledger(Shown):
 
         False without a step: there is nothing that does.
         """
-        return bool(self._blocks) and all(
-            share is None or abs(share - 1.0) <= tolerance for share in self.accounted.values()
-        )
+        known = [share for share in self.accounted.values() if share is not None]
+        return bool(known) and all(abs(share - 1.0) <= tolerance for share in known)
 
     def _display(self) -> Display:
         """Return each stage's mean over all steps, which add up to the step, and what the timelines account for.
@@ -562,46 +396,8 @@ class Ledger(Shown):
                 times = (seconds_text(sum(seconds) / steps), seconds_text(median(seconds)))
                 lines.append((timeline, name, *times, share, str(len(seconds))))
         accounted = [accounted_text(timeline, share) for timeline, share in self.accounted.items()]
-        accounted += self.lines.sentences() if self._profiler is not None else []
-        return Display(
-            f"{len(self)} steps", ("timeline", "stage", "mean", "median", "share", "steps"), lines, accounted
-        )
-
-
-def _loop_has_ended(frame: FrameType | None) -> bool:
-    """Return whether a loop whose generator is being closed has ended, and was not left by an exception.
-
-    Python closes it in the frame of the loop, at the instruction that drops the iterator or at the one that raised;
-    nothing else tells, as the exception is put aside meanwhile. A generator around it is closed by its own loop.
-    """
-    while frame is not None:
-        instruction = opname[frame.f_code.co_code[frame.f_lasti]]
-        if instruction not in _YIELDS:
-            return instruction in _ENDS_LOOP
-        frame = frame.f_back
-    return False
-
-
-_PROBE_CYCLES = 10_000_000  # some milliseconds
-
-
-@cache
-def _cycles_per_second(device: int) -> float:
-    import torch
-
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    torch.cuda._sleep(_PROBE_CYCLES)
-    end.record()
-    end.synchronize()
-    return _PROBE_CYCLES / (begin.elapsed_time(end) / 1e3)
-
-
-def device_sleep(seconds: float) -> None:
-    """Enqueue a pause on the current CUDA stream; the host continues. The first call waits for the device."""
-    import torch
-
-    torch.cuda._sleep(int(seconds * _cycles_per_second(torch.cuda.current_device())))
+        columns = ("timeline", "stage", "mean", "median", "share", "steps")
+        return Display(f"{len(self)} steps", columns, lines, accounted)
 
 
 class NullLedger:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -28,32 +27,9 @@ STAGES = (
 )
 SUMS = ("step", "batch")  # stages that are the sum of a timeline's others
 TOLERANCE = 0.02  # by which an accounted share may differ from 1
-QUEUE = "queue"  # owns the time in which the device is delayed behind the host; not in `frame`
 
+Cut = tuple[str, int, Any]  # stage of the time from here to the next cut, nanoseconds, a CUDA event or `None`
 Row = tuple[str, int, str, "float | None"]  # timeline, step, stage, seconds
-
-
-@dataclass
-class Cuts:
-    """The cuts of one step: the time from cut `i` to cut `i + 1` belongs to the stage `owners[i]`."""
-
-    owners: list[str] = field(default_factory=list)
-    host: list[int] = field(default_factory=list)  # nanoseconds, one a cut
-    events: list[Any] = field(default_factory=list)  # CUDA only, one a cut
-    queue: int | None = None  # the cut at which the device was delayed
-    queued: bool | None = None  # whether the device was still behind at the last cut
-
-    def reassign(self, begin: int, end: int, owner: str) -> None:
-        """Cut at two more moments and assign the time between them to a stage; on the host's timeline only."""
-        assert not self.events, "events cannot be inserted afterwards"
-        for at in (begin, end):
-            if self.host[0] < at < self.host[-1] and at not in self.host:
-                place = bisect_right(self.host, at)
-                self.host.insert(place, at)
-                self.owners.insert(place, self.owners[place - 1])
-        for place, at in enumerate(self.host[:-1]):
-            if begin <= at < end:
-                self.owners[place] = owner
 
 
 @dataclass(frozen=True)
@@ -67,104 +43,94 @@ class BatchTiming:
     raw_ns: tuple[int, int] | None = None  # `raw_clock_ns()` before and after, for the accounted share
     cpu_ns: int | None = None  # processor time; less than the whole where the worker waited for a disk or for a core
 
+    @property
+    def timeline(self) -> str:
+        """Name of the timeline that it is on."""
+        return "loading" if self.worker is None else f"worker {self.worker}"
+
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive steps, `first` to `end - 1`, with one reading of the raw clock around them."""
+    """Consecutive steps, `first` to `end - 1`, and the raw clock's time around them and an unfinished step."""
 
     first: int
     end: int
     wall_ns: int
+    unfinished: list[Cut]  # what came after the last of them, and is no step; empty for nothing
 
 
-def _device_seconds(step: Cuts) -> list[float]:
-    return [before.elapsed_time(after) / 1e3 for before, after in pairwise(step.events)]
+# timeline → seconds from one cut to the next
+CLOCKS: dict[str, Callable[[Cut, Cut], float]] = {
+    "host": lambda begin, end: (end[1] - begin[1]) / 1e9,
+    "device": lambda begin, end: float(begin[2].elapsed_time(end[2])) / 1e3,
+}
 
 
-def _sums(owners: Sequence[str], seconds: Sequence[float]) -> dict[str, float]:
-    sums: dict[str, float] = {}
-    for owner, took in zip(owners, seconds, strict=False):  # the last owner has no time
-        sums[owner] = sums.get(owner, 0.0) + took
-    return sums
+def stage_seconds(cuts: Sequence[Cut], timeline: str) -> dict[str, float]:
+    """Return stage → seconds between the cuts of one step, on the timeline `host` or `device`."""
+    seconds: dict[str, float] = {}
+    for begin, end in pairwise(cuts):
+        seconds[begin[0]] = seconds.get(begin[0], 0.0) + CLOCKS[timeline](begin, end)
+    return seconds
 
 
-def _step_rows(timeline: str, number: int, seconds: Mapping[str, float] | None) -> Iterator[Row]:
-    measured = {} if seconds is None else seconds
-    for stage in STAGES:
-        yield timeline, number, stage, measured.get(stage)
-    for stage, took in measured.items():
-        if stage not in STAGES:
-            yield timeline, number, stage, took
-    yield timeline, number, "step", None if seconds is None else sum(measured.values())
+def step_rows(timeline: str, step: int, seconds: Mapping[str, float]) -> Iterator[Row]:
+    """Yield a row for each stage of a step, `None` for those of `STAGES` that it did not have, and their sum `step`."""
+    for stage in (*STAGES, *(stage for stage in seconds if stage not in STAGES)):
+        yield timeline, step, stage, seconds.get(stage)
+    yield timeline, step, "step", sum(seconds.values())
 
 
-def _timeline_of(timing: BatchTiming) -> str:
-    return "loading" if timing.worker is None else f"worker {timing.worker}"
+def batch_rows(batch_timings: Sequence[BatchTiming]) -> Iterator[Row]:
+    """Yield the rows of loader workers and of batches that the training process makes.
 
-
-def _batch_rows(batch_timings: Sequence[BatchTiming]) -> Iterator[Row]:
-    ended: dict[str, int] = {}
-    for number, timing in enumerate(batch_timings):
-        line = _timeline_of(timing)
-        whole = timing.end_ns - timing.begin_ns
-        for stage, took in timing.stages.items():
-            yield line, number, stage, took / 1e9
-        yield line, number, "other", (whole - sum(timing.stages.values())) / 1e9
-        yield line, number, "batch", whole / 1e9
-        if timing.worker is not None:  # a worker process is idle until the next request
-            before = ended.get(line)
-            yield line, number, "idle", None if before is None else (timing.begin_ns - before) / 1e9
-        ended[line] = timing.end_ns
-
-
-def ledger_rows(steps: Sequence[Cuts], batch_timings: Sequence[BatchTiming], *, queued: bool) -> Iterator[Row]:
-    """Yield (timeline, step, stage, seconds) of every timeline; seconds are `None` where a stage did not occur.
-
-    In a worker's row, the step is the number of the batch in the order of arrival, the stage `batch` is the whole time
-    of making it, and `idle` the time from the worker's previous batch to this one.
+    The step is the number of the batch in the order of arrival, the stage `batch` is the whole time of making it, and
+    `idle` the time from the worker's previous batch to this one.
     """
-    for number, step in enumerate(steps):
-        host = _sums(step.owners, [(after - before) / 1e9 for before, after in pairwise(step.host)])
-        host.pop(QUEUE, None)
-        yield from _step_rows("host", number, host)
-    for number, step in enumerate(steps):
-        if step.events and queued:
-            queued_seconds = _sums(step.owners, _device_seconds(step)) if step.queued else None
-            if queued_seconds:  # the device's work before the delay was not queued
-                queued_seconds.pop(QUEUE, None)
-                queued_seconds.pop("data_wait", None)
-            yield from _step_rows("queued", number, queued_seconds)
-        elif step.events:
-            yield from _step_rows("device", number, _sums(step.owners, _device_seconds(step)))
-    yield from _batch_rows(batch_timings)
+    ended: dict[str, int] = {}
+    for i, timing in enumerate(batch_timings):
+        timeline, whole = timing.timeline, timing.end_ns - timing.begin_ns
+        for stage, took in timing.stages.items():
+            yield timeline, i, stage, took / 1e9
+        yield timeline, i, "other", (whole - sum(timing.stages.values())) / 1e9
+        yield timeline, i, "batch", whole / 1e9
+        if timing.worker is not None:  # a worker process is idle until the next request
+            yield timeline, i, "idle", (timing.begin_ns - ended[timeline]) / 1e9 if timeline in ended else None
+        ended[timeline] = timing.end_ns
 
 
 def accounted_shares(
-    steps: Sequence[Cuts], blocks: Sequence[Block], batch_timings: Sequence[BatchTiming], *, queued: bool
+    steps: Sequence[Sequence[Cut]], blocks: Sequence[Block], timelines: Sequence[str]
 ) -> dict[str, float | None]:
-    """Return timeline → the share of an independently measured wall time that its stages add up to.
+    """Return timeline → the share of the raw clock's time around the steps of some blocks that their stages add up to.
 
-    For host and device the wall time is the raw clock's around each block; for a worker, from its first batch to its
-    last; for batches that the training process makes, within its stage `data_wait`, around each of them.
+    What came after the last step of a block, and is no step, is taken out of that time.
     """
-    wall = sum(block.wall_ns for block in blocks) / 1e9
-    inside = [step for block in blocks for step in steps[block.first : block.end]]
-    if not inside or wall <= 0.0:
-        return {}
-    shares: dict[str, float | None] = {"host": sum(step.host[-1] - step.host[0] for step in inside) / 1e9 / wall}
-    if inside[0].events and not queued:
-        shares["device"] = sum(sum(_device_seconds(step)) for step in inside) / wall
-    for line in sorted({_timeline_of(timing) for timing in batch_timings}):
-        timings = [timing for timing in batch_timings if _timeline_of(timing) == line]
-        clocks = [timing.raw_ns for timing in timings if timing.raw_ns is not None]
-        if len(clocks) < len(timings):
-            shares[line] = None
-        elif timings[0].worker is None:  # the time between batches is not loading
-            wall_ns = sum(end - begin for begin, end in clocks)
-            shares[line] = sum(timing.end_ns - timing.begin_ns for timing in timings) / wall_ns if wall_ns else None
-        else:
-            wall_ns = clocks[-1][1] - clocks[0][0]
-            shares[line] = (timings[-1].end_ns - timings[0].begin_ns) / wall_ns if wall_ns else None
+    shares: dict[str, float | None] = {}
+    for line in timelines:
+        inside = sum(sum(stage_seconds(cuts, line).values()) for b in blocks for cuts in steps[b.first : b.end])
+        after = sum(sum(stage_seconds(block.unfinished, line).values()) for block in blocks)
+        wall = sum(block.wall_ns for block in blocks) / 1e9 - after
+        if wall > 0:
+            shares[line] = inside / wall
+    return shares
+
+
+def accounted_batches(batch_timings: Sequence[BatchTiming]) -> dict[str, float | None]:
+    """Return timeline → the share of the raw clock's time that batches take; `None` where that was not read.
+
+    For a worker it is the time from its first batch to its last; for the training process, which has other work
+    between its batches, the time within them.
+    """
+    shares: dict[str, float | None] = {}
+    for line in sorted({timing.timeline for timing in batch_timings}):
+        spans = [(t.begin_ns, t.end_ns) for t in batch_timings if t.timeline == line]
+        clocks = [t.raw_ns for t in batch_timings if t.timeline == line and t.raw_ns is not None]
+        complete = len(clocks) == len(spans)
+        if line != "loading":
+            spans, clocks = [(spans[0][0], spans[-1][1])], [(clocks[0][0], clocks[-1][1])] if complete else []
+        wall = sum(end - begin for begin, end in clocks)
+        shares[line] = sum(end - begin for begin, end in spans) / wall if complete and wall else None
     return shares
 
 

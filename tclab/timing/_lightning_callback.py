@@ -4,39 +4,24 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
-from tclab.timing._epoch_parts import CHECKPOINT, LOGGING, VALIDATION
 from tclab.timing._ledger import Ledger
 
 # The first pattern that matches the name of a Lightning profiler action gives its stage. An action without a stage
 # belongs to the stage around it, or to `other`.
-_STAGES = tuple(
-    (re.compile(pattern), stage)
-    for pattern, stage in (
-        (r".*train_dataloader_next$", "data_wait"),
-        (r".*(batch_to_device|_batch_transfer)$", "transfer"),
-        (r"\[Strategy\].*\.training_step$", "forward"),
-        (r".*\.backward$", "backward"),
-        (r".*\.configure_gradient_clipping$", "clip"),
-        (r"(.*\.)?(optimizer_step|optimizer_zero_grad|lr_scheduler_step)$", "optimizer"),
-        (r".*(validation_step|val_next|on_validation_.*)$", "validation"),
-        (r"\[Callback\].*", "log"),
-        (r"save_checkpoint$", "checkpoint"),
-    )
-)
-
-
-# Actions that are a part of the run besides its steps, with `Ledger(lines=True)`.
-_PARTS = ((re.compile(r"save_checkpoint$"), CHECKPOINT),
-          (re.compile(r"\[Callback\].*\.on_(fit|train|train_epoch)_(start|end)$"), LOGGING),
-          (re.compile(r".*\.(on_sanity_check_start|configure_optimizers|setup|prepare_data)$"), "setup"))  # fmt: skip
-
-
-def _first(table: Iterable[tuple[re.Pattern[str], str]], action: str) -> str | None:
-    """Return what the first pattern that matches an action stands for; `None` if none does."""
-    return next((meaning for pattern, meaning in table if pattern.match(action)), None)
+_STAGES = {
+    r".*train_dataloader_next$": "data_wait",
+    r".*(batch_to_device|_batch_transfer)$": "transfer",
+    r"\[Strategy\].*\.training_step$": "forward",
+    r".*\.backward$": "backward",
+    r".*\.configure_gradient_clipping$": "clip",
+    r"(.*\.)?(optimizer_step|optimizer_zero_grad|lr_scheduler_step)$": "optimizer",
+    r".*(validation_step|val_next|on_validation_.*)$": "validation",
+    r"\[Callback\].*": "log",
+    r"save_checkpoint$": "checkpoint",
+}
 
 
 def lightning_callback(ledger: Ledger) -> Any:
@@ -49,8 +34,7 @@ def lightning_callback(ledger: Ledger) -> Any:
 
     **Arguments:**
 
-    - `ledger`: records the steps. With `lines=True` it is open from the callback's `setup` to its `teardown`, and a
-      validation pass ends the step before it: the pass, with the start of its loader, is a part of `ledger.epoch`.
+    - `ledger`: records the steps.
 
     **Raises:** `ImportError` if neither `lightning` nor `pytorch_lightning` is installed.
     """
@@ -59,114 +43,60 @@ def lightning_callback(ledger: Ledger) -> Any:
     except ImportError:
         lightning = importlib.import_module("pytorch_lightning")
 
-    class StageProfiler(lightning.profilers.Profiler):  # type: ignore[misc]
-        """Enters the ledger's stage of each action that has one, and passes every action on."""
-
-        def __init__(self, inner: Any) -> None:
-            super().__init__()
-            self.inner = inner
-            self.training = False
-            self.entered: list[tuple[str, Any]] = []
-            self.parts: list[tuple[str, Any]] = []
-
-        def start(self, action_name: str) -> None:
-            stage, part = _first(_STAGES, action_name), _first(_PARTS, action_name)
-            if part is not None and not (part == LOGGING and ledger.in_step):  # then it is the stage `log`
-                inside = ledger.part(part)
-                inside.__enter__()
-                self.parts.append((action_name, inside))
-            if stage is not None and self.training:
-                if stage == "data_wait":
-                    ledger.next_step()
-                if ledger.in_step:
-                    context = ledger.stage(stage)
-                    context.__enter__()
-                    self.entered.append((action_name, context))
-            self.inner.start(action_name)
-
-        def stop(self, action_name: str) -> None:
-            self.inner.stop(action_name)
-            if self.entered and self.entered[-1][0] == action_name:
-                self.entered.pop()[1].__exit__(None, None, None)
-            if self.parts and self.parts[-1][0] == action_name:
-                self.parts.pop()[1].__exit__(None, None, None)
-
-        def setup(self, *args: Any, **kwargs: Any) -> None:
-            self.inner.setup(*args, **kwargs)
-
-        def summary(self) -> str:
-            return str(self.inner.summary())
-
-        def describe(self) -> None:
-            self.inner.describe()
-
-        def teardown(self, *args: Any, **kwargs: Any) -> None:
-            self.inner.teardown(*args, **kwargs)
-
     class LedgerCallback(lightning.Callback):  # type: ignore[misc]
-        """Wraps the trainer's profiler in a `StageProfiler` while it trains."""
+        """Wraps `start` and `stop` of the trainer's profiler while it trains."""
 
-        def setup(self, trainer: Any, module: Any, stage: str) -> None:
-            if not ledger.samples_lines or stage != "fit":
+        def __init__(self) -> None:
+            self.training = False
+            self.entered: list[tuple[str, Any]] = []  # (action, context of its stage), innermost last
+
+        def on_train_start(self, trainer: Any, module: Any) -> None:
+            profiler = trainer.profiler
+            start, stop = profiler.start, profiler.stop
+
+            def starting(action: str) -> None:
+                self._enter(action)
+                start(action)
+
+            def stopping(action: str) -> None:
+                stop(action)
+                if self.entered and self.entered[-1][0] == action:
+                    self.entered.pop()[1].__exit__(None, None, None)
+
+            profiler.start, profiler.stop = starting, stopping
+
+        def _enter(self, action: str) -> None:
+            stage = next((stage for pattern, stage in _STAGES.items() if re.match(pattern, action)), None)
+            if stage is None or not self.training:
                 return
-            ledger.__enter__()
-            trainer.profiler = StageProfiler(trainer.profiler)
-            loop = trainer.fit_loop.epoch_loop.val_loop
-            run = loop.run
-
-            def validate() -> Any:
-                training = trainer.profiler.training
-                trainer.profiler.training = False
-                ledger.end(keep=True)
-                try:
-                    with ledger.part(VALIDATION):
-                        return run()
-                finally:
-                    trainer.profiler.training = training
-
-            loop.run = validate
-            connector = trainer._logger_connector
-            log = connector.log_metrics
-
-            def logged(*args: Any, **kwargs: Any) -> None:
-                with ledger.stage("log") if ledger.in_step else ledger.part(LOGGING):
-                    log(*args, **kwargs)
-
-            connector.log_metrics = logged
-
-        def teardown(self, trainer: Any, module: Any, stage: str) -> None:
-            loop = trainer.fit_loop.epoch_loop.val_loop
-            if ledger.samples_lines and stage == "fit" and "run" in vars(loop):
-                del loop.run, trainer._logger_connector.log_metrics
-                self._unwrap(trainer)
-                ledger.__exit__(None, None, None)
+            if stage == "data_wait":
+                ledger.next_step()
+            if ledger.in_step:
+                context = ledger.stage(stage)
+                context.__enter__()
+                self.entered.append((action, context))
 
         def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
-            if not isinstance(trainer.profiler, StageProfiler):
-                trainer.profiler = StageProfiler(trainer.profiler)
-            trainer.profiler.training = True
+            self.training = True
 
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-            self._end(trainer)
-
-        def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-            self._end(trainer, keep=False)
-            if ledger.samples_lines:  # no teardown comes
-                self.teardown(trainer, module, "fit")
+            self._end(keep=True)
 
         def on_train_end(self, trainer: Any, module: Any) -> None:
-            self._end(trainer)
-            if not ledger.samples_lines:
-                self._unwrap(trainer)
+            self._end(keep=True)
+            self._unwrap(trainer)
+
+        def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+            self._end(keep=False)
+            self._unwrap(trainer)
+
+        def _end(self, *, keep: bool) -> None:
+            self.training = False
+            self.entered.clear()
+            ledger.end(keep=keep)
 
         def _unwrap(self, trainer: Any) -> None:
-            if isinstance(trainer.profiler, StageProfiler):
-                trainer.profiler = trainer.profiler.inner
-
-        def _end(self, trainer: Any, keep: bool = True) -> None:
-            if isinstance(trainer.profiler, StageProfiler):
-                trainer.profiler.training = False
-                trainer.profiler.entered.clear()
-            ledger.end(keep=keep)
+            with suppress(AttributeError):  # of an exception before the first step
+                del trainer.profiler.start, trainer.profiler.stop
 
     return LedgerCallback()

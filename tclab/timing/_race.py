@@ -21,8 +21,7 @@ from uuid import uuid4
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError, check_whole, unknown
-from tclab.timing._conditions import busy_notes, busy_percent, conditions
-from tclab.timing._environment import fingerprint
+from tclab.timing._environment import busy_notes, busy_percent, conditions, fingerprint
 from tclab.timing._race_blocks import FIRST_PROCESS, Arm, BlockRunner, Clock, RaceProcess, Sample, arm_from
 from tclab.timing._race_record import Line, RaceRecord
 from tclab.timing._verdict import MARGIN, UNDECIDED, Pair, pairs_display, verdicts_of
@@ -328,7 +327,7 @@ class _Session:
         for cell in self._cells:
             if not callable(cell.given):
                 cell.arms = tuple(_checked_arms(cell.given, settings.processes, cell.name))
-        self._machine = fingerprint("session", load_torch=False)
+        self._machine = fingerprint("machine", load_torch=False)
         arms = [[cell.name, _identity(cell.given)] for cell in self._cells]
         self._record = RaceRecord(record, {"cells": arms, "machine": self._machine, "settings": settings.recorded()})
         self._spent_ns = 0  # of the budget; whole, so that a stop does not change the sum

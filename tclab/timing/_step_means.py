@@ -12,7 +12,8 @@ describes more than one step is made here:
 - Intervals are Student's, over blocks of whole cycles: steps of one cycle depend on one another, cycles hardly do.
   Blocks are joined while they are correlated. With one block there is no interval.
 
-No step is dropped: `outliers` says where a few of them hold much of the time.
+No step is dropped: `outliers` says where a few of them hold much of the time. `LoaderPace` says where waits contradict
+what the workers can give.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ from math import exp, lcm, log, sqrt
 
 import numpy as np
 
+from tclab._display import counted, seconds_text
 from tclab.timing._statistics import AUTOCORRELATION, MIN_JOINED, Reals, lag_one
 
 _WAITING = 0.01  # share of the time below which nobody waits for a loader
 _FAR = 3.0  # times the median cycle, from which one is an outlier
 _MUCH = 0.1  # share of the time that outliers must hold, beyond a median cycle each, to be reported
+_CLOSE = (
+    0.1  # share of a step by which waiting may differ from the workers' own times: costs vary, sending is not in it
+)
 _MIN_CYCLES = 5  # with fewer, none can be told from the others
 
 Interval = tuple[float, float]
@@ -153,3 +158,51 @@ def outliers(seconds: Reals, cycle: int = 1) -> str:
         f"{len(far)} of {len(whole)} {of} took more than {_FAR:.0f} × the median one and hold {held:.0%} of the time "
         "beyond it: the mean is of them, too"
     )
+
+
+@dataclass(frozen=True)
+class LoaderPace:
+    """What the workers of a loader can give, and what the rest of a step takes."""
+
+    workers: int  # at least 1
+    batch_seconds: float  # mean time in which one of them makes a batch
+    step_seconds: float  # the mean step
+    waiting: float  # share of it in which it waits for a batch
+
+    @property
+    def every_seconds(self) -> float:
+        """The time in which all workers together make one batch."""
+        return self.batch_seconds / self.workers
+
+    @property
+    def rest_seconds(self) -> float:
+        """The mean step without its wait."""
+        return self.step_seconds * (1 - self.waiting)
+
+    def impossible(self) -> str:
+        """Return why steps cannot go on so, as batches are not made so fast; empty where they can."""
+        if self.step_seconds >= (1 - _CLOSE) * self.every_seconds:
+            return ""
+        return (
+            f"{counted(self.workers, 'worker')} cannot give a batch more often than every "
+            f"{seconds_text(self.every_seconds)}: steps of {seconds_text(self.step_seconds)} used batches that were "
+            "made before them"
+        )
+
+    def refusal(self, beside: float = 0.0, most: float = 0.5) -> str:
+        """Return why a verdict on whether waiting takes most of a step is refused; empty where it is not.
+
+        `beside` is the share of a step that counts with the waiting: the transfer.
+        """
+        if text := self.impossible():
+            return text
+        # what steps wait that take each batch at once, of workers that make them without pause
+        waiting = max(0.0, 1 - self.rest_seconds / self.every_seconds) if self.every_seconds else 0.0
+        expected, seen = waiting + beside, self.waiting + beside
+        if (expected > most) == (seen > most) or abs(expected - seen) <= _CLOSE:
+            return ""
+        return (
+            f"{counted(self.workers, 'worker')} at {seconds_text(self.batch_seconds)} a batch can give one every "
+            f"{seconds_text(self.every_seconds)}, and the rest of a step takes {seconds_text(self.rest_seconds)}: "
+            f"waiting would be {waiting:.0%} of a step, and it is {self.waiting:.0%}"
+        )

@@ -20,7 +20,7 @@ from tclab.sweeps.predict._epoch import Epoch
 from tclab.sweeps.predict._fits import LargestBatch
 from tclab.timing import Ledger
 from tclab.timing._advice import Advice
-from tclab.timing._spike_in import SpikeIn
+from tclab.timing._self_test import SpikeIn
 from tclab.timing._verdict import UNDECIDED
 from tclab.trace._compare_traces import Comparison as TraceComparison
 from tclab.trace._memory_owners import MemoryOwners

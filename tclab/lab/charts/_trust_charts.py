@@ -21,7 +21,7 @@ from tclab.lab.charts._style import (
 from tclab.lab.reports._race_tables import pairs_against, winner_table
 from tclab.sweeps.analysis._compare_runs import Comparison
 from tclab.timing._race import Race, Races
-from tclab.timing._spike_in import SpikeIn
+from tclab.timing._self_test import SpikeIn
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED, Pair
 
 # Okabe and Ito's colours for decided verdicts, grey for the undecided one

@@ -20,7 +20,7 @@ from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._setup import Setup, setup
 from tclab.timing import Ledger, receipt
 from tclab.timing._ledger import NullLedger
-from tclab.timing._receipt import Receipt
+from tclab.timing._self_test import Receipt
 from tclab.training._step import WITHOUT_MODEL
 
 if TYPE_CHECKING:

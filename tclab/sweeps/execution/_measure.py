@@ -24,8 +24,8 @@ from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ra
 from tclab.sweeps.execution._setup import Pace, Setup, pace_of, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs
-from tclab.timing._loader_pace import LoaderPace
-from tclab.timing._peak_memory import PeakMemory, release_memory
+from tclab.timing._call_costs import PeakMemory, release_memory
+from tclab.timing._step_means import LoaderPace
 from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Numerics, equivalence_reference
 from tclab.training._loading import LoadedBatch
 from tclab.training._step import WITHOUT_MODEL, Step
@@ -131,7 +131,7 @@ def _train_and_time(point: Point, context: RankContext | None) -> RankMeasuremen
     exchanged = None if frame is None or frame.empty else {str(name): frame[name].tolist() for name in frame}
     late = exchanges.late[context.rank] if exchanges is not None and context is not None else None
     return RankMeasurement(
-        timelines=timelines(ledger, cuda, exchanged, lead),
+        timelines=timelines(ledger, cuda, lead),
         exchanged=exchanged,
         late=late,
         demands=demands,

@@ -42,27 +42,14 @@ class RankMeasurement:
     store_cached: float | None = None  # share of them in the page cache
 
 
-def timelines(ledger: Ledger, cuda: bool, exchanged: dict[str, list[Any]] | None = None, first: int = 0) -> Timelines:
-    """Return where → stage → [steps] seconds, from step `first` on; the workers of a loader together are a place.
-
-    On CUDA, what is exposed of the exchanges is taken out of `backward`; on a CPU the ledger has it.
-    """
+def timelines(ledger: Ledger, cuda: bool, first: int = 0) -> Timelines:
+    """Return where → stage → [steps] seconds, from step `first` on; the workers of a loader together are a place."""
     steps: dict[str, dict[str, dict[int, list[float]]]] = {}
     for timeline, step, stage, seconds in ledger.rows():
         where = "worker" if timeline.startswith("worker") else timeline
         if seconds is None or (cuda and (where, stage) == ("host", "step")):
             continue  # on CUDA the step is the device's
         steps.setdefault(where, {}).setdefault(stage, {}).setdefault(step, []).append(seconds)
-    of_the_step = steps.get("device" if cuda else "host", {})
-    if exchanged is not None:
-        pairs = zip(exchanged["exposed_seconds"], exchanged["exposed_rank_wait_seconds"], strict=True)
-        for step, (exposed, waiting) in zip(exchanged["step"], pairs, strict=True):
-            if cuda:
-                of_the_step["backward"][step][0] -= exposed
-                of_the_step.setdefault("communication", {})[step] = [exposed - waiting]
-                of_the_step.setdefault("rank_wait", {})[step] = [waiting]
-            else:  # the slowest rank waited for nobody, which is no stretch of time that the ledger could hold
-                of_the_step.setdefault("rank_wait", {}).setdefault(step, [0.0])
     made: Timelines = {}
     for where, stages in steps.items():
         length = 1 + max(step for by_step in stages.values() for step in by_step)

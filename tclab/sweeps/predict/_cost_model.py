@@ -39,7 +39,7 @@ from tclab.perturbation._deletions import removed_by
 from tclab.sweeps.config._grid import Listed, listed
 from tclab.sweeps.config._point import ALLOCATORS
 from tclab.sweeps.predict._roofline import clock_of, waited
-from tclab.timing._least_seconds import least_seconds
+from tclab.timing._call_costs import least_seconds
 
 _MEANINGS = {
     "alpha": ("α", "masking an edge"),

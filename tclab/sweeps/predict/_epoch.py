@@ -28,7 +28,7 @@ from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.execution._worker_pool import pool
 from tclab.sweeps.predict._epoch_costs import Costs, costs_of, stage_times
 from tclab.timing import conditions, environment
-from tclab.timing._conditions import busy_notes, busy_percent
+from tclab.timing._environment import busy_notes, busy_percent
 from tclab.timing._epoch_simulation import simulate
 from tclab.timing._ledger_rows import raw_clock_ns
 

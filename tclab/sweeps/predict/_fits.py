@@ -28,7 +28,7 @@ from tclab.sweeps.execution._run import run
 from tclab.sweeps.execution._setup import step_of, strategy_arguments
 from tclab.sweeps.predict._more_ranks import MEBIBYTE
 from tclab.sweeps.store._code_fingerprint import files_of
-from tclab.timing._conditions import conditions
+from tclab.timing._environment import conditions
 from tclab.training._memory_estimate import MemoryEstimate, estimate_memory, meta_batch
 from tclab.training._step import WITHOUT_MODEL
 

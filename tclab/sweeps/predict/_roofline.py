@@ -17,7 +17,7 @@ from tclab.masking import get as strategy_of
 from tclab.message_passing._shared_view import dense_sum, sparse_matrix
 from tclab.message_passing.kernels._spmm import spmm
 from tclab.perturbation import synthetic_perturbations
-from tclab.timing._least_seconds import least_seconds
+from tclab.timing._call_costs import least_seconds
 
 _COPIED = 256 * 1024**2  # bytes: more than any cache
 _SIDE = 2048  # of the product

@@ -11,8 +11,7 @@ from typing import Any
 import pandas as pd
 
 from tclab.timing import environment
-from tclab.timing._conditions import BUSY_PERCENT
-from tclab.timing._environment import cores_within
+from tclab.timing._environment import BUSY_PERCENT, cores_within
 
 _PRESSURE = ["conditions", "cores", "cpu_limit_cores", "threads", "workers", "ranks", "runs", "machines"]
 BUSY_COLUMNS = (*_PRESSURE, "stage", "status", "cpu", "gpu")  # those that `busy_text` reads

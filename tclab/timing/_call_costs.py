@@ -1,13 +1,37 @@
-"""Peak memory of a block of code, on the CPU or a CUDA device."""
+"""What a call costs: its least time beside other calls, and the peak of memory around it."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from time import perf_counter
+from typing import TypeVar
 
 from tclab._limits import field_of
+
+T = TypeVar("T")
+
+
+def least_seconds(
+    arms: Mapping[T, Callable[[], object]], *, rounds: int = 5, clock: Callable[[], float] = perf_counter
+) -> dict[T, float]:
+    """Return the least time of each call, in seconds; in turns, as another process may be at work.
+
+    **Arguments:**
+
+    - `rounds`: how often each is called.
+    - `clock`: what is read before and after a call, seconds.
+    """
+    seconds: dict[T, float] = dict.fromkeys(arms, float("inf"))
+    for _ in range(rounds):
+        for key, call in arms.items():
+            begin = clock()
+            call()
+            seconds[key] = min(seconds[key], clock() - begin)
+    return seconds
 
 
 def release_memory() -> None:
@@ -37,10 +61,10 @@ class PeakMemory:
             import torch
 
             torch.cuda.reset_peak_memory_stats()
-        else:
-            with suppress(OSError):
-                Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM to what is resident now
-                self._reset = True
+            return self
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM to what is resident now
+            self._reset = True
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -1,24 +1,27 @@
-"""Spike-in: a test of the ledger, which must recover delays of known stage and length from a loop."""
+"""Self-test of the ledger: known delays that it must recover from a loop, and what timing the loop costs."""
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt
-from statistics import median
-from typing import TYPE_CHECKING
-
-import numpy as np
+from statistics import fmean, median, stdev
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError, check_whole
-from tclab.timing._conditions import busy_notes, busy_percent, conditions
-from tclab.timing._ledger import Ledger
+from tclab.timing._environment import busy_notes, busy_percent, conditions
+from tclab.timing._ledger import Ledger, NullLedger
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from tclab.timing._race import Race, race
+
+_TOLERANCE = 0.1  # share of a delay by which what is recovered may differ from it
+_STANDARD_ERROR = 0.03  # of a delay, at which a trial ends
+_DETECTION = 3.3  # standard deviations of the blanks (ICH Q2(R1), section 6.3.1)
+_LENGTHS = (0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005)  # seconds
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,10 @@ class Trial:
         least = {stage: grown - 2 * self.error_seconds[stage] for stage, grown in self.recovered_seconds.items()}
         return max(least, key=lambda stage: least[stage])
 
-    def recovered(self, tolerance: float = 0.1) -> bool:
-        """Whether the delay was recovered in its stage, and its length within `tolerance` (a share of it)."""
+    def recovered(self) -> bool:
+        """Whether the delay was recovered in its stage, and its length within 10 %."""
         difference = abs(self.recovered_seconds.get(self.stage, 0.0) - self.injected_seconds)
-        return self.found_stage == self.stage and difference <= tolerance * self.injected_seconds
+        return self.found_stage == self.stage and difference <= _TOLERANCE * self.injected_seconds
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,9 @@ class SpikeIn(Shown):
     trials: list[Trial]
     busy_percent: float | None = None
 
-    def share(self, tolerance: float = 0.1) -> float:
-        """Return the share of the trials with a delay that were recovered in the right stage within `tolerance`."""
-        spiked = [trial for trial in self.trials if trial.injected_seconds]
-        return sum(trial.recovered(tolerance) for trial in spiked) / len(spiked)
+    def share(self) -> float:
+        """Return the share of the trials with a delay that were recovered in the right stage within 10 %."""
+        return fmean(trial.recovered() for trial in self.trials if trial.injected_seconds)
 
     def responses(self) -> list[Response]:
         """Return slope and detection limit of each stage."""
@@ -101,19 +103,18 @@ class SpikeIn(Shown):
 
         responses = []
         for stage in dict.fromkeys(trial.stage for trial in self.trials):
-            trials = [trial for trial in self.trials if trial.stage == stage]
-            injected = [trial.injected_seconds for trial in trials]
-            recovered = [trial.recovered_seconds.get(stage, 0.0) for trial in trials]
+            of_stage = SpikeIn([trial for trial in self.trials if trial.stage == stage])
+            injected = [trial.injected_seconds for trial in of_stage.trials]
+            recovered = [trial.recovered_seconds.get(stage, 0.0) for trial in of_stage.trials]
+            blanks = [seconds for length, seconds in zip(injected, recovered, strict=True) if not length]
             slope = interval = limit = None
             if len(set(injected)) > 1:
                 fit = stats.theilslopes(recovered, injected)
                 slope, interval = float(fit.slope), (float(fit.low_slope), float(fit.high_slope))
-            blanks = [r for i, r in zip(injected, recovered, strict=True) if not i]
             if slope and len(blanks) > 1:
-                limit = 3.3 * float(np.std(blanks, ddof=1)) / slope
-            spiked = [trial for trial in trials if trial.injected_seconds]
-            share = sum(trial.recovered() for trial in spiked) / len(spiked)
-            responses.append(Response(stage, slope, interval, limit, share, len(spiked)))
+                limit = _DETECTION * stdev(blanks) / slope
+            spiked = len(injected) - len(blanks)
+            responses.append(Response(stage, slope, interval, limit, of_stage.share(), spiked))
         return responses
 
     def _display(self) -> Display:
@@ -126,18 +127,6 @@ class SpikeIn(Shown):
         columns = ("stage", "slope [95 % interval]", "detection limit", "recovered")
         return Display(columns=columns, lines=lines, notes=busy_notes(self.busy_percent))
 
-    def frame(self) -> pd.DataFrame:
-        """Return one row per trial and stage: the delayed stage, the delay, and the seconds recovered in each stage."""
-        import pandas as pd
-
-        rows = [
-            (number, trial.stage, trial.injected_seconds, stage, seconds)
-            for number, trial in enumerate(self.trials)
-            for stage, seconds in trial.recovered_seconds.items()
-        ]
-        columns = ["trial", "injected_into", "injected_seconds", "stage", "recovered_seconds"]
-        return pd.DataFrame(rows, columns=columns)
-
 
 def _error(values: Sequence[float]) -> float:
     """Return the standard error of a median: 1.253 sd / √n for a normal core, with sd from the MAD."""
@@ -145,47 +134,38 @@ def _error(values: Sequence[float]) -> float:
     return 1.253 * 1.4826 * median(abs(value - middle) for value in values) / sqrt(len(values))
 
 
-def _pairs(ledger: Ledger, spiked: Sequence[bool]) -> Iterator[dict[str, float]]:
-    """Yield for each pair of adjacent steps: stage → the delayed step's seconds less the other's."""
-    timeline = "device" if ledger.cuda else "host"
-    frame: dict[int, dict[str, float]] = {}
-    for line, step, stage, seconds in ledger.rows():
-        if line == timeline and stage != "step" and seconds is not None:
-            frame.setdefault(step, {})[stage] = seconds
-    for first in range(0, len(ledger) - 1, 2):
-        delayed, other = (first, first + 1) if spiked[first] else (first + 1, first)
-        stages = frame[delayed].keys() & frame[other].keys()
-        yield {stage: frame[delayed][stage] - frame[other][stage] for stage in stages}
-
-
-def _run(
-    loop: Callable[[Ledger], object], stage: str | None, seconds: float, choices: random.Random
-) -> list[dict[str, float]]:
-    """Run the loop once with a delay in one step of every two, and return each pair's differences by stage."""
+def _pairs(
+    loop: Callable[[Ledger], object], stage: str, seconds: float, choices: random.Random
+) -> Iterator[dict[str, float]]:
+    """Run the loop with a delay in one step of every two; yield for each pair: stage → what the delayed took longer."""
     spiked: list[bool] = []
 
     def spike(step: int) -> tuple[str, float] | None:
         while len(spiked) <= step + 1:
             first = choices.random() < 0.5
             spiked.extend((first, not first))
-        return (stage, seconds) if spiked[step] and stage is not None else None
+        return (stage, seconds) if spiked[step] else None
 
     with Ledger(spike=spike) as ledger:
         loop(ledger)
     if len(ledger) < 2:
         raise ValueError(f"the loop took {len(ledger)} steps under its ledger, expected at least 2")
-    return list(_pairs(ledger, spiked))
+    steps: list[dict[str, float]] = [{} for _ in range(len(ledger))]
+    for timeline, step, name, took in ledger.rows():
+        if timeline == ("device" if ledger.cuda else "host") and name != "step" and took is not None:
+            steps[step][name] = took
+    for i in range(0, len(steps) - 1, 2):
+        delayed, other = (steps[i], steps[i + 1]) if spiked[i] else (steps[i + 1], steps[i])
+        yield {name: delayed[name] - other[name] for name in delayed.keys() & other.keys()}
 
 
 def spike_in(
     loop: Callable[[Ledger], object],
     *,
     stages: Sequence[str],
-    seconds: Sequence[float] = (0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005),
+    seconds: Sequence[float] = _LENGTHS,
     trials: int = 5,
     most_steps: int = 400,
-    rank: int | None = None,
-    seed: int = 0,
 ) -> SpikeIn:
     """Run a loop repeatedly with delays of known length in known stages, in random order.
 
@@ -203,8 +183,6 @@ def spike_in(
     - `trials`: number of trials of each stage and length.
     - `most_steps`: largest number of steps of one trial. A trial runs the loop until its standard error is 3 % of the
       delay (of the shortest delay, for a blank) or it has taken this many.
-    - `rank`: delay only this rank of those that torchrun started; every rank by default.
-    - `seed`: seed of the order of trials and of the choice of steps.
 
     **Raises:** `InputError` without a stage, a trial or a length above 0; `ValueError` if a stage never ran or the loop
     took fewer than two steps.
@@ -215,21 +193,96 @@ def spike_in(
         raise InputError(f"seconds is {seconds!r}, expected lengths of delays, one of them above 0")
     check_whole("trials is", trials, least=1)
     plan = [(stage, length) for stage in stages for length in seconds for _ in range(trials)]
-    choices = random.Random(seed)
+    choices = random.Random(0)  # of the order of trials and of the delayed steps
     choices.shuffle(plan)
-    delay_here = rank is None or rank == int(os.environ.get("RANK", "0"))
     results = []
     for stage, length in plan:
         pairs: list[dict[str, float]] = []
-        while True:
-            pairs += _run(loop, stage if delay_here else None, length, choices)
+        wanted = _STANDARD_ERROR * (length or min(filter(None, seconds)))
+        errors: dict[str, float] = {}
+        while not pairs or (2 * len(pairs) < most_steps and errors[stage] > wanted):
+            pairs += _pairs(loop, stage, length, choices)
             names = dict.fromkeys(name for pair in pairs for name in pair)
             if stage not in names:
                 raise ValueError(f"stage {stage!r} never ran; the loop's stages are {', '.join(names)}")
             columns = {name: [pair[name] for pair in pairs if name in pair] for name in names}
-            if 2 * len(pairs) >= most_steps or _error(columns[stage]) <= 0.03 * (length or min(filter(None, seconds))):
-                break
+            errors = {name: _error(values) for name, values in columns.items()}
         recovered = {name: median(values) for name, values in columns.items()}
-        errors = {name: _error(values) for name, values in columns.items()}
         results.append(Trial(stage, length, recovered, errors, len(pairs)))
     return SpikeIn(results, busy_percent(conditions()))
+
+
+@dataclass(frozen=True, repr=False)
+class Receipt(Shown):
+    """The cost of timing a loop with a ledger.
+
+    **Arguments:**
+
+    - `ratio`: time of the loop with a ledger over its time without, from a race of the two.
+    - `interval`: 95 % interval of `ratio`.
+    - `step_seconds`: a step without a ledger; where the race has no time of it, one with it, less `cut_seconds`.
+    - `cut_seconds`: the ledger's own work in one step, measured on steps that contain only the same stages.
+    - `race`: the race that `ratio` comes from.
+    """
+
+    ratio: float | None
+    interval: tuple[float, float] | None
+    step_seconds: float | None
+    cut_seconds: float
+    race: Race
+
+    @property
+    def share(self) -> float | None:
+        """The ledger's own work, as a share of a bare step."""
+        return self.cut_seconds / self.step_seconds if self.step_seconds else None
+
+    def _display(self) -> Display:
+        own = f"the ledger's own work is {self.cut_seconds * 1e6:.1f} µs a step"
+        if self.share is not None and self.step_seconds is not None:
+            own += f", {self.share:.3%} of {self.step_seconds * 1e3:.3g} ms"
+        compared = "the race had too few rounds"
+        if self.ratio is not None and self.interval is not None:
+            low, high = self.interval
+            compared = f"steps with it take {self.ratio:.4f} × [{low:.4f}, {high:.4f}] the time of bare ones"
+        return Display(notes=[f"{own}; {compared}", *busy_notes(self.race.busy_percent)])
+
+
+def _cut_seconds(stages: list[str]) -> float:
+    """Return the median time of an empty step with these stages under a ledger, less that under a `NullLedger`."""
+
+    def took(ledger: Ledger | NullLedger) -> float:
+        outer = Ledger(cuda=False)
+        for _ in outer.steps(range(20)):
+            for _ in ledger.steps(range(100)):
+                for name in stages:
+                    with ledger.stage(name):
+                        pass
+        return median(outer.seconds()["other"]) / 100
+
+    return max(0.0, took(Ledger(cuda=False)) - took(NullLedger()))
+
+
+def receipt(
+    loop: Callable[[Any], object], *, budget_seconds: float = 20.0, clock: Callable[[], int] = perf_counter_ns
+) -> Receipt:
+    """Race a loop under a ledger against the same loop without one.
+
+    **Arguments:**
+
+    - `loop`: takes a `Ledger` or a `NullLedger` and runs its steps under it; the same work each time.
+    - `budget_seconds`: wall time for the race. A ledger costs some microseconds a step: where the time of a step varies
+      by more, the interval is wide, and `cut_seconds` is the better figure.
+    - `clock`: returns nanoseconds; for tests of the race.
+    """
+    
+    ledger = Ledger()
+    loop(ledger)
+    seconds = ledger.seconds()
+    cut = _cut_seconds([name for name in seconds if name not in ("data_wait", "other", "step")])
+    arms = {"instrumented": lambda: loop(Ledger()), "bare": lambda: loop(NullLedger())}
+    result = race(arms, budget_seconds=budget_seconds, clock=clock)
+    pair = result.pair("instrumented", "bare")
+    bare = max(0.0, fmean(seconds["step"]) - cut) if len(ledger) else None
+    if pair.of_b is not None:
+        bare = pair.of_b.median_seconds / max(1, len(ledger))
+    return Receipt(pair.ratio, pair.interval, bare, cut, result)

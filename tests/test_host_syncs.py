@@ -1,0 +1,120 @@
+"""Where the host waits for the device, by line and by stage; what each stage asks of the device."""
+
+import pytest
+import torch
+
+from tclab.timing import Ledger, syncs
+from tclab.timing._host_syncs import Wait
+
+
+@pytest.mark.parametrize(
+    ("call", "operation"),
+    [
+        (lambda x: x.sum().item(), "_local_scalar_dense"),
+        (lambda x: bool(x.any()), "_local_scalar_dense"),
+        (lambda x: x[x > 0], "index"),
+        (lambda x: x.nonzero(), "nonzero"),
+        (lambda x: x.masked_select(x > 0), "masked_select"),
+        (lambda x: x.unique(), "_unique2"),
+        (lambda x: torch.repeat_interleave(x, torch.ones(4, dtype=torch.int64)), "repeat_interleave"),
+        (lambda x: x.tolist(), "tolist"),
+        (repr, "__repr__"),
+        (lambda x: x.cpu(), "cpu"),
+    ],
+)
+def test_waits_are_found_with_their_line_and_predicted_on_a_cpu(call, operation):
+    x = torch.arange(4.0)
+    with syncs() as found:
+        call(x)
+    assert found.operations == {operation: 1}
+    ((place, times, seconds),) = found.ranked()
+    assert "test_host_syncs.py" in place
+    assert (times, seconds, found.cuda) == (1, None, False)
+    assert "1 waits predicted" in str(found)
+    assert "A forecast" in str(found)
+    assert not {"cpu", "tolist"} & vars(torch.Tensor).keys()  # put back
+
+
+def test_what_makes_no_one_wait_is_not_counted():
+    x = torch.arange(4.0, requires_grad=True)
+    counts = torch.ones(4, dtype=torch.int64)
+    with syncs() as found:
+        y = torch.repeat_interleave(x * 2, counts, output_size=4)
+        y[torch.tensor([0, 1])].sum().backward()
+        z = torch.zeros(4)
+        z[torch.tensor([True, False, True, False])] = 1.0  # a masked fill
+    assert found.count == 0
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "NAdam", "Adagrad"])
+def test_an_optimizers_count_of_steps_is_no_wait_since_it_stays_on_the_cpu(optimizer):
+    model = torch.nn.Linear(3, 1)
+    made = getattr(torch.optim, optimizer)(model.parameters())
+    for _ in range(2):  # the first step makes the counts
+        with syncs() as found:
+            loss = model(torch.ones(2, 3)).sum()
+            loss.backward()
+            made.step()
+            loss.item()
+    assert found.operations == {"_local_scalar_dense": 1}
+
+
+def test_waits_in_a_backward_are_found():
+    class Waits(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            gradient.sum().item()
+            return gradient
+
+    x = torch.ones(3, requires_grad=True)
+    with syncs() as found:
+        Waits.apply(x).sum().backward()
+    assert found.count == 1
+
+
+def test_beside_a_gpu_what_the_cpu_reads_of_its_own_is_no_wait_and_seconds_decide_the_order():
+    x = torch.arange(4.0)
+    with syncs() as found:
+        x.nonzero()
+        x.sum().item()
+        # as a device would add them: there is none here
+        found.waits += [
+            Wait("copy_", "b.py:2 in f", "other", True, 0.5),
+            Wait("cpu", "a.py:1 in g", "other", True, 0.1),
+        ]
+    assert found.ranked() == [("b.py:2 in f", 1, 0.5), ("a.py:1 in g", 1, 0.1)]
+    assert found.stages["other"].syncs == found.count == 2
+    assert "the host waited 2 times" in str(found)
+    assert "500 ms" in str(found)
+
+
+def test_each_stage_has_its_syncs_kernels_and_memory():
+    layer = torch.nn.Linear(8, 4)
+    x = torch.ones(16, 8)
+    ledger = Ledger()
+    with syncs(ledger) as found, ledger.step():
+        with ledger.stage("forward"):
+            loss = layer(x).relu().sum()
+        with ledger.stage("log"):
+            loss.item()
+        with ledger.stage("backward"):
+            loss.backward()
+        with ledger.stage("view"):
+            x.view(8, 16)[2:].t()
+        with ledger.stage("set aside"):  # or written in place, which is no result
+            x.add_(1.0)
+            torch.empty(256)
+    assert found.stages["log"].syncs == 1
+    assert found.stages["forward"].syncs == found.stages["backward"].syncs == 0
+    assert found.stages["forward"].kernels == 3  # addmm, relu, sum; the transposed weight is a view
+    assert found.stages["forward"].allocations == 3
+    assert found.stages["forward"].allocated_bytes == 2 * 16 * 4 * 4 + 4
+    assert found.stages["view"].kernels == found.stages["view"].allocations == 0
+    aside = found.stages["set aside"]
+    assert (aside.kernels, aside.allocations, aside.allocated_bytes) == (1, 1, 1024)
+    assert found.stages["backward"].kernels > 3
+    assert sum(stage.syncs for stage in found.stages.values()) == found.count
