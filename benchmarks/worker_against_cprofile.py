@@ -81,8 +81,8 @@ def compare(records: Path, passes: int, context: str, persistent: bool) -> bool:
         holds &= all(abs(ratio - 1) <= BOUND for ratio in ratios)
         print(
             f"{context:6} {'stays' if persistent else 'anew':5} worker {worker}: {batches} batches, {samples_} "
-            f"samples, {starts} × {start / starts:.2f} s to start, {wait:.2f} s waited for; fetch {fetch:.3f} s, cProfile "
-            f"{theirs[worker][0]:.3f} s, {ratios[0]:.3f}; collate {collate:.3f} s, {theirs[worker][1]:.3f} s, "
+            f"samples, {starts} × {start / starts:.2f} s to start, {wait:.2f} s waited for; fetch {fetch:.3f} s, "
+            f"cProfile {theirs[worker][0]:.3f} s, {ratios[0]:.3f}; collate {collate:.3f} s, {theirs[worker][1]:.3f} s, "
             f"{ratios[1]:.3f}",
             flush=True,
         )
