@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from tclab.trace._categories import RULES, categorise, category_names
-from tclab.trace._events import ANNOTATION, DEVICE, HOST, Ints, Trace, step_windows
+from tclab.trace._events import ANNOTATION, DEVICE, Ints, Trace
 from tclab.trace._host_work import main_track
 from tclab.trace._nesting import nest, tie_of
 
@@ -25,13 +25,12 @@ def timeline_rows(
     first, last = _last_step(trace)
     start_us, end_us = first if start_us is None else start_us, last if end_us is None else end_us
     begin, finish = start_us * trace.ticks_per_us, end_us * trace.ticks_per_us
-    spans = (trace.kind != ANNOTATION) | trace.is_category({"ledger"})
     stop = trace.start + trace.duration
-    rows = np.flatnonzero(spans & (trace.start < finish) & (stop > begin) & (trace.duration > 0))
+    rows = np.flatnonzero((trace.kind != ANNOTATION) & (trace.start < finish) & (stop > begin) & (trace.duration > 0))
     rows = np.sort(rows[np.argsort(-trace.duration[rows], kind="stable")[:most]])
     names = category_names(RULES)
     category = categorise(trace, RULES)[rows]
-    main = main_track(trace, np.flatnonzero(trace.kind == HOST))
+    main = main_track(trace)
     return pd.DataFrame(
         {
             "track": [_track_name(trace, row, main) for row in rows.tolist()],
@@ -45,7 +44,7 @@ def timeline_rows(
 
 
 def _last_step(trace: Trace) -> tuple[float, float]:
-    steps = step_windows(trace)
+    steps = trace.steps
     if len(steps.names) == 0:
         counted = trace.kind != ANNOTATION
         rows = np.flatnonzero(counted) if counted.any() else np.arange(len(trace))
