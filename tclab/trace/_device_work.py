@@ -319,15 +319,10 @@ def calls_of(trace: Trace, work: DeviceWork) -> pd.DataFrame:
         rows = np.flatnonzero((trace.kind == HOST) & trace.names_match(HOST_COLLECTIVE))
         rows = rows[np.argsort(trace.start[rows], kind="stable")]
 
-    def kind(row: int) -> str:
-        recorded = int(trace.collective[row])
-        if recorded < 0:
-            return trace.name_of(row).split("(")[0]
-        return "{1} of group {0}".format(*trace.collectives[recorded])
-
+    kinds = [trace.collectives[trace.collective[row]] or trace.name_of(row).split("(")[0] for row in rows.tolist()]
     calls = pd.DataFrame(
         {
-            "collective": [kind(row) for row in rows.tolist()],
+            "collective": kinds,
             "start_us": trace.us(trace.start[rows]),
             "duration_us": trace.us(trace.duration[rows]),
         }

@@ -1,14 +1,14 @@
 """Traces as columns: one row per event with a duration, times in whole ticks since the first event.
 
-What is read is what kineto writes, of torch 1.8 to 2.15: times in whole µs or in ns after `baseTimeNanoseconds`, keys
-before or after the events, categories in mixed case. An out-of-tree device may name categories of its own: an event
-that says on which `device` it ran is that device's, whatever its category is called.
+What is read is what kineto writes, of torch 1.8 to 2.14: times in whole µs or in ns after `baseTimeNanoseconds`, keys
+before or after the events, categories in mixed case (those of 2.15 are known too). An out-of-tree device may name
+categories of its own: an event that says on which `device` it ran is that device's, whatever its category is called.
 """
 
 import re
 from collections import Counter
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,6 +54,9 @@ class TraceError(InputError):
     """A file or folder that cannot be read as a torch.profiler trace; the message gives the place and the reason."""
 
 
+_Number = float | str | list[Any] | dict[str, Any] | bool | None  # checked later, because real files disagree
+
+
 class _Args(
     msgspec.Struct,
     gc=False,
@@ -68,31 +71,28 @@ class _Args(
 ):
     """The arguments of an event that the analysis uses; the decoder skips the rest."""
 
-    correlation: Any = None
-    bytes: Any = None
-    size: Any = None
+    correlation: _Number = None
+    bytes: _Number = None
+    size: _Number = None
     device: Any = None
     collective: Any = None
     group: Any = None
-    allocated: Any = None
-    reserved: Any = None
+    allocated: _Number = None
+    reserved: _Number = None
     device_type: Any = None
     device_id: Any = None
 
 
-_NO_ARGS = _Args()
-
-
 class _Event(msgspec.Struct, gc=False):
-    """One entry of `traceEvents`. Types are checked later, because real files disagree about them."""
+    """One entry of `traceEvents`."""
 
     ph: Any = None
     cat: Any = None
     name: Any = None
     pid: Any = None
     tid: Any = None
-    ts: Any = None
-    dur: Any = None
+    ts: _Number = None
+    dur: _Number = None
     args: _Args | list[Any] | str | float | bool | None = None
 
 
@@ -110,6 +110,7 @@ class _File(msgspec.Struct):
 
 _FILE = msgspec.json.Decoder(_File | list[msgspec.Raw])
 _EVENTS = msgspec.json.Decoder(list[_Event | list[Any] | str | float | bool | None])
+_NO_ARGS = _Args()
 
 
 class StepWindows(NamedTuple):
@@ -129,6 +130,7 @@ class Trace:
     rank: int | None
     settings: dict[str, Any]  # profiler settings: from the file, or inferred from its events
     origin_us: float  # the file's time of tick 0
+    base_ns: int  # what the file says is to be added to its times, ns
     ticks_per_us: float
     ts: Floats  # µs as in the file, with a float's rounding
     dur: Floats
@@ -139,14 +141,13 @@ class Trace:
     track: Ints  # index into `tracks`
     correlation: Ints  # the same in a launch and its kernel; -1 where there is none
     size: Floats  # bytes of a copy or set; null elsewhere
-    collective: Ints  # index into `collectives`; -1 where it is not recorded
+    collective: Ints  # index into `collectives`
     names: list[str]
     categories: list[str]  # in lower case
     tracks: list[tuple[Hashable, Hashable]]  # (pid, tid)
-    collectives: list[tuple[Hashable, Hashable]]  # (process group, collective)
+    collectives: list[str]  # "allreduce of group 0"; "" where it is not recorded
     memory: pd.DataFrame  # the allocator in the order of time: device, time_us, allocated_bytes, reserved_bytes
-    left_out: dict[str, int] = field(default_factory=dict)  # reason → how many events
-    base_ns: int = 0  # what the file says is to be added to its times, ns
+    left_out: dict[str, int]  # reason → how many events
 
     def __len__(self) -> int:
         return len(self.start)
@@ -249,66 +250,56 @@ class _Codes(dict[Hashable, int]):
 
 
 def _numbers(values: list[Any]) -> Floats:
-    """Return numbers as floats; NaN for null and for what is no number."""
+    """Return numbers, and texts that hold one as ROCm writes them, as floats [N]; NaN for null and for what is none."""
     try:
-        numbers = np.array(values, dtype=np.float64)
-        if numbers.ndim == 1:
-            return numbers
-    except (TypeError, ValueError, OverflowError):
-        pass
-    return np.array([_number(value) for value in values], dtype=np.float64)
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return float("nan")
+        return np.array(values, dtype=np.float64).reshape(len(values))
+    except (TypeError, ValueError):
+        return pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(np.float64)
 
 
 class _Columns:
     """The columns of a file while its events are decoded."""
 
     def __init__(self) -> None:
-        self.names, self.categories, self.tracks, self.collectives, self.devices = (_Codes() for _ in range(5))
-        self.collectives[(None, None)]  # code 0: not recorded
+        self.names, self.categories, self.tracks, self.collectives = _Codes(), _Codes(), _Codes(), _Codes({"": 0})
         self.left_out: Counter[str] = Counter()
-        self._pieces: dict[str, list[npt.NDArray[Any]]] = {}
+        self.pieces: list[dict[str, npt.NDArray[Any]]] = []
+        self.memory: list[pd.DataFrame] = []
 
     def add(self, entries: list[Any]) -> None:
         """Take a chunk of events: those with a duration, and what the allocator did."""
         events = [entry for entry in entries if isinstance(entry, _Event) and isinstance(entry.ph, str)]
+        marks = sum(event.ph in ("B", "E") for event in events)
         self.left_out["entries that are no events"] += len(entries) - len(events)
-        self.left_out["begin and end marks (only complete events, ph X, are read)"] += sum(
-            event.ph in ("B", "E") for event in events
-        )
+        self.left_out["begin and end marks (only complete events, ph X, are read)"] += marks
         complete = [event for event in events if event.ph == "X"]
         args = [event.args if isinstance(event.args, _Args) else _NO_ARGS for event in complete]
-        self._put(
-            ts=_numbers([event.ts for event in complete]),
-            dur=_numbers([event.dur for event in complete]),
-            name=self.names.of([event.name for event in complete]),
-            category=self.categories.of([_category(e, a) for e, a in zip(complete, args, strict=True)]),
-            track=self.tracks.of([(event.pid, event.tid) for event in complete]),
-            correlation=_numbers([a.correlation for a in args]),
-            size=_numbers([a.bytes if a.bytes is not None else a.size for a in args]),
-            collective=self.collectives.of([(None if a.collective is None else a.group, a.collective) for a in args]),
+        self.pieces.append(
+            {
+                "ts": _numbers([event.ts for event in complete]),
+                "dur": _numbers([event.dur for event in complete]),
+                "name": self.names.of([event.name for event in complete]),
+                "category": self.categories.of(list(map(_category, complete, args))),
+                "track": self.tracks.of([(event.pid, event.tid) for event in complete]),
+                "correlation": _numbers([a.correlation for a in args]),
+                "size": _numbers([a.size if a.bytes is None else a.bytes for a in args]),
+                "collective": self.collectives.of(
+                    ["" if a.collective is None else f"{a.collective} of group {a.group}" for a in args]
+                ),
+            }
         )
-        memory = [(event.ts, event.args) for event in events if event.ph == "i" and event.name == "[memory]"]
-        taken = [(ts, a) for ts, a in memory if isinstance(a, _Args)]
-        self._put(
-            memory_ts=_numbers([ts for ts, _ in taken]),
-            allocated=_numbers([a.allocated for _, a in taken]),
-            reserved=_numbers([a.reserved for _, a in taken]),
-            device=self.devices.of([(a.device_type, a.device_id) for _, a in taken]),
+        memory = [event for event in events if event.ph == "i" and event.name == "[memory]"]
+        taken = [(event.ts, event.args) for event in memory if isinstance(event.args, _Args)]
+        self.memory.append(
+            pd.DataFrame(
+                {
+                    "device": ["cpu" if a.device_type == 0 else f"device {a.device_id}" for _, a in taken],
+                    "time_us": _numbers([ts for ts, _ in taken]),
+                    "allocated_bytes": _numbers([a.allocated for _, a in taken]),
+                    "reserved_bytes": _numbers([a.reserved for _, a in taken]),
+                }
+            )
         )
-
-    def _put(self, **arrays: npt.NDArray[Any]) -> None:
-        for key, array in arrays.items():
-            self._pieces.setdefault(key, []).append(array)
-
-    def joined(self) -> dict[str, npt.NDArray[Any]]:
-        return {key: np.concatenate(pieces) for key, pieces in self._pieces.items()}
 
 
 def _category(event: _Event, args: _Args) -> str:
@@ -365,67 +356,50 @@ def _broken(text: bytearray, error: str) -> str:
 
 
 def _to_ticks(path: Path, file: _File, found: _Columns) -> Trace:
-    columns, left_out = found.joined(), +found.left_out
+    columns = {key: np.concatenate([piece[key] for piece in found.pieces]) for key in found.pieces[0]}
     names = [key if isinstance(key, str) else "" if key is None else repr(key) for key in found.names]
-    numeric = np.isfinite(columns["ts"]) & np.isfinite(columns["dur"])
-    positive = numeric & (np.where(numeric, columns["dur"], 0) >= 0)
-    far = _far(columns["ts"], columns["dur"], positive)
-    good = positive & ~far
+    ts, dur, left_out = columns["ts"], columns["dur"], found.left_out
+    numeric = np.isfinite(ts) & np.isfinite(dur)
+    positive = numeric & (dur >= 0)
     left_out["events whose time or duration is no number"] = int((~numeric).sum())
     left_out["events with a negative duration"] = int((numeric & ~positive).sum())
-    left_out = +left_out
-    if not good.any():
-        reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
+    if not positive.any():
+        reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items() if count)
         raise TraceError(f"{path}: has no event with a duration" + (f" ({reasons})" if reasons else ""))
-    origin = float(np.floor(columns["ts"][good].min()))
+    far = _far(ts, dur, positive)
+    good = positive & ~far
+    origin = float(np.floor(ts[good].min()))
     if far.any():
-        first = int(far.argmax())
-        us = float(columns["ts"][first]) - origin
+        us = float(ts[far][0]) - origin
         side = f"{us_text(abs(us))} {'before' if us < 0 else 'after'} the window begins"
-        left_out[f"far from all others, such as {names[columns['name'][first]]!r}, {side}"] = int(far.sum())
-    memory_ts, ts, dur = columns["memory_ts"], columns["ts"][good], columns["dur"][good]
+        left_out[f"far from all others, such as {names[columns['name'][far][0]]!r}, {side}"] = int(far.sum())
+    columns = {key: values[good] for key, values in columns.items()}
+    ts, dur = columns["ts"], columns["dur"]
     span_us = float((ts - origin + dur).max())
     if span_us > _LONGEST_US:
         raise TraceError(f"{path}: its events span {span_us:.3g} µs; expected the time of one run, below 4e15 µs")
     ticks = _ticks_per_us(ts, dur, origin, span_us)
-
-    known = np.flatnonzero(np.isfinite(memory_ts) & (np.abs(memory_ts - origin) < _LONGEST_US))
-    known = known[np.argsort(memory_ts[known], kind="stable")]
-    labels = ["cpu" if kind == 0 else f"device {number}" for kind, number in found.devices]  # type: ignore[misc, has-type]
-    memory = pd.DataFrame(
-        {
-            "device": [labels[code] for code in columns["device"][known]],
-            "time_us": np.rint((memory_ts[known] - origin) * ticks) / ticks,
-            "allocated_bytes": columns["allocated"][known],
-            "reserved_bytes": columns["reserved"][known],
-        }
-    )
-    correlation = columns["correlation"][good]
-    categories = [str(category) for category in found.categories]
-    base = file.baseTimeNanoseconds
+    memory = pd.concat(found.memory)
+    memory = memory[(memory["time_us"] - origin).abs() < _LONGEST_US]
+    memory = memory.sort_values("time_us", kind="stable", ignore_index=True)
+    correlation = columns.pop("correlation")
     return Trace(
         path=path,
         rank=_rank(file, path),
-        settings=_settings(file, set(categories), len(memory) > 0),
+        settings=_settings(file, set(found.categories), len(memory) > 0),
         origin_us=origin,
+        base_ns=file.baseTimeNanoseconds if isinstance(file.baseTimeNanoseconds, int) else 0,
         ticks_per_us=ticks,
-        ts=ts,
-        dur=dur,
         start=np.rint((ts - origin) * ticks).astype(np.int64),
         duration=np.rint(dur * ticks).astype(np.int64),
-        name=columns["name"][good],
-        category=columns["category"][good],
-        track=columns["track"][good],
         correlation=np.where(np.abs(correlation) < 2**53, correlation, -1).astype(np.int64),  # NaN compares false
-        size=columns["size"][good],
-        collective=columns["collective"][good] - 1,
+        **columns,
         names=names,
-        categories=categories,
+        categories=[str(category) for category in found.categories],
         tracks=[key if isinstance(key, tuple) else (key, None) for key in found.tracks],
-        collectives=list(found.collectives)[1:],  # type: ignore[arg-type]
-        memory=memory,
-        left_out=left_out,
-        base_ns=base if isinstance(base, int) else 0,
+        collectives=[str(collective) for collective in found.collectives],
+        memory=memory.assign(time_us=np.rint((memory["time_us"] - origin) * ticks) / ticks),
+        left_out=+left_out,  # those that occur
     )
 
 
