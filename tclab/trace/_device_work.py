@@ -14,7 +14,6 @@ from tclab.trace._events import (
     DEVICE,
     HOST,
     KERNEL_CATEGORIES,
-    RUNTIME_CATEGORIES,
     SET_CATEGORIES,
     Bools,
     Ints,
@@ -24,21 +23,15 @@ from tclab.trace._host_work import HostWork
 from tclab.trace._nesting import Intervals, union
 
 TIMES = (
-    "span_us",
-    "compute_us",
-    "non_compute_us",
-    "idle_us",
-    "busy_us",
-    "communication_us",
-    "exposed_communication_us",
-    "copy_us",
-    "set_us",
-    "kernel_sum_us",
-)
+    "span_us", "compute_us", "non_compute_us", "idle_us", "busy_us", "communication_us", "exposed_communication_us",
+    "copy_us", "set_us", "kernel_sum_us",
+)  # fmt: skip
 HOST_COLLECTIVE = r"^gloo:"  # on the host the backend's own thread marks each collective
 COLLECTIVE_COLUMNS = ["collective", "index", "rank", "start_us", "duration_us", "own_us", "wait_us"]
 _DIRECTION = r"(HtoD|DtoH|DtoD|HtoH|PtoP|AtoH|HtoA|AtoD|DtoA)"
 _MEMORY = r"\(([^()]*->[^()]*)\)"
+_SIZES = {0: "", 16e3: "below 16 kB", 1e6: "16 kB to 1 MB", np.inf: "1 MB and more"}
+"""Size classes of copies: a few kB cost their launch, many MB their bandwidth."""
 
 
 @dataclass(frozen=True)
@@ -160,12 +153,12 @@ def step_table(trace: Trace, work: DeviceWork) -> pd.DataFrame:
 class Idle:
     """The gaps of one device and their causes, HTA's idle time breakdown."""
 
+    count: int
     gaps: pd.DataFrame  # the longest gaps
     causes: pd.DataFrame  # what the host did while the device was idle
-    late_us: float | None  # idle before the next work was launched; null where launches are not recorded
-    launch_us: float | None  # idle from that launch until the work began
-    queued_us: float | None  # idle although the next work had been launched before the gap
-    count: int
+    split_us: tuple[float, ...] | None
+    """Idle before the next work was launched; from that launch until it began; although it had been launched before the
+    gap. Null where launches are not recorded."""
 
 
 def launches(trace: Trace, device_rows: Ints) -> Ints:
@@ -173,7 +166,7 @@ def launches(trace: Trace, device_rows: Ints) -> Ints:
 
     Of several calls with the same number it is the first.
     """
-    calls = np.flatnonzero(trace.is_category(RUNTIME_CATEGORIES) & (trace.correlation >= 0))
+    calls = np.flatnonzero(trace.is_runtime & (trace.correlation >= 0))
     calls = calls[np.argsort(trace.start[calls], kind="stable")]
     first = pd.Series(calls, index=trace.correlation[calls])
     first = first[~first.index.duplicated()]
@@ -192,16 +185,14 @@ def idle(trace: Trace, device: DeviceWork, host: HostWork) -> Idle:
     late = np.clip(launched - gaps.start, 0, length)
     queued = known & (launched < gaps.start)
     thread = np.where(known, trace.track[launch], -1 if host.main is None else host.main)
-    table = pd.DataFrame({"begin": gaps.start, "end": gaps.end, "thread": thread, "next": ended_by})
-    table["late_us"] = np.where(known, trace.us(late), np.nan)
-    some = bool(known.any())
+    late_us = np.where(known, trace.us(late), np.nan)
+    table = pd.DataFrame({"begin": gaps.start, "end": gaps.end, "thread": thread, "next": ended_by, "late_us": late_us})
+    split = (late[known], (length - late)[known & ~queued], length[queued])
     return Idle(
+        count=len(length),
         gaps=_longest(trace, device, host, table),
         causes=_causes(trace, host, table),
-        late_us=float(trace.us(late[known].sum())) if some else None,
-        launch_us=float(trace.us((length - late)[known & ~queued].sum())) if some else None,
-        queued_us=float(trace.us(length[queued].sum())) if some else None,
-        count=len(length),
+        split_us=tuple(float(trace.us(part.sum())) for part in split) if known.any() else None,
     )
 
 
@@ -259,33 +250,17 @@ def copy_table(trace: Trace) -> pd.DataFrame:
         {
             "direction": names.str.extract(_DIRECTION, expand=False),
             "memory": names.str.extract(_MEMORY, expand=False),
-            "size": [_size_class(count) for count in size.tolist()],
+            "size": pd.cut(size, list(_SIZES), right=False, labels=list(_SIZES.values())[1:]).astype(object),
             "bytes": size,
             "time_us": trace.us(trace.duration[rows]),
         }
     )
-    table = (
-        table.groupby(["direction", "memory", "size"], dropna=False, sort=False)
-        .agg(
-            copies=("time_us", "size"),
-            bytes=("bytes", lambda sizes: sizes.sum(skipna=False)),
-            time_us=("time_us", "sum"),
-            median_bytes=("bytes", "median"),
-        )
-        .reset_index()
-    )
+    groups = table.groupby(["direction", "memory", "size"], dropna=False, sort=False)
+    sums = {"copies": ("time_us", "size"), "time_us": ("time_us", "sum"), "median_bytes": ("bytes", "median")}
+    table = groups.agg(**sums, bytes=("bytes", lambda sizes: sizes.sum(skipna=False))).reset_index()
     table["gb_per_s"] = table["bytes"] / table["time_us"].where(table["time_us"] > 0) / 1e3
     table = trace.ranked(table).sort_values("time_us", ascending=False, ignore_index=True)
     return table[columns]
-
-
-def _size_class(count: float) -> str | None:
-    """Return the size class: a few kB cost their launch, many MB their bandwidth; None where the size is unknown."""
-    if np.isnan(count):
-        return None
-    if count < 16e3:
-        return "below 16 kB"
-    return "16 kB to 1 MB" if count < 1e6 else "1 MB and more"
 
 
 def collective_table(calls: list[pd.DataFrame]) -> pd.DataFrame:

@@ -54,12 +54,10 @@ class TraceError(InputError):
     """A file or folder that cannot be read as a torch.profiler trace; the message gives the place and the reason."""
 
 
-_Number = float | str | list[Any] | dict[str, Any] | bool | None  # checked later, because real files disagree
-
-
 class _Args(
     msgspec.Struct,
     gc=False,
+    frozen=True,
     rename={
         "collective": "Collective name",
         "group": "Process Group Name",
@@ -69,16 +67,16 @@ class _Args(
         "device_id": "Device Id",
     },
 ):
-    """The arguments of an event that the analysis uses; the decoder skips the rest."""
+    """The arguments of an event that the analysis uses; the decoder skips the rest. ROCm writes numbers as texts."""
 
-    correlation: _Number = None
-    bytes: _Number = None
-    size: _Number = None
+    correlation: float | str | None = None
+    bytes: float | str | None = None
+    size: Any = None
     device: Any = None
     collective: Any = None
     group: Any = None
-    allocated: _Number = None
-    reserved: _Number = None
+    allocated: float | None = None
+    reserved: float | None = None
     device_type: Any = None
     device_id: Any = None
 
@@ -86,14 +84,14 @@ class _Args(
 class _Event(msgspec.Struct, gc=False):
     """One entry of `traceEvents`."""
 
-    ph: Any = None
-    cat: Any = None
-    name: Any = None
-    pid: Any = None
-    tid: Any = None
-    ts: _Number = None
-    dur: _Number = None
-    args: _Args | list[Any] | str | float | bool | None = None
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: float | None = None
+    dur: float | None = None
+    args: _Args = _Args()
 
 
 class _File(msgspec.Struct):
@@ -101,16 +99,15 @@ class _File(msgspec.Struct):
 
     traceEvents: list[msgspec.Raw]
     schemaVersion: Any = None
-    distributedInfo: Any = None
-    deviceProperties: Any = None
-    baseTimeNanoseconds: Any = None
+    distributedInfo: dict[str, Any] = {}
+    deviceProperties: list[dict[str, Any]] = []
+    baseTimeNanoseconds: int = 0
     record_shapes: Any = None
-    tclab_record: Any = None
+    tclab_record: dict[str, Any] | None = None
 
 
 _FILE = msgspec.json.Decoder(_File | list[msgspec.Raw])
-_EVENTS = msgspec.json.Decoder(list[_Event | list[Any] | str | float | bool | None])
-_NO_ARGS = _Args()
+_EVENTS = msgspec.json.Decoder(list[_Event])
 
 
 class StepWindows(NamedTuple):
@@ -127,8 +124,7 @@ class Trace:
     """One file's events as columns of equal length, in the order of the file."""
 
     path: Path
-    rank: int | None
-    settings: dict[str, Any]  # profiler settings: from the file, or inferred from its events
+    settings: dict[str, Any]  # a row of `Report.settings`
     origin_us: float  # the file's time of tick 0
     base_ns: int  # what the file says is to be added to its times, ns
     ticks_per_us: float
@@ -195,6 +191,17 @@ class Trace:
         names = [self.names[name] for name in marks["step"]]
         return StepWindows(names, marks["start"].to_numpy(), marks["end"].to_numpy(), marked_on)
 
+    @cached_property
+    def is_runtime(self) -> Bools:
+        """Which events are calls of a runtime or driver on the host, [N]: they launch work, or wait for it."""
+        return self.is_category(RUNTIME_CATEGORIES)
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that the file or its name gives."""
+        rank: int | None = self.settings["rank"]
+        return rank
+
     @property
     def label(self) -> str:
         """The name of this trace in findings: its rank, or its file where the rank is not known."""
@@ -213,21 +220,6 @@ class Trace:
         """Return an event's name."""
         return self.names[self.name[row]]
 
-    def table(self) -> pd.DataFrame:
-        """Return all events as a table: name, category, pid, tid, start_us (since the first event), duration_us."""
-        tracks = np.empty((len(self.tracks), 2), dtype=object)
-        tracks[:] = self.tracks
-        return pd.DataFrame(
-            {
-                "name": pd.Series(self.names, dtype="str").take(self.name).to_numpy(),
-                "category": pd.Series(self.categories, dtype="str").take(self.category).to_numpy(),
-                "pid": tracks[self.track, 0],
-                "tid": tracks[self.track, 1],
-                "start_us": self.us(self.start),
-                "duration_us": self.us(self.duration),
-            }
-        )
-
 
 def matches(names: pa.Array, pattern: str) -> Bools:
     """Return which names contain the regular expression, ignoring case (RE2: time linear in a name's length)."""
@@ -243,16 +235,13 @@ class _Codes(dict[Hashable, int]):
         return code
 
     def of(self, values: list[Any]) -> Ints:
-        try:
-            return np.fromiter(map(self.__getitem__, values), dtype=np.int64, count=len(values))
-        except TypeError:  # a list or an object in place of a name or number
-            return np.fromiter((self[repr(value)] for value in values), dtype=np.int64, count=len(values))
+        return np.fromiter(map(self.__getitem__, values), dtype=np.int64, count=len(values))
 
 
 def _numbers(values: list[Any]) -> Floats:
-    """Return numbers, and texts that hold one as ROCm writes them, as floats [N]; NaN for null and for what is none."""
+    """Return numbers, and texts that hold one, as floats; NaN for null and for what is none."""
     try:
-        return np.array(values, dtype=np.float64).reshape(len(values))
+        return np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
         return pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(np.float64)
 
@@ -266,48 +255,45 @@ class _Columns:
         self.pieces: list[dict[str, npt.NDArray[Any]]] = []
         self.memory: list[pd.DataFrame] = []
 
-    def add(self, entries: list[Any]) -> None:
+    def add(self, events: list[_Event]) -> None:
         """Take a chunk of events: those with a duration, and what the allocator did."""
-        events = [entry for entry in entries if isinstance(entry, _Event) and isinstance(entry.ph, str)]
         marks = sum(event.ph in ("B", "E") for event in events)
-        self.left_out["entries that are no events"] += len(entries) - len(events)
         self.left_out["begin and end marks (only complete events, ph X, are read)"] += marks
         complete = [event for event in events if event.ph == "X"]
-        args = [event.args if isinstance(event.args, _Args) else _NO_ARGS for event in complete]
+        args = [event.args for event in complete]
+        groups = ["" if a.collective is None else f"{a.collective} of group {a.group}" for a in args]
         self.pieces.append(
             {
                 "ts": _numbers([event.ts for event in complete]),
                 "dur": _numbers([event.dur for event in complete]),
-                "name": self.names.of([event.name for event in complete]),
-                "category": self.categories.of(list(map(_category, complete, args))),
+                "name": self.names.of([event.name or "" for event in complete]),
+                "category": self.categories.of(list(map(_category, complete))),
                 "track": self.tracks.of([(event.pid, event.tid) for event in complete]),
                 "correlation": _numbers([a.correlation for a in args]),
                 "size": _numbers([a.size if a.bytes is None else a.bytes for a in args]),
-                "collective": self.collectives.of(
-                    ["" if a.collective is None else f"{a.collective} of group {a.group}" for a in args]
-                ),
+                "collective": self.collectives.of(groups),
             }
         )
         memory = [event for event in events if event.ph == "i" and event.name == "[memory]"]
-        taken = [(event.ts, event.args) for event in memory if isinstance(event.args, _Args)]
+        places = [(event.args.device_type, event.args.device_id) for event in memory]
         self.memory.append(
             pd.DataFrame(
                 {
-                    "device": ["cpu" if a.device_type == 0 else f"device {a.device_id}" for _, a in taken],
-                    "time_us": _numbers([ts for ts, _ in taken]),
-                    "allocated_bytes": _numbers([a.allocated for _, a in taken]),
-                    "reserved_bytes": _numbers([a.reserved for _, a in taken]),
+                    "device": ["cpu" if kind == 0 else f"device {number}" for kind, number in places],
+                    "time_us": _numbers([event.ts for event in memory]),
+                    "allocated_bytes": _numbers([event.args.allocated for event in memory]),
+                    "reserved_bytes": _numbers([event.args.reserved for event in memory]),
                 }
             )
         )
 
 
-def _category(event: _Event, args: _Args) -> str:
+def _category(event: _Event) -> str:
     """Return an event's category in lower case; kineto's for a device's event whose maker calls it otherwise."""
-    category = event.cat.lower() if isinstance(event.cat, str) else str(event.cat or "")
-    if args.device is None or category in TORCH_CATEGORIES:
+    category = (event.cat or "").lower()
+    if event.args.device is None or category in TORCH_CATEGORIES:
         return category
-    name = str(event.name).lower()
+    name = (event.name or "").lower()
     return next((kind for kind in ("memcpy", "memset") if kind in name), "kernel")
 
 
@@ -320,7 +306,11 @@ def read_trace(path: Path) -> Trace:
     with opened(path, "a trace of torch.profiler", TraceError, limit_bytes=None) as file:
         found = _parsed(file)
         for since in range(0, max(len(found.traceEvents), 1), _CHUNK):
-            columns.add(_EVENTS.decode(b"[" + b",".join(found.traceEvents[since : since + _CHUNK]) + b"]"))
+            text = b"[" + b",".join(found.traceEvents[since : since + _CHUNK]) + b"]"
+            try:
+                columns.add(_EVENTS.decode(text))
+            except msgspec.ValidationError as error:
+                raise ValueError(f"an event is none of torch.profiler: {error}, counted from event {since:,}") from None
         found.traceEvents.clear()
     return _to_ticks(path, found, columns)
 
@@ -357,7 +347,7 @@ def _broken(text: bytearray, error: str) -> str:
 
 def _to_ticks(path: Path, file: _File, found: _Columns) -> Trace:
     columns = {key: np.concatenate([piece[key] for piece in found.pieces]) for key in found.pieces[0]}
-    names = [key if isinstance(key, str) else "" if key is None else repr(key) for key in found.names]
+    names: list[Any] = list(found.names)
     ts, dur, left_out = columns["ts"], columns["dur"], found.left_out
     numeric = np.isfinite(ts) & np.isfinite(dur)
     positive = numeric & (dur >= 0)
@@ -385,19 +375,18 @@ def _to_ticks(path: Path, file: _File, found: _Columns) -> Trace:
     correlation = columns.pop("correlation")
     return Trace(
         path=path,
-        rank=_rank(file, path),
-        settings=_settings(file, set(found.categories), len(memory) > 0),
+        settings=_settings(file, path, set(found.categories), len(memory) > 0),
         origin_us=origin,
-        base_ns=file.baseTimeNanoseconds if isinstance(file.baseTimeNanoseconds, int) else 0,
+        base_ns=file.baseTimeNanoseconds,
         ticks_per_us=ticks,
         start=np.rint((ts - origin) * ticks).astype(np.int64),
         duration=np.rint(dur * ticks).astype(np.int64),
         correlation=np.where(np.abs(correlation) < 2**53, correlation, -1).astype(np.int64),  # NaN compares false
         **columns,
         names=names,
-        categories=[str(category) for category in found.categories],
-        tracks=[key if isinstance(key, tuple) else (key, None) for key in found.tracks],
-        collectives=[str(collective) for collective in found.collectives],
+        categories=list(found.categories),  # type: ignore[arg-type]
+        tracks=list(found.tracks),  # type: ignore[arg-type]
+        collectives=list(found.collectives),  # type: ignore[arg-type]
         memory=memory.assign(time_us=np.rint((memory["time_us"] - origin) * ticks) / ticks),
         left_out=+left_out,  # those that occur
     )
@@ -438,27 +427,18 @@ def _ticks_per_us(ts: Floats, dur: Floats, origin: float, span_us: float) -> flo
     return 1e3
 
 
-def _rank(file: _File, path: Path) -> int | None:
-    match = re.search(r"rank[-_]?(\d{1,9})(?!\d)", path.name, re.IGNORECASE)
-    rank = _distributed(file, "rank")
-    return int(match[1]) if rank is None and match else rank
-
-
-def _distributed(file: _File, name: str) -> int | None:
-    """Return a whole number of the file's `distributedInfo`; None where it has none that a run has."""
-    value = file.distributedInfo.get(name) if isinstance(file.distributedInfo, dict) else None
-    return value if isinstance(value, int) and abs(value) < 2**31 else None
-
-
-def _settings(file: _File, categories: set[str], has_memory: bool) -> dict[str, Any]:
-    """Return the profiler's settings: from the file, or inferred from its events where the file lacks them."""
-    distributed = file.distributedInfo if isinstance(file.distributedInfo, dict) else {}
-    devices = file.deviceProperties if isinstance(file.deviceProperties, list) else []
+def _settings(file: _File, path: Path, categories: set[Any], has_memory: bool) -> dict[str, Any]:
+    """Return rank and settings of the profiler: from the file, or inferred where the file lacks them."""
+    ranks = {name: file.distributedInfo.get(name) for name in ("rank", "world_size")}
+    known = {name: n if isinstance(n, int) and abs(n) < 2**31 else None for name, n in ranks.items()}
+    in_name = re.search(r"rank[-_]?(\d{1,9})(?!\d)", path.name, re.IGNORECASE)
     return {
+        "rank": int(in_name[1]) if known["rank"] is None and in_name else known["rank"],
+        "file": path.name,
         "schema": file.schemaVersion,
-        "world_size": _distributed(file, "world_size"),
-        "backend": distributed.get("backend"),
-        "device_names": sorted({str(d.get("name")) for d in devices if isinstance(d, dict)}),
+        "world_size": known["world_size"],
+        "backend": file.distributedInfo.get("backend"),
+        "device_names": sorted({str(device.get("name")) for device in file.deviceProperties}),
         "record_shapes": bool(file.record_shapes),
         "with_stack": "python_function" in categories,
         "profile_memory": has_memory,

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tclab.trace._categories import OUTSIDE, STAGES, Rule, categorise, category_names
-from tclab.trace._events import HOST, OPERATOR_CATEGORIES, RUNTIME_CATEGORIES, Bools, Ints, Trace
+from tclab.trace._events import HOST, OPERATOR_CATEGORIES, Bools, Ints, Trace
 from tclab.trace._nesting import Intervals, Nesting, nearest, nest, tie_of
 
 WAITING_CALL = r"Synchronize|^(cuda|hip)Memcpy(WithStream)?$|^(cuda|hip)(Malloc|Free)(Host)?$"
@@ -156,7 +156,7 @@ def sync_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     where stacks are recorded; both are null where nothing is recorded.
     """
     columns = ["call", "op", "site", "stage"]
-    is_wait = trace.is_category(RUNTIME_CATEGORIES) & trace.names_match(WAITING_CALL)
+    is_wait = trace.is_runtime & trace.names_match(WAITING_CALL)
     found = np.flatnonzero(is_wait[host.rows])
     if len(found) == 0:
         return pd.DataFrame(columns=["rank", *columns, "calls", "wait_us"])

@@ -133,35 +133,21 @@ def _check_schedule(wait: int, warmup: int, active: int, steps: int | None) -> N
     **Raises:** `ScheduleError` where it is empty or ends after the run's last step.
     """
     if wait < 0 or warmup < 0 or active < 1:
-        raise ScheduleError(
-            f"wait {wait}, warmup {warmup}, active {active}: "
-            "expected wait and warmup of 0 or more and active of 1 or more"
-        )
+        raise ScheduleError(f"wait {wait}, warmup {warmup}, active {active}: expected 0, 0 and 1, or more")
     first, end = wait + warmup, wait + warmup + active
     if steps is not None and end > steps:
         outcome = "is never reached" if first >= steps else f"is cut short after {steps - first} of {active}"
         raise ScheduleError(
             f"the window of {active} steps begins after wait {wait} + warmup {warmup} = {first} steps and needs {end}, "
-            f"but the run makes {steps} steps: it {outcome}; the largest wait that fits is "
-            f"{max(steps - warmup - active, 0)}"
-            + ("" if steps >= warmup + active else f" with active {max(steps - warmup, 0)}")
+            f"but the run makes {steps} steps: it {outcome}; wait + warmup + active may be {steps} at most"
         )
 
 
 def _overhead(step_ns: list[int], wait: int, first: int, active: int) -> dict[str, Any]:
-    """Return what profiling made of a step's time, in µs; the loop's first step is slow for reasons of its own."""
-    profiled = [ns / 1e3 for ns in step_ns[first : first + active]]
-    unprofiled = [ns / 1e3 for ns in step_ns[1:wait] + step_ns[first + active :]]
-    known = len(unprofiled) >= 2 and len(profiled) > 0
-    return {
-        "wait": wait,
-        "warmup": first - wait,
-        "active": active,
-        "profiled_step_us": median(profiled) if profiled else None,
-        "unprofiled_step_us": median(unprofiled) if unprofiled else None,
-        "unprofiled_steps": len(unprofiled),
-        "overhead_ratio": median(profiled) / median(unprofiled) if known else None,
-    }
+    """Return what profiling made of a step's time; the loop's first step is slow for reasons of its own."""
+    profiled, unprofiled = step_ns[first : first + active], step_ns[1:wait] + step_ns[first + active :]
+    ratio = median(profiled) / median(unprofiled) if len(unprofiled) >= 2 else None
+    return {"unprofiled_steps": len(unprofiled), "overhead_ratio": ratio}
 
 
 def _rank() -> int:

@@ -128,7 +128,6 @@ def _analyzed(trace: Trace, rules: tuple[Rule, ...]) -> tuple[RankWork, dict[str
     devices = device_work.devices_of(trace)
     idles = {pid: device_work.idle(trace, work, host) for pid, work in devices.items() if len(work.rows)}
     steps = device_work.step_table(trace, device)
-    settings = pd.DataFrame([{"file": trace.path.name} | trace.settings]).astype({"world_size": "Int64"})
     tables = {
         "breakdown": pd.DataFrame([device_work.breakdown(trace, *item) for item in devices.items()]).astype(
             {"rank": "Int64", **dict.fromkeys(device_work.TIMES, "float64")}
@@ -143,7 +142,7 @@ def _analyzed(trace: Trace, rules: tuple[Rule, ...]) -> tuple[RankWork, dict[str
         "syncs": host_work.sync_table(trace, host),
         "copies": device_work.copy_table(trace),
         "memory": trace.ranked(trace.memory.copy()),
-        "settings": trace.ranked(settings),
+        "settings": pd.DataFrame([trace.settings]).astype({"rank": "Int64", "world_size": "Int64"}),
     }
     pairs = [(devices[pid], idle) for pid, idle in idles.items()]
     return RankWork(trace, host, steps, device, pairs), tables
@@ -167,18 +166,14 @@ def _files(path: Path) -> list[Path]:
 
 
 def _refuse_unclear_ranks(traces: list[Trace]) -> None:
-    of_rank: dict[int, Trace] = {}
+    of_rank: dict[int, str] = {}
     for trace in traces if len(traces) > 1 else []:
+        name = trace.path.name
         if trace.rank is None:
-            raise TraceError(
-                f"{trace.path.name} does not give its rank, one of {len(traces)}; expected "
-                "`distributedInfo` in the file or `rank<number>` in its name"
-            )
-        if (other := of_rank.setdefault(trace.rank, trace)) is not trace:
-            raise TraceError(
-                f"{trace.path.name} and {other.path.name} are both rank {trace.rank}; "
-                "expected one trace per rank of one run"
-            )
+            expected = "`distributedInfo` in the file or `rank<number>` in its name"
+            raise TraceError(f"{name} does not give its rank, one of {len(traces)}; expected {expected}")
+        if (other := of_rank.setdefault(trace.rank, name)) != name:
+            raise TraceError(f"{name} and {other} are both rank {trace.rank}; expected one trace per rank of one run")
 
 
 def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:

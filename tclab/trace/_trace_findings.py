@@ -98,15 +98,16 @@ def _idle(trace: Trace, device: DeviceWork, idle: Idle) -> Iterator[str]:
     yield f"The device was idle for {share:.1%} of its {us_text(trace.us(span))} ({text})."
     if total == 0:
         return
-    if idle.late_us is None or idle.launch_us is None or idle.queued_us is None:
+    if idle.split_us is None:
         why = "it has no launch calls to match with the kernels"
         yield _not_enough("whether the host launched late", place, why)
     else:
-        unknown = 1 - (idle.late_us + idle.launch_us + idle.queued_us) / total
+        late, launch, queued = (us / total for us in idle.split_us)
+        unknown = 1 - (late + launch + queued)
         rest = f"; for {unknown:.0%} no launch was recorded" if unknown >= 0.005 else ""
         yield (
-            f"Of the idle time {idle.late_us / total:.0%} passed before the host launched the next work, "
-            f"{idle.launch_us / total:.0%} between launch and start, and {idle.queued_us / total:.0%} with "
+            f"Of the idle time {late:.0%} passed before the host launched the next work, "
+            f"{launch:.0%} between launch and start, and {queued:.0%} with "
             f"work already launched{rest} ({place})."
         )
     for row in idle.causes.head(3).to_dict("records"):

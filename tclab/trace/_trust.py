@@ -11,15 +11,7 @@ import pandas as pd
 
 from tclab._display import counted, us_text
 from tclab.trace._device_work import DeviceWork, calls_of, launches
-from tclab.trace._events import (
-    DEVICE,
-    OPERATOR_CATEGORIES,
-    RUNTIME_CATEGORIES,
-    TORCH_CATEGORIES,
-    Bools,
-    Floats,
-    Trace,
-)
+from tclab.trace._events import DEVICE, OPERATOR_CATEGORIES, TORCH_CATEGORIES, Bools, Floats, Trace
 from tclab.trace._nesting import union
 
 LAUNCH = r"Launch(Cooperative)?Kernel|GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)"
@@ -30,7 +22,7 @@ EDGE = 0.1  # a first or last step is cut off where this share of a whole one is
 SURE_US = 10.0  # clocks that differ by less are one clock
 TOGETHER_US = 1000.0  # ranks leave a collective within this of one another
 MIN_COLLECTIVES = 3  # collectives that tell two clocks apart
-MOST_CALLS = 2000  # of one rank that are compared with those of another
+MOST_CALLS = 500  # of one rank that are compared with those of another
 
 COLUMNS = ["rank", "file", "pathology", "events", "concerned_us", "start_us", "end_us", "spoils", "what"]
 
@@ -100,7 +92,7 @@ def _lost_kernels(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]
     start of the device work launched after them.
     """
     moves = trace.names_match(MOVES)
-    is_launch = trace.is_category(RUNTIME_CATEGORIES) & trace.names_match(LAUNCH) & (trace.correlation > 0)
+    is_launch = trace.is_runtime & trace.names_match(LAUNCH) & (trace.correlation > 0)
     is_launch &= ~(moves & (trace.us(trace.duration) <= NO_LAUNCH_US)) & ~_captured(trace)
     rows = np.flatnonzero(is_launch)
     rows = rows[np.lexsort((trace.start[rows], trace.track[rows]))]
@@ -151,7 +143,7 @@ def _cut_steps(trace: Trace) -> Iterator[dict[str, object]]:
     names, start, end, marked_on = trace.steps
     if len(names) < 2 or marked_on != "host":
         return
-    rows = np.flatnonzero(trace.is_category(OPERATOR_CATEGORIES | RUNTIME_CATEGORIES))
+    rows = np.flatnonzero(trace.is_category(OPERATOR_CATEGORIES) | trace.is_runtime)
     found = []
     for begin, finish in zip(start.tolist(), end.tolist(), strict=True):
         inside = rows[(trace.start[rows] >= begin) & (trace.stop[rows] <= finish)]
@@ -190,78 +182,58 @@ def _clocks(traces: Sequence[Trace], works: Sequence[DeviceWork]) -> pd.DataFram
 
 
 def _ends(trace: Trace, work: DeviceWork) -> pd.DataFrame:
-    """Return a rank's collectives: kind, index of its kind, step, and end in µs since the trace's tick 0."""
+    """Return a rank's collectives: kind, step, and end in µs since the trace's tick 0."""
     calls = calls_of(trace, work).head(MOST_CALLS)
-    steps = trace.steps
-    step = np.array([*steps.names, ""], dtype=object)[
-        np.searchsorted(trace.us(steps.start), calls["start_us"], side="right") - 1
-    ]
-    end = calls["start_us"] + calls["duration_us"]
-    return calls[["collective", "index"]].assign(step=step, end=end)
+    step = np.searchsorted(trace.us(trace.steps.start), calls["start_us"], side="right") - 1
+    names = np.array([*trace.steps.names, ""], dtype=object)[step]
+    return pd.DataFrame({"kind": calls["collective"], "step": names, "end": calls["start_us"] + calls["duration_us"]})
 
 
 def _ahead(first: pd.DataFrame, other: pd.DataFrame, distance: float) -> Floats:
-    """Return by how much `other` is ahead at each collective that it shares with `first`; none where these are few."""
-    nth = first.merge(other, on=["collective", "index"])
-    if len(nth) >= MIN_COLLECTIVES and len(first) == len(other):
-        ahead = (nth["end_y"] - nth["end_x"]).to_numpy(dtype=np.float64) + distance
-        near = np.abs(ahead - np.median(ahead)) <= TOGETHER_US
-        if near.mean() >= 0.9:
-            return ahead[near]
-    # ranks whose first windows differ, or who are in other groups: the distance at which most ends meet
-    pairs = first.merge(other, on="collective")
-    if set(first["step"]) & set(other["step"]) - {""}:
-        pairs = pairs[pairs["step_x"] == pairs["step_y"]]
+    """Return by how much `other` is ahead at each collective that it shares with `first`; none where these are few.
+
+    The ranks' first windows may differ, and so may their groups: it is the distance at which most ends meet.
+    """
+    steps = set(first["step"]) & set(other["step"]) - {""}
+    pairs = first.merge(other, on=["kind", "step"] if steps else "kind")
     ahead = np.sort((pairs["end_y"] - pairs["end_x"]).to_numpy(dtype=np.float64) + distance)
-    if len(ahead) == 0:
-        return ahead
     met = np.searchsorted(ahead, ahead + TOGETHER_US, side="right") - np.arange(len(ahead))
-    most = int(met.argmax())
-    if met[most] < max(MIN_COLLECTIVES, 0.3 * min(len(first), len(other))):
+    if met.max(initial=0) < max(MIN_COLLECTIVES, 0.3 * min(len(first), len(other))):
         return ahead[:0]
-    return ahead[most : most + int(met[most])]
+    return ahead[met.argmax() :][: met.max()]
 
 
 def _unaligned(traces: Sequence[Trace], clocks: pd.DataFrame) -> Iterator[dict[str, object]]:
     for trace, clock in zip(traces, clocks.to_dict("records"), strict=True):
         ahead, error, shared = clock["ahead_us"], clock["error_us"], clock["collectives"]
-        if not abs(ahead) > max(error, SURE_US):  # nor where it is not known
-            continue
-        side = "ahead of" if ahead > 0 else "behind"
-        what = (
-            f"The clock is {us_text(abs(ahead))} {side} that of {traces[0].label}, by the ends of "
-            f"{counted(shared, 'collective')}, ± {us_text(error)}"
-        )
-        spoils = "times of this rank beside those of another"
-        yield _row(trace, "unaligned clocks", shared, abs(ahead), None, spoils, what)
+        if abs(ahead) > max(error, SURE_US):  # not where it is null
+            side = "ahead of" if ahead > 0 else "behind"
+            what = (
+                f"The clock is {us_text(abs(ahead))} {side} that of {traces[0].label}, by the ends of "
+                f"{counted(shared, 'collective')}, ± {us_text(error)}"
+            )
+            spoils = "times of this rank beside those of another"
+            yield _row(trace, "unaligned clocks", shared, abs(ahead), None, spoils, what)
 
 
 def _verdict(table: pd.DataFrame, traces: Sequence[Trace], clocks: pd.DataFrame) -> str:
-    unknown = _not_judged(traces, clocks)
-    said = ", ".join(unknown[:-1]) + f"{', and ' if unknown[1:] else ''}{unknown[-1]}" if unknown else ""
+    said = ", and ".join(", ".join(_not_judged(traces, clocks)).rsplit(", ", 1))
     rest = f" {said[0].upper()}{said[1:]}: nothing to judge there." if said else ""
     if len(table) == 0:
         return f"Nothing found that speaks against this trace's figures.{rest}"
-    spoilt = list(dict.fromkeys(name for names in table["spoils"] for name in names.split(", ")))
-    worst = table.sort_values("concerned_us", ascending=False)
-    named = "; ".join(
-        f"{row['pathology']} ({us_text(row['concerned_us'])})" for row in worst.head(4).to_dict("records")
-    )
-    return (
-        f"Do not believe these yet: {', '.join(spoilt)}. "
-        f"{counted(len(table), 'pathology', 'pathologies')}: {named}{' …' if len(table) > 4 else ''}.{rest}"
-    )
+    spoilt = ", ".join(dict.fromkeys(", ".join(table["spoils"]).split(", ")))
+    worst = table.sort_values("concerned_us", ascending=False).head(4).to_dict("records")
+    named = "; ".join(f"{row['pathology']} ({us_text(row['concerned_us'])})" for row in worst)
+    count = counted(len(table), "pathology", "pathologies")
+    return f"Do not believe these yet: {spoilt}. {count}: {named}{' …' if len(table) > 4 else ''}.{rest}"
 
 
-def _not_judged(traces: Sequence[Trace], clocks: pd.DataFrame) -> list[str]:
-    found = []
-    is_runtime = [trace.is_category(RUNTIME_CATEGORIES) for trace in traces]
-    if not any((trace.kind == DEVICE).any() or calls.any() for trace, calls in zip(traces, is_runtime, strict=True)):
-        found.append("a CPU trace")
-    elif not any((calls & (trace.correlation > 0)).any() for trace, calls in zip(traces, is_runtime, strict=True)):
-        found.append("no correlation ids between calls and kernels")
+def _not_judged(traces: Sequence[Trace], clocks: pd.DataFrame) -> Iterator[str]:
+    if not any((trace.kind == DEVICE).any() or trace.is_runtime.any() for trace in traces):
+        yield "a CPU trace"
+    elif not any((trace.is_runtime & (trace.correlation > 0)).any() for trace in traces):
+        yield "no correlation ids between calls and kernels"
     if all(len(trace.steps.names) < 2 for trace in traces):
-        found.append("fewer than two marked steps")
+        yield "fewer than two marked steps"
     if clocks["ahead_us"].isna().any():
-        found.append("ranks that share fewer than three collectives with the first")
-    return found
+        yield "ranks that share fewer than three collectives with the first"

@@ -43,8 +43,10 @@ def test_overhead_is_null_without_unprofiled_steps(tmp_path):
     ("window", "words"),
     [
         ({"wait": 600, "warmup": 0, "active": 5, "steps": 3}, "wait 600 [+] warmup 0 = 600 steps .* never reached"),
-        ({"wait": 3, "warmup": 1, "active": 3, "steps": 6}, "cut short after 2 of 3; the largest wait that fits is 2"),
-        ({"wait": 0, "warmup": 1, "active": 9, "steps": 6}, "the largest wait that fits is 0 with active 5"),
+        (
+            {"wait": 3, "warmup": 1, "active": 3, "steps": 6},
+            "cut short after 2 of 3; wait . warmup . active may be 6 at most",
+        ),
         ({"active": 0}, "expected"),
         ({"wait": -1}, "expected"),
     ],
