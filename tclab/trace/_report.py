@@ -104,12 +104,8 @@ def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
     require("path", path, (str, os.PathLike), "a trace file, or a folder of them")
     traces = sorted(map(read_trace, _files(Path(path))), key=lambda t: (t.rank is None, t.rank or 0))
     _refuse_unclear_ranks(traces)
-    ranks, parts = [], []
-    for trace in traces:
-        work, tables = _analyzed(trace, rules)
-        ranks.append(work)
-        parts.append(tables)
-    tables: dict[str, Any] = {name: _joined([of_rank[name] for of_rank in parts]) for name in parts[0]}
+    ranks = [_analyzed(trace, rules) for trace in traces]
+    tables: dict[str, Any] = {name: _joined([rank.tables[name] for rank in ranks]) for name in ranks[0].tables}
     tables["categories"] = host_work.main_threads(tables["threads"], "category")
     tables["stages"] = host_work.main_threads(tables.pop("stage_threads"), "stage")
     tables["ops"] = tables["ops"].groupby(["name", "category"], sort=False).sum().reset_index()
@@ -118,23 +114,24 @@ def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
     for name, sentence in _EMPTY.items():
         tables[name].attrs["empty"] = sentence
     trust = trust_of(traces, [rank.device for rank in ranks])
-    sentences = [trust.verdict, *trust.table["what"], *findings(ranks, tables)]
+    sentences = [trust.verdict, *trust.table["what"], *findings(ranks, tables["collectives"])]
     return Report(**tables, findings=sentences, traces=traces, trust=trust)
 
 
-def _analyzed(trace: Trace, rules: tuple[Rule, ...]) -> tuple[RankWork, dict[str, pd.DataFrame]]:
-    """Return the work of one rank, and the tables that need no other rank."""
-    host, device = host_work.host_work(trace, rules), device_work.device_work(trace)
-    devices = device_work.devices_of(trace)
+def _analyzed(trace: Trace, rules: tuple[Rule, ...]) -> RankWork:
+    """Return the work of one rank, with the tables that need no other rank."""
+    host, device, devices = (
+        host_work.host_work(trace, rules),
+        device_work.device_work(trace),
+        device_work.devices_of(trace),
+    )
     idles = {pid: device_work.idle(trace, work, host) for pid, work in devices.items() if len(work.rows)}
-    steps = device_work.step_table(trace, device)
+    breakdown = pd.DataFrame([device_work.breakdown(trace, pid, work) for pid, work in devices.items()])
     tables = {
-        "breakdown": pd.DataFrame([device_work.breakdown(trace, *item) for item in devices.items()]).astype(
-            {"rank": "Int64", **dict.fromkeys(device_work.TIMES, "float64")}
-        ),
+        "breakdown": breakdown.astype({"rank": "Int64", **dict.fromkeys(device_work.TIMES, "float64")}),
         "threads": host_work.thread_table(trace, host),
         "stage_threads": host_work.stage_table(trace, host),
-        "steps": steps,
+        "steps": device_work.step_table(trace, device),
         "step_categories": host_work.step_category_table(trace, host),
         "ops": host_work.op_table(trace, host),
         "gaps": _of_devices(trace, {pid: idle.gaps for pid, idle in idles.items()}),
@@ -144,8 +141,7 @@ def _analyzed(trace: Trace, rules: tuple[Rule, ...]) -> tuple[RankWork, dict[str
         "memory": trace.ranked(trace.memory.copy()),
         "settings": pd.DataFrame([trace.settings]).astype({"rank": "Int64", "world_size": "Int64"}),
     }
-    pairs = [(devices[pid], idle) for pid, idle in idles.items()]
-    return RankWork(trace, host, steps, device, pairs), tables
+    return RankWork(trace, host, device, [(devices[pid], idle) for pid, idle in idles.items()], tables)
 
 
 def _of_devices(trace: Trace, tables: dict[Any, pd.DataFrame]) -> pd.DataFrame:

@@ -18,13 +18,13 @@ SMALL_KERNEL_US = 10.0
 
 @dataclass(frozen=True)
 class RankWork:
-    """One rank's trace with its host work, its steps, the work of all its devices, and of each with its idle time."""
+    """One rank's trace with its host work, the work of all its devices, and of each with its idle time, and tables."""
 
     trace: Trace
     host: HostWork
-    steps: pd.DataFrame
     device: DeviceWork  # all devices together
     devices: list[tuple[DeviceWork, Idle]]  # none where there are no device events
+    tables: dict[str, pd.DataFrame]  # those of `Report` that need no other rank
 
 
 def _not_enough(about: str, place: str, why: str) -> str:
@@ -38,34 +38,25 @@ def short(name: object) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-def findings(ranks: list[RankWork], tables: dict[str, pd.DataFrame]) -> list[str]:
+def findings(ranks: list[RankWork], collectives: pd.DataFrame) -> list[str]:
     """Return all findings of a run: per rank first, then across ranks."""
     found: list[str] = []
     for rank in ranks:
-        found += _where_time_went(rank, _of(tables["threads"], rank))
+        found += _where_time_went(rank.trace, rank.tables["threads"])
         if not rank.devices:
             found.append(_not_enough("whether a device was idle", rank.trace.label, "it has no device events"))
         for device, idle in rank.devices:
             found += [*_idle(rank.trace, device, idle), *_kernels(rank.trace, device)]
-        found += [*_steps(rank), *_optimizer_holds_step(rank), *_left_out(rank.trace)]
+        found += [*_steps(rank.trace, rank.tables["steps"]), *_optimizer_holds_step(rank), *_left_out(rank.trace)]
     for name, of_rank in (("syncs", _syncs), ("copies", _copies), ("memory", _memory)):
         for rank in ranks:
-            found += of_rank(_of(tables[name], rank), rank.trace)
-    found += _stragglers(tables["collectives"], [rank.trace for rank in ranks])
-    return found
+            found += of_rank(rank.trace, rank.tables[name])
+    return [*found, *_stragglers([rank.trace for rank in ranks], collectives)]
 
 
-def _of(table: pd.DataFrame, rank: RankWork) -> pd.DataFrame:
-    """Return a rank's rows of a table of all ranks."""
-    if len(table) == 0:
-        return table
-    number = rank.trace.rank
-    return table[table["rank"].isna() if number is None else (table["rank"] == number).fillna(False)]
-
-
-def _where_time_went(rank: RankWork, threads: pd.DataFrame) -> Iterator[str]:
-    place = rank.trace.label
-    if rank.host.main is None:
+def _where_time_went(trace: Trace, threads: pd.DataFrame) -> Iterator[str]:
+    place = trace.label
+    if len(threads) == 0:
         yield _not_enough("where the host's time went", place, "it has no host events")
         return
     mine = threads[threads["is_main"].astype(bool)]
@@ -147,15 +138,15 @@ def _kernels(trace: Trace, device: DeviceWork) -> Iterator[str]:
         )
 
 
-def _steps(rank: RankWork) -> Iterator[str]:
-    place, wall = rank.trace.label, rank.steps["wall_us"]
+def _steps(trace: Trace, steps: pd.DataFrame) -> Iterator[str]:
+    place, wall = trace.label, steps["wall_us"]
     if len(wall) == 0:
         why = "it has no ProfilerStep marks; call the profiler's step() after each batch"
         yield _not_enough("how long a step takes", place, why)
         return
     text = f"{counted(len(wall), 'step')}, median {us_text(float(wall.median()))}"
     if len(wall) > 1:
-        slowest = rank.steps.iloc[int(wall.argmax())]
+        slowest = steps.iloc[int(wall.argmax())]
         ratio = float(wall.max() / wall.median()) if wall.median() else float("nan")
         text += f"; the slowest, {slowest['step']}, took {us_text(float(wall.max()))}, {ratio:.2f} × the median"
     yield f"{text} ({place})."
@@ -196,7 +187,7 @@ def _left_out(trace: Trace) -> Iterator[str]:
         yield text
 
 
-def _syncs(syncs: pd.DataFrame, trace: Trace) -> Iterator[str]:
+def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[str]:
     place = trace.label
     if not trace.settings["device_events"]:
         return
@@ -216,7 +207,7 @@ def _syncs(syncs: pd.DataFrame, trace: Trace) -> Iterator[str]:
         yield _not_enough("which line waited", place, "it was recorded without stacks (with_stack=True)")
 
 
-def _copies(copies: pd.DataFrame, trace: Trace) -> Iterator[str]:
+def _copies(trace: Trace, copies: pd.DataFrame) -> Iterator[str]:
     place = trace.label
     for row in copies.head(2).to_dict("records"):
         size = float(row["bytes"])
@@ -234,7 +225,7 @@ def _or(value: object, otherwise: str) -> str:
     return value if isinstance(value, str) else otherwise
 
 
-def _memory(memory: pd.DataFrame, trace: Trace) -> Iterator[str]:
+def _memory(trace: Trace, memory: pd.DataFrame) -> Iterator[str]:
     place = trace.label
     memory = memory[memory["allocated_bytes"].notna()]
     if len(memory) == 0:
@@ -250,7 +241,7 @@ def _memory(memory: pd.DataFrame, trace: Trace) -> Iterator[str]:
         )
 
 
-def _stragglers(collectives: pd.DataFrame, traces: list[Trace]) -> Iterator[str]:
+def _stragglers(traces: list[Trace], collectives: pd.DataFrame) -> Iterator[str]:
     if len(collectives) == 0:
         return
     if len(traces) == 1:
