@@ -4,11 +4,10 @@
 
 Each input of a reader is a sample of `data_samples/cell` with one to four random changes: bits flipped, pieces cut,
 repeated or moved, words replaced by such as break parsers, or gzipped and damaged again. What tclab itself writes or
-is given (rows, graphs, records of races and jobs, a panel's state, traces, memory snapshots, points,
+is given (rows, graphs, records of races and jobs, a panel's state, traces, points,
 parameters of notebooks, names of strategies) is changed so too, or by its structure: values replaced, taken out,
 doubled, renamed or nested. An input passes if it is read, or refused by `InputError` with one line that names the
-file, within ten seconds; if what has a checksum reads back as it was written; and if nothing is written elsewhere,
-as a pickle that is run would do.
+file, within ten seconds; if what has a checksum reads back as it was written; and if nothing is written elsewhere.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import gzip
 import io
 import json
 import os
-import pickle
 import signal
 import sys
 import tempfile
@@ -166,18 +164,6 @@ def _as_json(value: Any, depth: int = 100_000) -> bytes:
 
 def _lines_as_json(values: Any) -> bytes:
     return b"\n".join(map(_as_json, values if isinstance(values, list) else [values])) + b"\n"
-
-
-class Runs:
-    """What a pickle that is run leaves behind."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, ("ran",)
-
-
-def _as_pickle(value: Any) -> bytes:
-    text = pickle.dumps(value, protocol=len(repr(value)) % 5)
-    return pickle.dumps([value, Runs()]) if len(text) % 11 == 0 else text
 
 
 def _columns_changed(content: bytes, rng: np.random.Generator) -> bytes:
@@ -329,12 +315,6 @@ def own_formats() -> dict[str, Format]:
         "panel_state": Format(SAVED, state, read_state, as_json, named=False),
         "slurm_record": Format("a.submission.json", submission, read_submission, as_json, named=False),
         "trace": Format("trace.json", lambda folder: _as_json(TRACE), trace.analyze, as_json),
-        "trace_memory": Format("trace.json", lambda folder: _as_json(TRACE), trace.memory_owners, as_json),
-        "snapshot_json": Format("snap.json", lambda folder: _as_json(SNAPSHOT), trace.memory_owners, as_json),
-        "snapshot": Format(
-            "snap.pickle", lambda folder: pickle.dumps(SNAPSHOT), trace.memory_owners,
-            by_structure(pickle.loads, _as_pickle),
-        ),
         "point": Format(
             "point.json", lambda folder: _as_json(point.to_dict()), of_point, whole_json, named=False
         ),
@@ -366,18 +346,6 @@ TRACE = {
                     "Device Id": -1}} for step, size in enumerate((64, -64, 64))),
         {"ph": "s", "id": 1, "pid": 1, "tid": 1, "ts": 10, "cat": "ac2g", "name": "ac2g"},
     ],
-}  # fmt: skip
-_FRAMES = [
-    {"filename": "/home/me/model.py", "line": 212, "name": "forward"},
-    {"filename": "??", "line": 0, "name": "x"},
-]
-SNAPSHOT = {
-    "segments": [{"device": 0, "address": 1, "total_size": 99, "blocks": [
-        {"address": 1, "size": 40, "state": "active_allocated", "frames": _FRAMES}]}],
-    "device_traces": [[
-        {"action": action, "addr": address, "size": 40, "stream": 0, "time_us": at, "frames": _FRAMES}
-        for at, (action, address) in enumerate([("alloc", 1), ("alloc", 2), ("free_completed", 2)])
-    ]],
 }  # fmt: skip
 PARAMETERS = {
     "graph": "synthetic", "scale": 0.05, "models": "hetero_cell", "strategies": "edge_mask,node_mask", "gpus": 1,

@@ -284,7 +284,7 @@ def test_the_panel_has_a_notebook_in_its_folder(tmp_path, capsys):
         (["sweep", "--strategies", "node_mask"], "--results"),
         (["fits", "--networks", "tflink,foo"], "'foo'"),
         (["race", "node_mask", "--scale", "0.01"], "arms"),
-        (["trace", "nowhere.json"], "nowhere.json: does not exist"),
+        (["trace", "nowhere.json"], "nowhere.json: no such file"),
         (["advise", "nowhere"], "nowhere does not exist"),
         (["trace"], "parameter PATH requires"),
         (["run", "--strategy", "mine"], "(yours? --import its Python file)"),

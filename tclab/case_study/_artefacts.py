@@ -144,9 +144,7 @@ def record_run(point: Point) -> Run:
         try:
             with (
                 tqdm(total=point.steps, file=io.StringIO(), mininterval=0) as bar,
-                trace.record(
-                    folder, wait=wait, warmup=1, active=_PROFILED, steps=point.steps, announce=None
-                ) as recorder,
+                trace.record(folder, wait=wait, warmup=1, active=_PROFILED, steps=point.steps) as recorder,
             ):
                 for number in range(1, point.steps + 1):
                     begin = perf_counter()

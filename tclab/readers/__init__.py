@@ -8,13 +8,13 @@ from tclab.readers._bigg_json import bigg_json
 from tclab.readers._biogrid import biogrid
 from tclab.readers._edge_list import edge_list
 from tclab.readers._metabolic_model import metabolism_of
+from tclab.readers._old_source import ReadError
 from tclab.readers._read_folder import read_folder
 from tclab.readers._read_perturbations import read_perturbations
 from tclab.readers._sbml import sbml
 from tclab.readers._screen_formats import costanzo, kuzmin, kuzmin_fitness, sga_digenic, sga_trigenic
 from tclab.readers._sgd_features import sgd_features, sgd_gene_names
 from tclab.readers._sgd_regulation import sgd_regulation
-from tclab.readers._source import ReadError
 from tclab.readers._string_dango import dango_genes, string_dango
 from tclab.readers._string_links import string_links
 from tclab.readers._tflink import tflink

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tclab.readers._metabolic_model import MetabolicModel, Reaction, first_repeated
-from tclab.readers._source import LIMIT_BYTES, bad_file, not_utf8, quoted, read_bytes
+from tclab.readers._old_source import LIMIT_BYTES, bad_file, not_utf8, quoted, read_bytes
 
 BIGG_FILE = re.compile(r"i[A-Z]{2,}\w*\.json(\.gz)?")
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from tclab.graph import Network
 from tclab.readers._edge_table import Filter, equals, load_network
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup
-from tclab.readers._source import LIMIT_BYTES, Progress, quoted
+from tclab.readers._old_source import LIMIT_BYTES, Progress, quoted
 from tclab.readers._table import Table
 
 BIOGRID_FILE = re.compile(r"BIOGRID-.+\.tab[23](\.txt)?(\.gz)?")

@@ -14,7 +14,7 @@ from tclab._limits import number_of
 from tclab.graph import Network
 from tclab.readers._edge_table import equals, load_network, without_blanks
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup
-from tclab.readers._source import LIMIT_BYTES, Progress, ReadError, bad_file, quoted
+from tclab.readers._old_source import LIMIT_BYTES, Progress, ReadError, bad_file, quoted
 from tclab.readers._table import NAME, Table, first_line
 
 _SEPARATORS = ("\t", ",", ";", " ")

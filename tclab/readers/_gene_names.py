@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from tclab.errors import InputError
+from tclab.readers._old_source import bad_file, quoted
 from tclab.readers._read_report import Report
-from tclab.readers._source import bad_file, quoted
 
 UNKNOWN, AMBIGUOUS = -1, -2
 

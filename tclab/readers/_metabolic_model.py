@@ -18,8 +18,8 @@ from tclab.errors import InputError
 from tclab.graph import Network
 from tclab.graph._cell_graph import Metabolism
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup
+from tclab.readers._old_source import bad_file, quoted, read_bytes
 from tclab.readers._read_report import Report
-from tclab.readers._source import bad_file, quoted, read_bytes
 
 MOST_WORK = 3_000_000  # gene names copied while a rule is expanded: a second or so
 MOST_BRANCHES = 10_000  # yeast-GEM's longest rule has a few dozen; ands of ors grow without end

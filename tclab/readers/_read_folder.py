@@ -15,12 +15,12 @@ from tclab.readers._bigg_json import BIGG_FILE, bigg_json
 from tclab.readers._biogrid import BIOGRID_FILE, biogrid
 from tclab.readers._gene_names import Genes
 from tclab.readers._metabolic_model import MetabolicModel, metabolism_of
+from tclab.readers._old_source import ReadError, bad_file
 from tclab.readers._read_report import FolderReport, Report
 from tclab.readers._sbml import SBML_FILE, sbml
 from tclab.readers._screen_formats import SCREEN_READERS
 from tclab.readers._sgd_features import FEATURES_FILE, GENE_NAMES_FILE, sgd_features, sgd_gene_names
 from tclab.readers._sgd_regulation import SGD_REGULATION_FILE, sgd_regulation
-from tclab.readers._source import ReadError, bad_file
 from tclab.readers._string_dango import ADJACENCY_FILE, GENES_FILE, dango_genes, string_dango
 from tclab.readers._string_links import CHANNELS, LINKS_FILE, string_links
 from tclab.readers._tflink import TARGETS_FILE, TFLINK_FILE, tflink

@@ -15,10 +15,10 @@ from tclab.errors import InputError
 from tclab.graph._cell_graph import CellGraph
 from tclab.perturbation import Deletions, Perturbations
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes
+from tclab.readers._old_source import LIMIT_BYTES, bad_file, quoted
 from tclab.readers._read_report import Report
 from tclab.readers._screen import STRAIN, MutantType, Repeats, Screen, ScreenReader, columns_named, first_cells
 from tclab.readers._screen_formats import SCREEN_READERS, WITH_HEADER, sga_digenic
-from tclab.readers._source import LIMIT_BYTES, bad_file, quoted
 
 _NEAREST_FOR = 5  # unknown genes, those of the most rows, whose nearest names are searched
 

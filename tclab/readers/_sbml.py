@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tclab.errors import InputError
 from tclab.readers._metabolic_model import MetabolicModel, Reaction, cached
-from tclab.readers._source import LIMIT_BYTES, bad_file, not_utf8
+from tclab.readers._old_source import LIMIT_BYTES, bad_file, not_utf8
 
 SBML_FILE = re.compile(r"(i[A-Z]{2,}\w*|yeast-GEM)\.(xml|sbml)(\.gz)?")
 

@@ -26,8 +26,8 @@ from tclab._io import is_bomb
 from tclab.errors import InputError, unknown
 from tclab.perturbation import Deletions, Perturbations
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup
+from tclab.readers._old_source import LIMIT_BYTES, Progress, ReadError, bad_file, check_regular, quoted
 from tclab.readers._read_report import Report
-from tclab.readers._source import LIMIT_BYTES, Progress, ReadError, bad_file, check_regular, quoted
 from tclab.readers._table import NUMBER, TEXT, Table, no_column
 
 # hoΔ, whose loss has no effect, and the URA3 marker: they take a gene's place in a query that deletes one gene fewer.

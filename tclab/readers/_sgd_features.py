@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tclab.errors import InputError
 from tclab.readers._gene_names import Genes, owners_of
+from tclab.readers._old_source import LIMIT_BYTES, bad_file, quoted
 from tclab.readers._read_report import Report
-from tclab.readers._source import LIMIT_BYTES, bad_file, quoted
 from tclab.readers._table import Table
 
 FEATURES_FILE = re.compile(r"SGD_features.*\.tab(\.gz)?")

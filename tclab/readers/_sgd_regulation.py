@@ -9,7 +9,7 @@ from pathlib import Path
 from tclab.graph import Network
 from tclab.readers._edge_table import load_network
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup
-from tclab.readers._source import LIMIT_BYTES
+from tclab.readers._old_source import LIMIT_BYTES
 from tclab.readers._table import Table, first_line
 
 SGD_REGULATION_FILE = re.compile(r".*(_|\b)regulation(_annotations)?\.(tsv|txt|tab|csv)(\.gz)?")

@@ -14,8 +14,8 @@ import numpy as np
 from tclab.graph import Network
 from tclab.readers._edge_table import network_of
 from tclab.readers._gene_names import Genes, Lookup
+from tclab.readers._old_source import LIMIT_BYTES, ReadError, bad_file, quoted, text_lines
 from tclab.readers._read_report import Report
-from tclab.readers._source import LIMIT_BYTES, ReadError, bad_file, quoted, text_lines
 from tclab.readers._table import INTEGER, NUMBER, Table
 
 GENES_FILE = "yeast_string_genes.txt"

@@ -16,7 +16,7 @@ import torch
 from tclab.errors import InputError, unknown
 from tclab.graph import Network
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup
-from tclab.readers._source import LIMIT_BYTES, Progress
+from tclab.readers._old_source import LIMIT_BYTES, Progress
 from tclab.readers._table import INTEGER, NAME, Table
 
 LINKS_FILE = re.compile(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv
 
-from tclab.readers._source import (
+from tclab.readers._old_source import (
     LIMIT_BYTES,
     Progress,
     ReadError,

@@ -13,7 +13,7 @@ from pathlib import Path
 from tclab.graph import Network
 from tclab.readers._edge_table import Filter, load_network
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup
-from tclab.readers._source import LIMIT_BYTES, Progress, bad_file, quoted
+from tclab.readers._old_source import LIMIT_BYTES, Progress, bad_file, quoted
 from tclab.readers._table import Table
 
 TFLINK_FILE = re.compile(r"(TFLink_.*)?simpleFormat.*\.tsv(\.gz)?")

@@ -13,7 +13,7 @@ from typing import Any
 
 from tclab.errors import InputError
 from tclab.readers._metabolic_model import MetabolicModel, Reaction, cached, first_repeated
-from tclab.readers._source import LIMIT_BYTES, bad_file, not_utf8, quoted
+from tclab.readers._old_source import LIMIT_BYTES, bad_file, not_utf8, quoted
 from tclab.readers._table import Table
 
 YML_FILE = re.compile(r"yeast-GEM\.ya?ml(\.gz)?")

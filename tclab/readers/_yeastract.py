@@ -14,8 +14,8 @@ import numpy as np
 from tclab.graph import Network
 from tclab.readers._edge_table import load_network, network_of
 from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup, owners_of
+from tclab.readers._old_source import LIMIT_BYTES, bad_file, quoted, text_lines
 from tclab.readers._read_report import Report
-from tclab.readers._source import LIMIT_BYTES, bad_file, quoted, text_lines
 from tclab.readers._table import Table, first_line, no_rows
 
 NAMES_FILE = "orftogene.txt"

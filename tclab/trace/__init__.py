@@ -4,13 +4,12 @@
     print(report)                                              # the findings, in sentences: can it be trusted, first
 
 `report.breakdown`, `.categories`, `.stages`, `.steps`, `.gaps`, `.syncs`, `.copies`, `.memory`,
-`.collectives` and a few more are the tables behind the findings; `compare(a, b)` compares two runs; `record` profiles
-chosen steps of a loop; `lay_spans` adds spans of another clock to a trace as a separate track; `tclab.lab.charts` draws
-them.
+`.collectives` and a few more are the tables behind the findings; `.trust` is what speaks against them; `compare(a, b)`
+compares two runs; `record` profiles chosen steps of a loop; `tclab.lab.charts` draws them.
 
 How the figures are made. On a host thread every moment belongs to one event, the latest that has begun and not
 ended, so self times sum to the thread's wall time and an event is not charged for what runs inside it. On a device,
-times are unions of intervals: work on two streams at once counts once.
+times are unions of intervals: work on two streams at once counts once; each device has its own.
 
 How the tables relate to Holistic Trace Analysis (HTA 0.6.1): `breakdown` is its temporal breakdown, `idle_causes` its
 idle time breakdown, and `communication_us` and `exposed_communication_us` its communication-computation overlap. HTA
@@ -27,23 +26,9 @@ need(__name__, "trace", "pandas", "pyarrow", "msgspec")
 
 from tclab.trace._categories import RULES, Rule
 from tclab.trace._compare_traces import compare
-from tclab.trace._memory_owners import memory_owners
-from tclab.trace._merge import merge
-from tclab.trace._read_trace import TraceError
-from tclab.trace._record import example, lay_spans, record
-from tclab.trace._report import analyze, trust
+from tclab.trace._events import TraceError
+from tclab.trace._record import example, record
+from tclab.trace._report import analyze
 
-__all__ = [
-    "RULES",
-    "Rule",
-    "TraceError",
-    "analyze",
-    "compare",
-    "example",
-    "lay_spans",
-    "memory_owners",
-    "merge",
-    "record",
-    "trust",
-]
+__all__ = ["RULES", "Rule", "TraceError", "analyze", "compare", "example", "record"]
 __dir__ = __all__.copy  # completion offers these

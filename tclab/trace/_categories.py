@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tclab.trace._events import COLLECTIVE_KERNEL, Bools, Ints, Trace, matches
+from tclab.trace._events import COLLECTIVE_KERNEL, DEVICE_CATEGORIES, RUNTIME_CATEGORIES, Ints, Trace, matches
 
 CATEGORIES = (
     "data_loading",
@@ -42,12 +42,12 @@ class Rule(NamedTuple):
     events: str = ""
 
 
-_STAGES = "user_annotation ledger"
+_STAGES = "user_annotation"
 _MARKS = f"{_STAGES} python_function"
 _OPS = "cpu_op operator"
 _CALLS = f"{_MARKS} {_OPS}"
-_DEVICE = "kernel gpu_memcpy gpu_memset memcpy memset"
-_RUNTIME = "cuda_runtime cuda_driver runtime driver xpu_runtime mtia_runtime"
+_DEVICE = " ".join(DEVICE_CATEGORIES)
+_RUNTIME = " ".join(RUNTIME_CATEGORIES)
 
 # fmt: off
 RULES: tuple[Rule, ...] = (
@@ -105,8 +105,8 @@ def categorise(trace: Trace, rules: tuple[Rule, ...] = RULES) -> Ints:
         if wanted:
             fits &= np.array([c in wanted for c in trace.categories], dtype=bool)[category]
         if rule.name and fits.any():
-            asked, back = np.unique(name[fits], return_inverse=True)
-            fits[fits] = matches(trace.name_bytes.take(asked), rule.name)[back]
+            asked, position = np.unique(name[fits], return_inverse=True)
+            fits[fits] = matches(trace.name_bytes.take(asked), rule.name)[position]
         answer[fits] = names.index(rule.category)
         undecided &= ~fits
     return answer[index]
@@ -115,16 +115,3 @@ def categorise(trace: Trace, rules: tuple[Rule, ...] = RULES) -> Ints:
 def category_names(rules: tuple[Rule, ...]) -> list[str]:
     """Return the ten categories, followed by those that the rules add."""
     return list(dict.fromkeys((*CATEGORIES, *(rule.category for rule in rules))))
-
-
-def nearest(wanted: Bools, parent: Ints) -> Ints:
-    """Return the nearest wanted event around each event, itself included, [N]; -1 where there is none.
-
-    Pointers are doubled, so the work is O(n log depth).
-    """
-    above = np.where(wanted, np.arange(len(parent)), parent)
-    while True:
-        climbing = np.flatnonzero((above >= 0) & ~wanted[above])
-        if len(climbing) == 0:
-            return above
-        above[climbing] = above[above[climbing]]

@@ -1,5 +1,6 @@
 """Comparison of two runs: by category, operator and step."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +19,8 @@ class Comparison(Shown):
 
     categories: pd.DataFrame  # category, a_us, b_us, ratio, a_us_per_step, b_us_per_step, ratio_per_step
     stages: pd.DataFrame  # as categories, by stage
-    ops: pd.DataFrame  # name, category, a_calls, b_calls, a_us, b_us, difference_us, ratio
-    device: pd.DataFrame  # quantity, a_us, b_us, ratio, …: the breakdowns, ranks added
+    ops: pd.DataFrame  # name, category, a_calls, a_us, b_calls, b_us, ratio, difference_us
+    device: pd.DataFrame  # quantity, a_us, b_us, ratio, …: the breakdowns, ranks and devices added
     steps: pd.DataFrame  # a_wall_us, b_wall_us, ratio by position in the trace, mean over ranks
     warnings: list[str]  # why the two may not be comparable
     a: str  # the files of `a`, or their folder
@@ -27,15 +28,10 @@ class Comparison(Shown):
 
     def _display(self) -> Display:
         lines = [
-            (
-                by,
-                name,
-                us_text(row["a_us"]),
-                us_text(row["b_us"]),
-                "" if np.isnan(row["ratio"]) else f"{row['ratio']:.3g} ×",
-            )
+            (by, name, us_text(row["a_us"]), us_text(row["b_us"]),
+             "" if np.isnan(row["ratio"]) else f"{row['ratio']:.3g} ×")
             for by, name, row in shown_parts(self.stages, self.categories, ["a_us", "b_us"])
-        ]
+        ]  # fmt: skip
         warnings = [f"Beware: {warning}" for warning in self.warnings]
         title = f"Self time of the main threads: a is {self.a}, b is {self.b}"
         return Display(title, ("by", "", "a", "b", "b : a"), lines, warnings)
@@ -52,20 +48,14 @@ def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
 
     **Raises:** `TraceError` for a path that is no trace.
     """
-    a = a if isinstance(a, Report) else analyze(a)
-    b = b if isinstance(b, Report) else analyze(b)
-    counts = (len(a.steps), len(b.steps))
-    times = [c for c in a.breakdown.columns if c.endswith("_us")]
-    device = [
-        pd.DataFrame({"quantity": times, "self_us": r.breakdown[times].sum(min_count=1).to_numpy()}) for r in (a, b)
-    ]
+    a, b = (side if isinstance(side, Report) else analyze(side) for side in (a, b))
     return Comparison(
-        categories=_side_by_side(a.categories, b.categories, "category", counts),
-        stages=_side_by_side(a.stages, b.stages, "stage", counts),
+        categories=_per_step(a.categories, b.categories, "category", a, b),
+        stages=_per_step(a.stages, b.stages, "stage", a, b),
         ops=_ops(a.ops, b.ops),
-        device=_side_by_side(device[0], device[1], "quantity", counts),
+        device=_per_step(_device(a), _device(b), "quantity", a, b),
         steps=_steps(a.steps, b.steps),
-        warnings=_warnings(a, b),
+        warnings=list(_warnings(a, b)),
         a=_place(a),
         b=_place(b),
     )
@@ -76,70 +66,71 @@ def _place(report: Report) -> str:
     return str(paths[0] if len(paths) == 1 else paths[0].parent)
 
 
+def _device(report: Report) -> pd.DataFrame:
+    times = [column for column in report.breakdown.columns if column.endswith("_us")]
+    return report.breakdown[times].sum(min_count=1).rename_axis("quantity").reset_index(name="self_us")
+
+
 def _ratio(b: "pd.Series[float]", a: "pd.Series[float]") -> "pd.Series[float]":
     return b / a.where(a > 0)
 
 
-def _side_by_side(a: pd.DataFrame, b: pd.DataFrame, key: str, steps: tuple[int, int]) -> pd.DataFrame:
-    sides = [side[[key, "self_us"]] for side in (a, b)]
-    table = sides[0].merge(sides[1], on=key, how="outer", suffixes=("_a", "_b"), sort=False)
-    order = {name: place for place, name in enumerate([*a[key], *b[key]][::-1])}
-    table = table.sort_values(key, key=lambda names: -names.map(order), ignore_index=True)
-    table = table.rename(columns={"self_us_a": "a_us", "self_us_b": "b_us"})
-    table["ratio"] = _ratio(table["b_us"], table["a_us"])
+def _side_by_side(a: pd.DataFrame, b: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Return the rows of both sides by their keys: self_us as a_us and b_us, calls likewise, and the ratio."""
+    sides = [
+        side.rename(columns={"self_us": f"{name}_us", "calls": f"{name}_calls"}) for side, name in ((a, "a"), (b, "b"))
+    ]
+    table = sides[0].merge(sides[1], on=keys, how="outer", sort=False)
+    return table.assign(ratio=_ratio(table["b_us"], table["a_us"]))
+
+
+def _per_step(a: pd.DataFrame, b: pd.DataFrame, key: str, of_a: Report, of_b: Report) -> pd.DataFrame:
+    table = _side_by_side(a[[key, "self_us"]], b[[key, "self_us"]], [key])
+    order = {name: index for index, name in enumerate(dict.fromkeys([*a[key], *b[key]]))}
+    table = table.sort_values(key, key=lambda names: names.map(order), ignore_index=True)
     # Without ProfilerStep marks there is no step to divide by: null.
-    table["a_us_per_step"] = table["a_us"] / (steps[0] or np.nan)
-    table["b_us_per_step"] = table["b_us"] / (steps[1] or np.nan)
-    table["ratio_per_step"] = _ratio(table["b_us_per_step"], table["a_us_per_step"])
-    return table
+    table["a_us_per_step"] = table["a_us"] / (len(of_a.steps) or np.nan)
+    table["b_us_per_step"] = table["b_us"] / (len(of_b.steps) or np.nan)
+    return table.assign(ratio_per_step=_ratio(table["b_us_per_step"], table["a_us_per_step"]))
 
 
 def _ops(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     columns = ["name", "category", "calls", "self_us"]
-    table = a[columns].merge(b[columns], on=["name", "category"], how="outer", suffixes=("_a", "_b"))
-    table = table.rename(columns={"calls_a": "a_calls", "calls_b": "b_calls", "self_us_a": "a_us", "self_us_b": "b_us"})
+    table = _side_by_side(a[columns], b[columns], ["name", "category"])
     # A name that one side lacks was called 0 times there; its time stays null.
     table[["a_calls", "b_calls"]] = table[["a_calls", "b_calls"]].fillna(0).astype("int64")
     table["difference_us"] = table["b_us"].fillna(0) - table["a_us"].fillna(0)
-    table["ratio"] = _ratio(table["b_us"], table["a_us"])
     order = table["difference_us"].abs().sort_values(ascending=False, kind="stable").index
     return table.loc[order].reset_index(drop=True)
 
 
 def _steps(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-    means = []
-    for side in (a, b):
-        place = side.groupby("file").cumcount() if len(side) else pd.Series(dtype="int64")
-        means.append(side["wall_us"].groupby(place).mean())
-    table = pd.DataFrame({"a_wall_us": means[0], "b_wall_us": means[1]})
-    table.index.name = "position"
-    table["ratio"] = _ratio(table["b_wall_us"], table["a_wall_us"])
-    return table.reset_index()
+    walls = [side["wall_us"].groupby(side.groupby("file").cumcount()).mean() for side in (a, b)]
+    table = pd.DataFrame({"a_wall_us": walls[0], "b_wall_us": walls[1]}).rename_axis("position")
+    return table.assign(ratio=_ratio(table["b_wall_us"], table["a_wall_us"])).reset_index()
 
 
-def _warnings(a: Report, b: Report) -> list[str]:
-    warnings = []
+def _warnings(a: Report, b: Report) -> Iterator[str]:
     if len(a.traces) != len(b.traces):
-        warnings.append(f"a has {len(a.traces)} ranks and b {len(b.traces)}")
+        yield f"a has {len(a.traces)} ranks and b {len(b.traces)}"
     worlds = [sorted(set(r.settings["world_size"].dropna().tolist())) for r in (a, b)]
     if worlds[0] != worlds[1]:
-        warnings.append(f"a ran with world size {worlds[0] or 'unknown'} and b with {worlds[1] or 'unknown'}")
+        yield f"a ran with world size {worlds[0] or 'unknown'} and b with {worlds[1] or 'unknown'}"
     steps = [len(r.steps) / len(r.traces) for r in (a, b)]
     if steps[0] != steps[1]:
-        warnings.append(f"a has {steps[0]:g} steps per rank and b {steps[1]:g}; compare per step, not totals")
+        yield f"a has {steps[0]:g} steps per rank and b {steps[1]:g}; compare per step, not totals"
     costs = [_profiled_over_unprofiled(side) for side in (a, b)]
     if costs[0] and costs[1]:
-        warnings.append(
+        yield (
             f"a step with the profiler took {costs[0]:.2f} × as long as one without in a, and {costs[1]:.2f} × in b: "
             f"so the ratio b : a of steps here is {costs[1] / costs[0]:.2f} × the ratio without the profiler"
         )
     if 0 in steps:
-        warnings.append("without ProfilerStep marks on both sides there is no figure per step")
+        yield "without ProfilerStep marks on both sides there is no figure per step"
     for name in _SETTINGS:
         values = [sorted({str(value) for value in r.settings[name]}) for r in (a, b)]
         if values[0] != values[1]:
-            warnings.append(f"{name} differs: {', '.join(values[0])} in a, {', '.join(values[1])} in b")
-    return warnings
+            yield f"{name} differs: {', '.join(values[0])} in a, {', '.join(values[1])} in b"
 
 
 def _profiled_over_unprofiled(report: Report) -> float | None:

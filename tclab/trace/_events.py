@@ -1,48 +1,122 @@
-"""Traces as columns: one row per event with a duration, times in whole ticks since the first event."""
+"""Traces as columns: one row per event with a duration, times in whole ticks since the first event.
+
+What is read is what kineto writes, of torch 1.8 to 2.14: times in whole µs or in ns after `baseTimeNanoseconds`, keys
+before or after the events, categories in mixed case (those of 2.15 are known too). An out-of-tree device may name
+categories of its own: an event that says on which `device` it ran is that device's, whatever its category is called.
+"""
 
 import re
 from collections import Counter
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tclab.trace._read_trace import TraceError, event_slices
+from tclab._display import us_text
+from tclab._source import opened
+from tclab.errors import InputError
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 HOST, DEVICE, ANNOTATION = 0, 1, 2
-"""Kinds of event: work of a host thread; work of a device; neither (spans, overhead, marks)."""
+"""Kinds of event: work of a host thread; work of a device; neither (spans, overhead, marks, counters)."""
 
 KERNEL_CATEGORIES = {"kernel"}
 COPY_CATEGORIES = {"gpu_memcpy", "memcpy"}
 SET_CATEGORIES = {"gpu_memset", "memset"}
 DEVICE_CATEGORIES = KERNEL_CATEGORIES | COPY_CATEGORIES | SET_CATEGORIES
-RUNTIME_CATEGORIES = {"cuda_runtime", "cuda_driver", "runtime", "driver", "xpu_runtime", "mtia_runtime"}
-ANNOTATION_CATEGORIES = {"trace", "overhead", "gpu_user_annotation", "cuda_sync", "cuda_profiler_range", "ledger"}
+_MAKERS = ("cuda_", "xpu_", "mtia_", "privateuse1_", "glow_", "")
+RUNTIME_CATEGORIES = {maker + kind for maker in _MAKERS for kind in ("runtime", "driver")}
+OPERATOR_CATEGORIES = {"cpu_op", "operator"}
+ANNOTATION_CATEGORIES = {
+    "trace", "overhead", "gpu_user_annotation", "cuda_sync", "xpu_sync", "cuda_event", "cuda_profiler_range",
+    "xpu_scope_profiler", "external_correlation", "mtia_insight", "mtia_counters", "gpu_pm_counter",
+}  # fmt: skip
+_HOST_CATEGORIES = OPERATOR_CATEGORIES | RUNTIME_CATEGORIES | {"user_annotation", "python_function"}
+TORCH_CATEGORIES = _HOST_CATEGORIES | DEVICE_CATEGORIES | ANNOTATION_CATEGORIES
 COLLECTIVE_KERNEL = r"nccl|rccl|oneccl|msccl|nvshmem|cross_device_reduce|(one|two)_shot_all_?reduce|multimem_all_"
 
+_CHUNK = 10_000  # events that are decoded at a time: all of a large trace would not fit in memory as objects
+_LONGEST_US = 4e15  # 2^62 ns: more than a century
 
-@dataclass(frozen=True)
-class Memory:
-    """The allocator's history, one row per allocation or release, in the order of time."""
 
-    start: Ints  # ticks
-    allocated: Floats  # bytes held after it, null where not recorded
-    reserved: Floats
-    device: list[str]  # "cpu" or "device 0"
-    bytes: Floats  # taken, or given back where below 0; null where not recorded, as the next
-    address: Floats
-    track: Ints  # the thread, an index into `Trace.tracks`
+class TraceError(InputError):
+    """A file or folder that cannot be read as a torch.profiler trace; the message gives the place and the reason."""
+
+
+class _Args(
+    msgspec.Struct,
+    gc=False,
+    frozen=True,
+    rename={
+        "collective": "Collective name",
+        "group": "Process Group Name",
+        "allocated": "Total Allocated",
+        "reserved": "Total Reserved",
+        "device_type": "Device Type",
+        "device_id": "Device Id",
+    },
+):
+    """The arguments of an event that the analysis uses; the decoder skips the rest. ROCm writes numbers as texts."""
+
+    correlation: float | str | None = None
+    bytes: float | str | None = None
+    size: Any = None
+    device: Any = None
+    collective: Any = None
+    group: Any = None
+    allocated: float | None = None
+    reserved: float | None = None
+    device_type: Any = None
+    device_id: Any = None
+
+
+class _Event(msgspec.Struct, gc=False):
+    """One entry of `traceEvents`."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: float | None = None
+    dur: float | None = None
+    args: _Args = _Args()
+
+
+class _File(msgspec.Struct):
+    """A trace: its events, each as text, and the keys next to them that describe how it was made."""
+
+    traceEvents: list[msgspec.Raw]
+    schemaVersion: Any = None
+    distributedInfo: dict[str, Any] = {}
+    deviceProperties: list[dict[str, Any]] = []
+    baseTimeNanoseconds: int = 0
+    record_shapes: Any = None
+    tclab_record: dict[str, Any] | None = None
+
+
+_FILE = msgspec.json.Decoder(_File | list[msgspec.Raw])
+_EVENTS = msgspec.json.Decoder(list[_Event])
+
+
+class StepWindows(NamedTuple):
+    """Steps in the order of time: names, start [K] and end [K] in ticks, and which side marks them."""
+
+    names: list[str]
+    start: Ints
+    end: Ints
+    marked_on: str  # "host" or "device"
 
 
 @dataclass(frozen=True)
@@ -50,9 +124,9 @@ class Trace:
     """One file's events as columns of equal length, in the order of the file."""
 
     path: Path
-    rank: int | None
-    settings: dict[str, Any]  # profiler settings: from the file, or inferred from its events
+    settings: dict[str, Any]  # a row of `Report.settings`
     origin_us: float  # the file's time of tick 0
+    base_ns: int  # what the file says is to be added to its times, ns
     ticks_per_us: float
     ts: Floats  # µs as in the file, with a float's rounding
     dur: Floats
@@ -63,15 +137,13 @@ class Trace:
     track: Ints  # index into `tracks`
     correlation: Ints  # the same in a launch and its kernel; -1 where there is none
     size: Floats  # bytes of a copy or set; null elsewhere
-    collective: Ints  # index into `collectives`; -1 where it is not recorded
+    collective: Ints  # index into `collectives`
     names: list[str]
     categories: list[str]  # in lower case
     tracks: list[tuple[Hashable, Hashable]]  # (pid, tid)
-    collectives: list[tuple[Hashable, Hashable]]  # (process group, collective)
-    memory: Memory
-    left_out: dict[str, int] = field(default_factory=dict)  # reason → how many events
-    base_ns: int = 0  # what the file says is to be added to its times, ns
-    negative_us: dict[bool, list[float]] = field(default_factory=dict)  # on a device? → durations below 0, their size
+    collectives: list[str]  # "allreduce of group 0"; "" where it is not recorded
+    memory: pd.DataFrame  # the allocator in the order of time: device, time_us, allocated_bytes, reserved_bytes
+    left_out: dict[str, int]  # reason → how many events
 
     def __len__(self) -> int:
         return len(self.start)
@@ -89,14 +161,46 @@ class Trace:
         """The names as an Arrow column; a lone surrogate, which UTF-8 does not have, becomes a question mark."""
         return pa.array([name.encode("utf-8", "replace") for name in self.names], pa.large_binary())
 
-    @property
+    @cached_property
+    def stop(self) -> Ints:
+        """The end of each event, [N] ticks."""
+        return self.start + self.duration
+
+    @cached_property
     def kind(self) -> npt.NDArray[np.int8]:
-        """`HOST`, `DEVICE` or `ANNOTATION` per event."""
-        kinds = [
-            DEVICE if c in DEVICE_CATEGORIES else ANNOTATION if c in ANNOTATION_CATEGORIES else HOST
-            for c in self.categories
-        ]
-        return np.array(kinds, dtype=np.int8)[self.category]
+        """`HOST`, `DEVICE` or `ANNOTATION` per event, [N]."""
+        kinds = np.full(len(self), HOST, dtype=np.int8)
+        kinds[self.is_category(DEVICE_CATEGORIES)] = DEVICE
+        kinds[self.is_category(ANNOTATION_CATEGORIES)] = ANNOTATION
+        return kinds
+
+    @cached_property
+    def steps(self) -> StepWindows:
+        """The `ProfilerStep` marks of the host; of the device where only the device has them.
+
+        A device marks a step once per stream; its window runs from the first mark's start to the last one's end.
+        """
+        is_step = self.names_match(r"^ProfilerStep")
+        rows, marked_on = np.flatnonzero(is_step & self.is_category({"user_annotation"})), "host"
+        if len(rows) == 0:
+            rows, marked_on = np.flatnonzero(is_step & self.is_category({"gpu_user_annotation"})), "device"
+        marks = pd.DataFrame({"step": self.name[rows], "start": self.start[rows], "end": self.stop[rows]})
+        if marked_on == "device":
+            marks = marks.groupby("step").agg({"start": "min", "end": "max"}).reset_index()
+        marks = marks.sort_values("start", kind="stable")
+        names = [self.names[name] for name in marks["step"]]
+        return StepWindows(names, marks["start"].to_numpy(), marks["end"].to_numpy(), marked_on)
+
+    @cached_property
+    def is_runtime(self) -> Bools:
+        """Which events are calls of a runtime or driver on the host, [N]: they launch work, or wait for it."""
+        return self.is_category(RUNTIME_CATEGORIES)
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that the file or its name gives."""
+        rank: int | None = self.settings["rank"]
+        return rank
 
     @property
     def label(self) -> str:
@@ -107,56 +211,14 @@ class Trace:
         """Return ticks as microseconds."""
         return ticks / self.ticks_per_us
 
-    def table(self) -> pd.DataFrame:
-        """Return all events as a table: name, category, pid, tid, start_us (since the first event), duration_us."""
-        tracks = np.empty((len(self.tracks), 2), dtype=object)
-        tracks[:] = self.tracks if self.tracks else tracks
-        return pd.DataFrame(
-            {
-                "name": pd.Series(self.names, dtype="str").take(self.name).to_numpy(),
-                "category": pd.Series(self.categories, dtype="str").take(self.category).to_numpy(),
-                "pid": tracks[self.track, 0],
-                "tid": tracks[self.track, 1],
-                "start_us": self.us(self.start),
-                "duration_us": self.us(self.duration),
-            }
-        )
+    def ranked(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return a table with the trace's rank as first column, null where it is not known."""
+        table.insert(0, "rank", pd.Series([self.rank] * len(table), dtype="Int64", index=table.index))
+        return table
 
-
-class StepWindows(NamedTuple):
-    """Steps in the order of time: names, start [N] and end [N] in ticks, and which side marks them."""
-
-    names: list[str]
-    start: Ints
-    end: Ints
-    marked_on: str  # "host" or "device"
-
-
-def step_windows(trace: Trace) -> StepWindows:
-    """Return the `ProfilerStep` marks of the host; of the device where only the device has them.
-
-    A device marks a step once per stream; its window runs from the first mark's start to the last one's end.
-    """
-    is_step = trace.names_match(r"^ProfilerStep")
-    rows = np.flatnonzero(is_step & trace.is_category({"user_annotation"}))
-    marked_on = "host"
-    if len(rows) == 0:
-        rows, marked_on = np.flatnonzero(is_step & trace.is_category({"gpu_user_annotation"})), "device"
-    start, end = trace.start[rows], trace.start[rows] + trace.duration[rows]
-    names = trace.name[rows]
-    if marked_on == "device":
-        names, index = np.unique(names, return_inverse=True)
-        first, last = np.full(len(names), np.iinfo(np.int64).max), np.zeros(len(names), dtype=np.int64)
-        np.minimum.at(first, index, start)
-        np.maximum.at(last, index, end)
-        start, end = first, last
-    order = np.argsort(start, kind="stable")
-    return StepWindows([trace.names[i] for i in names[order].tolist()], start[order], end[order], marked_on)
-
-
-def rank_column(trace: Trace, count: int) -> "pd.Series[int]":
-    """Return the rank of a trace `count` times, null where it is not known."""
-    return pd.Series([trace.rank] * count, dtype="Int64")
+    def name_of(self, row: int) -> str:
+        """Return an event's name."""
+        return self.names[self.name[row]]
 
 
 def matches(names: pa.Array, pattern: str) -> Bools:
@@ -173,151 +235,182 @@ class _Codes(dict[Hashable, int]):
         return code
 
     def of(self, values: list[Any]) -> Ints:
-        try:
-            return np.fromiter(map(self.__getitem__, values), dtype=np.int64, count=len(values))
-        except TypeError:  # a list or an object in place of a name or number
-            return np.fromiter((self[repr(value)] for value in values), dtype=np.int64, count=len(values))
+        return np.fromiter(map(self.__getitem__, values), dtype=np.int64, count=len(values))
 
 
 def _numbers(values: list[Any]) -> Floats:
-    """Return numbers as floats; NaN for null and for what is no number."""
+    """Return numbers, and texts that hold one, as floats; NaN for null and for what is none."""
     try:
-        numbers = np.array(values, dtype=np.float64)
-        if numbers.ndim == 1:
-            return numbers
-    except (TypeError, ValueError, OverflowError):
-        pass
-    return np.array([_number(value) for value in values], dtype=np.float64)
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        return pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(np.float64)
 
 
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return float("nan")
+class _Columns:
+    """The columns of a file while its events are decoded."""
+
+    def __init__(self) -> None:
+        self.names, self.categories, self.tracks, self.collectives = _Codes(), _Codes(), _Codes(), _Codes({"": 0})
+        self.left_out: Counter[str] = Counter()
+        self.pieces: list[dict[str, npt.NDArray[Any]]] = []
+        self.memory: list[pd.DataFrame] = []
+
+    def add(self, events: list[_Event]) -> None:
+        """Take a chunk of events: those with a duration, and what the allocator did."""
+        marks = sum(event.ph in ("B", "E") for event in events)
+        self.left_out["begin and end marks (only complete events, ph X, are read)"] += marks
+        complete = [event for event in events if event.ph == "X"]
+        args = [event.args for event in complete]
+        groups = ["" if a.collective is None else f"{a.collective} of group {a.group}" for a in args]
+        self.pieces.append(
+            {
+                "ts": _numbers([event.ts for event in complete]),
+                "dur": _numbers([event.dur for event in complete]),
+                "name": self.names.of([event.name or "" for event in complete]),
+                "category": self.categories.of(list(map(_category, complete))),
+                "track": self.tracks.of([(event.pid, event.tid) for event in complete]),
+                "correlation": _numbers([a.correlation for a in args]),
+                "size": _numbers([a.size if a.bytes is None else a.bytes for a in args]),
+                "collective": self.collectives.of(groups),
+            }
+        )
+        memory = [event for event in events if event.ph == "i" and event.name == "[memory]"]
+        places = [(event.args.device_type, event.args.device_id) for event in memory]
+        self.memory.append(
+            pd.DataFrame(
+                {
+                    "device": ["cpu" if kind == 0 else f"device {number}" for kind, number in places],
+                    "time_us": _numbers([event.ts for event in memory]),
+                    "allocated_bytes": _numbers([event.args.allocated for event in memory]),
+                    "reserved_bytes": _numbers([event.args.reserved for event in memory]),
+                }
+            )
+        )
+
+
+def _category(event: _Event) -> str:
+    """Return an event's category in lower case; kineto's for a device's event whose maker calls it otherwise."""
+    category = (event.cat or "").lower()
+    if event.args.device is None or category in TORCH_CATEGORIES:
+        return category
+    name = (event.name or "").lower()
+    return next((kind for kind in ("memcpy", "memset") if kind in name), "kernel")
 
 
 def read_trace(path: Path) -> Trace:
-    """Return one trace file as columns.
+    """Return one trace file, gzipped or not, as columns.
 
     **Raises:** `TraceError` for a file that is no trace or has no event with a duration.
     """
-    head: dict[str, Any] = {}
-    columns: list[dict[str, npt.NDArray[Any]]] = []
-    instants: list[dict[str, npt.NDArray[Any]]] = []
-    names, categories, tracks, collectives, devices = _Codes(), _Codes(), _Codes(), _Codes(), _Codes()
-    collectives[(None, None)]  # code 0: not recorded
-    other: Counter[str] = Counter()
-    for events in event_slices(path, head):
-        complete = [e for e in events if e.ph == "X"]
-        memory = [e for e in events if e.name == "[memory]" and e.ph == "i" and e.args is not None]
-        other["entries that are no events"] += sum(not isinstance(e.ph, str) for e in events)
-        other["begin and end marks (only complete events, ph X, are read)"] += sum(e.ph in ("B", "E") for e in events)
-        del events
-        args = [e.args for e in complete]
-        columns.append(
-            {
-                "ts": _numbers([e.ts for e in complete]),
-                "dur": _numbers([e.dur for e in complete]),
-                "name": names.of([e.name for e in complete]),
-                "category": categories.of([e.cat for e in complete]),
-                "track": tracks.of([(e.pid, e.tid) for e in complete]),
-                "correlation": _numbers([None if a is None else a.correlation for a in args]),
-                "size": _numbers([None if a is None else a.bytes if a.bytes is not None else a.size for a in args]),
-                "collective": collectives.of(
-                    [(None, None) if a is None or a.collective is None else (a.group, a.collective) for a in args]
-                ),
-            }
-        )
-        taken = [e.args for e in memory if e.args is not None]
-        instants.append(
-            {
-                "ts": _numbers([e.ts for e in memory]),
-                "allocated": _numbers([a.allocated for a in taken]),
-                "reserved": _numbers([a.reserved for a in taken]),
-                "bytes": _numbers([a.memory_bytes for a in taken]),
-                "address": _numbers([a.address for a in taken]),
-                "track": tracks.of([(e.pid, e.tid) for e in memory]),
-                "device": devices.of([(a.device_type, a.device_id) for a in taken]),
-            }
-        )
-    joined, held = (
-        {key: np.concatenate([piece[key] for piece in pieces]) for key in pieces[0]} for pieces in (columns, instants)
-    )
-    del columns, instants
-    return _to_ticks(path, head, joined, held, (names, categories, tracks, collectives, devices), +other)
+    columns = _Columns()
+    with opened(path, "a trace of torch.profiler", TraceError, limit_bytes=None) as file:
+        found = _parsed(file)
+        for since in range(0, max(len(found.traceEvents), 1), _CHUNK):
+            text = b"[" + b",".join(found.traceEvents[since : since + _CHUNK]) + b"]"
+            try:
+                columns.add(_EVENTS.decode(text))
+            except msgspec.ValidationError as error:
+                raise ValueError(f"an event is none of torch.profiler: {error}, counted from event {since:,}") from None
+        found.traceEvents.clear()
+    return _to_ticks(path, found, columns)
 
 
-def _to_ticks(
-    path: Path,
-    head: dict[str, Any],
-    columns: dict[str, npt.NDArray[Any]],
-    held: dict[str, npt.NDArray[Any]],
-    codes: tuple[_Codes, ...],
-    left_out: dict[str, int],
-) -> Trace:
-    names, categories, tracks, collectives, devices = codes
-    ts, dur = columns["ts"], columns["dur"]
+def _parsed(file: Any) -> _File:
+    """Return the events of an open file, each as text, and its other keys.
+
+    **Raises:** `ValueError` with the place where its JSON breaks, or with what is there instead of a trace.
+    """
+    text = bytearray()
+    while chunk := file.read(1 << 20):
+        text += chunk
+    if text.startswith(b"[") and not text.rstrip().endswith(b"]"):
+        text = text.rstrip().rstrip(b",") + b"]"  # other writers than kineto may omit it, which the format allows
+    try:
+        found = _FILE.decode(text)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"is JSON, but no object with a `traceEvents` list ({error})") from None
+    except msgspec.DecodeError as error:
+        raise ValueError(_broken(text, str(error))) from None
+    return found if isinstance(found, _File) else _File(found)
+
+
+def _broken(text: bytearray, error: str) -> str:
+    place = re.search(r" ?\(byte (\d+)\)", error)
+    if place is None:
+        return f"is not valid JSON: the file ends in the middle of a value, after {len(text):,} bytes"
+    at = int(place[1])
+    line, column = text.count(b"\n", 0, at) + 1, at - text.rfind(b"\n", 0, at)
+    found = text[at : at + 12].decode("utf-8", "replace")
+    what = error.replace(place[0], "").removeprefix("JSON is malformed: ")
+    return f"is not valid JSON at byte {at} (line {line}, column {column}): {what}, found {found!r}"
+
+
+def _to_ticks(path: Path, file: _File, found: _Columns) -> Trace:
+    columns = {key: np.concatenate([piece[key] for piece in found.pieces]) for key in found.pieces[0]}
+    names: list[Any] = list(found.names)
+    ts, dur, left_out = columns["ts"], columns["dur"], found.left_out
     numeric = np.isfinite(ts) & np.isfinite(dur)
-    good = numeric & (np.where(numeric, dur, 0) >= 0)
-    if (lost := int((~numeric).sum())) > 0:
-        left_out["events whose time or duration is no number"] = lost
-    if (lost := int((numeric & ~good).sum())) > 0:
-        left_out["events with a negative duration"] = lost
-    if not good.any():
-        reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
+    positive = numeric & (dur >= 0)
+    left_out["events whose time or duration is no number"] = int((~numeric).sum())
+    left_out["events with a negative duration"] = int((numeric & ~positive).sum())
+    if not positive.any():
+        reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items() if count)
         raise TraceError(f"{path}: has no event with a duration" + (f" ({reasons})" if reasons else ""))
-    negative_us: dict[bool, list[float]] = {False: [], True: []}
-    on_device = [str(key or "").lower() in DEVICE_CATEGORIES for key in categories]
-    for row in np.flatnonzero(numeric & ~good).tolist():
-        negative_us[on_device[columns["category"][row]]].append(-float(dur[row]))
-    columns = {key: values[good] for key, values in columns.items()} if not good.all() else columns
+    far = _far(ts, dur, positive)
+    good = positive & ~far
+    origin = float(np.floor(ts[good].min()))
+    if far.any():
+        us = float(ts[far][0]) - origin
+        side = f"{us_text(abs(us))} {'before' if us < 0 else 'after'} the window begins"
+        left_out[f"far from all others, such as {names[columns['name'][far][0]]!r}, {side}"] = int(far.sum())
+    columns = {key: values[good] for key, values in columns.items()}
     ts, dur = columns["ts"], columns["dur"]
-    origin = float(np.floor(ts.min()))
     span_us = float((ts - origin + dur).max())
-    if span_us > 4e15:  # 2^62 ns: more than a century
+    if span_us > _LONGEST_US:
         raise TraceError(f"{path}: its events span {span_us:.3g} µs; expected the time of one run, below 4e15 µs")
     ticks = _ticks_per_us(ts, dur, origin, span_us)
-
-    known = np.isfinite(held["ts"]) & (np.abs(held["ts"] - origin) < 4e15)
-    order = np.argsort(held["ts"][known], kind="stable")
-    device_labels = ["cpu" if kind == 0 else f"device {number}" for kind, number in devices]  # type: ignore[misc, has-type]
-    memory = Memory(
-        start=np.rint((held["ts"][known][order] - origin) * ticks).astype(np.int64),
-        allocated=held["allocated"][known][order],
-        reserved=held["reserved"][known][order],
-        device=[device_labels[code] for code in held["device"][known][order]],
-        bytes=held["bytes"][known][order],
-        address=held["address"][known][order],
-        track=held["track"][known][order],
-    )
-    correlation = columns["correlation"]
-    correlation = np.where(np.abs(correlation) < 2**53, correlation, -1)  # NaN compares false
+    memory = pd.concat(found.memory)
+    memory = memory[(memory["time_us"] - origin).abs() < _LONGEST_US]
+    memory = memory.sort_values("time_us", kind="stable", ignore_index=True)
+    correlation = columns.pop("correlation")
     return Trace(
         path=path,
-        rank=_rank(head, path),
-        settings=_settings(head, path, categories, memory),
+        settings=_settings(file, path, set(found.categories), len(memory) > 0),
         origin_us=origin,
+        base_ns=file.baseTimeNanoseconds,
         ticks_per_us=ticks,
-        ts=ts,
-        dur=dur,
         start=np.rint((ts - origin) * ticks).astype(np.int64),
         duration=np.rint(dur * ticks).astype(np.int64),
-        name=columns["name"],
-        category=_lower(columns["category"], categories),
-        track=columns["track"],
-        correlation=correlation.astype(np.int64),
-        size=columns["size"],
-        collective=columns["collective"] - 1,
-        names=[key if isinstance(key, str) else "" if key is None else repr(key) for key in names],
-        categories=list(dict.fromkeys(str(key or "").lower() for key in categories)) or [""],
-        tracks=[key if isinstance(key, tuple) else (key, None) for key in tracks],
-        collectives=list(collectives)[1:],  # type: ignore[arg-type]
-        memory=memory,
-        left_out=left_out,
-        base_ns=base if isinstance(base := head.get("baseTimeNanoseconds"), int) else 0,
-        negative_us=negative_us,
+        correlation=np.where(np.abs(correlation) < 2**53, correlation, -1).astype(np.int64),  # NaN compares false
+        **columns,
+        names=names,
+        categories=list(found.categories),  # type: ignore[arg-type]
+        tracks=list(found.tracks),  # type: ignore[arg-type]
+        collectives=list(found.collectives),  # type: ignore[arg-type]
+        memory=memory.assign(time_us=np.rint((memory["time_us"] - origin) * ticks) / ticks),
+        left_out=+left_out,  # those that occur
     )
+
+
+def _far(ts: Floats, dur: Floats, use: Bools) -> Bools:
+    """Return the few events that lie far from all others, [N]: a profiler's buffer may keep one of an earlier run.
+
+    They are one in a thousand or fewer, and between them and the rest nothing is recorded for a second and for ten
+    times as long as the rest lasts.
+    """
+    far = np.zeros(len(ts), dtype=bool)
+    rows = np.flatnonzero(use)
+    if len(rows) < 20:
+        return far
+    rows = rows[np.argsort(ts[rows], kind="stable")]
+    reach = np.maximum.accumulate(ts[rows] + dur[rows])
+    gap = ts[rows][1:] - reach[:-1]
+    recorded = reach[-1] - ts[rows[0]] - gap[gap > 1e6].sum()
+    part = np.concatenate(([0], np.cumsum(gap > max(1e6, 10 * recorded))))
+    stray = rows[part != np.bincount(part).argmax()]
+    if len(stray) <= max(1, len(rows) // 1000):
+        far[stray] = True
+    return far
 
 
 def _ticks_per_us(ts: Floats, dur: Floats, origin: float, span_us: float) -> float:
@@ -334,49 +427,21 @@ def _ticks_per_us(ts: Floats, dur: Floats, origin: float, span_us: float) -> flo
     return 1e3
 
 
-def _lower(codes: Ints, categories: _Codes) -> Ints:
-    """Return the codes of the categories in lower case: old traces write `Kernel`."""
-    lowered = _Codes()
-    merged = np.array([lowered[str(key or "").lower()] for key in categories] or [0], dtype=np.int64)
-    return merged[codes]
-
-
-def _rank(head: dict[str, Any], path: Path) -> int | None:
-    if (rank := _distributed(head, path, "rank")) is not None:
-        return rank
-    match = re.search(r"rank[-_]?(\d{1,9})(?!\d)", path.name, re.IGNORECASE)
-    return int(match[1]) if match else None
-
-
-def _distributed(head: dict[str, Any], path: Path, name: str) -> int | None:
-    """Return a whole number of the file's `distributedInfo`, None where it has none.
-
-    **Raises:** `TraceError` for one that no run has.
-    """
-    distributed = head.get("distributedInfo")
-    value = distributed.get(name) if isinstance(distributed, dict) else None
-    if not isinstance(value, int):
-        return None
-    if not -(2**31) <= value < 2**31:
-        raise TraceError(f"{path}: its distributedInfo has {name} {str(value)[:30]}, expected one below 2^31")
-    return value
-
-
-def _settings(head: dict[str, Any], path: Path, categories: _Codes, memory: Memory) -> dict[str, Any]:
-    """Return the profiler's settings: from the file, or inferred from its events where the file lacks them."""
-    distributed = head.get("distributedInfo")
-    backend = distributed.get("backend") if isinstance(distributed, dict) else None
-    properties = head.get("deviceProperties")
-    devices = properties if isinstance(properties, list) else []
-    present = {str(key or "").lower() for key in categories}
+def _settings(file: _File, path: Path, categories: set[Any], has_memory: bool) -> dict[str, Any]:
+    """Return rank and settings of the profiler: from the file, or inferred where the file lacks them."""
+    ranks = {name: file.distributedInfo.get(name) for name in ("rank", "world_size")}
+    known = {name: n if isinstance(n, int) and abs(n) < 2**31 else None for name, n in ranks.items()}
+    in_name = re.search(r"rank[-_]?(\d{1,9})(?!\d)", path.name, re.IGNORECASE)
     return {
-        "schema": head.get("schemaVersion"),
-        "world_size": _distributed(head, path, "world_size"),
-        "backend": backend,
-        "device_names": sorted({str(d.get("name")) for d in devices if isinstance(d, dict)}),
-        "record_shapes": bool(head.get("record_shapes")),
-        "with_stack": "python_function" in present,
-        "profile_memory": len(memory.start) > 0,
-        "device_events": bool(present & DEVICE_CATEGORIES),
-        "record": head.get("tclab_record"),
+        "rank": int(in_name[1]) if known["rank"] is None and in_name else known["rank"],
+        "file": path.name,
+        "schema": file.schemaVersion,
+        "world_size": known["world_size"],
+        "backend": file.distributedInfo.get("backend"),
+        "device_names": sorted({str(device.get("name")) for device in file.deviceProperties}),
+        "record_shapes": bool(file.record_shapes),
+        "with_stack": "python_function" in categories,
+        "profile_memory": has_memory,
+        "device_events": bool(categories & DEVICE_CATEGORIES),
+        "record": file.tclab_record,
     }

@@ -5,9 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tclab.trace._categories import OUTSIDE, STAGES, Rule, categorise, category_names, nearest
-from tclab.trace._events import HOST, RUNTIME_CATEGORIES, Ints, StepWindows, Trace, rank_column
-from tclab.trace._nesting import Nesting, nest, tie_of
+from tclab.trace._categories import OUTSIDE, STAGES, Rule, categorise, category_names
+from tclab.trace._events import HOST, OPERATOR_CATEGORIES, Bools, Ints, Trace
+from tclab.trace._nesting import Intervals, Nesting, nearest, nest, tie_of
+
+WAITING_CALL = r"Synchronize|^(cuda|hip)Memcpy(WithStream)?$|^(cuda|hip)(Malloc|Free)(Host)?$"
+"""Runtime calls that return when the device has caught up; an asynchronous copy may wait too, unrecorded."""
+LIBRARY_CODE = r"^<|^torch[/.]|site-packages|^(threading|runpy|contextlib|functools)\.py|^nn\.Module"
 
 
 @dataclass(frozen=True)
@@ -15,6 +19,7 @@ class HostWork(Nesting):
     """The host events of one trace, nested; owners and parents are positions in `rows`."""
 
     rows: Ints  # all host events, rows of the trace
+    track: Ints  # [rows] thread, index into the trace's tracks
     category: Ints  # [rows] index into `names`
     stage: Ints  # [rows] index into `names`; -1 outside any stage
     names: list[str]  # categories
@@ -25,110 +30,93 @@ def host_work(trace: Trace, rules: tuple[Rule, ...]) -> HostWork:
     """Return self times, categories and stages of all host events."""
     names = category_names(rules)
     rows = np.flatnonzero(trace.kind == HOST)
-    nesting = nest(trace.start[rows], trace.duration[rows], trace.track[rows], tie_of(trace, rows))
+    track = trace.track[rows]
+    nesting = nest(trace.start[rows], trace.duration[rows], track, tie_of(trace, rows))
     category = categorise(trace, rules)[rows]
     is_stage = np.array([name in STAGES or name not in names[:10] for name in names])
     around = nearest(is_stage[category], nesting.parent)
     stage = np.where(around >= 0, category[around], -1)
-    main = main_track(trace, rows)
-    return HostWork(**vars(nesting), rows=rows, category=category, stage=stage, names=names, main=main)
+    return HostWork(**vars(nesting), rows=rows, track=track, category=category, stage=stage, names=names,
+                    main=main_track(trace))  # fmt: skip
 
 
-def main_track(trace: Trace, rows: Ints) -> int | None:
+def main_track(trace: Trace) -> int | None:
     """Return the thread that runs the steps; None without host events.
 
     It is the one with a `ProfilerStep` and other events; else the process's first thread (on Linux its id is the
     process's); else the one with the most events, of equals the one that begins first.
     """
+    rows = np.flatnonzero(trace.kind == HOST)
     if len(rows) == 0:
         return None
-    tracks = trace.track[rows]
-    counts = np.bincount(tracks, minlength=len(trace.tracks))
-    marks = rows[trace.names_match(r"^ProfilerStep")[rows]]
-    stepping = np.intersect1d(np.unique(trace.track[marks]), np.flatnonzero(counts > 1))
-    first = np.array([t for t, (pid, tid) in enumerate(trace.tracks) if pid == tid and counts[t]], dtype=int)
-    choice = stepping if len(stepping) else first if len(first) else np.unique(tracks)
-    choice = choice[counts[choice] == counts[choice].max()]
-    begins = [int(trace.start[rows][tracks == track].min()) for track in choice.tolist()]
-    return int(choice[int(np.argmin(begins))])
+    threads = pd.Series(trace.start[rows]).groupby(trace.track[rows]).agg(["size", "min"])
+    stepping = np.unique(trace.track[rows[trace.names_match(r"^ProfilerStep")[rows]]])
+    stepping = threads[threads.index.isin(stepping) & (threads["size"] > 1)]
+    first = threads[[trace.tracks[track][0] == trace.tracks[track][1] for track in threads.index]]
+    choice = stepping if len(stepping) else first if len(first) else threads
+    return int(choice.sort_values(["size", "min"], ascending=[False, True], kind="stable").index[0])
 
 
-def thread_table(trace: Trace, work: HostWork) -> pd.DataFrame:
+def thread_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     """Return one row per thread and category: rank, thread, is_main, category, self_us, share, events.
 
     A thread's `self_us` sum to its wall time, last end - first start. Time without any recorded event counts as
     `other` and is given in `unrecorded_us`.
     """
-    return _table(trace, work, work.category, work.names, work.names.index("other"), "category")
+    return _table(trace, host, host.category, host.names, host.names.index("other"), "category")
 
 
-def stage_table(trace: Trace, work: HostWork) -> pd.DataFrame:
+def stage_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     """Return `thread_table` by the stage around each event: an `aten::` op within a backward is backward."""
-    shown = [*STAGES, *work.names[10:], OUTSIDE]
-    place = np.array([shown.index(n) if n in shown else len(shown) - 1 for n in work.names] + [len(shown) - 1])
-    return _table(trace, work, place[work.stage], shown, len(shown) - 1, "stage")
+    shown = [*STAGES, *host.names[10:], OUTSIDE]
+    position = np.array([shown.index(n) if n in shown else len(shown) - 1 for n in host.names] + [len(shown) - 1])
+    return _table(trace, host, position[host.stage], shown, len(shown) - 1, "stage")
 
 
-def _table(trace: Trace, work: HostWork, of: Ints, shown: list[str], rest: int, column: str) -> pd.DataFrame:
+def _table(trace: Trace, host: HostWork, of: Ints, shown: list[str], rest: int, column: str) -> pd.DataFrame:
     """Return self time per thread and column, [threads × len(shown)] rows; `rest` takes what no event covers."""
-    tracks, index = np.unique(trace.track[work.rows], return_inverse=True)
-    shape = len(tracks), len(shown)
-    keys = index * len(shown) + of
-    spent = np.bincount(keys, weights=work.self_time, minlength=shape[0] * shape[1]).reshape(shape)
-    events = np.bincount(keys, minlength=shape[0] * shape[1])
-    start = trace.start[work.rows]
-    stop = start + trace.duration[work.rows]
-    wall = (pd.Series(stop).groupby(index).max() - pd.Series(start).groupby(index).min()).to_numpy()
-    unrecorded = np.zeros(shape)
-    unrecorded[:, rest] = wall - spent.sum(axis=1)
-    self_time = spent + unrecorded
-    threads = ["{} {}".format(*trace.tracks[track]) for track in tracks.tolist()]
-    return pd.DataFrame(
+    events = pd.DataFrame({"self": host.self_time, "start": trace.start[host.rows], "stop": trace.stop[host.rows]})
+    threads = events.groupby(host.track).agg({"self": "sum", "start": "min", "stop": "max"})
+    wall = (threads["stop"] - threads["start"]).to_numpy()
+    cells = events["self"].groupby([host.track, of]).agg(["sum", "size"])
+    cells = cells.reindex(pd.MultiIndex.from_product([threads.index, range(len(shown))]), fill_value=0)
+    unrecorded = np.zeros((len(threads), len(shown)))
+    unrecorded[:, rest] = wall - threads["self"]
+    self_time = cells["sum"].to_numpy() + unrecorded.ravel()
+    labels = ["{} {}".format(*trace.tracks[track]) for track in threads.index]
+    table = pd.DataFrame(
         {
-            "rank": rank_column(trace, shape[0] * shape[1]),
-            "thread": np.repeat(np.array(threads, dtype=object), shape[1]),
-            "is_main": np.repeat(tracks == work.main, shape[1]),
-            column: np.tile(np.array(shown, dtype=object), shape[0]),
-            "self_us": trace.us(self_time.ravel()),
-            "share": (self_time / np.where(wall > 0, wall, np.nan)[:, None]).ravel(),
-            "events": events,
+            "thread": np.repeat(np.array(labels, dtype=object), len(shown)),
+            "is_main": np.repeat(threads.index == host.main, len(shown)),
+            column: np.tile(np.array(shown, dtype=object), len(threads)),
+            "self_us": trace.us(self_time),
+            "share": self_time / np.repeat(np.where(wall > 0, wall, np.nan), len(shown)),
+            "events": cells["size"].to_numpy(),
             "unrecorded_us": trace.us(unrecorded.ravel()),
         }
     )
+    return trace.ranked(table)
 
 
-def step_category_table(trace: Trace, work: HostWork, steps: StepWindows) -> pd.DataFrame:
+def step_category_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     """Return the main thread's self time per step: rank, step, category, self_us, share of the step's wall time.
 
     Time without an event within a step is `other`, so each step sums to its wall time.
     """
-    columns = ["rank", "step", "category", "self_us", "share"]
-    if work.main is None or len(steps.names) == 0:
-        return pd.DataFrame(columns=columns)
-    mine = np.flatnonzero(trace.track[work.rows[work.owner]] == work.main)
-    mine = mine[np.argsort(work.start[mine], kind="stable")]
-    begin, end, wide = work.start[mine], work.end[mine], len(work.names)
-    category = work.category[work.owner[mine]]
-    tables = []
-    for name, first, last in zip(steps.names, steps.start.tolist(), steps.end.tolist(), strict=True):
-        # stretches of one thread do not overlap, so those within a step are adjacent
-        part = slice(np.searchsorted(end, first, side="right"), np.searchsorted(begin, last, side="left"))
-        held = np.minimum(end[part], last) - np.maximum(begin[part], first)
-        spent = np.bincount(category[part], weights=held, minlength=wide)
-        spent[work.names.index("other")] += last - first - spent.sum()
-        share = spent / (last - first) if last > first else np.full(wide, np.nan)
-        tables.append(
-            pd.DataFrame(
-                {
-                    "rank": rank_column(trace, wide),
-                    "step": name,
-                    "category": work.names,
-                    "self_us": trace.us(spent),
-                    "share": share,
-                }
-            )
-        )
-    return pd.concat(tables, ignore_index=True)
+    steps = trace.steps
+    if host.main is None or len(steps.names) == 0:
+        return pd.DataFrame(columns=["rank", "step", "category", "self_us", "share"])
+    mine = host.track[host.owner] == host.main  # stretches of one thread, in the order of time
+    category = host.category[host.owner]
+    spent = np.zeros((len(steps.names), len(host.names)))
+    for code in range(len(host.names)):
+        part = mine & (category == code)
+        spent[:, code] = Intervals(host.start[part], host.end[part]).covered(steps.start, steps.end)
+    wall = steps.end - steps.start
+    spent[:, host.names.index("other")] += wall - spent.sum(axis=1)
+    share = spent / np.where(wall > 0, wall, np.nan)[:, None]
+    rows = pd.MultiIndex.from_product([steps.names, host.names], names=["step", "category"]).to_frame(index=False)
+    return trace.ranked(rows.assign(self_us=trace.us(spent.ravel()), share=share.ravel()))
 
 
 def main_threads(table: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -140,28 +128,25 @@ def main_threads(table: pd.DataFrame, column: str) -> pd.DataFrame:
     return added
 
 
-def op_table(trace: Trace, work: HostWork) -> pd.DataFrame:
+def op_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     """Return one row per name on all host threads: name, category, calls, self_us, total_us.
 
     `total_us` adds whole durations, children included, so it is no share of anything.
     """
-    pairs, index = np.unique(trace.name[work.rows] * len(work.names) + work.category, return_inverse=True)
-    name, category = np.divmod(pairs, len(work.names))
-    table = pd.DataFrame(
+    events = pd.DataFrame(
         {
-            "name": [trace.names[i] for i in name.tolist()],
-            "category": [work.names[i] for i in category.tolist()],
-            "calls": np.bincount(index, minlength=len(pairs)),
-            "self_us": trace.us(np.bincount(index, weights=work.self_time, minlength=len(pairs))),
-            "total_us": trace.us(np.bincount(index, weights=trace.duration[work.rows], minlength=len(pairs))),
+            "name": trace.name[host.rows],
+            "category": host.category,
+            "self_us": host.self_time,
+            "total_us": trace.duration[host.rows],
         }
     )
+    groups = events.groupby(["name", "category"])
+    table = groups.agg(calls=("self_us", "size"), self_us=("self_us", "sum"), total_us=("total_us", "sum"))
+    table = trace.us(table).assign(calls=table["calls"]).reset_index()
+    table["name"] = [trace.names[name] for name in table["name"]]
+    table["category"] = [host.names[category] for category in table["category"]]
     return table.sort_values(["self_us", "name"], ascending=[False, True], ignore_index=True)
-
-
-WAITING_CALL = r"Synchronize|^(cuda|hip)Memcpy(WithStream)?$|^(cuda|hip)(Malloc|Free)(Host)?$"
-"""Runtime calls that return when the device has caught up; an asynchronous copy may wait too, unrecorded."""
-LIBRARY_CODE = r"^<|^torch[/.]|site-packages|^(threading|runpy|contextlib|functools)\.py|^nn\.Module"
 
 
 def sync_table(trace: Trace, host: HostWork) -> pd.DataFrame:
@@ -171,28 +156,26 @@ def sync_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     where stacks are recorded; both are null where nothing is recorded.
     """
     columns = ["call", "op", "site", "stage"]
-    runtime = trace.is_category(RUNTIME_CATEGORIES) & trace.names_match(WAITING_CALL)
-    found = np.flatnonzero(runtime[host.rows])
+    is_wait = trace.is_runtime & trace.names_match(WAITING_CALL)
+    found = np.flatnonzero(is_wait[host.rows])
     if len(found) == 0:
         return pd.DataFrame(columns=["rank", *columns, "calls", "wait_us"])
-    is_op = trace.is_category({"cpu_op", "operator"})[host.rows]
-    is_frame = trace.is_category({"python_function"})[host.rows]
-    is_own = is_frame & ~trace.names_match(LIBRARY_CODE)[host.rows]
-    op, site = nearest(is_op, host.parent)[found], nearest(is_own, host.parent)[found]
+    is_op = trace.is_category(OPERATOR_CATEGORIES)
+    is_site = trace.is_category({"python_function"}) & ~trace.names_match(LIBRARY_CODE)
 
-    def names(rows: np.typing.NDArray[np.int64]) -> list[str | None]:
-        return [None if r < 0 else trace.names[trace.name[host.rows[r]]] for r in rows.tolist()]
+    def around(wanted: Bools) -> list[str | None]:
+        rows = nearest(wanted[host.rows], host.parent)[found]
+        return [None if row < 0 else trace.name_of(host.rows[row]) for row in rows.tolist()]
 
     table = pd.DataFrame(
         {
-            "call": names(found),
-            "op": names(op),
-            "site": names(site),
-            "stage": [OUTSIDE if s < 0 else host.names[s] for s in host.stage[found].tolist()],
+            "call": [trace.name_of(row) for row in host.rows[found].tolist()],
+            "op": around(is_op),
+            "site": around(is_site),
+            "stage": [OUTSIDE if stage < 0 else host.names[stage] for stage in host.stage[found].tolist()],
             "wait_us": trace.us(trace.duration[host.rows[found]]),
         }
     )
-    grouped = table.groupby(columns, dropna=False, sort=False)["wait_us"].agg(["size", "sum"]).reset_index()
-    grouped = grouped.rename(columns={"size": "calls", "sum": "wait_us"})
-    grouped.insert(0, "rank", rank_column(trace, len(grouped)))
-    return grouped.sort_values("wait_us", ascending=False, ignore_index=True, kind="stable")
+    waits = table.groupby(columns, dropna=False, sort=False)["wait_us"]
+    table = trace.ranked(waits.agg(calls="size", wait_us="sum").reset_index())
+    return table.sort_values("wait_us", ascending=False, ignore_index=True, kind="stable")

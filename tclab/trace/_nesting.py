@@ -1,18 +1,58 @@
-"""Self time on host threads: each moment of a thread belongs to the latest event that has begun and not ended.
+"""Sets of time, and self time on host threads: each moment belongs to the latest event that has begun and not ended.
 
 For events that nest this is the textbook self time: the duration less the children's. The rule also covers events that
-overlap without nesting (a mark that outlives its parent), so nothing counts twice there either.
+overlap without nesting (a mark that outlives its parent), so nothing counts twice there either. All is exact, in whole
+ticks.
 """
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
 
-from tclab.trace._events import Bools, Ints, Trace
+from tclab.trace._events import Bools, Floats, Ints, Trace
 
 OUTER_FIRST = ("user_annotation", "python_function", "cpu_op", "operator")
 """Which of two events with the same interval contains the other, outermost first; others are innermost."""
+
+
+class Intervals(NamedTuple):
+    """Disjoint intervals in the order of time: start [N], end [N] int64 ticks, or float64 µs."""
+
+    start: Any
+    end: Any
+
+    @property
+    def length(self) -> Any:
+        return (self.end - self.start).sum()
+
+    @property
+    def gaps(self) -> "Intervals":
+        """The gaps between the intervals, [N - 1]."""
+        return Intervals(self.end[:-1], self.start[1:])
+
+    def covered(self, start: Ints, end: Ints) -> Ints:
+        """Return how many ticks of each query interval [start, end) lie in the set, [Q]."""
+        return self._before(end) - self._before(start)
+
+    def _before(self, at: Ints) -> Ints:
+        if len(self.start) == 0:
+            return np.zeros(len(at), dtype=np.int64)
+        before = np.concatenate(([0], np.cumsum(self.end - self.start)))
+        index = np.searchsorted(self.start, at, side="right") - 1
+        inside = np.minimum(at, self.end[index]) - self.start[index]
+        return np.where(index < 0, 0, before[index] + inside)
+
+
+def union(start: Ints | Floats, end: Ints | Floats) -> Intervals:
+    """Return the union of intervals in any order; they may overlap."""
+    if len(start) == 0:
+        return Intervals(start, end)
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    first = np.flatnonzero(np.append(True, start[1:] > reach[:-1]))
+    return Intervals(start[first], reach[np.append(first[1:], len(start)) - 1])
 
 
 @dataclass(frozen=True)
@@ -29,101 +69,70 @@ class Nesting:
 def nest(start: Ints, duration: Ints, track: Ints, tie: Ints) -> Nesting:
     """Return self times and parents of events on any number of tracks, in O(n log n) at any depth.
 
-    Only a track whose events do not nest is walked event by event.
-
     **Arguments:**
 
     - `start`, `duration`: [N] ticks.
     - `track`: [N] the thread of each event.
     - `tie`: [N] the order of events with equal intervals, outer ones first.
     """
-    n = len(start)
-    long = np.flatnonzero(duration > 0)
-    start_of, end_of = _on_one_line(start, start + duration, track)
-    order = long[np.lexsort((tie[long], -end_of[long], start_of[long]))]
-    starts, ends_by_rank = start_of[order], end_of[order]
-    m = len(order)
-    rank = np.arange(m)
-    closing = np.lexsort((-rank, ends_by_rank))
-    ends = ends_by_rank[closing]
-    # The position of each start and end among all of them; at one instant, ends come before starts.
-    start_at = rank + np.searchsorted(ends, starts, side="right")
-    end_at = rank + np.searchsorted(starts, ends, side="left")
-    event = np.empty(2 * m, dtype=np.int64)
-    step = np.empty(2 * m, dtype=np.int64)
-    event[start_at], step[start_at] = rank, 1
-    event[end_at], step[end_at] = closing, -1
-    depth = np.cumsum(step)
+    end = start + duration
+    order = np.lexsort((tie, -end, start, track))
+    long, instant = order[duration[order] > 0], order[duration[order] == 0]
+    # What happens on a track, in its order; at one instant ends come first, then starts, then events of no duration.
+    event = np.concatenate((long, long, instant))
+    time = np.concatenate((end[long], start[long], start[instant]))
+    kind = np.repeat([0, 1, 2], [len(long), len(long), len(instant)])
+    by_time = np.lexsort((kind, time, track[event]))
+    event, time = event[by_time], time[by_time]
+    parent = np.full(len(start), -1, dtype=np.int64)
+    owner = np.array(_walk(event.tolist(), kind[by_time].tolist(), parent), dtype=np.int64)
 
-    # The event open at a level is the one that began last there.
-    keys = depth[start_at] * (2 * m) + start_at
-    by_level = np.argsort(keys, kind="stable")
-    keys = keys[by_level]
-
-    def open_at(level: Ints, position: Ints) -> Ints:
-        found = np.searchsorted(keys, level * (2 * m) + position, side="right") - 1
-        return np.where(level > 0, by_level[np.maximum(found, 0)], -1) if m else found
-
-    positions = np.arange(2 * m)
-    owner = open_at(depth, positions)
-    parent = open_at(depth[start_at] - 1, start_at)
-    closed = open_at(depth[end_at] + 1, end_at)
-    crossing = np.unique(track[order[closing[closed != closing]]])
-    if len(crossing):
-        _walk(np.isin(track[order], crossing), event, step, owner, parent)
-
-    time = np.empty(2 * m, dtype=np.int64)
-    time[start_at], time[end_at] = start[order], (start + duration)[order[closing]]
-    owned = np.flatnonzero(owner[:-1] >= 0) if m else positions
-    owned = owned[time[owned + 1] > time[owned]]
-    self_time = np.zeros(n, dtype=np.int64)
-    spent = np.bincount(owner[owned], weights=time[owned + 1] - time[owned], minlength=m)
-    self_time[order] = np.rint(spent).astype(np.int64)
-    parents = np.full(n, -1, dtype=np.int64)
-    if m:
-        parents[order] = np.where(parent >= 0, order[parent], -1)
-        # Events without duration own nothing; their parent owns their moment.
-        instants = np.flatnonzero(duration == 0)
-        at = start_of[instants]
-        last = np.searchsorted(starts, at, side="right") + np.searchsorted(ends, at, side="right") - 1
-        around = np.where(last >= 0, owner[last], -1)
-        parents[instants] = np.where(around >= 0, order[around], -1)
-    return Nesting(self_time, parents, order[owner[owned]], time[owned], time[owned + 1])
+    until = np.append(time[1:], 0)
+    owned = (owner >= 0) & (until > time)  # on each track the last owner is -1
+    owner, begin, until = owner[owned], time[owned], until[owned]
+    self_time = np.zeros(len(start), dtype=np.int64)
+    np.add.at(self_time, owner, until - begin)
+    return Nesting(self_time, parent, owner, begin, until)
 
 
-def _on_one_line(start: Ints, end: Ints, track: Ints) -> tuple[Ints, Ints]:
-    """Return the tracks one after the other on a single time line, so that one sort serves them all."""
-    if len(start) == 0:
-        return start, end
-    low, span = int(start.min()), int(end.max() - start.min()) + 1
-    tracks = int(track.max()) + 1
-    if span * tracks >= 2**62:  # far apart and many: ranks of times order just as well
-        times, index = np.unique(np.concatenate((start, end)), return_inverse=True)
-        start, end = index[: len(start)], index[len(start) :]
-        low, span = 0, len(times)
-    return start - low + track * span, end - low + track * span
-
-
-def _walk(chosen: Bools, event: Ints, step: Ints, owner: Ints, parent: Ints) -> None:
-    """Fill in owner and parent of the chosen events, by a stack from which the ended are dropped lazily."""
+def _walk(events: list[int], kinds: list[int], parent: Ints) -> list[int]:
+    """Return the owner from each boundary on, and fill in the parents; an event that has ended waits to be on top."""
     running: list[int] = []
-    ended = set()
-    for position in np.flatnonzero(chosen[event]).tolist():
-        current = int(event[position])
-        if step[position] > 0:
-            parent[current] = running[-1] if running else -1
-            running.append(current)
-        else:
-            ended.add(current)
+    ended: set[int] = set()
+    owners = []
+    for event, kind in zip(events, kinds, strict=True):
+        top = running[-1] if running else -1
+        if kind == 0:
+            ended.add(event)
             while running and running[-1] in ended:
                 ended.discard(running.pop())
-        owner[position] = running[-1] if running else -1
+            top = running[-1] if running else -1
+        else:
+            parent[event] = top
+            if kind == 1:
+                running.append(event)
+                top = event
+        owners.append(top)
+    return owners
+
+
+def nearest(wanted: Bools, parent: Ints) -> Ints:
+    """Return the nearest wanted event around each event, itself included, [N]; -1 where there is none.
+
+    Pointers are doubled, so the work is O(n log depth).
+    """
+    above = np.where(wanted, np.arange(len(parent)), parent)
+    while True:
+        climbing = np.flatnonzero((above >= 0) & ~wanted[above])
+        if len(climbing) == 0:
+            return above
+        above[climbing] = above[above[climbing]]
 
 
 def tie_of(trace: Trace, rows: Ints) -> Ints:
     """Return a tie-break that does not depend on the file's order: category from the outside in, then the name."""
-    place = {category: index for index, category in enumerate(OUTER_FIRST)}
-    category = np.array([place.get(c, len(OUTER_FIRST)) for c in trace.categories], dtype=np.int64)
+    outer = {category: index for index, category in enumerate(OUTER_FIRST)}
+    category = np.array([outer.get(c, len(OUTER_FIRST)) for c in trace.categories], dtype=np.int64)
     alphabet = np.empty(len(trace.names), dtype=np.int64)
     alphabet[pc.array_sort_indices(trace.name_bytes).to_numpy()] = np.arange(len(trace.names))
     return np.asarray(category[trace.category[rows]] * len(trace.names) + alphabet[trace.name[rows]])

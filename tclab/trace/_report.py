@@ -11,30 +11,12 @@ import pandas as pd
 
 from tclab._display import Display, Shown, counted, us_text
 from tclab.errors import require
+from tclab.trace import _device_work as device_work
+from tclab.trace import _host_work as host_work
 from tclab.trace._categories import OUTSIDE, RULES, Rule
-from tclab.trace._device_work import (
-    TIMES,
-    breakdown,
-    collective_table,
-    copy_table,
-    device_work,
-    idle,
-    memory_table,
-    steps,
-)
-from tclab.trace._events import Trace, read_trace, step_windows
-from tclab.trace._host_work import (
-    host_work,
-    main_threads,
-    op_table,
-    stage_table,
-    step_category_table,
-    sync_table,
-    thread_table,
-)
-from tclab.trace._read_trace import TraceError
-from tclab.trace._trace_findings import Finding, RankWork, findings, short
-from tclab.trace._trust import Trust, check_traces
+from tclab.trace._events import Trace, TraceError, read_trace
+from tclab.trace._trace_findings import RankWork, findings, short
+from tclab.trace._trust import Trust, trust_of
 
 _EMPTY = {  # what a table without rows shows
     "gaps": "No idle time of a device in this trace.",
@@ -48,21 +30,21 @@ _EMPTY = {  # what a table without rows shows
 class Report(Shown):
     """The tables and findings of one run. Times in µs; what a trace lacks is null or a table without rows."""
 
-    breakdown: pd.DataFrame  # one row per rank: rank, span_us, compute_us, non_compute_us, idle_us, …
+    breakdown: pd.DataFrame  # one row per rank and device: rank, device, span_us, compute_us, non_compute_us, …
     categories: pd.DataFrame  # category, self_us, share: the main threads' wall time, each event once
     stages: pd.DataFrame  # stage, self_us, share: the same wall time by the part of the step
     threads: pd.DataFrame  # as categories, for every thread of every rank
     steps: pd.DataFrame  # one row per ProfilerStep and rank
     step_categories: pd.DataFrame  # as categories, for every step: rank, step, category, self_us, share
     ops: pd.DataFrame  # name, category, calls, self_us on all host threads, all ranks added
-    gaps: pd.DataFrame  # the longest times without device work
+    gaps: pd.DataFrame  # the longest times without work of a device
     idle_causes: pd.DataFrame  # what the host did while the device was idle
     syncs: pd.DataFrame
     copies: pd.DataFrame
     collectives: pd.DataFrame
     memory: pd.DataFrame
     settings: pd.DataFrame  # one row per rank: how the trace was made
-    findings: list[Finding]
+    findings: list[str]
     traces: list[Trace]
     trust: Trust  # what speaks against the figures; `findings` begin with its verdict
 
@@ -119,82 +101,58 @@ def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
     **Raises:** `InputError` for what is no path; `TraceError` for one that does not exist, a file that is no trace
     (with the position where its JSON breaks), and files whose ranks are unknown or the same.
     """
-    traces = read_ranks(path)
-    ranks = []
-    for trace in traces:
-        device, host = device_work(trace), host_work(trace, rules)
-        ranks.append(RankWork(trace, device, host, steps(trace, device), idle(trace, device, host)))
-    threads = _joined([thread_table(r.trace, r.host) for r in ranks])
-    stages = _joined([stage_table(r.trace, r.host) for r in ranks])
-    tables: dict[str, Any] = {
-        "breakdown": pd.DataFrame([breakdown(r.trace, r.device) for r in ranks]).astype(
-            {"rank": "Int64", **dict.fromkeys(TIMES, "float64")}
-        ),
-        "categories": main_threads(threads, "category"),
-        "stages": main_threads(stages, "stage"),
-        "threads": threads,
-        "steps": _joined([r.steps for r in ranks]),
-        "step_categories": _joined([step_category_table(r.trace, r.host, step_windows(r.trace)) for r in ranks]),
-        "ops": _ops([op_table(r.trace, r.host) for r in ranks]),
-        "gaps": _joined([r.idle.gaps for r in ranks if r.idle]),
-        "idle_causes": _joined([r.idle.causes for r in ranks if r.idle]),
-        "syncs": _joined([sync_table(r.trace, r.host) for r in ranks]),
-        "copies": _joined([copy_table(t) for t in traces]),
-        "collectives": collective_table(traces, [r.device for r in ranks]),
-        "memory": _joined([memory_table(t) for t in traces]),
-        "settings": pd.DataFrame([{"rank": t.rank, "file": t.path.name} | t.settings for t in traces]),
-    }
+    require("path", path, (str, os.PathLike), "a trace file, or a folder of them")
+    traces = sorted(map(read_trace, _files(Path(path))), key=lambda t: (t.rank is None, t.rank or 0))
+    _refuse_unclear_ranks(traces)
+    ranks = [_analyzed(trace, rules) for trace in traces]
+    tables: dict[str, Any] = {name: _joined([rank.tables[name] for rank in ranks]) for name in ranks[0].tables}
+    tables["categories"] = host_work.main_threads(tables["threads"], "category")
+    tables["stages"] = host_work.main_threads(tables.pop("stage_threads"), "stage")
+    tables["ops"] = tables["ops"].groupby(["name", "category"], sort=False).sum().reset_index()
+    tables["ops"] = tables["ops"].sort_values(["self_us", "name"], ascending=[False, True], ignore_index=True)
+    tables["collectives"] = device_work.collective_table([device_work.calls_of(r.trace, r.device) for r in ranks])
     for name, sentence in _EMPTY.items():
         tables[name].attrs["empty"] = sentence
-    tables["settings"] = tables["settings"].astype({"rank": "Int64", "world_size": "Int64"})
-    trusted = check_traces(traces, [rank.device for rank in ranks])
-    return Report(**tables, findings=trusted.findings + findings(ranks, tables), traces=traces, trust=trusted)
+    trust = trust_of(traces, [rank.device for rank in ranks])
+    sentences = [trust.verdict, *trust.table["what"], *findings(ranks, tables["collectives"])]
+    return Report(**tables, findings=sentences, traces=traces, trust=trust)
 
 
-def trust(trace: str | Path | Trace | Report) -> Trust:
-    """Return what speaks against the figures of a trace, before any is believed.
-
-    Looked for are launches without kernels, kernels before their launch, first collectives that are really the other
-    ranks' profilers starting, duplicated correlation ids, zero and negative durations, first and last steps that are
-    not whole, and clocks of ranks that differ.
-
-    **Arguments:**
-
-    - `trace`: a trace file or a folder with one per rank, one of `report.traces`, or a report.
-
-    **Returns:** an object to print, with
-
-    - `table`: one row per pathology and rank: rank, file, pathology, how many events, concerned_us, the window from
-      start_us to end_us (since the trace's first event), the tables of `Report` that it spoils, and a sentence.
-    - `clocks`: one row per rank: how far its clock is ahead of the first one's, and the error of that; null where
-      ranks share too few collectives.
-    - `verdict`: a sentence.
-
-    **Raises:** as `analyze`.
-    """
-    if isinstance(trace, Report):
-        return trace.trust
-    if isinstance(trace, Trace):
-        return check_traces([trace])
-    return check_traces(read_ranks(trace))
+def _analyzed(trace: Trace, rules: tuple[Rule, ...]) -> RankWork:
+    """Return the work of one rank, with the tables that need no other rank."""
+    host, device, devices = (
+        host_work.host_work(trace, rules),
+        device_work.device_work(trace),
+        device_work.devices_of(trace),
+    )
+    idles = {pid: device_work.idle(trace, work, host) for pid, work in devices.items() if len(work.rows)}
+    breakdown = pd.DataFrame([device_work.breakdown(trace, pid, work) for pid, work in devices.items()])
+    tables = {
+        "breakdown": breakdown.astype({"rank": "Int64", **dict.fromkeys(device_work.TIMES, "float64")}),
+        "threads": host_work.thread_table(trace, host),
+        "stage_threads": host_work.stage_table(trace, host),
+        "steps": device_work.step_table(trace, device),
+        "step_categories": host_work.step_category_table(trace, host),
+        "ops": host_work.op_table(trace, host),
+        "gaps": _of_devices(trace, {pid: idle.gaps for pid, idle in idles.items()}),
+        "idle_causes": _of_devices(trace, {pid: idle.causes for pid, idle in idles.items()}),
+        "syncs": host_work.sync_table(trace, host),
+        "copies": device_work.copy_table(trace),
+        "memory": trace.ranked(trace.memory.copy()),
+        "settings": pd.DataFrame([trace.settings]).astype({"rank": "Int64", "world_size": "Int64"}),
+    }
+    return RankWork(trace, host, device, [(devices[pid], idle) for pid, idle in idles.items()], tables)
 
 
-def read_ranks(path: str | Path) -> list[Trace]:
-    """Return the trace of a file, or those of a folder's ranks in the order of the ranks.
-
-    **Raises:** as `analyze`.
-    """
-    require("path", path, (str, os.PathLike), "a trace file, or a folder of them")
-    traces = sorted(map(read_trace, trace_files(Path(path))), key=lambda t: (t.rank is None, t.rank or 0))
-    _refuse_unclear_ranks(traces)
-    return traces
+def _of_devices(trace: Trace, tables: dict[Any, pd.DataFrame]) -> pd.DataFrame:
+    """Return the tables of a trace's devices as one, with rank and device in front."""
+    if not tables:
+        return pd.DataFrame()
+    return trace.ranked(pd.concat(tables, names=["device"]).reset_index("device").reset_index(drop=True))
 
 
-def trace_files(path: Path) -> list[Path]:
+def _files(path: Path) -> list[Path]:
     """Return the path itself, or a folder's `.json` and `.json.gz` files, 2 before 10."""
-    if not path.exists():
-        near = sorted(p.name for p in path.parent.glob("*.json*"))[:5] if path.parent.is_dir() else []
-        raise TraceError(f"{path}: does not exist" + (f"; in its folder are {', '.join(near)}" if near else ""))
     if not path.is_dir():
         return [path]
     found = [p for p in path.iterdir() if p.is_file() and p.name.endswith((".json", ".json.gz"))]
@@ -204,28 +162,17 @@ def trace_files(path: Path) -> list[Path]:
 
 
 def _refuse_unclear_ranks(traces: list[Trace]) -> None:
-    of_rank: dict[int, Trace] = {}
+    of_rank: dict[int, str] = {}
     for trace in traces if len(traces) > 1 else []:
+        name = trace.path.name
         if trace.rank is None:
-            raise TraceError(
-                f"{trace.path.name} does not give its rank, one of {len(traces)}; expected "
-                "`distributedInfo` in the file or `rank<number>` in its name"
-            )
-        if (other := of_rank.setdefault(trace.rank, trace)) is not trace:
-            raise TraceError(
-                f"{trace.path.name} and {other.path.name} are both rank {trace.rank}; "
-                "expected one trace per rank of one run"
-            )
+            expected = "`distributedInfo` in the file or `rank<number>` in its name"
+            raise TraceError(f"{name} does not give its rank, one of {len(traces)}; expected {expected}")
+        if (other := of_rank.setdefault(trace.rank, name)) != name:
+            raise TraceError(f"{name} and {other} are both rank {trace.rank}; expected one trace per rank of one run")
 
 
 def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
     """Return the ranks' tables concatenated; a table without rows gives its columns only."""
     full = [table for table in tables if len(table)]
-    if full:
-        return pd.concat(full, ignore_index=True)
-    return tables[0] if tables else pd.DataFrame()
-
-
-def _ops(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    added = pd.concat(tables).groupby(["name", "category"], sort=False).sum().reset_index()
-    return added.sort_values(["self_us", "name"], ascending=[False, True], ignore_index=True)
+    return pd.concat(full, ignore_index=True) if full else tables[0]

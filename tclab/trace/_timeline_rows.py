@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from tclab.trace._categories import RULES, categorise, category_names
-from tclab.trace._events import ANNOTATION, DEVICE, HOST, Ints, Trace, step_windows
+from tclab.trace._events import ANNOTATION, DEVICE, Ints, Trace
 from tclab.trace._host_work import main_track
 from tclab.trace._nesting import nest, tie_of
 
@@ -25,33 +25,30 @@ def timeline_rows(
     first, last = _last_step(trace)
     start_us, end_us = first if start_us is None else start_us, last if end_us is None else end_us
     begin, finish = start_us * trace.ticks_per_us, end_us * trace.ticks_per_us
-    spans = (trace.kind != ANNOTATION) | trace.is_category({"ledger"})
-    stop = trace.start + trace.duration
-    rows = np.flatnonzero(spans & (trace.start < finish) & (stop > begin) & (trace.duration > 0))
+    rows = np.flatnonzero(
+        (trace.kind != ANNOTATION) & (trace.duration > 0) & (trace.start < finish) & (trace.stop > begin)
+    )
     rows = np.sort(rows[np.argsort(-trace.duration[rows], kind="stable")[:most]])
     names = category_names(RULES)
     category = categorise(trace, RULES)[rows]
-    main = main_track(trace, np.flatnonzero(trace.kind == HOST))
+    main = main_track(trace)
     return pd.DataFrame(
         {
             "track": [_track_name(trace, row, main) for row in rows.tolist()],
             "lane": _lanes(trace, rows),
-            "name": [trace.names[i][:120] for i in trace.name[rows].tolist()],
+            "name": [trace.name_of(row)[:120] for row in rows.tolist()],
             "category": [names[i] for i in category.tolist()],
             "start_us": np.maximum(trace.us(trace.start[rows]), start_us),
-            "end_us": np.minimum(trace.us(stop[rows]), end_us),
+            "end_us": np.minimum(trace.us(trace.stop[rows]), end_us),
         }
     )
 
 
 def _last_step(trace: Trace) -> tuple[float, float]:
-    steps = step_windows(trace)
-    if len(steps.names) == 0:
-        counted = trace.kind != ANNOTATION
-        rows = np.flatnonzero(counted) if counted.any() else np.arange(len(trace))
-        stop = trace.start[rows] + trace.duration[rows]
-        return float(trace.us(trace.start[rows].min())), float(trace.us(stop.max()))
-    return float(trace.us(steps.start[-1])), float(trace.us(steps.end[-1]))
+    if len(trace.steps.names):
+        return float(trace.us(trace.steps.start[-1])), float(trace.us(trace.steps.end[-1]))
+    counted = trace.kind != ANNOTATION if (trace.kind != ANNOTATION).any() else trace.kind == ANNOTATION
+    return float(trace.us(trace.start[counted].min())), float(trace.us(trace.stop[counted].max()))
 
 
 def _track_name(trace: Trace, row: int, main: int | None) -> str:
@@ -66,9 +63,8 @@ def _track_name(trace: Trace, row: int, main: int | None) -> str:
 
 def _lanes(trace: Trace, rows: Ints) -> Ints:
     parent = nest(trace.start[rows], trace.duration[rows], trace.track[rows], tie_of(trace, rows)).parent
-    lane = np.zeros(len(rows), dtype=np.int64)
-    above = parent.copy()
+    lane, above = np.zeros(len(rows), dtype=np.int64), parent
     while (above >= 0).any():
         lane += above >= 0
-        above = np.where(above >= 0, parent[np.maximum(above, 0)], -1)
+        above = np.where(above >= 0, parent[above], -1)
     return lane

@@ -9,8 +9,10 @@ import tclab.trace as trace
 from tclab.trace._categories import CATEGORIES
 
 
-def findings_on(report, topic):
-    return [finding for finding in report.findings if finding.topic == topic]
+def said(report, words):
+    """Return the one finding that begins with these words, or has them."""
+    (found,) = [finding for finding in report.findings if words in finding]
+    return found
 
 
 def test_importing_loads_no_torch_and_no_notebook():
@@ -41,9 +43,9 @@ def test_a_closure_is_not_charged_with_the_step_inside_it(write_trace, complete)
     assert share.sum() == 100
     stage = report.stages.set_index("stage")["self_us"]
     assert (stage["optimizer"], stage["model_forward"], stage["backward"]) == (20, 30, 40)
-    (finding,) = findings_on(report, "optimizer")
-    assert "1 of 1 Optimizer.step events contain a forward or backward" in finding
-    assert finding.figure == 20
+    assert (
+        said(report, "1 of 1 Optimizer.step events contain a forward or backward").count("20 µs of it self time") == 1
+    )
 
 
 def test_what_is_printed_begins_with_the_stages_and_names_the_largest_operations(write_trace, complete):
@@ -136,14 +138,14 @@ def test_idle_is_split_by_when_the_next_work_was_launched(write_trace, complete)
     ]
     report = trace.analyze(write_trace(events))
     assert report.breakdown["idle_us"].item() == 25
-    assert findings_on(report, "idle")[1].startswith(
+    assert said(report, "Of the idle time").startswith(
         "Of the idle time 40% passed before the host launched the next work, 20% between launch and start, "
         "and 40% with work already launched"
     )
     causes = report.idle_causes.set_index("host_category")["idle_us"]
     assert causes["data_loading"] == 7
     assert report.idle_causes["idle_us"].sum() == 25
-    assert findings_on(report, "data")[0].figure == pytest.approx(7 / 25)
+    assert said(report, "waited for data during 28.0% of its idle time")
     assert report.gaps["gap_us"].tolist() == [15, 10]
     assert report.gaps["late_us"].tolist() == [10, 0]
 
@@ -154,8 +156,9 @@ def test_graph_replays_without_kernels_give_no_verdict(write_trace, complete):
         *launch(complete, 60, 2, 65, 5, 1),
         *launch(complete, 160, 2, 165, 5, 2),
     ]
-    (finding,) = findings_on(trace.analyze(write_trace(events)), "idle")
-    assert finding.startswith("Not enough in this trace to say whether the device was idle")
+    report = trace.analyze(write_trace(events))
+    assert said(report, "Not enough in this trace to say whether the device was idle")
+    assert not any("The device was idle" in finding for finding in report.findings)
 
 
 def test_steps_take_what_the_device_did_meanwhile(write_trace, complete):
@@ -224,9 +227,7 @@ def test_a_collective_costs_its_minimum_and_the_rest_is_waiting(write_trace, com
     table = trace.analyze(path.parent).collectives.set_index(["rank", "index"])
     assert table["own_us"].groupby("index").first().tolist() == [10, 12]
     assert table["wait_us"].to_dict() == {(0, 0): 0, (0, 1): 18, (1, 0): 15, (1, 1): 0, (2, 0): 8, (2, 1): 28}
-    (finding,) = findings_on(trace.analyze(path.parent), "stragglers")
-    assert "rank 1 waited least" in finding
-    assert finding.figure == pytest.approx(69 / 135)
+    assert "51.1% was waiting" in said(trace.analyze(path.parent), "rank 1 waited least")
 
 
 def test_ranks_that_made_different_calls_are_null(write_trace, complete):
@@ -249,7 +250,7 @@ def test_syncs_name_the_place(write_trace, complete):
     report = trace.analyze(write_trace(events))
     row = report.syncs.iloc[0]
     assert (row["op"], row["site"], row["wait_us"]) == ("aten::item", "train.py(12): step", 50)
-    assert "cudaStreamSynchronize in aten::item at train.py(12): step" in findings_on(report, "syncs")[0]
+    assert said(report, "cudaStreamSynchronize in aten::item at train.py(12): step")
 
 
 def test_copies_by_direction_with_unknown_sizes_null(write_trace, complete):
@@ -273,8 +274,7 @@ def test_memory_over_time(write_trace, complete):
     ]
     report = trace.analyze(write_trace([complete("aten::mm", 0, 100), *marks]))
     assert report.memory["allocated_bytes"].tolist() == [100, 700, 300]
-    (finding,) = findings_on(report, "memory")
-    assert "peaked at 700 B allocated, 30 µs into the trace; it ended 200 B above" in finding
+    assert said(report, "peaked at 700 B allocated, 30 µs into the trace; it ended 200 B above")
 
 
 def test_compare_by_category_step_and_op(write_trace, complete):

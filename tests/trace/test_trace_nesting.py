@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tclab.trace as trace
-from tclab.trace._categories import nearest
-from tclab.trace._nesting import nest
+from tclab.trace._nesting import nearest, nest
 
 
 @st.composite

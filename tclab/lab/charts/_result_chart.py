@@ -13,7 +13,7 @@ from tclab.lab.charts._cost_charts import largest_batches_chart
 from tclab.lab.charts._scaling_charts import epoch_chart
 from tclab.lab.charts._stage_charts import ledger_chart
 from tclab.lab.charts._style import GREY, chart_title, empty_chart, fixed_colour, log_axis, machine_text
-from tclab.lab.charts._trace_charts import trace_comparison_chart, trace_memory_owners_chart
+from tclab.lab.charts._trace_charts import trace_comparison_chart
 from tclab.lab.charts._trust_charts import comparison_chart, spike_chart
 from tclab.sweeps.analysis._compare_runs import Comparison
 from tclab.sweeps.predict._epoch import Epoch
@@ -23,7 +23,6 @@ from tclab.timing._advice import Advice
 from tclab.timing._self_test import SpikeIn
 from tclab.timing._verdict import UNDECIDED
 from tclab.trace._compare_traces import Comparison as TraceComparison
-from tclab.trace._memory_owners import MemoryOwners
 
 _COLOURS = {"predicted": "#0072b2", "at best": "#56b4e9", "measured": "#d55e00"}
 _SHAPES = {"predicted": "diamond", "at best": "triangle-left", "measured": "circle"}
@@ -87,7 +86,6 @@ _CHARTS: dict[type, Callable[..., Any]] = {
     Epoch: epoch_chart,
     LargestBatch: largest_batches_chart,
     Ledger: ledger_chart,
-    MemoryOwners: trace_memory_owners_chart,
     SpikeIn: spike_chart,
     TraceComparison: trace_comparison_chart,
 }
@@ -103,7 +101,6 @@ def result_chart(result: Any, *, where: str | None = None) -> Any:
     | `tclab.timing.Ledger` | a bar of stages for each timeline, which add up to the mean step |
     | `tclab.timing.spike_in` | measured over injected delays |
     | `tclab.trace.compare` | two runs by category |
-    | `tclab.trace.memory_owners` | what held memory at each device's peak, by line |
     | `tclab.sweeps.run_epoch`, a list of them | predicted over measured seconds of each epoch |
     | `tclab.sweeps.largest_batch`, a list of them | the largest batch of each strategy that ran, and the expected one |
 
@@ -118,7 +115,7 @@ def result_chart(result: Any, *, where: str | None = None) -> Any:
     **Raises:** `InputError` for anything else.
     """
     one = result[0] if isinstance(result, list | tuple) and result else result
-    require("result", one, tuple(_CHARTS), "an advice, a comparison, a ledger, spikes, owners of memory, or a list of "
+    require("result", one, tuple(_CHARTS), "an advice, a comparison, a ledger, spikes, or a list of "
             "epochs or largest batches")  # fmt: skip
     draw = next(draw for kind, draw in _CHARTS.items() if isinstance(one, kind))
     return draw(result, where=where)

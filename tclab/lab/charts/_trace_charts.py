@@ -9,13 +9,11 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab._display import bytes_text
 from tclab.errors import unknown
 from tclab.lab.charts._style import STAGE_COLOURS, chart_title, empty_chart, fixed_colour
 from tclab.trace._categories import CATEGORIES
 from tclab.trace._compare_traces import Comparison
 from tclab.trace._events import Trace
-from tclab.trace._memory_owners import MemoryOwners
 from tclab.trace._report import Report
 from tclab.trace._timeline_rows import timeline_rows
 
@@ -97,14 +95,17 @@ def _self_time(table: pd.DataFrame, recorded: str, title: str = "Main thread, se
 
 
 def _device_time(breakdown: pd.DataFrame, recorded: str) -> Any:
-    """Return stacked bars of `report.breakdown`: each rank's device span, split into kinds that sum to it."""
+    """Return stacked bars of `report.breakdown`: each device's span, split into kinds that sum to it."""
     rows = breakdown[breakdown["span_us"].notna()]
     if rows.empty:
         return empty_chart("No device event in this trace.")
+    place = rows["rank"].astype("string").fillna("not known")
+    if place.duplicated().any():  # several devices of a rank
+        place = place + ", device " + rows["device"].astype("string")
     # Copies that run during compute are hidden by it: this is what remains of the union.
     parts = pd.DataFrame(
         {
-            "rank": rows["rank"].astype("string").fillna("not known"),
+            "rank": place,
             "compute": rows["compute_us"],
             "exposed communication": rows["exposed_communication_us"],
             "copies and sets": rows["non_compute_us"] - rows["exposed_communication_us"],
@@ -240,23 +241,6 @@ def _memory(memory: pd.DataFrame, recorded: str, most: int = 4000) -> Any:
     return marks.mark_line(interpolate="step-after").properties(
         width=_WIDTH - 60, height=200, title=chart_title("Memory held by tensors", recorded)
     )
-
-
-def trace_memory_owners_chart(owners: MemoryOwners, *, where: str | None = None, most: int = 15) -> Any:
-    """Return what held memory at each device's peak, by line, in the colour of its stage."""
-    table = owners.owners.groupby("device", sort=False).head(most).copy()
-    table["text"] = [f"{bytes_text(row['bytes'])}, {row['share']:.0%}" for row in table.to_dict("records")]
-    table["where"] = table["device"] + " · " + table["line"].str.slice(0, 80)
-    shown = list(dict.fromkeys(table["stage"]))
-    bars = alt.Chart(table).mark_bar().encode(
-        y=alt.Y("where:N", sort=list(dict.fromkeys(table["where"])), title=None, axis=alt.Axis(labelLimit=420)),
-        x=alt.X("sum(bytes):Q", title="bytes held at the peak", axis=alt.Axis(format="~s")),
-        color=alt.Color("stage:N", scale=_category_scale(shown), title="stage"),
-        tooltip=["where", "stage", "text"],
-    )  # fmt: skip
-    peaks = "; ".join(f"{row['device']}: {bytes_text(row['bytes'])}" for row in owners.peaks.to_dict("records"))
-    title = chart_title("What held memory at the peak", where or "", peaks)
-    return bars.properties(width=420, height=alt.Step(20), title=title)
 
 
 def trace_comparison_chart(comparison: Comparison, *, where: str | None = None) -> Any:

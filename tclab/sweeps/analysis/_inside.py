@@ -142,9 +142,9 @@ def trace_point(
 ) -> Report:
     """Run a point under torch.profiler in this process, after its equivalence check, and return the trace's report.
 
-    The trace is in `folder`; it has a mark a stage and, on the track `parts`, what forward and backward were at. A
-    finding says how many times as long a profiled step takes as one of the `wait` before it. `tclab.trace.compare` puts
-    two of them side by side, and what the profiler makes of their ratio.
+    The trace is in `folder` and has a mark a stage; `inside` divides forward and backward. A finding says how many
+    times as long a profiled step takes as one of the `wait` before it. `tclab.trace.compare` puts two of them side by
+    side, and what the profiler makes of their ratio.
 
     **Arguments:**
 
@@ -161,15 +161,11 @@ def trace_point(
         batches = repeat(next(here.batches())) if point.mode == "fixed_batch" else here.batches()
         try:
             here.run(batches, steps=1)
-            with (
-                _parts_of(here, ledger),
-                trace.record(folder, wait=wait, warmup=warmup, active=active, steps=steps, **options) as recorder,
-            ):
+            with trace.record(folder, wait=wait, warmup=warmup, active=active, steps=steps, **options) as recorder:
                 for _ in range(steps):
                     here.run(batches, steps=1, ledger=ledger)
                     recorder.step()
         finally:
             del batches  # ends the workers
     assert recorder.path is not None
-    trace.lay_spans(recorder.path, ledger.spans(), recorder.path, track="parts")
     return trace.analyze(recorder.path)

@@ -1,0 +1,215 @@
+"""The door for a user's file: opened here, unpacked within limits, and one sentence for whatever a parser raises.
+
+Every limit on what somebody else's file may do to this process is here and nowhere else: what it unpacks to, how often
+its own size that is, and what is no file (a FIFO would wait for ever for its writer). How deep it nests and how much
+memory it takes is found out by Python, whose error becomes a sentence as well.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from pathlib import Path
+from typing import IO, Any
+
+from tclab._display import progress_bar
+from tclab._io import is_bomb
+from tclab.errors import InputError, require
+
+LIMIT_BYTES = 2 << 30  # of what a file unpacks to; STRING's largest table of one organism is a tenth of this
+
+_BUFFER_BYTES = 1 << 20
+_BAR_FROM_BYTES = 8 << 20  # smaller files are read before a bar would show
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
+_MEANING: dict[type[Exception], str] = {
+    EOFError: "is cut short; copy or download it again",
+    zlib.error: "is damaged; copy or download it again",
+    gzip.BadGzipFile: "is damaged; copy or download it again",
+    zipfile.BadZipFile: "is damaged or cut short; copy or download it again",
+    RecursionError: "is nested too deeply",
+    MemoryError: "needs more memory than there is",
+}
+
+
+@contextmanager
+def guarded(path: str | Path, what: str, error: type[InputError] = InputError) -> Iterator[None]:
+    """Turn whatever the block raises, which reads a file, into one sentence: the file, the cause, the format.
+
+    In the block a parser may raise what it likes, and a reader of ours raises `ValueError` with the line and what was
+    expected. An `InputError` passes unchanged: it is a sentence already, and perhaps of an argument. The cause is
+    chained, so that an error of our own is found in the traceback.
+
+    **Arguments:**
+
+    - `path`: the file.
+    - `what`: its format with its article: "a BioGRID table".
+    - `error`: the class that is raised.
+
+    **Raises:** `error`: "edges.csv: line 3: weight is 'x', expected a number (read as an edge list)".
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as cause:
+        raise error(f"{path}: {_why(cause)} (read as {what})") from cause
+
+
+def _why(cause: Exception) -> str:
+    """Return what an exception says, on one line, with its kind where that says more."""
+    text = " ".join(str(cause).split())
+    text = text if len(text) <= 400 else text[:399] + "…"
+    for kind, meaning in _MEANING.items():
+        if isinstance(cause, kind):
+            return f"{meaning} ({text})" if text else meaning
+    if isinstance(cause, UnicodeDecodeError):
+        return f"byte 0x{cause.object[cause.start]:02x} is not {cause.encoding.upper()}; save it as UTF-8"
+    if isinstance(cause, OSError):
+        return f"cannot be read: {cause.strerror or text}"
+    if type(cause) is ValueError and text:
+        return text
+    return f"{type(cause).__name__}: {text}"
+
+
+@contextmanager
+def opened(
+    path: str | Path,
+    what: str,
+    error: type[InputError] = InputError,
+    *,
+    limit_bytes: int | None = LIMIT_BYTES,
+    archive: bool = False,
+) -> Iterator[Any]:
+    """Open a user's file for reading within `guarded`: plain, gzipped, or the one file in a ZIP, whatever its name.
+
+    What is read are the bytes of UTF-8 text without a byte order mark, unpacked as they are read. A large file shows a
+    bar.
+
+    **Arguments:**
+
+    - `path`, `what`, `error`: see `guarded`.
+    - `limit_bytes`: what the file may unpack to; `None` for a reader that keeps no more than a part in memory.
+    - `archive`: the format itself is a ZIP, such as XLSX or NPZ: what is read, and can be sought in, is the file as it
+      is; its parts are held to the limits.
+
+    **Raises:** `error` for a missing file, with the nearest name in its folder; a folder, a FIFO, a device; an empty
+    file; one that unpacks to more than `limit_bytes`, or to more than 150 times its size beyond 256 MiB; a ZIP of
+    several files; text in UTF-16 or with a NUL byte; and for whatever the block raises.
+    """
+    require("path", path, (str, os.PathLike), "the path of a file")
+    path = Path(path)
+    with guarded(path, what, error):
+        _check_regular(path)
+        with open(path, "rb") as file:
+            if archive:
+                parts = zipfile.ZipFile(file).infolist()
+                packed_bytes = sum(part.compress_size for part in parts)
+                _check_size(sum(part.file_size for part in parts), packed_bytes, limit_bytes)
+                file.seek(0)
+                yield file
+                return
+            with (
+                _Unpacked(file, path.name, limit_bytes) as unpacked,
+                io.BufferedReader(unpacked, _BUFFER_BYTES) as text,
+            ):
+                head = text.peek(3)
+                if not head:
+                    raise ValueError("is empty")
+                if head.startswith(_BYTE_ORDER_MARK):
+                    text.read(len(_BYTE_ORDER_MARK))
+                yield text
+
+
+def _check_regular(path: Path) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise ValueError(f"no such file{_near(path)}") from None
+    except ValueError as error:
+        raise ValueError(f"is no path: {error}") from None
+    if stat.S_ISDIR(mode):
+        raise ValueError("is a folder, expected a file")
+    if not stat.S_ISREG(mode):
+        raise ValueError("is neither a file nor a folder")
+
+
+def _near(path: Path) -> str:
+    names: list[str] = []
+    with suppress(OSError):
+        names = sorted(each.name for each in path.parent.iterdir())
+    near = get_close_matches(path.name, names, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    few = [name for name in names if not name.startswith(".")][:5]
+    return f"; in its folder are {', '.join(few)}" if few else ""
+
+
+def _check_size(unpacked: int, packed: int, limit_bytes: int | None) -> None:
+    if limit_bytes is not None and unpacked > limit_bytes:
+        raise ValueError(
+            f"unpacks to more than {limit_bytes:,} bytes, the limit; "
+            "if it is meant to be that large, pass a larger limit_bytes"
+        )
+    if is_bomb(unpacked, packed):
+        raise ValueError(f"unpacks to {unpacked // max(packed, 1):,} times its size or more")
+
+
+class _Unpacked(io.RawIOBase):
+    """The bytes of an open file, unpacked as they are read and held to the limits."""
+
+    def __init__(self, file: IO[bytes], name: str, limit_bytes: int | None) -> None:
+        self._file, self._limit_bytes = file, limit_bytes
+        head = file.read(4)
+        file.seek(0)
+        self._stream: Any = file
+        self._packed = True
+        if head.startswith(_GZIP):
+            self._stream = gzip.GzipFile(fileobj=file)
+        elif head == _ZIP:
+            self._stream = _only_member(file)
+        else:
+            self._packed = False
+        self._count = 0
+        size = os.fstat(file.fileno()).st_size
+        self._bar = progress_bar(size, f"reading {name}", "B") if size > _BAR_FROM_BYTES else None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        chunk = self._stream.read(len(buffer))
+        if (hole := chunk.find(b"\0")) >= 0:
+            raise ValueError(f"byte {self._count + hole + 1:,} is NUL: the file has a hole, or is no text in UTF-8")
+        self._count += len(chunk)
+        if self._packed:
+            _check_size(self._count, self._file.tell(), self._limit_bytes)
+        elif self._limit_bytes is not None:
+            _check_size(self._count, self._count, self._limit_bytes)
+        if self._bar is not None:
+            self._bar.update(self._file.tell() - self._bar.n)
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
+
+    def close(self) -> None:
+        if not self.closed and self._bar is not None:
+            self._bar.close()
+        super().close()
+
+
+def _only_member(file: IO[bytes]) -> IO[bytes]:
+    """Open the one file in a ZIP; macOS adds a folder of its own, which is none."""
+    archive = zipfile.ZipFile(file)
+    names = [part.filename for part in archive.infolist() if not part.is_dir()]
+    names = [name for name in names if not name.startswith("__MACOSX/")]
+    if len(names) != 1:
+        few = ", ".join(names[:5]) or "none"
+        raise ValueError(f"is a ZIP of {len(names)} files, expected one: {few}")
+    return archive.open(names[0])

@@ -1,0 +1,151 @@
+"""The door for a user's file: whatever is wrong with it is one sentence, in little memory and without waiting."""
+
+import gzip
+import io
+import os
+import zipfile
+
+import pytest
+
+from tclab._source import guarded, opened
+from tclab.errors import InputError
+
+
+class DoorError(InputError):
+    pass
+
+
+def read(path, **options):
+    with opened(path, "a list", DoorError, **options) as file:
+        return file.read()
+
+
+def zipped(**files):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return content.getvalue()
+
+
+TEXT = b"one\ntwo\n"
+LONG = os.urandom(5 << 20).hex().encode()
+BOMB = gzip.compress(b" " * (20 << 20)) * 20
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (TEXT, TEXT),
+        (b"\xef\xbb\xbf" + TEXT, TEXT),
+        (gzip.compress(TEXT), TEXT),
+        (gzip.compress(TEXT) + gzip.compress(TEXT) + b"\0" * 9, 2 * TEXT),  # several members, then the pad of a tape
+        (zipped(**{"list.txt": TEXT, "__MACOSX/._list.txt": b"\0"}), TEXT),
+        (LONG, LONG),
+        (gzip.compress(LONG, 1), LONG),
+    ],
+    ids=["plain", "byte order mark", "gzip", "gzip of two members", "zip", "long", "long gzip"],
+)
+def test_a_file_is_unpacked_whatever_its_name(tmp_path, content, text):
+    (tmp_path / "list.txt").write_bytes(content)
+    assert read(tmp_path / "list.txt") == text
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "is empty"),
+        (gzip.compress(b""), "is empty"),
+        (gzip.compress(LONG)[:-9], "is cut short"),
+        (gzip.compress(TEXT)[:5], "is cut short"),
+        (gzip.compress(TEXT)[:-8] + b"12345678", "is damaged"),
+        (gzip.compress(LONG)[:2000] + b"\1" * 2000, "is damaged|is cut short"),
+        (zipped(a=TEXT)[:40], "is damaged or cut short"),
+        (zipped(a=TEXT, b=TEXT), "is a ZIP of 2 files, expected one: a, b"),
+        (TEXT + b"\0", "byte 9 is NUL"),
+        ("one".encode("utf-16"), "byte 4 is NUL: the file has a hole, or is no text in UTF-8"),
+        (BOMB, r"unpacks to \d{3} times its size or more|unpacks to 1,\d\d\d times its size or more"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_no_whole_file_is_refused_in_a_sentence(tmp_path, content, why):
+    (tmp_path / "list.txt").write_bytes(content)
+    with pytest.raises(DoorError, match=rf"list\.txt: ({why}).* \(read as a list\)$"):
+        read(tmp_path / "list.txt")
+
+
+def test_a_file_that_unpacks_to_more_than_its_limit_is_refused(tmp_path):
+    for content in (TEXT, gzip.compress(TEXT)):
+        (tmp_path / "list.txt").write_bytes(content)
+        with pytest.raises(DoorError, match=r"unpacks to more than 7 bytes, the limit; .* pass a larger limit_bytes"):
+            read(tmp_path / "list.txt", limit_bytes=7)
+        assert read(tmp_path / "list.txt", limit_bytes=8) == TEXT
+
+
+def test_an_archive_is_read_as_it_is_and_held_to_the_limits(tmp_path):
+    path = tmp_path / "book.xlsx"
+    path.write_bytes(zipped(a=TEXT, b=TEXT))
+    assert read(path, archive=True) == path.read_bytes()
+    with pytest.raises(DoorError, match="unpacks to more than 15 bytes"):
+        read(path, archive=True, limit_bytes=15)
+    path.write_bytes(zipped(a=b" " * (300 << 20)))
+    with pytest.raises(DoorError, match=r"unpacks to [\d,]+ times its size"):
+        read(path, archive=True)
+    path.write_bytes(TEXT)
+    with pytest.raises(DoorError, match="is damaged or cut short"):
+        read(path, archive=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("lst.txt", r"no such file; did you mean 'list\.txt'\?"),
+        ("x", r"no such file; in its folder are fifo, folder, list\.txt"),
+        ("folder", "is a folder, expected a file"),
+        ("fifo", "is neither a file nor a folder"),  # which would wait for ever
+        ("/dev/zero", "is neither a file nor a folder"),
+        ("no\0path", "is no path: embedded null byte"),
+        ("x" * 999, "cannot be read: File name too long"),
+        ("list.txt/x", "cannot be read: Not a directory"),
+    ],
+)
+def test_what_is_no_file_is_refused(tmp_path, name, why):
+    (tmp_path / "list.txt").write_bytes(TEXT)
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(DoorError, match=why):
+        read(tmp_path / name)
+
+
+def test_what_is_no_path_is_an_input_error():
+    for path in (5, None):
+        with pytest.raises(InputError, match="expected the path of a file"):
+            read(path)
+
+
+@pytest.mark.parametrize(
+    ("cause", "why"),
+    [
+        (ValueError("line 3: weight\n is 'x'"), r"line 3: weight is 'x'"),
+        (KeyError("reactions"), "KeyError: 'reactions'"),
+        (RecursionError("maximum depth"), r"is nested too deeply \(maximum depth\)"),
+        (MemoryError(), "needs more memory than there is"),
+        (UnicodeDecodeError("utf-8", b"ab\xe9", 2, 3, "invalid"), "byte 0xe9 is not UTF-8; save it as UTF-8"),
+        (PermissionError(13, "Permission denied"), "cannot be read: Permission denied"),
+        (ValueError("x" * 10_000), "x{399}…"),
+    ],
+)
+def test_whatever_a_parser_raises_is_one_sentence_and_its_cause_is_chained(cause, why):
+    with (
+        pytest.raises(DoorError, match=rf"^list\.txt: {why} \(read as a list\)$") as error,
+        guarded("list.txt", "a list", DoorError),
+    ):
+        raise cause
+    assert error.value.__cause__ is cause
+
+
+def test_a_sentence_and_an_interruption_pass():
+    for each in (InputError("threshold is -1"), KeyboardInterrupt()):
+        with pytest.raises(type(each)) as error, guarded("list.txt", "a list", DoorError):
+            raise each
+        assert error.value is each
