@@ -32,6 +32,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
+from tclab.sweeps.slurm._submissions import Submission, Submissions
 
 from tclab import CellGraph, InputError, Point, grid, masking, readers, trace
 from tclab.lab._notebook_parameters import check_parameters
@@ -39,7 +40,6 @@ from tclab.lab.panel._panel_state import SAVED, PanelState
 from tclab.readers._gene_names import Genes
 from tclab.readers._metabolic_model import MetabolicModel
 from tclab.sweeps import write_rows
-from tclab.sweeps.slurm._submissions import Submission, Submissions
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._row_files import read_rows
 from tclab.sweeps.store._rows import columns_of, frame, table
