@@ -46,6 +46,7 @@ _OVER = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "SPECIAL_EXIT", "TIMEOUT", "LAUNCH_FAILED",
 }  # fmt: skip
+_REMARK = re.compile(r"(?i)srun: .*(exit code|aborted|terminat(ed step|ion))")  # srun's own, on a job's end
 _LOOK_SECONDS = 0.5  # between looks at the folder
 _MAX_ARRAY = 1000  # Slurm's default MaxArraySize is 1001, and that is the first index too many
 
@@ -124,7 +125,7 @@ class _Sweep:
 
     def look_up(self) -> list[str]:
         """Take finished points, wait for those whose jobs are queued or run, and return the others."""
-        noted, states = self._noted(), _states()
+        noted, states = noted_jobs(self._folder), _states()
         for name in self.points:
             rows = self._results.read_file(name)
             if rows is not None and not (self._options.retry and failed_or_oom(rows)):
@@ -150,7 +151,7 @@ class _Sweep:
                 self._folder / "logs", options, [json.dumps(one | imports | {"options": own}) for one in requests]
             )
             self.waiting |= dict(zip(array, jobs, strict=True))
-            self._note(self._noted() | self.waiting)
+            self._note(noted_jobs(self._folder) | self.waiting)
 
     def look(self) -> None:
         """Take the rows that have come; a folder that is listed is asked of the file server, unlike a single file."""
@@ -179,7 +180,7 @@ class _Sweep:
         try:
             _ask("scancel", "--quiet", *sorted(self.waiting.values()))
             with self.locked():
-                self._note({name: job for name, job in self._noted().items() if name not in self.waiting})
+                self._note({name: job for name, job in noted_jobs(self._folder).items() if name not in self.waiting})
         except NoAnswerError as error:
             status = f"not run: stopped, and its job goes on: {error}"
         self.look()  # for rows that came at the last moment
@@ -204,17 +205,6 @@ class _Sweep:
         self.rows[name] = rows
         self.waiting.pop(name, None)
 
-    def _noted(self) -> dict[str, str]:
-        """Return name → job of all points that were sent from this folder."""
-        path = self._folder / "jobs.json"
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, RecursionError) as error:
-            warnings.warn(f"{path} is damaged, and its jobs are not found again: {error}", stacklevel=2)
-            return {}
-
     def _note(self, jobs: dict[str, str]) -> None:
         atomic_write(self._folder / "jobs.json", msgspec.json.encode(jobs))
 
@@ -222,8 +212,20 @@ class _Sweep:
         """Return the last line that a job wrote; srun's own, that a step ended, comes last and tells nothing."""
         logs = [path.read_text(errors="replace") for path in (self._folder / "logs").glob(f"{job}_*_log.err")]
         lines = [line.strip() for log in logs for line in log.splitlines() if line.strip()]
-        telling = [line for line in lines if not re.match(r"srun: .*(exit code|aborted|Terminat)", line)]
+        telling = [line for line in lines if not _REMARK.match(line)]
         return ([*lines[-1:], *telling[-1:]] or ["it said nothing"])[-1]
+
+
+def noted_jobs(folder: Path) -> dict[str, str]:
+    """Return name → job of all points that were sent; none, with a warning, where their file is damaged."""
+    path = folder / "jobs.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        warnings.warn(f"{path} is damaged, and its jobs are not found again: {error}", stacklevel=2)
+        return {}
 
 
 def _absolute(point: Point) -> Point:
