@@ -54,7 +54,6 @@ def test_what_the_system_does_not_tell_is_neither_quiet_nor_busy():
         ({"threads": 2, "workers": 1, "load": None}, None),
         ({"threads": 1, "workers": 1}, True),
         ({"threads": 1, "ranks": 2, "backend": "gloo", "load": 3.0}, None),
-        ({"threads": 1, "ranks": 2, "backend": "gloo", "machines": 2}, True),
         ({"threads": 2, "cpu_limit_cores": 1.0}, None),  # a limit stops its own
         ({"threads": None}, None),
         ({"cores": None}, None),

@@ -106,13 +106,13 @@ def small_grid(**parameters):
 
 
 def test_several_values_of_a_field_are_an_axis():
-    points = small_grid(loop="plain,lightning", mode="data,step", clip="none,0.5", workers="0,1", seed=3)
+    points = small_grid(loop="plain,lightning", mode="data,step", hidden="none,8", workers="0,1", seed=3)
     assert len(points) == len(set(points)) == 16
-    assert {(p.loop, p.mode, p.clip, p.workers) for p in points} == {
-        (loop, mode, clip, workers)
+    assert {(p.loop, p.mode, p.hidden, p.workers) for p in points} == {
+        (loop, mode, hidden, workers)
         for loop in ("plain", "lightning")
         for mode in ("data", "step")
-        for clip in (None, 0.5)
+        for hidden in (None, 8)
         for workers in (0, 1)
     }
     assert {p.seed for p in points} == {3}

@@ -176,20 +176,6 @@ def test_a_partition_that_does_not_exist_is_named_with_the_nearest(rows):
     assert not alive()
 
 
-def test_a_point_with_ranks_on_two_machines_lands_and_is_kept(rows):
-    (point,) = points(1, ranks=2, machines=2)
-    frame = sweep([point], rows)
-    assert statuses(frame) == ["ok"], logs(rows)
-    step = frame[frame["stage"] == "step"].iloc[0]
-    assert (step["ranks"], step["machines"], step["backend"]) == (2, 2, "gloo")
-    assert {"rank 0", "rank 1"} <= set(frame["where"])
-    assert (step["gradient_bytes"]) > 0
-    told = []
-    assert statuses(sweep([point], rows, told=told.append)) == ["ok"]
-    assert told[0].kept
-    assert len(submissions(rows)) == 1
-
-
 def test_a_job_that_slurm_requeues_goes_on_where_it_was(rows):
     wanted = points(6)
     under_way = Background(wanted, rows, points_per_job=6)

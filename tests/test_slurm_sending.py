@@ -3,7 +3,6 @@
 import os
 import shlex
 import signal
-import stat
 import sys
 import threading
 import time
@@ -14,11 +13,8 @@ import pytest
 
 import tclab
 from tclab import InputError, Point, lab
-from tclab.sweeps.config._gpus import ranks_on_machines
-from tclab.sweeps.config._point import RENDEZVOUS_FILE
+from tclab.sweeps.config._gpus import ranks_on_node
 from tclab.sweeps.execution import _executor as local_executor
-from tclab.sweeps.execution import _multi_node as multi_node
-from tclab.sweeps.execution._multi_node import Rendezvous
 from tclab.sweeps.slurm import _slurm_executor as slurm
 from tclab.sweeps.slurm import _slurm_queue as slurm_queue
 from tclab.sweeps.slurm._slurm_options import SlurmOptions, checked, machine_of, minutes_of
@@ -185,7 +181,7 @@ def test_options_that_were_left_open_are_left_to_the_cluster():
     ("options", "words"),
     [
         ({"partitoin": "gpu"}, "unknown option of Slurm 'partitoin'; did you mean 'partition'"),
-        ({"nodes": 2}, "nodes is not an option of the sweep's: it is a field of the point"),
+        ({"nodes": 2}, "nodes is not an option of the sweep's: it is one: docs.cluster.md"),
         ({"time": "long"}, "time is 'long', expected minutes"),
         ({"comment": "a\ntouch here"}, "comment is .*, expected one line"),
         ({"additional_parameters": {"reservation": "a\ntouch here"}}, "expected one line"),
@@ -584,79 +580,6 @@ def test_last_words_are_those_that_tell(tmp_path):
     assert words_of(tmp_path, "7_2") == "srun: error: n1: task 0: Exited with exit code 1"
 
 
-def test_ranks_that_failed_elsewhere_end_those_that_wait_for_them_and_those_that_spoke_first_do_not(
-    tmp_path, monkeypatch
-):
-    class Ranks:
-        def __init__(self):
-            self.killed = threading.Event()
-            self.kill = self.killed.set
-
-    monkeypatch.setenv(RENDEZVOUS_FILE, str(tmp_path / "a.meeting"))
-    monkeypatch.setattr(multi_node, "_OWN_REASON_SECONDS", 0.1)
-    waiting = Ranks()
-    with multi_node._ended_with_others(waiting, Rendezvous().failure) as told:
-        Rendezvous().publish_failure("failed: rank 1 killed by SIGKILL")
-        assert waiting.killed.wait(60)
-    assert told == ["failed: rank 1 killed by SIGKILL"]
-    monkeypatch.setattr(multi_node, "_OWN_REASON_SECONDS", 600)
-    speaking = Ranks()
-    with multi_node._ended_with_others(speaking, Rendezvous().failure) as told:
-        time.sleep(1.0)  # it has been seen by now
-    assert told == []
-    assert not speaking.killed.is_set()
-
-
-class Ranks:
-    """Ranks of one machine, with what they say in the end."""
-
-    says, own_fault, seconds = [], False, 0.0
-
-    def __init__(self, ranks, environment, **where):
-        self.killed = threading.Event()
-        self.kill = self.killed.set
-        self.finish = self.close = lambda: None
-
-    def ask(self, request, **options):
-        time.sleep(self.seconds)
-        return self.says
-
-    def wait(self):
-        assert self.killed.wait(60)
-        return "failed: killed by SIGKILL"
-
-
-def test_what_began_on_another_machine_is_told_as_it_was_said_there(tmp_path, monkeypatch):
-    (point,) = points(1, ranks=2, machines=2)
-    lost = "failed: rank 0: RuntimeError: Connection closed by peer"
-    killed = "failed: rank 1 killed by SIGKILL"
-    monkeypatch.setattr(multi_node, "RankGroup", Ranks)
-    monkeypatch.setattr(Ranks, "says", lost)
-    for own_fault, reason in ((False, killed), (True, lost)):
-        monkeypatch.setenv(RENDEZVOUS_FILE, str(tmp_path / f"{own_fault}.meeting"))
-        monkeypatch.setattr(Ranks, "own_fault", own_fault)
-        late = threading.Timer(1.0, Rendezvous().publish_failure, [killed])
-        late.start()
-        assert multi_node.run_on_machines(point, {}) == reason
-        late.join()
-        assert Rendezvous().done() == reason
-
-
-def test_ranks_that_hang_end_when_the_first_machine_is_through(tmp_path, monkeypatch):
-    (point,) = points(1, ranks=2, machines=2)
-    monkeypatch.setenv(RENDEZVOUS_FILE, str(tmp_path / "a.meeting"))
-    monkeypatch.setattr(multi_node, "RankGroup", Ranks)
-    monkeypatch.setattr(multi_node, "_OWN_REASON_SECONDS", 0.1)
-    other = threading.Thread(target=multi_node.run_ranks_of_this_node, args=(point, 1))
-    other.start()
-    assert Rendezvous().done() is None
-    assert multi_node.run_on_machines(point, {}) == []
-    other.join(60)
-    assert not other.is_alive()
-    assert Rendezvous().done() == ""
-    assert Rendezvous().failure() is None  # it was ended, and did not fail
-
-
 def test_rows_of_two_kinds_of_machine_are_warned_of(fake, monkeypatch):
     def point_rows(point, **options):
         row = not_measured(point, "ok").to_pylist()[0]
@@ -693,72 +616,36 @@ def test_the_notebook_s_sweep_passes_its_options_on_and_leaves_its_budget_here(f
 
 
 def test_the_grid_counts_the_gpus_of_the_nodes():
-    (point, *_) = tclab.grid(
-        models="hetero_cell", strategies="node_mask", networks=1, gpus_per_node="a100:4", machines=2
-    )
-    assert (point.device, point.ranks, point.machines) == ("cuda", 8, 2)
+    (point, *_) = tclab.grid(models="hetero_cell", strategies="node_mask", networks=1, gpus_per_node="a100:4")
+    assert (point.device, point.ranks) == ("cuda", 4)
 
 
 @pytest.mark.parametrize(
     ("asked", "device_and_ranks"),
     [
         (("auto", 4), ("cuda", 4)),
-        (("auto", "a100:2", 3), ("cuda", 6)),
+        (("auto", "a100:2"), ("cuda", 2)),
         ((3, 4), ("cuda", 3)),
         (("2", "4"), ("cuda", 2)),
         ((0, 4), ("cpu", 1)),
         (("0", 4), ("cpu", 1)),
         (("auto", 0), ("cpu", 1)),
-        (("auto", None, 2), ("cpu", 2)),
-        ((4, None, 2), ("cpu", 4)),
-        ((2, 4, 1, "cpu"), ("cpu", 2)),
+        ((2, 4, "cpu"), ("cpu", 2)),
     ],
 )
 def test_ranks_are_counted_on_the_machines_of_a_cluster(asked, device_and_ranks):
-    assert ranks_on_machines(*asked) == device_and_ranks
+    assert ranks_on_node(*asked) == device_and_ranks
 
 
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
         (("auto", "many"), "gpus_per_node is 'many', expected a number"),
-        ((9, 4, 2), "gpus is 9, and 2 machines with gpus_per_node=4 have 8"),
+        ((9, 4), "gpus is 9, and a machine with gpus_per_node=4 has 4"),
         ((-1, 4), "gpus is -1, expected 'auto' or a number"),
-        ((2, 0, 1, "cuda"), "device is 'cuda', and gpus_per_node asks for none"),
+        ((2, 0, "cuda"), "device is 'cuda', and gpus_per_node asks for none"),
     ],
 )
 def test_gpus_that_a_cluster_was_not_asked_for_are_refused(asked, words):
     with pytest.raises(InputError, match=words):
-        ranks_on_machines(*asked)
-
-
-def test_a_point_on_several_machines_is_sent_to_as_many_and_is_not_run_on_one(fake, monkeypatch, tmp_path):
-    two = [Point(scale=0.02, device="cpu", ranks=2, machines=2)]
-    fake.send([*two, *points(1)])
-    assert ["#SBATCH --nodes=2" in fake.lines(f"script-{n}") for n in (1, 2)] == [True, False]
-    assert any("--kill-on-bad-exit=1" in line for line in fake.lines("script-1"))
-    monkeypatch.undo()  # a local sweep, by what it calls itself
-    here = Results(tmp_path / "here")
-    (status,) = tclab.sweep(two, results=here.folder)["status"]
-    assert status == "not run: 2 machines asked for, and this is one; executor='slurm' has more"
-    assert len(here.frame()) == 0  # a job on such a machine must not take it for the point's rows
-
-
-def test_machines_meet_where_the_first_one_says(tmp_path, monkeypatch):
-    monkeypatch.setenv(RENDEZVOUS_FILE, str(tmp_path / "a.meeting"))
-    found = []
-    other = threading.Thread(target=lambda: found.append(Rendezvous().endpoint()))
-    other.start()
-    published = Rendezvous().publish_endpoint()
-    other.join(60)
-    assert found == [published]
-    assert int(published["endpoint"].rpartition(":")[2]) > 0
-    assert stat.S_IMODE((tmp_path / "a.meeting").stat().st_mode) == 0o600  # it has a secret
-    Rendezvous().publish_skip()  # they have been called
-    assert Rendezvous().endpoint() == published
-    assert Rendezvous().failure() is None
-    Rendezvous().publish_failure("failed: rank 1 killed by SIGKILL")
-    assert Rendezvous().failure() == "failed: rank 1 killed by SIGKILL"
-    monkeypatch.setenv(RENDEZVOUS_FILE, str(tmp_path / "b.meeting"))
-    Rendezvous().publish_skip()
-    assert Rendezvous().endpoint() is None
+        ranks_on_node(*asked)

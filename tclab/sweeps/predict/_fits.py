@@ -50,7 +50,7 @@ class Fits(Shown):
 
     **Arguments:**
 
-    - `batch`: what travels with a batch. `on_device`: batches there at a time, 2 with `double_buffer`.
+    - `batch`: what travels with a batch.
     - `shared`: what all ranks' workers hold ready in shared memory.
     - `process`: the training process before it has a point, and without CUDA.
     - `graph`: the graph's edges, and the lookups of a process that makes its own batches.
@@ -60,7 +60,7 @@ class Fits(Shown):
     - `exchange`: memory of a rank for exchanging gradients: DDP's buckets, and the state of a compression.
     - `not_covered`: what the point holds that none of these counts, in words.
     - `samples`: how many rows of the file of perturbations were read and left out; empty for synthetic samples.
-    - `ranks`: processes; all but `shared` is one rank's. `runs`: of these side by side, on one device.
+    - `ranks`: processes; all but `shared` is one rank's.
     - `on_host`: the model and the steps are on the CPU.
     - `disk`: what a store of all training samples takes, if they are like those of a batch: the published 265,851, or
       those of the file of perturbations. `None` for a strategy that stores none. A run stores those that it reads.
@@ -80,11 +80,9 @@ class Fits(Shown):
     host_limit: int | None
     shared_limit: int | None
     device_limit: int | None
-    on_device: int = 1
     exchange: int = 0
     not_covered: tuple[str, ...] = ()
     samples: str = ""
-    runs: int = 1
     disk: StoreSize | None = None
 
     @property
@@ -100,15 +98,15 @@ class Fits(Shown):
     @property
     def device(self) -> int | None:
         """What a CUDA device holds, bytes; `None` on the CPU."""
-        return None if self.on_host else self._training + self.on_device * self.batch
+        return None if self.on_host else self._training + self.batch
 
     @property
     def refusal(self) -> str | None:
         """Why the point cannot run, with both numbers; `None` where it can."""
         for what, needed, there in (
             ("shared memory", self.shared, self.shared_limit),
-            ("host memory", self.host * self.ranks * self.runs + self.shared, self.host_limit),
-            ("device memory", None if self.device is None else self.device * self.runs, self.device_limit),
+            ("host memory", self.host * self.ranks + self.shared, self.host_limit),
+            ("device memory", self.device, self.device_limit),
         ):
             if needed is not None and there is not None and needed > there:
                 return f"needs {bytes_text(needed)} of {what}, and there are {bytes_text(there)}"
@@ -130,7 +128,6 @@ class Fits(Shown):
         notes = [f"of which {', '.join(f'{name} {bytes_text(getattr(self, name))}' for name in names)}"]
         notes += [f"samples: {self.samples}"] if self.samples else []
         notes += [f"not counted: {'; '.join(self.not_covered)}"] if self.not_covered else []
-        notes += [f"host and device are those of one of {self.runs} runs side by side"] if self.runs > 1 else []
         if self.disk is not None:
             notes.append(f"a store of {self.disk}; a run stores the samples that it reads")
         notes.append("fits" if self.refusal is None else f"does not fit: {self.refusal}")
@@ -165,7 +162,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
         share = 0.0
     elif share and strategy.edges_vary:
         share = VARYING_SHARE
-    in_flight = point.ranks * point.runs * point.workers * (point.prefetch_factor or 0)
+    in_flight = point.ranks * point.workers * (point.prefetch_factor or 0)
     return Fits(
         batch=found.batch,
         shared=0 if found.batch <= INLINE_BYTES else in_flight * found.batch,
@@ -180,10 +177,8 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
         host_limit=memory_available_bytes() if memory_bytes is None else memory_bytes,
         shared_limit=shared_memory_free(),
         device_limit=None if on_host else _device_bytes(),
-        on_device=2 if point.double_buffer else 1,
         exchange=_exchange_bytes(point, found.gradients, found.largest_gradient),
         not_covered=_not_covered(point, found.gathers),
-        runs=point.runs,
         samples="" if (screen := point.screen()) is None else str(screen.report),
         disk=found.disk,
     )

@@ -15,7 +15,7 @@ from tclab.sweeps.store._rows import columns_of
 from tclab.timing import environment
 
 # what a point's time depends on by more than its size: only a point that has the same is like it
-_ALIKE = ("model", "graph", "scale", "mode", "device", "ranks", "runs", "dtype", "compile", "hidden", "layers")
+_ALIKE = ("model", "graph", "scale", "mode", "device", "ranks", "dtype", "compile", "hidden", "layers")
 _MACHINE = ("cpu", "cores", "gpu")
 _PAUSE = 10  # times what points usually take besides their steps: the process was stopped, or the file was copied
 _NOTHING = "no estimate: nothing like it was measured here yet"

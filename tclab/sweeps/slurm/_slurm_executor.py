@@ -123,13 +123,11 @@ class _Sweep:
                 self.rows |= {name: not_measured(self.names[name], "not run: stopped") for name in missing}
                 self.reported |= set(missing)
                 return
-            for machines in dict.fromkeys(self.names[name].machines for name in missing):
-                those = [name for name in missing if self.names[name].machines == machines]
-                for begin in range(0, len(those), most * points_per_job):
-                    self._send(those[begin : begin + most * points_per_job], machines, points_per_job, imports)
+            for begin in range(0, len(missing), most * points_per_job):
+                self._send(missing[begin : begin + most * points_per_job], points_per_job, imports)
 
-    def _send(self, names: list[str], machines: int, points_per_job: int, imports: dict[str, list[str]]) -> None:
-        """Send points as one array of jobs, each on so many machines."""
+    def _send(self, names: list[str], points_per_job: int, imports: dict[str, list[str]]) -> None:
+        """Send points as one array of jobs."""
         groups = [names[i : i + points_per_job] for i in range(0, len(names), points_per_job)]
         submission = f"{slurm_queue.PREFIX}{uuid.uuid4().hex[:12]}"
         for index, group in enumerate(groups):
@@ -147,7 +145,7 @@ class _Sweep:
             for group in groups
         ]  # fmt: skip
         try:
-            numbers = _submit(self.logs, {**self.options, "nodes": machines, "job_name": submission}, requests)
+            numbers = _submit(self.logs, {**self.options, "nodes": 1, "job_name": submission}, requests)
         except BaseException:
             for name in names:
                 self.submissions.forget(name)
@@ -230,8 +228,6 @@ def _submit(folder: Path, options: dict[str, Any], requests: list[str]) -> list[
     # the jobs must import the tclab that is running here, also where that one is not installed
     path = f'export PYTHONPATH={shlex.quote(str(SOURCE))}"${{PYTHONPATH:+:$PYTHONPATH}}"'
     asked = {**options, "setup": [path, *options.get("setup", ())], "ntasks_per_node": 1}
-    if options["nodes"] > 1:  # what is left of a point when a machine has failed would wait for it
-        asked["srun_args"] = [*options.get("srun_args", ()), "--kill-on-bad-exit=1"]
     executor = submitit.SlurmExecutor(folder=folder)
     executor.update_parameters(**asked)
     ours = {name: v for name, v in os.environ.items() if name == "SLURM_CONF" or name.startswith("SBATCH_")}

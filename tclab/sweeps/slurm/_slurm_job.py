@@ -9,9 +9,8 @@ from types import FrameType
 from typing import Any
 
 from tclab.errors import InputError
-from tclab.sweeps.config._point import RENDEZVOUS_FILE, Point
+from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._executor import LocalExecutor, Progress, SweepOptions
-from tclab.sweeps.execution._multi_node import Rendezvous, run_ranks_of_this_node
 from tclab.sweeps.execution._worker_pool import abort, close_workers
 from tclab.sweeps.slurm._submissions import JobOutcome, Submissions
 from tclab.sweeps.store._code_fingerprint import import_user_modules
@@ -20,8 +19,6 @@ from tclab.sweeps.store._results import WHERE, Results
 
 def run_job(request: str) -> None:
     """Run the points of a request, and write the outcome of each as soon as it is through.
-
-    It runs once on each of the job's nodes: the first one sweeps, the others lend their ranks.
 
     **Arguments:**
 
@@ -34,17 +31,9 @@ def run_job(request: str) -> None:
     os.environ[WHERE] = json.dumps(job["where"])
     import_user_modules(job["modules"], job["path"])
     submissions = Submissions(Results(job["results"]).make())
-    node = int(os.environ.get("SLURM_NODEID", "0"))
     for name, fields in job["points"].items():
         point = Point.from_dict(fields)
-        if point.machines > 1:
-            # of this run of the job: Slurm may have started it again
-            run = f"{os.environ.get('SLURM_JOB_ID', os.getpid())}-{os.environ.get('SLURM_RESTART_COUNT', 0)}"
-            os.environ[RENDEZVOUS_FILE] = str(submissions.folder / f"{name}.{run}.meeting")
-        if node == 0:
-            _run(submissions, name, point, job["submission"], job["options"])
-        else:
-            run_ranks_of_this_node(point.resolved(), node, memory_bytes=job["options"]["memory_bytes"])
+        _run(submissions, name, point, job["submission"], job["options"])
     close_workers()
 
 
@@ -60,9 +49,6 @@ def _run(submissions: Submissions, name: str, point: Point, submission: str, opt
         LocalExecutor().run([point], SweepOptions(submissions.results.folder, progress=record, **options))
     except InputError as error:  # this machine cannot run it: device="cuda" where there is none
         submissions.record_outcome(name, JobOutcome(submission, error=str(error)))
-    finally:
-        if point.machines > 1:  # the rows were there already, or the point cannot be run
-            Rendezvous().publish_skip()
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -63,7 +63,7 @@ class SlurmOptions(TypedDict, total=False):
 
 
 _OURS = {
-    "nodes": "a field of the point: Point(ranks=4, machines=2)",
+    "nodes": "one: docs/cluster.md has a script for ranks on several",
     "ntasks_per_node": "one, which starts a point's ranks; see ranks of Point",
     "job_name": "the name by which the sweep finds its jobs again",
     "use_srun": "always",

@@ -14,7 +14,7 @@ from tclab.timing import environment
 from tclab.timing._conditions import BUSY_PERCENT
 from tclab.timing._environment import cores_within
 
-_PRESSURE = ["conditions", "cores", "cpu_limit_cores", "threads", "workers", "ranks", "runs", "machines"]
+_PRESSURE = ["conditions", "cores", "cpu_limit_cores", "threads", "workers", "ranks"]
 BUSY_COLUMNS = (*_PRESSURE, "stage", "status", "cpu", "gpu")  # those that `busy_text` reads
 
 
@@ -77,12 +77,12 @@ def _of_point(row: Mapping[str, Any]) -> tuple[float | None, bool | None]:
 
 def _point_threads(row: Mapping[str, Any]) -> float | None:
     """Return how many threads of a point on one machine can want a processor at once; `None` where not known."""
-    threads, ranks = row["threads"], (row["ranks"] or 1) * (row["runs"] or 1)
+    threads, ranks = row["threads"], row["ranks"] or 1
     if threads is None:
         return None
-    exchange = 1 if (row["ranks"] or 1) > 1 else 0  # the thread that gradients are exchanged in
+    exchange = 1 if ranks > 1 else 0  # the thread that gradients are exchanged in
     each = threads + (row["workers"] or 0) + exchange
-    return float(each * ranks / (row["machines"] or 1))
+    return float(each * ranks)
 
 
 def where_measured(rows: pd.DataFrame) -> str:
