@@ -123,7 +123,6 @@ STATES = [
     },
     {"models": "dango", "strategies": "indices", "networks": "all", "gpus": 2},
     {"networks": "physical,regulatory", "results": "2024"},
-    {"runs": "1,2,3", "gpus": 0, "strategies": "node_mask"},
     {"compile": True, "retry": True, "strategies": "gpu_mask_cached", "gpus": 0},
     {"perturbations": "data_samples/cell/aao1729_data_s1.tsv", "gpus": 0},
 ]
@@ -320,7 +319,7 @@ def marked(view):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("graph", "nowhere"), ("perturbations", "nowhere"), ("batch_sizes", "0"), ("networks", "tflin"), ("runs", "a"),
+    [("graph", "nowhere"), ("perturbations", "nowhere"), ("batch_sizes", "0"), ("networks", "tflin"),
      ("strategies", ()), ("results", "")],
 )  # fmt: skip
 def test_the_field_that_a_message_is_about_is_outlined(front_end, tmp_path, field, value):

@@ -30,12 +30,12 @@ PACKAGE = Path(tclab.__file__).parent
 # values that differ from the defaults, for each field that can be changed by itself
 OTHER = {
     "scale": 0.5, "model": "hetero_cell_production", "strategy": "edge_mask", "batch_size": 2, "networks": 3,
-    "mode": "data", "device": "cpu", "ranks": 2, "dtype": "float64", "machines": 1, "steps": 1, "warmup": 1, "seed": 1,
-    "num_deletions": 1, "metabolism": "used", "self_loops": True, "variant": "homogeneous", "hidden": 32, "layers": 1,
+    "mode": "data", "device": "cpu", "ranks": 2, "dtype": "float64", "steps": 1, "warmup": 1, "seed": 1,
+    "num_deletions": 1, "metabolism": "used", "variant": "homogeneous", "hidden": 32, "layers": 1,
     "workers": 2, "prefetch_factor": 3, "start_method": "spawn", "persistent_workers": True, "store": "json",
-    "pin_memory": True, "double_buffer": True, "allocator": "keep_pages", "loop": "lightning",
-    "loss": "mle_wass_supcr", "clip": None, "optimizer": "plain", "accumulate": 2, "overheads": ("print_loss",),
-    "runs": 2, "micro_batch": 1, "checkpoint": True, "compile": True,
+    "pin_memory": True, "allocator": "keep_pages", "loop": "lightning",
+    "loss": "mle_wass_supcr", "optimizer": "plain", "accumulate": 2, "overheads": ("print_loss",),
+    "micro_batch": 1, "checkpoint": True, "compile": True,
 }  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def test_a_field_goes_through_json_rows_and_grid(name):
     row = {**dict.fromkeys(SCHEMA.names), **columns_of(point), "network_names": "physical,tflink,regulatory"}
     if name not in ("networks", "variant"):
         assert point_of(row) == replace(point, networks=("physical", "tflink", "regulatory"))
-    if DECLARED[name].grid == name and name not in ("networks", "device", "ranks", "machines"):
+    if DECLARED[name].grid == name and name not in ("networks", "device", "ranks"):
         few = {"gpus": 0, "scale": 0.02, "networks": 1, "models": "hetero_cell", "strategies": "node_mask"}
         typed = "+".join(OTHER[name]) if name == "overheads" else str(OTHER[name])
         points = tclab.grid(**few | {"batch_sizes": 1, name: typed})
@@ -169,7 +169,6 @@ import tclab
 from tclab import Point, InputError
 from tclab import fits, grid
 from tclab.sweeps.analysis import _advise, _compare_runs
-from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import SCHEMA, columns_of
 from tclab.sweeps.execution._measure import equivalence_of
 

@@ -211,8 +211,7 @@ def sweep(
     parameters of `notebooks/sweep.ipynb`, by the same names.
     """
     _import(own)
-    counted = (*_OF_A_GRID, "machines")
-    asked: dict[str, Any] = {n: _value_of(text) if n in counted else text for n, text in _given(grid).items()}
+    asked: dict[str, Any] = {n: _value_of(text) if n in _OF_A_GRID else text for n, text in _given(grid).items()}
     options = {name: _value_of(text) for name, text in _given(cluster).items()}
     if executor == "slurm" and "gpus_per_node" in asked:
         options["gpus_per_node"] = asked["gpus_per_node"]

@@ -305,7 +305,7 @@ _CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "rank_wait": (_BALANCE, {}),
     "log": ("log every so many steps, and read the figures together", {}),
 }
-_CHANGES_ON_CUDA = {**_CHANGES, "transfer": ("copy the next batch while this one computes", {"double_buffer": True})}
+_CHANGES_ON_CUDA = {**_CHANGES, "transfer": ("copy the next batch while this one computes, on a stream of its own", {})}
 
 
 def _stages(step_times: StepTimes) -> Iterator[Suggestion]:

@@ -42,15 +42,12 @@ MEASURED_COLUMNS = {
     "allocations": _WHOLE,  # results with memory of their own
     "allocated_bytes": _WHOLE,
     # of the whole step, on rows with stage = "step" only
-    "samples_per_second": _REAL,  # of all ranks, or runs, together, by the mean step
+    "samples_per_second": _REAL,  # of all ranks together, by the mean step
     "batch_bytes": _WHOLE,  # all that travels with a batch
     "edge_bytes": _WHOLE,  # edges, weights and edge masks among it
     "mask_bytes": _WHOLE,  # edge masks among those
-    # of the LMDB files that samples and masks are read from, and the share of them in the system's page cache when the
-    # steps began; null where nothing is stored, or the system does not tell
-    "store_bytes": _WHOLE,
-    "store_cached": _REAL,
-    "peak_bytes": _WHOLE,  # of a process, the worst of several ranks; of all runs together
+    "store_bytes": _WHOLE,  # of the LMDB files that samples and masks are read from; null where nothing is stored
+    "peak_bytes": _WHOLE,  # of a process, the worst of several ranks
     "cpu_seconds": _REAL,  # processor time of one batch, on rows of a worker's stage = "batch" only
     "status": _TEXT,  # ok, oom, wrong, skipped: …, failed: …, not run: …
 }
@@ -60,8 +57,6 @@ MORE_COLUMNS = {
     "nodes": _WHOLE,
     **dict(list(_POINT.items())[_LAST:]),
     "backend": _TEXT,  # gloo or nccl; null for one rank, as the next ones
-    # of several runs: "cores", "time slicing" or "mps", how they share their device
-    "device_sharing": _TEXT,
     "gradient_bytes": _WHOLE,  # of a step's gradients that ranks exchange, before compression
     "buckets": _WHOLE,  # that they are exchanged in
     "late_share": _REAL,  # of one rank: of all exchanges those that it came to last
