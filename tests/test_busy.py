@@ -150,7 +150,7 @@ def test_a_chart_names_the_machine_that_was_busy_and_the_graph_that_all_its_rows
 
 def test_a_graph_that_was_read_has_its_folders_name_and_graphs_that_differ_none():
     assert graph_text(rows(step(graph="/data/yeast", scale=None))) == "yeast"
-    assert graph_text(rows(step(graph="/a/graph-0123456789ab", scale=None, nodes=1200))) == "a graph of 1,200 nodes"
+    assert graph_text(rows(step(graph="/a/graph-0123456789ab.npz", scale=None, nodes=1200))) == "a graph of 1,200 nodes"
     assert graph_text(rows(step(scale=0.05), step(scale=0.1))) == ""
     assert graph_text(rows(step(graph="/a/yeast", scale=None), step(graph="/b/yeast", scale=None))) == ""
     screen = {"perturbations": "/data/screen.tsv"}
