@@ -1,6 +1,6 @@
 """Does the ledger close, does it give delays back, and what does it cost?
 
-    python benchmarks/ledger_trust.py [--accounted] [--spikes] [--receipt] [--lines] [--scale 0.02] [--trials 20]
+    python benchmarks/ledger_trust.py [--accounted] [--spikes] [--receipt] [--scale 0.02] [--trials 20]
 
 Closure: blocks of steps of both models in every mode and both loops, each held against the raw clock around it (2 %
 allowed), and the share of `other` (3 % of the step). Mode `empty` has no model: what Lightning's loop does between
@@ -9,15 +9,13 @@ the stages is what it is run for, so its `other` is shown and not counted.
 Spikes: delays of 0.2, 0.5, 1, 2 and 5 ms in stages and between them, in a step of the lab that takes some
 milliseconds, in random order; how many come back within 10 % on the right stage, slope and detection limit.
 
-Receipt: a step of 20 ms under the ledger and without, raced; 1 % allowed. Lines: fixed work of 20 ms a step,
-under `Ledger(lines=True)` and without, raced by processor time, which other programs blur less; 2 % allowed.
+Receipt: a step of 20 ms under the ledger and without, raced; 1 % allowed.
 """
 
 import argparse
 import sys
 import time
 from collections.abc import Sequence
-from timeit import repeat
 
 import pandas as pd
 import torch
@@ -108,26 +106,18 @@ def spikes(
     return found
 
 
-def cost(budget: float, *, lines: bool = False) -> Receipt:
-    """Print and return what the ledger, and its lines where asked for, cost a step of 20 ms."""
-
-    counted = 1000
-    while lines and min(repeat("sum(range(counted))", number=1, repeat=9, globals={"counted": counted})) < 0.02 / 7:
-        counted += counted // 10
+def cost(budget: float) -> Receipt:
+    """Print and return what the ledger costs a step of 20 ms."""
 
     def loop(ledger: object) -> None:
         for _ in ledger.steps(range(5)):
             for stage in ("transfer", "mask", "forward", "loss", "backward", "clip", "optimizer"):
                 with ledger.stage(stage):
                     until = time.perf_counter() + 0.02 / 7
-                    if lines:  # a wait would hide what comes in it
-                        sum(range(counted))
-                        continue
                     while time.perf_counter() < until:
                         pass
 
-    clock = time.process_time_ns if lines else time.perf_counter_ns
-    found = receipt(loop, budget_seconds=budget, clock=clock, lines=lines)
+    found = receipt(loop, budget_seconds=budget)
     print(found)
     print(found.race)
     return found
@@ -135,7 +125,7 @@ def cost(budget: float, *, lines: bool = False) -> Receipt:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    for part in ("accounted", "spikes", "receipt", "lines"):
+    for part in ("accounted", "spikes", "receipt"):
         parser.add_argument(f"--{part}", action="store_true")
     parser.add_argument("--scale", type=float, default=0.02)
     parser.add_argument("--blocks", type=int, default=10)
@@ -144,7 +134,7 @@ def main() -> None:
     parser.add_argument("--most-steps", type=int, default=2000)
     parser.add_argument("--budget", type=float, default=60.0)
     chosen = parser.parse_args()
-    every = not (chosen.accounted or chosen.spikes or chosen.receipt or chosen.lines)
+    every = not (chosen.accounted or chosen.spikes or chosen.receipt)
     torch.set_num_threads(1)
     print(f"load {conditions()['load']:.2f}, {torch.__version__}, {sys.platform}")
     if every or chosen.accounted:
@@ -153,8 +143,6 @@ def main() -> None:
         spikes(chosen.scale, chosen.trials, chosen.most_steps)
     if every or chosen.receipt:
         cost(chosen.budget)
-    if every or chosen.lines:
-        cost(chosen.budget, lines=True)
 
 
 if __name__ == "__main__":

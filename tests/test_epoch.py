@@ -21,9 +21,28 @@ from tclab.sweeps.predict._epoch import (
     predict_epoch,
     read_epoch,
 )
-from tclab.timing._epoch_simulation import LoaderOverheads, simulate
 
 # ---- the prediction
+
+
+def epoch_seconds(load, step, steps, workers, ahead=2):
+    """Return how long an epoch of regular batches and steps takes where each process has a core.
+
+    Worker i % workers makes batch i, 0.01 s longer than it takes alone, once it has made its last one and no more than
+    `ahead` of its batches are untaken; batches are taken in order, 0.005 s each. Workers take 1 s each to start one
+    after the other, 2 s more for a first batch, and 3 s to end.
+    """
+    if not workers:
+        return steps * (load + step)
+    made, taken, now = [], [], 1.0 * workers
+    for i in range(steps):
+        begin = made[i - workers] if i >= workers else 1.0 * workers + 2.0
+        if i >= ahead * workers:
+            begin = max(begin, taken[i - ahead * workers])
+        made.append(begin + load + 0.01)
+        taken.append(max(now, made[i]))
+        now = taken[i] + step + 0.005
+    return now + 3.0
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
@@ -31,10 +50,9 @@ from tclab.timing._epoch_simulation import LoaderOverheads, simulate
 @pytest.mark.parametrize("steps", [40, 3000])
 def test_an_epoch_takes_what_a_short_one_took_and_a_mean_step_for_each_more(load, step, workers, steps):
     """As a simulation of workers says that both run, whatever binds, with the start and end of workers."""
-    overheads = LoaderOverheads(send=0.01, receive=0.005, start=1.0, wake=2.0, end=3.0)
 
     def seconds(number):
-        return simulate([load] * number, [step] * number, workers=workers, loader_overheads=overheads)
+        return epoch_seconds(load, step, number, workers)
 
     ahead = 2 * workers
     lead, timed = max(2, ahead), 6 * max(workers, 1)

@@ -242,6 +242,50 @@ def test_importing_tclab_costs_next_to_nothing():
     assert least("import tclab") - least("pass") < 0.3
 
 
+def decode(x):
+    found = []
+    for i in range(len(x)):
+        found.append(float(x[i]))  # noqa: PERF401
+    return found
+
+
+def test_waits_are_ranked_by_what_they_cost_and_predicted_on_a_cpu():
+    first = decode.__code__.co_firstlineno
+    x = torch.arange(6.0)
+    with syncs() as found:
+        decode(x)
+        x[x > 2]
+        x.tolist()
+        repr(x)
+        x.cpu()
+    ranked = found.ranked()
+    assert [times for _, times, _ in ranked] == [6, 1, 1, 1, 1]
+    assert ranked[0][0].endswith(f":{first + 3} in decode")
+    assert all(__file__ in place and seconds is None for place, _, seconds in ranked)
+    assert found.operations == {"_local_scalar_dense": 6, "index": 1, "tolist": 1, "__repr__": 1, "cpu": 1}
+    assert "forecast" in str(found)
+    assert "cpu" not in vars(torch.Tensor)  # put back
+    found.cuda = True  # as if on a device: then seconds decide
+    found.seconds = dict.fromkeys(found.seconds, 0.001)
+    found.seconds[ranked[3][0]] = 0.5
+    assert found.ranked()[0] == (ranked[3][0], 1, 0.5)
+    assert "500 ms" in str(found)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "NAdam", "Adagrad"])
+def test_an_optimizers_count_of_steps_is_no_wait_since_it_stays_on_the_cpu(optimizer):
+    model = torch.nn.Linear(3, 1)
+    made = getattr(torch.optim, optimizer)(model.parameters())
+    for _ in range(2):  # the first step makes the counts
+        with syncs() as found:
+            loss = model(torch.ones(2, 3)).sum()
+            loss.backward()
+            made.step()
+            loss.item()
+    assert found.count == 1
+    assert found.operations == {"_local_scalar_dense": 1}
+
+
 def test_each_stage_has_its_syncs_kernels_and_memory():
     layer = torch.nn.Linear(8, 4)
     x = torch.ones(16, 8)

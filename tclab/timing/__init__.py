@@ -4,13 +4,14 @@ It knows nothing of graphs and can be used around any loop. Modules that need to
 use it.
 """
 
-from tclab.timing._advice_rules import advise
+from tclab.timing._advice import advise
 from tclab.timing._communication import Communication
 from tclab.timing._conditions import conditions
 from tclab.timing._environment import environment
 from tclab.timing._host_syncs import syncs
 from tclab.timing._ledger import Ledger
 from tclab.timing._lightning_callback import lightning_callback
+from tclab.timing._loader_times import loader_times
 from tclab.timing._profile import profile, profile_script
 from tclab.timing._receipt import receipt
 from tclab.timing._spike_in import spike_in
@@ -25,6 +26,7 @@ __all__ = [
     "conditions",
     "environment",
     "lightning_callback",
+    "loader_times",
     "profile",
     "profile_script",
     "race",

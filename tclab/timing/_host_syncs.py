@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from tclab._display import Display, Shown, seconds_text
-from tclab.timing._stack_sampler import source_of, user_frame
+from tclab.timing._user_code import source_of, user_frame
 
 
 class Staged(Protocol):

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._epoch_parts import STEPS, EpochParts
-from tclab.timing._host_syncs import Syncs, syncs
 from tclab.timing._ledger_rows import (
     QUEUE,
     SUMS,
@@ -31,9 +29,6 @@ from tclab.timing._ledger_rows import (
     ledger_rows,
     raw_clock_ns,
 )
-from tclab.timing._line_times import OUTSIDE, Lines
-from tclab.timing._profile import ProgramProfiler
-from tclab.timing._sample_times import Loaders, SampleTimes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +36,6 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 _END: Any = object()
-_STEPS_BEFORE_COUNTING = 2  # what is compiled or allocated once is over
 # The instructions at which a loop's frame drops its iterator when it ends by itself, by `break` or by `return`.
 _ENDS_LOOP = {"POP_TOP", "FOR_ITER", "END_FOR"}
 _YIELDS = {"YIELD_VALUE", "RESUME"}
@@ -101,8 +95,6 @@ class Ledger(Shown):
     - `marks`: also mark each stage, as `ledger: forward`, in the trace of a torch.profiler that is recording.
     - `spike`: step number → (stage, seconds) of a delay to insert, or `None`; for the stage `other`, between the first
       two stages. See `spike_in`.
-    - `lines`: also sample the stack of the main thread 50 times a second, for `ledger.lines`: which lines of the
-      user's code the time of each stage went to. The third step is not timed: its waits for the device are counted.
     """
 
     def __init__(
@@ -112,7 +104,6 @@ class Ledger(Shown):
         queued: bool = False,
         marks: bool = False,
         spike: Spike | None = None,
-        lines: bool = False,
     ) -> None:
         self.cuda = cuda
         self.queued = queued
@@ -133,24 +124,12 @@ class Ledger(Shown):
         self._stages: dict[str, _Stage] = {}
         self._marks: list[Any] = []  # of the open stages
         self._broken = False  # an exception left a stage of the open step
-        self._profiler = ProgramProfiler(self._sampled_stage) if lines else None
-        self._waits: Syncs | None = None  # of the step in which they were counted
-        self._counter: AbstractContextManager[Syncs] | None = None  # while they are
-        self._begun = 0  # steps
-        self.counts_waits = lines
-        self._entered = 0  # times
 
     def __enter__(self) -> Ledger:
-        self._entered += 1
-        if self._profiler is not None and not self._profiler.sampler.running:
-            self._profiler.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.end()
-        self._entered -= 1
-        if not self._entered:
-            self._stop_watching()
 
     def __len__(self) -> int:
         """Number of completed steps."""
@@ -194,8 +173,6 @@ class Ledger(Shown):
                 if isinstance(timing, BatchTiming):
                     self._batch_timings.append(timing)
                 self._delay_device()
-                if self._profiler is not None and (caller := sys._getframe(1)) is not None:
-                    self._profiler.sampler.loop_codes[id(caller.f_code)] = caller.f_code
                 held, batch = [batch], None  # only the loop holds the batch, so that it can free it
                 try:
                     yield held.pop()
@@ -221,8 +198,6 @@ class Ledger(Shown):
     def next_step(self) -> None:
         """End the open step, if any, and begin the next with the same cut; for the hooks of a framework's loop."""
         self._finish_step()
-        if self._profiler is not None:
-            self._count_waits()
         if self._first is None:
             self._begin_block()
         self._cuts, before = Cuts(), self._before
@@ -281,88 +256,9 @@ class Ledger(Shown):
         """
         self._steps[step].reassign(begin_ns, end_ns, stage)
 
-    # ---- lines
-
-    def _sampled_stage(self) -> str | None:
-        """Return the stage that a sample is booked to; `None` while waits are counted."""
-        if self._counter is not None:
-            return None
-        return self.current if self._cuts is not None else OUTSIDE
-
-    def _count_waits(self) -> None:
-        """Begin to count the waits of the step that begins, if it is the one for that; it is not timed."""
-        self._begun += 1
-        wanted = self.counts_waits and self._waits is None
-        if wanted and self._begun > _STEPS_BEFORE_COUNTING and "torch" in sys.modules:
-            if self._first is not None:
-                self._end_block()
-            counter = syncs(self)
-            self._waits = counter.__enter__()
-            self._counter = counter
-
-    def _stop_watching(self) -> None:
-        if self._profiler is not None and self._profiler.sampler.running:
-            self._profiler.stop()
-            if not self._batch_timings:  # batches that carry no times of their own
-                self._batch_timings.extend(self._profiler.watch.batch_timings())
-
-    def _line_profiler(self) -> ProgramProfiler:
-        if self._profiler is None:
-            raise InputError("this ledger samples no lines; expected Ledger(lines=True)")
-        return self._profiler
-
-    def part(self, name: str) -> AbstractContextManager[None]:
-        """Return the context of a part of the run besides its steps, for `epoch`; nothing without `lines=True`.
-
-        **Arguments:**
-
-        - `name`: "validation", "checkpoint", or any other.
-        """
-        return nullcontext() if self._profiler is None else self._profiler.clock.part(name)
-
-    @property
-    def samples_lines(self) -> bool:
-        """Whether it was made with `lines=True`."""
-        return self._profiler is not None
-
-    @property
-    def lines(self) -> Lines:
-        """The lines of the user's code that the time of each stage went to, sampled, and those of loaders' workers.
-
-        **Raises:** `InputError` without `Ledger(lines=True)`; so do `samples`, `loaders` and `epoch`.
-        """
-        return self._line_profiler().lines(None if self._counter is not None else self._waits)
-
-    @property
-    def samples(self) -> SampleTimes:
-        """Where the time of making a sample went: read, decode, validate, build, own code, collate."""
-        return self._line_profiler().samples()
-
-    @property
-    def loaders(self) -> Loaders:
-        """The passes over DataLoaders while the ledger was open: how often their workers started, and what it cost."""
-        return Loaders(tuple(self._line_profiler().watch.passes))
-
-    def loader(self, number: int) -> Any:
-        """Return a DataLoader by its number in `loaders`; `None` if the program has it no more."""
-        return self._line_profiler().watch.loader(number)
-
-    @property
-    def epoch(self) -> EpochParts:
-        """The parts of the time while the ledger was open: steps, loaders that start, validation, checkpoints, logging.
-
-        Logging is the stage `log` of steps, and what a Lightning trainer's callbacks and loggers do between them.
-        `first step` is what the first step took longer than the median one, its batch apart.
-        """
-        return self._line_profiler().epoch(len(self), self.seconds())
-
     # ---- cuts
 
     def _begin_block(self) -> None:
-        if self._profiler is not None:
-            if not self._profiler.sampler.running:
-                self._profiler.start()
-            self._profiler.clock.enter(STEPS)
         if self.cuda is None:
             torch = sys.modules.get("torch")
             self.cuda = bool(torch is not None and torch.cuda.is_initialized())
@@ -374,14 +270,10 @@ class Ledger(Shown):
         if self.cuda:
             self._synchronize()
             self._end_ns = raw_clock_ns()
-        if self._profiler is not None:
-            self._profiler.clock.leave(STEPS)
         first, self._first, self._before = self._first, None, None
         assert first is not None
         if len(self._steps) > first:
             self._blocks.append(Block(first, len(self._steps), self._end_ns - self._begin_ns))
-        if not self._entered:
-            self._stop_watching()
 
     def _synchronize(self) -> None:
         if self.cuda:
@@ -390,9 +282,6 @@ class Ledger(Shown):
             torch.cuda.synchronize()
 
     def _drop_step(self) -> None:
-        if self._counter is not None:
-            counter, self._counter = self._counter, None
-            counter.__exit__(None, None, None)
         self._cuts = None
         self._broken = False
         self._open.clear()
@@ -402,11 +291,6 @@ class Ledger(Shown):
     def _finish_step(self) -> None:
         """Complete the open step, unless there is none or an exception left one of its stages."""
         cuts = self._cuts
-        if self._counter is not None:
-            self._drop_step()
-            if self._first is not None:
-                self._end_block()
-            return
         if cuts is None or self._broken:
             self._drop_step()
             return
@@ -562,7 +446,6 @@ class Ledger(Shown):
                 times = (seconds_text(sum(seconds) / steps), seconds_text(median(seconds)))
                 lines.append((timeline, name, *times, share, str(len(seconds))))
         accounted = [accounted_text(timeline, share) for timeline, share in self.accounted.items()]
-        accounted += self.lines.sentences() if self._profiler is not None else []
         return Display(
             f"{len(self)} steps", ("timeline", "stage", "mean", "median", "share", "steps"), lines, accounted
         )

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from tclab.timing._epoch_parts import CHECKPOINT, LOGGING, VALIDATION
 from tclab.timing._ledger import Ledger
 
 # The first pattern that matches the name of a Lightning profiler action gives its stage. An action without a stage
@@ -28,12 +27,6 @@ _STAGES = tuple(
 )
 
 
-# Actions that are a part of the run besides its steps, with `Ledger(lines=True)`.
-_PARTS = ((re.compile(r"save_checkpoint$"), CHECKPOINT),
-          (re.compile(r"\[Callback\].*\.on_(fit|train|train_epoch)_(start|end)$"), LOGGING),
-          (re.compile(r".*\.(on_sanity_check_start|configure_optimizers|setup|prepare_data)$"), "setup"))  # fmt: skip
-
-
 def _first(table: Iterable[tuple[re.Pattern[str], str]], action: str) -> str | None:
     """Return what the first pattern that matches an action stands for; `None` if none does."""
     return next((meaning for pattern, meaning in table if pattern.match(action)), None)
@@ -49,8 +42,7 @@ def lightning_callback(ledger: Ledger) -> Any:
 
     **Arguments:**
 
-    - `ledger`: records the steps. With `lines=True` it is open from the callback's `setup` to its `teardown`, and a
-      validation pass ends the step before it: the pass, with the start of its loader, is a part of `ledger.epoch`.
+    - `ledger`: records the steps.
 
     **Raises:** `ImportError` if neither `lightning` nor `pytorch_lightning` is installed.
     """
@@ -67,14 +59,9 @@ def lightning_callback(ledger: Ledger) -> Any:
             self.inner = inner
             self.training = False
             self.entered: list[tuple[str, Any]] = []
-            self.parts: list[tuple[str, Any]] = []
 
         def start(self, action_name: str) -> None:
-            stage, part = _first(_STAGES, action_name), _first(_PARTS, action_name)
-            if part is not None and not (part == LOGGING and ledger.in_step):  # then it is the stage `log`
-                inside = ledger.part(part)
-                inside.__enter__()
-                self.parts.append((action_name, inside))
+            stage = _first(_STAGES, action_name)
             if stage is not None and self.training:
                 if stage == "data_wait":
                     ledger.next_step()
@@ -88,8 +75,6 @@ def lightning_callback(ledger: Ledger) -> Any:
             self.inner.stop(action_name)
             if self.entered and self.entered[-1][0] == action_name:
                 self.entered.pop()[1].__exit__(None, None, None)
-            if self.parts and self.parts[-1][0] == action_name:
-                self.parts.pop()[1].__exit__(None, None, None)
 
         def setup(self, *args: Any, **kwargs: Any) -> None:
             self.inner.setup(*args, **kwargs)
@@ -106,41 +91,6 @@ def lightning_callback(ledger: Ledger) -> Any:
     class LedgerCallback(lightning.Callback):  # type: ignore[misc]
         """Wraps the trainer's profiler in a `StageProfiler` while it trains."""
 
-        def setup(self, trainer: Any, module: Any, stage: str) -> None:
-            if not ledger.samples_lines or stage != "fit":
-                return
-            ledger.__enter__()
-            trainer.profiler = StageProfiler(trainer.profiler)
-            loop = trainer.fit_loop.epoch_loop.val_loop
-            run = loop.run
-
-            def validate() -> Any:
-                training = trainer.profiler.training
-                trainer.profiler.training = False
-                ledger.end(keep=True)
-                try:
-                    with ledger.part(VALIDATION):
-                        return run()
-                finally:
-                    trainer.profiler.training = training
-
-            loop.run = validate
-            connector = trainer._logger_connector
-            log = connector.log_metrics
-
-            def logged(*args: Any, **kwargs: Any) -> None:
-                with ledger.stage("log") if ledger.in_step else ledger.part(LOGGING):
-                    log(*args, **kwargs)
-
-            connector.log_metrics = logged
-
-        def teardown(self, trainer: Any, module: Any, stage: str) -> None:
-            loop = trainer.fit_loop.epoch_loop.val_loop
-            if ledger.samples_lines and stage == "fit" and "run" in vars(loop):
-                del loop.run, trainer._logger_connector.log_metrics
-                self._unwrap(trainer)
-                ledger.__exit__(None, None, None)
-
         def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
             if not isinstance(trainer.profiler, StageProfiler):
                 trainer.profiler = StageProfiler(trainer.profiler)
@@ -151,15 +101,9 @@ def lightning_callback(ledger: Ledger) -> Any:
 
         def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
             self._end(trainer, keep=False)
-            if ledger.samples_lines:  # no teardown comes
-                self.teardown(trainer, module, "fit")
 
         def on_train_end(self, trainer: Any, module: Any) -> None:
             self._end(trainer)
-            if not ledger.samples_lines:
-                self._unwrap(trainer)
-
-        def _unwrap(self, trainer: Any) -> None:
             if isinstance(trainer.profiler, StageProfiler):
                 trainer.profiler = trainer.profiler.inner
 

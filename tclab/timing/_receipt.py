@@ -73,7 +73,6 @@ def receipt(
     *,
     budget_seconds: float = 20.0,
     clock: Clock = perf_counter_ns,
-    lines: bool = False,
 ) -> Receipt:
     """Race a loop under a ledger against the same loop without one.
 
@@ -83,19 +82,12 @@ def receipt(
     - `budget_seconds`: wall time for the race. A ledger costs some microseconds a step: where the time of a step varies
       by more, the interval is wide, and `cut_seconds` is the better figure.
     - `clock`: returns nanoseconds; for tests of the race.
-    - `lines`: the ledger samples lines, as `Ledger(lines=True)` does, without the one step in which it counts waits.
     """
-
-    def made() -> Ledger:
-        ledger = Ledger(lines=lines)
-        ledger.counts_waits = False
-        return ledger
-
-    ledger = made()
+    ledger = Ledger()
     loop(ledger)
     names = [name for name in ledger.seconds() if name not in ("data_wait", "other", "step")]
     result = race(
-        {"instrumented": lambda: loop(made()), "bare": lambda: loop(NullLedger())},
+        {"instrumented": lambda: loop(Ledger()), "bare": lambda: loop(NullLedger())},
         budget_seconds=budget_seconds,
         clock=clock,
     )

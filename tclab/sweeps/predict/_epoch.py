@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from math import inf, sqrt
 from pathlib import Path
 from statistics import fmean
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,9 @@ import torch
 
 from tclab._display import Display, Shown, seconds_text
 from tclab._io import atomic_write
-from tclab.errors import InputError, require
+from tclab.errors import InputError, check_whole, require
 from tclab.perturbation import split
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
-from tclab.sweeps.config._fields import whole_number
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._request import request_of
@@ -28,7 +28,6 @@ from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.execution._worker_pool import pool
 from tclab.timing import Ledger, conditions, environment
 from tclab.timing._conditions import busy_notes, busy_percent
-from tclab.timing._ledger_rows import raw_clock_ns
 from tclab.timing._step_means import Estimate, cycle_of, mean_step
 from tclab.training._loading import Batches, Loader
 
@@ -100,7 +99,7 @@ class Epoch(Shown):
     - `costs`: what it was predicted from.
     - `predicted`: the prediction that was written to disk before the epoch began.
     - `full`: the prediction for all training samples, `full_steps` steps, and for what an epoch does besides them.
-    - `measured_seconds`: from the request for the first batch until the last worker has ended, by the raw clock.
+    - `measured_seconds`: from the request for the first batch until the last worker has ended.
     - `written_at`, `began_at`: when the prediction was on the disk, and when the epoch began; UTC, ISO 8601.
     - `drift`: seconds of a step of another short epoch afterwards, divided by those before the prediction. 1.0 on a
       machine that did not change.
@@ -167,8 +166,7 @@ def predict_epoch(costs: Costs, *, steps: int, workers: int, besides_seconds: fl
 
     **Raises:** `InputError` for less than one step, or costs without a step.
     """
-    if steps < 1:
-        raise InputError(f"steps is {steps}, expected 1 or more")
+    check_whole("steps is", steps, least=1)
     if not costs.step_seconds:
         raise InputError("costs hold no steps: measure some first")
     mean = mean_step([np.asarray(costs.step_seconds)], costs.cycle)
@@ -216,10 +214,10 @@ def run_epoch(
 
     - `point`: what is run. `steps`: of the epoch.
     - `record`: a folder. The complete prediction, with its time, point, costs and machine, is written there before
-      the epoch begins; the measurement is written to the same folder afterwards.
+      the epoch begins; a second file, with the measurement, afterwards.
     - `threads`: torch's threads in the training process; torch's default unless given.
     - `besides_seconds`: validation, checkpoints, logging and a first step, which this epoch does not have and `full`
-      then has; of a run of yours: `ledger.epoch.predict(0, validation=1, checkpoint=1, logging=47, first_step=1)`.
+      then has.
     - `fresh`: start a new process instead of using a warm one.
 
     **Raises:** `InputError` for a point that has no epoch; `RuntimeError` where it could not be run: its strategy is
@@ -228,8 +226,8 @@ def run_epoch(
     require("point", point, Point, "a tclab.Point")
     if point.mode == "fixed_batch":
         raise InputError("mode is 'fixed_batch', which loads one batch and has no epoch; expected another")
-    for name, value in (("steps", steps), ("threads", 1 if threads is None else threads)):
-        whole_number(1)(name, value)
+    check_whole("steps is", steps, least=1)
+    check_whole("threads is", 1 if threads is None else threads, least=1)
     if not (isinstance(besides_seconds, (int, float)) and 0 <= besides_seconds < inf):
         raise InputError(f"besides_seconds is {besides_seconds!r}, expected seconds, 0 or more")
     if (reason := point.skipped_alone("an epoch")) is not None:
@@ -250,31 +248,18 @@ def run_epoch(
 
 
 def read_epoch(path: str | Path) -> Epoch:
-    """Return an epoch from its record, `….measured.json`, and the prediction in the same folder.
+    """Return an epoch from its record, `….measured.json`.
 
-    **Raises:** `InputError` if one of the two files is missing or is no such record.
+    **Raises:** `InputError` if it is missing or is no such record.
     """
     path = Path(path)
     try:
-        after = json.loads(path.read_text())
-        before = json.loads(path.with_name(after["prediction"]).read_text())
+        found: dict[str, Any] = json.loads(path.read_text())
+        found |= {name: Prediction(**found[name]) for name in ("predicted", "full")}
+        found |= {"point": Point.from_dict(found["point"]), "costs": Costs(**found["costs"])}
+        return Epoch(**{**found, "losses": tuple(found["losses"]), "record": path})
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is no record of an epoch with its prediction in the same folder: {error!r}") from None
-    return Epoch(
-        point=Point.from_dict(before["point"]),
-        costs=Costs(**before["costs"]),
-        predicted=Prediction(**before["predicted"]),
-        full=Prediction(**before["full"]),
-        measured_seconds=after["measured_seconds"],
-        written_at=before["written_at"],
-        began_at=after["began_at"],
-        drift=after["drift"],
-        load=before["conditions"]["load"],
-        record=path,
-        busy_percent=busy_percent(after["conditions"]),
-        losses=tuple(after["losses"]),
-        samples_report=before["samples_report"],
-    )
+        raise InputError(f"{path} is no record of an epoch: {error!r}") from None
 
 
 # ---- in the child process
@@ -300,34 +285,32 @@ def _epoch(here: Setup, steps: int, folder: Path, besides_seconds: float) -> Pat
     around, screen = conditions(), point.screen()
     costs = costs_of(here, point.steps)
     full = predict_epoch(costs, steps=full_steps(point), workers=point.workers, besides_seconds=besides_seconds)
-    fields = {
+    written = datetime.now(UTC)
+    record: dict[str, Any] = {
+        "written_at": written.isoformat(),
         "point": point.to_dict(),
         "predicted": asdict(predict_epoch(costs, steps=steps, workers=point.workers)),
         "full": asdict(full),
-        "besides_seconds": besides_seconds,
         "costs": asdict(costs),
-        "environment": environment(),
-        "conditions": around,
+        "load": around["load"],
         "samples_report": None if screen is None else str(screen.report),
     }
-    written = datetime.now(UTC)
     name = f"{written:%Y%m%dT%H%M%S%f}-{point.model}-{point.strategy}-{point.workers}workers"
-    prediction = folder / f"{name}.prediction.json"
-    atomic_write(prediction, json.dumps({"written_at": written.isoformat(), **fields}, indent=1))
+    more = {"besides_seconds": besides_seconds, "environment": environment(), "conditions": around}
+    atomic_write(folder / f"{name}.prediction.json", json.dumps(record | more, indent=1))
     began = datetime.now(UTC)
     losses, seconds = _timed(here, steps)
     now = conditions()
     after = costs_of(here, max(2, point.steps // 2))
-    found = {
-        "prediction": prediction.name,
+    record |= {
         "began_at": began.isoformat(),
         "measured_seconds": seconds,
         "drift": fmean(after.step_seconds) / fmean(costs.step_seconds),
-        "conditions": now,
+        "busy_percent": busy_percent(now),
         "losses": [loss.item() for loss in losses],
     }
     measured = folder / f"{name}.measured.json"
-    atomic_write(measured, json.dumps(found, indent=1))
+    atomic_write(measured, json.dumps(record, indent=1))
     return measured
 
 
@@ -362,11 +345,11 @@ def costs_of(here: Setup, steps: int) -> Costs:
 def _timed(here: Setup, steps: int, ledger: Ledger | None = None) -> tuple[list[torch.Tensor], float]:
     """Run an epoch; return its losses, and its seconds from the request for a batch until its workers have ended."""
     gc.collect()
-    begin = raw_clock_ns()
+    begin = perf_counter()
     batches = here.batches()
     losses = here.run(batches, steps=steps, ledger=ledger)
     del batches  # ends the workers
-    return losses, (raw_clock_ns() - begin) / 1e9
+    return losses, perf_counter() - begin
 
 
 def _first(data: Batches, steps: int) -> Batches:
