@@ -54,7 +54,6 @@ def test_what_the_system_does_not_tell_is_neither_quiet_nor_busy():
         ({"threads": 2, "workers": 1, "load": None}, None),
         ({"threads": 1, "workers": 1}, True),
         ({"threads": 1, "ranks": 2, "backend": "gloo", "load": 3.0}, None),
-        ({"threads": 1, "ranks": 2, "backend": "gloo", "machines": 2}, True),
         ({"threads": 2, "cpu_limit_cores": 1.0}, None),  # a limit stops its own
         ({"threads": None}, None),
         ({"cores": None}, None),
@@ -151,7 +150,7 @@ def test_a_chart_names_the_machine_that_was_busy_and_the_graph_that_all_its_rows
 
 def test_a_graph_that_was_read_has_its_folders_name_and_graphs_that_differ_none():
     assert graph_text(rows(step(graph="/data/yeast", scale=None))) == "yeast"
-    assert graph_text(rows(step(graph="/a/graph-0123456789ab", scale=None, nodes=1200))) == "a graph of 1,200 nodes"
+    assert graph_text(rows(step(graph="/a/graph-0123456789ab.npz", scale=None, nodes=1200))) == "a graph of 1,200 nodes"
     assert graph_text(rows(step(scale=0.05), step(scale=0.1))) == ""
     assert graph_text(rows(step(graph="/a/yeast", scale=None), step(graph="/b/yeast", scale=None))) == ""
     screen = {"perturbations": "/data/screen.tsv"}

@@ -348,7 +348,7 @@ def test_what_is_undecided_is_hollow_and_what_has_no_time_is_counted():
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_rows_come_back_from_a_file_as_they_were(suffix, tmp_path):
     made = rows(
-        step(), step(overheads=None, clip=0.1, commit='a "quoted", b'), step("edge_mask", 1 / 3, scatter=1e-9),
+        step(), step(overheads=None, gather_interval=1, commit='a "quoted", b'), step("edge_mask", 1 / 3, scatter=1e-9),
         step() | {"status": "oom", "samples_seconds": None, "median_seconds": None},
         step() | {"samples_seconds": []},
     )  # fmt: skip
@@ -370,10 +370,10 @@ def table_of(made, names=SCHEMA.names):
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 @pytest.mark.parametrize(
-    "left_out", [["samples_seconds"], ["overheads", "layers", "commit"], ["samples_seconds", "clip"]]
+    "left_out", [["samples_seconds"], ["overheads", "layers", "commit"], ["samples_seconds", "hidden"]]
 )
 def test_columns_that_rows_do_not_have_are_null_when_read_back(suffix, left_out, tmp_path):
-    made = rows(step(clip=0.5), step("edge_mask"))
+    made = rows(step(hidden=8), step("edge_mask"))
     back = read_rows(write_rows(made.drop(columns=left_out), tmp_path / f"rows.{suffix}"))
     assert list(back.columns) == SCHEMA.names
     assert back[left_out].isna().all(axis=None)

@@ -35,17 +35,6 @@ def test_a_overhead_that_costs_is_found_with_its_ratio():
     assert costs(rounds_of("isnan_checks", 0.5, 4)).loc["isnan_checks"]["verdict"] == "saves"
 
 
-def test_logging_every_tenth_step_is_a_line_of_its_own_over_whole_cycles():
-    made = rounds_of("item_logging", 1.0, 3, steps=20)
-    for one in [one for one in made if one["overheads"] == "item_logging"]:
-        one |= {"log_every": 10, "cycle_steps": 10}
-        if one["stage"] == "step":
-            one["samples_seconds"][9::10] = [10 * took for took in one["samples_seconds"][9::10]]
-    made += rounds_of("item_logging", 2.0, 3, steps=20)[-20:]
-    found = costs([*made, *rounds_of("isnan_checks", 1.5, 3)]).loc["item_logging every 10 steps"]
-    assert found["ratio"] == pytest.approx(1.9, rel=0.02)  # and not 1, as of most steps
-
-
 def test_rounds_that_disagree_and_one_round_decide_nothing():
     found = costs(rounds_of("isnan_checks", 1.1, 3, drift=0.3)).loc["isnan_checks"]
     assert found["verdict"] == "undecided"

@@ -2,6 +2,8 @@
 
 import os
 import re
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -133,6 +135,38 @@ def test_ranks_on_one_machine_listen_to_that_machine_alone(rows):
     assert addresses <= {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
 
 
+BY_HAND = """
+import sys, tclab
+from tclab.sweeps import run_as_rank, write_rows
+rows = run_as_rank(tclab.Point(scale=0.02, networks=1, batch_size=1, workers=0, steps=2, warmup=0, device="cpu"))
+if rows is not None:
+    write_rows(rows, sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_ranks_that_a_torchrun_of_ones_own_starts_on_two_nodes_run_a_point(tmp_path):
+    (tmp_path / "point.py").write_text(BY_HAND)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    line = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
+    line += ["--master-addr=127.0.0.1", f"--master-port={port}"]
+    words = [str(tmp_path / "point.py"), str(tmp_path / "rows.parquet")]
+    nodes = [subprocess.Popen([*line, f"--node-rank={node}", *words]) for node in (0, 1)]
+    assert [node.wait(300) for node in nodes] == [0, 0]
+    rows = tclab.rows(tmp_path / "rows.parquet")
+    assert set(rows["status"]) == {"ok"}
+    assert {"rank 0", "rank 1"} <= set(rows["where"])
+    assert of_the_step(rows)["backend"] == "gloo"
+
+
+def test_a_process_that_is_no_rank_is_told(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with pytest.raises(InputError, match="this process is no rank: torchrun starts"):
+        tclab.sweeps.run_as_rank(tiny())
+
+
 def test_what_another_process_writes_for_ranks_is_refused():
     """A request names modules that a rank imports, and whoever reaches the store's port can write to it."""
     store = distributed.HashStore()
@@ -177,7 +211,6 @@ def test_what_belongs_to_ranks_is_null_for_one_and_refused_in_words(tmp_path):
     for fields, words in (
         ({"compression": "fp8"}, "unknown compression 'fp8'"),
         ({"find_unused_parameters": True, "static_graph": True}, "expected one"),
-        ({"machines": 2, "ranks": 3}, "ranks is 3, expected as many on each of 2 machines"),
     ):
         with pytest.raises(InputError, match=words):
             tiny(**fields)

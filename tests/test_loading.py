@@ -24,7 +24,7 @@ from tclab import masking
 from tclab.perturbation import Deletions, split, synthetic_perturbations
 from tclab.perturbation._sample_store import stored
 from tclab.sweeps.execution._setup import setup
-from tclab.training._loading import START_METHODS, Batches, Loader, WorkerDiedError, double_buffered
+from tclab.training._loading import START_METHODS, Batches, Loader, WorkerDiedError
 
 GRAPH = tclab.CellGraph.synthetic(0.03)
 STORES = ("memory", "lmdb", "json")
@@ -270,21 +270,7 @@ def test_a_shared_memory_that_is_full_kills_no_worker(root):
     assert re.match(r"SharedMemoryError a batch needs [\d,]+ bytes of shared memory, and /dev/shm", found.stdout), found
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="a side stream needs CUDA")
-@pytest.mark.parametrize("pin_memory", [False, True])
-def test_batches_copied_ahead_are_the_same(pin_memory):
-    strategy = masking.get("edge_mask")(GRAPH)
-    batches = Batches(strategy, SAMPLES, 2)
-    expected = [batches[number].batch for number in range(6)]
-    loads = Loader(batches, workers=1, pin_memory=pin_memory)
-    for found, right in zip(double_buffered(loads, "cuda"), expected, strict=True):
-        assert found.batch.target.is_cuda
-        equal(found.batch.to("cpu"), right)
-
-
 def test_what_needs_cuda_says_so():
-    point = tclab.Point(scale=0.02, device="cpu", double_buffer=True)
-    assert point.skipped() == "skipped: double_buffer needs cuda"
     assert tclab.Point(scale=0.02, device="cpu", pin_memory=True).skipped() == "skipped: pin_memory needs cuda"
     assert tclab.Point(scale=0.02, device="cpu", pin_memory=False).skipped() is None
     assert tclab.Point(scale=0.02, device="cpu").resolved().pin_memory is False
@@ -317,6 +303,6 @@ def test_every_axis_of_loading_is_run_by_a_point(fields):
     frame = tclab.run(point)
     assert (frame["status"] == "ok").all(), frame["status"]
     row = frame[frame["stage"] == "step"].iloc[0]
-    for name in ("store", "collation", "prefetch_factor", "start_method", "persistent_workers", "double_buffer"):
+    for name in ("store", "collation", "prefetch_factor", "start_method", "persistent_workers"):
         assert row[name] == getattr(point, name) or (row.isna()[name] and getattr(point, name) is None), name
     assert not row["pin_memory"]

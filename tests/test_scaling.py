@@ -66,7 +66,6 @@ def test_ranks_that_cannot_be_are_one_clear_line(kind, ranks, words):
         ({"batch_sizes": "1,2"}, "batch_sizes is '1,2', expected none"),
         ({"steps": "4,8"}, "steps is '4,8', expected one value"),
         ({"steps": "auto"}, "steps is 'auto', expected a whole number"),
-        ({"machines": "1,2"}, "machines is '1,2', expected one value"),
     ],
 )
 def test_what_would_be_ignored_is_refused(more, words):

@@ -4,10 +4,8 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,12 +17,9 @@ import tclab
 from tclab import InputError, masking
 from tclab.perturbation import Deletions, Perturbations, synthetic_perturbations
 from tclab.perturbation._sample_store import Store, StoredSamples, StoreSize, build_store
-from tclab.sweeps.execution._page_cache import cached_share, drop_from_cache
 
 GRAPH = tclab.CellGraph.synthetic(0.03)
 FEW = synthetic_perturbations(GRAPH, 4)
-FILE_SYSTEM = subprocess.run(["stat", "-f", "-c", "%T", tempfile.gettempdir()], capture_output=True).stdout
-ON_DISK = hasattr(os, "posix_fadvise") and b"tmpfs" not in FILE_SYSTEM
 HEADER = {"encoding": "test", "graph": "a graph"}
 
 
@@ -185,28 +180,6 @@ def test_a_store_is_read_on_after_a_fork(tmp_path):
     child = in_child(lambda: 0 if store.read([0, 1], bytes) == [b"a", b"b"] else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert store.read([0], bytes) == [b"a"]
-
-
-def test_a_store_that_was_closed_is_read_again_after_it_was_dropped(tmp_path):
-    values = [bytes([i]) * 5000 for i in range(9)]
-    store = build(tmp_path / "s", values)
-    assert store.read(range(9), bytes) == values
-    store.close()
-    if not ON_DISK:
-        pytest.skip("temporary files are in memory")
-    drop_from_cache([tmp_path / "s"])
-    assert cached_share([tmp_path / "s"]) == 0
-    assert store.read(range(9), bytes) == values
-    assert 0 < cached_share([tmp_path / "s"]) <= 1
-
-
-@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="there is no tmpfs to try")
-def test_a_tmpfs_that_cannot_forget_its_files_is_said():
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        path = Path(folder, "s")
-        build(path, [b"1" * 5000] * 9).close()
-        with pytest.raises(InputError, match=r"100% of .* stays in memory .* set TMPDIR to a folder on a disk"):
-            drop_from_cache([path])
 
 
 def test_nothing_is_built_over_another_store_or_file(tmp_path):

@@ -58,7 +58,7 @@ def costs():
 
 
 def epochs():
-    predicted = Prediction(1.0, 0.9, 1.1, "loader", 8, 0, None)
+    predicted = Prediction(1.0, 0.9, 1.1, "loader", 8, 0)
     return [Epoch(tclab.Point(device="cpu"), None, predicted, predicted, 1.0, "", "", 1.0, None, None)]
 
 
@@ -80,7 +80,6 @@ OF_ROWS = {
     "overhead_costs": lambda _: case_study.overhead_costs(framed(*rounds_of("isnan_checks", 1.5, 2))).chart(),
     "scaling_chart, exchange": lambda _: lab.charts.scaling_chart(ranks(), "exchange"),
     "published_ratios": lambda root: case_study.published_ratios(modes(), published(root)).chart(),
-    "scaling_chart, runs": lambda _: lab.charts.scaling_chart(framed(step(runs=1), step(runs=2)), "runs"),
     "speed_up": lambda _: lab.charts.speed_up(ranks(), ranks()),
     "stage_spread": lambda _: lab.charts.stage_spread(modes()),
     "stages": lambda _: lab.charts.stages(framed(*point_rows("node_mask"))),

@@ -72,7 +72,7 @@ class OverheadCosts(Shown):
     def chart(self) -> Any:
         """Return the chart of each overhead's cost with its interval, a panel a model; hollow where it is undecided."""
         costs = self.table.assign(sure=self.table["verdict"] != UNDECIDED)
-        order = sorted(costs["overhead"].unique(), key=lambda label: list(OVERHEADS).index(label.partition(" ")[0]))
+        order = sorted(costs["overhead"].unique(), key=list(OVERHEADS).index)
         return draw_overhead_costs(costs, self.rows, order, _rounds_text(costs) if len(costs) else "")
 
 
@@ -80,13 +80,13 @@ def overhead_costs(rows: Runs) -> OverheadCosts:
     """Return how many times as long a step takes with each overhead; its `chart()` draws it.
 
     Points of one seed are one round, on the same batches: step `i` with the overhead is compared with step `i` without;
-    where steps wait for several workers, or some of them log, whole cycles of them (`tclab.timing._step_means`). The
+    where steps wait for several workers, whole cycles of them (`tclab.timing._step_means`). The
     interval, 95 %, is of the median of the log ratios by bootstrap over rounds and their steps, no narrower than
     Student's over rounds; see `tclab.timing._statistics.bootstrap_interval`. One round decides nothing.
 
     **Arguments:**
 
-    - `rows`: of the points of `tclab.sweeps.config.with_each_overhead`; with `log_every`, a line for each.
+    - `rows`: of the points of `tclab.sweeps.config.with_each_overhead`.
     """
     rows = rows_of(rows)
     steps = rows[(rows["stage"] == "step") & (rows["status"] == "ok")]
@@ -95,12 +95,11 @@ def overhead_costs(rows: Runs) -> OverheadCosts:
         named = group["overheads"].fillna("")
         bases = {row["seed"]: row for _, row in group[named == ""].iterrows()}
         for overhead in (name for name in OVERHEADS if (named == name).any()):
-            for every, alike in group[named == overhead].groupby(group["log_every"].fillna(1)):
-                groups = [_log_ratios(row, bases[row["seed"]]) for _, row in alike.iterrows() if row["seed"] in bases]
-                if groups:
-                    label = overhead if every == 1 else f"{overhead} every {every} steps"
-                    made = {"model": key[0], "strategy": key[1], "overhead": label, "what": OVERHEADS[overhead].what}
-                    found.append(made | _cost(groups))
+            alike = group[named == overhead]
+            groups = [_log_ratios(row, bases[row["seed"]]) for _, row in alike.iterrows() if row["seed"] in bases]
+            if groups:
+                made = {"model": key[0], "strategy": key[1], "overhead": overhead, "what": OVERHEADS[overhead].what}
+                found.append(made | _cost(groups))
     columns = ["model", "strategy", "overhead", "what", "ratio", "low", "high", "rounds", "steps", "verdict"]
     return OverheadCosts(pd.DataFrame(found, columns=columns), rows)
 

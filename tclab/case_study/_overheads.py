@@ -31,7 +31,6 @@ class StepWithOverheads(Step):
     **Arguments:**
 
     - `overheads`: names from `tclab.case_study.OVERHEADS` that apply to the model.
-    - `log_every`: batches from one log to the next; each batch by default.
     - `options`: those of `Step`.
     """
 
@@ -41,12 +40,10 @@ class StepWithOverheads(Step):
         strategy: Strategy,
         *,
         overheads: Iterable[str],
-        log_every: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(kind, strategy, **options)
         self.overheads = tuple(overheads)
-        self.log_every = log_every or 1
         self.logged: dict[str, float] = {}
         self._logs = bool(LOGGING & set(self.overheads))
         self._seen: list[tuple[Tensor, Tensor]] = []  # each slice's predictions and targets, [b]
@@ -68,7 +65,7 @@ class StepWithOverheads(Step):
         if self._seen:
             predictions, targets = map(torch.cat, zip(*self._seen, strict=True))
             self._seen.clear()
-            if loss is not None and self.batches % self.log_every == 0:
+            if loss is not None:
                 with stage("log"):
                     self._log(loss, predictions, targets)
         return loss

@@ -23,7 +23,7 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._executor import print_progress
 from tclab.sweeps.execution._run import run as run_point
 from tclab.sweeps.predict._fits import fits as fits_of
-from tclab.sweeps.slurm._slurm_options import SlurmOptions
+from tclab.sweeps.slurm._slurm_executor import OPTIONS
 from tclab.timing._race import Race
 from tclab.timing._verdict import MARGIN
 
@@ -121,9 +121,9 @@ def _grid_options() -> Iterator[Any]:
 
 
 def _slurm_options() -> Iterator[Any]:
-    for name in SlurmOptions.__annotations__:
+    for name in OPTIONS:
         if name not in _GRID:
-            yield _option(name, "see tclab.sweep" if name == "points_per_job" else "as sbatch takes it", group=_CLUSTER)
+            yield _option(name, "as sbatch takes it", group=_CLUSTER)
 
 
 if TYPE_CHECKING:  # classes that are made here, of which no type is known before
@@ -212,8 +212,7 @@ def sweep(
     parameters of `notebooks/sweep.ipynb`, by the same names.
     """
     _import(own)
-    counted = (*_OF_A_GRID, "machines")
-    asked: dict[str, Any] = {n: _value_of(text) if n in counted else text for n, text in _given(grid).items()}
+    asked: dict[str, Any] = {n: _value_of(text) if n in _OF_A_GRID else text for n, text in _given(grid).items()}
     options = {name: _value_of(text) for name, text in _given(cluster).items()}
     if executor == "slurm" and "gpus_per_node" in asked:
         options["gpus_per_node"] = asked["gpus_per_node"]

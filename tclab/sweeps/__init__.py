@@ -1,4 +1,4 @@
-"""What the rows of points are made into: races, epochs, what happens inside a step, exports; more in each sub-package.
+"""What the rows of points are made into: races, epochs, what happens inside a step; more in each sub-package.
 
 `tclab.Point`, `grid`, `run`, `sweep`, `rows`, `compare`, `advise` and `fits` are in `tclab`.
 
@@ -10,9 +10,9 @@ from tclab.errors import need
 need(__name__, "sweep", "pandas", "pyarrow")
 
 from tclab.sweeps import config, predict
-from tclab.sweeps.analysis._export import export
 from tclab.sweeps.analysis._inside import inside, trace_point
 from tclab.sweeps.analysis._race_points import loop_of, race_grid, race_points
+from tclab.sweeps.execution._rank import run_as_rank
 from tclab.sweeps.execution._worker_pool import close_workers
 from tclab.sweeps.predict._epoch import run_epoch
 from tclab.sweeps.predict._fits import largest_batch
@@ -21,13 +21,13 @@ from tclab.sweeps.store._row_files import write_rows
 __all__ = [
     "close_workers",
     "config",
-    "export",
     "inside",
     "largest_batch",
     "loop_of",
     "predict",
     "race_grid",
     "race_points",
+    "run_as_rank",
     "run_epoch",
     "trace_point",
     "write_rows",

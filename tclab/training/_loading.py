@@ -5,15 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from time import perf_counter_ns, process_time_ns
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
-import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from tclab.errors import InputError
@@ -238,34 +236,3 @@ def _worker_error(error: RuntimeError, iterator: Any) -> Exception:
         if code or (code == 0 and "exited unexpectedly" in str(error)):
             reasons.append(f"worker {i} (pid {process.pid}) {how}")
     return WorkerDiedError("; ".join(reasons)) if reasons and "worker" in str(error) else error
-
-
-def double_buffered(batches: Iterable[LoadedBatch], device: torch.device | str) -> Iterator[LoadedBatch]:
-    """Yield the batches on the device, each copied there while the one before it computes.
-
-    The copy of a batch is enqueued on a side stream before the preceding batch is yielded, and the current stream waits
-    for the copy of a batch only when that batch is yielded. Copies overlap with compute only from page-locked memory
-    (`pin_memory`). Two batches are on the device at a time.
-
-    **Arguments:**
-
-    - `batches`: batches on the CPU, in page-locked memory.
-    - `device`: a CUDA device.
-    """
-    stream = torch.cuda.Stream(device)
-    before: tuple[LoadedBatch, torch.cuda.Event] | None = None
-    for loaded in chain(batches, [None]):
-        copied = None
-        if loaded is not None:
-            with torch.cuda.stream(stream):
-                moved = replace(loaded, batch=loaded.batch.to(device, non_blocking=True))
-                copied = moved, stream.record_event()
-        if before is not None:
-            ready, done = before
-            current = torch.cuda.current_stream(device)
-            current.wait_event(done)
-            for tensor in ready.batch.storages:
-                tensor.record_stream(current)  # keeps the allocator from reusing its memory while it is read
-            yield ready
-            del ready  # at most two batches are on the device
-        before = copied

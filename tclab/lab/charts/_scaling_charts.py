@@ -8,7 +8,6 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from tclab._display import bytes_text, counted
 from tclab.errors import unknown
 from tclab.lab.charts._style import (
     GREY,
@@ -26,11 +25,9 @@ from tclab.lab.reports._comparable_rows import records, step_throughput
 from tclab.lab.reports._scaling_tables import (
     EXCHANGE,
     KEY,
-    RUNS_KEY,
     epoch_name,
     exchange_table,
     ranks_table,
-    runs_table,
 )
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.predict._epoch import BOTH, COMPUTE, LOADER, Epoch
@@ -101,9 +98,8 @@ def scaling_chart(rows: Runs, of: str) -> Any:
 
     - `rows`: of a sweep.
     - `of`: "exchange", the share of a step that several ranks cost: the loss's gather, rank_wait, exposed
-      communication; "accumulation", samples a second at one effective batch size, by more ranks or by more accumulated
-      batches; or "runs", samples a second of all runs side by side over their number, with each run's slowdown and
-      their memory.
+      communication; or "accumulation", samples a second at one effective batch size, by more ranks or by more
+      accumulated batches.
 
     **Raises:** `InputError` for another `of`.
     """
@@ -162,41 +158,7 @@ def _accumulation(rows: pd.DataFrame) -> Any:
     return alt.layer(*layers).properties(width=420, height=alt.Step(24), title=title)
 
 
-def _runs(rows: pd.DataFrame) -> Any:
-    table = runs_table(rows)
-    if table.empty:
-        return empty_chart("No number of runs side by side was measured, but one.")
-    frame = plain_frame(table, [*RUNS_KEY, "runs", "samples_per_second", "low", "high", "gain", "best"])
-    frame["text"] = [
-        f"× {row['gain']:.2f}; each × {row['slowdown']:.2f} slower"
-        + ("" if pd.isna(row["peak_bytes"]) else f"; {bytes_text(row['peak_bytes'])}")
-        for row in records(table)
-    ]
-    frame["line"] = [
-        f"{row['model']} · batch {row['batch_size']} · {counted(row['networks'], 'network')}" for row in records(table)
-    ]
-    x = alt.X(
-        "runs:Q",
-        scale=alt.Scale(domain=[0.5, frame["runs"].max() + 1.5]),
-        axis=alt.Axis(values=sorted(frame["runs"].unique()), format="d", grid=False),
-        title="runs side by side",
-    )
-    y = alt.Y("samples_per_second:Q", title="samples a second, all together", scale=alt.Scale(zero=True))
-    base = alt.Chart(frame).encode(x=x, color=strategy_colour(table), detail="line:N")
-    layers = [
-        base.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q"), y2="high:Q"),
-        base.mark_line().encode(y=y, strokeDash=alt.StrokeDash("line:N", title=None)),
-        base.mark_point(size=70, opacity=1, filled=True).encode(y=y, shape=strategy_shape(table)),
-        base.mark_point(size=220, filled=False).encode(y=y).transform_filter("datum.best"),
-        base.mark_text(align="left", dx=9, dy=-8, fontSize=10).encode(y=y, text="text:N"),
-    ]
-    shared = " and ".join(sorted(set(table["device_sharing"].dropna())))
-    more = f"line: 95 % interval; ring: the fewest runs that bring the most; shared: {shared or 'not known'}"
-    title = rows_title("Runs side by side on one device", rows, more)
-    return alt.layer(*layers).properties(width=520, height=_HEIGHT, title=title)
-
-
-_CHARTS = {"exchange": _exchange, "accumulation": _accumulation, "runs": _runs}
+_CHARTS = {"exchange": _exchange, "accumulation": _accumulation}
 
 
 def steps_per_epoch_chart(rows: Runs, *, samples: int = TRAINING_SAMPLES) -> Any:

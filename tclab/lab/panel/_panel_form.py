@@ -90,7 +90,6 @@ class PanelForm:
             options=["auto", "cpu", *(["cuda"] if gpus else [])],
         )  # fmt: skip
         self.ranks = _field(widgets.BoundedIntText, "ranks", "ranks", "processes that train together", min=1, max=64)
-        self.runs = _field(text, "runs", "runs", "side by side on one device; 1,2,3 shows how many pay")
         self.dtype = _field(choice, "dtype", "dtype", "bfloat16 is autocast", options=list(DTYPES))
         self.compile = _field(widgets.Checkbox, "compile", "compile it", "run the model through torch.compile")
         self.steps = _field(widgets.IntSlider, "steps", "timed steps", "of each point", min=1, max=50)
@@ -102,7 +101,7 @@ class PanelForm:
             widgets.Checkbox, "retry", "retry failed", "run points again that failed or ran out of memory"
         )
         self.results = _field(text, "results", "results", "the folder that rows are kept in", continuous_update=False)
-        how = [self.model, self.hidden, self.layers, self.mode, self.dtype, self.device, self.ranks, self.runs]
+        how = [self.model, self.hidden, self.layers, self.mode, self.dtype, self.device, self.ranks]
         self.box = widgets.HBox(
             [
                 _column(
@@ -188,7 +187,6 @@ class PanelForm:
         self.strategies.value = wanted
         self.batch_sizes.value = ",".join(str(size) for size in sorted({point.batch_size for point in points}))
         self.networks.value = str(state.networks)
-        self.runs.value = ",".join(str(runs) for runs in sorted({point.runs for point in points}))
         self.mode.value, self.dtype.value = points[0].mode, points[0].dtype
         self.compile.value, self.retry.value = points[0].compile, state.retry
         device, ranks = ranks_of(state.gpus)
@@ -211,7 +209,6 @@ class PanelForm:
             batch_sizes=self.batch_sizes.value,
             networks=self.networks.value,
             gpus=self._gpus_wanted(),
-            runs=self.runs.value,
             mode=self.mode.value,
             dtype=self.dtype.value,
             compile=self.compile.value,

@@ -41,7 +41,6 @@ class PanelState:
     batch_sizes: str | int = "1,2,4"
     networks: str | int = 3
     gpus: int | str = "auto"
-    runs: str | int = 1
     mode: str = "step"
     dtype: str = "float32"
     compile: bool = False
@@ -166,7 +165,6 @@ class PanelState:
             strategies=several("strategy"),
             batch_sizes=several("batch_size"),
             networks=networks,
-            runs=several("runs"),
             gpus=0 if last.device == "cpu" and last.ranks == 1 else last.ranks,
             results=results,
         )
@@ -178,4 +176,4 @@ class PanelState:
 
 def _without_axes(point: Point) -> Point:
     """Return a point with the axes of a panel's grid set to fixed values."""
-    return replace(point, strategy="node_mask", batch_size=1, networks=None, runs=1, collation="lean", ship_edges=False)
+    return replace(point, strategy="node_mask", batch_size=1, networks=None, collation="lean", ship_edges=False)

@@ -158,7 +158,7 @@ def step_throughput(rows: pd.DataFrame) -> pd.DataFrame:
     Where there are too few steps for one, both are the figure itself.
     """
     steps = rows[(rows["stage"] == "step")].copy()
-    samples = steps["batch_size"] * steps["ranks"] * steps["runs"].fillna(1)
+    samples = steps["batch_size"] * steps["ranks"]
     steps["low"] = (samples / steps["high_seconds"]).fillna(steps["samples_per_second"])
     steps["high"] = (samples / steps["low_seconds"]).fillna(steps["samples_per_second"])
     return steps

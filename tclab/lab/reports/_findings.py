@@ -18,7 +18,6 @@ from tclab.lab.reports._comparable_rows import (
     outlier_sentences,
     ratio_text,
 )
-from tclab.lab.reports._scaling_tables import runs_findings
 from tclab.lab.reports._stage_parts import step_findings
 from tclab.sweeps.store._machine_label import busy_text, pressures, ranks_text, where_measured
 from tclab.sweeps.store._row_files import Runs, rows_of
@@ -101,7 +100,7 @@ def _bytes_carried(slow: pd.Series, fast: pd.Series) -> str:
 
 
 _MODEL_SETTINGS = ("model", "loss", "hidden", "layers")  # settings that models cannot share
-_ABOUT = {"steps": step_findings, "bytes": bytes_findings, "runs": runs_findings}
+_ABOUT = {"steps": step_findings, "bytes": bytes_findings}
 
 
 def findings(rows: Runs, about: str = "sweep", *, concluded: bool = False) -> Sentences:
@@ -111,9 +110,9 @@ def findings(rows: Runs, about: str = "sweep", *, concluded: bool = False) -> Se
 
     - `rows`: of a sweep.
     - `about`: "sweep", strategies and models next to each other; "steps", of points in the modes of
-      `tclab.Point.mode`: the largest stages, the workers, whether timelines add up; "bytes", whether loading is
+      `tclab.Point.mode`: the largest stages, the workers, whether timelines add up; or "bytes", whether loading is
       bound by bytes: where a line fits, most of the time grows with bytes, and the same samples in few bytes take less
-      than half as long; or "runs", how many runs side by side are best, what they bring, and what `fits` says.
+      than half as long.
     - `concluded`: leave the `conclusion` out, as it stands elsewhere.
 
     **Raises:** `InputError` for another `about`.
@@ -131,7 +130,7 @@ def findings(rows: Runs, about: str = "sweep", *, concluded: bool = False) -> Se
     sentences = [_equivalence(rows), *([] if concluded else conclusion(rows)), busy_text(rows), *_strategies(ok)]
     sentences += outlier_sentences(ok)
     sentences += [_models(group, setting) for setting, group in alike(ok, _MODEL_SETTINGS)]
-    sentences += [*_bytes(ok), *_syncs(ok), *runs_findings(rows), *without_time(rows)]
+    sentences += [*_bytes(ok), *_syncs(ok), *without_time(rows)]
     sentences = Sentences(filter(None, sentences))
     label = ranks_text(ok)
     if not label or (ok["ranks"] == 1).any():  # where some points have one rank, a sentence names its own setting

@@ -1,4 +1,4 @@
-"""Tables of several ranks, of runs side by side, of predicted steps at more ranks, and of predicted epochs."""
+"""Tables of several ranks, of predicted steps at more ranks, and of predicted epochs."""
 
 from __future__ import annotations
 
@@ -9,28 +9,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._display import bytes_text, counted
-from tclab.errors import InputError, unknown
-from tclab.lab.reports._comparable_rows import ratio_of_rows, records, step_throughput
+from tclab._display import counted
+from tclab.errors import unknown
+from tclab.lab.reports._comparable_rows import ratio_of_rows, records
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.predict._epoch import Epoch
-from tclab.sweeps.predict._fits import fits
 from tclab.sweeps.predict._more_ranks import Link, cores_slowdown, predict_step
 from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._row_frame import varying_settings
-from tclab.sweeps.store._rows import point_of, python_value
 from tclab.training._distributed import BUCKET_MB
 
 KEY = ["model", "strategy", "ranks", "batch_size", "accumulate"]
 _Row = dict[str, Any]
 EXCHANGE = ("gather", "rank_wait", "communication")
-RUNS_KEY = ["model", "strategy", "batch_size", "networks"]
-_RUNS_COLUMNS = [
-    *RUNS_KEY, "runs", "samples_per_second", "low", "high", "gain", "slowdown", "slowest", "peak_bytes",
-    "device_sharing", "best",
-]  # fmt: skip
-
 _NO_RANKS = "No point of several ranks was measured: run it again, or raise budget_seconds."
 
 
@@ -57,12 +49,6 @@ def scaling_table(rows: Runs, of: str = "ranks") -> pd.DataFrame:
         `communication_seconds` and `rank_wait_seconds` are exposed; `overlapped_seconds` are hidden by the backward;
         `gather_seconds` are the loss's, of all steps, those without a gather among them. `last` names the rank that
         came last most often, with its share of all exchanges.
-
-        "runs", a row for each number of runs side by side, of each batch size and number of networks:
-        `samples_per_second` are of all runs together, `low` and `high` its 95 % interval; `gain` is over the fewest
-        runs. `slowdown` is a step of the mean run over one with the fewest, `slowest` that of the slowest run.
-        `peak_bytes` are of all runs together. `best` is the fewest runs whose samples a second are within the interval
-        of the most.
 
     **Raises:** `InputError` for another `of`.
     """
@@ -132,68 +118,7 @@ def exchange_table(rows: pd.DataFrame) -> pd.DataFrame:
     return _saying(pd.DataFrame(found, columns=[*names, *seconds, "gradient_bytes", "last"]), _NO_RANKS)
 
 
-def runs_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the `scaling_table` of runs side by side on one device."""
-    every = rows[rows["status"] == "ok"]
-    found: list[_Row] = []
-    for _, group in step_throughput(every).groupby(RUNS_KEY, sort=False):
-        each = records(group.sort_values("runs"))
-        if len({row["runs"] for row in each}) < 2:
-            continue
-        first, most = each[0], max(each, key=lambda row: float(row["samples_per_second"]))
-        best = min(
-            row["runs"] for row in each if row["samples_per_second"] >= min(most["low"], most["samples_per_second"])
-        )
-        for row in each:
-            same = (every["stage"] == "whole") & (every["runs"] == row["runs"])
-            for name in RUNS_KEY:
-                same &= every[name] == row[name]
-            worst = every[same]["mean_seconds"].max()
-            found.append(
-                {name: python_value(row[name]) for name in _RUNS_COLUMNS if name in row}
-                | {
-                    "gain": row["samples_per_second"] / first["samples_per_second"],
-                    "slowdown": ratio_of_rows(row, first)[0],
-                    "slowest": None if pd.isna(worst) else float(worst) / first["mean_seconds"],
-                    "best": bool(row["runs"] == best),
-                }
-            )
-    return pd.DataFrame(found, columns=_RUNS_COLUMNS)
-
-
-def runs_findings(rows: pd.DataFrame) -> list[str]:
-    """Return for each model and strategy how many runs side by side are best, what they bring, and what `fits` says."""
-    table = runs_table(rows)
-    found = []
-    for row in records(table[table["best"].astype(bool)]) if len(table) else []:
-        steps = rows[(rows["status"] == "ok") & (rows["stage"] == "step") & (rows["runs"] == row["runs"])]
-        for name in RUNS_KEY:
-            steps = steps[steps[name] == row[name]]
-        what = f"{row['model']} with {row['strategy']}, batch {row['batch_size']}"
-        if row["runs"] == 1:
-            found.append(f"{what}: one run on this device is best; more side by side bring no more samples a second.")
-            continue
-        worst: str = "" if pd.isna(row["slowest"]) else f" (the slowest {row['slowest']:.2f} ×)"
-        memory: str = "" if pd.isna(row["peak_bytes"]) else f"; together they hold {bytes_text(row['peak_bytes'])}"
-        how = {"mps": "by MPS", "cores": "each with its share of the cores"}.get(
-            row["device_sharing"], "by time slicing" if row["device_sharing"] else "side by side"
-        )
-        found.append(
-            f"{what}: {row['runs']} runs on this device, {how}, bring {row['gain']:.2f} × the samples a second; a step "
-            f"of each takes {row['slowdown']:.2f} × as long{worst}{memory}. {_fits_text(steps.iloc[0])}"
-        )
-    return found
-
-
-def _fits_text(row: pd.Series) -> str:
-    try:
-        refusal = fits(point_of({str(name): value for name, value in row.items()})).refusal
-    except InputError:
-        return "What `fits` says is not known here."
-    return "By `fits` they fit." if refusal is None else f"By `fits` they do not fit: {refusal}."
-
-
-_TABLES = {"ranks": ranks_table, "exchange": exchange_table, "runs": runs_table}
+_TABLES = {"ranks": ranks_table, "exchange": exchange_table}
 
 
 def predicted_steps(rows: Runs, link: Link, *, ranks: Iterable[int], samples: int = TRAINING_SAMPLES) -> pd.DataFrame:
@@ -260,8 +185,7 @@ def _slowdown(row: _Row) -> float:
     """Return how many times slower a point's ranks computed because they shared the cores of their machine."""
     if row["device"] != "cpu":
         return 1.0
-    machines: int = 1 if pd.isna(row["machines"]) else int(row["machines"])
-    return cores_slowdown(int(row["ranks"]) // machines, float(row["cores"]), int(row["threads"]))
+    return cores_slowdown(int(row["ranks"]), float(row["cores"]), int(row["threads"]))
 
 
 def epoch_name(epoch: Epoch) -> str:

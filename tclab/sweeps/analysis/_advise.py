@@ -52,8 +52,7 @@ def change_trial(now: Point, changed: Point) -> Callable[..., Pair]:
     turn, each in a fresh process. Where the batch size differs the times are those of a sample. The verdict is about
     the changed one.
     """
-    apart = any(getattr(now, name) != getattr(changed, name) for name in ("allocator", "device", "runs"))
-    apart = apart or now.runs > 1  # a race is of steps of one process
+    apart = any(getattr(now, name) != getattr(changed, name) for name in ("allocator", "device"))
     return partial(_by_runs if apart else _by_race, now, changed)
 
 
@@ -76,7 +75,7 @@ def _by_runs(now: Point, changed: Point, *, budget_seconds: float, **_: Any) -> 
         rounds += 1
     sides = [pd.concat(steps[name]) for name in NAMES]
     (pair,) = pairs_of_runs([("", sides[0], sides[1])], NAMES, margin=0.05)
-    return per_sample(replace(pair, cell=None), now.batch_size * now.runs / (changed.batch_size * changed.runs))
+    return per_sample(replace(pair, cell=None), now.batch_size / changed.batch_size)
 
 
 def per_sample(pair: Pair, factor: float) -> Pair:
@@ -235,7 +234,7 @@ def _alternatives(steps: pd.DataFrame, base: pd.DataFrame, margin: float) -> tup
         if name == "overheads" and not set((new or "").split(",")) - {""} < set((was or "").split(",")) - {""}:
             continue  # one more overhead is no advice
         ratio, interval, _ = ratio_of_runs(samples, own, alpha=_ALPHA / len(others))
-        a_sample = was / new if name in ("batch_size", "runs") else 1.0
+        a_sample = was / new if name == "batch_size" else 1.0
         ratio, interval = a_sample * ratio, interval and (a_sample * interval[0], a_sample * interval[1])
         change = _change(name, was, new)
         if any((side["steady"] == NOT_STEADY).any() for side in (base, rows)):
@@ -244,8 +243,6 @@ def _alternatives(steps: pd.DataFrame, base: pd.DataFrame, margin: float) -> tup
         if interval is None or interval[1] >= 1 - margin:
             close += [change] if ratio < 1 - margin else []
             continue
-        if name == "runs":
-            change = f"{new} runs on this device, which bring {1 / ratio:.2f} × the samples a second of {was}"
         why = " ".join(filter(None, [_evidence(first, row, samples, own), _FIELDS[name].caution]))
         value = tuple(filter(None, (new or "").split(","))) if name == "overheads" else new
         found.append(Suggestion(change, why, ratio, interval, MEASURED, {name: value}))

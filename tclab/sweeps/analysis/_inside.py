@@ -83,7 +83,7 @@ def inside(*points: Point, steps: int = 10, receipt_seconds: float = 10.0) -> In
     for point in points:
         require("point", point, Point, "a tclab.Point")
         name = f"{point.model} · {point.strategy} · batch {point.batch_size}"
-        point = _alone(replace(point, mode="fixed_batch", workers=0, ranks=1, runs=1, machines=1))
+        point = _alone(replace(point, mode="fixed_batch", workers=0, ranks=1))
         with setup(point, point.batch_size) as here:
             batch = next(here.batches())
             parts: dict[str, tuple[str, Part]] = {}

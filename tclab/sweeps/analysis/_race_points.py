@@ -42,7 +42,7 @@ class _Arm:
             here.run(self._batches, steps=_FIRST, ledger=first)
             self._pace = pace_of(first)
         waits = bool(here.point.workers) and self._pace.limits(here.point.workers)
-        self.period = cycle_of(here.point.workers if waits else 0, here.point.accumulate, here.point.log_every)
+        self.period = cycle_of(here.point.workers if waits else 0, here.point.accumulate)
 
     def __call__(self) -> None:
         self._here.run(self._batches, steps=1)

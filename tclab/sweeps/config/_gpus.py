@@ -125,29 +125,26 @@ def ranks_of(asked: int | str, device: str = "auto") -> tuple[str, int]:
     return device, ranks
 
 
-def ranks_on_machines(
-    asked: int | str, gpus_per_node: int | str | None = None, machines: int = 1, device: str = "auto"
-) -> tuple[str, int]:
-    """Return device and ranks as `ranks_of` does, for machines of a cluster, which this one cannot look at.
+def ranks_on_node(asked: int | str, gpus_per_node: int | str | None = None, device: str = "auto") -> tuple[str, int]:
+    """Return device and ranks as `ranks_of` does, for a machine of a cluster, which this one cannot look at.
 
     **Arguments:**
 
-    - `gpus_per_node`: as Slurm takes it: 4, or "a100:4". With `None` and one machine, this one counts.
-    - `machines`: how many of them share the ranks.
+    - `gpus_per_node`: as Slurm takes it: 4, or "a100:4". With `None`, this machine counts.
 
     **Raises:** `InputError` for what cannot be read, or for more than there are.
     """
-    if gpus_per_node in (None, "") and machines == 1:
+    if gpus_per_node in (None, ""):
         return ranks_of(asked, device)
     text = str(gpus_per_node or 0).rpartition(":")[2]
     if not text.isdigit() or isinstance(gpus_per_node, bool):
         raise InputError(f"gpus_per_node is {gpus_per_node!r}, expected a number, or 'a100:4'")
-    there = int(text) * machines
+    there = int(text)
     if device == "cpu" or str(asked) == "0" or not there:
         if device == "cuda":
             raise InputError("device is 'cuda', and gpus_per_node asks for none; expected a number of at least 1")
-        return "cpu", machines if asked == "auto" else ranks_of(asked, "cpu")[1]
+        return "cpu", 1 if asked == "auto" else ranks_of(asked, "cpu")[1]
     number = there if asked == "auto" else ranks_of(asked, "cpu")[1]
     if number > there:
-        raise InputError(f"gpus is {number}, and {machines} machines with gpus_per_node={gpus_per_node} have {there}")
+        raise InputError(f"gpus is {number}, and a machine with gpus_per_node={gpus_per_node} has {there}")
     return "cuda", number

@@ -11,7 +11,7 @@ from tclab.masking import get as strategy_of
 from tclab.masking import names as strategy_names
 from tclab.models import get as model_of
 from tclab.sweeps.config._fields import declarations
-from tclab.sweeps.config._gpus import ranks_on_machines
+from tclab.sweeps.config._gpus import ranks_on_node
 from tclab.sweeps.config._overhead_names import applicable_overheads
 from tclab.sweeps.config._point import DEVICES, Point, Points
 
@@ -86,7 +86,6 @@ def grid(
     gpus: int | str = "auto",
     device: str = "auto",
     gpus_per_node: int | str | None = None,
-    machines: int | str = 1,
     mode: Listed = "step",
     overheads: Listed = "none",
     steps: int | str = "auto",
@@ -110,7 +109,7 @@ def grid(
     - `gpus`: "auto", all there are, or a number of ranks, each on a GPU; on a machine without any they share its
       CPU, unless `device` is "cuda".
     - `gpus_per_node`: how many the machines of a cluster have that will run the points, as Slurm takes it (4, or
-      "a100:4"); `None` counts this machine's. `machines`: how many of them share a point's ranks.
+      "a100:4"); `None` counts this machine's.
     - `overheads`: each by itself, "none" for a point without any, "a+b" for two at once; "all" is none, and then
       each that the model can take on. An overhead's cost is the difference from the point without it.
     - `more`: any other field of `Point`; several values of one are an axis of the sweep: `loop="plain,lightning"`.
@@ -120,8 +119,7 @@ def grid(
     """
     if device not in DEVICES:
         raise unknown("device", device, DEVICES)
-    machines = whole("machines", single_value("machines", machines))
-    device, ranks = ranks_on_machines(gpus, gpus_per_node, machines, device)
+    device, ranks = ranks_on_node(gpus, gpus_per_node, device)
     large = device == "cuda"
     for name, declared in declarations(Point).items():
         if name in more and name != declared.grid:
@@ -136,7 +134,6 @@ def grid(
         "scale": (1.0 if large else 0.1) if scale == "auto" else _scale(scale),
         "device": device,
         "ranks": ranks,
-        "machines": machines,
         "steps": (20 if large else _CPU_STEPS) if steps == "auto" else whole("steps", single_value("steps", steps)),
         "seed": whole("seed", single_value("seed", seed)),
     }

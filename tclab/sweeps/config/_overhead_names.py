@@ -19,8 +19,8 @@ class Overhead:
 
 _HETERO = ("hetero_cell", "hetero_cell_production")
 OVERHEADS = {
-    "item_logging": Overhead("reads 15 figures of each `log_every`-th step with .item()"),
-    "print_loss": Overhead("prints the loss of each `log_every`-th step"),
+    "item_logging": Overhead("reads 15 figures of each step with .item()"),
+    "print_loss": Overhead("prints the loss of each step"),
     "zero_params_loss": Overhead("adds zero times every parameter to the loss"),
     "isnan_checks": Overhead("checks each part of the model's output for NaN", _HETERO),
     "batch_wide_layer_norm": Overhead("normalises over the whole mini-batch: other predictions", _HETERO, exact=False),
@@ -33,7 +33,7 @@ OVERHEADS = {
     "second_forward": Overhead("runs the whole model a second time for the reconstructions", ("dango",)),
     "dense_targets": Overhead("makes each network's dense adjacency in every step", ("dango",)),
 }
-LOGGING = {"item_logging", "print_loss"}  # which `Point.log_every` concerns
+LOGGING = {"item_logging", "print_loss"}  # these take a stage of their own, `log`
 STEP_WITH_OVERHEADS = "tclab.case_study._overheads:StepWithOverheads"  # imported only for points that have overheads
 APPLY_TO_MODEL = "tclab.case_study._overheads:apply_to_model"
 

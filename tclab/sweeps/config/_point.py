@@ -36,18 +36,16 @@ from tclab.sweeps.config._fields import (
     whole_number,
 )
 from tclab.sweeps.config._gpus import device_of
-from tclab.sweeps.config._overhead_names import LOGGING, applicable_overheads, validate_overheads
+from tclab.sweeps.config._overhead_names import applicable_overheads, validate_overheads
 from tclab.training._distributed import BUCKET_MB, COMPRESSIONS, Exchange
 from tclab.training._loading import START_METHODS
 from tclab.training._loops import LOOPS
-from tclab.training._step import CLIP, DTYPES, MODES, OPTIMIZERS, WITHOUT_MODEL
+from tclab.training._step import DTYPES, MODES, OPTIMIZERS, WITHOUT_MODEL
 
 if TYPE_CHECKING:
     from tclab.readers._read_perturbations import ScreenPerturbations
 
 DEVICES = ("auto", "cpu", "cuda")
-# The variable that names the file in which ranks on several machines find one another; set within a job that has them.
-RENDEZVOUS_FILE = "TCLAB_RENDEZVOUS_FILE"
 # glibc's settings for each allocator; they must be in the environment when a process starts
 ALLOCATORS: dict[str, dict[str, str]] = {
     "default": {},
@@ -63,7 +61,6 @@ _SYNTHETIC = Condition("graph", lambda point: point.graph == "synthetic")
 _DRAWN = Condition("perturbations", lambda point: point.perturbations is None)
 _WORKERS = Condition("workers", lambda point: point.workers > 0)
 _RANKS = Condition("ranks", lambda point: point.ranks > 1)
-_LOGS = Condition("overheads", lambda point: bool(LOGGING & set(point.overheads)))
 _SUMS = Condition("ranks", lambda point: point.ranks > 1 and point.accumulate > 1)
 
 
@@ -193,27 +190,6 @@ class Point(Shown):
         step=True,
         panel=True,
     )
-    runs: int = declare(
-        1,
-        "how many processes train side by side, each by itself: on one GPU, or each on its share of the cores. "
-        "Samples a second and memory are those of all together, seconds are the mean run's.",
-        whole_number(1),
-        unit="processes",
-        memory=False,
-        charted=True,
-        advised=True,
-        caution="Told for a sample of all runs together; each of them is slower than it is alone.",
-        label="runs side by side",
-        panel=True,
-    )
-    machines: int = declare(
-        1,
-        'how many machines share the ranks evenly; more than one are for `executor="slurm"`.',
-        whole_number(1),
-        unit="machines",
-        memory=False,
-        place=True,
-    )
     steps: int = declare(
         5,
         "how many batches are timed.",
@@ -258,7 +234,6 @@ class Point(Shown):
     metabolism: str = declare(
         "off", '"off", "carried" or "used".', one_of(METABOLISMS), equivalence="reference", step=True
     )
-    self_loops: bool = declare(False, "every node of a network has an edge to itself.", equivalence="reference")
     ship_edges: bool = declare(False, "see `tclab.masking.Strategy`.", advised=True)
     variant: str = declare(
         "separate",
@@ -324,21 +299,6 @@ class Point(Shown):
         one_of(STORES),
         advised=True,
     )
-    cold_reads: bool = declare(
-        False,
-        "drop stored samples and masks from the system's page cache before they are read, so that each is read from "
-        "the disk, as in a store larger than memory; `store_cached` of the rows says what share was in memory.",
-        memory=False,
-    )
-    stored_samples: int | None = declare(
-        None,
-        "how many samples a store holds at least, of which the steps read some in shuffled order; as many as they read "
-        "unless given.",
-        whole_number(1, or_none=True),
-        unit="samples",
-        optional=True,
-        memory=False,
-    )
     collation: str = declare(
         "lean",
         '"lean", or "pyg" for `subgraph` and strategies that ship every edge; see `tclab.masking.Strategy`.',
@@ -350,12 +310,6 @@ class Point(Shown):
         None,
         "copy batches to page-locked memory first; `None` does where the device is CUDA.",
         optional=True,
-        memory=False,
-        advised=True,
-    )
-    double_buffer: bool = declare(
-        False,
-        "copy the next batch to the device on a side stream while this one computes.",
         memory=False,
         advised=True,
     )
@@ -381,14 +335,6 @@ class Point(Shown):
         usual=lambda point: next(iter(model_of(point.model).losses)),
         step=True,
     )
-    clip: float | None = declare(
-        CLIP,
-        "the norm that gradients are clipped to; `None` for no clipping.",
-        above_zero("a norm above 0, or None for no clipping"),
-        unit="norm",
-        optional=True,
-        step=True,
-    )
     optimizer: str = declare(
         "fused", 'AdamW "fused", "foreach" or "plain".', one_of(OPTIMIZERS), advised=True, step=True
     )
@@ -405,15 +351,6 @@ class Point(Shown):
         _check_overheads,
         equivalence="reference",
         advised=True,
-    )
-    log_every: int | None = declare(
-        None,
-        "batches from one log to the next, of the overheads that log; 1 unless given, null without one.",
-        whole_number(1),
-        unit="batches",
-        usual=1,
-        needs=_LOGS,
-        memory=False,
     )
     micro_batch: int | None = declare(
         None,
@@ -526,10 +463,6 @@ class Point(Shown):
             raise unknown("collation", self.collation, strategy.collations)
         if self.ship_edges and not strategy.can_ship_edges:
             raise InputError(f"ship_edges is a switch of the gpu_mask strategies, {self.strategy!r} has none")
-        if self.ranks % self.machines:
-            raise InputError(f"ranks is {self.ranks}, expected as many on each of {self.machines} machines")
-        if self.ranks > 1 and self.runs > 1:
-            raise InputError(f"ranks is {self.ranks} and runs is {self.runs}, expected one of them to be 1")
         if self.mode == "empty" and self.loop == "plain":
             raise InputError("loop is 'plain', and mode 'empty' is Lightning's; expected 'lightning' or None")
         if self.graph == "synthetic" and self.networks is not None:
@@ -587,36 +520,15 @@ class Point(Shown):
                 return f"skipped: {self.model} cannot take on the overhead {overhead}"
             if self.mode in WITHOUT_MODEL:
                 return f"skipped: mode {self.mode} has no model for the overhead {overhead}"
-        if self.log_every is not None and self.steps < self.log_every:
-            return f"skipped: of {self.steps} timed batches none may log, with log_every {self.log_every}"
-        if (reason := self._no_store()) is not None:
-            return f"skipped: {reason}"
-        if self.machines > 1 and RENDEZVOUS_FILE not in os.environ:
-            return f"not run: {self.machines} machines asked for, and this is one; executor='slurm' has more"
-        if (self.double_buffer or self.pin_memory) and device_of(self.device) != "cuda":
-            return f"skipped: {'double_buffer' if self.double_buffer else 'pin_memory'} needs cuda"
-        return None
-
-    def _no_store(self) -> str | None:
-        """Return why what is asked of a store cannot be, where it cannot be."""
-        stores = self.store != "memory" or strategy_of(self.strategy).stores
-        if (self.cold_reads or self.stored_samples) and not stores:
-            name = "cold_reads" if self.cold_reads else "stored_samples"
-            return f"{name} is of a store, and nothing is stored (store 'memory', strategy {self.strategy})"
-        if self.cold_reads and self.runs > 1:
-            return "cold_reads, and runs side by side read the same samples"
-        if self.cold_reads and not hasattr(os, "posix_fadvise"):
-            return "cold_reads needs posix_fadvise, which this system does not have"
+        if self.pin_memory and device_of(self.device) != "cuda":
+            return "skipped: pin_memory needs cuda"
         return None
 
     def skipped_alone(self, what: str) -> str | None:
         """Return why this point cannot be run in one process alone, as `what` ("a race") is, where it cannot be."""
         if (reason := self.skipped()) is not None:
             return reason
-        for kind, number in (("ranks", self.ranks), ("runs", self.runs)):
-            if number > 1:
-                return f"{number} {kind} asked for, and {what} is of one process"
-        return None
+        return None if self.ranks == 1 else f"{self.ranks} ranks asked for, and {what} is of one process"
 
     def resolved(self) -> Point:
         """Return this point with its device, its paths and `pin_memory` made definite.
@@ -706,7 +618,7 @@ class Point(Shown):
         return tuple(own) if self.networks is None else tuple(resolve_networks(self.networks, order))
 
     def _whole(self) -> CellGraph:
-        return _whole_graph(self.graph, self.scale, self.seed, self.self_loops, self.file_stamps().get(self.graph))
+        return _whole_graph(self.graph, self.scale, self.seed, self.file_stamps().get(self.graph))
 
     def to_dict(self) -> dict[str, Any]:
         """Return every field as JSON can hold it."""
@@ -757,15 +669,11 @@ def points_of(points: Iterable[Point] | Point) -> Points:
 
 
 @lru_cache(maxsize=4)
-def _whole_graph(graph: str, scale: float | None, seed: int, self_loops: bool, stamp: object) -> CellGraph:
+def _whole_graph(graph: str, scale: float | None, seed: int, stamp: object) -> CellGraph:
     if graph == "synthetic":
         assert scale is not None  # checked by Point
-        whole = CellGraph.synthetic(scale, seed)
-    elif os.path.isdir(graph):
-        whole = CellGraph.from_folder(graph)
-    else:
-        whole = CellGraph.from_file(graph)
-    return whole.with_self_loops() if self_loops else whole
+        return CellGraph.synthetic(scale, seed)
+    return CellGraph.from_folder(graph) if os.path.isdir(graph) else CellGraph.from_file(graph)
 
 
 @lru_cache(maxsize=2)

@@ -54,8 +54,6 @@ class Progress:
         what = f"{self.point.model} {self.point.strategy} batch {self.point.batch_size} networks {first['networks']}"
         if self.point.ranks > 1:
             what += f", {first['device']} · {first['backend']} · {self.point.ranks} ranks"
-        if self.point.runs > 1:
-            what += f", {self.point.runs} runs side by side"
         if (number := first["file_samples"]) is not None:
             left_out, genes = first["file_rows_left_out"], first["unknown_genes"]
             file = Path(str(self.point.perturbations)).name

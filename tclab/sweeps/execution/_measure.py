@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from functools import lru_cache, partial
 from itertools import repeat
@@ -18,10 +17,9 @@ from tclab.masking import get as strategy_of
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._overhead_names import APPLY_TO_MODEL, OVERHEADS, inexact_overheads
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.execution._page_cache import cached_share
 from tclab.sweeps.execution._rank import RankContext
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks, timelines
-from tclab.sweeps.execution._setup import Pace, Setup, pace_of, setup
+from tclab.sweeps.execution._setup import Pace, pace_of, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs
 from tclab.timing._call_costs import PeakMemory, release_memory
@@ -29,8 +27,6 @@ from tclab.timing._step_means import LoaderPace
 from tclab.training._equivalence import EquivalenceReference, EquivalenceResult, Numerics, equivalence_reference
 from tclab.training._loading import LoadedBatch
 from tclab.training._step import WITHOUT_MODEL, Step
-
-_BATCHES_A_STEP = 2  # of a run beside others, which trains on until all have finished
 
 
 @lru_cache(maxsize=8)
@@ -80,17 +76,17 @@ def _train_and_time(point: Point, context: RankContext | None) -> RankMeasuremen
     """Warm up, count what one step asks of the device, then time `steps` steps."""
     cuda = point.device == "cuda"
     fixed = point.mode == "fixed_batch"
-    number = 1 if fixed else point.warmup + 1 + point.steps * (1 if point.runs == 1 else _BATCHES_A_STEP)
+    number = 1 if fixed else point.warmup + 1 + point.steps
     # a framework's loop takes a while to start: a cycle of steps before those that count, while its workers go on
     lead = point.workers if point.loop == "lightning" and point.ranks == 1 and not fixed else 0
     ahead = 2 * point.workers * (point.prefetch_factor or 1)  # that `discard_prefetched` takes at most
-    # steps of one process that used batches made before them are timed again; a cold store has none to spare
-    trials = 2 if point.workers and context is None and not fixed and not point.cold_reads else 1
+    # steps of one process that used batches made before them are timed again
+    trials = 2 if point.workers and context is None and not fixed else 1
     epoch = None if fixed or not point.workers else number + lead + ahead + (trials - 1) * (lead + point.steps)
     with setup(point, number * point.batch_size, context, batches=epoch) as here:
         exchanges = here.step.communication
         batches = here.batches()
-        store_bytes, store_cached = sum(file.stat().st_size for file in here.files), cached_share(here.files)
+        store_bytes = sum(file.stat().st_size for file in here.files)
         try:
             begin = perf_counter()
             first = next(batches)  # one more than `warmup`: the cold start
@@ -121,8 +117,6 @@ def _train_and_time(point: Point, context: RankContext | None) -> RankMeasuremen
                 if discarded or not _used_prefetched(ledger, point):
                     break
                 pace = Pace()  # of which nothing is known: a busy warm-up made the loader seem to keep up
-            if context is not None and point.runs > 1:
-                _train_until_all_finish(here, given, context)
             if exchanges is not None:
                 exchanges.finish()
         finally:
@@ -138,7 +132,6 @@ def _train_and_time(point: Point, context: RankContext | None) -> RankMeasuremen
         accounted=ledger.accounted,
         first_step_seconds=cold,
         store_bytes=store_bytes or None,
-        store_cached=store_cached,
         **carried,
         peak_bytes=memory.bytes,
         conditions=[before, conditions()],
@@ -152,16 +145,6 @@ def _used_prefetched(ledger: Ledger, point: Point) -> bool:
     if not point.workers or not made or not steps:
         return False
     return bool(LoaderPace(point.workers, made, sum(steps) / len(steps), waiting=0.0).impossible())
-
-
-def _train_until_all_finish(here: Setup, batches: Iterator[Any], context: RankContext) -> None:
-    """Train on until all runs have made their steps: the last ones of the slowest would have the device for themselves.
-
-    A run that is more than `_BATCHES_A_STEP` times as fast as the slowest has no batches left for that.
-    """
-    all_finished = context.mark_finished()
-    while not all_finished() and (batch := next(batches, None)) is not None:
-        here.run([batch], steps=1)
 
 
 def _cpu_seconds(ledger: Ledger) -> float | None:

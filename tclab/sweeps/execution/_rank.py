@@ -1,4 +1,4 @@
-"""One of the ranks that run a point together, or of the runs that train side by side, which torchrun started.
+"""One of the ranks that run a point together, which torchrun started.
 
 Rank 0 receives the requests, as a single worker does, and hands them to the others. What ranks send to the parent has
 their `rank`: each its `pid` at once, then the number of stages that it `entered` and which one it is `at`, and how it
@@ -18,16 +18,21 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import distributed
 
 from tclab._child_process import ParentPipe
-from tclab.sweeps.execution._request import RANK_SECRET, rows_of_request, status_of_error
+from tclab.errors import InputError, require
+from tclab.sweeps.config._point import Point
+from tclab.sweeps.execution._request import RANK_SECRET, request_of, rows_of_request, status_of_error
+from tclab.sweeps.store._rows import frame, table
 from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger
 
@@ -63,10 +68,6 @@ class SignedStore:
     def write(self, key: str, text: str) -> None:
         self._store.set(key, self._signature(key, text.encode()) + text.encode())
 
-    def written(self, key: str) -> bool:
-        """Return whether a text is there, without waiting for it."""
-        return bool(self._store.check([key]))
-
     def read(self, key: str) -> str:
         """Wait for a text and return it.
 
@@ -89,8 +90,8 @@ class RankContext:
     def __init__(self, store: SignedStore, rank: int, ranks: int) -> None:
         self._store = store
         self.rank = rank
-        self.ranks = ranks
         self.local_rank = int(os.environ.get("LOCAL_RANK", rank))
+        self.ranks = ranks
         self.entered = 0  # stages so far, for the parent that watches over the ranks
         self.stage = "setting up"
         self._texts = 0
@@ -113,19 +114,6 @@ class RankContext:
 
     def barrier(self) -> None:
         self.all_gather("")
-
-    def mark_finished(self) -> Callable[[], bool]:
-        """Note that this rank has finished; return a function that says, without waiting, whether all have."""
-        self._texts += 1
-        self._store.write(self._key(self.rank), "")
-        waiting = [self._key(rank) for rank in range(self.ranks)]
-
-        def all_finished() -> bool:
-            while waiting and self._store.written(waiting[-1]):
-                waiting.pop()
-            return not waiting
-
-        return all_finished
 
     def watched(self, ledger: Ledger | NullLedger | None) -> Any:
         """Return a ledger's two methods as a loop calls them, which note every stage that this rank enters."""
@@ -152,10 +140,7 @@ def serve_as_rank(parent: ParentPipe) -> None:
         try:
             if context is None:
                 context = RankContext(store, rank, int(os.environ["WORLD_SIZE"]))
-                if request["point"]["runs"] > 1:
-                    _clear_torchrun_environment()
-                else:
-                    _join(context, request["point"]["device"])
+                _join(context, request["point"]["device"])
                 threading.Thread(target=_report_stage, args=(context, send), daemon=True).start()
             context.entered, context.stage = 0, "setting up"
             rows = rows_of_request(request, context)
@@ -169,6 +154,32 @@ def serve_as_rank(parent: ParentPipe) -> None:
             send(rows_file=file.name)
     if distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+def run_as_rank(point: Point) -> pd.DataFrame | None:
+    """Run a point as one of the ranks that a torchrun of the caller's has started, on one machine or several.
+
+    **Arguments:**
+
+    - `point`: the same on every rank; its `ranks` are as many as torchrun has started.
+
+    Returns the rows on rank 0, and `None` on the others.
+
+    **Raises:** `InputError` for a process that torchrun has not started, or a point that cannot be run.
+    """
+    require("point", point, Point, "a tclab.Point")
+    if "WORLD_SIZE" not in os.environ:
+        raise InputError(
+            "this process is no rank: torchrun starts a script that calls run_as_rank; see docs/cluster.md"
+        )
+    context = RankContext(_connect_to_store(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    point = replace(point, ranks=context.ranks).resolved()
+    if (reason := point.skipped()) is not None:
+        raise InputError(f"this point cannot be run: {reason}")
+    _join(context, point.device)
+    rows = rows_of_request(request_of(point), context)
+    distributed.destroy_process_group()
+    return frame(table(rows)) if context.rank == 0 else None
 
 
 def _report_stage(context: RankContext, send: Callable[..., None]) -> None:
@@ -191,13 +202,6 @@ def _join(context: RankContext, device: str) -> None:
     distributed.init_process_group(timeout=timedelta(days=1), **options)
 
 
-def _clear_torchrun_environment() -> None:
-    """Remove the variables by which a framework would take runs side by side for ranks of one run."""
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-    for name in [name for name in os.environ if name in names or name.startswith("TORCHELASTIC_")]:
-        del os.environ[name]
-
-
 def _next_request(parent: ParentPipe, number: int, store: SignedStore, rank: int) -> dict[str, Any] | None:
     """Return the next request on every rank; `None` when none follows."""
     if rank == 0:
@@ -218,4 +222,4 @@ def _connect_to_store() -> SignedStore:
     """Return a second connection to torchrun's store: one that waits would hold up the process group."""
     where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = distributed.TCPStore(*where, is_master=False, timeout=timedelta(minutes=5))  # type: ignore[attr-defined]
-    return SignedStore(store, os.environ.pop(RANK_SECRET))
+    return SignedStore(store, os.environ.pop(RANK_SECRET, ""))

@@ -43,39 +43,26 @@ class RankGroup:
 
     **Arguments:**
 
-    - `ranks`: on this node. `environment`: theirs, whole.
-    - `nodes`, `node`, `endpoint`: see `command`. Only node 0 is asked; the others `wait`.
-    - `secret`: the same on all nodes, for the ranks to sign what they exchange; a new one unless given.
+    - `ranks`: how many. `environment`: theirs, whole.
     """
 
-    def __init__(
-        self,
-        ranks: int,
-        environment: dict[str, str],
-        *,
-        nodes: int = 1,
-        node: int = 0,
-        endpoint: str | None = None,
-        secret: str | None = None,
-    ) -> None:
+    def __init__(self, ranks: int, environment: dict[str, str]) -> None:
         self.ranks = ranks
-        self.nodes = nodes
         self.has_read: dict[str, Any] = {}  # files that points of these ranks read, each with its state then
-        self.own_fault = False  # the failure began with a rank here, not on another machine
-        self._reports = {node * ranks + place: RankReport() for place in range(ranks)}
+        self._reports = {rank: RankReport() for rank in range(ranks)}
         self._exit_codes: dict[int, int] = {}  # of ranks that failed, from torchrun
         self._killed = False
         self._temporary = TemporaryFolder()  # for all that ranks keep on disk: one that is killed cannot clear up
         self.folder = self._temporary.path
-        loopback = {"GLOO_SOCKET_IFNAME": "lo"} if nodes == 1 and Path("/sys/class/net/lo").exists() else {}
+        loopback = {"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}
         self._torchrun = ChildProcess(
-            command(ranks, nodes=nodes, node=node, endpoint=endpoint, logs=self.folder / "logs"),
+            command(ranks, logs=self.folder / "logs"),
             {
                 **loopback,
                 **environment,
                 "OMP_NUM_THREADS": str(threads_of(ranks)),
                 "TMPDIR": str(self.folder),
-                RANK_SECRET: secret or token_hex(),
+                RANK_SECRET: token_hex(),  # for the ranks to sign what they exchange
                 "TORCH_CPP_LOG_LEVEL": environment.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
             },
         )
@@ -128,11 +115,9 @@ class RankGroup:
     def _reason(self) -> str:
         """Return which rank's failure it was, and its last line: others fail because of it, and report it sooner."""
         if self._killed:
-            self.own_fault = True
             return "failed: killed by SIGKILL"
         for rank, report in self._reports.items():
             if report.failed is not None and not report.peer:
-                self.own_fault = True
                 return self._named(rank, report.failed)
         silent = [rank for rank, report in self._reports.items() if report.failed is None]
         # killed ones first, and those that torchrun ended last
@@ -140,7 +125,6 @@ class RankGroup:
             self._exit_codes.items(), key=lambda pair: (pair[1] >= 0, pair[1] in _ENDED_BY_TORCHRUN)
         ):
             if rank in silent:
-                self.own_fault = code not in _ENDED_BY_TORCHRUN
                 how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
                 return f"failed: rank {rank} {how}{self._last_line(rank)}"
         failed = [rank for rank, report in self._reports.items() if report.failed is not None]
@@ -156,10 +140,9 @@ class RankGroup:
         return status if status.startswith("skipped") else f"failed: rank {rank}: {status.removeprefix('failed: ')}"
 
     def _hanging(self, seconds: float) -> str:
-        rank, status = hanging_rank(self._reports, seconds, nodes=self.nodes)
+        rank, status = hanging_rank(self._reports, seconds)
         if rank is None:
             return status
-        self.own_fault = True
         pid = self._reports[rank].pid
         if pid is not None:
             with suppress(ProcessLookupError):
@@ -171,8 +154,7 @@ class RankGroup:
         return status + where
 
     def _stderr(self, rank: int) -> str:
-        place = rank % self.ranks
-        files = sorted(self.folder.glob(f"logs/*/attempt_0/{place}/stderr.log"))
+        files = sorted(self.folder.glob(f"logs/*/attempt_0/{rank}/stderr.log"))
         return files[-1].read_text(errors="replace") if files else ""
 
     def _last_line(self, rank: int) -> str:
@@ -189,21 +171,6 @@ class RankGroup:
     def started(self) -> bool:
         """Whether every rank has entered a stage of the point that was asked for last."""
         return all(report.entered for report in self._reports.values())
-
-    def wait(self) -> str | None:
-        """Wait until the ranks of this node have ended; return what became of them where they failed."""
-        while (message := self._torchrun.receive()) is not None:
-            self._take(message)
-        if not self._torchrun.wait():
-            return None
-        self._end()
-        return self._reason()
-
-    def finish(self, seconds: float = 30.0) -> None:
-        """Let the ranks of all nodes end, as no request follows, and wait until those here have; then `close`."""
-        self._torchrun.send(None)
-        self._torchrun.wait(seconds)
-        self.close()
 
     def kill(self) -> None:
         """End torchrun, the ranks and their workers at once; who asks them learns so."""
@@ -240,20 +207,18 @@ class RankGroup:
         self._temporary.close()
 
 
-def hanging_rank(reports: Mapping[int, RankReport], seconds: float, *, nodes: int) -> tuple[int | None, str]:
+def hanging_rank(reports: Mapping[int, RankReport], seconds: float) -> tuple[int | None, str]:
     """Return the rank that hangs, the one that has entered the fewest stages, and the status that says so.
 
-    Where all on this machine have entered as many, it is not known which one hangs: the rank is `None`. None has
-    entered a stage for `seconds`; `nodes` machines have ranks of the point.
+    Where all have entered as many, it is not known which one hangs: the rank is `None`. None has entered a stage for
+    `seconds`.
     """
     least = min(report.entered for report in reports.values())
     behind = [rank for rank, report in reports.items() if report.entered == least]
     at = reports[behind[0]].at
     words = f"no rank moved for {seconds:g} s"
-    if len(behind) == len(reports) and len(reports) * nodes > 1:
-        which = "which one is not known" if nodes == 1 else "one here or one on another machine"
-        here = "" if nodes == 1 else " here"
-        return None, f"failed: a rank hung, {which}: {words}, and all{here} were at {at}"
+    if len(behind) == len(reports) > 1:
+        return None, f"failed: a rank hung, which one is not known: {words}, and all were at {at}"
     return behind[0], f"failed: rank {behind[0]} hung: {words}, and it was at {at}"
 
 
@@ -269,27 +234,18 @@ def _children(pid: int) -> set[int]:
 def command(
     ranks: int,
     *,
-    nodes: int = 1,
-    node: int = 0,
-    endpoint: str | None = None,
     logs: str | Path | None = None,
     module: str = "tclab._child_process",
     arguments: Sequence[str] = (WORKER, "rank"),
 ) -> list[str]:
-    """Return the command that starts ranks on this machine, alone or as one of several.
+    """Return the command that starts ranks on this machine.
 
-    torchrun gives each rank its number, and ends all of them when one has failed. Rank 0 is on node 0: it reads
-    requests from standard input and answers on standard output. So many ranks are on each node; `endpoint` is
-    "host:port" of node 0, the same on all, and one node by itself finds a free port. `logs` is a folder for each rank's
-    standard error, which is this process's own unless given.
+    torchrun gives each rank its number, and ends all of them when one has failed. Rank 0 reads requests from standard
+    input and answers on standard output. The launcher chooses a free port. `logs` is a folder for each rank's standard
+    error, which is this process's own unless given.
     """
     line = [sys.executable, "-P", str(_LAUNCHER), f"--nproc-per-node={ranks}", "--max-restarts=0"]
-    if nodes == 1:  # the launcher chooses a free port
-        line += ["--nnodes=1", "--node-rank=0", "--master-addr=127.0.0.1"]
-    else:
-        host, _, port = (endpoint or "").rpartition(":")
-        # rendezvous by number, not by arrival: rank 0 must be where the requests are
-        line += [f"--nnodes={nodes}", f"--node-rank={node}", f"--master-addr={host}", f"--master-port={port}"]
+    line += ["--nnodes=1", "--node-rank=0", "--master-addr=127.0.0.1"]
     if logs is not None:
         line += [f"--log-dir={logs}", "--redirects=2"]
     return [*line, "-m", module, *arguments]

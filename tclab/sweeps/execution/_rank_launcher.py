@@ -1,6 +1,6 @@
 """torchrun, which also sends the exit codes of failed ranks: a line of JSON on standard output.
 
-The store of ranks on one machine listens on the loopback interface alone; torchrun's own listens on all.
+The store of ranks listens on the loopback interface alone; torchrun's own listens on all.
 
 It is run as a file, not as a module of the package, so that it loads nothing but torch. The ranks share its standard
 output.
@@ -23,9 +23,8 @@ def main() -> None:
     from torch.distributed.run import parse_args, run
 
     options = parse_args(sys.argv[1:])
-    if options.nnodes == "1":
-        store = _loopback_store()
-        options.master_port = store.port
+    store = _loopback_store()
+    options.master_port = store.port
     try:
         run(options)
     except ChildFailedError as error:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +37,6 @@ class RankMeasurement:
     batch_cpu_seconds: float | None = None  # mean processor time in which a worker makes a batch; `None` without any
     mask_bytes: int = 0
     store_bytes: int | None = None  # of the files that are read from
-    store_cached: float | None = None  # share of them in the page cache
 
 
 def timelines(ledger: Ledger, cuda: bool, first: int = 0) -> Timelines:
@@ -66,8 +63,7 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
 
     A stage's seconds are, step by step, the mean over ranks, so that stages add up to the step. Where there are
     several ranks, each has rows of its own besides: `where` is "rank 0", …, the stages are those of its own step,
-    which is called `whole`, and `overlapped`, the exchange that its backward hid. Of several runs side by side the same
-    holds: "run 0", …, each `whole` with its own samples a second and memory. `every` has the columns of all rows.
+    which is called `whole`, and `overlapped`, the exchange that its backward hid. `every` has the columns of all rows.
     """
     place = "device" if point.device == "cuda" else "host"
     means = _means([measured.timelines for measured in ranks])
@@ -85,22 +81,15 @@ def rows_of_ranks(point: Point, every: dict[str, Any], ranks: Sequence[RankMeasu
             rows.append(row)
     if len(ranks) > 1:
         for rank, measured in enumerate(ranks):
-            where = f"rank {rank}" if point.runs == 1 else f"run {rank}"
-            for row in _rank_rows(where, measured, place, cycle):
-                if point.runs > 1 and row["stage"] == "whole":
-                    row |= {"samples_per_second": point.batch_size / row["mean_seconds"]}
-                    row |= {"peak_bytes": measured.peak_bytes}
-                rows.append({**every, **row})
+            rows += [{**every, **row} for row in _rank_rows(f"rank {rank}", measured, place, cycle)]
     return rows
 
 
 def cycle_of_point(point: Point, stages: Mapping[str, Samples]) -> int:
-    """Return the cycle of a point's steps: of its workers where steps wait for them, its updates, gathers and logs."""
+    """Return the cycle of a point's steps: of its workers where steps wait for them, its updates and gathers."""
     whole, waits = (np.asarray(stages.get(name, [0.0]), dtype=np.float64) for name in ("step", "data_wait"))
     workers = point.workers if steps_wait(waits, whole) else 0
-    gathers, logs = (every if stage in stages else None
-                     for stage, every in (("gather", point.gather_interval), ("log", point.log_every)))  # fmt: skip
-    return cycle_of(workers, point.accumulate, gathers, logs)
+    return cycle_of(workers, point.accumulate, point.gather_interval if "gather" in stages else None)
 
 
 def _spread(where: str, stage: str, seconds: Samples, cycle: int) -> dict[str, Any]:
@@ -140,18 +129,6 @@ def _means(ranks: Sequence[Timelines]) -> Timelines:
     return means
 
 
-def _mean(seconds: Samples) -> float:
-    return sum(took or 0.0 for took in seconds) / len(seconds)
-
-
-def device_sharing(device: str) -> str:
-    """Return how processes share a device: "cores"; of a GPU "mps" where its control daemon runs, or "time slicing"."""
-    if device != "cuda":
-        return "cores"
-    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
-    return "mps" if (pipes / "control").exists() else "time slicing"
-
-
 def _farthest(shares: Sequence[float | None]) -> float | None:
     return max((share for share in shares if share is not None), key=lambda share: abs(share - 1.0), default=None)
 
@@ -161,20 +138,12 @@ def _step_columns(point: Point, ranks: Sequence[RankMeasurement], step: Mapping[
     workers = [share for measured in ranks for line, share in measured.accounted.items() if line.startswith("worker")]
     peaks = [measured.peak_bytes for measured in ranks if measured.peak_bytes is not None]
     exchanged = ranks[0].exchanged
-    if point.runs == 1:
-        samples, peak = point.batch_size * point.ranks / step["mean_seconds"], max(peaks, default=None)
-    else:  # of all together: they share the device and its memory
-        place = "device" if point.device == "cuda" else "host"
-        samples = sum(point.batch_size / _mean(measured.timelines[place]["step"]) for measured in ranks)
-        peak = sum(peaks) if peaks else None
     largest = ("batch_bytes", "edge_bytes", "mask_bytes", "first_step_seconds")
     return {
-        "samples_per_second": samples,
+        "samples_per_second": point.batch_size * point.ranks / step["mean_seconds"],
         **{name: max(getattr(measured, name) for measured in ranks) for name in largest},
         "store_bytes": ranks[0].store_bytes,
-        "store_cached": ranks[0].store_cached,
-        "peak_bytes": peak,
-        "device_sharing": device_sharing(point.device) if point.runs > 1 else None,
+        "peak_bytes": max(peaks, default=None),
         "host_accounted": _farthest([measured.accounted.get("host") for measured in ranks]),
         "device_accounted": _farthest([measured.accounted.get("device") for measured in ranks]),
         "worker_accounted": _farthest(workers),

@@ -7,7 +7,6 @@ import pyarrow as pa
 
 from tclab.errors import require
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.execution._multi_node import run_on_machines
 from tclab.sweeps.execution._request import request_of
 from tclab.sweeps.execution._worker_pool import pool
 from tclab.sweeps.store._rows import frame, not_measured, table
@@ -43,9 +42,5 @@ def point_rows(
     """Return the rows of a resolved point as an arrow table; see `run`."""
     if (reason := point.skipped()) is not None:
         return not_measured(point, reason)
-    request = request_of(point)
-    if point.machines > 1:
-        answer = run_on_machines(point, request, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
-    else:
-        answer = pool.ask(point, request, fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
+    answer = pool.ask(point, request_of(point), fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds)
     return not_measured(point, answer) if isinstance(answer, str) else table(answer)

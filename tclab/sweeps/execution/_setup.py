@@ -18,16 +18,15 @@ from tclab._io import TemporaryFolder
 from tclab.masking import Strategy
 from tclab.masking import get as strategy_of
 from tclab.masking._shared_graph_strategies import WIDTH
-from tclab.perturbation._sample_store import StoredSamples, stored
+from tclab.perturbation._sample_store import stored
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._overhead_names import STEP_WITH_OVERHEADS
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.execution._page_cache import drop_from_cache
 from tclab.sweeps.execution._rank import RankContext
 from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger
 from tclab.timing._ledger_rows import BatchTiming
-from tclab.training._loading import Batches, LoadedBatch, Loader, after_discarding_prefetched, double_buffered
+from tclab.training._loading import Batches, LoadedBatch, Loader, after_discarding_prefetched
 from tclab.training._loops import run_lightning, run_plain
 from tclab.training._step import Step
 
@@ -74,21 +73,8 @@ class Setup:
     files: tuple[Path, ...] = ()  # that samples and masks are read from
 
     def batches(self) -> Iterator[LoadedBatch]:
-        """Return an epoch's batches, copied ahead to the device where the point says so.
-
-        With `cold_reads` each sample's first read of the epoch is of the disk.
-        """
-        if self.point.cold_reads:
-            self.data.strategy.close()  # what is mapped stays in memory
-            if isinstance(self.data.samples, StoredSamples):
-                self.data.samples.close()
-            if self.context is not None:
-                self.context.barrier()  # all ranks have opened the files, which reads them
-            if self.context is None or self.context.local_rank == 0:
-                drop_from_cache(self.files)
-            if self.context is not None:
-                self.context.barrier()
-        return double_buffered(self.loads, self.point.device) if self.point.double_buffer else iter(self.loads)
+        """Return an epoch's batches."""
+        return iter(self.loads)
 
     def discard_prefetched(self, batches: Iterator[LoadedBatch], pace: Pace) -> Pace:
         """Discard the batches that workers prefetched during a pause; return the pace, with what they took to make.
@@ -148,7 +134,7 @@ def step_of(point: Point, strategy: Strategy) -> Step:
     if not point.overheads:
         return Step(point.kind, strategy, **arguments)
     slow: Any = resolve_name(STEP_WITH_OVERHEADS)
-    return slow(point.kind, strategy, overheads=point.overheads, log_every=point.log_every, **arguments)
+    return slow(point.kind, strategy, overheads=point.overheads, **arguments)
 
 
 @contextmanager
@@ -160,16 +146,13 @@ def setup(
     **Arguments:**
 
     - `samples`: for each rank, at least.
-    - `context`: this rank among the point's, each of which trains on its own part of every batch; or this one of
-      several runs, each of which trains on all of it.
+    - `context`: this rank among the point's, each of which trains on its own part of every batch.
     - `batches`: of an epoch, in which samples come again after the last; as many as the samples fill unless given.
     """
     graph = point.cell_graph()
     reads = (samples if batches is None else batches * point.batch_size) * point.ranks
-    held = max(reads if point.cold_reads else samples * point.ranks, point.stored_samples or 0)
+    held = samples * point.ranks
     perturbations = point.samples(held, graph)
-    # those that are read lie anywhere in a store of more, as in an epoch's order
-    places = np.arange(held) if point.stored_samples is None else np.random.default_rng(point.seed).permutation(held)
     kind, arguments = strategy_of(point.strategy), _arguments_of_all_ranks(point, context)
     loading, viewing = (kind(on, **arguments) for on in (graph, graph.to(point.device)))
     with _place(context) as place:
@@ -179,8 +162,8 @@ def setup(
             if context is not None and context.local_rank == 0:
                 context.all_gather(str(place))  # what is kept on disk is whole: the other ranks may open it
             step = step_of(point, viewing)
-            shard = (0, 1) if context is None or point.ranks == 1 else (context.rank, context.ranks)
-            order = np.resize(places, reads)
+            shard = (0, 1) if context is None else (context.rank, context.ranks)
+            order = np.resize(np.arange(held), reads)
             data = Batches(loading, read, point.batch_size, order, micro_batch=point.micro_batch, shard=shard)
             files = tuple(sorted(file for file in place.rglob("*") if file.is_file()))
             with closing(

@@ -81,7 +81,7 @@ def worker_environment(point: Point, memory_bytes: int | None) -> dict[str, str]
     if memory_bytes is not None:
         variables[MEMORY_LIMIT] = str(memory_bytes)
     if point.device == "cuda" and (point.ranks > 1 or len(listed()) > 1):  # the first of several may be dead
-        check_enough(point.ranks // point.machines)
+        check_enough(point.ranks)
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpus().good)
     return variables
 
@@ -93,7 +93,6 @@ class WorkerKind(NamedTuple):
     allocator: str
     memory_bytes: int | None
     device: str
-    runs: int = 1
 
 
 class WorkerPool:
@@ -120,7 +119,7 @@ class WorkerPool:
         """Return a worker's answer to the request for a resolved point's rows; see `run`."""
         with self._lock:
             files = files_of(point)
-            kind = WorkerKind(point.ranks, point.allocator, memory_bytes, point.device, point.runs)
+            kind = WorkerKind(point.ranks, point.allocator, memory_bytes, point.device)
             worker = self._start(point, memory_bytes) if fresh else self._worker(kind, point, files)
             worker.has_read |= files
             with self.at_work(worker):
@@ -164,14 +163,13 @@ class WorkerPool:
     def _start(self, point: Point, memory_bytes: int | None) -> Worker:
         """Start the worker for a point, and end warm ones that would be in its way.
 
-        One set of ranks, or of runs, is kept, for each has all its memory and caches; on a GPU nothing else at all.
+        One set of ranks is kept, for each has all its memory and caches; on a GPU nothing else at all.
         """
-        processes = point.ranks * point.runs
         for kind, worker in tuple(self.idle.items()):
-            if (processes > 1 and isinstance(worker, RankGroup)) or point.device == kind.device == "cuda":
+            if (point.ranks > 1 and isinstance(worker, RankGroup)) or point.device == kind.device == "cuda":
                 self.idle.pop(kind).close()
         environment = worker_environment(point, memory_bytes)
-        return WorkerProcess(environment) if processes == 1 else RankGroup(processes, environment)
+        return WorkerProcess(environment) if point.ranks == 1 else RankGroup(point.ranks, environment)
 
     def warm_up(self) -> None:
         """Start the worker that the next point will be run in, so that its imports are over by then.

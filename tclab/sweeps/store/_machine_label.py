@@ -13,7 +13,7 @@ import pandas as pd
 from tclab.timing import environment
 from tclab.timing._environment import BUSY_PERCENT, cores_within
 
-_PRESSURE = ["conditions", "cores", "cpu_limit_cores", "threads", "workers", "ranks", "runs", "machines"]
+_PRESSURE = ["conditions", "cores", "cpu_limit_cores", "threads", "workers", "ranks"]
 BUSY_COLUMNS = (*_PRESSURE, "stage", "status", "cpu", "gpu")  # those that `busy_text` reads
 
 
@@ -75,13 +75,12 @@ def _of_point(row: Mapping[str, Any]) -> tuple[float | None, bool | None]:
 
 
 def _point_threads(row: Mapping[str, Any]) -> float | None:
-    """Return how many threads of a point on one machine can want a processor at once; `None` where not known."""
-    threads, ranks = row["threads"], (row["ranks"] or 1) * (row["runs"] or 1)
+    """Return how many threads of a point can want a processor at once; `None` where not known."""
+    threads, ranks = row["threads"], row["ranks"] or 1
     if threads is None:
         return None
-    exchange = 1 if (row["ranks"] or 1) > 1 else 0  # the thread that gradients are exchanged in
-    each = threads + (row["workers"] or 0) + exchange
-    return float(each * ranks / (row["machines"] or 1))
+    exchange = 1 if ranks > 1 else 0  # the thread that gradients are exchanged in
+    return float((threads + (row["workers"] or 0) + exchange) * ranks)
 
 
 def where_measured(rows: pd.DataFrame) -> str:
@@ -94,17 +93,14 @@ def where_measured(rows: pd.DataFrame) -> str:
     ok = rows[columns][rows["status"] == "ok"].reset_index(drop=True)
     if ok.empty:
         return "nothing measured"
-    machines: dict[str, list[tuple[str, int]]] = {}
+    ok["machine"] = [
+        str(row["gpu"]) if row["device"] == "cuda" else f"{row['cores']} cores · {row['cpu']}"
+        for _, row in ok.iterrows()
+    ]
     others = pressures(ok)["others"].fillna(False).astype(bool)
-    busy = {_name(row) for _, row in ok.loc[others[others].index].iterrows()}
-    for _, row in ok.drop_duplicates(["device", "backend", "gpu", "cpu", "cores", "ranks"]).iterrows():
-        through = str(row["device"]) if row["ranks"] == 1 else f"{row['device']} · {row['backend']}"
-        machines.setdefault(_name(row), []).append((through, int(row["ranks"])))
-    return " and ".join(f"{_ranks(each)} · {name}{' · busy' * (name in busy)}" for name, each in machines.items())
-
-
-def _name(row: pd.Series) -> str:
-    return str(row["gpu"]) if row["device"] == "cuda" else f"{row['cores']} cores · {row['cpu']}"
+    busy = set(ok.loc[others[others].index, "machine"])
+    machines = ok.groupby("machine", sort=False)
+    return " and ".join(f"{_ranks(own)} · {name}{' · busy' * (name in busy)}" for name, own in machines)
 
 
 def graph_text(rows: pd.DataFrame) -> str:
@@ -121,7 +117,7 @@ def graph_text(rows: pd.DataFrame) -> str:
 
 def _graph_name(rows: pd.DataFrame, graph: str, scale: float | None) -> str:
     name = Path(graph).name
-    if re.fullmatch("graph-[0-9a-f]{12}", name):  # of `keep_graph`, which says nothing
+    if re.fullmatch(r"graph-[0-9a-f]{12}(\.npz)?", name):  # of `keep_graph`, which says nothing
         nodes = rows["nodes"].dropna().unique()
         return f"a graph of {nodes[0]:,} nodes" if len(nodes) == 1 else ""
     return name if pd.isna(scale) else f"{graph}, scale {scale:g}"
@@ -140,19 +136,16 @@ def this_machine(device: str | None = None) -> str:
 
 def ranks_text(rows: pd.DataFrame) -> str:
     """Return device, backend and number of ranks: "cpu · gloo · 4 ranks"; empty for one alone."""
-    many = rows[(rows["status"] == "ok") & (rows["ranks"] > 1)]
-    each = {(f"{row['device']} · {row['backend']}", int(row["ranks"])) for _, row in many.iterrows()}
-    return _ranks(list(each))
+    return _ranks(rows[(rows["status"] == "ok") & (rows["ranks"] > 1)])
 
 
-def _ranks(each: list[tuple[str, int]]) -> str:
+def _ranks(rows: pd.DataFrame) -> str:
     """Return devices with their ranks: "cpu · gloo · 1 and 2 ranks"; one rank by itself is left out."""
-    several = {through.split(" · ")[0]: through for through, ranks in each if ranks > 1}
-    numbers_of: dict[str, list[int]] = {}
-    for through, ranks in sorted(each, key=lambda pair: pair[1]):
-        numbers_of.setdefault(several.get(through, through), []).append(ranks)
     parts = []
-    for through, numbers in numbers_of.items():
-        many = "" if numbers == [1] else f" · {' and '.join(map(str, numbers))} ranks"
-        parts.append(through + many)
+    for device, own in rows.groupby("device", sort=False):
+        numbers = sorted(set(own["ranks"]))
+        many = (
+            [*own["backend"].dropna().unique(), f"{' and '.join(map(str, numbers))} ranks"] if max(numbers) > 1 else []
+        )
+        parts.append(" · ".join([str(device), *many]))
     return " and ".join(parts)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tclab._display import Display, Shown, bytes_text, counted
+from tclab._display import Display, Shown, bytes_text, counted, seconds_text
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.store._machine_label import BUSY_COLUMNS, busy_text
@@ -149,11 +149,7 @@ def _time(row: pd.Series) -> str:
     """Return the mean step with its 95 % interval, "12.3 ms [12.1, 13]"; of a point without one its status."""
     if row["status"] != "ok" or not _cell(row, "mean_seconds"):
         return str(row["status"])
-    units = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
-    unit, factor = next((pair for pair in units if row["mean_seconds"] * pair[1] >= 1), units[-1])
-    ends = ", ".join(_digits(factor * row[name]) for name in ("low_seconds", "high_seconds") if _cell(row, name))
-    return f"{_digits(factor * row['mean_seconds'])} {unit}{f' [{ends}]' if ends else ''}"
-
-
-def _digits(value: float) -> str:
-    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
+    mean = row["mean_seconds"]
+    ends = [seconds_text(row[name], mean) for name in ("low_seconds", "high_seconds") if _cell(row, name)]
+    interval = f" [{', '.join(end.split()[0] for end in ends)}]" if ends else ""
+    return f"{seconds_text(mean)}{interval}"
