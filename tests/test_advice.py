@@ -15,6 +15,7 @@ from tclab import InputError, Point, lab, timing
 from tclab.sweeps.analysis import _advise as trying
 from tclab.sweeps.analysis._advise import per_sample
 from tclab.sweeps.config import in_each_mode
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.store._rows import frame, point_of, table
 from tclab.timing._advice import Advice, Suggestion
 from tclab.timing._advice_rules import StepTimes, _packed, suggestions_from
@@ -92,7 +93,7 @@ def test_uneven_batches_ask_for_a_deeper_prefetch_that_a_simulation_predicts():
     now = simulate(made * 50, [0.15] * 400, workers=1, prefetch_factor=2) / 400
     uneven = {"workers": 1, "batch_seconds": 0.125, "cores": 8, "made": made * 2, "scatter": 0}
     (one,) = changes(suggestions_from(account(16, data_wait=now - 0.15, forward=0.15, **uneven))).values()
-    assert (one.change, one.setting) == ("prefetch_factor 4 in place of 2", {"prefetch_factor": 4})
+    assert (one.change, one.setting) == ("prefetch_factor 4 in place of 2", {"loader": {"prefetch_factor": 4}})
     assert 0.15 / now <= one.ratio < 1.05 * 0.15 / now  # within 5 % of where nothing is waited for
     assert one.basis == "model"
     deep = account(16, data_wait=now - 0.15, forward=0.15, prefetch=16, **uneven)  # waits for something else
@@ -394,7 +395,7 @@ def test_of_many_settings_each_must_be_the_surer():
     now = step("edge_mask", 1.0, scatter=0.2, n=40)
     better = step("edge_mask", 0.83, scatter=0.2, n=40, seed=1, optimizer="plain") | {"seed": 0}
     alike = [
-        step("edge_mask", 1.0, scatter=0.2, n=40, seed=place, prefetch_factor=place) | {"seed": 0}
+        step("edge_mask", 1.0, scatter=0.2, n=40, seed=place, loader=f"prefetch_factor:{place}") | {"seed": 0}
         for place in range(3, 23)
     ]
     (one,) = tclab.advise(rows(now, better)).suggestions
@@ -465,7 +466,7 @@ def test_rows_of_a_run_give_back_their_point_and_its_change_is_measured(tmp_path
     made = tclab.sweep(points, results=tmp_path)
     for row, point in zip(made[made["stage"] == "step"].to_dict("records"), points, strict=True):
         again = point_of(row)
-        named = {**point.resolved().to_dict(), "networks": tuple(row["network_names"].split(","))}
+        named = {**resolve(point).to_dict(), "networks": tuple(row["network_names"].split(","))}
         assert again == Point(**named)
     # the steps' seconds are made: those of a busy machine may tell nothing, and then there would be no advice
     slow = [row["strategy"] == "edge_mask" for row in made.to_dict("records")]

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tclab import InputError, Point, lab
 from tclab.sweeps import close_workers, run_epoch
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.predict._epoch import BOTH, COMPUTE, LOADER, TRAINING_SAMPLES, full_steps, predict_epoch, read_epoch
 from tclab.sweeps.predict._epoch_costs import Costs, _touch
@@ -127,7 +128,7 @@ class Reading(TorchDispatchMode):
 
 @pytest.mark.parametrize("micro_batch", [None, 2])
 def test_all_that_a_batch_holds_is_read_to_say_what_taking_it_costs(micro_batch):
-    with setup(tiny(batch_size=4, workers=0, micro_batch=micro_batch).resolved(), 4) as here:
+    with setup(resolve(tiny(batch_size=4, workers=0, micro_batch=micro_batch)), 4) as here:
         batch = next(here.batches()).batch
     with Reading() as reading:
         _touch(batch)
@@ -209,7 +210,7 @@ def test_a_prediction_is_on_the_disk_before_its_epoch_begins(fields, tmp_path):
     began = datetime.fromisoformat(epoch.began_at)
     assert datetime.fromisoformat(written["written_at"]) < began
     assert (tmp_path / second).stat().st_mtime < began.timestamp()
-    assert Point.from_dict(written["point"]) == tiny(**fields).resolved()
+    assert Point.from_dict(written["point"]) == resolve(tiny(**fields))
     assert written["environment"]["torch"]
     assert epoch == read_epoch(tmp_path / first)
     assert epoch.predicted.steps == 5

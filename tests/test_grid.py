@@ -8,6 +8,7 @@ from tclab.sweeps.config import in_each_mode, scaling_points
 from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._grid import grid, listed
 from tclab.sweeps.config._overhead_names import applicable_overheads
+from tclab.sweeps.config._point_inputs import cell_graph_of
 from tclab.timing._statistics import MIN_OBSERVATIONS
 from tclab.training._step import MODES
 
@@ -132,20 +133,20 @@ def test_what_does_this_overhead_cost_me_is_an_axis():
 
 def test_all_networks_are_those_that_a_model_reads():
     hetero, dango = small_grid(networks="all"), small_grid(networks="all", models="dango", strategies="indices")
-    assert len(hetero[0].cell_graph().networks) == 9
-    assert len(dango[0].cell_graph().networks) == 6
+    assert len(cell_graph_of(hetero[0]).networks) == 9
+    assert len(cell_graph_of(dango[0]).networks) == 6
 
 
 def test_variants_are_an_axis():
     points = small_grid(networks="all", variant="separate,merged_string,homogeneous")
-    graphs = {p.variant: p.cell_graph() for p in points}
+    graphs = {p.variant: cell_graph_of(p) for p in points}
     assert {name: len(g.networks) for name, g in graphs.items()} == {
         "separate": 9,
         "merged_string": 4,
         "homogeneous": 1,
     }
     assert graphs["homogeneous"].num_edges == graphs["separate"].num_edges > graphs["merged_string"].num_edges
-    again = points[1].cell_graph().networks["string_merged"]
+    again = cell_graph_of(points[1]).networks["string_merged"]
     assert again is graphs["merged_string"].networks["string_merged"]  # what was made of it is not made again
 
 
@@ -164,7 +165,7 @@ def test_experiment_084_is_one_line():
     assert [(p.loss, p.ranks) for p in points] == [("mle_wass_supcr", 4), ("mle_wass_supcr_no_gather", 4)]
     alone = experiment_084(scale=0.02, gpus=0)
     assert not [p for p in alone if p.skipped()]
-    gathers = [p.kind.loss(p.cell_graph(), p.loss).gather_interval for p in alone]
+    gathers = [p.kind.loss(cell_graph_of(p), p.loss).gather_interval for p in alone]
     assert gathers == [1, None]
 
 

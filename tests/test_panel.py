@@ -25,6 +25,7 @@ from tclab.lab.panel._panel_text import Part, memory_parts, points_text
 from tclab.lab.panel._panel_view import PanelView
 from tclab.masking._delta import Delta
 from tclab.sweeps import close_workers
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
 from tclab.sweeps.predict._sweep_seconds import _seconds, sweep_seconds_text
 from tclab.sweeps.store._results import SCHEMA_VERSION, Results
@@ -153,7 +154,7 @@ def test_its_line_of_papermill_and_its_python_are_the_same_points(parameters, ro
     code = state.python().replace("import tclab", "").replace("tclab.sweep", "swept")
     exec(code, {"tclab": tclab, "swept": lambda points, **more: swept.update(points=points, **more)})
     monkeypatch.chdir(root)  # paths are the project's
-    assert [point.resolved() for point in swept.pop("points")] == [point.resolved() for point in state.points()]
+    assert [resolve(point) for point in swept.pop("points")] == [resolve(point) for point in state.points()]
     assert swept == {"results": state.results, **state.options()}
 
 
@@ -606,7 +607,7 @@ EVERY = [name for name in tclab.masking.names() if name not in ("indices", *BY_R
 def test_bytes_are_said_before_anything_is_run(strategy):
     from tclab.sweeps.execution._setup import setup
 
-    point = tclab.Point(strategy=strategy, scale=0.06, batch_size=5, networks=4, workers=0, device="cpu").resolved()
+    point = resolve(tclab.Point(strategy=strategy, scale=0.06, batch_size=5, networks=4, workers=0, device="cpu"))
     with setup(point, 5) as here:
         real = next(iter(here.batches())).batch.bytes
     assert expected_batch_bytes(point) == pytest.approx(real, rel=0.2)
@@ -743,12 +744,12 @@ def test_before_a_sweep_it_says_about_how_long_it_takes_by_what_was_measured_her
         "besides": 1.0,
         "warmup": 0,
         "steps": 9,
-        **columns_of(point.resolved()),
+        **columns_of(resolve(point)),
         "batch_size": 8,
         "mean_seconds": 0.8,
     }
     far = {**near, "batch_size": 1, "mean_seconds": 0.5}  # most of which is the same at any size
-    wanted = replace(point, batch_size=16, steps=9, warmup=0).resolved()
+    wanted = resolve(replace(point, batch_size=16, steps=9, warmup=0))
     assert _seconds(wanted, [near, far]) == pytest.approx(1.0 + 10 * 16 * 0.1)
     assert _seconds(replace(wanted, strategy="edge_mask"), [near, far]) == pytest.approx(1.0 + 10 * 16 * 0.1)
     long = [replace(point, batch_size=size, steps=100_000) for size in (1, 64)]

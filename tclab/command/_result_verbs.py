@@ -11,7 +11,6 @@ from cyclopts import Parameter
 
 from tclab.command._output import Json, show
 from tclab.errors import InputError
-from tclab.sweeps.store._row_files import POINT_FILES, rows_of
 
 Rows = Annotated[Path, Parameter(help="a folder of results, or a file of rows.")]
 
@@ -21,6 +20,8 @@ def _rows(path: Path) -> Path:
 
     **Raises:** `InputError` where there are no rows: for a program an empty folder is no answer.
     """
+    from tclab.sweeps.store._row_files import POINT_FILES, rows_of
+
     if path.is_dir() and not any(path.glob(POINT_FILES)):
         rows_of(path)  # which names folders below that have some
         raise InputError(f"no rows in {path}")

@@ -240,7 +240,7 @@ def _deeper_prefetch(step_times: StepTimes, why: str) -> Suggestion | None:
         return None
     change = f"prefetch_factor {ahead} in place of {step_times.prefetch}"
     why = f"{_capital(why)}. A simulation of the batches as they were made has the present steps within {_CLOSE:.0%}."
-    return Suggestion(change, why, paces[ahead] / now, None, MODEL, {"prefetch_factor": ahead})
+    return Suggestion(change, why, paces[ahead] / now, None, MODEL, {"loader": {"prefetch_factor": ahead}})
 
 
 def _restarts(ledger: Ledger) -> Iterator[Suggestion]:

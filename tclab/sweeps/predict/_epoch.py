@@ -20,8 +20,9 @@ from tclab._io import atomic_write
 from tclab.errors import InputError, require
 from tclab.perturbation import split
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
-from tclab.sweeps.config._fields import whole_number
+from tclab.sweeps.config._fields import NumberFrom1, checked
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import resolve, screen_of
 from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._request import request_of
 from tclab.sweeps.execution._setup import Setup, setup
@@ -209,7 +210,7 @@ def full_steps(point: Point) -> int:
 
     Those of the published dataset, or of the point's own file of perturbations: 80 % of it are for training.
     """
-    screen = point.screen()
+    screen = screen_of(point)
     samples = TRAINING_SAMPLES if screen is None else len(split(len(screen)).train)
     return steps_per_epoch(point.batch_size, point.ranks, samples)
 
@@ -245,12 +246,12 @@ def run_epoch(
     if point.mode == "fixed_batch":
         raise InputError("mode is 'fixed_batch', which loads one batch and has no epoch; expected another")
     for name, value in (("steps", steps), ("threads", 1 if threads is None else threads)):
-        whole_number(1)(name, value)
+        checked(name, value, NumberFrom1)
     if not (isinstance(besides_seconds, (int, float)) and 0 <= besides_seconds < inf):
         raise InputError(f"besides_seconds is {besides_seconds!r}, expected seconds, 0 or more")
     if (reason := point.skipped_alone("an epoch")) is not None:
         raise InputError(f"this point has no epoch: {reason}")
-    point = point.resolved()
+    point = resolve(point)
     folder = Path(record).expanduser().resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -317,7 +318,7 @@ def _epoch(here: Setup, steps: int, folder: Path, besides_seconds: float) -> Pat
     gc.collect()
     costs = costs_of(here)
     options: dict[str, Any] = {"workers": point.workers, "prefetch_factor": point.prefetch_factor}
-    screen = point.screen()
+    screen = screen_of(point)
     full = predict_epoch(costs, steps=full_steps(point), besides_seconds=besides_seconds, **options)
     fields = {
         "point": point.to_dict(),

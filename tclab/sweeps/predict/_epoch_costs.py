@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tclab.masking import Batch
-from tclab.sweeps.execution._setup import Setup
+from tclab.sweeps.execution._setup import Setup, loader_options
 from tclab.timing import Ledger
 from tclab.timing._epoch_simulation import ContentionFactors, LoaderOverheads
 from tclab.timing._ledger_rows import raw_clock_ns
@@ -178,7 +178,7 @@ def costs_of(setup: Setup) -> Costs:
     point = setup.point
     data = setup.data
     few = _first(data, point.warmup + 1)
-    without = replace(setup, loads=Loader(few, workers=0, pin_memory=bool(point.pin_memory)))
+    without = replace(setup, loads=Loader(few, workers=0, pin_memory=loader_options(point)["pin_memory"]))
     setup.run(without.batches(), steps=point.warmup + 1)
     load, step, around = stage_times(setup, point.steps)
     if not point.workers:
@@ -188,7 +188,7 @@ def costs_of(setup: Setup) -> Costs:
         data,
         _training(setup),
         workers=point.workers,
-        start_method=point.start_method,
+        start_method=point.loader.get("multiprocessing_context"),
         seconds=max(_ROUND_SECONDS, 5 * mean_load, 5 * mean_step),
     )
     return Costs(load, step, around, _loader_overheads(setup, median(load), mean_step, start), contention)
@@ -197,7 +197,7 @@ def costs_of(setup: Setup) -> Costs:
 def stage_times(setup: Setup, steps: int) -> tuple[list[float], list[float], float]:
     """Run some steps without workers: seconds of making each batch, of the rest of its step, and around all."""
     cuda = setup.point.device == "cuda"
-    loads = Loader(_first(setup.data, steps), workers=0, pin_memory=bool(setup.point.pin_memory))
+    loads = Loader(_first(setup.data, steps), workers=0, pin_memory=loader_options(setup.point)["pin_memory"])
     begin = raw_clock_ns()
     with Ledger(cuda=cuda) as ledger:
         setup.run(replace(setup, loads=loads).batches(), steps=steps, ledger=ledger)
@@ -258,13 +258,7 @@ def _loader_overheads(setup: Setup, load: float, step: float, start: float) -> L
     cycles: list[float] = []
     taking, waking, ending = [], [], []
     for _ in range(_ROUNDS):
-        loader = Loader(
-            data,
-            workers=1,
-            pin_memory=bool(point.pin_memory),
-            prefetch_factor=len(data),
-            start_method=point.start_method,
-        )
+        loader = Loader(data, workers=1, **{**loader_options(point), "prefetch_factor": len(data)})
         begin = time.perf_counter_ns()
         batches = iter(loader)
         making = [next(batches).timing]

@@ -24,11 +24,13 @@ from tclab.perturbation._dataset import TRAINING_SAMPLES
 from tclab.perturbation._sample_store import StoreSize
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
 from tclab.sweeps.execution._run import run
-from tclab.sweeps.execution._setup import step_of, strategy_arguments
+from tclab.sweeps.execution._setup import exchange_of, step_of, strategy_arguments
 from tclab.sweeps.predict._more_ranks import MEBIBYTE
 from tclab.sweeps.store._code_fingerprint import files_of
 from tclab.timing._conditions import conditions
+from tclab.training._distributed import BUCKET_MB
 from tclab.training._memory_estimate import MemoryEstimate, estimate_memory, meta_batch
 from tclab.training._step import WITHOUT_MODEL
 
@@ -153,7 +155,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     - `memory_bytes`: limit of the training process; the memory that is free now unless given.
     """
     require("point", point, Point, "a tclab.Point")
-    point = point.resolved()
+    point = resolve(point)
     found = _point_bytes(_sized(point), point.device, tuple(files_of(point).items()))
     on_host = point.device == "cpu"
     share = HEAP_SHARE[point.allocator]
@@ -162,7 +164,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
         share = 0.0
     elif share and strategy.edges_vary:
         share = VARYING_SHARE
-    in_flight = point.ranks * point.workers * (point.prefetch_factor or 0)
+    in_flight = point.ranks * point.workers * point.prefetch_factor
     return Fits(
         batch=found.batch,
         shared=0 if found.batch <= INLINE_BYTES else in_flight * found.batch,
@@ -179,7 +181,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
         device_limit=None if on_host else _device_bytes(),
         exchange=_exchange_bytes(point, found.gradients, found.largest_gradient),
         not_covered=_not_covered(point, found.gathers),
-        samples="" if (screen := point.screen()) is None else str(screen.report),
+        samples="" if (screen := screen_of(point)) is None else str(screen.report),
         disk=found.disk,
     )
 
@@ -191,10 +193,10 @@ def _exchange_bytes(point: Point, gradients: int, largest: int) -> int:
     all of them; PowerSGD keeps the error of each bucket, and a copy of the buckets in flight: with gloo one, of
     `bucket_cap_mb` or the largest gradient. Given are the bytes of all gradients, and of the largest one.
     """
-    how = point.exchange()
+    how = exchange_of(point)
     if how is None or not gradients:
         return 0
-    bucket = min(gradients, max(int(how.bucket_cap_mb * MEBIBYTE), largest))
+    bucket = min(gradients, max(int(how.options.get("bucket_cap_mb", BUCKET_MB) * MEBIBYTE), largest))
     size = 8 if point.dtype == "float64" else 4
     more = {
         "none": 0,
@@ -242,11 +244,11 @@ def _sized(point: Point) -> Point:
 def _point_bytes(
     point: Point, device: str, files: object
 ) -> _PointBytes:  # `files` is part of the cache's key: the same point with other code or another graph
-    cached = point.cell_graph()  # and with it the lookups that this process has made
+    cached = cell_graph_of(point)  # and with it the lookups that this process has made
     graph = cached.with_relations({name: copy(network) for name, network in cached.relations.items()})
     kind, arguments = strategy_of(point.strategy), strategy_arguments(point, device, timing=False)
     loading = kind(graph, **arguments)
-    samples = point.samples(point.batch_size, graph)
+    samples = samples_of(point, point.batch_size, graph)
     own = _bytes_in(graph)
     batch = meta_batch(loading, samples, micro_batch=point.micro_batch)
     if not point.workers or loading.stores:  # workers look up what they encode in copies of their own
@@ -264,7 +266,7 @@ def _point_bytes(
 
 def _whole_store(strategy: StoredMask, point: Point, deletions: Deletions) -> StoreSize:
     """Return the size of a store of all training samples, if they are like the deletions' own."""
-    screen = point.screen()
+    screen = screen_of(point)
     number = TRAINING_SAMPLES if screen is None else len(screen)
     return StoreSize.of(np.resize(strategy.encoded_bytes(deletions), number))
 

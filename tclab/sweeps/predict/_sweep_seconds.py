@@ -10,6 +10,7 @@ from typing import Any
 
 from tclab._display import counted, duration_text
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.store._results import Results, folders_beside
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import environment
@@ -33,7 +34,7 @@ def sweep_seconds_text(
     **Arguments:** as for `tclab.sweep`.
     """
     folder = Results(results)
-    wanted = [point.resolved() for point in points]
+    wanted = [resolve(point) for point in points]
     left = [point for point in wanted if point.skipped() is None and not _is_kept(folder, point, retry)]
     if not left:
         return "nothing is left to measure: all points are kept, or cannot run"

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from tclab._child_process import SOURCE
 from tclab.errors import InputError, need, unknown
-from tclab.sweeps.config._fields import whole_number
+from tclab.sweeps.config._fields import NumberFrom1
+from tclab.sweeps.config._fields import checked as check
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._executor import Progress, SweepOptions, failed_or_oom
 from tclab.sweeps.slurm import _slurm_queue as slurm_queue
@@ -47,7 +48,7 @@ class SlurmExecutor:
         submitit = _submitit()
         given: dict[str, Any] = dict(options)
         every = given.pop("points_per_job", None)
-        self._points_per_job = 1 if every is None else whole_number(1)("points_per_job", every)
+        self._points_per_job = 1 if every is None else check("points_per_job", every, NumberFrom1)
         self._poll_seconds = given.pop("poll_seconds", _POLL_SECONDS)
         self._options = checked(given, submitit.SlurmExecutor._valid_parameters())
 

@@ -18,6 +18,7 @@ from tclab.graph._synthetic_graph import synthetic_relations
 from tclab.masking import get as strategy_of
 from tclab.models import get as model_of
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import file_stamps
 
 
 def _user_parts(point: Point) -> dict[str, str]:
@@ -109,5 +110,5 @@ def _source(module: str) -> str:
 
 def files_of(point: Point) -> dict[str, Any]:
     """Return what tells whether files that a point reads have changed: its own code's, its graph's, its samples'."""
-    stamps = {str(Path(path).resolve()): stamp for path, stamp in point.file_stamps().items()}
+    stamps = {str(Path(path).resolve()): stamp for path, stamp in file_stamps(point).items()}
     return {**user_code_digests(point), **stamps}

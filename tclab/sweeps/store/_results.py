@@ -24,6 +24,7 @@ from tclab._io import atomic_write, held
 from tclab._version import __version__
 from tclab.errors import InputError
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import file_stamps, resolve
 from tclab.sweeps.store._code_fingerprint import library_digests, user_code_digests
 from tclab.sweeps.store._rows import COLUMNS_UNTIL_4, SCHEMA, SCHEMA_VERSION, frame, upgraded
 from tclab.timing._environment import fingerprint
@@ -54,7 +55,7 @@ def point_key(point: Point, more: dict[str, Any]) -> str:
         "schema": SCHEMA_VERSION,
         "tclab": __version__,
         "point": point.to_dict(),
-        "files": point.file_stamps(),
+        "files": file_stamps(point),
         **more,
     }
     if users_code := user_code_digests(point):  # of a user's own, each version of its file stands for itself
@@ -110,7 +111,7 @@ class Results:
 
     def path(self, point: Point) -> Path:
         """Return where a point's rows are, or would be."""
-        return self.folder / self.name(point.resolved())
+        return self.folder / self.name(resolve(point))
 
     @staticmethod
     def name(point: Point, repeat: int = 0) -> str:
