@@ -277,8 +277,9 @@ def test_the_panel_has_a_notebook_in_its_folder(tmp_path, capsys):
     notebook.write_text(notebook.read_text().replace("panel.show()", "panel.show()  # mine"))
     assert main(["panel", str(tmp_path / "rows"), "--no-open"]) == 0
     first, _ = json.loads(notebook.read_text())["cells"]
-    assert first["source"].endswith("# mine")
-    assert os.path.realpath(tmp_path / "rows") in first["source"]
+    source = "".join(first["source"])
+    assert source.endswith("# mine")
+    assert os.path.realpath(tmp_path / "rows") in source
 
 
 @pytest.mark.parametrize(

@@ -35,15 +35,6 @@ def listed(name: str, value: Listed) -> list[Any]:
     return values
 
 
-def whole_number(name: str, value: Listed) -> int:
-    """Return the single whole number of a parameter that is no axis."""
-    values = listed(name, value)
-    if len(values) != 1:
-        raise InputError(f"{name} is {value!r}, expected one value")
-    number: int = checked(name, values[0], int)
-    return number
-
-
 def sizes_of(name: str, value: Listed, model: str) -> list[int]:
     """Return a model's batch sizes from a parameter: those of every model, or "hetero_cell:28,dango:64", one for each.
 
@@ -79,8 +70,8 @@ def grid(
     gpus_per_node: int | str | None = None,
     mode: Listed = "step",
     overheads: Listed = "none",
-    steps: int | str = "auto",
-    seed: int = 0,
+    steps: Listed = "auto",
+    seed: Listed = 0,
     **more: Any,
 ) -> Points:
     """Return the points of a sweep, those of its charts' lines first, so that a budget cuts the other points.
@@ -122,18 +113,17 @@ def grid(
     large = device == "cuda"
     common = {
         "graph": graph,
-        "scale": (1.0 if large else 0.1) if scale == "auto" else _scale(scale),
+        "scale": (1.0 if large else 0.1) if scale == "auto" else declarations(Point)["scale"].parsed(scale),
         "device": device,
         "ranks": ranks,
-        "steps": (20 if large else _CPU_STEPS) if steps == "auto" else whole_number("steps", steps),
-        "seed": whole_number("seed", seed),
     }
     check_files(Point(graph=graph))
     any_auto = "auto" in (models, strategies)  # then no pair was asked for by name
     exact = sorted((name for name in strategy_names() if strategy_of(name).exact), key=lambda name: name not in _FIRST)
     wanted = exact if strategies == "auto" else [str(name) for name in listed("strategies", strategies)]
     batch_sizes = ([1, 4, 16, 32, 64] if large else [1, 2, 4, 8]) if batch_sizes == "auto" else batch_sizes
-    axes = {name: axis(name, value) for name, value in {"mode": mode, **more}.items()}
+    steps = (20 if large else _CPU_STEPS) if steps == "auto" else steps
+    axes = {name: axis(name, value) for name, value in {"mode": mode, "steps": steps, "seed": seed, **more}.items()}
     points: list[Point] = []
     for model in map(str, listed("models", "hetero_cell,dango" if models == "auto" else models)):
         kind = model_of(model)
@@ -149,13 +139,6 @@ def grid(
     for point in {(point.networks, point.perturbations): point for point in points}.values():
         check_files(point)
     return _lines_first(points)
-
-
-def _scale(scale: float | str) -> float:
-    try:
-        return float(scale)
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(f"scale is {scale!r}, expected 'auto' or a number above 0") from None
 
 
 def axis(name: str, value: Any) -> list[Any]:

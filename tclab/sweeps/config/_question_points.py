@@ -9,7 +9,7 @@ from tclab.errors import InputError, unknown
 from tclab.masking import get as strategy_of
 from tclab.models import get as model_of
 from tclab.sweeps.config._fields import NumberFrom1, checked
-from tclab.sweeps.config._grid import Listed, grid, listed, sizes_of, whole_number
+from tclab.sweeps.config._grid import Listed, grid, listed, sizes_of
 from tclab.sweeps.config._overhead_names import OVERHEADS, applicable_overheads, validate_overheads
 from tclab.sweeps.config._point import Point
 from tclab.training._step import WITHOUT_MODEL
@@ -114,7 +114,7 @@ def scaling_points(kinds: Listed, *, ranks: Listed, batch_size: Listed, **more: 
         raise InputError(f"ranks is {ranks!r}, expected whole numbers from 1 up")
     models = more.pop("models", "hetero_cell,dango")
     pairs = _pairs(models, more.pop("strategies", "node_mask,indices"), served=True)
-    steps = whole_number("steps", more.pop("steps", 8))
+    steps = _single("steps", more.pop("steps", 8))
     points: list[Point] = []
     for kind in listed("kinds", kinds):
         if kind not in SCALING:
@@ -124,13 +124,22 @@ def scaling_points(kinds: Listed, *, ranks: Listed, batch_size: Listed, **more: 
                 raise InputError(f"ranks is {ranks!r}, expected numbers that divide the largest, {max(numbers)}")
             accumulate = max(numbers) // number if kind == "accumulated" else 1
             for pair in pairs:
-                size = whole_number("batch_size", sizes_of("batch_size", batch_size, pair[0]))
+                size = _single("batch_size", sizes_of("batch_size", batch_size, pair[0]))
                 if kind == "strong" and size % number:
                     raise InputError(f"batch_size is {size}, expected one that {number} ranks can share evenly")
                 own = {"batch_sizes": size // number if kind == "strong" else size, "gpus": number}
                 own |= {"steps": steps * accumulate, "accumulate": accumulate}
                 points += _points(pair, "lean", **{**more, **own})
     return sorted(dict.fromkeys(points), key=lambda point: point.ranks)
+
+
+def _single(name: str, value: Listed) -> int:
+    """Return the only value of a parameter that is no axis here, a whole number."""
+    values = listed(name, value)
+    if len(values) != 1:
+        raise InputError(f"{name} is {value!r}, expected one value")
+    number: int = checked(name, values[0], NumberFrom1)
+    return number
 
 
 def _steps(mode: str, more: dict[str, Any]) -> Any:
