@@ -22,6 +22,7 @@ from tclab.errors import InputError, check_whole, require
 from tclab.perturbation import split
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import resolve, screen_of
 from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._request import request_of
 from tclab.sweeps.execution._setup import Setup, setup
@@ -190,7 +191,7 @@ def full_steps(point: Point) -> int:
 
     Those of the published dataset, or of the point's own file of perturbations: 80 % of it are for training.
     """
-    screen = point.screen()
+    screen = screen_of(point)
     samples = TRAINING_SAMPLES if screen is None else len(split(len(screen)).train)
     return steps_per_epoch(point.batch_size, point.ranks, samples)
 
@@ -232,7 +233,7 @@ def run_epoch(
         raise InputError(f"besides_seconds is {besides_seconds!r}, expected seconds, 0 or more")
     if (reason := point.skipped_alone("an epoch")) is not None:
         raise InputError(f"this point has no epoch: {reason}")
-    point = point.resolved()
+    point = resolve(point)
     folder = Path(record).expanduser().resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -282,7 +283,7 @@ def predicted_and_measured(
 
 def _epoch(here: Setup, steps: int, folder: Path, besides_seconds: float) -> Path:
     point = here.point
-    around, screen = conditions(), point.screen()
+    around, screen = conditions(), screen_of(point)
     costs = costs_of(here, point.steps)
     full = predict_epoch(costs, steps=full_steps(point), workers=point.workers, besides_seconds=besides_seconds)
     written = datetime.now(UTC)

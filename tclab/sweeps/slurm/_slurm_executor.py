@@ -24,6 +24,7 @@ from tclab._child_process import SOURCE
 from tclab._io import atomic_write
 from tclab.errors import InputError, need, unknown
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import paths_of
 from tclab.sweeps.execution._executor import Progress, SweepOptions, failed_or_oom
 from tclab.sweeps.slurm._slurm_job import run_job
 from tclab.sweeps.store._code_fingerprint import imports_of
@@ -229,7 +230,7 @@ def noted_jobs(folder: Path) -> dict[str, str]:
 
 
 def _absolute(point: Point) -> Point:
-    paths: dict[str, Any] = {name: str(Path(path).resolve()) for name, path in point.paths().items()}
+    paths: dict[str, Any] = {name: str(Path(path).resolve()) for name, path in paths_of(point).items()}
     return replace(point, **paths)
 
 
