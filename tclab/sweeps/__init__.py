@@ -13,7 +13,7 @@ from tclab.sweeps import config, predict
 from tclab.sweeps.analysis._export import export
 from tclab.sweeps.analysis._inside import inside, trace_point
 from tclab.sweeps.analysis._race_points import loop_of, race_grid, race_points
-from tclab.sweeps.execution._rank import run_as_rank
+from tclab.sweeps.execution._ranks import run_as_rank
 from tclab.sweeps.execution._worker_pool import close_workers
 from tclab.sweeps.predict._epoch import run_epoch
 from tclab.sweeps.predict._fits import largest_batch
