@@ -169,7 +169,7 @@ def main():
     own = None
     for ranks in dict.fromkeys([1, *map(int, given.ranks.split(","))]):
         with tempfile.TemporaryDirectory() as folder:
-            line = command(ranks, module="ranks", arguments=[*sys.argv[1:], "--out", folder])
+            line = command(ranks, folder + "/logs", "ranks", *sys.argv[1:], "--out", folder)
             path = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks")])
             environment = {
                 **os.environ,
