@@ -4,9 +4,8 @@
 
 Each epoch is predicted from what is measured right before it; the prediction is on the disk, with its time, before
 the epoch begins. Rounds go through all cases, so that what disturbs the machine meets all of them. Of each epoch:
-predicted and measured seconds, predicted over measured, what binds by the prediction, the drift (a step without
-workers after the epoch over one before the prediction: how much the machine changed meanwhile) and the machine's
-load. In the end, of each case the median of predicted over measured, and the largest error: for all epochs; for
+predicted and measured seconds, predicted over measured, what binds by the prediction, the drift (a step of a short
+epoch after it over one before the prediction: how much the machine changed meanwhile) and the machine's load. In the end, of each case the median of predicted over measured, and the largest error: for all epochs; for
 those during which the machine changed by less than 5 %; and for all with the prediction times the drift, what it
 would have been at the speed that the machine had after the epoch. Beside them what no prediction could do better
 than: how far an epoch is from the same case's epoch a round before.

@@ -39,7 +39,7 @@ from tclab.lab.panel._panel_state import SAVED, PanelState
 from tclab.readers._gene_names import Genes
 from tclab.readers._metabolic_model import MetabolicModel
 from tclab.sweeps import write_rows
-from tclab.sweeps.slurm._submissions import Submission, Submissions
+from tclab.sweeps.slurm._slurm_executor import noted_jobs
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._row_files import read_rows
 from tclab.sweeps.store._rows import columns_of, frame, table
@@ -288,15 +288,10 @@ def own_formats() -> dict[str, Format]:
             _ = found.budget, found.papermill(), found.python()
             found.points()
 
-    def submission(folder: Path) -> bytes:
-        records = Submissions(Results(folder.parent))
-        records.record("a", Submission("tclab-1", 0, "5_0"))
-        return (records.folder / "a.submission.json").read_bytes()
-
-    def read_submission(path: Path) -> None:
+    def read_jobs(path: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            Submissions(Results(path.parent)).submission("a")
+            noted_jobs(path.parent)
 
     def parameters(path: Path) -> None:
         given = json.loads(path.read_text())
@@ -327,7 +322,7 @@ def own_formats() -> dict[str, Format]:
         "race_record": Format("race.jsonl", race_record, read_samples, as_lines),
         "graph_file": Format("graph.npz", graph, CellGraph.from_file, by_structure(header_of, with_header)),
         "panel_state": Format(SAVED, state, read_state, as_json, named=False),
-        "slurm_record": Format("a.submission.json", submission, read_submission, as_json, named=False),
+        "slurm_jobs": Format("jobs.json", lambda folder: _as_json({"a": "5_0"}), read_jobs, as_json, named=False),
         "trace": Format("trace.json", lambda folder: _as_json(TRACE), trace.analyze, as_json),
         "trace_memory": Format("trace.json", lambda folder: _as_json(TRACE), trace.memory_owners, as_json),
         "snapshot_json": Format("snap.json", lambda folder: _as_json(SNAPSHOT), trace.memory_owners, as_json),

@@ -98,7 +98,7 @@ def sweep(kind, folder):
         print(json.dumps([places[apart(progress.point)], status, progress.kept]), flush=True, file=sys.__stdout__)
 
     places = places_of(kind)
-    jobs = {"executor": "slurm", "points_per_job": 4, "poll_seconds": 0.5, "time": 30} if kind == "Slurm jobs" else {}
+    jobs = {"executor": "slurm", "poll_seconds": 0.5, "time": 30} if kind == "Slurm jobs" else {}
     tclab.sweep(points(kind), results=folder, retry=True, progress=report, **jobs)
 
 

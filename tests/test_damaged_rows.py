@@ -75,18 +75,17 @@ def a_folder(path):
     path.mkdir()
 
 
-def described_as(about):
-    def describe(path):
-        pq.write_table(pq.read_table(path).replace_schema_metadata({b"tclab": about}), path)
-
-    return describe
+def of_nobody(path):
+    pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
 
 
-DAMAGES = [
-    truncated, without_rows, dangling, a_folder, described_as("[]"), described_as('{"schema": "x"}'),
-    described_as('{"schema": null}'), described_as("\udcff".encode(errors="surrogateescape")), described_as("{}"),
-    described_as('{"schema": 1, "point": [1]}'),
-]  # fmt: skip
+def of_another_point(path):
+    rows = pq.read_table(path)
+    about = rows.schema.metadata | {b"tclab": rows.schema.metadata[b"tclab"].replace(b"node_mask", b"edge_mask")}
+    pq.write_table(rows.replace_schema_metadata(about), path)
+
+
+DAMAGES = [truncated, without_rows, dangling, a_folder, of_nobody, of_another_point]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -204,31 +203,42 @@ def test_reading_a_folder_writes_nothing(results):
 
 
 @pytest.mark.parametrize("bad", ["", None, 3, "a\0b", "a\ud800"])
-def test_what_is_no_folder_is_refused_in_words(bad, tmp_path, monkeypatch, runs):
+def test_what_is_no_folder_is_refused_in_words_and_a_tilde_is_the_users_own(bad, tmp_path, monkeypatch, runs):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(InputError, match=r"results is .*expected a folder"):
         tclab.sweep(POINTS, results=bad, progress=None)
     assert os.listdir(tmp_path) == []
+    assert Results("~/rows").folder == tmp_path / "rows"
 
 
-def test_a_tilde_is_the_users_own_folder(tmp_path, monkeypatch, runs):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    tclab.sweep(POINTS, results="~/rows", progress=None)
-    assert os.listdir(tmp_path) == ["rows"]
-    assert len(Results("~/rows").kept()) == 3
-
-
-def test_the_newest_rows_of_a_point_are_those_measured_last(results, tmp_path, monkeypatch):
-    """Whatever the times of the files say, which a copy changes."""
+def test_the_newest_rows_of_a_point_are_those_written_last(results, tmp_path, monkeypatch):
+    """Whatever the names and times of the files say, which a copy changes."""
     monkeypatch.setattr(_results, "_machine", lambda: {"cpu": "another"})
-    results.write(POINTS[0], measured(POINTS[0], at="2026-11-21T10:00:00+00:00", cpu="another"))
+    results.write(POINTS[0], measured(POINTS[0], cpu="another"))
     assert len(list(results.folder.iterdir())) == 4
-    shutil.copytree(results.folder, tmp_path / "copy")  # the files keep their times; the older rows' file is newer
+    os.utime(results.path(POINTS[0]), (0, 0))
+    shutil.copytree(results.folder, tmp_path / "copy")
     for folder in (results.folder, tmp_path / "copy"):
         kept = Results(folder).kept()
-        assert kept[POINTS[0]]["cpu"][0].as_py() is None
-        assert len(kept) == 3
+        assert kept[POINTS[0]]["cpu"][0].as_py() == "another"
+        assert list(kept) == [POINTS[1], POINTS[2], POINTS[0]]
+
+
+def test_rows_of_other_columns_are_read_as_todays(results, tmp_path):
+    """A field that has come since is null, a column that has gone is left out; so a folder outlives a version."""
+    rows = results.read(POINTS[0])
+    other = rows.drop_columns(["loss", "batch_bytes"]).append_column("gone", [["x"] * len(rows)])
+    results.write(POINTS[0], other)
+    read = results.read(POINTS[0])
+    assert read.schema == rows.schema
+    assert read["loss"].null_count == len(rows)
+    assert read.drop_columns(["loss", "batch_bytes"]) == rows.drop_columns(["loss", "batch_bytes"])
+    file = write_rows(results.frame()[["stage", "status", "model"]], tmp_path / "some.csv")
+    assert list(read_rows(file).columns) == rows.schema.names
+    file.write_text("stage,tempo\nstep,1\n")
+    with pytest.raises(InputError, match="has no column 'status'"):
+        read_rows(file)
 
 
 def test_a_sweep_that_goes_on_opens_each_kept_file_once(results, runs, monkeypatch):

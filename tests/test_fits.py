@@ -130,7 +130,7 @@ def test_nothing_is_timed_to_say_what_fits_and_a_choice_that_was_made_is_estimat
     untuned = fits(point)
     asked = (point.cell_graph().fingerprint(), 4, "float32", "cpu", 3, calibrating.WIDTH)
     calibrating._CHOSEN[asked] = {"dense": [], "delta": False}
-    fitting._point_bytes.cache_clear()
+    fitting._estimate.cache_clear()
     assert fits(point).batch < untuned.batch  # no differences are carried
     assert fits(point_of("fastest", num_deletions=1)).batch != fits(point).batch  # nothing is chosen for it
 
@@ -196,7 +196,7 @@ def test_a_gpu_keeps_norms_in_float32_under_autocast(monkeypatch):
     held = {}
     for dtype in ("float32", "bfloat16"):
         for device in ("cpu", "cuda"):
-            held[dtype, device] = fitting._point_bytes(point_of("node_mask", dtype=dtype), device, ()).step.peak
+            held[dtype, device] = fitting._estimate(replace(point_of("node_mask", dtype=dtype), device=device), ()).step
     assert held["float32", "cuda"] == held["float32", "cpu"]
     assert held["bfloat16", "cpu"] < held["bfloat16", "cuda"] < held["float32", "cuda"]
 
@@ -255,7 +255,6 @@ def test_what_it_says_can_be_read():
     assert str(found).splitlines()[-1] == "fits"
     assert bytes_text(found.batch) in str(found)
     assert str(replace(found, host_limit=1000)).splitlines()[-1].startswith("does not fit: needs ")
-    one = replace(found, on_host=False)
 
 
 def test_weighing_leaves_no_mark_on_the_graph_that_runs():

@@ -9,7 +9,7 @@ from tclab import lab
 from tclab.lab.charts._style import SHAPES, STAGE_COLOURS, STRATEGY_COLOURS, strategy_colours
 from tclab.lab.reports._findings import conclusion
 from tclab.masking import names
-from tclab.sweeps.store._rows import frame, table, upgraded
+from tclab.sweeps.store._rows import aligned, frame, table
 from tclab.timing._verdict import SAME, Pair
 
 
@@ -95,7 +95,7 @@ def test_charts_of_a_real_run(chart, root):
     import vl_convert
 
     rows = pq.read_table(root / "tests" / "recorded_rows.parquet")
-    recorded = frame(upgraded(rows))
+    recorded = frame(aligned(rows))
     drawn = chart(recorded)
     assert "2 cores" in drawn.to_dict()["title"]["subtitle"][0]
     assert all(name in str(drawn.to_dict()) for name in ("node_mask", "edge_mask", "gpu_mask"))

@@ -80,35 +80,27 @@ def test_points_of_tclabs_own_are_named_as_before_and_keep_their_rows(own, tmp_p
     assert Results(tmp_path).path(plain) == before
 
 
-def names_after(monkeypatch, edited=None, add=""):
-    """Return what files of some points are called in a process that has read some source with something added."""
-    real = code_fingerprint._source
-    code_fingerprint._digest_of.cache_clear()
-    monkeypatch.setattr(code_fingerprint, "_source", lambda name: real(name) + add if name == edited else real(name))
+def test_rows_of_an_edited_module_of_tclabs_are_not_those_of_it_as_it_was(monkeypatch):
     points = {
         "node_mask": Point(scale=0.01, device="cpu"),
         "gpu_mask": Point(scale=0.01, strategy="gpu_mask", device="cpu"),
         "dango": Point(scale=0.01, strategy="indices", model="dango", device="cpu"),
     }
-    found = {name: results_key(point.resolved()) for name, point in points.items()}
-    monkeypatch.setattr(code_fingerprint, "_source", real)
-    code_fingerprint._digest_of.cache_clear()
-    return found
+    before = {name: results_key(point) for name, point in points.items()}
+    real = code_fingerprint._digest
 
+    def changed(file):
+        def digest(path, changed_ns):
+            return "edited" if str(path).endswith(file) else real(path, changed_ns)
 
-def test_rows_of_an_edited_module_of_tclabs_are_not_those_of_it_as_it_was(monkeypatch):
-    before = names_after(monkeypatch)
-    assert names_after(monkeypatch) == before
+        monkeypatch.setattr(code_fingerprint, "_digest", digest)
+        return {name for name, point in points.items() if results_key(point) != before[name]}
 
-    def changed(module, add="\nX = 1\n"):
-        after = names_after(monkeypatch, module, add)
-        return {name for name in before if after[name] != before[name]}
-
-    assert changed("tclab.masking._shared_graph_strategies") == {"node_mask"}  # nobody else's rows are lost
-    assert changed("tclab.masking._strategy") == {"node_mask", "gpu_mask", "dango"}  # what all are made of
-    assert changed("tclab.models._hetero_cell") == {"node_mask", "gpu_mask", "dango"}
-    assert changed("tclab.models._model_registry") == changed("tclab.masking") == set()  # one was added
-    assert changed("tclab.masking._shared_graph_strategies", "\n# a comment\n") == set()
+    assert changed("no such file") == set()
+    assert changed("masking/_shared_graph_strategies.py") == {"node_mask"}  # nobody else's rows are lost
+    assert changed("masking/_strategy.py") == {"node_mask", "gpu_mask", "dango"}  # what all are made of
+    assert changed("models/_hetero_cell.py") == {"node_mask", "gpu_mask", "dango"}
+    assert changed("_model_registry.py") == changed("masking/__init__.py") == set()  # one was added
 
 
 def test_a_race_in_other_processes_can_find_what_is_the_users_own(own):

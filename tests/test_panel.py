@@ -7,6 +7,7 @@ import shlex
 import threading
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import altair as alt
 import pytest
@@ -18,7 +19,7 @@ from tclab._display import bytes_text
 from tclab.lab import project_path
 from tclab.lab.panel import _background_calls, _panel_text, _panel_view
 from tclab.lab.panel._background_calls import BackgroundCalls, BackgroundEstimate
-from tclab.lab.panel._live_sweep import running_sweep
+from tclab.lab.panel._live_sweep import running_sweep, sweep_seconds_text
 from tclab.lab.panel._panel_model import PanelModel
 from tclab.lab.panel._panel_state import PanelState
 from tclab.lab.panel._panel_text import Part, memory_parts, points_text
@@ -26,11 +27,10 @@ from tclab.lab.panel._panel_view import PanelView
 from tclab.masking._delta import Delta
 from tclab.sweeps import close_workers
 from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
-from tclab.sweeps.predict._sweep_seconds import _seconds, sweep_seconds_text
-from tclab.sweeps.store._results import SCHEMA_VERSION, Results
+from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._row_files import read_rows
 from tclab.sweeps.store._row_frame import without_time
-from tclab.sweeps.store._rows import columns_of
+from tclab.sweeps.store._rows import columns_of, not_measured, table
 
 pytestmark = pytest.mark.clock
 
@@ -403,26 +403,6 @@ def test_a_folder_that_cannot_be_written_is_said(front_end, tmp_path):
         model.start()
 
 
-@pytest.mark.slow
-def test_a_folder_of_a_newer_version_is_said_and_left_alone(front_end, tmp_path, monkeypatch):
-    state = PanelState.of(results=str(tmp_path), **SMALL)
-    with monkeypatch.context() as newer:
-        newer.setattr("tclab.sweeps.store._results.SCHEMA_VERSION", SCHEMA_VERSION + 1)
-        tclab.sweep(state.points()[:1], results=tmp_path)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(InputError, match="written by a newer tclab"):
-        Results(tmp_path).frame()
-    view = view_of(tmp_path)
-    assert "written by a newer tclab" in view.message.value
-    assert "choose another results folder" in view.message.value
-    assert view.run_button.disabled
-    view.form.results.value = str(tmp_path / "other")
-    view.wait()
-    assert view.message.value == ""
-    assert not view.run_button.disabled
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
 def test_what_fails_is_in_the_log_and_in_the_picture(front_end, tmp_path):
     view = view_of(tmp_path, num_deletions=10_000, strategies="node_mask", batch_sizes="1")
     click(view.run_button, view)
@@ -707,7 +687,7 @@ def test_memory_is_estimated_again_at_a_sweeps_end_and_never_while_it_runs(front
 
     monkeypatch.setattr(_background_calls, "memory_parts", memory_parts)
     view = view_of(folder, strategies="node_mask", batch_sizes="1", seed=7)
-    until(lambda: view.memory.value == "no estimate: nothing like it was measured here yet · 1 estimated")
+    until(lambda: view.memory.value == "no estimate: nothing was measured into this folder yet · 1 estimated")
     click(view.run_button, view)
     view.form.batch_sizes.value = "1,2"
     view.wait()
@@ -715,46 +695,30 @@ def test_memory_is_estimated_again_at_a_sweeps_end_and_never_while_it_runs(front
         assert view.memory.value == ""
     through(view)
     until(lambda: view.memory.value.startswith("about ") and view.memory.value.endswith(" · 2 estimated"))
-    assert " for 1 point, by 1 point measured on this machine · " in view.memory.value
+    assert " for 1 point, by the mean of those kept here · " in view.memory.value
     assert set(running) == {None}
 
 
-def test_before_a_sweep_it_says_about_how_long_it_takes_by_what_was_measured_here(tmp_path):
-    results = tmp_path / "runs" / "one"
+def test_before_a_sweep_it_says_about_how_long_it_takes_by_the_points_that_are_kept(tmp_path):
+    results = tmp_path / "one"
     point = tclab.Point(scale=0.02, networks=1, steps=2, strategy="node_mask", device="cpu")
-    nothing = "no estimate: nothing like it was measured here yet"
-    assert sweep_seconds_text([point], results) == nothing
-    tclab.sweep(point, results=results, progress=None)
-    assert sweep_seconds_text([point], results) == "nothing is left to measure: all points are kept, or cannot run"
-    more = [point, replace(point, batch_size=2), replace(point, strategy="edge_mask")]
-    text = sweep_seconds_text(more, results)
-    assert re.fullmatch(r"about \d+ s for 2 points, by 1 point measured on this machine", text)
-    for name in ("rows.parquet", f"{0:024}.parquet"):  # a user's own, and a damaged one: no word, no error
-        (tmp_path / "runs" / name).write_bytes(b"PAR1")
-        (results / name).write_bytes(b"PAR1")
-    assert sweep_seconds_text(more, tmp_path / "runs" / "another").endswith(
-        "for 3 points, by 1 point measured on this machine"
-    )
-    unlike = [*more, replace(point, scale=0.03)]
-    assert "for 2 of 3 points, " in (text := sweep_seconds_text(unlike, results))
-    assert text.endswith("; nothing like the others was measured here yet")
-    assert sweep_seconds_text(unlike[-1:], results) == nothing
-    near = {
-        "besides": 1.0,
-        "warmup": 0,
-        "steps": 9,
-        **columns_of(point.resolved()),
-        "batch_size": 8,
-        "mean_seconds": 0.8,
-    }
-    far = {**near, "batch_size": 1, "mean_seconds": 0.5}  # most of which is the same at any size
-    wanted = replace(point, batch_size=16, steps=9, warmup=0).resolved()
-    assert _seconds(wanted, [near, far]) == pytest.approx(1.0 + 10 * 16 * 0.1)
-    assert _seconds(replace(wanted, strategy="edge_mask"), [near, far]) == pytest.approx(1.0 + 10 * 16 * 0.1)
-    long = [replace(point, batch_size=size, steps=100_000) for size in (1, 64)]
-    first, second = (sweep_seconds_text([one], results, budget_seconds=0.5) for one in long)
-    assert first.endswith("; the budget of 0.5 s ends it before")
-    assert "min" in second or " h " in second  # 64 times the samples of steps without end
+    assert sweep_seconds_text([point], results) == "no estimate: nothing was measured into this folder yet"
+    begin, folder = "2026-11-22T10:00:00+00:00", Results(results)
+    for size in (1, 2):
+        done = replace(point, batch_size=size).resolved()
+        folder.write(done, table([{**columns_of(done), "stage": "step", "status": "ok", "measured_at": begin}]))
+    lost = replace(point, batch_size=3).resolved()
+    folder.write(lost, not_measured(lost, "failed: it crashed"))  # which says nothing about time
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Results, "seconds_a_point", lambda self: 4.0)
+        kept = [replace(point, batch_size=size) for size in (1, 2, 3)]
+        assert sweep_seconds_text(kept, results) == "nothing is left to measure: all points are kept, or cannot run"
+        assert sweep_seconds_text(kept, results, retry=True).startswith("about 4 s for 1 point, by the mean of those")
+        more = [*kept, replace(point, batch_size=4), replace(point, batch_size=5)]
+        assert sweep_seconds_text(more, results).startswith("about 8 s for 2 points, ")
+        assert sweep_seconds_text(more, results, budget_seconds=5).endswith("; the budget of 5 s ends it before")
+    since = (datetime.now(UTC) - datetime.fromisoformat(begin)).total_seconds()
+    assert folder.seconds_a_point() == pytest.approx(since, abs=60)  # of those that have a begin, not of the failed one
 
 
 def test_what_has_no_time_is_a_line_however_many_points_there_are():

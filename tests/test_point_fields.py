@@ -21,6 +21,7 @@ import tclab
 from tclab import InputError, Point
 from tclab.lab.panel._panel_state import PanelState
 from tclab.sweeps.config._fields import declarations, declare, switch
+from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import SCHEMA, columns_of, point_of, table
 from tclab.training._step import Step
 
@@ -190,6 +191,7 @@ assert "sparkle" in _advise._CHANGES and _advise._FIELDS["sparkle"].caution == "
 assert fits(point).batch == fits(Point(**{**point.to_dict(), "sparkle": 1})).batch
 first, second = equivalence_of(point), equivalence_of(Point(**{**point.to_dict(), "sparkle": 1}))
 assert first is not second  # what the check depends on was derived
+assert set(Results(folder).frame()["status"]) == {"ok"}  # rows of before the field are read
 """
 
 
@@ -200,7 +202,9 @@ def test_a_field_is_added_in_one_file(tmp_path):
     text = file.read_text()
     place = text.index("    metabolism: str = declare(")
     file.write_text(text[:place] + MADE_UP_FIELD.lstrip("\n") + text[place:])
-    run_python(USES_IT, tmp_path)
+    rows, before = tmp_path / "rows", Point(scale=0.02, device="cpu")
+    Results(rows).write(before, table([{**columns_of(before), "stage": "step", "status": "ok"}]))
+    run_python(f"folder = {str(rows)!r}\n{USES_IT}", tmp_path)
 
 
 def test_a_run_makes_its_point_definite_once(monkeypatch):

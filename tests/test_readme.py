@@ -21,7 +21,6 @@ PREPARE = """
     import torch
     from torch.profiler import ProfilerActivity, profile
     import tclab
-    from tclab.sweeps.slurm._slurm_options import minutes_of
 
     sys.path.insert(0, str(Path.cwd()))
     Path("lines.tsv").write_text("a\\tb\\nb\\tc\\n")
@@ -36,7 +35,7 @@ PREPARE = """
 
     def submitted(*points, **options):  # to a cluster: the call is checked, and nothing runs
         signature.bind(*points, **options)
-        assert options["executor"] == "slurm" and minutes_of(options["time"]) == 90
+        assert options["executor"] == "slurm" and options["time"] == "1:30:00"
 
     pages = {}
 

@@ -1,18 +1,19 @@
-"""A real Slurm of two nodes on this machine: arrays, jobs cancelled and killed, picking up again."""
+"""A real Slurm of two nodes on this machine: arrays, jobs cancelled, killed and requeued, ranks on both nodes."""
 
 import os
+import re
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from slurm_box import missing, slurm, wait_for
 
 import tclab
-from tclab import InputError, Point
-from tclab.sweeps.slurm import _slurm_queue as slurm_queue
+from tclab import Point
+from tclab.sweeps.slurm._slurm_executor import _states
 from tclab.sweeps.store._results import Results
 
 pytestmark = [pytest.mark.slow, pytest.mark.clock, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
@@ -20,8 +21,8 @@ pytest.importorskip("submitit", reason="submitit is not installed here: pip inst
 GENEROUS = 600  # seconds; each job imports torch, and this may be a busy machine
 
 
-def points(number, **fields):
-    tiny = {"scale": 0.01, "networks": 1, "steps": 1, "warmup": 0, "workers": 0, "device": "cpu", **fields}
+def points(number):
+    tiny = {"scale": 0.01, "networks": 1, "steps": 1, "warmup": 0, "workers": 0, "device": "cpu"}
     return [Point(batch_size=b + 1, **tiny) for b in range(number)]
 
 
@@ -36,19 +37,15 @@ def box(tmp_path_factory):
 def rows(box, tmp_path):
     yield tmp_path / "rows"
     subprocess.run(["scancel", "-u", str(os.getuid())], check=True)  # where a test failed
-    wait_for("an empty queue", lambda: not alive())
+    wait_for("an empty queue", lambda: not in_state("PENDING", "RUNNING", "COMPLETING"))
 
 
-def alive():
-    return {job.job for job in slurm_queue.jobs().values() if job.alive}
-
-
-def statuses(frame):
-    return frame[frame["stage"] == "step"]["status"].tolist()
+def in_state(*states):
+    return sorted(job for job, state in _states().items() if state in states)
 
 
 def submissions(rows):
-    return sorted(path.name for path in (rows / "slurm" / "logs").glob("*_submission.sh"))
+    return len(list((rows / "slurm" / "logs").glob("*_submission.sh")))
 
 
 def logs(rows):
@@ -58,7 +55,7 @@ def logs(rows):
 class Background:
     """A sweep in a thread, as a notebook has it."""
 
-    def __init__(self, wanted, rows, told=None, **options):
+    def __init__(self, wanted, rows, told=None):
         self.told, self.stop, self.frame, self.error, self.rows = [], threading.Event(), None, None, rows
 
         def tell(progress):
@@ -69,16 +66,16 @@ class Background:
         def work():
             try:
                 self.frame = tclab.sweep(
-                    wanted, results=rows, executor="slurm", poll_seconds=0.5, time=30, progress=tell,
-                    stop=self.stop, **options,
-                )  # fmt: skip
+                    wanted, results=rows, executor="slurm", poll_seconds=0.5, time=30, progress=tell, stop=self.stop
+                )
             except BaseException as error:
                 self.error = error
 
         self.thread = threading.Thread(target=work)
         self.thread.start()
 
-    def join(self):
+    def statuses(self):
+        """Wait for its end, not for ever, and return the points' statuses."""
         self.thread.join(GENEROUS)
         if self.thread.is_alive():
             self.stop.set()  # which cancels its jobs
@@ -86,7 +83,7 @@ class Background:
             pytest.fail(f"the sweep did not end within {GENEROUS} s: {logs(self.rows)}")
         if self.error is not None:
             raise self.error
-        return self.frame
+        return self.frame[self.frame["stage"] == "step"]["status"].tolist()
 
 
 def process_of(job, rows):
@@ -105,101 +102,67 @@ def process_of(job, rows):
     return None
 
 
-def sweep(wanted, rows, told=None, **options):
-    """Sweep, and do not wait for ever."""
-    return Background(wanted, rows, told, **options).join()
-
-
-def test_eight_points_land_though_the_notebook_is_closed_between_and_nothing_is_sent_twice(rows):
+def test_points_land_though_the_notebook_is_closed_and_killed_and_cancelled_jobs_are_made_good(rows):
     class Closed(Exception):
         pass
 
     def close(progress):
         raise Closed
 
-    wanted = points(8)
-    with pytest.raises(Closed):
-        sweep(wanted, rows, points_per_job=3, told=close)
-    assert alive(), "there was nothing left to pick up"
-    told = []
-    frame = sweep(wanted, rows, points_per_job=3, told=told.append)
-    assert statuses(frame) == ["ok"] * 8, logs(rows)
-    assert list(frame[frame["stage"] == "step"]["batch_size"]) == list(range(1, 9))
-    assert {p.kept for p in told} == {True, False}
-    assert len(submissions(rows)) == 1
-    assert len(Results(rows).frame().query("stage == 'step'")) == 8
-    assert statuses(sweep(wanted, rows)) == ["ok"] * 8
-    assert len(submissions(rows)) == 1
-
-
-def test_a_job_that_is_cancelled_and_one_that_is_killed_are_made_good_by_running_again(rows):
-    wanted = points(3)
+    wanted = points(4)
     first = Background(wanted, rows)
-    (one, other) = wait_for(
-        "two jobs that run", lambda: found if len(found := running()) == 2 else None, GENEROUS, lambda: logs(rows)
-    )
+    one, other = wait_for(
+        "two jobs that run", lambda: found if len(found := in_state("RUNNING")) == 2 else None, GENEROUS,
+        lambda: logs(rows),
+    )  # fmt: skip
     pid = wait_for(f"the process of {other}", lambda: process_of(other, rows), GENEROUS, lambda: logs(rows))
     os.kill(pid, signal.SIGKILL)
     subprocess.run(["scancel", one], check=True)
-    found = statuses(first.join())
-    failed = sorted(status for status in found if status != "ok")
+    failed = sorted(status for status in first.statuses() if status != "ok")
     assert len(failed) == 2, logs(rows)
     assert sum(f"failed: job {one} ended as CANCELLED" in status for status in failed) == 1, failed
     assert sum(f"failed: job {other} ended as FAILED" in status and "Killed" in status for status in failed) == 1, (
         failed
     )
-    assert len(Results(rows).frame().query("stage == 'step'")) == 1  # what did not run left nothing behind
-    told = []
-    assert statuses(sweep(wanted, rows, points_per_job=2, told=told.append)) == ["ok"] * 3, logs(rows)
-    assert sorted(p.kept for p in told) == [False, False, True]
-    assert len(submissions(rows)) == 2
+    assert len(Results(rows).frame().query("stage == 'step'")) == 2  # what did not run left nothing behind
+    with pytest.raises(Closed):
+        Background(wanted, rows, close).statuses()
+    last = Background(wanted, rows)
+    assert last.statuses() == ["ok"] * 4, logs(rows)
+    assert {one.kept for one in last.told} == {True, False}
+    assert submissions(rows) == 2
+    assert len(list(rows.glob("[!.]*.parquet"))) == 4
 
 
-def running():
-    return sorted(job.job for job in slurm_queue.jobs().values() if job.state == "RUNNING")
-
-
-def test_stop_cancels_what_is_queued_and_what_runs(rows):
-    under_way = Background(points(3), rows)
-    wait_for("a job that runs", running, GENEROUS, lambda: logs(rows))
-    under_way.stop.set()
-    assert statuses(under_way.join()) == ["not run: stopped"] * 3
-    assert not under_way.told
-    wait_for("an empty queue", lambda: not alive())
-
-
-def test_a_partition_that_does_not_exist_is_named_with_the_nearest(rows):
-    with pytest.raises(InputError, match="unknown partition 'smalll'; did you mean 'small'"):
-        sweep(points(1), rows, partition="smalll")
-    with pytest.raises(InputError, match="sbatch refused: "):
-        sweep(points(1), rows, partition="small", mem="1000000GB")
-    assert not alive()
-
-
-def test_a_job_that_slurm_requeues_goes_on_where_it_was(rows):
-    wanted = points(6)
-    under_way = Background(wanted, rows, points_per_job=6)
-    landed = wait_for("a point's rows", lambda: sorted(rows.glob("[!.]*.parquet")), GENEROUS, lambda: logs(rows))
-    (job,) = running()
-    before = {path: path.read_bytes() for path in landed}
+def test_a_job_that_slurm_requeues_and_a_sweep_that_is_stopped(rows):
+    wanted = points(2)
+    under_way = Background(wanted, rows)
+    job, *_ = wait_for("a job that runs", lambda: in_state("RUNNING"), GENEROUS, lambda: logs(rows))
     subprocess.run(["scontrol", "requeue", job], check=True)  # Slurm starts it again two minutes later
-    assert statuses(under_way.join()) == ["ok"] * 6, logs(rows)
-    assert all(path.read_bytes() == content for path, content in before.items())
-    assert len(list(rows.glob("[!.]*.parquet"))) == 6
-    assert len(submissions(rows)) == 1
+    assert under_way.statuses() == ["ok"] * 2, logs(rows)
+    assert len(list(rows.glob("[!.]*.parquet"))) == 2
+    assert submissions(rows) == 1
+    stopped = Background(points(4), rows)
+    wait_for("a job that runs", lambda: in_state("RUNNING"), GENEROUS, lambda: logs(rows))
+    stopped.stop.set()
+    assert stopped.statuses() == ["ok", "ok", "not run: stopped", "not run: stopped"]
+    wait_for("an empty queue", lambda: not in_state("PENDING", "RUNNING"))
 
 
-def test_a_sweep_on_this_machine_and_jobs_share_a_folder_and_each_has_rows_of_its_own(rows):
-    wanted = points(4)
-    jobs = Background(wanted, rows, points_per_job=2)
-    wait_for("a job that runs", running, GENEROUS, lambda: logs(rows))
-    here = tclab.sweep(wanted, results=rows, progress=None)
-    assert statuses(here) == ["ok"] * 4
-    assert statuses(jobs.join()) == ["ok"] * 4, logs(rows)
-    assert len(list(rows.glob("[!.]*.parquet"))) == 8  # another machine's figures do not stand in for this one's
-    told = []
-    again = tclab.sweep(wanted, results=rows, progress=told.append)
-    assert [one.kept for one in told] == [True] * 4
-    pd.testing.assert_frame_equal(again, here)
-    assert statuses(sweep(wanted, rows)) == ["ok"] * 4
-    assert len(submissions(rows)) == 1
+def test_the_documented_script_runs_a_point_s_ranks_on_two_nodes(box, tmp_path, root):
+    page = (root / "docs" / "cluster.md").read_text().partition("## Ranks on several machines")[2]
+    script, batch = (re.search(rf"```{kind}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1] for kind in ("py", "bash"))
+    small = "batch_size=1, scale=0.01, networks=1, workers=0, steps=1, warmup=0"
+    (tmp_path / "point.py").write_text(script.replace("batch_size=28", small))
+    # both nodes are this machine, which has no name for them, no GPU, and two cores
+    batch = batch.replace("$MASTER", "127.0.0.1").replace("--nproc-per-node=4", "--nproc-per-node=1")
+    batch = batch.replace("torchrun", "python -m torch.distributed.run").replace(" --gpus-per-node=4", "")
+    (tmp_path / "ranks.sh").write_text(batch)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    given = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "PATH": path}
+    sent = ["sbatch", "--wait", "--output=said.txt", "ranks.sh"]
+    done = subprocess.run(sent, cwd=tmp_path, env=given, timeout=GENEROUS, check=False)
+    assert done.returncode == 0, (tmp_path / "said.txt").read_text()
+    rows = tclab.rows(tmp_path / "rows.parquet")
+    assert set(rows["status"]) == {"ok"}
+    assert {"rank 0", "rank 1"} <= set(rows["where"])

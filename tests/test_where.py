@@ -58,7 +58,7 @@ def costs():
 
 
 def epochs():
-    predicted = Prediction(1.0, 0.9, 1.1, "loader", 8, 0, None)
+    predicted = Prediction(1.0, 0.9, 1.1, "loader", 8, 0)
     return [Epoch(tclab.Point(device="cpu"), None, predicted, predicted, 1.0, "", "", 1.0, None, None)]
 
 

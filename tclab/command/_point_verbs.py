@@ -23,7 +23,7 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._executor import print_progress
 from tclab.sweeps.execution._run import run as run_point
 from tclab.sweeps.predict._fits import fits as fits_of
-from tclab.sweeps.slurm._slurm_options import SlurmOptions
+from tclab.sweeps.slurm._slurm_executor import OPTIONS
 from tclab.timing.races._race_result import Race
 
 _SOME_FAILED = 1
@@ -120,9 +120,9 @@ def _grid_options() -> Iterator[Any]:
 
 
 def _slurm_options() -> Iterator[Any]:
-    for name in SlurmOptions.__annotations__:
+    for name in OPTIONS:
         if name not in _GRID:
-            yield _option(name, "see tclab.sweep" if name == "points_per_job" else "as sbatch takes it", group=_CLUSTER)
+            yield _option(name, "as sbatch takes it", group=_CLUSTER)
 
 
 if TYPE_CHECKING:  # classes that are made here, of which no type is known before

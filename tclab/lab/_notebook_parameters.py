@@ -14,23 +14,14 @@ from tclab.lab.panel._panel import Panel
 from tclab.lab.panel._panel_state import PanelState
 from tclab.sweeps.config._grid import grid
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.slurm._slurm_executor import OPTIONS
 
 _INJECTED = "# Parameters\n"  # how the cell begins that papermill puts behind a notebook's own parameters
 # what a function's `**` argument stands for; of sbatch's options those that a notebook is given by name
 _PASSED_ON: dict[Any, tuple[str, ...]] = {
     grid: tuple(field.name for field in fields(Point)),
     Panel: tuple(field.name for field in fields(PanelState)),
-    LiveSweep: (
-        "partition",
-        "gpus_per_node",
-        "time",
-        "points_per_job",
-        "account",
-        "constraint",
-        "cpus_per_task",
-        "mem",
-        "qos",
-    ),
+    LiveSweep: OPTIONS,
 }
 
 

@@ -1,4 +1,4 @@
-"""What the rows of points are made into: races, epochs, what happens inside a step, exports; more in each sub-package.
+"""What the rows of points are made into: races, epochs, what happens inside a step; more in each sub-package.
 
 `tclab.Point`, `grid`, `run`, `sweep`, `rows`, `compare`, `advise` and `fits` are in `tclab`.
 
@@ -10,7 +10,6 @@ from tclab.errors import need
 need(__name__, "sweep", "pandas", "pyarrow")
 
 from tclab.sweeps import config, predict
-from tclab.sweeps.analysis._export import export
 from tclab.sweeps.analysis._inside import inside, trace_point
 from tclab.sweeps.analysis._race_points import loop_of, race_grid, race_points
 from tclab.sweeps.execution._ranks import run_as_rank
@@ -22,7 +21,6 @@ from tclab.sweeps.store._row_files import write_rows
 __all__ = [
     "close_workers",
     "config",
-    "export",
     "inside",
     "largest_batch",
     "loop_of",

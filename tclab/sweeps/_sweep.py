@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -17,7 +17,6 @@ from tclab.sweeps.config._point import Point, points_of
 from tclab.sweeps.execution._executor import Executor, LocalExecutor, Progress, SweepOptions, print_progress
 from tclab.sweeps.predict._fits import fits
 from tclab.sweeps.slurm._slurm_executor import SlurmExecutor
-from tclab.sweeps.slurm._slurm_options import SlurmOptions
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import SCHEMA, frame
 
@@ -36,7 +35,7 @@ def sweep(
     refuse: bool = False,
     repeats: int = 1,
     executor: str = "local",
-    **cluster: Unpack[SlurmOptions],
+    **cluster: Any,
 ) -> pd.DataFrame:
     """Run points one after the other here, or as jobs of a cluster, and return their rows in the points' order.
 
@@ -58,12 +57,12 @@ def sweep(
     - `repeats`: run each point so often, every time in a fresh process, all points once before any runs again; the rows
       of a point's runs differ in `measured_at`. How much runs differ is what `compare` needs. Runs that are kept count,
       so that a larger number adds to them. A point whose first run has no time is not repeated. Not on Slurm.
-    - `executor`: "local", or "slurm": a job array, sent from here, whose jobs run this function. They are found
+    - `executor`: "local", or "slurm": an array of jobs, sent from here, one a point. They are found
       again by a later call with the same points and results, wherever the earlier one was closed.
     - `cluster`: for Slurm, sbatch's options by name (`partition`, `gpus_per_node`, `cpus_per_task`, `mem`,
       `account`, `constraint`, …; `time` in minutes or as "1:30:00", 60 minutes where it is not given), and
-      `points_per_job` (1). `None` leaves one to the cluster. What is there already is judged by these, too: rows
-      of one partition do not stand in for another's.
+      `poll_seconds` (5) between two questions to squeue. `None` leaves one to the cluster. What is there already is
+      judged by these, too: rows of one partition do not stand in for another's.
 
     One process at a time sweeps into a folder; jobs of a cluster are one process's.
 

@@ -16,10 +16,36 @@ from tclab._display import counted, duration_text
 from tclab.lab._notebook import has_front_end
 from tclab.sweeps._sweep import sweep
 from tclab.sweeps.config._point import Point, points_of
-from tclab.sweeps.execution._executor import Progress
+from tclab.sweeps.execution._executor import Progress, failed_or_oom
 from tclab.sweeps.execution._worker_pool import abort
-from tclab.sweeps.predict._sweep_seconds import sweep_seconds_text
+from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import SCHEMA, frame
+
+
+def sweep_seconds_text(
+    points: Iterable[Point], results: str | Path, *, retry: bool = False, budget_seconds: float | None = None
+) -> str:
+    """Return in a sentence how long the points will take that a results folder lacks, by the mean of those it has.
+
+    **Arguments:** as for `tclab.sweep`.
+    """
+    folder = Results(results)
+
+    def is_kept(point: Point) -> bool:
+        if not retry:
+            return folder.path(point).exists()
+        return (rows := folder.read(point)) is not None and not failed_or_oom(rows)
+
+    left = [point for point in points if point.skipped() is None and not is_kept(point)]
+    if not left:
+        return "nothing is left to measure: all points are kept, or cannot run"
+    each = folder.seconds_a_point()
+    if each is None:
+        return "no estimate: nothing was measured into this folder yet"
+    words = f"about {duration_text(each * len(left))} for {counted(len(left), 'point')}, by the mean of those kept here"
+    if budget_seconds and budget_seconds < each * len(left):
+        words += f"; the budget of {budget_seconds:g} s ends it before"
+    return words
 
 
 class LiveSweep:

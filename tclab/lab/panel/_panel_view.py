@@ -19,7 +19,7 @@ from tclab.lab._notebook import project_path
 from tclab.lab.charts._interaction import with_interaction
 from tclab.lab.charts._sweep_charts import SWEEP_CHARTS, sweep_chart
 from tclab.lab.panel._background_calls import BackgroundCalls, BackgroundEstimate
-from tclab.lab.panel._live_sweep import LiveSweep
+from tclab.lab.panel._live_sweep import LiveSweep, sweep_seconds_text
 from tclab.lab.panel._panel_form import PanelForm
 from tclab.lab.panel._panel_model import PanelModel
 from tclab.lab.panel._panel_text import ERROR_COLOUR, Part, list_html, machine_text, points_text
@@ -28,9 +28,13 @@ from tclab.sweeps.analysis._compare_runs import compare
 from tclab.sweeps.config._gpus import listed
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._worker_pool import warm_up
-from tclab.sweeps.predict._sweep_seconds import sweep_seconds_text
-from tclab.sweeps.store._results import folders_beside
 from tclab.sweeps.store._row_frame import Rows, without_time
+
+
+def _folders_beside(folder: Path) -> list[Path]:
+    """Return the other folders of results beside one, or beside the folder that it lies in (`runs/a/rows`)."""
+    near = {path.parent for level in ("*", "*/*") for path in folder.parent.parent.glob(f"{level}/[!.]*.parquet")}
+    return sorted(near - {folder})
 
 
 class _ThemedChart(alt.JupyterChart):
@@ -254,7 +258,7 @@ class PanelView:
             saved = self.model.saved
             self.bar.max, self.bar.value = saved.wanted or 1, saved.done
             self.status.value = " ".join(filter(None, (saved.text, self.model.sweeping_elsewhere(Path(self._opened)))))
-            self.other.options = [str(path) for path in folders_beside(Path(self._opened))]
+            self.other.options = [str(path) for path in _folders_beside(Path(self._opened))]
             self.comparison.value = ""
             self._show_problem("run", "")
             self._draw_soon()

@@ -9,7 +9,7 @@ from tclab.graph._synthetic_graph import NETWORK_SIZES, NUM_GENES
 from tclab.masking import get as strategy_of
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.store._code_fingerprint import user_code_digests
+from tclab.sweeps.store._code_fingerprint import code_digests
 
 _SAMPLES = 8
 _SMALL = (0.01, 0.03)  # scales that a batch is made at: two points of a line
@@ -22,7 +22,7 @@ def expected_batch_bytes(point: Point) -> int | None:
     Two batches of small synthetic graphs give the bytes an edge, a node and a sample; a user's own strategy makes them
     too. A folder is read for its sizes.
     """
-    own = tuple(user_code_digests(point).items())
+    own = tuple(code_digests(point).items())
     rates = _rates(point.strategy, point.model, point.deletions_a_sample(), point.ship_edges, own)
     if rates is None:
         return None

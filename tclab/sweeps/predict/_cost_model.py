@@ -50,6 +50,8 @@ _MEANINGS = {
 }
 COSTS = tuple(_MEANINGS)
 _CALLS = ("mask", "sum", "find", "write")  # the timed calls; each has a constant
+_ALL = (*COSTS, *_CALLS)
+_ENDS = (0.025, 0.975)  # of a 95 % interval
 _DEGREE = 40  # edges a node, about as in a mid-sized network of the graph that this lab was made for
 _DRAWS = 400  # of the bootstrap
 _CLOSE = 0.05  # times that are no farther apart call no winner
@@ -242,7 +244,7 @@ class CostModel(Shown):
 
     def interval(self, name: str) -> tuple[float, float]:
         """Return a cost's 95 % interval over the draws."""
-        low, high = np.quantile(self.draws[name], [0.025, 0.975]).tolist()
+        low, high = np.quantile(self.draws[name], _ENDS).tolist()
         return low, high
 
     def break_even(self, width: int) -> tuple[float, float, float]:
@@ -251,12 +253,14 @@ class CostModel(Shown):
         Above 1 it never does; below 0 always. Where a feature costs nothing in the fit (beta is 0), p is infinite, or
         undefined (NaN) where both ways cost the same; no verdict follows from an interval that is undefined.
         """
-        best = float(_break_even(self.costs, width))
-        p = np.asarray(_break_even(self.draws.astype(float), width))
+        every = pd.concat([pd.DataFrame([self.costs]), self.draws])[list(COSTS)].astype(float)
+        once = every["gamma"] + every["delta"] - every["alpha"] - every["alpha_width"] * width
+        with np.errstate(divide="ignore", invalid="ignore"):
+            best, *p = np.divide(once.to_numpy(), every["beta"].to_numpy() * width).tolist()
         if np.isfinite(p).all():
-            low, high = np.quantile(p, [0.025, 0.975]).tolist()
+            low, high = np.quantile(p, _ENDS).tolist()
         else:  # quantiles of infinities are undefined: all draws, then
-            low, high = float(p.min()), float(p.max())
+            low, high = float(np.min(p)), float(np.max(p))
         return best, low, high
 
     def predict(self, wanted: Sequence[Cell] | str) -> pd.DataFrame:
@@ -270,24 +274,22 @@ class CostModel(Shown):
 
         - `wanted`: as for `measure_cells`.
         """
-        rows = []
-        for cell in _cells(wanted):
-            mask, filtered = _ways(self.costs, cell)
-            of_draws = _ways(self.draws.astype(float), cell)
-            low, high = np.quantile(of_draws[1] / of_draws[0], [0.025, 0.975]).tolist()
-            rows.append(
-                {
-                    **asdict(cell),
-                    "predicted_mask_seconds": mask,
-                    "predicted_filter_seconds": filtered,
-                    "filter_over_mask": filtered / mask,
-                    "low": low,
-                    "high": high,
-                    "faster": "masking" if low > 1 else "filtering" if high < 1 else "undecided",
-                    "extrapolated": max(cell.edges * cell.batch_size * cell.width / self.most, 1.0),
-                }
-            )
-        return pd.DataFrame(rows)
+        table = pd.DataFrame([asdict(cell) for cell in _cells(wanted)])
+        every = pd.concat([pd.DataFrame([self.costs]), self.draws])[list(_ALL)].to_numpy(float)
+        seconds = {call: factors @ every.T for call, factors in _factors(table, table["removed"]).items()}
+        mask, filtered = seconds["mask"], seconds["find"] + seconds["write"] + seconds["sum"]  # [cells, 1 + draws]
+        ratio = filtered / mask
+        low, high = np.quantile(ratio[:, 1:], _ENDS, axis=1)
+        size = table["edges"] * table["batch_size"] * table["width"]
+        return table.assign(
+            predicted_mask_seconds=mask[:, 0],
+            predicted_filter_seconds=filtered[:, 0],
+            filter_over_mask=ratio[:, 0],
+            low=low,
+            high=high,
+            faster=np.select([low > 1, high < 1], ["masking", "filtering"], "undecided"),
+            extrapolated=np.maximum(size / self.most, 1.0),
+        )
 
     def against(self, measured: pd.DataFrame) -> tuple[pd.DataFrame, HitRate]:
         """Return predictions and measurements, a row a cell, and the hit rate.
@@ -302,29 +304,11 @@ class CostModel(Shown):
         for way, prefix in (("predicted", "predicted_"), ("measured", "")):
             mask_wins = both[f"{prefix}mask_seconds"] <= both[f"{prefix}filter_seconds"]
             both[way] = np.where(mask_wins, "mask", "filter")
-        apart = (both["mask_seconds"] / both["filter_seconds"]).map(lambda ratio: max(ratio, 1 / ratio)) > 1 + _CLOSE
-        both["called"] = apart
-        errors = pd.concat(
-            [(both[f"predicted_{way}_seconds"] / both[f"{way}_seconds"] - 1).abs() for way in ("mask", "filter")]
-        )
-        hits = int((both["predicted"] == both["measured"])[apart].sum())
-        return both, HitRate(len(both), int(apart.sum()), hits, float(errors.median()))
-
-
-def _break_even(costs: Any, width: int) -> Any:
-    """Return the p from which on filtering pays, by some costs, or by a table of draws of them."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        once = costs["gamma"] + costs["delta"] - costs["alpha"] - costs["alpha_width"] * width
-        return np.divide(once, costs["beta"] * width)
-
-
-def _ways(costs: Any, cell: Cell) -> tuple[Any, Any]:
-    """Return the seconds of masking and of filtering by some costs, or by a table of draws of them."""
-    edges = cell.edges * cell.batch_size
-    features = edges * cell.width
-    mask = (costs["alpha_width"] + costs["beta"]) * features + costs["alpha"] * edges + costs["mask"]
-    find = (costs["gamma"] + costs["delta"]) * edges + costs["find"] + costs["write"]
-    return mask, find + costs["beta"] * (1 - cell.removed) * features + costs["sum"]
+        both["called"] = np.abs(np.log(both["mask_seconds"] / both["filter_seconds"])) > np.log(1 + _CLOSE)
+        errors = [both[f"predicted_{way}_seconds"] / both[f"{way}_seconds"] - 1 for way in ("mask", "filter")]
+        hits = int((both["predicted"] == both["measured"])[both["called"]].sum())
+        error = float(pd.concat(errors).abs().median())
+        return both, HitRate(len(both), int(both["called"].sum()), hits, error)
 
 
 def fit_costs(measured: pd.DataFrame, *, seed: int = 0) -> CostModel:
@@ -344,29 +328,28 @@ def fit_costs(measured: pd.DataFrame, *, seed: int = 0) -> CostModel:
     return CostModel(own, pd.DataFrame(drawn), float(most))
 
 
-def _solved(measured: pd.DataFrame) -> dict[str, float]:
-    """Return the costs that fit the four calls of each cell best."""
-    names = [*COSTS, *_CALLS]
-    edges = (measured["edges"] * measured["batch_size"]).to_numpy(float)
-    features = edges * measured["width"].to_numpy(float)
-    left = features * (1 - measured["removed_found"].to_numpy(float))
+def _factors(sizes: pd.DataFrame, removed: pd.Series) -> dict[str, np.ndarray]:
+    """Return call → what each cost is multiplied by in its time, [cells, costs], in the order of `_ALL`."""
+    edges = (sizes["edges"] * sizes["batch_size"]).to_numpy(float)
+    features = edges * sizes["width"].to_numpy(float)
     parts = {
         "mask": {"alpha": edges, "alpha_width": features, "beta": features},
-        "sum": {"beta": left},
+        "sum": {"beta": features * (1 - removed.to_numpy(float))},
         "find": {"gamma": edges},
         "write": {"delta": edges},
     }
-    rows, seconds = [], []
-    for call, own in parts.items():
-        columns = np.zeros((len(measured), len(names)))
-        for name, values in {**own, call: np.ones_like(edges)}.items():
-            columns[:, names.index(name)] = values
-        rows.append(columns)
-        seconds.append(measured[call].to_numpy(float))
-    times = np.concatenate(seconds)
-    matrix = np.concatenate(rows) / times[:, None]  # relative errors: a small cell counts as much as a large one
-    scale = matrix.max(axis=0)
+    once, none = np.ones_like(edges), np.zeros_like(edges)
+    return {call: np.stack([{**own, call: once}.get(name, none) for name in _ALL], 1) for call, own in parts.items()}
+
+
+def _solved(measured: pd.DataFrame) -> dict[str, float]:
+    """Return the costs that fit the four calls of each cell best."""
     from scipy.optimize import nnls  # late, as no child that runs a point needs it
 
-    found, _ = nnls(matrix / np.where(scale > 0, scale, 1.0), np.ones(len(times)))
-    return dict(zip(names, (found / np.where(scale > 0, scale, 1.0)).tolist(), strict=True))
+    factors = _factors(measured, measured["removed_found"])
+    # relative errors: a small cell counts as much as a large one
+    matrix = np.concatenate([factors[call] / measured[call].to_numpy(float)[:, None] for call in _CALLS])
+    scale = matrix.max(axis=0)
+    scale[scale == 0] = 1.0
+    found, _ = nnls(matrix / scale, np.ones(len(matrix)))
+    return dict(zip(_ALL, (found / scale).tolist(), strict=True))

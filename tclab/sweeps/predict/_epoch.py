@@ -1,13 +1,13 @@
-"""An epoch, predicted from stage times, whose prediction is on disk before it runs."""
+"""An epoch, predicted from a short one with the same workers, whose prediction is on disk before it runs."""
 
 from __future__ import annotations
 
 import gc
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from math import inf
+from math import inf, sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,16 +26,35 @@ from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._request import request_of
 from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.execution._worker_pool import pool
-from tclab.sweeps.predict._epoch_costs import Costs, costs_of, stage_times
-from tclab.timing import conditions, environment
+from tclab.timing import Ledger, conditions, environment
 from tclab.timing._conditions import busy_notes, busy_percent
-from tclab.timing._epoch_simulation import simulate
 from tclab.timing._ledger_rows import raw_clock_ns
+from tclab.timing._step_means import Estimate, cycle_of, mean_step
+from tclab.training._loading import Batches, Loader
 
 LOADER, COMPUTE, BOTH = "loader", "compute", "both"
-_RUNS = 100  # simulated epochs behind an interval
-_EVENTS = 50_000  # simulated batches in all; an epoch of more goes on at the pace of its beginning
-_MOSTLY = 0.75
+# shares of the time that steps wait for their batches: up to the first the compute binds, from the second the loader
+_WAITS_OF_WORKERS, _WAITS_ALONE = (0.05, 0.15), (0.25, 0.75)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a short epoch of a point took, with its own workers.
+
+    **Arguments:**
+
+    - `step_seconds`: [steps] of the timed steps: neither the first, for which workers begin, nor the last, for which
+      they have nothing left to make. `wait_share`: the share of these that is waiting for a batch; without workers,
+      making one.
+    - `around_seconds`: all else of that epoch: its workers' start and end, and its `around_steps` other steps.
+    - `cycle`: steps after which the loop does the same again; see `tclab.timing._step_means`.
+    """
+
+    step_seconds: Sequence[float]
+    wait_share: float
+    around_seconds: float
+    around_steps: int
+    cycle: int = 1
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,10 +63,9 @@ class Prediction(Shown):
 
     **Arguments:**
 
-    - `seconds`: the median of many simulated epochs; `low` and `high` hold nine in ten of them.
-    - `binds`: the bottleneck. Each side is made 10 % cheaper in simulation; "loader" or "compute" if it gives at
-      least 75 % of the combined saving, else "both".
-    - `steps`, `workers`, `prefetch_factor`: of that epoch.
+    - `seconds`: of the whole; `low` and `high` hold nine in ten such epochs, as far as the measured steps tell.
+    - `binds`: the bottleneck: "loader" where steps wait for batches, "compute" where they hardly do, else "both".
+    - `steps`, `workers`: of that epoch.
     """
 
     seconds: float
@@ -56,7 +74,6 @@ class Prediction(Shown):
     binds: str
     steps: int
     workers: int
-    prefetch_factor: int | None
 
     def cells(self, most: float = 0.0) -> tuple[str, str, str, str]:
         """Return time, its range, steps and bottleneck as text.
@@ -85,7 +102,7 @@ class Epoch(Shown):
     - `full`: the prediction for all training samples, `full_steps` steps, and for what an epoch does besides them.
     - `measured_seconds`: from the request for the first batch until the last worker has ended, by the raw clock.
     - `written_at`, `began_at`: when the prediction was on the disk, and when the epoch began; UTC, ISO 8601.
-    - `drift`: seconds of a step without workers after the epoch, divided by those before the prediction. 1.0 on a
+    - `drift`: seconds of a step of another short epoch afterwards, divided by those before the prediction. 1.0 on a
       machine that did not change.
     - `load`: the machine's load average over one minute, before the epoch. `record`: the file with the measurement.
     - `busy_percent`: pressure on the processors at the epoch's end, where the machine was busy; `None` where not, or
@@ -137,71 +154,37 @@ class Epoch(Shown):
         return Display(title, ("epoch", "time", "nine in ten", "steps", "bound by"), lines, notes)
 
 
-def predict_epoch(
-    costs: Costs,
-    *,
-    steps: int,
-    workers: int,
-    prefetch_factor: int | None = None,
-    besides_seconds: float = 0.0,
-    seed: int = 0,
-) -> Prediction:
-    """Predict an epoch: simulate it many times, each with costs drawn anew from those that were measured.
+def predict_epoch(costs: Costs, *, steps: int, workers: int, besides_seconds: float = 0.0) -> Prediction:
+    """Predict an epoch: what a short one took around its timed steps, and the mean of these for each further step.
 
-    Each simulated epoch draws which of the measured steps it knows of (the bootstrap), and then a step of those for
-    each of its own, so that the interval holds what few measured steps leave open.
+    The interval is Student's, of the mean of the timed steps and of that of the epoch's own. An epoch that has fewer
+    steps than the short one had around those that were timed is predicted as long as these.
 
     **Arguments:**
 
-    - `costs`: see `costs_of`. Costs without measured contention assume a core for each process.
-    - `steps`: of the epoch. `workers`, `prefetch_factor`: the DataLoader's; 2 batches ahead unless given.
+    - `costs`: see `costs_of`. `steps`: of the epoch. `workers`: those of the costs.
     - `besides_seconds`: what the epoch does besides its steps and its loader, as `run_epoch` describes it.
 
     **Raises:** `InputError` for less than one step, or costs without a step.
     """
     if steps < 1:
         raise InputError(f"steps is {steps}, expected 1 or more")
-    if not costs.load_seconds or len(costs.load_seconds) != len(costs.step_seconds):
-        raise InputError("costs hold no steps, or not one load for each: measure some first")
-    load, step = np.asarray(costs.load_seconds), np.asarray(costs.step_seconds)
-    prefetch = (prefetch_factor or 2) if workers else None
-    generator = np.random.default_rng(seed)
-    few = min(steps, max(_EVENTS // _RUNS, 100 * (workers + 1)))
-
-    def seconds(loads: Sequence[float], trains: Sequence[float]) -> float:
-        return costs.around_seconds + simulate(
-            loads,
-            trains,
-            workers=workers,
-            prefetch_factor=prefetch or 1,
-            loader_overheads=costs.loader_overheads,
-            contention=costs.contention,
-        )
-
-    runs = []
-    for _ in range(_RUNS):
-        known = generator.integers(len(load), size=len(load))
-        drawn = known[generator.integers(len(known), size=few)]
-        runs.append(seconds(load[drawn].tolist(), step[drawn].tolist()))
-    found = np.array(runs)
-    if few < steps:  # only the first steps were simulated: the rest goes on at the pace of their second half
-        mean_load, mean_step = [float(load.mean())] * few, [float(step.mean())] * few
-        half = few // 2
-        pace = (seconds(mean_load, mean_step) - seconds(mean_load[:half], mean_step[:half])) / (few - half)
-        found = found * (1 + (steps - few) * pace / seconds(mean_load, mean_step))
-    low, middle, high = np.quantile(found + besides_seconds, [0.05, 0.5, 0.95]).tolist()
-    return Prediction(middle, low, high, _binding(load, step, min(few, 200), seconds), steps, workers, prefetch)
-
-
-def _binding(load: np.ndarray, step: np.ndarray, steps: int, seconds: Any) -> str:
-    """Return the bottleneck of an epoch: making batches, training on them, or both."""
-    loads, trains = [float(load.mean())] * steps, [float(step.mean())] * steps
-    whole = seconds(loads, trains)
-    by_load = whole - seconds([0.9 * cost for cost in loads], trains)
-    by_step = whole - seconds(loads, [0.9 * cost for cost in trains])
-    if by_load >= _MOSTLY * (by_load + by_step):
-        return LOADER
-    return COMPUTE if by_step >= _MOSTLY * (by_load + by_step) else BOTH
+    if not costs.step_seconds:
+        raise InputError("costs hold no steps: measure some first")
+    mean = mean_step([np.asarray(costs.step_seconds)], costs.cycle)
+    further = max(steps - costs.around_steps, 0)
+    seconds = costs.around_seconds + further * mean.value + besides_seconds
+    error = None
+    if mean.error is not None:
+        error = mean.error * sqrt(further * (further + len(costs.step_seconds)))
+    low, high = Estimate(seconds, error, mean.freedom).interval(0.90) or (seconds, seconds)
+    few, many = _WAITS_OF_WORKERS if workers else _WAITS_ALONE
+    binds = BOTH
+    if costs.wait_share >= many:
+        binds = LOADER
+    elif costs.wait_share <= few:
+        binds = COMPUTE
+    return Prediction(seconds, low, high, binds, steps, workers)
 
 
 def full_steps(point: Point) -> int:
@@ -225,8 +208,9 @@ def run_epoch(
 ) -> Epoch:
     """Measure what an epoch's prediction needs, write the prediction to disk, then run the epoch.
 
-    It runs in a child process, after the equivalence check. `point.steps` steps are measured, after `point.warmup`;
-    the epoch has `steps`. It begins with its workers' start and ends with their end, also where they are persistent.
+    It runs in a child process, after the equivalence check. `point.steps` steps of a short epoch are timed, with the
+    same workers, after `point.warmup`; the epoch has `steps`. It begins with its workers' start and ends with their
+    end, also where they are persistent.
 
     **Arguments:**
 
@@ -278,7 +262,7 @@ def read_epoch(path: str | Path) -> Epoch:
         raise InputError(f"{path} is no record of an epoch with its prediction in the same folder: {error!r}") from None
     return Epoch(
         point=Point.from_dict(before["point"]),
-        costs=Costs.from_dict(before["costs"]),
+        costs=Costs(**before["costs"]),
         predicted=Prediction(**before["predicted"]),
         full=Prediction(**before["full"]),
         measured_seconds=after["measured_seconds"],
@@ -287,9 +271,9 @@ def read_epoch(path: str | Path) -> Epoch:
         drift=after["drift"],
         load=before["conditions"]["load"],
         record=path,
-        busy_percent=busy_percent(after.get("conditions")),
-        losses=tuple(after.get("losses", ())),  # records of earlier versions have neither
-        samples_report=before.get("samples_report"),
+        busy_percent=busy_percent(after["conditions"]),
+        losses=tuple(after["losses"]),
+        samples_report=before["samples_report"],
     )
 
 
@@ -313,15 +297,12 @@ def predicted_and_measured(
 
 def _epoch(here: Setup, steps: int, folder: Path, besides_seconds: float) -> Path:
     point = here.point
-    around = conditions()
-    gc.collect()
-    costs = costs_of(here)
-    options: dict[str, Any] = {"workers": point.workers, "prefetch_factor": point.prefetch_factor}
-    screen = point.screen()
-    full = predict_epoch(costs, steps=full_steps(point), besides_seconds=besides_seconds, **options)
+    around, screen = conditions(), point.screen()
+    costs = costs_of(here, point.steps)
+    full = predict_epoch(costs, steps=full_steps(point), workers=point.workers, besides_seconds=besides_seconds)
     fields = {
         "point": point.to_dict(),
-        "predicted": asdict(predict_epoch(costs, steps=steps, **options)),
+        "predicted": asdict(predict_epoch(costs, steps=steps, workers=point.workers)),
         "full": asdict(full),
         "besides_seconds": besides_seconds,
         "costs": asdict(costs),
@@ -333,23 +314,62 @@ def _epoch(here: Setup, steps: int, folder: Path, besides_seconds: float) -> Pat
     name = f"{written:%Y%m%dT%H%M%S%f}-{point.model}-{point.strategy}-{point.workers}workers"
     prediction = folder / f"{name}.prediction.json"
     atomic_write(prediction, json.dumps({"written_at": written.isoformat(), **fields}, indent=1))
-    gc.collect()
     began = datetime.now(UTC)
-    begin = raw_clock_ns()
-    batches = here.batches()
-    losses = here.run(batches, steps=steps)
-    del batches  # ends the workers
-    seconds = (raw_clock_ns() - begin) / 1e9
+    losses, seconds = _timed(here, steps)
     now = conditions()
-    load, step, _ = stage_times(here, max(2, point.steps // 2))
+    after = costs_of(here, max(2, point.steps // 2))
     found = {
         "prediction": prediction.name,
         "began_at": began.isoformat(),
         "measured_seconds": seconds,
-        "drift": (fmean(load) + fmean(step)) / (fmean(costs.load_seconds) + fmean(costs.step_seconds)),
+        "drift": fmean(after.step_seconds) / fmean(costs.step_seconds),
         "conditions": now,
         "losses": [loss.item() for loss in losses],
     }
     measured = folder / f"{name}.measured.json"
     atomic_write(measured, json.dumps(found, indent=1))
     return measured
+
+
+def costs_of(here: Setup, steps: int) -> Costs:
+    """Run a short epoch with the point's own workers, so many of whose steps are timed, and return what it took.
+
+    Before these come `point.warmup` steps, and at least as many as the workers have batches ahead, which they make
+    while nobody takes any; after these as many again, for which the workers have nothing left to make.
+    """
+    point = here.point
+    first = point.warmup + 1
+    alone = replace(here, loads=Loader(_first(here.data, first), workers=0, pin_memory=bool(point.pin_memory)))
+    here.run(alone.batches(), steps=first)  # what is compiled, tuned or allocated once
+    ahead = point.workers * (point.prefetch_factor or 0)
+    lead, cycle = max(point.warmup, ahead), cycle_of(1, point.workers, point.accumulate)
+    timed = -(-steps // cycle) * cycle
+    loads = Loader(
+        _first(here.data, lead + timed + ahead),
+        workers=point.workers,
+        pin_memory=bool(point.pin_memory),
+        prefetch_factor=point.prefetch_factor,
+        start_method=point.start_method,
+    )
+    with Ledger(cuda=point.device == "cuda") as ledger:
+        _, whole = _timed(replace(here, loads=loads), lead + timed + ahead, ledger)
+    times = ledger.seconds("device" if ledger.cuda else "host")
+    own = times["step"][lead : lead + timed]
+    waits = times.get("data_wait", [0.0] * len(times["step"]))[lead : lead + timed]
+    return Costs(own, sum(waits) / sum(own), max(whole - sum(own), 0.0), lead + ahead, cycle)
+
+
+def _timed(here: Setup, steps: int, ledger: Ledger | None = None) -> tuple[list[torch.Tensor], float]:
+    """Run an epoch; return its losses, and its seconds from the request for a batch until its workers have ended."""
+    gc.collect()
+    begin = raw_clock_ns()
+    batches = here.batches()
+    losses = here.run(batches, steps=steps, ledger=ledger)
+    del batches  # ends the workers
+    return losses, (raw_clock_ns() - begin) / 1e9
+
+
+def _first(data: Batches, steps: int) -> Batches:
+    """Return the first `steps` of the batches, from the start again where there are fewer."""
+    order = np.concatenate([data.order[i % len(data) * data.size :][: data.size] for i in range(steps)])
+    return Batches(data.strategy, data.samples, data.size, order, micro_batch=data.micro_batch)

@@ -22,7 +22,6 @@ from tclab.masking._edge_masks import StoredMask
 from tclab.perturbation import Deletions
 from tclab.perturbation._dataset import TRAINING_SAMPLES
 from tclab.perturbation._sample_store import StoreSize
-from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import run
 from tclab.sweeps.execution._setup import step_of, strategy_arguments
@@ -50,40 +49,36 @@ class Fits(Shown):
 
     **Arguments:**
 
-    - `batch`: what travels with a batch.
-    - `shared`: what all ranks' workers hold ready in shared memory.
+    - `batch`: what travels with a batch. `shared`: what all ranks' workers hold ready in shared memory.
     - `process`: the training process before it has a point, and without CUDA.
     - `graph`: the graph's edges, and the lookups of a process that makes its own batches.
     - `model`: the weights. `kept`: what else stays on the device from step to step, including the optimizer's
       state. `step`: the peak of one step on top of all these, including its gradients.
     - `heap`: what the host's allocator keeps on top of that, of blocks that were freed.
     - `exchange`: memory of a rank for exchanging gradients: DDP's buckets, and the state of a compression.
+    - `ranks`: processes; all but `shared` is one rank's. `on_host`: the model and the steps are on the CPU.
     - `not_covered`: what the point holds that none of these counts, in words.
-    - `samples`: how many rows of the file of perturbations were read and left out; empty for synthetic samples.
-    - `ranks`: processes; all but `shared` is one rank's.
-    - `on_host`: the model and the steps are on the CPU.
     - `disk`: what a store of all training samples takes, if they are like those of a batch: the published 265,851, or
       those of the file of perturbations. `None` for a strategy that stores none. A run stores those that it reads.
     - `host_limit`, `shared_limit`, `device_limit`: the available memory; `None` where the system does not report it.
     """
 
     batch: int
-    shared: int
-    process: int
     graph: int
     model: int
     kept: int
     step: int
     heap: int
+    exchange: int
+    shared: int
     ranks: int
     on_host: bool
-    host_limit: int | None
-    shared_limit: int | None
-    device_limit: int | None
-    exchange: int = 0
     not_covered: tuple[str, ...] = ()
-    samples: str = ""
     disk: StoreSize | None = None
+    process: int = PROCESS_BYTES
+    host_limit: int | None = None
+    shared_limit: int | None = None
+    device_limit: int | None = None
 
     @property
     def host(self) -> int:
@@ -103,13 +98,13 @@ class Fits(Shown):
     @property
     def refusal(self) -> str | None:
         """Why the point cannot run, with both numbers; `None` where it can."""
-        for what, needed, there in (
+        for what, needed, limit in (
             ("shared memory", self.shared, self.shared_limit),
             ("host memory", self.host * self.ranks + self.shared, self.host_limit),
             ("device memory", self.device, self.device_limit),
         ):
-            if needed is not None and there is not None and needed > there:
-                return f"needs {bytes_text(needed)} of {what}, and there are {bytes_text(there)}"
+            if needed is not None and limit is not None and needed > limit:
+                return f"needs {bytes_text(needed)} of {what}, and there are {bytes_text(limit)}"
         return None
 
     def _display(self) -> Display:
@@ -126,10 +121,8 @@ class Fits(Shown):
         ]
         names = ("process", "graph", "model", "kept", "step", *(["exchange"] if self.exchange else []), "heap")
         notes = [f"of which {', '.join(f'{name} {bytes_text(getattr(self, name))}' for name in names)}"]
-        notes += [f"samples: {self.samples}"] if self.samples else []
         notes += [f"not counted: {'; '.join(self.not_covered)}"] if self.not_covered else []
-        if self.disk is not None:
-            notes.append(f"a store of {self.disk}; a run stores the samples that it reads")
+        notes += [f"a store of {self.disk}; a run stores the samples that it reads"] if self.disk is not None else []
         notes.append("fits" if self.refusal is None else f"does not fit: {self.refusal}")
         return Display(columns=("memory", "needed", "available"), lines=lines, notes=notes)
 
@@ -154,33 +147,54 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     """
     require("point", point, Point, "a tclab.Point")
     point = point.resolved()
-    found = _point_bytes(_sized(point), point.device, tuple(files_of(point).items()))
-    on_host = point.device == "cpu"
-    share = HEAP_SHARE[point.allocator]
-    strategy = strategy_of(point.strategy)
-    if not strategy.masks_graph:
-        share = 0.0
-    elif share and strategy.edges_vary:
-        share = VARYING_SHARE
-    in_flight = point.ranks * point.workers * (point.prefetch_factor or 0)
-    return Fits(
-        batch=found.batch,
-        shared=0 if found.batch <= INLINE_BYTES else in_flight * found.batch,
-        process=PROCESS_BYTES,
-        graph=found.graph,
-        model=found.step.model,
-        kept=found.step.kept,
-        step=found.step.peak,
-        heap=int(share * (found.step.kept + found.step.peak)) if on_host else 0,
-        ranks=point.ranks,
-        on_host=on_host,
+    return replace(
+        _estimate(point, tuple(files_of(point).items())),
         host_limit=memory_available_bytes() if memory_bytes is None else memory_bytes,
         shared_limit=shared_memory_free(),
-        device_limit=None if on_host else _device_bytes(),
-        exchange=_exchange_bytes(point, found.gradients, found.largest_gradient),
-        not_covered=_not_covered(point, found.gathers),
-        samples="" if (screen := point.screen()) is None else str(screen.report),
-        disk=found.disk,
+        device_limit=None if point.device == "cpu" else _device_bytes(),
+    )
+
+
+@lru_cache(maxsize=256)
+def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point may have other code or another graph
+    """Return what a resolved point needs."""
+    whole = replace(point, device="cpu").cell_graph()  # and with it the lookups that this process has made
+    graph = whole.with_relations({name: copy(network) for name, network in whole.relations.items()})
+    kind, arguments = strategy_of(point.strategy), strategy_arguments(point, point.device, timing=False)
+    loading = kind(graph, **arguments)
+    samples = point.samples(point.batch_size, graph)
+    own = _bytes_in(graph)
+    batch = meta_batch(loading, samples, micro_batch=point.micro_batch)
+    if not point.workers or loading.stores:  # workers look up what they encode in copies of their own
+        own = _bytes_in(graph)
+    held, gradients, gathers = MemoryEstimate(0, 0, 0), [0], False
+    if point.mode not in WITHOUT_MODEL:
+        # an eager step of one process, as `not_covered` and `_exchange_bytes` say
+        step = step_of(replace(point, device="cpu", ranks=1, compile=False), kind(graph, **arguments))
+        own += _bytes_in(step.loss)
+        gradients += [parameter.nbytes for parameter in step.model.parameters() if parameter.requires_grad]
+        gathers = step.loss_takes_peers
+        held = estimate_memory(step, batch, device=point.device)
+    share = HEAP_SHARE[point.allocator]
+    if not kind.masks_graph:
+        share = 0.0
+    elif share and kind.edges_vary:
+        share = VARYING_SHARE
+    on_host = point.device == "cpu"
+    in_flight = point.ranks * point.workers * (point.prefetch_factor or 0)
+    return Fits(
+        batch=batch.bytes,
+        graph=own,
+        model=held.model,
+        kept=held.kept,
+        step=held.peak,
+        heap=int(share * (held.kept + held.peak)) if on_host else 0,
+        exchange=_exchange_bytes(point, sum(gradients), max(gradients)),
+        shared=0 if batch.bytes <= INLINE_BYTES else in_flight * batch.bytes,
+        ranks=point.ranks,
+        on_host=on_host,
+        not_covered=_not_covered(point, gathers),
+        disk=_whole_store(loading, point, samples.deletions) if isinstance(loading, StoredMask) else None,
     )
 
 
@@ -195,14 +209,9 @@ def _exchange_bytes(point: Point, gradients: int, largest: int) -> int:
     if how is None or not gradients:
         return 0
     bucket = min(gradients, max(int(how.bucket_cap_mb * MEBIBYTE), largest))
-    size = 8 if point.dtype == "float64" else 4
-    more = {
-        "none": 0,
-        "fp16": gradients * 2 // size,
-        "bf16": gradients * 2 // size,
-        "powersgd": gradients + (bucket if point.backend == "gloo" else gradients),
-    }
-    return gradients + more[how.compression]
+    half = gradients * 2 // (8 if point.dtype == "float64" else 4)
+    powersgd = gradients + (bucket if point.backend == "gloo" else gradients)
+    return gradients + {"none": 0, "fp16": half, "bf16": half, "powersgd": powersgd}[how.compression]
 
 
 def _not_covered(point: Point, gathers: bool) -> tuple[str, ...]:
@@ -217,49 +226,6 @@ def _not_covered(point: Point, gathers: bool) -> tuple[str, ...]:
         "the masks that mode empty makes": point.mode == "empty",
     }
     return tuple(words for words, applies in left_out.items() if applies)
-
-
-@dataclass(frozen=True)
-class _PointBytes:
-    """Bytes of a batch, graph, step, gradients and a store of all samples; and whether the loss gathers from ranks."""
-
-    batch: int
-    graph: int
-    step: MemoryEstimate
-    gradients: int
-    largest_gradient: int
-    gathers: bool
-    disk: StoreSize | None
-
-
-def _sized(point: Point) -> Point:
-    """Return a point with defaults in the fields that its memory does not depend on, so that it is estimated once."""
-    aside = {name: declared.default for name, declared in declarations(Point).items() if not declared.memory}
-    return replace(point, **{**aside, "device": "cpu"})
-
-
-@lru_cache(maxsize=256)
-def _point_bytes(
-    point: Point, device: str, files: object
-) -> _PointBytes:  # `files` is part of the cache's key: the same point with other code or another graph
-    cached = point.cell_graph()  # and with it the lookups that this process has made
-    graph = cached.with_relations({name: copy(network) for name, network in cached.relations.items()})
-    kind, arguments = strategy_of(point.strategy), strategy_arguments(point, device, timing=False)
-    loading = kind(graph, **arguments)
-    samples = point.samples(point.batch_size, graph)
-    own = _bytes_in(graph)
-    batch = meta_batch(loading, samples, micro_batch=point.micro_batch)
-    if not point.workers or loading.stores:  # workers look up what they encode in copies of their own
-        own = _bytes_in(graph)
-    found, gradients, gathers = MemoryEstimate(0, 0, 0), [0], False
-    if point.mode not in WITHOUT_MODEL:
-        step = step_of(point, kind(graph, **arguments))
-        own += _bytes_in(step.loss)
-        gradients += [parameter.nbytes for parameter in step.model.parameters() if parameter.requires_grad]
-        gathers = step.loss_takes_peers
-        found = estimate_memory(step, batch, device=device)
-    disk = _whole_store(loading, point, samples.deletions) if isinstance(loading, StoredMask) else None
-    return _PointBytes(batch.bytes, own, found, sum(gradients), max(gradients), gathers, disk)
 
 
 def _whole_store(strategy: StoredMask, point: Point, deletions: Deletions) -> StoreSize:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
 from tclab.training._distributed import BUCKET_MB
 
@@ -41,8 +40,8 @@ class Link:
         return messages * (self.latency_seconds + size / ranks / self.bytes_per_second)
 
 
-@dataclass(frozen=True, repr=False)
-class PredictedStep(Shown):
+@dataclass(frozen=True)
+class PredictedStep:
     """A predicted step.
 
     **Arguments:**
@@ -58,17 +57,6 @@ class PredictedStep(Shown):
     waiting_seconds: float
     exposed_seconds: float
     overlapped_seconds: float
-
-    def _display(self) -> Display:
-        parts = {
-            "compute": self.compute_seconds,
-            "waiting for the slowest rank": self.waiting_seconds,
-            "exposed exchange": self.exposed_seconds,
-        }
-        lines = [(name, seconds_text(seconds), f"{seconds / self.seconds:.1%}") for name, seconds in parts.items()]
-        title = f"A step of {self.ranks} ranks: {seconds_text(self.seconds)}"
-        overlapped = f"exchange within the backward: {seconds_text(self.overlapped_seconds)}"
-        return Display(title, ("part", "time", "share"), lines, [overlapped])
 
 
 def predict_step(
@@ -123,15 +111,15 @@ def _exchange(backward: float, size: float, ranks: int, link: Link, bucket_cap_m
     """Return the seconds of all buckets' exchange, and those after the backward's end."""
     if ranks == 1 or not size:
         return 0.0, 0.0
-    cap = bucket_cap_mb * MEBIBYTE
-    sizes = [cap] * int(size // cap) + ([size % cap] if size % cap else [])
-    done, ready, spent = 0.0, 0.0, 0.0
-    for bucket in sizes:
-        ready += backward * bucket / size
-        took = link.all_reduce_seconds(bucket, ranks)
-        done = max(done, ready) + took
-        spent += took
-    return spent, max(0.0, done - backward)
+    ends = np.append(
+        np.arange(bucket_cap_mb * MEBIBYTE, size, bucket_cap_mb * MEBIBYTE), size
+    )  # bytes, bucket by bucket
+    took = np.array([link.all_reduce_seconds(bucket, ranks) for bucket in np.diff(ends, prepend=0.0)])
+    # a bucket leaves when its gradients are there, and no earlier than the one before has arrived
+    done = 0.0
+    for ready, seconds in zip(backward * ends / size, took, strict=True):
+        done = max(done, ready) + seconds
+    return float(took.sum()), max(0.0, float(done) - backward)
 
 
 def cores_slowdown(ranks: int, cores: float, threads: int = 1) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter, process_time
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -114,27 +115,17 @@ def roofline(
     matrix, samples = sparse_matrix(here.networks[network], torch.float32), x.view(batch_size, nodes, width)
     calls["node_mask"] = waited(lambda: spmm([matrix], samples), device)
     calls["dense"] = waited(lambda: dense_sum(here.networks[network], samples), device)
-    rows = []
     with torch.no_grad():
         for call in calls.values():
             call()  # warm-up: caches are filled
         least = least_seconds(calls, rounds=rounds, clock=clock_of(device))
-    for name, seconds in least.items():
-        moved, computed = floors[name]
-        floor = max(moved / limits.bytes_per_second, computed / limits.flops)  # whichever ceiling is reached first
-        rows.append(
-            {
-                "kernel": name,
-                "seconds": seconds,
-                "bytes": moved,
-                "flop": computed,
-                "bytes_per_second": moved / seconds,
-                "flops": computed / seconds,
-                "floor_seconds": floor,
-                "share": floor / seconds,
-            }
-        )
-    return pd.DataFrame(rows)
+    found = pd.DataFrame.from_dict(floors, orient="index", columns=["bytes", "flop"])
+    found.insert(0, "seconds", pd.Series(least))
+    found["bytes_per_second"], found["flops"] = found["bytes"] / found["seconds"], found["flop"] / found["seconds"]
+    # whichever ceiling is reached first
+    found["floor_seconds"] = np.maximum(found["bytes"] / limits.bytes_per_second, found["flop"] / limits.flops)
+    found["share"] = found["floor_seconds"] / found["seconds"]
+    return found.rename_axis("kernel").reset_index()
 
 
 def _sum_of(strategy: Strategy, perturbations: object, network: str, x: Tensor, device: str) -> Callable[[], Tensor]:

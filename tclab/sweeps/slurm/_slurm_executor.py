@@ -1,266 +1,341 @@
-"""The executor that runs a sweep's points as jobs of a Slurm cluster, submitted through submitit."""
+"""The executor that runs a sweep's points as an array of Slurm jobs, a point a job, submitted through submitit."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
+import shutil
+import subprocess
 import threading
-import uuid
 import warnings
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, Unpack
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from tclab._child_process import SOURCE
+from tclab._io import atomic_write
 from tclab.errors import InputError, need, unknown
-from tclab.sweeps.config._fields import whole_number
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._executor import Progress, SweepOptions, failed_or_oom
-from tclab.sweeps.slurm import _slurm_queue as slurm_queue
 from tclab.sweeps.slurm._slurm_job import run_job
-from tclab.sweeps.slurm._slurm_options import SlurmOptions, checked, machine_of
-from tclab.sweeps.slurm._slurm_queue import NoAnswerError
-from tclab.sweeps.slurm._submissions import Submission, Submissions, name_of, words_of
 from tclab.sweeps.store._code_fingerprint import imports_of
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import not_measured
+from tclab.timing import environment
 
+# Options of sbatch that the command and the notebooks have by name; `tclab.sweep` takes all that submitit knows.
+OPTIONS = (
+    "partition", "gpus_per_node", "time", "account", "constraint", "cpus_per_task", "mem", "qos", "array_parallelism",
+)  # fmt: skip
+_OURS = {"nodes", "ntasks_per_node", "job_name", "use_srun"}  # a point is one job on one node, found by its number
+# These say when or for whom a job runs. All others say on what, and tell one kind of machine from another.
+_NOT_THE_MACHINE = {
+    "account", "array_parallelism", "comment", "dependency", "mail_type", "mail_user", "qos", "signal_delay_s",
+    "srun_args", "stderr_to_stdout", "teardown", "time", "timelimit", "wckey",
+}  # fmt: skip
+# States of a job that will write no more rows
+_OVER = {
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
+    "SPECIAL_EXIT", "TIMEOUT", "LAUNCH_FAILED",
+}  # fmt: skip
+_REMARK = re.compile(r"(?i)srun: .*(exit code|aborted|terminat(ed step|ion))")  # srun's own, on a job's end
 _LOOK_SECONDS = 0.5  # between looks at the folder
-_POLL_SECONDS = 5.0  # between two questions to squeue, unless given
-_TIDYING_SECONDS = 60.0  # a job that ended is waited for so long to say how; a node can hang in it
+_MAX_ARRAY = 1000  # Slurm's default MaxArraySize is 1001, and that is the first index too many
+
+
+class NoAnswerError(InputError):
+    """Slurm refused or did not answer; a controller that is restarted does not for a while."""
 
 
 class SlurmExecutor:
     """Runs points as jobs of a Slurm cluster; an `Executor`. See `tclab.sweep`.
 
-    What a job wrote, failures among it, is kept as a local sweep keeps it. A job that ended before its point was
-    through gives `failed: job 12_3 …`, which is not kept: running again sends the point again.
+    What a job wrote, failures among it, is kept as a local sweep keeps it, under a name that tells the kind of machine
+    that was asked for. `slurm/jobs.json` in the results folder notes which job has which point, so that a later call
+    waits for it. A job that ended without rows gives `failed: job 12_3 …`, which is not kept: running again sends the
+    point again.
 
     **Raises:** `InputError` for an option that is not known, and where there is no submitit or no Slurm.
     """
 
-    def __init__(self, **options: Unpack[SlurmOptions]) -> None:
-        submitit = _submitit()
-        given: dict[str, Any] = dict(options)
-        every = given.pop("points_per_job", None)
-        self._points_per_job = 1 if every is None else whole_number(1)("points_per_job", every)
-        self._poll_seconds = given.pop("poll_seconds", _POLL_SECONDS)
-        self._options = checked(given, submitit.SlurmExecutor._valid_parameters())
+    def __init__(self, *, poll_seconds: float = 5.0, **options: Any) -> None:
+        need("executor='slurm'", "slurm", "submitit")
+        import submitit
+
+        _ask("sbatch", "--version")
+        self._poll_seconds = poll_seconds
+        self._options = _checked(options, submitit.SlurmExecutor._valid_parameters())
 
     def run(self, points: list[Point], options: SweepOptions) -> list[pa.Table]:
         """Return the rows of each point, waited for.
 
         **Raises:** `InputError` for an sbatch that refuses, or a cluster that does not answer.
         """
-        job_options = {name: getattr(options, name) for name in ("retry", "fresh", "memory_bytes", "hang_seconds")}
-        submissions = Submissions(Results(options.results.resolve()).make())
-        sweep = _Sweep(submissions, job_options, self._options)
+        sweep = _Sweep(Results(options.results.resolve()).make(), points, options, _machine_of(self._options))
         stop = options.stop or threading.Event()
-        absolute = [p if p.graph == "synthetic" else replace(p, graph=str(Path(p.graph).resolve())) for p in points]
-        try:
-            sweep.begin(absolute, None if stop.is_set() else self._points_per_job)
-        except NoAnswerError as error:
-            raise InputError(f"Slurm refused or did not answer: {error}") from None
-        sweep.report(options)
+        with sweep.locked():
+            missing = sweep.look_up()
+            if stop.is_set():
+                sweep.give_up(missing, "not run: stopped")
+            else:
+                sweep.send(missing, self._options)
         asked = monotonic()
+        sweep.report()
         while sweep.waiting and not stop.wait(_LOOK_SECONDS):
             sweep.look()
             if monotonic() - asked > self._poll_seconds:
                 sweep.ask()
                 asked = monotonic()
-            sweep.report(options)
+            sweep.report()
         if sweep.waiting:
             sweep.cancel()
-        tables = [sweep.rows[name] for name in sweep.names]
-        _warn_of_machines(tables)
-        return tables
+        return [sweep.rows[name] for name in sweep.points]
 
 
-@dataclass
 class _Sweep:
-    """What is known of one sweep's points, each by the name of its submission."""
+    """What is known of one sweep's points, each by the name of its file."""
 
-    submissions: Submissions  # the folder that knows of earlier sweeps
-    job_options: dict[str, Any]  # of the local sweep in each job
-    options: dict[str, Any]  # of sbatch
-    where: dict[str, Any] = field(default_factory=dict)  # what of these decides the kind of machine, and the cluster
-    names: dict[str, Point] = field(default_factory=dict)  # in the points' order
-    rows: dict[str, pa.Table] = field(default_factory=dict)  # of those that are through
-    kept: set[str] = field(default_factory=set)  # whose rows were there already
-    waiting: dict[str, Submission] = field(default_factory=dict)  # those whose jobs are waited for
-    reported: set[str] = field(default_factory=set)
-    over_since: dict[str, float] = field(default_factory=dict)  # when squeue first showed a job to be over
+    def __init__(self, results: Results, points: list[Point], options: SweepOptions, machine: dict[str, Any]) -> None:
+        self._results, self._options = results, options
+        self._folder = results.folder / "slurm"
+        self._folder.mkdir(exist_ok=True)
+        absolute = [_absolute(point) for point in points]
+        self.points = {results.name(point, machine=machine): point for point in absolute}  # in their order
+        self.rows: dict[str, pa.Table] = {}  # of those that are through
+        self._kept: set[str] = set()  # whose rows were there already
+        self.waiting: dict[str, str] = {}  # name → the job that is waited for
+        self._over: set[str] = set()  # whose jobs had ended when Slurm was last asked
+        self._reported: set[str] = set()
 
-    @property
-    def logs(self) -> Path:
-        return self.submissions.folder / "logs"
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder against another sweep that would send the same points at this moment."""
+        from filelock import FileLock  # takes 80 ms, and only sweeps need it
 
-    def begin(self, points: list[Point], points_per_job: int | None) -> None:
-        """Read finished points, wait for queued or running jobs, submit the rest unless `points_per_job` is `None`."""
-        cluster, most = slurm_queue.cluster()
-        self.where = {**machine_of(self.options), "cluster": cluster}
-        self.names = {name_of(point, self.where): point for point in points}
-        imports = imports_of(*points)
-        with self.submissions.locked():
-            jobs = slurm_queue.jobs()
-            missing = []
-            for name in self.names:
-                submission = self.submissions.submission(name)
-                rows = self.submissions.rows(name)
-                job = None if submission is None else jobs.get((submission.submission, submission.index))
-                if rows is not None and not (self.job_options["retry"] and failed_or_oom(rows)):
-                    self.rows[name] = rows
-                    self.kept.add(name)
-                elif submission is not None and job is not None and job.alive and not self.submissions.outcome(name):
-                    self.waiting[name] = replace(submission, job=job.job)
-                else:
-                    missing.append(name)
-            if points_per_job is None:
-                self.rows |= {name: not_measured(self.names[name], "not run: stopped") for name in missing}
-                self.reported |= set(missing)
-                return
-            for begin in range(0, len(missing), most * points_per_job):
-                self._send(missing[begin : begin + most * points_per_job], points_per_job, imports)
+        with FileLock(self._folder / ".lock"):
+            yield
 
-    def _send(self, names: list[str], points_per_job: int, imports: dict[str, list[str]]) -> None:
-        """Send points as one array of jobs."""
-        groups = [names[i : i + points_per_job] for i in range(0, len(names), points_per_job)]
-        submission = f"{slurm_queue.PREFIX}{uuid.uuid4().hex[:12]}"
-        for index, group in enumerate(groups):
-            for name in group:
-                self.submissions.record(name, Submission(submission, index))
-        requests = [
-            json.dumps({
-                "results": str(self.submissions.results.folder),
-                "submission": submission,
-                "points": {name: self.names[name].to_dict() for name in group},
-                "options": self.job_options,
-                "where": self.where,
-                **imports,
-            })
-            for group in groups
-        ]  # fmt: skip
-        try:
-            numbers = _submit(self.logs, {**self.options, "nodes": 1, "job_name": submission}, requests)
-        except BaseException:
-            for name in names:
-                self.submissions.forget(name)
-            raise
-        for index, (group, number) in enumerate(zip(groups, numbers, strict=True)):
-            for name in group:
-                self.waiting[name] = Submission(submission, index, number)
-                self.submissions.record_job(name, self.waiting[name])
+    def look_up(self) -> list[str]:
+        """Take finished points, wait for those whose jobs are queued or run, and return the others."""
+        noted, states = noted_jobs(self._folder), _states()
+        for name in self.points:
+            rows = self._results.read_file(name)
+            if rows is not None and not (self._options.retry and failed_or_oom(rows)):
+                self.rows[name] = rows
+                self._kept.add(name)
+            elif _runs(states.get(noted.get(name, ""))):
+                self.waiting[name] = noted[name]
+        return [name for name in self.points if name not in self.rows and name not in self.waiting]
+
+    def send(self, names: list[str], options: dict[str, Any]) -> None:
+        """Send points, as arrays of jobs, and note the jobs."""
+        imports = imports_of(*(self.points[name] for name in names))
+        own = {name: getattr(self._options, name) for name in ("fresh", "memory_bytes", "hang_seconds")}
+        for begin in range(0, len(names), _MAX_ARRAY):
+            array = names[begin : begin + _MAX_ARRAY]
+            for name in array:  # rows of an earlier run, which are measured again
+                (self._results.folder / name).unlink(missing_ok=True)
+            requests = [
+                {"results": str(self._results.folder), "name": name, "point": self.points[name].to_dict()}
+                for name in array
+            ]
+            jobs = _submit(
+                self._folder / "logs", options, [json.dumps(one | imports | {"options": own}) for one in requests]
+            )
+            self.waiting |= dict(zip(array, jobs, strict=True))
+            self._note(noted_jobs(self._folder) | self.waiting)
 
     def look(self) -> None:
-        for name in self.submissions.names_with_outcome() & self.waiting.keys():
-            outcome = self.submissions.outcome(name)
-            if outcome is None or outcome.submission != self.waiting[name].submission:
-                continue  # of an earlier job, which was thought dead
-            rows = self.submissions.rows(name)
-            self._through(name, rows if rows is not None else self._failed(name, outcome.error or "no rows"))
+        """Take the rows that have come; a folder that is listed is asked of the file server, unlike a single file."""
+        for name in self.waiting.keys() & set(os.listdir(self._results.folder)):
+            if (rows := self._results.read_file(name)) is not None:
+                self._through(name, rows)
 
     def ask(self) -> None:
         """Ask Slurm for jobs that ended and left no rows; a second time, since rows may be on their way."""
         try:
-            jobs = slurm_queue.jobs()
+            states = _states()
         except NoAnswerError:  # a controller that is restarted; the jobs run on
             return
-        for name, submission in list(self.waiting.items()):
-            job = jobs.get((submission.submission, submission.index))
-            if job is not None and job.alive:
-                self.over_since.pop(name, None)  # it had been taken back into the queue
-                continue
-            since = self.over_since.get(name)
-            self.over_since.setdefault(name, monotonic())
-            tidying = job is not None and job.state == "COMPLETING"
-            if since is not None and (not tidying or monotonic() - since > _TIDYING_SECONDS):
-                how = f"job {submission.job} ended{'' if job is None else f' as {job.state}'}"
-                said = words_of(self.logs, submission.job) or "it said nothing"
-                self._through(name, self._failed(name, f"{how}: {said}"))
+        for name, job in list(self.waiting.items()):
+            if _runs(states.get(job)):
+                self._over.discard(name)
+            elif name not in self._over:
+                self._over.add(name)
+            else:
+                how = f"failed: job {job} ended{f' as {states[job]}' if job in states else ''}"
+                self._through(name, not_measured(self.points[name], f"{how}: {self._last_words(job)}"))
 
     def cancel(self) -> None:
+        """Cancel the jobs that are waited for, and forget them."""
         status = "not run: stopped"
         try:
-            slurm_queue.cancel(sorted({sent.job for sent in self.waiting.values() if sent.job is not None}))
+            _ask("scancel", "--quiet", *sorted(self.waiting.values()))
+            with self.locked():
+                self._note({name: job for name, job in noted_jobs(self._folder).items() if name not in self.waiting})
         except NoAnswerError as error:
             status = f"not run: stopped, and its job goes on: {error}"
-        self.look()  # for outcomes written at the last moment
-        for name in list(self.waiting):
-            if status == "not run: stopped":
-                self.submissions.forget(name)
-            self._through(name, not_measured(self.names[name], status))
+        self.look()  # for rows that came at the last moment
+        self.give_up(list(self.waiting), status)
 
-    def report(self, options: SweepOptions) -> None:
-        for name, rows in self.rows.items():
-            if name not in self.reported:
-                self.reported.add(name)
-                done, total = len(self.reported), len(self.names)
-                options.report(Progress(done, total, self.names[name], rows, name in self.kept))
+    def give_up(self, names: list[str], status: str) -> None:
+        """Give points a row that says why they were not run, and report nothing of them."""
+        self._reported |= set(names)
+        for name in names:
+            self._through(name, not_measured(self.points[name], status))
+
+    def report(self) -> None:
+        """Report the points that are through since the last time."""
+        for name in [name for name in self.rows if name not in self._reported]:
+            self._reported.add(name)
+            done = Progress(
+                len(self._reported), len(self.points), self.points[name], self.rows[name], name in self._kept
+            )
+            self._options.report(done)
 
     def _through(self, name: str, rows: pa.Table) -> None:
         self.rows[name] = rows
-        del self.waiting[name]
+        self.waiting.pop(name, None)
 
-    def _failed(self, name: str, why: str) -> pa.Table:
-        return not_measured(self.names[name], f"failed: {why}")
+    def _note(self, jobs: dict[str, str]) -> None:
+        atomic_write(self._folder / "jobs.json", msgspec.json.encode(jobs))
+
+    def _last_words(self, job: str) -> str:
+        """Return the last line that a job wrote; srun's own, that a step ended, comes last and tells nothing."""
+        logs = [path.read_text(errors="replace") for path in (self._folder / "logs").glob(f"{job}_*_log.err")]
+        lines = [line.strip() for log in logs for line in log.splitlines() if line.strip()]
+        telling = [line for line in lines if not _REMARK.match(line)]
+        return ([*lines[-1:], *telling[-1:]] or ["it said nothing"])[-1]
 
 
-def _submitit() -> Any:
-    need("executor='slurm'", "slurm", "submitit")
-    import submitit
+def noted_jobs(folder: Path) -> dict[str, str]:
+    """Return name → job of all points that were sent; none, with a warning, where their file is damaged."""
+    path = folder / "jobs.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        warnings.warn(f"{path} is damaged, and its jobs are not found again: {error}", stacklevel=2)
+        return {}
 
-    slurm_queue.ask("sbatch", "--version")
-    return submitit
+
+def _absolute(point: Point) -> Point:
+    paths: dict[str, Any] = {name: str(Path(path).resolve()) for name, path in point.paths().items()}
+    return replace(point, **paths)
 
 
-def _submit(folder: Path, options: dict[str, Any], requests: list[str]) -> list[str]:
-    """Send one job a request, as an array, and return their numbers.
+def _checked(options: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
+    """Return sbatch's options as submitit takes them; `None`, "" and 0 leave one to the cluster.
+
+    **Raises:** `InputError` for one that submitit does not know, or is the sweep's own, or has several lines.
+    """
+    for name, value in options.items():
+        if name not in known - _OURS:
+            raise unknown("option of Slurm", name, known - _OURS)
+        lines = value.values() if isinstance(value, Mapping) else [value]
+        if any("\n" in str(line) for line in lines):
+            raise InputError(f"{name} is {value!r}, expected one line: the job's shell would run the next one")
+    given = {name: value for name, value in options.items() if value not in (None, "", 0)}
+    if "cpus_per_task" in given:  # from 22.05 srun no longer takes it from the job that it runs in
+        given["srun_args"] = [*given.get("srun_args", ()), f"--cpus-per-task={given['cpus_per_task']}"]
+    # submitit's warning comes 90 s before the end of a job, and would end one of a minute as it begins
+    return {"signal_delay_s": 15, **given, "time": _minutes(given.get("time", 60))}
+
+
+def _minutes(time: int | str) -> int:
+    """Return a time in minutes: 90, "90", "1:30:00" or "1-12:00:00"; seconds round up.
+
+    **Raises:** `InputError` for anything else.
+    """
+    minutes = int(time) if str(time).isdigit() else 0
+    if match := re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", str(time)):
+        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+        minutes += 1440 * days + 60 * hours + (seconds > 0)
+    if not minutes:
+        raise InputError(f"time is {time!r}, expected minutes, or 'hours:minutes:seconds', with 'days-' before or not")
+    return minutes
+
+
+def _machine_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Return what tells the kind of machine and software that jobs will have, before one has it.
+
+    sbatch's own variables (`SBATCH_PARTITION`, …) go before what a script says, so they are among the options.
+    """
+    variables = {
+        name.removeprefix("SBATCH_").lower(): v for name, v in os.environ.items() if name.startswith("SBATCH_")
+    }
+    here = environment()
+    cluster = re.search(r"^ClusterName\s*=\s*(\S+)", _ask("scontrol", "show", "config"), re.MULTILINE)
+    return {
+        **{name: value for name, value in {**options, **variables}.items() if name not in _NOT_THE_MACHINE},
+        "cluster": cluster[1] if cluster else None,
+        "software": [here[name] for name in ("python", "torch", "torch_geometric", "numpy")],
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+    }
+
+
+def _submit(logs: Path, options: dict[str, Any], requests: list[str]) -> list[str]:
+    """Send one job a request, as an array, and return their numbers: "12_0", "12_1", ….
 
     **Raises:** `InputError` with the words of an sbatch that refuses.
     """
-    submitit = _submitit()
+    import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     # the jobs must import the tclab that is running here, also where that one is not installed
     path = f'export PYTHONPATH={shlex.quote(str(SOURCE))}"${{PYTHONPATH:+:$PYTHONPATH}}"'
-    asked = {**options, "setup": [path, *options.get("setup", ())], "ntasks_per_node": 1}
-    executor = submitit.SlurmExecutor(folder=folder)
-    executor.update_parameters(**asked)
+    executor = submitit.SlurmExecutor(folder=logs)
+    executor.update_parameters(**{**options, "setup": [path, *options.get("setup", ())], "job_name": "tclab"})
     ours = {name: v for name, v in os.environ.items() if name == "SLURM_CONF" or name.startswith("SBATCH_")}
     try:
         # a notebook may itself run in a job, whose CPUs and memory these jobs must not inherit
         with submitit.helpers.clean_env():
             os.environ.update(ours)
-            jobs = executor.map_array(run_job, requests)
+            return [job.job_id for job in executor.map_array(run_job, requests)]
     except (FailedJobError, FailedSubmissionError) as error:
-        raise _refused(str(error), options) from None
-    return [job.job_id for job in jobs]
+        why = [line.split("error:", 1)[1].strip() for line in str(error).splitlines() if "error:" in line]
+        partitions = ", ".join(sorted(set(_ask("sinfo", "--noheader", "--format=%R").split())))
+        raise InputError(f"sbatch refused: {'; '.join(why) or error}; the partitions here are {partitions}") from None
 
 
-def _refused(output: str, options: dict[str, Any]) -> InputError:
-    lines = [line.split("error:", 1)[1].strip() for line in output.splitlines() if "error:" in line]
-    partition = options.get("partition")
-    known = slurm_queue.partitions()
-    if partition is not None and any("partition" in line for line in lines) and str(partition) not in known:
-        return unknown("partition", partition, known)
-    return InputError(f"sbatch refused: {'; '.join(lines) or output.strip().splitlines()[-1]}")
-
-
-def _warn_of_machines(tables: list[pa.Table]) -> None:
-    """Warn of rows that more than one kind of machine has measured: they are not to be compared."""
-    kinds = {
-        row["gpu"] or row["cpu"]
-        for table in tables
-        for row in table.select(["gpu", "cpu", "status"]).to_pylist()
-        if row["status"] == "ok"
+def _states() -> dict[str, str]:
+    """Return number → state of this user's jobs, those just ended among them."""
+    asked = ("--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i|%T|%r")
+    lines = [line.strip().split("|", 2) for line in _ask("squeue", *asked).splitlines()]
+    # one that its node could not start is pending until somebody releases it
+    return {
+        job: "LAUNCH_FAILED" if "launch failed" in reason.replace("_", " ") else state for job, state, reason in lines
     }
-    if len(kinds) > 1:
-        warnings.warn(
-            f"these rows are of {len(kinds)} kinds of machine ({', '.join(sorted(map(str, kinds)))}), whose times "
-            "must not be compared; partition= or constraint= chooses one",
-            stacklevel=4,
+
+
+def _runs(state: str | None) -> bool:
+    """Return whether rows are still to be expected of a job in a state; `None` is one that Slurm has forgotten."""
+    return state is not None and state not in _OVER
+
+
+def _ask(*command: str) -> str:
+    """Return the output of a Slurm command.
+
+    **Raises:** `NoAnswerError` with its words where it fails; `InputError` where there is no such command.
+    """
+    if shutil.which(command[0]) is None:
+        raise InputError(
+            f"executor is 'slurm', and there is no {command[0]} on this machine; expected a node of a Slurm "
+            "cluster that may submit, or executor='local'"
         )
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    except subprocess.TimeoutExpired:
+        raise NoAnswerError(f"{command[0]} did not answer within 120 s") from None
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr.strip().splitlines() or [f"{command[0]} failed"])[-1]
+        raise NoAnswerError(f"Slurm refused or did not answer: {said}") from None

@@ -76,13 +76,12 @@ def _of_point(row: Mapping[str, Any]) -> tuple[float | None, bool | None]:
 
 
 def _point_threads(row: Mapping[str, Any]) -> float | None:
-    """Return how many threads of a point on one machine can want a processor at once; `None` where not known."""
+    """Return how many threads of a point can want a processor at once; `None` where not known."""
     threads, ranks = row["threads"], row["ranks"] or 1
     if threads is None:
         return None
     exchange = 1 if ranks > 1 else 0  # the thread that gradients are exchanged in
-    each = threads + (row["workers"] or 0) + exchange
-    return float(each * ranks)
+    return float((threads + (row["workers"] or 0) + exchange) * ranks)
 
 
 def where_measured(rows: pd.DataFrame) -> str:

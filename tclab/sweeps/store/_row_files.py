@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -13,7 +15,7 @@ import pyarrow.parquet
 from tclab._io import atomic_write, writing
 from tclab.errors import InputError, require
 from tclab.sweeps.store._results import Results
-from tclab.sweeps.store._rows import SCHEMA, column_types, frame, upgraded
+from tclab.sweeps.store._rows import SCHEMA, aligned, frame
 
 _SUFFIXES = (".parquet", ".csv")
 _LIST = "samples_seconds"
@@ -29,8 +31,7 @@ def write_rows(rows: pd.DataFrame, path: str | Path) -> Path:
     **Raises:** `InputError` for another ending, a folder that does not exist, or a file that cannot be written.
     """
     require("rows", rows, pd.DataFrame, "what tclab.sweep or tclab.run returns")
-    to = Path(path)
-    _suffix(to)
+    to = _checked(path)
     if not to.parent.is_dir():
         raise InputError(f"path is {str(path)!r}, expected it in a folder that exists")
     known = rows[[name for name in SCHEMA.names if name in rows]]
@@ -40,10 +41,7 @@ def write_rows(rows: pd.DataFrame, path: str | Path) -> Path:
     if to.suffix == ".parquet":
         pa.parquet.write_table(table, buffer, write_page_checksum=True)
     else:
-        if _LIST in known:
-            lists = [None if seconds is None else json.dumps(seconds) for seconds in table[_LIST].to_pylist()]
-            table = table.set_column(table.schema.get_field_index(_LIST), _LIST, pa.array(lists, pa.string()))
-        pa.csv.write_csv(table, buffer)
+        pa.csv.write_csv(_with_lists(table, json.dumps, pa.string()), buffer)
     with writing("path", path):
         atomic_write(to, buffer.getvalue().to_pybytes())
     return to
@@ -54,41 +52,40 @@ def read_rows(path: str | Path) -> pd.DataFrame:
 
     **Raises:** `InputError` where there is no such file, or it holds something else.
     """
-    file = Path(path)
-    _suffix(file)
+    file = _checked(path)
     if not file.is_file():
         raise InputError(f"path is {str(path)!r}, expected a file of rows that exists")
     try:
         if file.suffix == ".parquet":
-            return frame(_whole(pa.parquet.ParquetFile(file, page_checksum_verification=True).read()))
-        types = {name: pa.string() if name == _LIST else kind for name, kind in column_types().items()}
-        options = pa.csv.ConvertOptions(
-            column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""]
-        )
-        read = pa.csv.read_csv(file, convert_options=options)
-        if _LIST in read.column_names:
-            lists = [None if text is None else json.loads(text) for text in read[_LIST].to_pylist()]
-            read = read.set_column(read.column_names.index(_LIST), _LIST, pa.array(lists, pa.list_(pa.float64())))
-        return frame(_whole(read))
+            read = pa.parquet.ParquetFile(file, page_checksum_verification=True).read()
+        else:
+            types = {field.name: pa.string() if field.name == _LIST else field.type for field in SCHEMA}
+            options = pa.csv.ConvertOptions(
+                column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""]
+            )
+            read = pa.csv.read_csv(file, convert_options=options)
+            read = _with_lists(read, json.loads, SCHEMA.field(_LIST).type)
+        for name in ("stage", "status"):
+            if name not in read.column_names:
+                raise ValueError(f"it has no column {name!r}")
+        return frame(aligned(read.replace_schema_metadata(None)))
     except Exception as error:  # pyarrow raises a dozen kinds for damaged bytes, MemoryError and OSError among them
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{path} is no file of rows that this version of tclab can read: {why}") from None
 
 
-def _whole(read: pa.Table) -> pa.Table:
-    """Return a file's table with every column of a row, under today's names.
-
-    **Raises:** `ValueError` for a column that rows do not have, or for none that they must have.
-    """
-    for name in ("stage", "status"):
-        if name not in read.column_names:
-            raise ValueError(f"it has no column {name!r}")
-    return upgraded(read)
+def _with_lists(table: pa.Table, change: Callable[[Any], Any], kind: pa.DataType) -> pa.Table:
+    """Return a table whose lists are changed, to text or from it."""
+    if _LIST not in table.column_names:
+        return table
+    lists = [None if value is None else change(value) for value in table[_LIST].to_pylist()]
+    return table.set_column(table.column_names.index(_LIST), _LIST, pa.array(lists, kind))
 
 
-def _suffix(path: Path) -> None:
-    if path.suffix not in _SUFFIXES:
+def _checked(path: str | Path) -> Path:
+    if Path(path).suffix not in _SUFFIXES:
         raise InputError(f"path is {str(path)!r}, expected it to end with {' or '.join(_SUFFIXES)}")
+    return Path(path)
 
 
 Runs = pd.DataFrame | str | Path
