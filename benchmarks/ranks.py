@@ -119,7 +119,7 @@ def report(ranks, folder, own):
 
     `own` is what DDP itself makes of a plain step; it lies beside the backward, where nothing hides behind it.
     """
-    from tclab.sweeps.execution._rank_group import threads_of
+    from tclab.sweeps.execution._worker_pool import threads_of
     from tclab.sweeps.predict import Link, predict_step
     from tclab.sweeps.predict._more_ranks import cores_slowdown
 
@@ -162,13 +162,14 @@ def main():
     if "RANK" in os.environ:
         measure(given)
         return
-    from tclab.sweeps.execution._rank_group import command, threads_of
+    from tclab._torchrun import command
+    from tclab.sweeps.execution._worker_pool import threads_of
 
     print(f"load {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} cores; {vars(given)}")
     own = None
     for ranks in dict.fromkeys([1, *map(int, given.ranks.split(","))]):
         with tempfile.TemporaryDirectory() as folder:
-            line = command(ranks, module="ranks", arguments=[*sys.argv[1:], "--out", folder])
+            line = command(ranks, folder + "/logs", "ranks", *sys.argv[1:], "--out", folder)
             path = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks")])
             environment = {
                 **os.environ,

@@ -14,13 +14,11 @@ import tclab
 from tclab import InputError
 from tclab.command import main
 
-ipython = pytest.importorskip("IPython.core.interactiveshell")
-VERBS = ("sweep", "run", "race", "race-commands", "trace", "compare", "advise", "fits", "report", "profile", "panel")
 FEW = ["--scale", "0.01", "--batch-sizes", "1,2", "--strategies", "node_mask", "--models", "hetero_cell"]
 FEW += ["--networks", "2", "--steps", "1", "--workers", "0", "--gpus", "0"]
 SAME = {"scale": 0.01, "batch_sizes": [1, 2], "strategies": "node_mask", "models": "hetero_cell", "networks": 2}
 SAME |= {"steps": 1, "workers": 0, "gpus": 0}
-VERBS = ("sweep", "run", "race", "trace", "compare", "advise", "fits", "report", "profile", "panel")
+VERBS = ("sweep", "run", "race", "race-commands", "trace", "compare", "advise", "fits", "report", "profile", "panel")
 PYTHONPATH = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
 POINT = ["--scale", "0.01", "--networks", "2", "--device", "cpu", "--workers", "0", "--steps", "1"]
 

@@ -9,8 +9,9 @@ import torch
 from rank_cases import CASES, DIFFERENT, FEW, LOSSY, train
 
 from tclab import CellGraph, masking
+from tclab._torchrun import command
 from tclab.perturbation import synthetic_perturbations
-from tclab.sweeps.execution._rank_group import command, threads_of
+from tclab.sweeps.execution._worker_pool import threads_of
 from tclab.training._loading import Batches
 
 
@@ -25,7 +26,7 @@ def trained(request, root, tmp_path_factory):
     folder = tmp_path_factory.mktemp(f"ranks-{ranks}")
     path = os.pathsep.join([str(root), str(root / "tests")])
     done = subprocess.run(
-        command(ranks, module="rank_cases", arguments=[str(folder), cases]),
+        command(ranks, folder / "logs", "rank_cases", str(folder), cases),
         env={**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(folder)},
         capture_output=True, text=True, timeout=900,
     )  # fmt: skip
@@ -107,11 +108,3 @@ def test_ranks_share_the_cores(monkeypatch):
     assert [threads_of(ranks) for ranks in (1, 2, 4)] == [2, 1, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert threads_of(1) == 1
-
-
-def test_the_command_for_one_machine_and_for_several():
-    assert "--master-addr=127.0.0.1" in command(4)
-    assert "--nproc-per-node=4" in command(4)
-    several = command(2, nodes=3, node=1, endpoint="gpu1:29400")
-    for word in ("--nnodes=3", "--node-rank=1", "--master-addr=gpu1", "--master-port=29400", "--nproc-per-node=2"):
-        assert word in several

@@ -18,8 +18,8 @@ from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._overhead_names import APPLY_TO_MODEL, OVERHEADS, inexact_overheads
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, file_stamps, screen_of
-from tclab.sweeps.execution._rank import RankContext
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks, timelines
+from tclab.sweeps.execution._ranks import Ranks
 from tclab.sweeps.execution._setup import Pace, pace_of, setup
 from tclab.sweeps.store._rows import columns_of
 from tclab.timing import Ledger, conditions, syncs
@@ -69,7 +69,7 @@ def may_run(point: Point) -> bool:
     return point.mode in WITHOUT_MODEL or not declared_exact(point) or equivalence_of(point).passed
 
 
-def _train_and_time(point: Point, context: RankContext | None) -> RankMeasurement:
+def _train_and_time(point: Point, context: Ranks | None) -> RankMeasurement:
     """Warm up, count what one step asks of the device, then time `steps` steps."""
     cuda = point.device == "cuda"
     fixed = point.mode == "fixed_batch"
@@ -191,7 +191,7 @@ def _samples_read(point: Point) -> dict[str, Any]:
     }
 
 
-def measure(point: Point, context: RankContext | None = None) -> list[dict[str, Any]]:
+def measure(point: Point, context: Ranks | None = None) -> list[dict[str, Any]]:
     """Return the rows of a resolved point: its stages, or one row that says why there are none; on each rank all."""
     graph = cell_graph_of(point)
     exact = declared_exact(point)

@@ -23,7 +23,7 @@ from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._overhead_names import STEP_WITH_OVERHEADS
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import cell_graph_of, deletions_a_sample, samples_of
-from tclab.sweeps.execution._rank import RankContext
+from tclab.sweeps.execution._ranks import Ranks
 from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger
 from tclab.timing._ledger_rows import BatchTiming
@@ -71,7 +71,7 @@ class Setup:
     data: Batches  # each made when it is asked for
     loads: Loader  # an epoch of them by the point's workers, again and again
     step: Step  # what is run on each
-    context: RankContext | None = None  # of several ranks, each of which has a setup
+    context: Ranks | None = None  # of several ranks, each of which has a setup
     files: tuple[Path, ...] = ()  # that samples and masks are read from
 
     def batches(self) -> Iterator[LoadedBatch]:
@@ -98,8 +98,7 @@ class Setup:
     def run(self, batches: Iterable[Any], *, steps: int, ledger: Ledger | NullLedger | None = None) -> list[Tensor]:
         """Run some steps in the point's loop and return their losses, [] each; none in mode `data`."""
         run = run_lightning if self.point.loop == "lightning" else run_plain
-        watched = ledger if self.context is None else self.context.watched(ledger)
-        return run(self.step, batches, steps=steps, ledger=watched)
+        return run(self.step, batches, steps=steps, ledger=ledger)
 
 
 def strategy_arguments(point: Point, device: str, *, timing: bool = True) -> dict[str, Any]:
@@ -117,7 +116,7 @@ def strategy_arguments(point: Point, device: str, *, timing: bool = True) -> dic
     return {"ship_edges": point.ship_edges, "collation": point.collation, **chosen}
 
 
-def _arguments_of_all_ranks(point: Point, context: RankContext | None) -> dict[str, Any]:
+def _arguments_of_all_ranks(point: Point, context: Ranks | None) -> dict[str, Any]:
     """Return what the first rank chooses: others would disturb its clock, and might choose otherwise."""
     if context is None:
         return strategy_arguments(point, point.device)
@@ -150,9 +149,7 @@ def step_of(point: Point, strategy: Strategy) -> Step:
 
 
 @contextmanager
-def setup(
-    point: Point, samples: int, context: RankContext | None = None, *, batches: int | None = None
-) -> Iterator[Setup]:
+def setup(point: Point, samples: int, context: Ranks | None = None, *, batches: int | None = None) -> Iterator[Setup]:
     """Set a resolved point up on so many samples, synthetic or of its file; what it keeps on disk is gone afterwards.
 
     **Arguments:**
@@ -187,7 +184,7 @@ def setup(
 
 
 @contextmanager
-def _place(context: RankContext | None) -> Iterator[Path]:
+def _place(context: Ranks | None) -> Iterator[Path]:
     """Yield a folder for what is kept on disk; of several ranks the first on each node makes it, for all there."""
     if context is None or context.local_rank == 0:
         with closing(TemporaryFolder()) as place:
