@@ -23,7 +23,7 @@ from tclab.timing._ledger_rows import BatchTiming
 from tclab.timing._loader_starts import of_the_run
 from tclab.timing._sample_times import SampleTimes
 from tclab.timing._statistics import MIN_OBSERVATIONS
-from tclab.timing._verdict import FASTER, UNDECIDED, Pair, Spread
+from tclab.timing._verdict import FASTER, UNDECIDED, Pair
 
 
 def account(steps=12, *, scatter=0.01, **stages):
@@ -119,7 +119,7 @@ def test_samples_that_are_decoded_and_validated_each_time_ask_for_packed_records
 
 def test_a_comparison_of_passes_is_told_of_the_run():
     pair = Pair("changed", "now", FASTER, "", ratio=0.1, interval=(0.05, 0.2), decision_interval=(0.05, 0.2),
-                of_b=Spread(6, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0))  # fmt: skip
+                b_seconds=2.0)  # fmt: skip
     told = of_the_run(pair, 0.25)  # half of the run is such passes
     assert (told.ratio, told.interval, told.verdict) == (0.55, (0.525, 0.6), FASTER)
     assert of_the_run(pair, 0.001).verdict == "SAME"

@@ -58,8 +58,8 @@ def _pass(loader: Any) -> Callable[[], None]:
 
 def of_the_run(pair: Pair, passes_a_second: float) -> Pair:
     """Return a comparison of passes as one of the run that they are a part of."""
-    if pair.of_b is None:
+    if pair.b_seconds is None:
         return pair
-    part = passes_a_second * pair.of_b.median_seconds
+    part = passes_a_second * pair.b_seconds
     why = f"of the run; {pair.ratio_text} of a short pass over the loader"
     return pair.rescaled(lambda ratio: max(1e-3, 1 - part * (1 - ratio)), why)

@@ -103,6 +103,6 @@ def receipt(
     cut = _cut_seconds(names)
     steps = ledger.seconds().get("step")
     bare = max(0.0, fmean(steps) - cut) if steps else None
-    if pair.of_b is not None:
-        bare = pair.of_b.median_seconds / max(1, len(ledger))
+    if pair.b_seconds is not None:
+        bare = pair.b_seconds / max(1, len(ledger))
     return Receipt(pair.ratio, pair.interval, bare, cut, result)

@@ -28,7 +28,7 @@ def race(
     budget_seconds: float,
     processes: int | None = None,
     period: int = 1,
-    looks: int = 4,
+    looks: int = 2,
     isolated: bool = True,
     sync: Callable[[], None] | None = None,
     discard: Callable[[dict[str, Any]], bool] | None = None,

@@ -13,8 +13,8 @@ import numpy as np
 from tclab._display import Display, Shown
 from tclab.errors import InputError, unknown
 from tclab.timing._conditions import busy_notes
-from tclab.timing._statistics import MIN_OBSERVATIONS, bootstrap_interval
-from tclab.timing._verdict import LEAST_MARGIN, UNDECIDED, Pair, Sample, floor_of, pairs_display
+from tclab.timing._statistics import MIN_OBSERVATIONS, Series, centre_of
+from tclab.timing._verdict import MARGIN, UNDECIDED, Pair, Sample, floor_of, pairs_display
 
 _SLOW = 1.1  # times an arm's median block, which every block of a slow stretch exceeds
 _LONG = 0.02  # share of a process's rounds that a slow stretch has at least
@@ -65,7 +65,9 @@ def carry_over(samples: Iterable[Sample], arm: str) -> CarryOver:
     every = np.concatenate(groups)
     interval = None
     if len(every) >= MIN_OBSERVATIONS:
-        low, high = np.exp(bootstrap_interval(groups)).tolist()
+        rounds = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+        series = Series(every, np.arange(float(len(every))), rounds)
+        low, high = np.exp(centre_of(series).interval(0.95)).tolist()
         interval = (low, high)
     return CarryOver(float(np.exp(np.median(every))), interval, len(every))
 
@@ -170,8 +172,8 @@ class Race(Shown):
 
     @property
     def margin(self) -> float:
-        """The margin that a difference must exceed: the larger of 1 % and the A/A floor."""
-        return max(LEAST_MARGIN, self.floor or 0.0)
+        """The margin that a difference must exceed: the larger of 2 % and the A/A floor."""
+        return max(MARGIN, self.floor or 0.0)
 
     @property
     def block_seconds(self) -> float:

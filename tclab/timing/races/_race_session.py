@@ -13,7 +13,7 @@ from uuid import uuid4
 from tclab.errors import InputError, check_whole
 from tclab.timing._conditions import busy_percent, conditions
 from tclab.timing._environment import fingerprint
-from tclab.timing._verdict import UNDECIDED, verdicts_of
+from tclab.timing._verdict import UNDECIDED, Pair, verdicts_of
 from tclab.timing.races._blocks import BlockRunner, Clock
 from tclab.timing.races._race_process import RaceProcess, arm_from, run_share
 from tclab.timing.races._race_record import RaceRecord
@@ -34,7 +34,7 @@ class RaceSettings:
     budget_seconds: float
     processes: int | None = None
     period: int = 1
-    looks: int = 4
+    looks: int = 2
     isolated: bool = True
     sync: Callable[[], None] | None = None
     discard: Callable[[dict[str, Any]], bool] | None = None
@@ -119,6 +119,7 @@ class _Cell:
         session = self._session
         line = {**line, "cell": self.name}
         if line["kind"] == "block":
+            line["extension"] = (line["look"] - 1) // line["looks"]
             line["spent_seconds"] = session.spent()
             if session.settings.discard is not None:
                 line["dropped"] = bool(session.settings.discard(line))
@@ -277,7 +278,12 @@ class RaceSession:
     def _stage(self, look: int) -> bool:
         """Run each cell that was undecided before this look for its share of the seconds until it; false if stopped."""
         before = [s for cell in self.cells for s in cell.samples if s["look"] < look]
-        undecided = {pair.cell for pair in verdicts_of(before).values() if pair.verdict == UNDECIDED}
+        early = (look - 1) % self.settings.looks > 0
+        undecided = {
+            pair.cell
+            for pair in verdicts_of(before).values()
+            if pair.verdict == UNDECIDED or (early and not _is_far(pair))
+        }
         started = {sample["cell"] for sample in before if sample["phase"] == "race"}
         due = [c for c in self.cells if look not in c.looks and (c.name in undecided or c.name not in started)]
         until = self._until(look)
@@ -297,6 +303,12 @@ class RaceSession:
             if len(self.cells) > 1:
                 cell.close()  # frees the memory of its arms for the next cell
         return True
+
+
+def _is_far(pair: Pair) -> bool:
+    """Return whether a pair needs no second half: its interval lies beyond ±30 %."""
+    low, high = pair.decision_interval or (1.0, 1.0)
+    return high < 1 / 1.3 or low > 1.3
 
 
 def _arms_text(arms: Any) -> Any:
