@@ -283,6 +283,6 @@ def receipt(
     result = race(arms, budget_seconds=budget_seconds, clock=clock)
     pair = result.pair("instrumented", "bare")
     bare = max(0.0, fmean(seconds["step"]) - cut) if len(ledger) else None
-    if pair.of_b is not None:
-        bare = pair.of_b.median_seconds / max(1, len(ledger))
+    if pair.b_seconds is not None:
+        bare = pair.b_seconds / max(1, len(ledger))
     return Receipt(pair.ratio, pair.interval, bare, cut, result)
