@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
+from tclab.timing.races._blocks import order_of
 
 from tclab import Point
 from tclab.sweeps import race_points
@@ -36,7 +37,6 @@ from tclab.sweeps.analysis._race_points import PROCESSES, race_arm
 from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
 from tclab.timing import race
 from tclab.timing._verdict import FASTER, SAME, SLOWER, Pair
-from tclab.timing.races._blocks import order_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 from synthetic_machine import (

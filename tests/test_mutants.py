@@ -13,6 +13,7 @@ import pytest
 import torch
 from clock import Clock
 from hypothesis import Phase, given, settings
+from tclab.timing._noise_model import Series, centre_of
 from test_equality import NUMERICS, UNLIKE, cases, failures
 
 import tclab
@@ -21,7 +22,6 @@ from tclab.masking import Strategy
 from tclab.message_passing import SharedView
 from tclab.perturbation import Deletions
 from tclab.timing import Ledger, _ledger, _ledger_rows, _noise_model, _verdict
-from tclab.timing._noise_model import Series, centre_of
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 from tclab.training._equivalence import FP64_TOLERANCE, Numerics, equivalence_reference
 

@@ -11,7 +11,7 @@ from tclab import InputError, Point, lab
 from tclab.masking import _strategy as registry
 from tclab.models import _model_registry as model_registry
 from tclab.sweeps.analysis._race_points import _arms, race_arm
-from tclab.sweeps.config._point_inputs import cell_graph_of, resolve
+from tclab.sweeps.config._point_inputs import cell_graph_of
 from tclab.sweeps.store import _code_fingerprint as code_fingerprint
 from tclab.sweeps.store._results import Results, results_key
 

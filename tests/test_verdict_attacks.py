@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, rankdata
 from synthetic_machine import SyntheticMachine, memory_noise, pair_of, slow_in_turn
+from tclab.timing._noise_model import Series, centre_of
 
 from tclab.timing import race
-from tclab.timing._noise_model import Series, centre_of
 from tclab.timing._statistics import alpha_of, average_ranks
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 

@@ -274,7 +274,7 @@ def receipt(
       by more, the interval is wide, and `cut_seconds` is the better figure.
     - `clock`: returns nanoseconds; for tests of the race.
     """
-    
+
     ledger = Ledger()
     loop(ledger)
     seconds = ledger.seconds()

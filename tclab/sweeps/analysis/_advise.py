@@ -18,7 +18,7 @@ from tclab.masking._strategy import BASELINES
 from tclab.sweeps.analysis._compare_runs import OF_THE_PLACE, SETTINGS
 from tclab.sweeps.analysis._race_points import PROCESSES, race_points
 from tclab.sweeps.analysis._run_verdicts import StepRuns, pairs_of_runs, ratio_of_runs, runs_of
-from tclab.sweeps.config._fields import declarations, option_choices
+from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.execution._run import run
 from tclab.sweeps.store._machine_label import where_measured
