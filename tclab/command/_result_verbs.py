@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from tclab.command._output import Json, show
 from tclab.errors import InputError, need
+from tclab.timing._verdict import MARGIN
 
 Rows = Annotated[Path, Parameter(help="a folder of results, or a file of rows.")]
 
@@ -52,9 +53,7 @@ def compare(
     *,
     between: Annotated[str | None, Parameter(help="the setting that is compared, such as strategy.")] = None,
     stage: Annotated[str, Parameter(help="step, or one stage of it.")] = "step",
-    margin: Annotated[
-        float | None, Parameter(help="a share that is no difference; from repeats unless given, 0.05 without them.")
-    ] = None,
+    margin: Annotated[float, Parameter(help="a share of the time that is no difference.")] = MARGIN,
     json: Json = False,
 ) -> int:
     """Compare runs of two commits, machines or settings; a verdict is about the second. See `tclab.compare`."""

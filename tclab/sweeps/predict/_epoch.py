@@ -25,7 +25,7 @@ from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import resolve, screen_of
 from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._request import request_of
-from tclab.sweeps.execution._setup import Setup, setup
+from tclab.sweeps.execution._setup import Setup, loader_options, setup
 from tclab.sweeps.execution._worker_pool import pool
 from tclab.timing import Ledger, conditions, environment
 from tclab.timing._environment import busy_notes, busy_percent
@@ -323,18 +323,13 @@ def costs_of(here: Setup, steps: int) -> Costs:
     """
     point = here.point
     first = point.warmup + 1
-    alone = replace(here, loads=Loader(_first(here.data, first), workers=0, pin_memory=bool(point.pin_memory)))
+    options = {**loader_options(point), "persistent_workers": False}  # their end is in the epoch's seconds
+    alone = replace(here, loads=Loader(_first(here.data, first), workers=0, pin_memory=options["pin_memory"]))
     here.run(alone.batches(), steps=first)  # what is compiled, tuned or allocated once
-    ahead = point.workers * (point.prefetch_factor or 0)
+    ahead = point.workers * point.prefetch_factor
     lead, cycle = max(point.warmup, ahead), cycle_of(1, point.workers, point.accumulate)
     timed = -(-steps // cycle) * cycle
-    loads = Loader(
-        _first(here.data, lead + timed + ahead),
-        workers=point.workers,
-        pin_memory=bool(point.pin_memory),
-        prefetch_factor=point.prefetch_factor,
-        start_method=point.start_method,
-    )
+    loads = Loader(_first(here.data, lead + timed + ahead), workers=point.workers, **options)
     with Ledger(cuda=point.device == "cuda") as ledger:
         _, whole = _timed(replace(here, loads=loads), lead + timed + ahead, ledger)
     times = ledger.seconds("device" if ledger.cuda else "host")
