@@ -103,7 +103,7 @@ class _File(msgspec.Struct):
     deviceProperties: list[dict[str, Any]] = []
     baseTimeNanoseconds: int = 0
     record_shapes: Any = None
-    tclab_record: dict[str, Any] | None = None
+    tclab_record: dict[str, int | float | None] | None = None  # of `tclab.trace.record`
 
 
 _FILE = msgspec.json.Decoder(_File | list[msgspec.Raw])
@@ -216,7 +216,7 @@ class Trace:
         table.insert(0, "rank", pd.Series([self.rank] * len(table), dtype="Int64", index=table.index))
         return table
 
-    def name_of(self, row: int) -> str:
+    def name_of(self, row: Any) -> str:
         """Return an event's name."""
         return self.names[self.name[row]]
 

@@ -157,8 +157,7 @@ def _optimizer_holds_step(rank: RankWork) -> Iterator[str]:
     trace, host = rank.trace, rank.host
     is_step = trace.names_match(r"^Optimizer\.step")[host.rows]
     inside = nearest(is_step, host.parent)
-    part = np.array([name in ("model_forward", "backward") for name in host.names])[host.category]
-    held = np.unique(inside[part & (inside >= 0)])
+    held = np.unique(inside[host.category.isin(["model_forward", "backward"]) & (inside >= 0)])
     if len(held):
         whole, own = trace.us(trace.duration[host.rows[held]].sum()), float(trace.us(host.self_time[held].sum()))
         yield (
@@ -175,16 +174,13 @@ def _left_out(trace: Trace) -> Iterator[str]:
     if overhead.any():
         spent = float(trace.us(trace.duration[overhead].sum()))
         yield f"The profiler reports {us_text(spent)} of its own overhead ({place})."
-    record = trace.settings["record"]
-    ratio = record.get("overhead_ratio") if isinstance(record, dict) else None
-    if isinstance(ratio, (int, float)):
-        text = (
+    record = trace.settings["record"] or {}
+    if ratio := record.get("overhead_ratio"):
+        slow = " A profiler makes no step faster: the others were slower for another reason, often warm-up."
+        yield (
             f"Profiled steps took {ratio:.2f} × as long as {record.get('unprofiled_steps')} unprofiled ones "
-            f"of the same run, median over median ({place})."
+            f"of the same run, median over median ({place}).{slow if ratio < 1 else ''}"
         )
-        if ratio < 1:
-            text += " A profiler makes no step faster: the others were slower for another reason, often warm-up."
-        yield text
 
 
 def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[str]:
