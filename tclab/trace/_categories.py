@@ -4,7 +4,7 @@
 `analyze(path, rules=(Rule("graph_processing", name=r"my_mask|my_sampler"), *RULES))`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -88,7 +88,7 @@ RULES: tuple[Rule, ...] = (
 # fmt: on
 
 
-def categorise(trace: Trace, rules: tuple[Rule, ...] = RULES) -> pd.Categorical:
+def categorise(trace: Trace, rules: tuple[Rule, ...] = RULES) -> "pd.Categorical[Any]":
     """Return the category of each event, [N]: of the ten, or of those that the rules add; `other` where no rule fits.
 
     **Raises:** `ValueError` for a rule whose expression RE2 does not accept.
