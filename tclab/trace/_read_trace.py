@@ -24,19 +24,13 @@ _CHUNK = 10_000  # events that are decoded at a time: all of a large trace would
 _LONGEST_US = 4e15  # 2^62 ns: more than a century
 
 
-class _Args(
-    msgspec.Struct,
-    gc=False,
-    frozen=True,
-    rename={
-        "collective": "Collective name",
-        "group": "Process Group Name",
-        "allocated": "Total Allocated",
-        "reserved": "Total Reserved",
-        "device_type": "Device Type",
-        "device_id": "Device Id",
-    },
-):
+_TORCH_NAMES = {
+    "collective": "Collective name", "group": "Process Group Name", "allocated": "Total Allocated",
+    "reserved": "Total Reserved", "device_type": "Device Type", "device_id": "Device Id",
+}  # fmt: skip
+
+
+class _Args(msgspec.Struct, gc=False, frozen=True, rename=_TORCH_NAMES):
     """The arguments of an event that the analysis uses; the decoder skips the rest. ROCm writes numbers as texts."""
 
     correlation: float | str | None = None

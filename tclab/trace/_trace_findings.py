@@ -204,21 +204,16 @@ def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[str]:
 
 
 def _copies(trace: Trace, copies: pd.DataFrame) -> Iterator[str]:
-    place = trace.label
-    for row in copies.head(2).to_dict("records"):
-        size = float(row["bytes"])
-        known = not np.isnan(size)
-        volume = f" moved {bytes_text(size)}" if known else " moved data (size not recorded)"
-        rate = f" at {row['gb_per_s']:.2f} GB/s" if known and row["time_us"] > 0 else ""
+    unknown = {"direction": "of unknown direction", "memory": "memory not named", "size": "of unknown size"}
+    for row in copies.head(2).fillna(unknown).to_dict("records"):
+        volume, rate = " moved data (size not recorded)", ""
+        if not np.isnan(row["bytes"]):
+            volume = f" moved {bytes_text(row['bytes'])}"
+            rate = f" at {row['gb_per_s']:.2f} GB/s" if row["time_us"] > 0 else ""
         yield (
-            f"{counted(row['copies'], 'copy', 'copies')} {_or(row['direction'], 'of unknown direction')}{volume} in "
-            f"{us_text(row['time_us'])}{rate} ({_or(row['memory'], 'memory not named')}, each "
-            f"{_or(row['size'], 'of unknown size')}, {place})."
+            f"{counted(row['copies'], 'copy', 'copies')} {row['direction']}{volume} in {us_text(row['time_us'])}{rate} "
+            f"({row['memory']}, each {row['size']}, {trace.label})."
         )
-
-
-def _or(value: object, otherwise: str) -> str:
-    return value if isinstance(value, str) else otherwise
 
 
 def _memory(trace: Trace, memory: pd.DataFrame) -> Iterator[str]:
