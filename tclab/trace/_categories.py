@@ -4,11 +4,12 @@
 `analyze(path, rules=(Rule("graph_processing", name=r"my_mask|my_sampler"), *RULES))`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from tclab.trace._events import COLLECTIVE_KERNEL, DEVICE_CATEGORIES, RUNTIME_CATEGORIES, Ints, Trace, matches
+from tclab.trace._events import COLLECTIVE_KERNEL, DEVICE_CATEGORIES, RUNTIME_CATEGORIES, Trace, matches
 
 CATEGORIES = (
     "data_loading",
@@ -87,17 +88,15 @@ RULES: tuple[Rule, ...] = (
 # fmt: on
 
 
-def categorise(trace: Trace, rules: tuple[Rule, ...] = RULES) -> Ints:
-    """Return the category of each event, [N], as an index into `category_names(rules)`.
-
-    An event that no rule matches is `other`.
+def categorise(trace: Trace, rules: tuple[Rule, ...] = RULES) -> "pd.Categorical[Any]":
+    """Return the category of each event, [N]: of the ten, or of those that the rules add; `other` where no rule fits.
 
     **Raises:** `ValueError` for a rule whose expression RE2 does not accept.
     """
-    names = category_names(rules)
+    names = list(dict.fromkeys((*CATEGORIES, *(rule.category for rule in rules))))
     pairs, index = np.unique(trace.category * len(trace.names) + trace.name, return_inverse=True)
     category, name = np.divmod(pairs, max(len(trace.names), 1))
-    answer = np.full(len(pairs), names.index("other"), dtype=np.int64)
+    found = np.full(len(pairs), names.index("other"), dtype=np.int64)
     undecided = np.ones(len(pairs), dtype=bool)
     for rule in rules:
         wanted = rule.events.split()
@@ -107,11 +106,6 @@ def categorise(trace: Trace, rules: tuple[Rule, ...] = RULES) -> Ints:
         if rule.name and fits.any():
             asked, position = np.unique(name[fits], return_inverse=True)
             fits[fits] = matches(trace.name_bytes.take(asked), rule.name)[position]
-        answer[fits] = names.index(rule.category)
+        found[fits] = names.index(rule.category)
         undecided &= ~fits
-    return answer[index]
-
-
-def category_names(rules: tuple[Rule, ...]) -> list[str]:
-    """Return the ten categories, followed by those that the rules add."""
-    return list(dict.fromkeys((*CATEGORIES, *(rule.category for rule in rules))))
+    return pd.Categorical.from_codes(found[index], pd.Index(names))

@@ -135,6 +135,5 @@ def _warnings(a: Report, b: Report) -> Iterator[str]:
 
 def _profiled_over_unprofiled(report: Report) -> float | None:
     """Return what profiling made of a step's time, the mean over ranks; `None` where `record` did not measure it."""
-    records = [record for record in report.settings["record"] if isinstance(record, dict)]
-    ratios = [ratio for record in records if isinstance(ratio := record.get("overhead_ratio"), (int, float))]
+    ratios = [ratio for record in report.settings["record"] if record and (ratio := record.get("overhead_ratio"))]
     return sum(ratios) / len(ratios) if ratios else None

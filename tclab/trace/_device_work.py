@@ -204,15 +204,13 @@ def _causes(trace: Trace, host: HostWork, gaps: pd.DataFrame) -> pd.DataFrame:
         theirs = np.flatnonzero(stretch_track == track)
         part = Intervals(mine["begin"].to_numpy(), mine["end"].to_numpy())
         spent[theirs] = part.covered(host.start[theirs], host.end[theirs])
-    parts: Any = pd.Series(spent).groupby([host.stage[host.owner], host.category[host.owner]]).sum().items()
-    rows = [(OUTSIDE if s < 0 else host.names[s], host.names[c], ticks) for (s, c), ticks in parts if ticks > 0]
+    by = {"stage": host.stage[host.owner], "host_category": host.category[host.owner]}
+    table = pd.DataFrame({**by, "idle_us": spent}).groupby(list(by), observed=True)["idle_us"].sum().reset_index()
+    table = table[table["idle_us"] > 0].astype({"stage": str, "host_category": str}).reset_index(drop=True)
     total = int((gaps["end"] - gaps["begin"]).sum())
-    rest = total - sum(ticks for _, _, ticks in rows)
-    if rest > 0:
-        rows.append((OUTSIDE, "no event recorded", rest))
-    table = pd.DataFrame(rows, columns=["stage", "host_category", "idle_us"])
-    table["share"] = table["idle_us"] / total if total else np.nan
-    table["idle_us"] = trace.us(table["idle_us"])
+    if (rest := total - table["idle_us"].sum()) > 0:
+        table.loc[len(table)] = (OUTSIDE, "no event recorded", rest)
+    table = table.assign(share=table["idle_us"] / (total or np.nan), idle_us=trace.us(table["idle_us"]))
     return table.sort_values("idle_us", ascending=False, ignore_index=True)
 
 
@@ -221,14 +219,14 @@ def _longest(trace: Trace, device: DeviceWork, host: HostWork, gaps: pd.DataFram
     gaps = gaps.assign(length=gaps["end"] - gaps["begin"])
     by_end = device.rows[np.argsort(trace.stop[device.rows], kind="stable")]
     rows = []
-    for gap in gaps.sort_values("length", ascending=False, kind="stable").head(10).itertuples():
-        before = by_end[np.searchsorted(trace.stop[by_end], gap.begin, side="left")]
-        held = np.minimum(host.end, gap.end) - np.maximum(host.start, gap.begin)
-        where = (held > 0) & (host.track[host.owner] == gap.thread)
-        doing = pd.Series(held[where]).groupby(host.owner[where]).sum()
+    for gap in gaps.sort_values("length", ascending=False, kind="stable").head(10).to_dict("records"):
+        before = by_end[np.searchsorted(trace.stop[by_end], gap["begin"], side="left")]
+        held = np.minimum(host.end, gap["end"]) - np.maximum(host.start, gap["begin"])
+        where = (held > 0) & (host.track[host.owner] == gap["thread"])
+        doing: Any = pd.Series(held[where]).groupby(host.owner[where]).sum()
         most = trace.name_of(host.rows[doing.idxmax()]) if len(doing) else None
-        after, then = trace.name_of(before), trace.name_of(gap.next)
-        rows.append((trace.us(gap.begin), trace.us(gap.length), after, then, most, gap.late_us))
+        after, then = trace.name_of(before), trace.name_of(gap["next"])
+        rows.append((trace.us(gap["begin"]), trace.us(gap["length"]), after, then, most, gap["late_us"]))
     return pd.DataFrame(rows, columns=["start_us", "gap_us", "after", "before", "host_mostly_in", "late_us"])
 
 

@@ -1,27 +1,17 @@
-"""Traces as columns: one row per event with a duration, times in whole ticks since the first event.
+"""Traces as columns: one row per event with a duration, times in whole ticks since the first event."""
 
-What is read is what kineto writes, of torch 1.8 to 2.14: times in whole µs or in ns after `baseTimeNanoseconds`, keys
-before or after the events, categories in mixed case (those of 2.15 are known too). An out-of-tree device may name
-categories of its own: an event that says on which `device` it ran is that device's, whatever its category is called.
-"""
-
-import re
-from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tclab._display import us_text
-from tclab._source import opened
 from tclab.errors import InputError
 
 Ints = npt.NDArray[np.int64]
@@ -46,68 +36,9 @@ _HOST_CATEGORIES = OPERATOR_CATEGORIES | RUNTIME_CATEGORIES | {"user_annotation"
 TORCH_CATEGORIES = _HOST_CATEGORIES | DEVICE_CATEGORIES | ANNOTATION_CATEGORIES
 COLLECTIVE_KERNEL = r"nccl|rccl|oneccl|msccl|nvshmem|cross_device_reduce|(one|two)_shot_all_?reduce|multimem_all_"
 
-_CHUNK = 10_000  # events that are decoded at a time: all of a large trace would not fit in memory as objects
-_LONGEST_US = 4e15  # 2^62 ns: more than a century
-
 
 class TraceError(InputError):
     """A file or folder that cannot be read as a torch.profiler trace; the message gives the place and the reason."""
-
-
-class _Args(
-    msgspec.Struct,
-    gc=False,
-    frozen=True,
-    rename={
-        "collective": "Collective name",
-        "group": "Process Group Name",
-        "allocated": "Total Allocated",
-        "reserved": "Total Reserved",
-        "device_type": "Device Type",
-        "device_id": "Device Id",
-    },
-):
-    """The arguments of an event that the analysis uses; the decoder skips the rest. ROCm writes numbers as texts."""
-
-    correlation: float | str | None = None
-    bytes: float | str | None = None
-    size: Any = None
-    device: Any = None
-    collective: Any = None
-    group: Any = None
-    allocated: float | None = None
-    reserved: float | None = None
-    device_type: Any = None
-    device_id: Any = None
-
-
-class _Event(msgspec.Struct, gc=False):
-    """One entry of `traceEvents`."""
-
-    ph: str = ""
-    cat: str | None = None
-    name: str | None = None
-    pid: int | str | None = None
-    tid: int | str | None = None
-    ts: float | None = None
-    dur: float | None = None
-    args: _Args = _Args()
-
-
-class _File(msgspec.Struct):
-    """A trace: its events, each as text, and the keys next to them that describe how it was made."""
-
-    traceEvents: list[msgspec.Raw]
-    schemaVersion: Any = None
-    distributedInfo: dict[str, Any] = {}
-    deviceProperties: list[dict[str, Any]] = []
-    baseTimeNanoseconds: int = 0
-    record_shapes: Any = None
-    tclab_record: dict[str, Any] | None = None
-
-
-_FILE = msgspec.json.Decoder(_File | list[msgspec.Raw])
-_EVENTS = msgspec.json.Decoder(list[_Event])
 
 
 class StepWindows(NamedTuple):
@@ -216,7 +147,7 @@ class Trace:
         table.insert(0, "rank", pd.Series([self.rank] * len(table), dtype="Int64", index=table.index))
         return table
 
-    def name_of(self, row: int) -> str:
+    def name_of(self, row: Any) -> str:
         """Return an event's name."""
         return self.names[self.name[row]]
 
@@ -225,223 +156,3 @@ def matches(names: pa.Array, pattern: str) -> Bools:
     """Return which names contain the regular expression, ignoring case (RE2: time linear in a name's length)."""
     found = pc.match_substring_regex(names, pattern, ignore_case=True)
     return np.asarray(found.to_numpy(zero_copy_only=False), dtype=bool)
-
-
-class _Codes(dict[Hashable, int]):
-    """Values → small integers, in the order in which they first occur."""
-
-    def __missing__(self, key: Hashable) -> int:
-        self[key] = code = len(self)
-        return code
-
-    def of(self, values: list[Any]) -> Ints:
-        return np.fromiter(map(self.__getitem__, values), dtype=np.int64, count=len(values))
-
-
-def _numbers(values: list[Any]) -> Floats:
-    """Return numbers, and texts that hold one, as floats; NaN for null and for what is none."""
-    try:
-        return np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        return pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").to_numpy(np.float64)
-
-
-class _Columns:
-    """The columns of a file while its events are decoded."""
-
-    def __init__(self) -> None:
-        self.names, self.categories, self.tracks, self.collectives = _Codes(), _Codes(), _Codes(), _Codes({"": 0})
-        self.left_out: Counter[str] = Counter()
-        self.pieces: list[dict[str, npt.NDArray[Any]]] = []
-        self.memory: list[pd.DataFrame] = []
-
-    def add(self, events: list[_Event]) -> None:
-        """Take a chunk of events: those with a duration, and what the allocator did."""
-        marks = sum(event.ph in ("B", "E") for event in events)
-        self.left_out["begin and end marks (only complete events, ph X, are read)"] += marks
-        complete = [event for event in events if event.ph == "X"]
-        args = [event.args for event in complete]
-        groups = ["" if a.collective is None else f"{a.collective} of group {a.group}" for a in args]
-        self.pieces.append(
-            {
-                "ts": _numbers([event.ts for event in complete]),
-                "dur": _numbers([event.dur for event in complete]),
-                "name": self.names.of([event.name or "" for event in complete]),
-                "category": self.categories.of(list(map(_category, complete))),
-                "track": self.tracks.of([(event.pid, event.tid) for event in complete]),
-                "correlation": _numbers([a.correlation for a in args]),
-                "size": _numbers([a.size if a.bytes is None else a.bytes for a in args]),
-                "collective": self.collectives.of(groups),
-            }
-        )
-        memory = [event for event in events if event.ph == "i" and event.name == "[memory]"]
-        places = [(event.args.device_type, event.args.device_id) for event in memory]
-        self.memory.append(
-            pd.DataFrame(
-                {
-                    "device": ["cpu" if kind == 0 else f"device {number}" for kind, number in places],
-                    "time_us": _numbers([event.ts for event in memory]),
-                    "allocated_bytes": _numbers([event.args.allocated for event in memory]),
-                    "reserved_bytes": _numbers([event.args.reserved for event in memory]),
-                }
-            )
-        )
-
-
-def _category(event: _Event) -> str:
-    """Return an event's category in lower case; kineto's for a device's event whose maker calls it otherwise."""
-    category = (event.cat or "").lower()
-    if event.args.device is None or category in TORCH_CATEGORIES:
-        return category
-    name = (event.name or "").lower()
-    return next((kind for kind in ("memcpy", "memset") if kind in name), "kernel")
-
-
-def read_trace(path: Path) -> Trace:
-    """Return one trace file, gzipped or not, as columns.
-
-    **Raises:** `TraceError` for a file that is no trace or has no event with a duration.
-    """
-    columns = _Columns()
-    with opened(path, "a trace of torch.profiler", TraceError, limit_bytes=None) as file:
-        found = _parsed(file)
-        for since in range(0, max(len(found.traceEvents), 1), _CHUNK):
-            text = b"[" + b",".join(found.traceEvents[since : since + _CHUNK]) + b"]"
-            try:
-                columns.add(_EVENTS.decode(text))
-            except msgspec.ValidationError as error:
-                raise ValueError(f"an event is none of torch.profiler: {error}, counted from event {since:,}") from None
-        found.traceEvents.clear()
-    return _to_ticks(path, found, columns)
-
-
-def _parsed(file: Any) -> _File:
-    """Return the events of an open file, each as text, and its other keys.
-
-    **Raises:** `ValueError` with the place where its JSON breaks, or with what is there instead of a trace.
-    """
-    text = bytearray()
-    while chunk := file.read(1 << 20):
-        text += chunk
-    if text.startswith(b"[") and not text.rstrip().endswith(b"]"):
-        text = text.rstrip().rstrip(b",") + b"]"  # other writers than kineto may omit it, which the format allows
-    try:
-        found = _FILE.decode(text)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"is JSON, but no object with a `traceEvents` list ({error})") from None
-    except msgspec.DecodeError as error:
-        raise ValueError(_broken(text, str(error))) from None
-    return found if isinstance(found, _File) else _File(found)
-
-
-def _broken(text: bytearray, error: str) -> str:
-    place = re.search(r" ?\(byte (\d+)\)", error)
-    if place is None:
-        return f"is not valid JSON: the file ends in the middle of a value, after {len(text):,} bytes"
-    at = int(place[1])
-    line, column = text.count(b"\n", 0, at) + 1, at - text.rfind(b"\n", 0, at)
-    found = text[at : at + 12].decode("utf-8", "replace")
-    what = error.replace(place[0], "").removeprefix("JSON is malformed: ")
-    return f"is not valid JSON at byte {at} (line {line}, column {column}): {what}, found {found!r}"
-
-
-def _to_ticks(path: Path, file: _File, found: _Columns) -> Trace:
-    columns = {key: np.concatenate([piece[key] for piece in found.pieces]) for key in found.pieces[0]}
-    names: list[Any] = list(found.names)
-    ts, dur, left_out = columns["ts"], columns["dur"], found.left_out
-    numeric = np.isfinite(ts) & np.isfinite(dur)
-    positive = numeric & (dur >= 0)
-    left_out["events whose time or duration is no number"] = int((~numeric).sum())
-    left_out["events with a negative duration"] = int((numeric & ~positive).sum())
-    if not positive.any():
-        reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items() if count)
-        raise TraceError(f"{path}: has no event with a duration" + (f" ({reasons})" if reasons else ""))
-    far = _far(ts, dur, positive)
-    good = positive & ~far
-    origin = float(np.floor(ts[good].min()))
-    if far.any():
-        us = float(ts[far][0]) - origin
-        side = f"{us_text(abs(us))} {'before' if us < 0 else 'after'} the window begins"
-        left_out[f"far from all others, such as {names[columns['name'][far][0]]!r}, {side}"] = int(far.sum())
-    columns = {key: values[good] for key, values in columns.items()}
-    ts, dur = columns["ts"], columns["dur"]
-    span_us = float((ts - origin + dur).max())
-    if span_us > _LONGEST_US:
-        raise TraceError(f"{path}: its events span {span_us:.3g} µs; expected the time of one run, below 4e15 µs")
-    ticks = _ticks_per_us(ts, dur, origin, span_us)
-    memory = pd.concat(found.memory)
-    memory = memory[(memory["time_us"] - origin).abs() < _LONGEST_US]
-    memory = memory.sort_values("time_us", kind="stable", ignore_index=True)
-    correlation = columns.pop("correlation")
-    return Trace(
-        path=path,
-        settings=_settings(file, path, set(found.categories), len(memory) > 0),
-        origin_us=origin,
-        base_ns=file.baseTimeNanoseconds,
-        ticks_per_us=ticks,
-        start=np.rint((ts - origin) * ticks).astype(np.int64),
-        duration=np.rint(dur * ticks).astype(np.int64),
-        correlation=np.where(np.abs(correlation) < 2**53, correlation, -1).astype(np.int64),  # NaN compares false
-        **columns,
-        names=names,
-        categories=list(found.categories),  # type: ignore[arg-type]
-        tracks=list(found.tracks),  # type: ignore[arg-type]
-        collectives=list(found.collectives),  # type: ignore[arg-type]
-        memory=memory.assign(time_us=np.rint((memory["time_us"] - origin) * ticks) / ticks),
-        left_out=+left_out,  # those that occur
-    )
-
-
-def _far(ts: Floats, dur: Floats, use: Bools) -> Bools:
-    """Return the few events that lie far from all others, [N]: a profiler's buffer may keep one of an earlier run.
-
-    They are one in a thousand or fewer, and between them and the rest nothing is recorded for a second and for ten
-    times as long as the rest lasts.
-    """
-    far = np.zeros(len(ts), dtype=bool)
-    rows = np.flatnonzero(use)
-    if len(rows) < 20:
-        return far
-    rows = rows[np.argsort(ts[rows], kind="stable")]
-    reach = np.maximum.accumulate(ts[rows] + dur[rows])
-    gap = ts[rows][1:] - reach[:-1]
-    recorded = reach[-1] - ts[rows[0]] - gap[gap > 1e6].sum()
-    part = np.concatenate(([0], np.cumsum(gap > max(1e6, 10 * recorded))))
-    stray = rows[part != np.bincount(part).argmax()]
-    if len(stray) <= max(1, len(rows) // 1000):
-        far[stray] = True
-    return far
-
-
-def _ticks_per_us(ts: Floats, dur: Floats, origin: float, span_us: float) -> float:
-    """Return the resolution: whole nanoseconds, which Kineto writes; picoseconds where times are finer.
-
-    A time stamp of 10¹² µs loses the last fraction of a nanosecond as a float, so that a child could outlive its
-    parent; rounding to whole nanoseconds restores the written value.
-    """
-    lost_ns = 1e3 * float(np.spacing(np.abs(ts).max())) + 1e-3
-    for values in (ts - origin, dur):
-        residue = np.abs(values * 1e3 - np.rint(values * 1e3))
-        if residue.max() > lost_ns and span_us < 4e12:
-            return 1e6
-    return 1e3
-
-
-def _settings(file: _File, path: Path, categories: set[Any], has_memory: bool) -> dict[str, Any]:
-    """Return rank and settings of the profiler: from the file, or inferred where the file lacks them."""
-    ranks = {name: file.distributedInfo.get(name) for name in ("rank", "world_size")}
-    known = {name: n if isinstance(n, int) and abs(n) < 2**31 else None for name, n in ranks.items()}
-    in_name = re.search(r"rank[-_]?(\d{1,9})(?!\d)", path.name, re.IGNORECASE)
-    return {
-        "rank": int(in_name[1]) if known["rank"] is None and in_name else known["rank"],
-        "file": path.name,
-        "schema": file.schemaVersion,
-        "world_size": known["world_size"],
-        "backend": file.distributedInfo.get("backend"),
-        "device_names": sorted({str(device.get("name")) for device in file.deviceProperties}),
-        "record_shapes": bool(file.record_shapes),
-        "with_stack": "python_function" in categories,
-        "profile_memory": has_memory,
-        "device_events": bool(categories & DEVICE_CATEGORIES),
-        "record": file.tclab_record,
-    }

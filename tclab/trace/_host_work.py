@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tclab.trace._categories import OUTSIDE, STAGES, Rule, categorise, category_names
+from tclab.trace._categories import OUTSIDE, STAGES, Rule, categorise
 from tclab.trace._events import HOST, OPERATOR_CATEGORIES, Bools, Ints, Trace
 from tclab.trace._nesting import Intervals, Nesting, nearest, nest, tie_of
 
@@ -18,26 +18,24 @@ LIBRARY_CODE = r"^<|^torch[/.]|site-packages|^(threading|runpy|contextlib|functo
 class HostWork(Nesting):
     """The host events of one trace, nested; owners and parents are positions in `rows`."""
 
-    rows: Ints  # all host events, rows of the trace
-    track: Ints  # [rows] thread, index into the trace's tracks
-    category: Ints  # [rows] index into `names`
-    stage: Ints  # [rows] index into `names`; -1 outside any stage
-    names: list[str]  # categories
+    rows: Ints  # [R] all host events, rows of the trace
+    track: Ints  # [R] thread, index into the trace's tracks
+    category: pd.Categorical  # [R]
+    stage: pd.Categorical  # [R] the category of the nearest stage around each event, `OUTSIDE` where there is none
     main: int | None  # track of the thread that runs the steps
 
 
 def host_work(trace: Trace, rules: tuple[Rule, ...]) -> HostWork:
     """Return self times, categories and stages of all host events."""
-    names = category_names(rules)
     rows = np.flatnonzero(trace.kind == HOST)
     track = trace.track[rows]
     nesting = nest(trace.start[rows], trace.duration[rows], track, tie_of(trace, rows))
     category = categorise(trace, rules)[rows]
-    is_stage = np.array([name in STAGES or name not in names[:10] for name in names])
-    around = nearest(is_stage[category], nesting.parent)
-    stage = np.where(around >= 0, category[around], -1)
-    return HostWork(**vars(nesting), rows=rows, track=track, category=category, stage=stage, names=names,
-                    main=main_track(trace))  # fmt: skip
+    names = list(category.categories)
+    stages = [*STAGES, *names[10:], OUTSIDE]
+    around = nearest(category.isin(stages), nesting.parent)
+    stage = pd.Categorical(np.where(around >= 0, np.asarray(category)[around], OUTSIDE), stages)
+    return HostWork(**vars(nesting), rows=rows, track=track, category=category, stage=stage, main=main_track(trace))
 
 
 def main_track(trace: Trace) -> int | None:
@@ -50,8 +48,8 @@ def main_track(trace: Trace) -> int | None:
     if len(rows) == 0:
         return None
     threads = pd.Series(trace.start[rows]).groupby(trace.track[rows]).agg(["size", "min"])
-    stepping = np.unique(trace.track[rows[trace.names_match(r"^ProfilerStep")[rows]]])
-    stepping = threads[threads.index.isin(stepping) & (threads["size"] > 1)]
+    marked = np.unique(trace.track[rows[trace.names_match(r"^ProfilerStep")[rows]]])
+    stepping = threads[threads.index.isin(marked) & (threads["size"] > 1)]
     first = threads[[trace.tracks[track][0] == trace.tracks[track][1] for track in threads.index]]
     choice = stepping if len(stepping) else first if len(first) else threads
     return int(choice.sort_values(["size", "min"], ascending=[False, True], kind="stable").index[0])
@@ -63,39 +61,37 @@ def thread_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     A thread's `self_us` sum to its wall time, last end - first start. Time without any recorded event counts as
     `other` and is given in `unrecorded_us`.
     """
-    return _table(trace, host, host.category, host.names, host.names.index("other"), "category")
+    return _table(trace, host, host.category, "category", "other")
 
 
 def stage_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     """Return `thread_table` by the stage around each event: an `aten::` op within a backward is backward."""
-    shown = [*STAGES, *host.names[10:], OUTSIDE]
-    position = np.array([shown.index(n) if n in shown else len(shown) - 1 for n in host.names] + [len(shown) - 1])
-    return _table(trace, host, position[host.stage], shown, len(shown) - 1, "stage")
+    return _table(trace, host, host.stage, "stage", OUTSIDE)
 
 
-def _table(trace: Trace, host: HostWork, of: Ints, shown: list[str], rest: int, column: str) -> pd.DataFrame:
-    """Return self time per thread and column, [threads × len(shown)] rows; `rest` takes what no event covers."""
-    events = pd.DataFrame({"self": host.self_time, "start": trace.start[host.rows], "stop": trace.stop[host.rows]})
-    threads = events.groupby(host.track).agg({"self": "sum", "start": "min", "stop": "max"})
-    wall = (threads["stop"] - threads["start"]).to_numpy()
-    cells = events["self"].groupby([host.track, of]).agg(["sum", "size"])
-    cells = cells.reindex(pd.MultiIndex.from_product([threads.index, range(len(shown))]), fill_value=0)
-    unrecorded = np.zeros((len(threads), len(shown)))
-    unrecorded[:, rest] = wall - threads["self"]
-    self_time = cells["sum"].to_numpy() + unrecorded.ravel()
-    labels = ["{} {}".format(*trace.tracks[track]) for track in threads.index]
-    table = pd.DataFrame(
-        {
-            "thread": np.repeat(np.array(labels, dtype=object), len(shown)),
-            "is_main": np.repeat(threads.index == host.main, len(shown)),
-            column: np.tile(np.array(shown, dtype=object), len(threads)),
-            "self_us": trace.us(self_time),
-            "share": self_time / np.repeat(np.where(wall > 0, wall, np.nan), len(shown)),
-            "events": cells["size"].to_numpy(),
-            "unrecorded_us": trace.us(unrecorded.ravel()),
-        }
+def _table(trace: Trace, host: HostWork, of: pd.Categorical, column: str, rest: str) -> pd.DataFrame:
+    """Return self time per thread and value of `of`, a row for each of both; `rest` takes what no event covers."""
+    times = {"self": host.self_time, "start": trace.start[host.rows], "stop": trace.stop[host.rows]}
+    events = pd.DataFrame({"track": host.track, column: of, **times})
+    threads = events.groupby("track").agg({"self": "sum", "start": "min", "stop": "max"})
+    threads["wall"] = threads["stop"] - threads["start"]
+    table = events.groupby(["track", column], observed=False)["self"].agg(["sum", "size"]).reset_index()
+    table = table.merge(threads, left_on="track", right_index=True)
+    unrecorded = (table["wall"] - table["self"]).where(table[column] == rest, 0)
+    self_time = table["sum"] + unrecorded
+    return trace.ranked(
+        pd.DataFrame(
+            {
+                "thread": ["{} {}".format(*trace.tracks[track]) for track in table["track"]],
+                "is_main": table["track"] == host.main,
+                column: table[column].astype(str),
+                "self_us": trace.us(self_time),
+                "share": self_time / table["wall"].where(table["wall"] > 0),
+                "events": table["size"],
+                "unrecorded_us": trace.us(unrecorded),
+            }
+        )
     )
-    return trace.ranked(table)
 
 
 def step_category_table(trace: Trace, host: HostWork) -> pd.DataFrame:
@@ -107,15 +103,14 @@ def step_category_table(trace: Trace, host: HostWork) -> pd.DataFrame:
     if host.main is None or len(steps.names) == 0:
         return pd.DataFrame(columns=["rank", "step", "category", "self_us", "share"])
     mine = host.track[host.owner] == host.main  # stretches of one thread, in the order of time
-    category = host.category[host.owner]
-    spent = np.zeros((len(steps.names), len(host.names)))
-    for code in range(len(host.names)):
-        part = mine & (category == code)
+    names, codes, wall = list(host.category.categories), host.category.codes[host.owner], steps.end - steps.start
+    spent = np.zeros((len(wall), len(names)))
+    for code in range(len(names)):
+        part = mine & (codes == code)
         spent[:, code] = Intervals(host.start[part], host.end[part]).covered(steps.start, steps.end)
-    wall = steps.end - steps.start
-    spent[:, host.names.index("other")] += wall - spent.sum(axis=1)
+    spent[:, names.index("other")] += wall - spent.sum(axis=1)
     share = spent / np.where(wall > 0, wall, np.nan)[:, None]
-    rows = pd.MultiIndex.from_product([steps.names, host.names], names=["step", "category"]).to_frame(index=False)
+    rows = pd.MultiIndex.from_product([steps.names, names], names=["step", "category"]).to_frame(index=False)
     return trace.ranked(rows.assign(self_us=trace.us(spent.ravel()), share=share.ravel()))
 
 
@@ -133,19 +128,15 @@ def op_table(trace: Trace, host: HostWork) -> pd.DataFrame:
 
     `total_us` adds whole durations, children included, so it is no share of anything.
     """
-    events = pd.DataFrame(
-        {
-            "name": trace.name[host.rows],
-            "category": host.category,
-            "self_us": host.self_time,
-            "total_us": trace.duration[host.rows],
-        }
-    )
-    groups = events.groupby(["name", "category"])
-    table = groups.agg(calls=("self_us", "size"), self_us=("self_us", "sum"), total_us=("total_us", "sum"))
-    table = trace.us(table).assign(calls=table["calls"]).reset_index()
+    times = {"self_us": host.self_time, "total_us": trace.duration[host.rows]}
+    events = pd.DataFrame({"name": trace.name[host.rows], "category": host.category, **times})
+    groups = events.groupby(["name", "category"], observed=True)
+    table = groups.agg(
+        calls=("self_us", "size"), self_us=("self_us", "sum"), total_us=("total_us", "sum")
+    ).reset_index()
     table["name"] = [trace.names[name] for name in table["name"]]
-    table["category"] = [host.names[category] for category in table["category"]]
+    table["category"] = table["category"].astype(str)
+    table[["self_us", "total_us"]] = trace.us(table[["self_us", "total_us"]])
     return table.sort_values(["self_us", "name"], ascending=[False, True], ignore_index=True)
 
 
@@ -172,7 +163,7 @@ def sync_table(trace: Trace, host: HostWork) -> pd.DataFrame:
             "call": [trace.name_of(row) for row in host.rows[found].tolist()],
             "op": around(is_op),
             "site": around(is_site),
-            "stage": [OUTSIDE if stage < 0 else host.names[stage] for stage in host.stage[found].tolist()],
+            "stage": host.stage[found].astype(str),
             "wait_us": trace.us(trace.duration[host.rows[found]]),
         }
     )

@@ -114,8 +114,8 @@ def record(
                 f"{warmup} = {wait + warmup} steps: nothing was recorded"
             )
         if made < active:
-            text = f"the loop made {len(recorder.step_ns)} steps, so the window holds {made} of {active}"
-            warnings.warn(text, stacklevel=3)
+            said = f"the loop made {len(recorder.step_ns)} steps, so the window holds {made} of {active}"
+            warnings.warn(said, stacklevel=3)
         told = _overhead(recorder.step_ns, wait, wait + warmup, active)
         recorder.overhead_ratio = told["overhead_ratio"]
         recorder.path = folder / f"rank{rank}.pt.trace.json.gz"

@@ -14,7 +14,8 @@ from tclab.errors import require
 from tclab.trace import _device_work as device_work
 from tclab.trace import _host_work as host_work
 from tclab.trace._categories import OUTSIDE, RULES, Rule
-from tclab.trace._events import Trace, TraceError, read_trace
+from tclab.trace._events import Trace, TraceError
+from tclab.trace._read_trace import read_trace
 from tclab.trace._trace_findings import RankWork, findings, short
 from tclab.trace._trust import Trust, trust_of
 
@@ -120,11 +121,8 @@ def analyze(path: str | Path, rules: tuple[Rule, ...] = RULES) -> Report:
 
 def _analyzed(trace: Trace, rules: tuple[Rule, ...]) -> RankWork:
     """Return the work of one rank, with the tables that need no other rank."""
-    host, device, devices = (
-        host_work.host_work(trace, rules),
-        device_work.device_work(trace),
-        device_work.devices_of(trace),
-    )
+    host, device = host_work.host_work(trace, rules), device_work.device_work(trace)
+    devices = device_work.devices_of(trace)
     idles = {pid: device_work.idle(trace, work, host) for pid, work in devices.items() if len(work.rows)}
     breakdown = pd.DataFrame([device_work.breakdown(trace, pid, work) for pid, work in devices.items()])
     tables = {

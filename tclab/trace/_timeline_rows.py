@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from tclab.trace._categories import RULES, categorise, category_names
+from tclab.trace._categories import categorise
 from tclab.trace._events import ANNOTATION, DEVICE, Ints, Trace
 from tclab.trace._host_work import main_track
 from tclab.trace._nesting import nest, tie_of
@@ -29,15 +29,13 @@ def timeline_rows(
         (trace.kind != ANNOTATION) & (trace.duration > 0) & (trace.start < finish) & (trace.stop > begin)
     )
     rows = np.sort(rows[np.argsort(-trace.duration[rows], kind="stable")[:most]])
-    names = category_names(RULES)
-    category = categorise(trace, RULES)[rows]
     main = main_track(trace)
     return pd.DataFrame(
         {
             "track": [_track_name(trace, row, main) for row in rows.tolist()],
             "lane": _lanes(trace, rows),
             "name": [trace.name_of(row)[:120] for row in rows.tolist()],
-            "category": [names[i] for i in category.tolist()],
+            "category": categorise(trace)[rows].astype(str),
             "start_us": np.maximum(trace.us(trace.start[rows]), start_us),
             "end_us": np.minimum(trace.us(trace.stop[rows]), end_us),
         }

@@ -157,8 +157,7 @@ def _optimizer_holds_step(rank: RankWork) -> Iterator[str]:
     trace, host = rank.trace, rank.host
     is_step = trace.names_match(r"^Optimizer\.step")[host.rows]
     inside = nearest(is_step, host.parent)
-    part = np.array([name in ("model_forward", "backward") for name in host.names])[host.category]
-    held = np.unique(inside[part & (inside >= 0)])
+    held = np.unique(inside[host.category.isin(["model_forward", "backward"]) & (inside >= 0)])
     if len(held):
         whole, own = trace.us(trace.duration[host.rows[held]].sum()), float(trace.us(host.self_time[held].sum()))
         yield (
@@ -175,16 +174,13 @@ def _left_out(trace: Trace) -> Iterator[str]:
     if overhead.any():
         spent = float(trace.us(trace.duration[overhead].sum()))
         yield f"The profiler reports {us_text(spent)} of its own overhead ({place})."
-    record = trace.settings["record"]
-    ratio = record.get("overhead_ratio") if isinstance(record, dict) else None
-    if isinstance(ratio, (int, float)):
-        text = (
+    record = trace.settings["record"] or {}
+    if ratio := record.get("overhead_ratio"):
+        slow = " A profiler makes no step faster: the others were slower for another reason, often warm-up."
+        yield (
             f"Profiled steps took {ratio:.2f} × as long as {record.get('unprofiled_steps')} unprofiled ones "
-            f"of the same run, median over median ({place})."
+            f"of the same run, median over median ({place}).{slow if ratio < 1 else ''}"
         )
-        if ratio < 1:
-            text += " A profiler makes no step faster: the others were slower for another reason, often warm-up."
-        yield text
 
 
 def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[str]:
@@ -208,21 +204,16 @@ def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[str]:
 
 
 def _copies(trace: Trace, copies: pd.DataFrame) -> Iterator[str]:
-    place = trace.label
-    for row in copies.head(2).to_dict("records"):
-        size = float(row["bytes"])
-        known = not np.isnan(size)
-        volume = f" moved {bytes_text(size)}" if known else " moved data (size not recorded)"
-        rate = f" at {row['gb_per_s']:.2f} GB/s" if known and row["time_us"] > 0 else ""
+    unknown = {"direction": "of unknown direction", "memory": "memory not named", "size": "of unknown size"}
+    for row in copies.head(2).fillna(unknown).to_dict("records"):
+        volume, rate = " moved data (size not recorded)", ""
+        if not np.isnan(row["bytes"]):
+            volume = f" moved {bytes_text(row['bytes'])}"
+            rate = f" at {row['gb_per_s']:.2f} GB/s" if row["time_us"] > 0 else ""
         yield (
-            f"{counted(row['copies'], 'copy', 'copies')} {_or(row['direction'], 'of unknown direction')}{volume} in "
-            f"{us_text(row['time_us'])}{rate} ({_or(row['memory'], 'memory not named')}, each "
-            f"{_or(row['size'], 'of unknown size')}, {place})."
+            f"{counted(row['copies'], 'copy', 'copies')} {row['direction']}{volume} in {us_text(row['time_us'])}{rate} "
+            f"({row['memory']}, each {row['size']}, {trace.label})."
         )
-
-
-def _or(value: object, otherwise: str) -> str:
-    return value if isinstance(value, str) else otherwise
 
 
 def _memory(trace: Trace, memory: pd.DataFrame) -> Iterator[str]:

@@ -104,7 +104,7 @@ def _lost_kernels(trace: Trace, work: DeviceWork) -> Iterator[dict[str, object]]
     spans = spans.groupby(trace.correlation[on_device]).agg({"begin": "min", "end": "max"})
     calls = spans.reindex(trace.correlation[rows]).reset_index(drop=True)  # null where lost
     by_thread = calls.groupby(trace.track[rows])
-    since = np.fmax(trace.start[rows], by_thread["end"].ffill())
+    since = by_thread["end"].ffill().fillna(0).clip(lower=trace.start[rows])
     until = by_thread["begin"].bfill().fillna(int(trace.stop.max()))
     begin, finish = since[lost].to_numpy(dtype=np.int64), until[lost].to_numpy(dtype=np.int64)
     concerned = union(begin[finish > begin], finish[finish > begin])
