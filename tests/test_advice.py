@@ -1,6 +1,7 @@
 """What to change: from steps whose every second is known, from rows made by hand, and once from runs."""
 
 import sys
+from dataclasses import replace
 from time import monotonic_ns
 from types import SimpleNamespace
 
@@ -16,20 +17,17 @@ from tclab.sweeps.analysis import _advise as trying
 from tclab.sweeps.analysis._advise import per_sample
 from tclab.sweeps.config import in_each_mode
 from tclab.sweeps.store._rows import frame, point_of, table
-from tclab.timing._advice import Advice, Suggestion
-from tclab.timing._advice_rules import StepTimes, suggestions_from
-from tclab.timing._epoch_simulation import simulate
+from tclab.timing._advice import Advice, StepTimes, Suggestion, exchange_suggestions, suggestions_from
 from tclab.timing._ledger_rows import BatchTiming
-from tclab.timing._loader_starts import of_the_run
 from tclab.timing._statistics import MIN_OBSERVATIONS
-from tclab.timing._verdict import FASTER, UNDECIDED, Pair, Spread
+from tclab.timing._verdict import FASTER, UNDECIDED, Pair
 
 
 def account(steps=12, *, scatter=0.01, **stages):
     """Steps of known stages, in seconds."""
     more = {
         name: stages.pop(name)
-        for name in ("workers", "batch_seconds", "batch_cpu_seconds", "cores", "cuda", "cycle", "made", "prefetch")
+        for name in ("workers", "batch_seconds", "batch_cpu_seconds", "cores", "cuda", "cycle")
         if name in stages
     }
     swing = 1 + scatter * np.random.default_rng(0).standard_normal(steps)
@@ -41,36 +39,35 @@ def changes(found):
     return {one.change: one for one in found[0]}
 
 
-def test_exposed_loading_asks_for_as_many_workers_as_can_keep_up():
-    found = changes(suggestions_from(account(data_wait=0.3, forward=0.1, workers=1, batch_seconds=0.39, cores=16)))
-    (one,) = found.values()
-    assert one.change == "load with 4 workers instead of 1"
-    assert one.setting == {"workers": 4}
-    assert one.ratio == pytest.approx(0.25, rel=0.01)  # the wait is gone, and the rest is left
-    assert "0.39 s" in one.why
-    fewer = account(data_wait=0.3, forward=0.1, workers=1, batch_seconds=0.39, cores=3)
-    half = changes(suggestions_from(fewer))["load with 2 workers instead of 1"]
-    assert half.ratio == pytest.approx(0.195 / 0.4, rel=0.01)
-    none = changes(suggestions_from(account(data_wait=0.3, forward=0.1, workers=1, batch_seconds=0.39, cores=2)))
-    cheaper = none["make a batch cheaper, or carry less in it"]
-    assert "none of 2 cores is free for another" in cheaper.why
-    assert (cheaper.basis, cheaper.setting) == ("at best", {})
-    assert cheaper.ratio == pytest.approx(0.25)
-    same = changes(suggestions_from(account(data_wait=0.3, forward=0.01, workers=0, batch_seconds=0.3, cores=2)))
-    assert "1 worker on 2 cores would change nothing" in same["make a batch cheaper, or carry less in it"].why
-    first = changes(suggestions_from(account(data_wait=0.3, forward=0.1, workers=0, batch_seconds=0.3, cores=8)))
-    assert list(first) == ["load with 3 workers instead of none"]
+CHEAPER = "make a batch cheaper, or carry less in it"
+WAITING = {"data_wait": 0.3, "forward": 0.1, "workers": 1, "batch_seconds": 0.39}
 
 
-def test_workers_that_wait_themselves_need_no_core_of_their_own():
-    """They sleep, or read a disk: 4 of them on 2 cores, and a step that waits for them most of the time."""
-    sleeping = account(
-        24, data_wait=0.0815, forward=0.016, workers=4, batch_seconds=0.39, batch_cpu_seconds=0.001, cores=2
-    )
-    (one,) = changes(suggestions_from(sleeping)).values()
-    assert one.change == "load with 16 workers instead of 4"  # four times as many is as far as this predicts
-    assert one.ratio == pytest.approx(0.25, rel=0.01)
-    assert "25 workers could keep up" in one.why
+@pytest.mark.parametrize(
+    ("stages", "change", "ratio", "words"),
+    [
+        ({"cores": 16}, "load with 4 workers instead of 1", 0.25, "0.39 s"),  # the wait is gone, and the rest is left
+        ({"cores": 3}, "load with 2 workers instead of 1", 0.195 / 0.4, "; 4 workers could keep up"),
+        ({"cores": 2}, CHEAPER, 0.25, "none of 2 cores is free for another"),
+        ({"cores": 2, "forward": 0.005, "workers": 0, "batch_seconds": 0.3}, CHEAPER, 1 / 61, "would change nothing"),
+        ({"cores": 8, "workers": 0, "batch_seconds": 0.29}, "load with 3 workers instead of none", 0.25, ""),
+        # workers that sleep, or read a disk, need no core of their own; four times as many is as far as this predicts
+        ({"cores": 2, "workers": 4, "data_wait": 0.0815, "forward": 0.016, "batch_cpu_seconds": 0.001},
+         "load with 16 workers instead of 4", 0.25, "25 workers could keep up"),
+        ({"cores": 8, "workers": 4}, "prefetch further ahead, and keep the workers between epochs", 0.25,
+         "so 4 could keep up: batches come unevenly, or late"),
+        ({"cores": 2, "batch_seconds": None}, CHEAPER, 0.25, "none of 2 cores is free for another worker"),
+        ({"cores": 8, "batch_seconds": None}, "make batches ahead: more workers, a deeper prefetch, fewer bytes", 0.25,
+         "waits for its batch for 75%"),
+    ],
+)  # fmt: skip
+def test_exposed_loading_asks_for_as_many_workers_as_can_keep_up(stages, change, ratio, words):
+    (one,) = suggestions_from(account(24, **{**WAITING, **stages}))[0]
+    assert one.change == change
+    assert one.ratio == pytest.approx(ratio, rel=0.01)
+    assert words in one.why
+    predicted = change.startswith("load with")
+    assert (one.basis, bool(one.setting)) == (("model", True) if predicted else ("at best", False))
 
 
 def test_bursts_are_advised_on_by_sums():
@@ -85,28 +82,12 @@ def test_bursts_are_advised_on_by_sums():
     assert suggestions_from(short) == ([], ["7 steps were timed, at least two cycles of 4 are needed"])
 
 
-def test_uneven_batches_ask_for_a_deeper_prefetch_that_a_simulation_predicts():
-    """One worker, every eighth batch slow: two batches ahead bridge 0.3 s of its 0.65 s."""
-    made = [0.05] * 7 + [0.65]
-    now = simulate(made * 50, [0.15] * 400, workers=1, prefetch_factor=2) / 400
-    uneven = {"workers": 1, "batch_seconds": 0.125, "cores": 8, "made": made * 2, "scatter": 0}
-    (one,) = changes(suggestions_from(account(16, data_wait=now - 0.15, forward=0.15, **uneven))).values()
-    assert (one.change, one.setting) == ("prefetch_factor 4 in place of 2", {"prefetch_factor": 4})
-    assert 0.15 / now <= one.ratio < 1.05 * 0.15 / now  # within 5 % of where nothing is waited for
-    assert one.basis == "model"
-    deep = account(16, data_wait=now - 0.15, forward=0.15, prefetch=16, **uneven)  # waits for something else
-    assert list(changes(suggestions_from(deep))) == ["prefetch further ahead, and keep the workers between epochs"]
-
-
-def test_a_comparison_of_passes_is_told_of_the_run():
-    pair = Pair("changed", "now", FASTER, "", ratio=0.1, interval=(0.05, 0.2), decision_interval=(0.05, 0.2),
-                of_b=Spread(6, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0))  # fmt: skip
-    told = of_the_run(pair, 0.25)  # half of the run is such passes
-    assert (told.ratio, told.interval, told.verdict) == (0.55, (0.525, 0.6), FASTER)
-    assert of_the_run(pair, 0.001).verdict == "SAME"
-    assert "0.1 × the time [0.05, 0.2] of a short pass" in told.why
-    few = Pair("changed", "now", UNDECIDED, "2 rounds ran")
-    assert of_the_run(few, 0.25) is few
+@pytest.mark.parametrize(("margin", "stages"), [(0.02, 2), (0.15, 1), (0.25, 0)])
+def test_below_the_margin_nothing_is_called_better(margin, stages):
+    found = suggestions_from(account(forward=0.7, optimizer=0.2, log=0.05, clip=0.01, other=0.04, scatter=0), margin)
+    assert len(found[0]) == stages
+    faster = rows(step("edge_mask", 1.0, n=40), step("node_mask", 0.9, n=40, seed=1) | {"seed": 0})
+    assert len(tclab.advise(faster, margin=margin).suggestions) == (margin < 0.1)
 
 
 def test_json_records_that_a_step_waits_for_ask_for_packed_ones_and_are_raced():
@@ -128,7 +109,7 @@ def test_steps_that_used_batches_made_before_them_say_nothing_of_waiting():
 
 def test_bounds_are_the_share_of_a_stage_and_small_stages_are_left_alone():
     found = changes(
-        suggestions_from(account(data_wait=0.01, forward=0.5, optimizer=0.2, log=0.1, clip=0.02, other=0.17))
+        suggestions_from(account(data_wait=0.01, forward=0.5, optimizer=0.2, log=0.1, clip=0.015, other=0.175))
     )
     assert len(found) == 2
     fused = found["a fused optimizer, or several batches to one of its steps"]
@@ -143,12 +124,6 @@ def test_no_advice_where_the_evidence_is_thin():
         [],
         ["5 steps were timed, at least 6 are needed"],
     )
-    plain = {"data_wait": 0.3, "forward": 0.1, "workers": 1}  # of a ledger that does not sample lines
-    (one,) = changes(suggestions_from(account(**plain, cores=2))).values()
-    assert one.change == "make a batch cheaper, or carry less in it"
-    assert "none of 2 cores is free for another worker" in one.why
-    (more,) = changes(suggestions_from(account(**plain, cores=8)))
-    assert more.startswith("make batches ahead: more workers")
     drifting = StepTimes("x", np.linspace(1.0, 3.0, 60), {"data_wait": np.linspace(0.9, 2.9, 60)})
     found, missing = suggestions_from(drifting)
     assert found == []
@@ -179,8 +154,7 @@ class Batches:
             yield batch
 
 
-@pytest.mark.clock
-def test_a_loop_of_ones_own_is_advised_and_the_change_measured_beside_it(monkeypatch):
+def test_a_loop_of_ones_own_is_advised(monkeypatch):
     clock = Clock().set_in(monkeypatch)  # a busy machine's would make steps that tell nothing
 
     def batches():
@@ -195,20 +169,15 @@ def test_a_loop_of_ones_own_is_advised_and_the_change_measured_beside_it(monkeyp
         for _ in ledger.steps(batches()):
             with ledger.stage("forward"):
                 clock.work(0.001)
-    monkeypatch.undo()  # what is measured below takes its time
     advice = tclab.advise(ledger)
     assert advice.subject == "from 12 steps of this loop"
     assert advice.suggestions[0].change.startswith(("load with", "make a batch cheaper"))
     assert 0.19 < advice.suggestions[0].ratio < 0.9  # the wait is 0.8 of a step; how much can go, cores decide
     assert str(advice) == str(timing.advise(ledger))
     one = Suggestion("a smaller sum", "It is shorter.", 0.1, None, "at best")
-    with pytest.raises(tclab.InputError, match=r"give both: measure\(now=step, changed=other_step\)"):
+    with pytest.raises(tclab.InputError, match=r"race it by tclab\.timing\.race"):
         one.measure()
-    done = one.measure(
-        budget_seconds=0.5, now=lambda: sum(range(20_000)), changed=lambda: sum(range(200)), isolated=False
-    )
-    assert done.measured.a == "changed"
-    assert done.measured.verdict in (FASTER, UNDECIDED)
+    done = replace(one, measured=Pair("changed", "now", FASTER, "", ratio=0.1, interval=(0.05, 0.2)))
     assert "predicted 0.1 × the time of a step, at best. It is shorter. Measured:" in " ".join(str(done).split())
 
 
@@ -277,24 +246,24 @@ class Exchanged:
         self.late = late
 
 
-def test_what_ranks_wait_for_is_a_bound_on_what_can_be_gained():
-    from tclab.timing._advice_rules import exchange_suggestions
+def exchanged(times, late=0.1):
+    return [*exchange_suggestions(times, Exchanged(late), 0.02)]
 
-    exposed, waiting = exchange_suggestions(account(8, forward=1.0, scatter=0), Exchanged())
+
+def test_what_ranks_wait_for_is_a_bound_on_what_can_be_gained():
+    exposed, waiting = exchanged(account(8, forward=1.0, scatter=0))
     assert exposed.ratio == pytest.approx(0.7)  # waiting for a late rank is no exchange
     assert waiting.ratio == pytest.approx(0.9)
     assert waiting.why == "Waiting for the slowest rank takes 10% [10%, 10%] of a step."
-    (left,) = exchange_suggestions(account(8, forward=0.7, communication=0.3, scatter=0), Exchanged())
+    (left,) = exchanged(account(8, forward=0.7, communication=0.3, scatter=0))
     assert left.change == "give every rank as much to do"  # the ledger's own stage tells the other
     both = account(8, forward=0.6, communication=0.3, rank_wait=0.1, scatter=0)
-    assert exchange_suggestions(both, Exchanged()) == []
+    assert exchanged(both) == []
     assert {one.change: one.ratio for one in suggestions_from(both)[0]} == {
         "let the exchange of gradients overlap: other buckets, or fewer exchanges (no_sync)": pytest.approx(0.7),
         "give every rank as much to do": pytest.approx(0.9),
     }
-    assert (
-        exchange_suggestions(account(8, forward=1.0, scatter=0), Exchanged(late=None)) == []
-    )  # nobody called finish()
+    assert exchanged(account(8, forward=1.0, scatter=0), late=None) == []  # nobody called finish()
 
 
 def test_rows_of_ranks_that_wait_for_one_another_say_so():
@@ -325,7 +294,7 @@ def test_settings_that_were_run_are_ranked_by_what_the_rows_give():
         step("gpu_mask", 0.5, seed=4) | {"seed": 0},
         step("dense", 0.2, seed=5) | {"seed": 0, "equivalence": "failed"},
         step("khop_1", 0.01, seed=6) | {"seed": 0, "equivalence": "inexact"},
-        step("subgraph", 0.97, seed=7) | {"seed": 0},
+        step("subgraph", 0.985, seed=7) | {"seed": 0},
         step("edge_mask", 0.9, seed=8, allocator="keep_pages") | {"seed": 0},
         step("edge_mask", 0.5, batch_size=1) | {"overheads": ""},
         step("edge_mask", 0.4, networks=1, network_names="a"),
@@ -369,7 +338,7 @@ def test_rows_of_another_machine_or_of_unsteady_steps_are_no_evidence():
 
 def test_of_many_settings_each_must_be_the_surer():
     now = step("edge_mask", 1.0, scatter=0.2, n=40)
-    better = step("edge_mask", 0.83, scatter=0.2, n=40, seed=1, optimizer="plain") | {"seed": 0}
+    better = step("edge_mask", 0.86, scatter=0.2, n=40, seed=1, optimizer="plain") | {"seed": 0}
     alike = [
         step("edge_mask", 1.0, scatter=0.2, n=40, seed=place, prefetch_factor=place) | {"seed": 0}
         for place in range(3, 23)
@@ -411,7 +380,7 @@ def test_few_steps_are_said_to_tell_nothing():
     nothing = tclab.advise(rows(step(status="oom") | {"status": "oom"}))
     assert nothing.missing == ("no point in mode step was measured",)
     said = " ".join(str(nothing).split())
-    assert "no change is known to save 5% or more. Next: settle what is still open, or measure other settings." in said
+    assert "no change is known to save 2% or more. Next: settle what is still open, or measure other settings." in said
     assert "still open: no point in mode step was measured" in said
     assert " ".join(str(Advice("of a test", ())).split()).endswith("or more. Next: measure other settings.")
 
@@ -489,8 +458,6 @@ def test_the_chart_has_predicted_beside_measured():
     advice = tclab.advise(rows(step("edge_mask", 1.0), step("node_mask", 0.1)))
     assert "measured" not in str(lab.charts.result_chart(advice).to_dict()["layer"])
     pair = Pair("changed", "now", FASTER, "", ratio=0.12, interval=(0.11, 0.13))
-    from dataclasses import replace
-
     tried = replace(advice, suggestions=(replace(advice.suggestions[0], measured=pair),))
     spec = str(lab.charts.result_chart(tried).to_dict())
     assert "'kind': 'measured'" in spec

@@ -63,14 +63,14 @@ def test_a_verb_explains_itself(verb, capsys):
         assert '"float32", "float64" or "bfloat16"' in " ".join(shown.replace("│", " ").split())
 
 
-def test_a_script_is_profiled_with_its_own_options(tmp_path, capsys):
+def test_a_script_is_profiled_with_its_own_options(tmp_path, capfd):
     script = tmp_path / "train.py"
     script.write_text(
-        "import sys, time\nuntil = time.perf_counter() + 0.1\nwhile time.perf_counter() < until: pass\n"
+        "import sys, time\nuntil = time.perf_counter() + 0.4\nwhile time.perf_counter() < until: pass\n"
         "print(sys.argv[1:])\nsys.exit(3)\n"
     )
     assert main(["profile", str(script), "--epochs", "2", "-v"]) == 3
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert shown.startswith("['--epochs', '2', '-v']")
     assert "train.py:3" in shown
     assert main(["profile", str(tmp_path / "no.py")]) == 2

@@ -17,7 +17,7 @@ from tclab.sweeps import close_workers, run_epoch
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.predict._epoch import BOTH, COMPUTE, LOADER, TRAINING_SAMPLES, full_steps, predict_epoch, read_epoch
 from tclab.sweeps.predict._epoch_costs import Costs, _touch
-from tclab.timing._epoch_simulation import ContentionFactors, LoaderOverheads, simulate
+from tclab.sweeps.predict._epoch_simulation import ContentionFactors, LoaderOverheads, simulate
 
 seconds = st.floats(0.001, 10.0)
 epochs = st.lists(st.tuples(seconds, seconds), min_size=1, max_size=30)

@@ -140,7 +140,7 @@ def test_the_share_of_a_wait_is_one_figure_in_chart_table_and_advice():
     [drawn] = [row for rows in chart["datasets"].values() for row in rows if row["stage"] == "data_wait"]
     assert drawn["share"] == pytest.approx(share, rel=0.02)
     assert f"{share:.1%}" in str(ledger)
-    step_times = timing._advice_rules.step_times_of(ledger)
+    step_times = timing._advice.step_times_of(ledger)
     assert step_times.share("data_wait")[0] == pytest.approx(share, rel=0.02)
 
 

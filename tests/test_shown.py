@@ -6,6 +6,7 @@ import pkgutil
 import re
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -27,6 +28,7 @@ from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._row_frame import Rows, frame_html
 from tclab.sweeps.store._rows import frame, table
 from tclab.timing._advice import Advice, Suggestion
+from tclab.timing._profile import Profile
 from tclab.timing._self_test import Receipt, SpikeIn, Trial
 from tclab.timing._verdict import Pair
 
@@ -57,9 +59,15 @@ def recorded():
 
 
 def profiled():
-    with timing.profile() as seen:
-        time.sleep(0.05)
-    return seen
+    return Profile({"main": Counter({("train.py", 7, "decode"): 3, ("train.py", 9, "main"): 1})}, 0.04)
+
+
+def watched():
+    loader = torch.utils.data.DataLoader(list(range(6)), batch_size=2)
+    with timing.loader_times() as found:
+        list(loader)
+        list(loader)
+    return found
 
 
 def waits():
@@ -120,8 +128,8 @@ RESULTS = {
         lambda: case_study.published_ratios(frame(table(every_mode(scatter=0))), published()), "17.5 ×"),
     "ComponentTable": (lambda: case_study.component_table(both_models(), published()), "collation"),
     "Receipt": (lambda: Receipt(1.001, (1.0, 1.002), 0.01, 2e-5, raced()), "20.0 µs"),
-    "Profile": (profiled, "time.sleep(0.05)"),
-    "Lines": (lambda: profiled().lines, "time.sleep(0.05)"),
+    "Profile": (profiled, "75.0%"),
+    "LoaderTimes": (watched, "2 passes"),
     "Syncs": (waits, "torch.ones(2).sum().item()"),
     "trace Report": (lambda: trace.analyze(trace.example()), "self time"),
     "trace Comparison": (lambda: trace.compare(trace.example(), trace.example()), "b : a"),

@@ -92,32 +92,26 @@ class Model(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=1e-3)
 
 
-def train(folder, *, epochs=2, callbacks=(), start_seconds=0.2, passes=4, persistent=False, model=None, workers=1,
-          logger=False, log_every_n_steps=50):  # fmt: skip
-    data = Records(folder)
-    samples = torch.utils.data.RandomSampler(data, num_samples=passes * len(data), replacement=True)
-    loader = DataLoader(data, batch_size=8, sampler=samples, num_workers=0)
-    validation = DataLoader(
-        data, batch_size=32, num_workers=workers, worker_init_fn=Slow(start_seconds), persistent_workers=persistent
-    )
-    trainer = pl.Trainer(
+def trainer_of(*, epochs=2, callbacks=()):
+    return pl.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
-        logger=logger,
-        log_every_n_steps=log_every_n_steps,
+        logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         callbacks=list(callbacks),
     )
-    trainer.fit(model or Model(), loader, validation)
+
+
+def train(folder, *, epochs=2, callbacks=(), start_seconds=0.2, passes=4, persistent=False):
+    data = Records(folder)
+    samples = torch.utils.data.RandomSampler(data, num_samples=passes * len(data), replacement=True)
+    loader = DataLoader(data, batch_size=8, sampler=samples, num_workers=0)
+    validation = DataLoader(
+        data, batch_size=32, num_workers=1, worker_init_fn=Slow(start_seconds), persistent_workers=persistent
+    )
+    trainer = trainer_of(epochs=epochs, callbacks=callbacks)
+    trainer.fit(Model(), loader, validation)
     return trainer
-
-
-def seconds_to_first_batch(ledger, loader):
-    """Go through a loader, a step of the ledger a batch, and return how long the first batch took, by a clock."""
-    begin, first = time.perf_counter(), None
-    for _ in ledger.steps(loader):
-        first = time.perf_counter() - begin if first is None else first
-    return first

@@ -33,13 +33,14 @@ def advise(
     *,
     now: Annotated[str | None, Parameter(help="the strategy that is run now.")] = None,
     measure: Annotated[bool, Parameter(negative="", help="race what is suggested.")] = False,
-    budget_seconds: Annotated[float, Parameter(help="of each race.")] = 60.0,
+    budget_seconds: Annotated[float, Parameter(help="of all races together.")] = 60.0,
+    margin: Annotated[float, Parameter(help="a share of the time below which nothing is called better.")] = 0.02,
     json: Json = False,
 ) -> int:
     """Say what to change, ranked by predicted gain, and what the rows leave open; see `tclab.advise`."""
     from tclab.sweeps.analysis._advise import advise as advise_on
 
-    advice = advise_on(_rows(rows), now=now)
+    advice = advise_on(_rows(rows), now=now, margin=margin)
     show(advice.measure(budget_seconds=budget_seconds) if measure else advice, as_json=json)
     return 0
 
@@ -99,11 +100,13 @@ def profile(
     /,
     *argv: Annotated[str, Parameter(allow_leading_hyphen=True, help="its own arguments.")],
 ) -> int:
-    """Run a script as Python does, and say which of its lines the time went to; see `tclab.timing.profile_script`."""
+    """Run a script, and say which of its lines the time went to, and what its DataLoaders did."""
     from tclab import timing
 
     seen = timing.profile_script(script, argv)
     print(seen)
+    if seen.loaders is not None:
+        print(seen.loaders)
     return seen.exit_code
 
 

@@ -12,18 +12,19 @@ from tclab.timing._environment import conditions, contention, environment
 from tclab.timing._host_syncs import syncs
 from tclab.timing._ledger import Ledger
 from tclab.timing._lightning_callback import lightning_callback
+from tclab.timing._loader_times import loader_times
 from tclab.timing._profile import profile, profile_script
 from tclab.timing._self_test import receipt, spike_in
 
 if TYPE_CHECKING:
-    from tclab.timing._advice_rules import advise
+    from tclab.timing._advice import advise
     from tclab.timing._verdict import verdicts_of
     from tclab.timing.races._race import race, race_cells
     from tclab.timing.races._race_record import read_samples
 
 # name → its module, which takes numpy and is imported at the name's first use
 _MODULES = {
-    "advise": "_advice_rules",
+    "advise": "_advice",
     "race": "races._race",
     "race_cells": "races._race",
     "read_samples": "races._race_record",
@@ -37,6 +38,7 @@ __all__ = [
     "contention",
     "environment",
     "lightning_callback",
+    "loader_times",
     "profile",
     "profile_script",
     "race",

@@ -1,15 +1,30 @@
-"""`Advice`: suggested changes with predicted gains and, once tried, the measured ones."""
+"""What to change in a training loop: from the shares of its steps to suggestions, with what each would bring at best.
+
+A stage that is gone saves at most its share of the time (Amdahl, AFIPS 1967, 483-485). Where a step waits for its
+loader, the workers that would keep up are predicted from what a batch takes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError
+from tclab.timing._communication import Communication
+from tclab.timing._environment import usable_cores
+from tclab.timing._host_syncs import Syncs
+from tclab.timing._ledger import Ledger
+from tclab.timing._loader_times import LoaderTimes
+from tclab.timing._statistics import MIN_OBSERVATIONS, Reals
+from tclab.timing._step_means import LoaderPace, cycle_means, cycle_of, outliers, share_of, steps_wait
 from tclab.timing._verdict import Pair
-from tclab.timing.races._race import race
+from tclab.timing._warmup import NOT_STEADY, steady_state
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +33,24 @@ if TYPE_CHECKING:
 MEASURED = "from separate runs"  # both ran, at different times
 MODEL = "model"  # computed from measured parts
 AT_BEST = "at best"  # a part's whole time is gone, so no change of it can gain more
-WORTH = 0.05  # share of a step below which nothing is suggested
+MARGIN = 0.02  # share of the time below which nothing is called better
+_BASES = (MEASURED, MODEL, AT_BEST)
+_MOST_OTHER = 0.2  # share of a step in no stage above which the stages do not explain it
+_MOST_MORE = 4  # times the present workers: what is predicted is predicted from these
+_CHEAPER = "make a batch cheaper, or carry less in it"
+_OVERLAP = "let the exchange of gradients overlap: other buckets, or fewer exchanges (no_sync)"
+_BALANCE = "give every rank as much to do"
+# stage → what to change, and the field of a point that does it
+_CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "transfer": ("send less with a batch", {}),
+    "mask": ("make the masks in the loader, or use a strategy without masks", {}),
+    "clip": ("clip all gradients in one call (foreach), or not at all", {}),
+    "optimizer": ("a fused optimizer, or several batches to one of its steps", {"optimizer": "fused"}),
+    "communication": (_OVERLAP, {}),
+    "rank_wait": (_BALANCE, {}),
+    "log": ("log every so many steps, and read the figures together", {}),
+}
+_CHANGES_ON_CUDA = {**_CHANGES, "transfer": ("copy the next batch while this one computes", {"double_buffer": True})}
 
 Race = Callable[..., Pair]
 
@@ -36,8 +68,8 @@ class Suggestion(Shown):
     - `basis`: "from separate runs", "model", or "at best", which is a bound.
     - `setting`: the field of a `tclab.Point` that changes → its new value; empty if it is no field.
     - `measured`: the change compared with now, from a race or from runs; `None` before `measure`.
-    - `race`: runs the comparison for `measure`, given a budget in seconds; `None` if the user must give both steps.
-    - `subject`: what takes that time: "a step", or "the run", from a ledger's opening to its end.
+    - `race`: runs the comparison for `measure`, given a budget in seconds; `None` where only the user can.
+    - `subject`: what takes that time: "a step", or "the run".
     """
 
     change: str
@@ -50,44 +82,33 @@ class Suggestion(Shown):
     race: Race | None = field(default=None, repr=False, compare=False)
     subject: str = "a step"
 
-    def measure(
-        self,
-        *,
-        budget_seconds: float = 60.0,
-        now: Callable[[], Any] | None = None,
-        changed: Callable[[], Any] | None = None,
-        **options: Any,
-    ) -> Suggestion:
+    def measure(self, *, budget_seconds: float = 60.0, **options: Any) -> Suggestion:
         """Race the change against now and return this suggestion with the measured comparison.
 
         **Arguments:**
 
         - `budget_seconds`: wall time for everything.
-        - `now`, `changed`: functions that each run one step; needed for a training loop of your own, while suggestions
-          from a sweep's rows run their points.
-        - `options`: other arguments of `tclab.timing.race`, or of `tclab.sweeps.race_points`.
+        - `options`: other arguments of `tclab.sweeps.race_points`.
 
-        **Raises:** `InputError` if there is nothing to run.
+        **Raises:** `InputError` for a change that is no setting of a point.
         """
-        if now is not None and changed is not None:
-            arms = {"changed": changed, "now": now}
-            return replace(self, measured=race(arms, budget_seconds=budget_seconds, **options).pair("changed", "now"))
         if self.race is None:
             raise InputError(
-                f"{self.change!r} is no setting of a point, so give both: measure(now=step, changed=other_step)"
+                f"{self.change!r} is no setting of a point: race it by tclab.timing.race({{'now': …, 'changed': …}})"
             )
         return replace(self, measured=self.race(budget_seconds=budget_seconds, **options))
 
     @property
-    def sentence(self) -> str:
-        """The change, its predicted time, the evidence and, once tried, the measured time, in one line."""
-        text = f"{self.change}: predicted {self._predicted}, {self.basis}. {self.why}"
-        return text if self.measured is None else f"{text} Measured: {self.measured.outcome}."
+    def predicted(self) -> str:
+        """The predicted time and its basis, in words."""
+        ends = "" if self.interval is None else f" [{self.interval[0]:.3g}, {self.interval[1]:.3g}]"
+        return f"{self.ratio:.3g} × the time of {self.subject}{ends}, {self.basis}"
 
     @property
-    def _predicted(self) -> str:
-        ends = "" if self.interval is None else f" [{self.interval[0]:.3g}, {self.interval[1]:.3g}]"
-        return f"{self.ratio:.3g} × the time of {self.subject}{ends}"
+    def sentence(self) -> str:
+        """The change, its predicted time, the evidence and, once tried, the measured time, in one line."""
+        text = f"{self.change}: predicted {self.predicted}. {self.why}"
+        return text if self.measured is None else f"{text} Measured: {self.measured.outcome}."
 
     def __str__(self) -> str:
         return Display(notes=[self.sentence]).text()
@@ -106,63 +127,64 @@ class Advice(Shown):
     - `suggestions`: each with its predicted gain and the evidence.
     - `missing`: what the evidence leaves unknown, and what would show it, a sentence each.
     - `where`: the machine of the measurement; `None` for this one.
+    - `margin`: share of the time below which nothing is called better.
     """
 
     subject: str
     suggestions: tuple[Suggestion, ...]
     missing: tuple[str, ...] = ()
     where: str | None = None
+    margin: float = MARGIN
 
-    def measure(self, number: int | None = None, *, budget_seconds: float = 60.0, **options: Any) -> Advice:
+    def measure(self, n: int | None = None, *, budget_seconds: float = 60.0, **options: Any) -> Advice:
         """Measure the suggestions that can be measured, and return the advice with the results.
 
         A suggestion whose measurement fails stays as it is, and `missing` says why.
 
         **Arguments:**
 
-        - `number`: measure only the first `number` of them; all by default.
+        - `n`: measure only the first `n` of them; all by default.
         - `budget_seconds`: wall time for all of them together.
         - `options`: as for `Suggestion.measure`.
         """
-        able = [place for place, one in enumerate(self.suggestions) if one.race is not None][:number]
-        suggestions = list(self.suggestions)
-        failures = []
-        for place in able:
+        able = [i for i, one in enumerate(self.suggestions) if one.race is not None][:n]
+        suggestions, failures = list(self.suggestions), []
+        for i in able:
             try:
-                suggestions[place] = suggestions[place].measure(budget_seconds=budget_seconds / len(able), **options)
+                suggestions[i] = suggestions[i].measure(budget_seconds=budget_seconds / len(able), **options)
             except Exception as error:
                 why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                failures.append(f"what {suggestions[place].change!r} gives when it runs: {why}")
+                failures.append(f"what {suggestions[i].change!r} gives when it runs: {why}")
         return replace(self, suggestions=tuple(suggestions), missing=(*self.missing, *failures))
 
     def frame(self) -> pd.DataFrame:
         """Return one row a suggestion: predicted and measured time over the time now, and the evidence."""
         import pandas as pd
 
+        nothing = (None, None)
         rows = []
         for one in self.suggestions:
             pair = one.measured
-            predicted = (one.ratio, *(one.interval or (None, None)), one.basis)
-            measured: tuple[Any, ...] = (None, None, None, None)
+            measured = (None, *nothing, None)
             if pair is not None:
-                measured = (pair.ratio, *(pair.interval or (None, None)), pair.verdict)
-            rows.append((one.change, *predicted, *measured, one.why))
+                measured = (pair.ratio, *(pair.interval or nothing), pair.verdict)
+            rows.append((one.change, one.ratio, *(one.interval or nothing), one.basis, *measured, one.why))
         columns = ["change", "predicted", "low", "high", "basis"]
         columns += ["measured", "measured low", "measured high", "verdict", "why"]
         return pd.DataFrame(rows, columns=columns).set_index("change")
 
     def __str__(self) -> str:
-        suggestions = [f"{place}. {one.sentence}" for place, one in enumerate(self.suggestions, start=1)]
+        suggestions = [f"{i}. {one.sentence}" for i, one in enumerate(self.suggestions, start=1)]
         display = self._display()
         return Display(display.title, notes=[*suggestions, *display.notes]).text()
 
     def _display(self) -> Display:
         lines = [
-            (one.change, f"{one._predicted}, {one.basis}", one.measured.outcome if one.measured else "", one.why)
+            (one.change, one.predicted, one.measured.outcome if one.measured else "", one.why)
             for one in self.suggestions
         ]
         todo = "settle what is still open, or measure other settings" if self.missing else "measure other settings"
-        nothing = "" if lines else f"no change is known to save {WORTH:.0%} or more. Next: {todo}."
+        nothing = "" if lines else f"no change is known to save {self.margin:.0%} or more. Next: {todo}."
         title = f"What to change, {self.subject}: {nothing}".rstrip() if self.subject else ""
         missing = [f"still open: {sentence}" for sentence in self.missing]
         return Display(title, ("change", "predicted", "measured", "why") if lines else (), lines, missing)
@@ -170,5 +192,236 @@ class Advice(Shown):
 
 def ranked(suggestions: list[Suggestion]) -> tuple[Suggestion, ...]:
     """Return suggestions by predicted gain, the largest first, and after them those whose gain is at best so large."""
-    order = (MEASURED, MODEL, AT_BEST)
-    return tuple(sorted(suggestions, key=lambda one: (one.basis == AT_BEST, one.ratio, order.index(one.basis))))
+    return tuple(sorted(suggestions, key=lambda one: (one.basis == AT_BEST, one.ratio, _BASES.index(one.basis))))
+
+
+# ---- the evidence
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """The times of some steps, as the evidence for advice; what is not known is `None` or empty."""
+
+    subject: str  # the measured workload, in words
+    whole: Reals  # [steps] seconds of each step
+    stages: Mapping[str, Reals]  # stage → [steps] seconds in each step, 0 where the step did not have it
+    workers: int | None = None  # of the loader
+    batch_seconds: float | None = None  # mean time in which a worker makes a batch
+    batch_cpu_seconds: float | None = None  # of which it has a processor
+    cores: int | None = None  # that this process may use
+    cuda: bool = False  # the steps ran on a GPU
+    cycle: int = 1  # steps after which the loop does the same again; see `tclab.timing._step_means`
+
+    def share(self, *names: str) -> tuple[float, tuple[float, float]]:
+        """Return the share of the time that these stages take together, and its 95 % interval."""
+        zeros = np.zeros_like(self.whole)
+        share = share_of(np.sum([self.stages.get(name, zeros) for name in names], axis=0), self.whole, self.cycle)
+        low, high = share.interval() or (0.0, 1.0)
+        return share.value, (max(0.0, low), min(1.0, high))
+
+    def refusal(self) -> str:
+        """Return why there can be no advice from these times; empty if there can."""
+        n = len(self.whole)
+        if n < MIN_OBSERVATIONS:
+            return f"{n} steps were timed, at least {MIN_OBSERVATIONS} are needed"
+        if n < 2 * self.cycle:
+            return f"{n} steps were timed, at least two cycles of {self.cycle} are needed"
+        state = steady_state(cycle_means(self.whole, self.cycle).tolist())
+        if state.verdict == NOT_STEADY:
+            return (
+                f"the steps were still changing ({state.why}): warm up longer (a point's warmup; a loop's first steps)"
+            )
+        return ""
+
+
+def step_times_of(ledger: Ledger, loaders: LoaderTimes | None = None) -> StepTimes:
+    """Return the times of a ledger's steps, by the device's timeline on CUDA, with its workers where known."""
+    steps: dict[int, dict[str, float]] = {}
+    timeline = "device" if ledger.cuda else "host"
+    for line, i, stage, seconds in ledger.rows():
+        if line == timeline:
+            steps.setdefault(i, {})[stage] = seconds or 0.0
+    names = dict.fromkeys(stage for stages in steps.values() for stage in stages)
+    by_stage = {name: np.array([stages.get(name, 0.0) for stages in steps.values()]) for name in names}
+    made = [(one.end_ns - one.begin_ns, one.cpu_ns) for one in ledger.batch_timings]
+    workers, left_out = ledger.workers, ""
+    if loaders is not None and not made:  # batches that carry no times of their own
+        batches = [batch for one in loaders.passes if one.training for batch in one.batches]
+        made = [(one.end_ns - one.begin_ns, one.cpu_ns) for one in batches]
+        workers = max((one.workers for one in loaders.passes if one.training), default=workers)
+    if workers and "data_wait" in by_stage:
+        # the first step of a pass waits for workers that start: no cheaper batch would spare it
+        later = ~np.isin(np.array(list(steps)), ledger.begins())
+        if later.sum() >= max(MIN_OBSERVATIONS, len(later) / 2):
+            by_stage = {name: seconds[later] for name, seconds in by_stage.items()}
+            left_out = f", without {int((~later).sum())} that waited for workers to start"
+    whole = by_stage.pop("step", np.zeros(0))
+    cpu = [one for _, one in made if one is not None]
+    waits = by_stage.get("data_wait", np.zeros_like(whole))
+    return StepTimes(
+        f"from {len(whole)} steps of this loop{left_out}",
+        whole,
+        by_stage,
+        workers,
+        fmean(one for one, _ in made) / 1e9 if made else None,
+        fmean(cpu) / 1e9 if cpu else None,
+        usable_cores(),
+        bool(ledger.cuda),
+        cycle_of(workers if steps_wait(waits, whole) else 0),
+    )
+
+
+# ---- the rules
+
+
+def advise(
+    ledger: Ledger,
+    *,
+    loaders: LoaderTimes | None = None,
+    syncs: Syncs | None = None,
+    communication: Communication | None = None,
+    margin: float = MARGIN,
+) -> Advice:
+    """Return suggestions for a training loop that a ledger timed, by predicted gain.
+
+    Most predictions are bounds: removing a stage gains at most its share of the time (Amdahl's law). There are no
+    suggestions from fewer than 6 steps, from steps that were still changing, or from a ledger that does not add up;
+    but loaders that started their workers anew are named whatever the steps.
+
+    **Arguments:**
+
+    - `ledger`: a ledger of steps after warm-up.
+    - `loaders`: what DataLoaders did meanwhile, from `tclab.timing.loader_times`.
+    - `syncs`: the host-device synchronisations of one step, from `tclab.timing.syncs`.
+    - `communication`: that of the same steps, after `finish()`.
+    - `margin`: share of the time below which nothing is called better.
+    """
+    times = step_times_of(ledger, loaders)
+    suggestions: list[Suggestion] = []
+    if len(times.whole) and not ledger.adds_up():
+        missing = [f"the ledger does not add up ({str(ledger).splitlines()[0]})"]
+    else:
+        suggestions, missing = suggestions_from(times, margin)
+        if communication is not None and not times.refusal():
+            suggestions += exchange_suggestions(times, communication, margin)
+    if loaders is not None:
+        suggestions += _restarts(loaders, margin)
+    if syncs is not None and syncs.count:
+        places = ", ".join(f"{place} ({n} ×)" for place, n, _ in syncs.ranked()[:3])
+        missing.append(host_sync_text(syncs.count, times.cuda, places))
+    return Advice(times.subject, ranked(suggestions), tuple(missing), margin=margin)
+
+
+def suggestions_from(times: StepTimes, margin: float = MARGIN) -> tuple[list[Suggestion], list[str]]:
+    """Return the suggestions from the times of steps, and sentences on what they leave unknown."""
+    if why := times.refusal():
+        return [], [why]
+    ahead = ""
+    if times.workers and times.batch_seconds is not None:  # steps shorter than their workers give batches
+        ahead = LoaderPace(times.workers, times.batch_seconds, float(times.whole.mean()), 0.0).impossible()
+    missing = [text for text in (outliers(times.whole, times.cycle), ahead) if text]
+    suggestions = [] if ahead else [*_loading(times, margin)]
+    for stage, (change, setting) in (_CHANGES_ON_CUDA if times.cuda else _CHANGES).items():
+        suggestions += upper_bound(times, change, f"{stage} is {{}} of a step", stage, margin=margin, **setting)
+    other, (low, _) = times.share("other")
+    if low > _MOST_OTHER:
+        missing.append(f"{other:.0%} of a step is in no stage: enter stages in more of the loop")
+    inside, (low, _) = times.share("forward", "backward")
+    if low > 0.5:
+        missing.append(
+            f"what is in forward and backward, {inside:.0%} of a step: tclab.trace divides them, "
+            "and of a point tclab.sweeps.inside(point)"
+        )
+    return suggestions, missing
+
+
+def upper_bound(
+    times: StepTimes, change: str, why: str, *stages: str, margin: float = MARGIN, **setting: Any
+) -> Iterator[Suggestion]:
+    """Yield the change that removes at most these stages, if they surely take the margin; `why` has `{}` for it."""
+    share, (low, high) = times.share(*stages)
+    if low >= margin:
+        text = why.format(f"{share:.0%} [{low:.0%}, {high:.0%}]")
+        yield Suggestion(change, f"{text[:1].upper()}{text[1:]}.", 1 - share, (1 - high, 1 - low), AT_BEST, setting)
+
+
+def _loading(times: StepTimes, margin: float) -> Iterator[Suggestion]:
+    """Suggest more workers if they cannot keep up and cores are free for them, or else cheaper batches."""
+
+    def at_best(change: str, why: str) -> Iterator[Suggestion]:
+        return upper_bound(times, change, f"{waits}{why}", "data_wait", margin=margin)
+
+    wait, (low, _) = times.share("data_wait")
+    if low < margin:
+        return
+    waits = "a step waits for its batch for {} of its time"
+    whole = float(times.whole.mean())
+    rest = whole * (1 - wait)
+    make, workers, cores = times.batch_seconds, times.workers, times.cores
+    if make is None or workers is None:
+        if workers and cores is not None and workers >= cores - 1:
+            yield from at_best(_CHEAPER, f"; none of {cores} cores is free for another worker, unless these are idle "
+                                         "(loader_times tells)")  # fmt: skip
+        else:
+            yield from at_best("make batches ahead: more workers, a deeper prefetch, fewer bytes", "")
+        return
+    enough = max(1, ceil(make / rest))
+    why = f"; a batch is made in {make:.3g} s, and the rest of a step takes {rest:.3g} s"
+    if enough <= workers:
+        late = f"{why}, so {workers} could keep up: batches come unevenly, or late"
+        yield from at_best("prefetch further ahead, and keep the workers between epochs", late)
+        return
+    busy = 1.0 if times.batch_cpu_seconds is None else min(1.0, times.batch_cpu_seconds / make)
+    wanted = min(enough, _MOST_MORE * max(workers, 1))
+    room = wanted if cores is None or not busy else int((cores - 1) / busy)
+    if room <= workers:
+        none_free = f"{why}: {enough} workers could keep up, and none of {cores} cores is free for another"
+        yield from at_best(_CHEAPER, none_free)
+        return
+    affordable = min(wanted, room)
+    more = f"{affordable} worker{'s' if affordable > 1 else ''}"
+    ratio = max(rest, make / affordable) / whole  # ignores that workers share cores with the step: no interval
+    if ratio > 1 - margin:
+        yield from at_best(_CHEAPER, f"{why}: {more} on {cores} cores would change nothing")
+        return
+    (bound,) = at_best("", f"{why}; {enough} workers could keep up" if affordable < enough else why)
+    change = f"load with {more} instead of {workers or 'none'}"
+    yield Suggestion(change, bound.why, ratio, None, MODEL, {"workers": affordable})
+
+
+def _restarts(loaders: LoaderTimes, margin: float) -> Iterator[Suggestion]:
+    """Yield for each loader that started its workers anew what keeping them would bring."""
+    for name in loaders.names():
+        again = loaders.restarts(name)
+        share = sum(one.seconds_saved_if_persistent for one in again) / loaders.seconds if again else 0.0
+        if share >= margin:
+            once = "one DataLoader for all passes, with " if any(one.made_anew for one in again) else ""
+            why = f"It started its workers ({again[0].workers}) anew {len(again)} ×, which took {share:.0%} of the run."
+            change = f"{once}persistent_workers=True for {name}"
+            yield Suggestion(change, why, 1 - share, None, MODEL, subject="the run")
+
+
+def exchange_suggestions(times: StepTimes, communication: Communication, margin: float) -> Iterator[Suggestion]:
+    """Yield suggestions from a `Communication`'s exposed seconds, for the stages that the ledger does not have."""
+    frame = communication.frame()
+    if frame.empty:
+        return
+    waiting = frame["exposed_rank_wait_seconds"].astype(float)
+    for stage, seconds, change, text in (
+        ("communication", frame["exposed_seconds"] - waiting, _OVERLAP, "the exchange of gradients is exposed for"),
+        ("rank_wait", waiting, _BALANCE, "waiting for the slowest rank takes"),
+    ):
+        known = seconds.dropna().to_numpy(float)
+        if len(known) < MIN_OBSERVATIONS or np.any(times.stages.get(stage, 0)):
+            continue
+        n = min(len(known), len(times.whole))
+        exposed = replace(times, whole=times.whole[:n], stages={stage: np.asarray(known[:n])})
+        yield from upper_bound(exposed, change, f"{text} {{}} of a step", stage, margin=margin)
+
+
+def host_sync_text(count: int, cuda: bool, places: str = "") -> str:
+    """Return a sentence on a step's host-device synchronisations, whose cost a ledger does not show."""
+    where = f" at {places}" if places else ""
+    if cuda:
+        return f"the host waits for the device {count} times a step{where}; a trace (tclab.trace) shows what it costs"
+    return f"on a GPU the host would wait {count} times a step{where}; only a run on one can show what it costs"

@@ -1,199 +1,274 @@
-"""Profiling of a program that has no marks: its lines and functions, by a stack sampler, its loaders and its parts."""
+"""The lines of a program that its time goes to, by py-spy, which reads the stacks of a process from outside of it."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import runpy
+import shutil
+import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import zip_longest
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
-from time import perf_counter
+from tempfile import TemporaryDirectory
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING, Any
 
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError
-from tclab.timing._epoch_parts import FIRST_STEP, LOGGING, STEPS, EpochParts, PartClock
-from tclab.timing._host_syncs import Syncs
-from tclab.timing._line_times import MAIN, Lines, line_times
-from tclab.timing._loader_watch import LoaderWatch
-from tclab.timing._sample_times import Loaders, SampleTimes, sample_times
-from tclab.timing._stack_sampler import HERTZ, Site, StackSampler, hide_from_dynamo
+from tclab.timing._loader_times import BatchTimes, LoaderPass, LoaderTimes, loader_times
+from tclab.timing._user_code import is_user_file, short_place, source_of
 
-_FUNCTIONS = 3  # that are named
+if TYPE_CHECKING:
+    import pandas as pd
 
+MAIN, WORKERS, OTHERS = "main", "workers", "other processes"
+_MOST = 10  # lines that are shown of the main process, and three of the others
+_FEW = 100  # samples below which a share is rough
+_FRAME = re.compile(r"(.*) \((.*):(\d+)\)")  # py-spy's: function (file:line)
+_RUN = "from tclab.timing._profile import run_script; run_script()"
+_REFUSED = re.compile("permission denied|operation not permitted|requires root", re.IGNORECASE)
+_ALLOW = (
+    "the system does not let py-spy read another process (ptrace): start a container with --cap-add=SYS_PTRACE "
+    "(Kubernetes: capabilities add SYS_PTRACE), elsewhere set `sudo sysctl kernel.yama.ptrace_scope=0`, or use sudo"
+)
 
-class ProgramProfiler:
-    """A stack sampler, the parts of the run, and what DataLoaders do.
-
-    `stage` returns the stage that the program is in, or `None` to leave a sample out.
-    """
-
-    def __init__(self, stage: Callable[[], str | None], hertz: float = HERTZ) -> None:
-        self.hertz = hertz
-        self.sampler = StackSampler(stage, hertz)
-        self.clock = PartClock()
-        self.watch = LoaderWatch(self.clock, self.sampler)
-        self._loaders_open = False  # or opening: a signal's handler may ask meanwhile
-
-    def start(self) -> None:
-        """Begin; see `StackSampler.start` for what it raises."""
-        self.sampler.start()
-        self.clock.begin()
-        self.open_loaders()
-
-    def open_loaders(self) -> None:
-        """Begin to watch DataLoaders, where torch is imported."""
-        module = sys.modules.get("torch.utils.data.dataloader")
-        if self._loaders_open or module is None or getattr(module.__spec__, "_initializing", False):
-            return
-        self._loaders_open = True
-        self.watch.open()
-        hide_from_dynamo()
-
-    def stop(self) -> None:
-        """End; what was learnt stays."""
-        self.sampler.stop()
-        self.clock.end()
-        self.watch.close()
-        self._loaders_open = False
-
-    def lines(self, waits: Syncs | None = None) -> Lines:
-        """Return the lines of the main thread and of the workers, with the synchronisations of one step."""
-        times = line_times(self.sampler.sites(), waits=waits)
-        by_worker: dict[str, dict[tuple[str, Site], float]] = {}
-        for fetch in self.watch.fetches:
-            if fetch.where == MAIN:
-                continue
-            sites = by_worker.setdefault(fetch.where, {})
-            for (_, site), seconds in fetch.sites.items():
-                if site.part:  # what a worker does between batches is waiting
-                    sites[site.part, site] = sites.get((site.part, site), 0.0) + seconds
-        for where in sorted(by_worker):
-            times += line_times(by_worker[where], where=where)
-        cuda = None if waits is None else waits.cuda
-        return Lines(tuple(times), self.sampler.slots, self.hertz, cuda, self.sampler.own_ns / 1e9)
-
-    def samples(self) -> SampleTimes:
-        """Return where the time of making samples went."""
-        for fetch in self.watch.fetches:
-            if fetch.where == MAIN:
-                fetch.sites = {key: seconds for key, seconds in self.sampler.sites().items() if key[1].part}
-        return sample_times(self.watch.fetches)
-
-    def epoch(self, steps: int, stages: Mapping[str, Sequence[float]]) -> EpochParts:
-        """Return the parts of a run of so many steps; `stages`: stage → its seconds in each step that had it."""
-        seconds = {part: spent / 1e9 for part, spent in self.clock.nanoseconds.items()}
-        times = {part: number for part, number in self.clock.times.items() if part != STEPS}
-        whole, waits, logs = (stages.get(name, ()) for name in ("step", "data_wait", "log"))
-        taken = {LOGGING: (sum(logs), len(logs))}
-        if len(whole) > 1 and len(waits) in (0, len(whole)):
-            first, *later = (step - wait for step, wait in zip_longest(whole, waits, fillvalue=0.0))
-            taken[FIRST_STEP] = (max(0.0, first - median(later)), 1)
-        for part, (spent, number) in taken.items():  # out of the steps
-            if number:
-                seconds[STEPS] = seconds.get(STEPS, 0.0) - spent
-                seconds[part] = seconds.get(part, 0.0) + spent
-                times[part] = times.get(part, 0) + number
-        return EpochParts(seconds, times, steps)
+Line = tuple[str, int, str]  # file, line, function; ("", 0, "") of a worker that is in no line of the user's
 
 
+@dataclass(repr=False)
 class Profile(Shown):
-    """Where a program's time went, by line and by function; `print` it when it has ended."""
+    """Where a program's time went, by the innermost line of the user's own code; `print` it.
 
-    def __init__(self, hertz: float = HERTZ) -> None:
-        self.hertz = hertz
-        self.seconds = 0.0  # wall time
-        self.error: BaseException | None = None  # what ended the script
-        self._profiler = ProgramProfiler(self._stage, hertz)
-
-    def _stage(self) -> str:
-        self._profiler.open_loaders()  # once the program has imported torch, when it likes
-        return ""
-
-    @property
-    def lines(self) -> Lines:
-        """The lines of the user's code that the time went to."""
-        return self._profiler.lines()
-
-    @property
-    def samples(self) -> SampleTimes:
-        """Where the time of making a sample went, if a DataLoader made any."""
-        return self._profiler.samples()
-
-    @property
-    def loaders(self) -> Loaders:
-        """The passes over DataLoaders."""
-        return Loaders(tuple(self._profiler.watch.passes))
-
-    @property
-    def exit_code(self) -> int:
-        """The script's exit status: 0, what it gave to `sys.exit`, or 1 after an exception."""
-        if self.error is None:
-            return 0
-        code = self.error.code if isinstance(self.error, SystemExit) else 1
-        return code if isinstance(code, int) else int(code is not None)
-
-    def _display(self) -> Display:
-        shown = self.lines
-        display = shown._display()
-        functions = ", ".join(f"{name} {share:.0%}" for name, share in list(shown.by_function().items())[:_FUNCTIONS])
-        loaders, samples = self.loaders._display(), self.samples
-        parts = ", ".join(f"{part} {seconds_text(seconds)}" for part, seconds in samples.parts().items() if seconds)
-        notes = [*([f"by function: {functions}"] if functions else []), *display.notes, *loaders.notes]
-        notes += [f"a sample is made in: {parts}"] if parts else []
-        return Display(f"{seconds_text(self.seconds)}, {display.title}", display.columns, display.lines, notes)
-
-
-@contextmanager
-def profile(hertz: float = HERTZ) -> Iterator[Profile]:
-    """Sample what a block of code does, on the main thread: `with profile() as seen: train()`, then `print(seen)`.
+    A line has the time of all that it calls and waits for in libraries. Shares are of the wall time of main threads in
+    which a line of the user's was open; of workers, of all the time.
 
     **Arguments:**
 
-    - `hertz`: samples a second.
-
-    **Raises:** `InputError` on another thread than the main one, and where SIGALRM has a handler.
+    - `samples`: "main", "workers" (of DataLoaders, all together) or "other processes" → line → times that it was seen,
+      100 a second.
+    - `seconds`: wall time, the start of Python included.
+    - `exit_code`: the script's; 0 of a block of code.
+    - `loaders`: what the script's DataLoaders did; `None` of a block of code, without torch, and where it was killed.
     """
-    seen = Profile(hertz)
-    seen._profiler.start()
-    begin = perf_counter()
-    try:
-        yield seen
-    finally:
-        seen._profiler.stop()
-        seen.seconds = perf_counter() - begin
+
+    samples: dict[str, Counter[Line]] = field(default_factory=dict)
+    seconds: float = 0.0
+    exit_code: int = 0
+    loaders: LoaderTimes | None = None
+
+    def shares(self, where: str = MAIN) -> dict[Line, float]:
+        """Return line → share of the time of the main process, of workers or of others, the largest first."""
+        seen = self.samples.get(where, Counter())
+        return {line: n / seen.total() for line, n in seen.most_common()}
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row a line: `where`, `file`, `line`, `function`, `share`, `text`; "" and 0 for no line."""
+        import pandas as pd
+
+        rows = [
+            (where, *line, share, source_of(*line[:2]))
+            for where in self.samples
+            for line, share in self.shares(where).items()
+        ]
+        return pd.DataFrame(rows, columns=["where", "file", "line", "function", "share", "text"])
+
+    def _display(self) -> Display:
+        lines, several = [], len(self.samples) > 1
+        for where in self.samples:
+            for (file, line, function), share in list(self.shares(where).items())[: _MOST if where == MAIN else 3]:
+                place = short_place(file, line) if file else "in torch: waiting, sending"
+                code = source_of(file, line) or (function and f"in {function}")
+                lines.append((*([where] * several), f"{share:.1%}", place, code))
+        total = sum(seen.total() for seen in self.samples.values())
+        notes = list(self.loaders._display().notes) if self.loaders else []
+        if total < _FEW:
+            notes.append(f"{total} samples are few: a share may be off by {50 / max(1, total) ** 0.5:.0f} points")
+        columns = (*(["process"] * several), "share", "line", "code")
+        return Display(f"{seconds_text(self.seconds)}, {total} samples of the stack", columns, lines, notes)
 
 
-def profile_script(path: str | Path, argv: Sequence[str] = (), *, hertz: float = HERTZ) -> Profile:
-    """Run a script as `python script.py …` does, and return where its time went.
+def read_samples(text: str) -> dict[str, Counter[Line]]:
+    """Return the samples of main threads in a file of `py-spy record --format raw --subprocesses --threads --idle`."""
+    found: dict[str, Counter[Line]] = {MAIN: Counter()}
+    for sample in text.splitlines():
+        stack, _, n = sample.rpartition(" ")
+        frames = stack.split(";")
+        processes = [one.split(":")[0].split()[1] for one in frames if one.startswith("process ")]
+        thread = next((one for one in frames if one.startswith("thread (")), "")
+        if not processes or not (thread.endswith("MainThread") or thread == f"thread ({processes[-1]})"):
+            continue
+        where = MAIN if len(processes) == 1 else OTHERS
+        loop = max((i for i, one in enumerate(frames) if one.startswith("_worker_loop (")), default=None)
+        if loop is not None:  # a forked process has the stack of the one that forked it below
+            where, frames = WORKERS, frames[loop:]
+        called = [match for match in map(_FRAME.fullmatch, frames) if match and is_user_file(match[2])]
+        if called or where == WORKERS:  # else Python begins or ends
+            line = (called[-1][2], int(called[-1][3]), called[-1][1]) if called else ("", 0, "")
+            found.setdefault(where, Counter())[line] += int(n)
+    return found
 
-    An exception that ends the script is printed as Python does and kept as `error`; `exit_code` is the script's.
+
+@contextmanager
+def profile() -> Iterator[Profile]:
+    """Sample what a block of code does: `with profile() as seen: train()`, then `print(seen)`.
+
+    py-spy is attached to this process while the block runs. For the workers of DataLoaders, `loader_times` beside it.
+
+    **Raises:** `InputError` where py-spy is not installed, or may not read this process.
+    """
+    seen = Profile()
+    with TemporaryDirectory() as folder:
+        samples, log = Path(folder) / "samples", Path(folder) / "log"
+        _let_be_read(-1)  # any process, since py-spy has no number yet
+        with log.open("w") as said:
+            spy = subprocess.Popen([*_spy(samples), "--pid", str(os.getpid())], stdout=said, stderr=said)
+        try:
+            while "Sampling" not in log.read_text() and spy.poll() is None:
+                sleep(0.01)
+            if spy.poll() is not None:
+                raise _failed(log.read_text())
+            begin = perf_counter()
+            try:
+                yield seen
+            finally:
+                seen.seconds = perf_counter() - begin
+                spy.send_signal(signal.SIGINT)
+                spy.wait()
+        finally:
+            _let_be_read(0)
+            spy.kill()
+        seen.samples.update(read_samples(samples.read_text()) if samples.exists() else {})
+
+
+def profile_script(path: str | Path, argv: Sequence[str] = ()) -> Profile:
+    """Run a script as `python script.py …` does, and return where its time went, with what its DataLoaders did.
+
+    Ctrl-C ends the script, and what was sampled is returned.
 
     **Arguments:**
 
     - `path`: the script.
     - `argv`: its arguments.
-    - `hertz`: samples a second.
 
-    **Raises:** `InputError` if there is no such file.
+    **Raises:** `InputError` if there is no such file, or where py-spy is not installed or may not read a process.
     """
     script = Path(path)
     if not script.is_file():
         raise InputError(f"the script {str(path)!r} is no file; expected the path of a Python program")
-    before, folder = sys.argv, str(script.resolve().parent)
-    sys.argv = [str(script), *argv]
-    sys.path.insert(0, folder)
+    with TemporaryDirectory() as folder, ExitStack() as opened:
+        samples, log, result = (Path(folder) / name for name in ("samples", "log", "result"))
+        streams = [os.dup(1), os.dup(2)]  # the script's own, since py-spy talks on those that it is given
+        for stream in streams:
+            opened.callback(os.close, stream)
+        said = opened.enter_context(log.open("w"))
+        command = [
+            *_spy(samples),
+            "--",
+            sys.executable,
+            "-c",
+            _RUN,
+            str(result),
+            *map(str, streams),
+            str(script),
+            *argv,
+        ]
+        begin = perf_counter()
+        spy = subprocess.Popen(command, stdout=said, stderr=said, pass_fds=streams)
+        while spy.poll() is None:
+            with suppress(KeyboardInterrupt):  # the script and py-spy get it, too
+                spy.wait()
+        seconds = perf_counter() - begin
+        if not samples.exists():
+            raise _failed(log.read_text())
+        told: dict[str, Any] = {"exit_code": 1, "loaders": None}
+        if result.exists():
+            told = json.loads(result.read_text())
+        return Profile(read_samples(samples.read_text()), seconds, told["exit_code"], _loaders_of(told["loaders"]))
+
+
+def _spy(output: Path) -> list[str]:
+    """Return the command that records stacks into a file."""
+    spy = shutil.which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if spy is None:
+        raise InputError("profiling needs py-spy: pip install 'tclab[profile]'")
+    options = ["--subprocesses", "--threads", "--idle", "--full-filenames", "--format", "raw", "--output", str(output)]
+    return [spy, "record", *options]
+
+
+def _failed(said: str) -> InputError:
+    last = (said.strip().splitlines() or ["it said nothing"])[-1]
+    return InputError(_ALLOW if _REFUSED.search(said) else f"py-spy recorded nothing: {last}")
+
+
+def _let_be_read(process: int) -> None:
+    """Let a process read this one where Linux's yama asks for it (`PR_SET_PTRACER`); 0 for none, -1 for any."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(process), 0, 0, 0)
+
+
+# ---- in the script's process
+
+
+def run_script() -> None:
+    """Run the script that the command line names after a file for the result and two streams."""
+    result, out, err, *sys.argv = sys.argv[1:]
+    for stream, at in ((int(out), 1), (int(err), 2)):
+        os.dup2(stream, at)
+    sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
+    watch, code = ExitStack(), 0
+    finder = _Torch(watch)
+    sys.meta_path.insert(0, finder)
     try:
-        with profile(hertz) as seen:
-            try:
-                runpy.run_path(str(script), run_name="__main__")
-            except BaseException as error:
-                seen.error = error
-                if not isinstance(error, SystemExit):
-                    sys.excepthook(type(error), error, error.__traceback__)
-    finally:
-        sys.argv = before
-        if folder in sys.path:
-            sys.path.remove(folder)
-    return seen
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException as error:
+        code = 1
+        sys.excepthook(type(error), error, error.__traceback__)
+    watch.close()
+    loaders = None if finder.loaders is None else asdict(finder.loaders)
+    Path(result).write_text(json.dumps({"exit_code": code, "loaders": loaders}), encoding="utf-8")
+
+
+class _Torch:
+    """An importer's hook: begins to time DataLoaders when the script imports them, and imports nothing by itself."""
+
+    def __init__(self, watch: ExitStack) -> None:
+        self.watch = watch
+        self.loaders: LoaderTimes | None = None
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != "torch.utils.data.dataloader":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        assert spec is not None
+        assert spec.loader is not None
+        execute = spec.loader.exec_module
+
+        def executed(module: Any) -> None:
+            execute(module)
+            self.loaders = self.watch.enter_context(loader_times())
+
+        spec.loader.exec_module = executed  # type: ignore[method-assign]
+        return spec
+
+
+def _loaders_of(told: dict[str, Any] | None) -> LoaderTimes | None:
+    if told is None:
+        return None
+    passes = [
+        LoaderPass(**{**one, "batches": [BatchTimes(*batch) for batch in one["batches"]]}) for one in told["passes"]
+    ]
+    return LoaderTimes(passes, told["seconds"])

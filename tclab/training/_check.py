@@ -21,7 +21,7 @@ from tclab.masking._strategy import view
 from tclab.message_passing._view import NeedsEdgesError
 from tclab.models import ModelKind
 from tclab.models import get as model_of
-from tclab.timing._stack_sampler import is_user_frame
+from tclab.timing._user_code import is_user_frame
 from tclab.training._distributed import without_gradient
 from tclab.training._equivalence import (
     FP32_RATIO,

@@ -26,8 +26,17 @@ from tclab.sweeps.store._row_files import Runs, rows_of
 from tclab.sweeps.store._rows import keys_of, point_of, python_value
 from tclab.timing import Ledger
 from tclab.timing import advise as advise_loop
-from tclab.timing._advice import MEASURED, WORTH, Advice, Suggestion, ranked
-from tclab.timing._advice_rules import StepTimes, host_sync_text, no_advice_reason, suggestions_from, upper_bound
+from tclab.timing._advice import (
+    MARGIN,
+    MEASURED,
+    Advice,
+    StepTimes,
+    Suggestion,
+    host_sync_text,
+    ranked,
+    suggestions_from,
+    upper_bound,
+)
 from tclab.timing._environment import cores_within
 from tclab.timing._step_means import whole_cycles
 from tclab.timing._verdict import Pair
@@ -87,7 +96,7 @@ _APART = (
 )
 
 
-def advise(evidence: Ledger | Runs, *, now: str | None = None, **options: Any) -> Advice:
+def advise(evidence: Ledger | Runs, *, now: str | None = None, margin: float = MARGIN, **options: Any) -> Advice:
     """Return the changes that are worth making, ranked by predicted saving, and the questions that stay open.
 
     From a sweep's rows: each point that differs from the present one in one setting and is certainly faster, with the
@@ -101,28 +110,29 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, **options: Any) -
     - `evidence`: rows, a folder or a file of them; or a `tclab.timing.Ledger`.
     - `now`: the strategy that is run now; unless given, the first of `tclab.masking.BASELINES` that was run, or else
       the slowest. Of its points the one with the most networks and the largest batch.
-    - `options`: for a ledger, `syncs` and `communication`.
+    - `margin`: share of the time below which nothing is called better.
+    - `options`: for a ledger, `loaders`, `syncs` and `communication`.
 
     **Raises:** `InputError` for a strategy that was not measured, with the nearest.
     """
     if isinstance(evidence, Ledger):
-        return advise_loop(evidence, **options)
+        return advise_loop(evidence, margin=margin, **options)
     if options:
         raise InputError(f"{next(iter(options))} goes with a ledger, and the evidence is rows")
     rows = rows_of(evidence)
     ok = rows[(rows["status"] == "ok") & (rows["mode"] == "step")]
     steps = ok[ok["stage"] == "step"]
     if steps.empty:
-        return Advice("from no point", (), ("no point in mode step was measured",))
+        return Advice("from no point", (), ("no point in mode step was measured",), margin=margin)
     base = _base(steps, now)
     here = ok[_same(ok, base.iloc[0], OF_THE_PLACE)]
     step_times = _step_times(here, base)
-    measured, missing = _alternatives(here[here["stage"] == "step"], base)
+    measured, missing = _alternatives(here[here["stage"] == "step"], base, margin)
     elsewhere = len(steps) - int((here["stage"] == "step").sum())
     if elsewhere:
         missing.append(f"what {counted(elsewhere, 'row')} of another machine, or of other code, would say here")
-    found, unknowns = suggestions_from(step_times)
-    found += _cheaper(step_times, base)
+    found, unknowns = suggestions_from(step_times, margin)
+    found += _cheaper(step_times, base, margin)
     settings = {name for one in measured for name in one.setting}
     point: Point | None = None
     with suppress(InputError):  # the rows cannot tell it, or this process does not know it
@@ -133,7 +143,7 @@ def advise(evidence: Ledger | Runs, *, now: str | None = None, **options: Any) -
     found = found if point is None else [_with_race(one, point) for one in found]
     if waits := python_value(base.iloc[0]["host_syncs"]):
         unknowns.append(host_sync_text(int(waits), base.iloc[0]["device"] == "cuda"))
-    return Advice(step_times.subject, ranked(found), (*unknowns, *missing), where_measured(base))
+    return Advice(step_times.subject, ranked(found), (*unknowns, *missing), where_measured(base), margin)
 
 
 def _base(steps: pd.DataFrame, now: str | None) -> pd.DataFrame:
@@ -194,8 +204,6 @@ def _step_times(ok: pd.DataFrame, base: pd.DataFrame) -> StepTimes:
         cores_within(python_value(first["cores"]), python_value(first["cpu_limit_cores"])),
         cuda,
         cycle,
-        [float(seconds) for taken in made["samples_seconds"] if taken is not None for seconds in taken],
-        int(python_value(first["prefetch_factor"]) or 2),
     )
 
 
@@ -213,7 +221,7 @@ def _others(steps: pd.DataFrame, base: pd.Series) -> Iterator[tuple[str, pd.Data
             yield differ[0], rows
 
 
-def _alternatives(steps: pd.DataFrame, base: pd.DataFrame) -> tuple[list[Suggestion], list[str]]:
+def _alternatives(steps: pd.DataFrame, base: pd.DataFrame, margin: float) -> tuple[list[Suggestion], list[str]]:
     first, samples = base.iloc[0], runs_of(base)
     found, close, moving = [], [], []
     others = list(_others(steps, first))
@@ -233,8 +241,8 @@ def _alternatives(steps: pd.DataFrame, base: pd.DataFrame) -> tuple[list[Suggest
         if any((side["steady"] == NOT_STEADY).any() for side in (base, rows)):
             moving.append((ratio, change))
             continue
-        if interval is None or interval[1] >= 1 - WORTH:
-            close += [change] if ratio < 1 - WORTH else []
+        if interval is None or interval[1] >= 1 - margin:
+            close += [change] if ratio < 1 - margin else []
             continue
         if name == "runs":
             change = f"{new} runs on this device, which bring {1 / ratio:.2f} × the samples a second of {was}"
@@ -283,27 +291,27 @@ def _evidence(base: pd.Series, row: pd.Series, samples: StepRuns, own: StepRuns)
 # ---- changes that the stages of a step suggest
 
 
-def _cheaper(step_times: StepTimes, base: pd.DataFrame) -> Iterator[Suggestion]:
+def _cheaper(step_times: StepTimes, base: pd.DataFrame, margin: float) -> Iterator[Suggestion]:
     """Suggest what makes loading cheaper, where a step waits for it.
 
     `node_mask`, which carries no edge, where edges are most of what travels; samples that were packed once, in place of
     JSON.
     """
     row = base.iloc[0]
-    if no_advice_reason(step_times) is not None:
+    if step_times.refusal():
         return
-    share, ends = step_times.share("data_wait", "transfer")
     bytes_, edges = python_value(row["batch_bytes"]), python_value(row["edge_bytes"])
-    if ends[0] >= WORTH and bytes_ and edges and edges >= _EDGES * bytes_:
+    if bytes_ and edges and edges >= _EDGES * bytes_:
+        change = f"node_mask in place of {row['strategy']}"
         why = (
-            f"Edges are {edges:,} of a batch's {bytes_:,} bytes, and loading and transfer take {share:.0%} of a step; "
+            f"edges are {edges:,} of a batch's {bytes_:,} bytes, and loading and transfer take {{}} of a step; "
             "what else it changes is not in this"
         )
-        yield upper_bound(f"node_mask in place of {row['strategy']}", why, share, ends, strategy="node_mask")
-    share, ends = step_times.share("data_wait")
-    if ends[0] >= WORTH and python_value(row["store"]) == "json":
-        why = f"each sample is decoded from JSON and validated, and a step waits for its batch for {share:.0%}"
-        yield upper_bound("store lmdb in place of json: records packed once", why, share, ends, store="lmdb")
+        yield from upper_bound(step_times, change, why, "data_wait", "transfer", margin=margin, strategy="node_mask")
+    if python_value(row["store"]) == "json":
+        change = "store lmdb in place of json: records packed once"
+        why = "each sample is decoded from JSON and validated, and a step waits for its batch for {}"
+        yield from upper_bound(step_times, change, why, "data_wait", margin=margin, store="lmdb")
 
 
 def _as_settings(found: list[Suggestion], point: Point) -> list[Suggestion]:

@@ -27,9 +27,9 @@ from tclab.sweeps.execution._request import request_of
 from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.execution._worker_pool import pool
 from tclab.sweeps.predict._epoch_costs import Costs, costs_of, stage_times
+from tclab.sweeps.predict._epoch_simulation import simulate
 from tclab.timing import conditions, environment
 from tclab.timing._environment import busy_notes, busy_percent
-from tclab.timing._epoch_simulation import simulate
 from tclab.timing._ledger_rows import raw_clock_ns
 
 LOADER, COMPUTE, BOTH = "loader", "compute", "both"
@@ -235,7 +235,7 @@ def run_epoch(
       the epoch begins; the measurement is written to the same folder afterwards.
     - `threads`: torch's threads in the training process; torch's default unless given.
     - `besides_seconds`: validation, checkpoints, logging and a first step, which this epoch does not have and `full`
-      then has; of a run of yours: `ledger.epoch.predict(0, validation=1, checkpoint=1, logging=47, first_step=1)`.
+      then has; seconds that you measured.
     - `fresh`: start a new process instead of using a warm one.
 
     **Raises:** `InputError` for a point that has no epoch; `RuntimeError` where it could not be run: its strategy is

@@ -15,8 +15,8 @@ import torch
 
 from tclab.masking import Batch
 from tclab.sweeps.execution._setup import Setup
+from tclab.sweeps.predict._epoch_simulation import ContentionFactors, LoaderOverheads
 from tclab.timing import Ledger
-from tclab.timing._epoch_simulation import ContentionFactors, LoaderOverheads
 from tclab.timing._ledger_rows import raw_clock_ns
 from tclab.training._loading import Batches, Loader
 from tclab.training._loops import raw_batch

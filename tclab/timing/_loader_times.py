@@ -1,0 +1,301 @@
+"""What DataLoaders' time goes to, by worker, in any program and with no mark in it.
+
+While `loader_times` is open, `DataLoader.__iter__` is wrapped. It puts a timer around what makes a batch: in the
+process itself, or by a `worker_init_fn` in each worker. The times travel with the batch, and are taken off it before
+the loop gets it; so workers that are spawned, forked, kept or killed leave nothing behind.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from time import perf_counter_ns, thread_time_ns
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary, ref
+
+from tclab._display import Display, Shown, counted, seconds_text
+from tclab.errors import InputError
+from tclab.timing._user_code import short_place, user_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COLUMNS = ("loader", "worker", "batches", "samples", "starts", "start_seconds", "fetch_seconds", "collate_seconds",
+            "wait_seconds")  # fmt: skip
+
+
+class BatchTimes(NamedTuple):
+    """The making of one batch. Moments are nanoseconds of `perf_counter_ns`, whose clock processes share."""
+
+    worker: int | None  # number of the worker; `None` for the process that iterates
+    ready_ns: int  # when its worker had started and had run its worker_init_fn; 0 without workers
+    begin_ns: int
+    end_ns: int
+    cpu_ns: int  # processor time; less than the whole where it waited for a disk or for a core
+    collate_ns: int  # in collate_fn, a part of the whole
+    samples: int
+    wait_ns: int | None = None  # that the loop waited for it; `None` of the first, which waits for workers that start
+
+
+@dataclass
+class LoaderPass:
+    """One iteration over a DataLoader.
+
+    **Arguments:**
+
+    - `loader`: "Dataset at file:line": the dataset's class, and the user's innermost line that began the loader's first
+      pass. Loaders made anew at the same place are one; others of the same name are "… (2)".
+    - `workers`, `persistent`: of the loader. `fresh`: its processes, if any, were started for this pass.
+    - `made_anew`: the program made the DataLoader itself anew.
+    - `training`: gradients were enabled when it began.
+    - `begin_ns`: by `perf_counter_ns`.
+    - `start_seconds`: `iter(loader)` and the wait for the first batch, where processes were started for it.
+    - `wait_seconds`: the waits for all other batches.
+    - `end_seconds`: ending the processes; `None` where the pass did not get there, or keeps them.
+    - `batches`: the `BatchTimes` of each batch that came with them; workers that were there before have none.
+    """
+
+    loader: str
+    workers: int
+    persistent: bool
+    fresh: bool
+    made_anew: bool
+    training: bool
+    begin_ns: int
+    start_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    end_seconds: float | None = None
+    batches: list[BatchTimes] = field(default_factory=list)
+    open: bool = field(default=True, repr=False)
+
+    @property
+    def starts(self) -> dict[int, float]:
+        """Worker → seconds from the begin to its first sample: its process, imports and worker_init_fn."""
+        began = {one.worker: one.ready_ns for one in self.batches if one.worker is not None}
+        return {worker: (ready - self.begin_ns) / 1e9 for worker, ready in sorted(began.items()) if self.fresh}
+
+    @property
+    def seconds_saved_if_persistent(self) -> float:
+        """What it would have taken less with workers that were there: their start, without the first batch, and end."""
+        start = min(self.start_seconds, max(self.starts.values(), default=self.start_seconds))
+        return start + (self.end_seconds or 0.0)
+
+
+@dataclass(repr=False)
+class LoaderTimes(Shown):
+    """What DataLoaders' time went to; `print` it.
+
+    **Arguments:**
+
+    - `passes`: each iteration over a DataLoader.
+    - `seconds`: wall time that `loader_times` was open.
+    """
+
+    passes: list[LoaderPass] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def names(self) -> list[str]:
+        """Return the loaders, in the order of their first pass."""
+        return list(dict.fromkeys(one.loader for one in self.passes))
+
+    def of(self, loader: str) -> list[LoaderPass]:
+        """Return a loader's passes."""
+        return [one for one in self.passes if one.loader == loader]
+
+    def restarts(self, loader: str) -> list[LoaderPass]:
+        """Return a loader's passes that started its processes anew, the first one left out."""
+        return [one for one in self.of(loader) if one.workers and one.fresh][1:]
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of `frame`, without pandas."""
+        for name in self.names():
+            passes = self.of(name)
+            batches = [batch for one in passes for batch in one.batches]
+            for worker in sorted({batch.worker for batch in batches}, key=lambda worker: worker or 0):
+                made = [batch for batch in batches if batch.worker == worker]
+                starts = [one.starts[worker] for one in passes if worker in one.starts] if worker is not None else []
+                start = sum(starts) if starts else None
+                collate = sum(batch.collate_ns for batch in made) / 1e9
+                fetch = sum(batch.end_ns - batch.begin_ns for batch in made) / 1e9 - collate
+                wait = sum(batch.wait_ns or 0 for batch in made) / 1e9
+                samples = sum(batch.samples for batch in made)
+                yield name, worker, len(made), samples, len(starts), start, fetch, collate, wait
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row a loader and worker, with the sums over all passes.
+
+        `worker` is missing for the process that iterates. `start_seconds`: from the begin of a pass until the worker
+        was ready, missing where it never started. `fetch_seconds`: the dataset, without `collate_seconds`.
+        `wait_seconds`: what the loop waited for this worker's batches; without workers that is the making.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(list(self.rows()), columns=_COLUMNS).astype({"worker": "Int64", "start_seconds": "Float64"})
+
+    def _display(self) -> Display:
+        lines = []
+        for name, worker, batches, _, starts, start, *parts in self.rows():
+            each = [seconds_text(seconds / batches) for seconds in parts]
+            begun = "" if start is None else f"{starts} × {seconds_text(start / starts)}"
+            lines.append((name, "main" if worker is None else str(worker), str(batches), begun, *each))
+        notes = []
+        for name in self.names():
+            if again := self.restarts(name):
+                cost = seconds_text(sum(one.start_seconds + (one.end_seconds or 0.0) for one in again))
+                kind = "training" if again[0].training else "without gradients"
+                them = "it" if again[0].workers == 1 else "them"
+                notes.append(
+                    f"{name} ({kind}) started {counted(again[0].workers, 'worker')} anew "
+                    f"{counted(len(again), 'time')}, {cost} in all: persistent_workers=True keeps {them}"
+                )
+        title = (
+            f"{counted(len(self.passes), 'pass', 'passes')} over DataLoaders; fetch, collate and wait are of a batch"
+        )
+        columns = ("loader", "worker", "batches", "starts", "fetch", "collate", "wait")
+        return Display(title, columns if lines else (), lines, notes)
+
+
+@dataclass
+class _Timed:
+    """A batch on its way, with its times."""
+
+    batch: Any
+    times: BatchTimes
+
+    def pin_memory(self, device: Any = None) -> _Timed:  # a DataLoader's thread calls it
+        from torch.utils.data._utils.pin_memory import pin_memory
+
+        return _Timed(pin_memory(self.batch, device), self.times)
+
+
+def _timed(fetch: Callable[[Any, Any], Any], worker: int | None, ready_ns: int) -> Callable[[Any, Any], _Timed]:
+    """Return a fetcher's method `fetch` with a timer around it and around its collate_fn."""
+
+    def timed(fetcher: Any, index: Any) -> _Timed:
+        collate, samples, collate_ns = fetcher.collate_fn, 1, 0
+
+        def collating(found: Any) -> Any:
+            nonlocal samples, collate_ns
+            samples = len(found) if fetcher.auto_collation else 1
+            begin = perf_counter_ns()
+            batch = collate(found)
+            collate_ns = perf_counter_ns() - begin
+            return batch
+
+        fetcher.collate_fn = collating
+        cpu, begin = thread_time_ns(), perf_counter_ns()
+        try:
+            batch = fetch(fetcher, index)
+        finally:
+            fetcher.collate_fn = collate
+        end, cpu = perf_counter_ns(), thread_time_ns() - cpu
+        return _Timed(batch, BatchTimes(worker, ready_ns, begin, end, cpu, collate_ns, samples))
+
+    return timed
+
+
+@dataclass(frozen=True)
+class _WorkerStart:
+    """The `worker_init_fn` of a timed loader: calls the user's, and puts the timer into the worker."""
+
+    users: Callable[[int], Any] | None
+
+    def __call__(self, worker: int) -> None:
+        from torch.utils.data._utils import fetch
+
+        if self.users is not None:
+            self.users(worker)
+        ready = perf_counter_ns()
+        kinds: tuple[Any, ...] = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
+        for kind in kinds:
+            kind.fetch = _timed(kind.fetch, worker, ready)
+
+
+def _next_data(iterator: ref[Any]) -> Any:
+    """Return an iterator's next batch without its times, which go to the pass; `iterator` is a weak reference."""
+    now: Any = iterator()
+    one: LoaderPass = now._tclab_pass
+    first = not (one.batches or one.wait_seconds or one.start_seconds)
+    begin = perf_counter_ns()
+    try:
+        batch = type(now)._next_data(now)
+    except StopIteration:
+        if one.open and one.workers and not one.persistent:
+            one.end_seconds = (perf_counter_ns() - begin) / 1e9
+        raise
+    end = perf_counter_ns()
+    batch, times = (batch.batch, batch.times) if isinstance(batch, _Timed) else (batch, None)
+    if not one.open:
+        return batch
+    if first and one.fresh and one.workers:
+        one.start_seconds = (end - one.begin_ns) / 1e9
+    else:
+        one.wait_seconds += (end - begin) / 1e9
+        times = times and times._replace(wait_ns=end - begin)
+    one.batches += [times] if times else []
+    return batch
+
+
+def _iterate(
+    original: Callable[[Any], Any], found: LoaderTimes, names: WeakKeyDictionary[Any, str], loader: Any
+) -> Any:
+    """Begin a pass over a DataLoader, and time it."""
+    import torch
+
+    frame = user_frame(sys._getframe(1))
+    made_anew = loader not in names
+    if made_anew:
+        place = "" if frame is None else f" at {short_place(frame.f_code.co_filename, frame.f_lineno)}"
+        label, taken = f"{type(loader.dataset).__name__}{place}", set(names.values())
+        wanted = (label if i == 1 else f"{label} ({i})" for i in count(1))
+        names[loader] = next(name for name in wanted if name not in taken)
+    fresh = not (loader.persistent_workers and loader._iterator is not None)
+    one = LoaderPass(names[loader], loader.num_workers, bool(loader.persistent_workers), fresh, made_anew,
+                     torch.is_grad_enabled(), perf_counter_ns())  # fmt: skip
+    users = loader.worker_init_fn
+    loader.worker_init_fn = _WorkerStart(users) if loader.num_workers else users
+    try:
+        iterator = original(loader)
+    finally:
+        loader.worker_init_fn = users
+    iterator._tclab_pass = one
+    if "_next_data" not in vars(iterator):
+        iterator._next_data = partial(_next_data, ref(iterator))
+        if not loader.num_workers:
+            fetcher = iterator._dataset_fetcher
+            fetcher.fetch = partial(_timed(type(fetcher).fetch, None, 0), fetcher)
+    found.passes.append(one)
+    return iterator
+
+
+@contextmanager
+def loader_times() -> Iterator[LoaderTimes]:
+    """Time every DataLoader that a block of code iterates over: `with loader_times() as found: train()`.
+
+    Nothing of the program is marked, and a trainer's own loaders count, such as Lightning's. A start is one of workers
+    that start inside the block; of workers that ran before it only waits are known.
+
+    **Raises:** `InputError` inside another `loader_times`.
+    """
+    from torch.utils.data.dataloader import DataLoader
+
+    original: Any = DataLoader.__iter__
+    if original.__module__ == __name__:
+        raise InputError("loader_times is open already; expected one at a time")
+    found, names, begin = LoaderTimes(), WeakKeyDictionary[Any, str](), perf_counter_ns()
+
+    def iterate(loader: Any) -> Any:
+        return _iterate(original, found, names, loader)
+
+    DataLoader.__iter__ = iterate  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        DataLoader.__iter__ = original  # type: ignore[method-assign]
+        found.seconds = (perf_counter_ns() - begin) / 1e9
+        for one in found.passes:
+            one.open = False
