@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -203,6 +202,8 @@ def busy_notes(percent: float | None) -> list[str]:
 
 
 def _version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version  # late: it takes a sixth of `import tclab.timing`
+
     try:
         return version(package)
     except PackageNotFoundError:

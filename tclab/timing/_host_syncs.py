@@ -122,11 +122,6 @@ def _place_texts(place: str) -> tuple[str, str]:
     return (f"{Path(file).name}:{rest}", source_of(file, int(line))) if line.isdecimal() else (place, "")
 
 
-def place_text(file: str, line: int, function: str) -> str:
-    """Return the name of a place in `Syncs.places`."""
-    return f"{file}:{line} in {function}"
-
-
 def _place() -> str:
     """Return the place of the user's innermost frame, or else of the innermost outside torch, PyG and this module."""
     frame = user_frame(sys._getframe(1))
@@ -136,7 +131,7 @@ def _place() -> str:
             frame = frame.f_back
     if frame is None:
         return "unknown"
-    return place_text(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
 
 
 def _is_optimizer_step_count(tensor: Any) -> bool:

@@ -80,8 +80,7 @@ class Ledger(Shown):
     def __init__(self, *, cuda: bool | None = None, marks: bool = False, spike: Spike | None = None) -> None:
         self.cuda = cuda
         self.marks = marks
-        self.prefetch_factor: int | None = None  # of the loader that `steps` was given, as are its workers
-        self._workers = 0
+        self._workers = 0  # of the loader that `steps` was given
         self._spike = spike
         self._delay: tuple[str, float] | None = None  # that is due in the open step
         self._steps: list[list[Cut]] = []
@@ -130,7 +129,6 @@ class Ledger(Shown):
         **Raises:** `InputError` for batches that are not iterable.
         """
         self._workers = max(self._workers, getattr(batches, "num_workers", 0))
-        self.prefetch_factor = getattr(batches, "prefetch_factor", self.prefetch_factor)
         try:
             iterator = iter(batches)
         except TypeError as error:
