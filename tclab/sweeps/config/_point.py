@@ -43,7 +43,7 @@ from tclab.training._loops import LOOPS
 from tclab.training._step import CLIP, DTYPES, MODES, OPTIMIZERS, WITHOUT_MODEL
 
 if TYPE_CHECKING:
-    from tclab.readers._read_perturbations import ScreenPerturbations
+    from tclab.readers._screens import ScreenPerturbations
 
 DEVICES = ("auto", "cpu", "cuda")
 # The variable that names the file in which ranks on several machines find one another; set within a job that has them.
