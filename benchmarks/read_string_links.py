@@ -42,8 +42,9 @@ def peak_megabytes() -> int:
 
 
 def read(path: str) -> None:
-    from tclab.readers import string_links
     from tclab.readers._gene_names import Genes
+
+    from tclab.readers import string_links
 
     genes = Genes.of(f"Y{number:05d}" for number in range(GENES))
     before = peak_megabytes()

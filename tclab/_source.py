@@ -2,7 +2,8 @@
 
 Every limit on what somebody else's file may do to this process is here and nowhere else: what it unpacks to, how often
 its own size that is, and what is no file (a FIFO would wait for ever for its writer). How deep it nests and how much
-memory it takes is found out by Python, whose error becomes a sentence as well.
+memory it takes is found out by Python, whose error becomes a sentence as well; a parser in C that has no limit of its
+own asks `check_nesting` first.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import stat
 import zipfile
 import zlib
@@ -19,11 +21,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from tclab._display import progress_bar
 from tclab._io import is_bomb
 from tclab.errors import InputError, require
 
-LIMIT_BYTES = 2 << 30  # of what a file unpacks to; STRING's largest table of one organism is a tenth of this
+LIMIT_BYTES = 8 << 30  # of what a file unpacks to; STRING's largest table of one organism is a fortieth of this
+
+_MOST_NESTED = 1_000  # brackets in brackets, or columns of indentation
 
 _BUFFER_BYTES = 1 << 20
 _BAR_FROM_BYTES = 8 << 20  # smaller files are read before a bar would show
@@ -128,6 +134,15 @@ def opened(
                 yield text
 
 
+def check_nesting(content: bytes) -> None:
+    """Raise `RecursionError` for JSON or YAML that is nested so deeply that it may end the process: libyaml's does."""
+    characters = np.frombuffer(content, dtype=np.uint8)
+    opened_here = np.isin(characters, [*b"[{"]).astype(np.int32) - np.isin(characters, [*b"]}"])
+    indented = max(map(len, re.findall(rb"(?m)^[-?: ]+", content)), default=0)
+    if indented > _MOST_NESTED or opened_here.cumsum(dtype=np.int32).max(initial=0) > _MOST_NESTED:
+        raise RecursionError(f"more than {_MOST_NESTED:,} levels")
+
+
 def _check_regular(path: Path) -> None:
     try:
         mode = os.stat(path).st_mode
@@ -154,10 +169,7 @@ def _near(path: Path) -> str:
 
 def _check_size(unpacked: int, packed: int, limit_bytes: int | None) -> None:
     if limit_bytes is not None and unpacked > limit_bytes:
-        raise ValueError(
-            f"unpacks to more than {limit_bytes:,} bytes, the limit; "
-            "if it is meant to be that large, pass a larger limit_bytes"
-        )
+        raise ValueError(f"unpacks to more than {limit_bytes:,} bytes, the limit; cut out the rows that are needed")
     if is_bomb(unpacked, packed):
         raise ValueError(f"unpacks to {unpacked // max(packed, 1):,} times its size or more")
 

@@ -77,7 +77,7 @@ def test_what_is_no_whole_file_is_refused_in_a_sentence(tmp_path, content, why):
 def test_a_file_that_unpacks_to_more_than_its_limit_is_refused(tmp_path):
     for content in (TEXT, gzip.compress(TEXT)):
         (tmp_path / "list.txt").write_bytes(content)
-        with pytest.raises(DoorError, match=r"unpacks to more than 7 bytes, the limit; .* pass a larger limit_bytes"):
+        with pytest.raises(DoorError, match="unpacks to more than 7 bytes, the limit; cut out the rows"):
             read(tmp_path / "list.txt", limit_bytes=7)
         assert read(tmp_path / "list.txt", limit_bytes=8) == TEXT
 

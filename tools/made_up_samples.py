@@ -7,7 +7,6 @@ writes the folder of the repository; `CellGraph.from_folder("data_samples/cell")
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +31,6 @@ def sample_files() -> dict[str, str]:
     names = [f"MAD{place}" for place in range(1, NUM_GENES + 1)]
     files = {
         "yeast_string_genes.txt": "\n".join(orfs),
-        "orftogene.txt": _table([("Name", "ORF"), *zip(names, orfs, strict=True)]),
         "SGDgeneNames.tsv": _table([("Systematic_name", "Standard_name"), *zip(orfs, names, strict=True)]),
         "SGD_features.tab": _features(orfs, names),
     }
@@ -45,15 +43,8 @@ def sample_files() -> dict[str, str]:
     files["4932.protein.links.detailed.v12.0.txt"] = _links(orfs, rng)
     files["4932.protein.links.full.v10.5.txt"] = _links_full(orfs, rng)
     files["BIOGRID-ORGANISM-Made_up-0.0.0.tab3.txt"] = _biogrid(orfs, names, rng)
-    for kind in ("activator", "inhibitor"):
-        pairs = _pairs(rng, 40, sources=5)
-        files[f"RegulationTwoColumnTable_{kind}.tsv"] = _table([(names[a], names[b]) for a, b in pairs], ";")
-    files["RegulationMatrix_documented.csv"] = _matrix(names, rng)
-    files["yeastract_orf_tf.csv"] = _table(
-        [(orfs[b], f"{names[a].capitalize()}p") for a, b in _pairs(rng, 30, sources=4)], ","
-    )
     files |= _regulation(orfs, names, rng)
-    files |= _models(orfs, rng)
+    files["yeast-GEM.yml"] = _model(orfs, rng)
     files |= _screens(orfs, names, rng)
     files["edge_list.csv"] = _table(
         [
@@ -146,12 +137,6 @@ def _biogrid(orfs: list[str], names: list[str], rng: np.random.Generator) -> str
     return _table(rows)
 
 
-def _matrix(names: list[str], rng: np.random.Generator) -> str:
-    cells = rng.random((3, NUM_GENES)) < 0.3
-    rows = [(f"{name.capitalize()}p", *row.astype(int)) for name, row in zip(names, cells, strict=False)]
-    return _table([("", *names), *rows], ";")
-
-
 def _regulation(orfs: list[str], names: list[str], rng: np.random.Generator) -> dict[str, str]:
     simple: list[tuple[object, ...]] = [
         ("UniprotID.TF", "UniprotID.Target", "Name.TF", "Name.Target", "Organism", "Small-scale.evidence")
@@ -174,8 +159,7 @@ def _regulation(orfs: list[str], names: list[str], rng: np.random.Generator) -> 
     }
 
 
-def _models(orfs: list[str], rng: np.random.Generator) -> dict[str, str]:
-    """Return one small model in each of its formats."""
+def _model(orfs: list[str], rng: np.random.Generator) -> str:
     metabolites = [f"s_{place:04d}" for place in range(1, 13)]
     rules = ["", "{0}", "{0} or {1}", "{0} and {1}", "({0} and {1}) or {2}", "({0} or {1}) and ({2} or {3})"]
     reactions = []
@@ -199,57 +183,7 @@ def _models(orfs: list[str], rng: np.random.Generator) -> dict[str, str]:
         yml += [f"          - {metabolite}: {value}" for metabolite, value in parts.items()]
         yml += [f"      - lower_bound: {lower}", f"      - upper_bound: {_BOUND}"]
         yml += [f'      - gene_reaction_rule: "{rule}"'] if rule else []
-    table: list[tuple[object, ...]] = [("Rxn name", "Formula", "Gene-reaction association", "LB", "UB", "Objective")]
-    for name, rule, lower, parts in reactions:
-        (used, number), (made, _) = parts.items()
-        arrow = "<=>" if lower else "=>"
-        table.append((name, f"{-number} {used}[c] {arrow} {made}[c] ", rule, f"{lower:.2f}", f"{_BOUND:.2f}", "  0.00"))
-    bigg = {
-        "metabolites": [{"id": name, "compartment": "c"} for name in metabolites],
-        "reactions": [
-            {
-                "id": name,
-                "metabolites": parts,
-                "lower_bound": lower,
-                "upper_bound": _BOUND,
-                "gene_reaction_rule": rule,
-            }
-            for name, rule, lower, parts in reactions
-        ],
-        "id": "iMU12",
-        "version": "1",
-    }
-    return {
-        "yeast-GEM.yml": "\n".join(yml) + "\n",
-        "yeast-GEM.txt": _table(table),
-        "iMU12.json": json.dumps(bigg, indent=1) + "\n",
-        "iMU12.xml": _sbml(metabolites, reactions),
-    }
-
-
-def _sbml(metabolites: list[str], reactions: list[tuple[str, str, int, dict[str, int]]]) -> str:
-    lines = [
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        '<sbml xmlns="http://www.sbml.org/sbml/level2" level="2" version="1" '
-        'xmlns:html="http://www.w3.org/1999/xhtml">',
-        '<model id="iMU12"><listOfCompartments><compartment id="c"/></listOfCompartments><listOfSpecies>',
-        *(f'<species id="M_{name}" compartment="c"/>' for name in metabolites),
-        "</listOfSpecies><listOfReactions>",
-    ]
-    for name, rule, lower, parts in reactions:
-        (used, number), (made, _) = parts.items()
-        reversible = "true" if lower else "false"
-        lines += [
-            f'<reaction id="R_{name}" reversible="{reversible}">',
-            f"<notes><html:p>GENE_ASSOCIATION: {rule}</html:p></notes>",
-            f'<listOfReactants><speciesReference species="M_{used}" stoichiometry="{-number}"/>',
-            "</listOfReactants>",
-            f'<listOfProducts><speciesReference species="M_{made}" stoichiometry="1"/></listOfProducts>',
-            '<kineticLaw><math xmlns="http://www.w3.org/1998/Math/MathML"><ci>FLUX_VALUE</ci></math>',
-            f'<listOfParameters><parameter id="LOWER_BOUND" value="{lower}"/>',
-            f'<parameter id="UPPER_BOUND" value="{_BOUND}"/></listOfParameters></kineticLaw></reaction>',
-        ]
-    return "\n".join([*lines, "</listOfReactions></model></sbml>", ""])
+    return "\n".join(yml) + "\n"
 
 
 def _screens(orfs: list[str], names: list[str], rng: np.random.Generator) -> dict[str, str]:
@@ -269,14 +203,6 @@ def _screens(orfs: list[str], names: list[str], rng: np.random.Generator) -> dic
     trigenic: list[tuple[object, ...]] = [
         ("Query Strain ID", "Array Strain ID", score, "P-value", fitness, f"{fitness} standard deviation")
     ]
-    queries: list[tuple[object, ...]] = [
-        ("Query Strain ID", "ORF1", "ORF2", "Gene1", "Gene2", "Allele1", "Allele2", "Mutant type", "Fitness",
-         "St.dev.")
-    ]  # fmt: skip
-    composition: list[tuple[object, ...]] = [
-        ("StrainID1", "ORF1", "StrainID2", "ORF2", "DMstrainID", "SM1strainID", "SM2strainID", "Annotation")
-    ]
-    digenic: list[tuple[object, ...]] = []
     for number in range(1, 31):
         a, b, c = rng.choice(NUM_GENES, 3, replace=False).tolist()
         control = number % 3 == 0
@@ -289,21 +215,12 @@ def _screens(orfs: list[str], names: list[str], rng: np.random.Generator) -> dic
         kind = "digenic" if control else "trigenic"
         sheet.append((query, alleles, array, array_allele, kind, value, value, p, "", "0.9", mutant, sd))
         trigenic.append((query, array, value, p, mutant, sd))
-        digenic.append((query, array, value, "1.0", p, "NaN", "NaN", "0.9", "0.01", "0.81", mutant, sd))
         alone = (f"{orfs[a]}_sn{a}", names[a].lower(), array, names[c].lower())
         costanzo.append((*alone, "DMA30", value, p, "0.9", "0.9", mutant, sd))
-        if not control:
-            genes = (orfs[a], orfs[b], names[a], names[b], f"{names[a].lower()}Δ", f"{names[b].lower()}Δ")
-            queries.append((f"tm{number}", *genes, "Double mutant", mutant, sd))
-            kinds = (f"sn{a}", orfs[a], f"{'tsa' if number % 7 == 0 else 'dma'}{b}", orfs[b])
-            composition.append((*kinds, f"tm{number}", f"tm{number + 100}", f"tm{number + 200}", "made up"))
     return {
         "aao1729_data_s1.tsv": _table(sheet),
-        "aaz5667_Table_S5.tsv": _table(queries),
         "SGA_NxN.txt": _table(costanzo),
         "scored_made_up_trigenic.txt": _table(trigenic),
-        "scored_made_up_digenic.txt": _table(digenic),
-        "double_mutant_allele_compsition.csv": _table(composition),
     }
 
 

@@ -1,32 +1,44 @@
-"""Any delimited edge list: two columns of names, and a weight in the third."""
+"""Any delimited edge list: two columns of names, and a weight; what has to be guessed is said in the report."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
+import pandas as pd
 
 from tclab._limits import number_of
+from tclab._source import opened
+from tclab.errors import InputError
 from tclab.graph import Network
-from tclab.readers._edge_table import equals, load_network, without_blanks
-from tclab.readers._gene_names import UNKNOWN_LIMIT, Genes, Lookup
-from tclab.readers._old_source import LIMIT_BYTES, Progress, ReadError, bad_file, quoted
-from tclab.readers._table import NAME, Table, first_line
+from tclab.readers._genes import UNKNOWN_LIMIT, Genes, Lookup
+from tclab.readers._networks import network_of
+from tclab.readers._table import NAME, NUMBER, Column, ReadError, Table, quoted
 
+_ENDS = ("source", "target")
 _SEPARATORS = ("\t", ",", ";", " ")
 _COMMENTS = ("#", "%")
-# What the ends of an edge are called in headers; a cell that is made of such words and of numbers is one.
+# What headers call an edge's source and its target, and the other words that they are made of.
+_SOURCES = {"source", "src", "from", "head", "tf", "regulator", "bait", "start"}
+_TARGETS = {"target", "dst", "to", "tail", "tg", "prey", "end", "destination", "dest", "regulated"}
 _WORDS = frozenset(
-    """a b bait child destination dest dst end entrez factor first from gene genes head i id ids interactor item j left
-    locus n name node nodes number official one orf other parent partner prey protein query array regulated regulator
-    right s second source src standard start string sym symbol systematic t tag tail target tf tg to two u uniprot v
-    vertex x y""".split()  # noqa: SIM905 a list of a hundred strings is harder to read
-)
+    """a array b child entrez factor first gene genes i id ids interactor item j left locus n name node nodes number
+    official one orf other parent partner protein query right s second standard string sym symbol systematic t tag two
+    u uniprot v vertex x y""".split()  # noqa: SIM905 a list of fifty strings is harder to read
+) | (_SOURCES | _TARGETS)
+_WEIGHTS = {"weight", "weights", "w", "score", "combined_score", "value"}
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^A-Za-z\d\s_.:-]+")
+_BLANKS = "".join(filter(str.isspace, map(chr, range(0x3001)))) + "\u200b\ufeff"
+_OTHER_FORMATS = {  # how another format's file begins, in lower case → what reads it
+    "%%matrixmarket": "scipy.io.mmread",
+    "*vertices": "networkx.read_pajek",
+    "graph [": "networkx.read_gml",
+    "<?xml": "networkx.read_graphml",
+    "<graphml": "networkx.read_graphml",
+    '{"': "json.load",
+}
 
 
 def edge_list(
@@ -34,22 +46,21 @@ def edge_list(
     genes: Genes | Iterable[str] | None = None,
     *,
     name: str | None = None,
-    separator: str | None = None,
-    has_header: bool | None = None,
-    weighted: bool | None = None,
+    sep: str | None = None,
+    header: bool | None = None,
+    columns: Sequence[str | int] | None = None,
     directed: bool = False,
     node_type: str = "gene",
-    self_loops: bool = True,
     unknown_limit: float = UNKNOWN_LIMIT,
-    limit_bytes: int = LIMIT_BYTES,
-    progress: Progress | None = None,
 ) -> Network:
-    """Return the network of a delimited edge list, gzipped or not.
+    """Return the network of a delimited edge list: plain, gzipped or zipped.
 
-    Lines before the first edge that begin with `#` or `%` are comments, such as SNAP's; blanks around a name are not
-    part of it. An edge that appears several times is kept once, with its highest weight. So is an undirected edge that
-    is there in both directions: it is stored from the node that comes first in their order to the other, as in the cell
-    graph, and messages pass that way only.
+    Lines before the first edge that begin with `#` or `%` are comments, such as SNAP's; blanks around a name, and
+    quotes around a cell (RFC 4180), are not part of it. An edge that appears several times is kept once, with its
+    highest weight. So is an undirected edge that is there in both directions: it is stored from the node that comes
+    first in their order to the other, as in the cell graph, and messages pass that way only.
+
+    `network.report.notes` says what was guessed; `sep`, `header` and `columns` say it instead.
 
     **Arguments:**
 
@@ -57,117 +68,144 @@ def edge_list(
     - `genes`: the names of the nodes, in their order; None takes those of the file, sorted, and lists them in
       `network.report.node_names`.
     - `name`: of the network; None takes the file's name up to the first dot.
-    - `separator`: one character; None takes the first of tab, comma, semicolon and space that the first line has.
-    - `has_header`: whether the first line after the comments names the columns; None finds out: it does if no other
-      line has the names in its first two cells, and these are words such as `source` and `target`, or its weight is no
+    - `sep`: one character between cells; None takes the first of tab, comma, semicolon and space that the first line
+      has. Several spaces are like one.
+    - `header`: whether the first line after the comments names the columns; None finds out: it does if no other
+      line has the names in these two cells, and they are words such as `source` and `target`, or the weight is no
       number, or all other lines have numbers for names.
-    - `weighted`: whether the third column is the weight, any finite number; None: where there is a third column.
-      Further columns are ignored.
-    - `directed`: keep each edge as the file has it, from its first node to its second.
+    - `columns`: of the source, the target, and the weight if there is one, by the names in the header or by their
+      positions from 0. None takes the columns that a header calls `source` and `target` (or `from` and `to`, …), else
+      the first two; and for the weight, any finite number, the one called `weight`, `score`, …, else the next after
+      these, if there is one.
+    - `directed`: keep each edge as the file has it, from its source to its target.
     - `node_type`: what the nodes are.
-    - `self_loops`: whether edges from a node to itself are kept.
     - `unknown_limit`: the share of rows that may name a node that is not in `genes`.
-    - `limit_bytes`: how much the file may unpack to.
-    - `progress`: called as the file is read.
 
     **Raises:** `ReadError` with the line for a wrong number of columns, an empty name, a comment or a header between
-    edges, or a weight that is not a finite number; for too many unknown names.
+    edges, or a weight that is not a finite number; for too many unknown names; for a format with a name of its own,
+    such as MatrixMarket's.
     """
-    number, first = first_line(path, comment=_COMMENTS, limit_bytes=limit_bytes)
-    if separator is None:
-        separator = next((sign for sign in _SEPARATORS if sign in first.strip()), None)
-        if separator is None:
-            why = f"{quoted(first)}, expected two names with a tab, comma, semicolon or space between"
-            raise bad_file(path, why, line=number)
-    cells = [without_blanks(cell).strip('"') for cell in first.split(separator)]
-    if len(cells) < 2 + bool(weighted):
-        raise bad_file(path, f"{len(cells)} columns, expected {2 + bool(weighted)} or more", line=number)
-    if weighted is None:
-        weighted = len(cells) > 2
-
-    def table_of(*, skip_header: bool) -> Table:
-        return Table(
-            path,
-            separator=separator,
-            columns=[f"column {place}" for place in range(1, len(cells) + 1)],
-            skip_header=skip_header,
-            comment=_COMMENTS,
-            limit_bytes=limit_bytes,
-            progress=progress,
-        )
-
-    found_out = has_header is None
-    if found_out or first_line(path, limit_bytes=limit_bytes)[1].startswith(_COMMENTS):  # the header may be a comment
-        has_header = has_header is not False and _is_header(cells, table_of(skip_header=True), weighted=weighted)
-    table = table_of(skip_header=bool(has_header))
-    rows_of_first = dict.fromkeys(cells[:2], 0)  # the names of the first line → in how many cells they are
-
-    def check(batch: pa.RecordBatch, rows_before: int) -> None:
-        for column in table.columns[:2]:
-            names = batch.column(column)
-            for place, name in enumerate(map(without_blanks, names.dictionary.to_pylist())):
-                if name in rows_of_first:
-                    rows_of_first[name] += int((names.indices.to_numpy() == place).sum())
-                if not name or (name.startswith(_COMMENTS) and column == table.columns[0]):
-                    row = rows_before + names.indices.to_pylist().index(place)
-                    what = f"begins with {name[0]}: comments are expected" if name else "is empty, expected a name"
-                    raise table.bad_row(row, f"{column} {what}" + (" before the first edge" if name else ""))
-        if weighted:
-            values = batch.column(table.columns[2]).to_numpy(zero_copy_only=False)
-            if not np.isfinite(values).all():
-                row = int(np.argmin(np.isfinite(values)))
-                why = f"{table.columns[2]} is {values[row]}, expected a finite number"
-                raise table.bad_row(rows_before + row, why)
-
-    network = load_network(
-        table,
-        name or Path(path).name.split(".")[0],
-        (table.columns[0], table.columns[1]),
-        None if genes is None else Lookup(Genes.of(genes), respell=without_blanks),
-        directed=directed,
-        weight=table.columns[2] if weighted else None,
-        check=check,
-        node_type=node_type,
-        self_loops=self_loops,
-        unknown_limit=unknown_limit,
-    )
-    if found_out and not has_header and set(rows_of_first.values()) == {1}:
-        note = f"only the first line names {' and '.join(rows_of_first)}: if it is a header, pass has_header=True"
-        network = replace(network, report=replace(network.report, notes=(*network.report.notes, note)))
-    return network
+    if columns is not None and (isinstance(columns, str) or len(columns) not in (2, 3)):
+        raise InputError(f"columns is {columns!r}, expected those of source, target and perhaps weight")
+    with opened(path, "an edge list", ReadError) as file:
+        begin = file.peek(80)[:80].decode(errors="replace").lower()
+        for sign, reader in _OTHER_FORMATS.items():
+            if begin.startswith(sign):
+                raise ValueError(f"begins with {sign}: {reader} reads that format, and CellGraph.from_edges its edges")
+        table = Table(file, comment=_COMMENTS, loose=True)
+        table.separator = sep or _separator(table.first)
+        table.columns = [_without_blanks(cell) for cell in table.cells(table.first)]
+        chosen = _chosen(table, columns, header)
+        first = [table.columns[i] for i in chosen]
+        rest = _read(table, chosen)
+        names = {_without_blanks(name) for end in _ENDS for name in rest[end].cat.categories}
+        guessed = header is None or (header and table.has_comments)  # the header may be a comment
+        is_header = _is_header(first, rest, names) if guessed else header
+        if not is_header and columns is None and chosen[:2] != [0, 1]:
+            raise ValueError(f"the first line, {quoted(table.first)}, is a header or an edge: pass header= or columns=")
+        if is_header and rest.empty:
+            raise ValueError("holds no rows after its header")
+        edge = [] if is_header else first[:2]
+        weights = [] if is_header else [_weight(first)]
+        lookup = Lookup(Genes.of(sorted(names.union(edge)) if genes is None else genes), _without_blanks)
+        source, target = (lookup.places(rest[end]) for end in _ENDS)
+        if edge:
+            source, target = np.append(source, lookup.place(edge[0])), np.append(target, lookup.place(edge[1]))
+        notes = [f"{table.between} between cells"] if sep is None else []
+        if header is None:
+            notes.append("a header" if is_header else "no header")
+        if guessed and not is_header and not names & {*first[:2]}:
+            notes.append(f"only the first line names {' and '.join(first[:2])}: if it is a header, pass header=True")
+        if columns is None and len(table.columns) > 2:
+            notes.append(f"columns {', '.join(str(i + 1) for i in chosen)}")
+        return network_of(
+            path, name or Path(path).name.split(".")[0], source, target, lookup, directed=directed,
+            node_type=node_type, scores=np.append(rest["weight"], weights) if len(chosen) > 2 else None, weighted=True,
+            unknown_limit=unknown_limit, notes=(f"guessed: {', '.join(notes)}",) if notes else (),
+            node_names=lookup.genes.names if genes is None else None,
+        )  # fmt: skip
 
 
-def _is_header(cells: list[str], rest: Table, *, weighted: bool) -> bool:
-    """Return whether the first line's cells are a header, given the table after it; raise where they come again."""
-    reads_so = all(_WORDS.issuperset(word.lower() for word in _WORD.findall(cell) or ["?"]) for cell in cells[:2])
-    if len(cells) > 2:
-        weight = cells[2].lower()
-        if number_of(weight) is not None or weight in ("", "na", "n/a", "null", "none"):
+def _separator(first: str) -> str:
+    for sign in _SEPARATORS:
+        if sign in first.strip():
+            return sign
+    raise ValueError(f"{quoted(first)}, expected two names with a tab, comma, semicolon or space between")
+
+
+def _chosen(table: Table, columns: Sequence[str | int] | None, header: bool | None) -> list[int]:
+    """Return the positions of source, target, and of the weight if there is one."""
+    cells = table.columns
+    if columns is not None:
+        chosen = [table.column(each) if isinstance(each, str) else each for each in columns]
+    else:
+        ends = [[i for i, cell in enumerate(cells) if _says(cell, words)] for words in (_SOURCES, _TARGETS)]
+        named = header is not False and len(ends[0]) == len(ends[1]) == 1
+        chosen = [*ends[0], *ends[1]] if named else [0, 1]
+        weights = [i for i, cell in enumerate(cells) if named and cell.lower() in _WEIGHTS]
+        chosen += [*weights, *range(max(chosen) + 1, len(cells))][:1]
+    if not all(0 <= i < len(cells) for i in chosen):
+        raise ValueError(f"{len(cells)} columns, expected {max(chosen) + 1} or more: {quoted(table.first)}")
+    return chosen
+
+
+def _words(cell: str) -> set[str]:
+    return {word.lower() for word in _WORD.findall(cell)} or {"?"}
+
+
+def _says(cell: str, words: set[str]) -> bool:
+    return _words(cell) <= _WORDS and bool(_words(cell) & words)
+
+
+def _read(table: Table, chosen: Sequence[int]) -> pd.DataFrame:
+    """Return the rows after the first line: source, target and, of three chosen columns, weight."""
+    table.columns = [f"column {i}" for i in range(1, len(table.columns) + 1)]
+    columns = {"source": Column(chosen[0], NAME, fault=_no_source), "target": Column(chosen[1], NAME, fault=_no_name)}
+    if len(chosen) > 2:
+        columns["weight"] = Column(chosen[2], NUMBER)
+    return table.read(columns, may_be_empty=True)
+
+
+def _is_header(first: Sequence[str], rest: pd.DataFrame, names: set[str]) -> bool:
+    """Return whether the first line's cells are a header, given the rows after it; raise where they come again."""
+    ends = {*first[:2]}
+    reads_so = all(_words(cell) <= _WORDS for cell in ends)
+    if len(first) > 2:
+        if number_of(first[2]) is not None or first[2].lower() in ("", "na", "n/a", "null", "none"):
             return False
-        reads_so |= weighted and weight.isidentifier()
-    letters = all(len(cell) == 1 for cell in cells[:2])
-    numbered = not any(cell.isdecimal() for cell in cells[:2])
-    again = None
-    rows = 0
-    try:
-        for batch in rest.batches(dict.fromkeys(rest.columns[:2], NAME)):
-            distinct = [list(map(without_blanks, column.dictionary.to_pylist())) for column in batch.columns]
-            numbered = numbered and all(name.isdecimal() for names in distinct for name in names)
-            if letters and any(len(name) == 1 for names in distinct for name in names if name not in cells[:2]):
-                return False  # a graph of the nodes a, b, c, …
-            if not (reads_so or numbered):
-                return False
-            is_first = [equals(column, cell) for column, cell in zip(batch.columns, cells, strict=False)]
-            whole = is_first[0] & is_first[1]
-            if whole.any() and again is None:
-                again = rows + int(np.argmax(whole))
-            for names, column in zip(distinct, batch.columns, strict=True):
-                named = np.isin(column.indices.to_numpy(), [i for i, name in enumerate(names) if name in cells[:2]])
-                if (named & ~whole).any():
-                    return False
-            rows += batch.num_rows
-    except ReadError:
-        return reads_so  # the reading proper says what is wrong
-    if again is not None:
-        raise rest.bad_row(again, f"the header, {quoted(', '.join(cells))}, comes again; are these two files?")
-    return True
+        reads_so |= first[2].isidentifier()
+    if all(len(cell) == 1 for cell in ends) and any(len(name) == 1 for name in names - ends):
+        return False  # a graph of the nodes a, b, c, …
+    numbered = not any(cell.isdecimal() for cell in ends) and all(name.isdecimal() for name in names)
+    if not names & ends:
+        return reads_so or numbered
+    whole = ((rest["source"] == first[0]) & (rest["target"] == first[1])).to_numpy()
+    if not reads_so or (rest[[*_ENDS]].isin(ends).any(axis=1) & ~whole).any():
+        return False
+    again = f"the header, {quoted(', '.join(first))}, comes again as row {int(np.argmax(whole)) + 1}"
+    raise ValueError(f"{again}; are these two files?")
+
+
+def _weight(first: Sequence[str]) -> float:
+    """Return the weight in the first line, which is an edge; 1 where there is none."""
+    if why := _no_source(first[0]) or _no_name(first[1]):
+        raise ValueError(f"a name in the first line {why}")
+    weight = number_of(first[2]) if len(first) > 2 else 1.0
+    if weight is None or not np.isfinite(weight):
+        raise ValueError(f"the weight in the first line is {quoted(first[2])}, expected a finite number")
+    return weight
+
+
+def _without_blanks(name: str) -> str:
+    """Return a name without blanks around it, those included that do not break or have no width."""
+    return name.strip(_BLANKS)
+
+
+def _no_name(name: str) -> str | None:
+    return None if _without_blanks(name) else "is empty, expected a name"
+
+
+def _no_source(name: str) -> str | None:
+    if name.startswith(_COMMENTS):
+        return f"begins with {name[0]}: comments are expected before the first edge"
+    return _no_name(name)

@@ -1,194 +1,196 @@
-"""Delimited text tables, read strictly by pyarrow in batches: the one loader under all table formats."""
+"""Delimited text, read strictly by pyarrow a block of lines at a time: the one loader under all tables."""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from itertools import islice
-from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 
-from tclab.readers._old_source import (
-    LIMIT_BYTES,
-    Progress,
-    ReadError,
-    Source,
-    bad_file,
-    decoded,
-    quoted,
-    raw_lines,
-    text_lines,
-)
+from tclab.errors import InputError
 
-NAME = pa.dictionary(pa.int32(), pa.string())  # each distinct name once a batch
-TEXT, INTEGER, NUMBER = pa.string(), pa.int64(), pa.float64()
+NAME = pa.dictionary(pa.int32(), pa.string())  # each distinct name once
+INTEGER, SCORE, NUMBER = pa.int64(), pa.int16(), pa.float64()
 
 _BLOCK_BYTES = 1 << 20
-_SEPARATORS = {"\t": "tab", " ": "space", ",": "comma", ";": "semicolon", "|": "bar"}
-_PATTERNS = {
-    INTEGER: (re.compile(r"\s*-?\d+\s*"), "a whole number"),
-    NUMBER: (re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"), "a number"),
-}
+_LONGEST_LINE_BYTES = 1 << 20  # longer than in any published table
+_LARGEST = np.finfo(np.float64).max
+_SIGNS = {"\t": "tabs", " ": "spaces", ",": "commas", ";": "semicolons", "|": "bars"}
+
+
+class ReadError(InputError):
+    """A file that its format does not allow; the message is one line with the file, the reason and the format."""
+
+
+class Column(NamedTuple):
+    """A column to read, and what its cells may be; none may be missing unless the table is read with `missing`."""
+
+    i: int  # its position in the table
+    kind: pa.DataType
+    low: float = -_LARGEST
+    high: float = _LARGEST
+    fault: Callable[[str], str | None] = lambda name: None  # what is wrong with a name, or None
 
 
 class Table:
-    """A delimited text file: its columns, and its rows in batches.
+    """A delimited text file that is open: its columns, and its rows as a data frame. Every row has every column.
 
-    Quotes have no meaning between separators. Every row must have every column.
+    Rows are counted from 1, without the header, comments before it, and blank lines.
 
     **Arguments:**
 
-    - `columns`: the names of all columns, in order, of a file without a header; None reads them from the first line
-      that is not blank, without quotes or a leading `#`.
-    - `skip_header`: whether the first line is skipped although `columns` are given.
-    - `comment`: prefix, or several, of lines before the header or the first row that are skipped.
+    - `file`: of bytes, as `tclab._source.opened` gives it; lines end with LF, CR LF or CR.
+    - `separator`: None takes a tab, or a comma where the first line has no tab.
+    - `columns`: their names, in a file without a header; None takes those of the first line that is neither blank nor
+      a comment, without quotes or a leading `#`.
+    - `comment`: prefix, or several, of lines before that.
+    - `loose`: whether quotes around a cell are no part of it (RFC 4180), and several spaces separate like one. Else
+      quotes have no meaning, and two spaces have an empty cell between them.
 
-    **Raises:** `ReadError` for a file that cannot be read, or has no line but comments.
+    **Raises:** `ValueError` for a file without such a line, or with a line longer than 1 MiB.
     """
 
     def __init__(
         self,
-        path: str | Path,
+        file: Any,
         *,
-        separator: str = "\t",
-        columns: Sequence[str] | None = None,
-        skip_header: bool = False,
+        separator: str | None = "\t",
+        columns: list[str] | None = None,
         comment: str | tuple[str, ...] = (),
-        limit_bytes: int = LIMIT_BYTES,
-        progress: Progress | None = None,
+        loose: bool = False,
     ) -> None:
-        self.path, self.separator = path, separator
-        self._limit_bytes, self._progress = limit_bytes, progress
-        self._skipped = 0
-        if columns is None or skip_header or comment:
-            number, line = first_line(path, comment=comment, limit_bytes=limit_bytes)
-            self._skipped = number if columns is None or skip_header else number - 1
-            if columns is None:
-                columns = [cell.strip().strip('"') for cell in line.lstrip("#").split(separator)]
-        self.columns = list(columns)
+        if b"\r" in (head := file.peek(1)) and b"\n" not in head:  # as old Macs end lines
+            file = io.BytesIO(file.read().replace(b"\r", b"\n"))
+        self._file, self.loose, self.has_comments = file, loose, False
+        while (line := self._line()).strip() == b"" or line.decode().startswith(comment):
+            if not line:
+                raise ValueError("holds nothing but blank lines and comments")
+            self.has_comments |= bool(line.strip())
+        self.first = line.decode().rstrip("\r\n")
+        self.separator = separator or ("\t" if "\t" in self.first else ",")
+        self._pending = line if columns else b""
+        self.columns = columns or self.cells(self.first.lstrip("#"))
 
-    def require(self, *names: str) -> None:
-        """Raise `ReadError` for a column of `names` that is missing, with the nearest, and for one that is twice."""
-        for name in names:
-            if name not in self.columns:
-                raise no_column(self.path, name, self.columns, separator=self.separator)
-        if len(set(self.columns)) < len(self.columns):
-            twice = next(name for name in self.columns if self.columns.count(name) > 1)
-            raise bad_file(self.path, f"the header has the column {quoted(twice)} twice", line=1)
+    def _line(self) -> bytes:
+        line: bytes = self._file.readline(_LONGEST_LINE_BYTES)
+        if len(line) == _LONGEST_LINE_BYTES:
+            raise ValueError(f"has a line longer than {_LONGEST_LINE_BYTES:,} bytes, so it is no table")
+        return line
 
-    def batches(self, types: Mapping[str, pa.DataType], *, missing: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in batches of about a megabyte of text, so that memory does not grow with the file.
+    def cells(self, line: str) -> list[str]:
+        """Return the cells of a line, without quotes and blanks around them."""
+        if self.loose and self.separator == " ":
+            line = " ".join(line.split())
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=self.separator))]
 
-        `types` are the columns to read, in this order, each `NAME`, `TEXT`, `INTEGER` or `NUMBER`; `missing` the
-        spellings of a missing number, which becomes null.
+    def column(self, *names: str) -> int:
+        """Return the position of the column that the header calls one of some names.
 
-        **Raises:** `ReadError` with the line for a wrong number of columns, an invalid number, or bytes that are not
-        UTF-8; without a line where there is no row.
+        Case, blanks and what is in brackets make no difference.
         """
-        rows = 0
-        try:
-            with Source(self.path, limit_bytes=self._limit_bytes, progress=self._progress) as source:
-                for block, skipped in self._blocks(source):
-                    table = pa.csv.read_csv(
-                        pa.BufferReader(block),
-                        read_options=pa.csv.ReadOptions(
-                            use_threads=False, column_names=self.columns, skip_rows=skipped
-                        ),
-                        parse_options=pa.csv.ParseOptions(
-                            delimiter=self.separator, quote_char=False, double_quote=False
-                        ),
-                        convert_options=pa.csv.ConvertOptions(
-                            column_types=dict(types),
-                            include_columns=list(types),
-                            null_values=list(missing),
-                            strings_can_be_null=False,
-                        ),
-                    )
-                    rows += table.num_rows
-                    yield from table.to_batches()
-        except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
-            if "Empty CSV file" in str(error):
-                raise no_rows(self.path) from None
-            raise self._first_fault(types, missing, error) from None
-        if not rows:
-            raise no_rows(self.path)
+        plain, known = [plain_name(column) for column in self.columns], [plain_name(name) for name in names]
+        found = [i for i, column in enumerate(plain) if column in known]
+        if not found:
+            near = get_close_matches(known[0], [column[:100] for column in plain[:200]], n=1)
+            has = f"did you mean {near[0]!r}?" if near else f"the header has {quoted(', '.join(self.columns), 120)}"
+            raise ValueError(f"no column {names[0]!r} between {self.between}; {has}")
+        if len(found) > 1:
+            raise ValueError(f"the header has the column {quoted(self.columns[found[1]])} twice")
+        return found[0]
 
-    def _blocks(self, source: Source) -> Iterator[tuple[bytes, int]]:
-        """Yield blocks of whole lines, and how many lines to skip in each.
+    @property
+    def between(self) -> str:
+        """What is between cells: "tabs"."""
+        return _SIGNS.get(self.separator, repr(self.separator))
+
+    def read(
+        self, columns: Mapping[str, Column], *, missing: tuple[str, ...] = (), may_be_empty: bool = False
+    ) -> pd.DataFrame:
+        """Return some columns by names of the caller's own: names as categories, numbers with NaN where missing.
+
+        `missing` are the spellings of a missing number.
+
+        **Raises:** `ValueError` with the row for a wrong number of columns, or a cell that is not as its column
+        expects; where there is no row, unless it `may_be_empty`.
+        """
+        types = {str(column.i): column.kind for column in columns.values()}
+        blocks = [pa.schema([(name, column.kind) for name, column in columns.items()]).empty_table()]
+        rows = 0
+        for content in self._blocks():
+            try:
+                block = pa.csv.read_csv(
+                    pa.BufferReader(content),
+                    read_options=pa.csv.ReadOptions(
+                        use_threads=False,  # so that errors have a row
+                        block_size=len(content) + 1,
+                        column_names=[str(i) for i in range(len(self.columns))],
+                    ),
+                    parse_options=pa.csv.ParseOptions(
+                        delimiter=self.separator, quote_char=self.loose and '"', double_quote=self.loose
+                    ),
+                    convert_options=pa.csv.ConvertOptions(
+                        column_types=types, include_columns=list(types), null_values=missing, strings_can_be_null=False
+                    ),
+                )
+            except pa.ArrowInvalid as error:
+                raise ValueError(self._as_sentence(str(error), rows)) from error
+            block = block.select([str(column.i) for column in columns.values()]).rename_columns(list(columns))
+            for name, column in columns.items():
+                self._check(block.column(name).chunk(0), column, rows)
+            rows += block.num_rows
+            blocks.append(block)
+        if not rows and not may_be_empty:
+            raise ValueError("holds no rows; the file was cut short, or its export was empty")
+        return pa.concat_tables(blocks).unify_dictionaries().to_pandas(split_blocks=True, self_destruct=True)
+
+    def _blocks(self) -> Iterator[bytes]:
+        """Yield whole lines, about a megabyte at a time, so that memory does not grow with the text.
 
         pyarrow's own streaming reader (26.0) aborts a process that ends soon after it, as its threads still run.
         """
-        rest, skipped, none = b"", self._skipped, True
-        while data := source.read(_BLOCK_BYTES):
-            lines, end, rest = (rest + data).rpartition(b"\n")
-            if lines.strip():
-                yield lines + end, skipped
-                skipped, none = 0, False
-        if rest.strip() or none:  # a file of no row is pyarrow's to refuse
-            yield rest, skipped
+        while block := self._pending + self._file.read(_BLOCK_BYTES) + self._line():
+            self._pending = b""
+            if self.loose and self.separator == " ":
+                block = re.sub(rb"(?m)^ +| +(?=\r?$)", b"", re.sub(rb"  +", b" ", block))
+            if block.strip(b"\r\n"):
+                yield block
 
-    def rows(self, *names: str) -> Iterator[tuple[str, ...]]:
-        """Yield the cells of some columns, row by row, as text."""
-        self.require(*names)
-        for batch in self.batches(dict.fromkeys(names, TEXT)):
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    def _check(self, cells: Any, column: Column, rows: int) -> None:
+        """Raise `ValueError` for a cell of a block, after so many rows, that is not as its column expects."""
+        if column.kind is NAME:
+            for code, name in enumerate(cells.dictionary.to_pylist()):
+                if why := column.fault(name):
+                    i = cells.indices.to_pylist().index(code)
+                    raise ValueError(f"row {rows + i + 1}: {self.columns[column.i]} {why}")
+            return
+        values = cells.to_numpy(zero_copy_only=False)
+        good = (values >= column.low) & (values <= column.high)
+        bad = ~good & cells.is_valid().to_numpy(zero_copy_only=False)
+        if bad.any():
+            i = int(np.argmax(bad))
+            wanted = "a finite number" if column.high == _LARGEST else f"{column.low:g} to {column.high:g}"
+            raise ValueError(f"row {rows + i + 1}: {self.columns[column.i]} is {values[i]:g}, expected {wanted}")
 
-    def bad_row(self, row: int, why: str) -> ReadError:
-        """Return the error for a row, counted from 0 after the header, with its line in the file."""
-        lines = raw_lines(self.path, limit_bytes=sys.maxsize)
-        number, _ = next(islice((line for line in lines if line[0] > self._skipped), row, None))
-        return bad_file(self.path, why, line=number)
-
-    def _first_fault(self, types: Mapping[str, pa.DataType], missing: Sequence[str], error: Exception) -> ReadError:
-        """Return the error for the first bad line; pyarrow's message where no line is at fault."""
-        checks = [
-            (self.columns.index(name), name, *_PATTERNS[kind]) for name, kind in types.items() if kind in _PATTERNS
-        ]
-        few = f"{', '.join(self.columns[:6])}{', …' * (len(self.columns) > 6)}"
-        try:
-            for number, raw in raw_lines(self.path, limit_bytes=self._limit_bytes):
-                if number <= self._skipped:
-                    continue
-                cells = decoded(self.path, number, raw).split(self.separator)
-                if len(cells) != len(self.columns):
-                    count = f"{len(cells)} column{'s' * (len(cells) != 1)} between {_separator_name(self.separator)}s"
-                    why = f"{count}, expected {len(self.columns)} ({few}): {quoted(raw.decode())}"
-                    return bad_file(self.path, why, line=number)
-                for place, name, pattern, expected in checks:
-                    if cells[place] not in missing and not pattern.fullmatch(cells[place]):
-                        why = f"{name} is {quoted(cells[place])}, expected {expected}"
-                        return bad_file(self.path, why, line=number)
-        except ReadError as fault:
-            return fault
-        return bad_file(self.path, str(error))
+    def _as_sentence(self, error: str, rows: int) -> str:
+        """Return pyarrow's error with the row in the file and the column's name."""
+        error = re.sub(r"Row #(\d+)", lambda match: f"row {rows + int(match[1])}", error)
+        error = re.sub(r"In CSV column #(\d+)", lambda match: f"column {self.columns[int(match[1])]}", error)
+        return f"{error.removeprefix('CSV parse error: ')[:300]}; cells are between {self.between}"
 
 
-def first_line(
-    path: str | Path, *, comment: str | tuple[str, ...] = (), limit_bytes: int = LIMIT_BYTES
-) -> tuple[int, str]:
-    """Return (number, text) of the first line that is neither blank nor a comment; raise `ReadError` without one."""
-    for number, line in text_lines(path, limit_bytes=limit_bytes):
-        if not line.startswith(comment):
-            return number, line
-    raise bad_file(path, "holds nothing but blank lines and comments")
+def plain_name(name: str) -> str:
+    """Return a column's name in lower case, without what is in brackets."""
+    return " ".join(re.sub(r"\(.*?\)", "", name[:200]).lower().split())  # nothing but brackets would take its time
 
 
-def no_rows(path: str | Path) -> ReadError:
-    """Return the error for a file without a single row."""
-    return bad_file(path, "holds no rows; the file was cut short, or its export was empty")
-
-
-def no_column(path: str | Path, name: str, columns: Sequence[str], *, separator: str) -> ReadError:
-    """Return the error for a column that a header lacks, with the nearest that it has."""
-    few = [column for column in columns[:200] if len(column) <= 100]  # matching is slow on long names
-    near = get_close_matches(name, few, n=1, cutoff=0.6)
-    has = f"did you mean {near[0]!r}?" if near else f"the header has {quoted(', '.join(columns), 120)}"
-    return bad_file(path, f"no column {name!r} between {_separator_name(separator)}s; {has}", line=1)
-
-
-def _separator_name(separator: str) -> str:
-    return _SEPARATORS.get(separator, repr(separator))
+def quoted(value: object, most: int = 60) -> str:
+    """Return a value for a message: in quotes, cut after `most` characters."""
+    text = str(value)
+    return repr(text if len(text) <= most else text[: most - 1] + "…")

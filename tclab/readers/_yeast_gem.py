@@ -1,171 +1,217 @@
-"""yeast-GEM, the consensus model of yeast's metabolism: `yeast-GEM.yml` and `yeast-GEM.txt`.
+"""yeast-GEM, the consensus model of yeast's metabolism, and the bipartite networks of its genes and reactions.
 
-https://github.com/SysBioChalmers/yeast-GEM, folder `model`, as RAVEN's `exportForGit` writes it.
+https://github.com/SysBioChalmers/yeast-GEM, `model/yeast-GEM.yml`, as RAVEN's `exportForGit` writes it.
 """
 
 from __future__ import annotations
 
-import math
+import ast
+import hashlib
+import json
 import re
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tclab.errors import InputError
-from tclab.readers._metabolic_model import MetabolicModel, Reaction, cached, first_repeated
-from tclab.readers._old_source import LIMIT_BYTES, bad_file, not_utf8, quoted
-from tclab.readers._table import Table
+import numpy as np
+import torch
+
+from tclab._io import atomic_write, cache_folder
+from tclab._source import check_nesting, guarded, opened
+from tclab.errors import need
+from tclab.graph import Network
+from tclab.graph._cell_graph import Metabolism
+from tclab.readers._genes import UNKNOWN_LIMIT, Genes, Lookup, Report
+from tclab.readers._table import ReadError, quoted
 
 YML_FILE = re.compile(r"yeast-GEM\.ya?ml(\.gz)?")
-TXT_FILE = re.compile(r"yeast-GEM\.txt(\.gz)?")
 
-_TXT_COLUMNS = ("Rxn name", "Formula", "Gene-reaction association", "LB", "UB")
-_ARROW = re.compile(r"(?<!\S)(<=>|=>|<=)(?!\S)")
-_TERM = re.compile(r"(?:(?P<coefficient>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s+)?(?P<metabolite>\S.*\[\w+\])")
+_WHAT = "a yeast-GEM model"
+_MOST_GENES = 100_000  # in all branches of a rule; yeast-GEM's longest rule has some hundred
+_LONGEST_RULE = 1_000  # genes as written
 
 
-def yeast_gem(path: str | Path, *, cache: bool | str | Path = True, limit_bytes: int = LIMIT_BYTES) -> MetabolicModel:
-    """Return the model of a `yeast-GEM.yml[.gz]`, which needs PyYAML, or of a `yeast-GEM.txt[.gz]`.
+class Reaction(NamedTuple):
+    """One reaction: its gene rule, its flux bounds, and its metabolites' signed stoichiometric coefficients.
 
-    The YAML is ordered maps of metabolites and reactions: a reaction without `gene_reaction_rule` has no rule, and
-    metabolites have their ids (`s_0001`). The text is a table between tabs, one reaction in each row: metabolites are
-    named with their compartment (`ATP[c]`), as in the formulas.
-
-    **Arguments:**
-
-    - `path`: a name that ends with `.txt` or `.txt.gz` is a table's.
-    - `cache`: of a YAML file; see `tclab.readers._metabolic_model.cached`.
-    - `limit_bytes`: how much the file may unpack to.
-
-    **Raises:** `ReadError` with the line for a file that is not YAML, or not such a model; for a wrong number of
-    columns; with the reaction for an invalid formula.
+    A coefficient is below 0 where the metabolite is consumed; bounds are in mmol / gDW / h.
     """
-    if Path(path).name.removesuffix(".gz").endswith(".txt"):
-        return _from_table(path, limit_bytes)
-    return cached(path, partial(_from_yaml, path), reader="yeast_gem_yml-1", cache=cache, limit_bytes=limit_bytes)
+
+    name: str
+    rule: str
+    lower: float
+    upper: float
+    coefficients: Mapping[str, float]
 
 
-def _from_yaml(path: str | Path, content: bytes) -> MetabolicModel:
-    try:
-        import yaml
-    except ImportError:
-        raise InputError("yeast-GEM.yml needs PyYAML: pip install 'tclab[data]'") from None
+class MetabolicModel(NamedTuple):
+    """The reactions and metabolites of a model, in the file's order."""
+
+    path: str
+    reactions: tuple[Reaction, ...]
+    metabolites: tuple[str, ...]
+
+
+def yeast_gem(path: str | Path) -> MetabolicModel:
+    """Return the model of a `yeast-GEM.yml[.gz]`; it needs PyYAML.
+
+    A reaction without `gene_reaction_rule` has no rule. Parsing takes seconds, so what was read is kept in
+    `TCLAB_CACHE` or the user's cache folder, under a hash of the file.
+
+    **Raises:** `ReadError` for a file that is not YAML, or not such a model, with the reaction where one is at fault.
+    """
+    need("yeast-GEM.yml", "data", "yaml")
+    with opened(path, _WHAT, ReadError) as file:
+        content = file.read()
+        kept = cache_folder() / f"yeast_gem-2-{hashlib.sha256(content).hexdigest()}.json"
+        with suppress(OSError, ValueError, TypeError):  # not there, or not whole
+            reactions, metabolites = json.loads(kept.read_text(encoding="utf-8"))
+            return MetabolicModel(str(path), tuple(Reaction(*each) for each in reactions), tuple(metabolites))
+        check_nesting(content)
+        model = _model(str(path), content.decode())
+    with suppress(OSError):  # it is parsed again next time
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(kept, json.dumps(model[1:]))
+    return model
+
+
+def _model(path: str, text: str) -> MetabolicModel:
+    import yaml
+
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # without libyaml it takes a minute
-    try:
-        document = yaml.compose(content.decode(), Loader=loader)
-    except UnicodeDecodeError as error:
-        raise not_utf8(path, content, error) from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        why = getattr(error, "problem", None) or error
-        raise bad_file(path, f"is not YAML: {why}", line=mark.line + 1 if mark else None) from None
-    top = _entries(path, document)
-    for name in ("metabolites", "reactions"):
-        if name not in top:
-            raise bad_file(path, f"has no {name}, expected a yeast-GEM model")
-    listed = _items(path, top["metabolites"])
-    metabolites = tuple(_text(path, _entries(path, node), "id", node) for node in listed)
-    if twice := first_repeated(metabolites):
-        raise bad_file(path, f"metabolite {quoted(twice)} appears twice")
-    known, reactions = set(metabolites), {}
-    for node in _items(path, top["reactions"]):
-        reaction = _reaction(path, node, known)
-        if reaction.name in reactions:  # raised here, since an alias can repeat a large reaction in a few bytes
-            raise _fault(path, node, f"reaction {quoted(reaction.name)} appears twice")
-        reactions[reaction.name] = reaction
-    return MetabolicModel(str(path), tuple(reactions.values()), metabolites)
+    top = _entries(yaml.load(text, Loader=loader))
+    metabolites = dict.fromkeys(str(_entries(each)["id"]) for each in top["metabolites"])
+    if len(metabolites) < len(top["metabolites"]):
+        raise ValueError("a metabolite appears twice")
+    reactions: dict[str, Reaction] = {}
+    for each in top["reactions"]:
+        fields = _entries(each)
+        name = str(fields["id"])
+        if name in reactions:  # raised here, since an alias can repeat a large reaction in a few bytes
+            raise ValueError(f"reaction {quoted(name)} appears twice")
+        try:
+            coefficients = {str(key): float(value) for key, value in _entries(fields.get("metabolites")).items()}
+            lower, upper = float(fields["lower_bound"]), float(fields["upper_bound"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"reaction {quoted(name)}: {type(error).__name__}: {error}") from error
+        if not np.isfinite([lower, upper, *coefficients.values()]).all():
+            raise ValueError(f"reaction {quoted(name)}: a bound or coefficient is not a finite number")
+        if strangers := sorted(coefficients.keys() - metabolites.keys()):
+            raise ValueError(f"reaction {quoted(name)}: metabolite {quoted(strangers[0])} is not in the model's list")
+        reactions[name] = Reaction(name, str(fields.get("gene_reaction_rule", "")), lower, upper, coefficients)
+    return MetabolicModel(path, tuple(reactions.values()), tuple(metabolites))
 
 
-def _reaction(path: str | Path, node: Any, metabolites: set[str]) -> Reaction:
-    entries = _entries(path, node)
-    coefficients: dict[str, float] = {}
-    if "metabolites" in entries:
-        for name, value in _entries(path, entries["metabolites"]).items():
-            if name not in metabolites:
-                raise _fault(path, value, f"metabolite {quoted(name)} is not in the model's list")
-            coefficients[name] = _number(path, value, f"coefficient of {name}")
-    return Reaction(
-        _text(path, entries, "id", node),
-        _text(path, entries, "gene_reaction_rule", node) if "gene_reaction_rule" in entries else "",
-        _number(path, entries.get("lower_bound", node), "lower_bound"),
-        _number(path, entries.get("upper_bound", node), "upper_bound"),
-        coefficients,
-    )
-
-
-def _fault(path: str | Path, node: Any, why: str) -> Exception:
-    return bad_file(path, why, line=node.start_mark.line + 1)
-
-
-def _items(path: str | Path, node: Any) -> list[Any]:
-    if node.id != "sequence":
-        raise _fault(path, node, "expected a list")
-    return list(node.value)
-
-
-def _entries(path: str | Path, node: Any) -> dict[str, Any]:
-    """Return the entries of a map, or of an ordered map, which YAML writes as a list of maps."""
-    if node is None:
-        raise bad_file(path, "is empty, expected a yeast-GEM model")
-    maps = node.value if node.id == "sequence" else [node]
-    entries: dict[str, Any] = {}
-    for each in maps:
-        if each.id != "mapping":
-            raise _fault(path, each, "expected a map, or an ordered map")
-        for key, value in each.value:
-            if key.id != "scalar":
-                raise _fault(path, key, "expected a word before the colon")
-            if key.value in entries:
-                raise _fault(path, key, f"{quoted(key.value)} appears twice")
-            entries[key.value] = value
+def _entries(node: Any) -> dict[Any, Any]:
+    """Return the entries of an ordered map, which PyYAML gives as a list of pairs, or of a map."""
+    pairs = list(node.items() if isinstance(node, dict) else node or ())
+    if len(entries := dict(pairs)) < len(pairs):
+        raise ValueError(f"a key appears twice among {quoted(', '.join(map(str, entries)))}")
     return entries
 
 
-def _text(path: str | Path, entries: dict[str, Any], name: str, node: Any) -> str:
-    found = entries.get(name)
-    if found is None or found.id != "scalar":
-        raise _fault(path, found or node, f"expected {name} with a word")
-    return str(found.value)
+def branches(rule: str) -> list[tuple[str, ...]]:
+    """Return the branches of a rule's disjunctive normal form, each its genes in order; none for no rule.
 
+    A reaction can run by any one branch, and a branch needs all its genes. `and` binds before `or`. A branch that needs
+    all that another needs, and more, is kept: it is another enzyme.
 
-def _number(path: str | Path, node: Any, name: str) -> float:
+    **Raises:** `ValueError` for what is no rule, or is too large.
+    """
+    names: list[str] = []
+
+    def variable(word: re.Match[str]) -> str:  # names such as YAR002C-A are none of Python's
+        if word[0].lower() in ("and", "or"):
+            return word[0].lower()
+        names.append(word[0])
+        return f"_{len(names) - 1}"
+
+    text = re.sub(r"[^\s()]+", variable, " ".join(rule.split()))
+    too_large = ValueError(f"rule {quoted(rule)} is too large: more than {_MOST_GENES:,} genes in its branches")
+
+    def expanded(node: ast.AST) -> set[frozenset[str]]:
+        if isinstance(node, ast.Name):
+            return {frozenset([names[int(node.id[1:])]])}
+        if not isinstance(node, ast.BoolOp):
+            raise ValueError(f"rule {quoted(rule)} is not made of genes, and, or, and brackets")
+        found, *parts = map(expanded, node.values)
+        for part in parts:
+            if isinstance(node.op, ast.Or):
+                found = found | part
+            elif len(found) * len(part) > _MOST_GENES:
+                raise too_large
+            else:
+                found = {one | other for one in found for other in part}
+        if sum(map(len, found)) > _MOST_GENES:
+            raise too_large
+        return found
+
+    if not text:
+        return []
+    if len(names) > _LONGEST_RULE:
+        raise too_large
     try:
-        value = float(node.value) if node.id == "scalar" else math.nan
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        found = quoted(node.value) if node.id == "scalar" else "missing"
-        raise _fault(path, node, f"{name} is {found}, expected a finite number")
-    return value
+        tree = ast.parse(text, mode="eval").body
+    except (SyntaxError, MemoryError) as error:  # brackets that do not match, or nested too deeply
+        raise ValueError(f"rule {quoted(rule)} cannot be read: {error}") from None
+    return sorted(tuple(sorted(genes)) for genes in expanded(tree))
 
 
-def _from_table(path: str | Path, limit_bytes: int) -> MetabolicModel:
-    reactions: list[Reaction] = []
-    metabolites: dict[str, None] = {}
-    for name, formula, rule, *bounds in Table(path, limit_bytes=limit_bytes).rows(*_TXT_COLUMNS):
-        try:
-            lower, upper = (float(bound) for bound in bounds)
-            if not (math.isfinite(lower) and math.isfinite(upper)):
-                raise ValueError
-        except ValueError:
-            raise bad_file(path, f"reaction {name}: the bounds {bounds} are not two numbers") from None
-        coefficients = _formula(path, name, formula)
-        metabolites.update(dict.fromkeys(coefficients))
-        reactions.append(Reaction(name, rule.strip(), lower, upper, coefficients))
-    return MetabolicModel(str(path), tuple(reactions), tuple(metabolites))
+def metabolism_of(
+    model: MetabolicModel, genes: Genes | Iterable[str] | None = None, *, unknown_limit: float = UNKNOWN_LIMIT
+) -> Metabolism:
+    """Return the relations `gpr` (gene → reaction, cascading) and `stoichiometry` (reaction → metabolite).
+
+    A reaction node is (reaction × branch of its rule × direction), the reverse direction where the lower
+    bound is below 0, so that deleting a gene removes just the nodes whose branch needs it; a reaction without
+    a rule has one branch that needs nothing. `gpr.report.node_names` names the reaction nodes,
+    `stoichiometry.report.node_names` the metabolites.
+
+    **Arguments:**
+
+    - `model`: reactions with their rules, bounds and metabolites.
+    - `genes`: the genes of the graph; None takes those of the rules.
+    - `unknown_limit`: the share of gpr incidences that may name a gene that is not in `genes`; such a branch does not
+      need the gene.
+
+    **Raises:** `ReadError` with the reaction for an invalid rule; for too many unknown genes.
+    """
+    with guarded(model.path, _WHAT, ReadError):
+        rules = [_branches_of(reaction) for reaction in model.reactions]
+        in_rules = sorted({gene for rule in rules for branch in rule for gene in branch})
+        lookup = Lookup(Genes.of(in_rules if genes is None else genes))
+        row_of = {name: i for i, name in enumerate(model.metabolites)}
+        names: list[str] = []
+        needs: list[tuple[int, int]] = []  # gene, reaction node
+        turns: list[tuple[int, int, float]] = []  # reaction node, metabolite, coefficient
+        for reaction, rule in zip(model.reactions, rules, strict=True):
+            for i, branch in enumerate(rule):
+                for direction, sign in (("forward", 1), ("reverse", -1)):
+                    if sign > 0 or reaction.lower < 0:
+                        needs += [(lookup.place(gene), len(names)) for gene in branch]
+                        turns += [(len(names), row_of[m], sign * value) for m, value in reaction.coefficients.items()]
+                        names.append(f"{reaction.name} {i} {direction}")
+        known = [pair for pair in needs if pair[0] >= 0]
+        lost = len(needs) - len(known)
+        lookup.check_lost(len(needs), lost, unknown_limit, "gpr incidences")
+    report = lookup.report(model.path, len(needs), len(known), {"unknown gene": lost}, node_names=tuple(names))
+    turned = Report(model.path, len(turns), len(turns), node_names=model.metabolites)
+    weight = torch.tensor([turn[2] for turn in turns], dtype=torch.float64)
+    sizes = (len(lookup.genes), len(names), len(model.metabolites))
+    return Metabolism(
+        Network("gpr", _edges(known), "gene", "reaction", *sizes[:2], cascades=True, report=report),
+        Network("stoichiometry", _edges(turns), "reaction", "metabolite", *sizes[1:], weight=weight, report=turned),
+    )
 
 
-def _formula(path: str | Path, reaction: str, formula: str) -> dict[str, float]:
-    """Return the signed coefficients of `2 A[c] + B[c] <=> C[m]`; either side may be empty."""
-    arrow = _ARROW.search(formula)
-    if not arrow:
-        raise bad_file(path, f"reaction {reaction}: no => or <=> in {quoted(formula)}")
-    coefficients: dict[str, float] = {}
-    for sign, side in ((-1.0, formula[: arrow.start()]), (1.0, formula[arrow.end() :])):
-        for term in filter(None, re.split(r"(?<=\])\s+\+\s+", side.strip())):
-            found = _TERM.fullmatch(term.strip())
-            if not found:
-                raise bad_file(path, f"reaction {reaction}: {quoted(term)}, expected one like 2 ATP[c]")
-            name = found["metabolite"]
-            coefficients[name] = coefficients.get(name, 0.0) + sign * float(found["coefficient"] or 1)
-    return coefficients
+def _edges(pairs: Sequence[tuple[Any, ...]]) -> torch.Tensor:
+    """Return the first two of each tuple as an edge index, [2, E] int64."""
+    return torch.tensor([pair[:2] for pair in pairs], dtype=torch.int64).reshape(-1, 2).T.contiguous()
+
+
+def _branches_of(reaction: Reaction) -> list[tuple[str, ...]]:
+    try:
+        return branches(reaction.rule) or [()]
+    except ValueError as error:
+        raise ValueError(f"reaction {reaction.name}: {error}") from None

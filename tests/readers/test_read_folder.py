@@ -1,106 +1,114 @@
+"""A folder of public files as one graph; the samples of the repository."""
+
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
+from made_up_samples import sample_files
 
-from tclab import CellGraph
+from tclab import CellGraph, InputError
 from tclab.readers import ReadError, read_folder
 
+SAMPLES = Path(__file__).resolve().parents[2] / "data_samples" / "cell"
 FUSION = "1\t2\t0.5\n2\t1\t0.5\n"
+NAMES = "Systematic_name\tStandard_name\nYAL001C\tTFC3\nYEL009C\tGCN4\n"
+
+
+def test_the_samples_that_are_kept_are_those_that_are_made():
+    kept = {file.name: file.read_bytes().decode() for file in SAMPLES.iterdir()}
+    assert kept == sample_files()
+
+
+def test_the_samples_become_a_graph():
+    graph = CellGraph.from_folder(SAMPLES)
+    assert graph.num_nodes["gene"] == 40
+    kinds = [name.split("_")[0] for name in graph.networks]
+    assert kinds == ["sgd", "biogrid", "tflink", *["string9"] * 6, *["string10"] * 6, *["string12"] * 6]
+    assert graph.metabolism is not None
+    ignored = {"SGA_NxN.txt", "aao1729_data_s1.tsv", "edge_list.csv", "scored_made_up_trigenic.txt"}
+    assert set(graph.report.ignored) == {*ignored, "targets_of_P00000.tsv"}
+    assert "tclab.readers.costanzo" in graph.report.ignored["SGA_NxN.txt"]
+    assert "tclab.readers.tflink and factor=" in graph.report.ignored["targets_of_P00000.tsv"]
 
 
 def test_a_nested_folder_becomes_one_graph(write, tmp_path):
-    write("string/yeast_string_genes.txt", "YAL001C\nYEL009C\n")
+    write("string/yeast_string_genes.txt", "YAL001C\nYOR202W\n")
     write("string/yeast_string_fusion_adjacency.txt.gz", FUSION)
     write("string/yeast_string_neighborhood_adjacency.txt", FUSION)
-    write("yeastract/orftogene.txt", "Name\tORF\nGCN4\tYEL009C\nHIS3\tYOR202W\n")
-    write("yeastract/RegulationTwoColumnTable_both.tsv", "GCN4;HIS3\n")
+    write("SGDgeneNames.tsv", NAMES)
+    header = "UniprotID.TF\tName.TF\tName.Target\tOrganism\n"
+    write("tflink/simpleFormat.tsv", header + "P1\tGCN4\tTFC3\tSaccharomyces cerevisiae\n")
     write("SOURCE.md", "Where it is from.")
+    write(".hidden/SGDgeneNames.tsv", "never opened")
     graph = CellGraph.from_folder(tmp_path)
     assert graph.node_names == {"gene": ("YAL001C", "YEL009C", "YOR202W")}
-    assert graph.deleted_type == "gene"
-    assert list(graph.networks) == ["yeastract_both", "string9_1_neighborhood", "string9_1_fusion"]
-    assert graph.networks["yeastract_both"].edge_index.tolist() == [[1], [2]]
-    assert graph.source == tmp_path.name
-    assert list(graph.report.ignored) == ["SOURCE.md"]
-    assert len(graph.report.read) == 5
+    assert (graph.deleted_type, graph.source) == ("gene", tmp_path.name)
+    assert list(graph.networks) == ["tflink", "string9_1_neighborhood", "string9_1_fusion"]
+    assert graph.networks["tflink"].edge_index.tolist() == [[1], [0]]
+    assert graph.networks["string9_1_fusion"].edge_index.tolist() == [[0], [2]]
+    assert (list(graph.report.ignored), len(graph.report.read)) == (["SOURCE.md"], 5)
     assert "5 files read, 1 ignored" in str(graph.report)
     assert graph.select(2).report is graph.report
 
 
-def test_a_name_that_two_lists_give_to_two_genes_is_reported(write, tmp_path):
-    write("SGDgeneNames.tsv", "Systematic_name\tStandard_name\nYAL001C\tGCN4\nYEL009C\t\n")
-    write("orftogene.txt", "Name\tORF\nGCN4\tYEL009C\nTFC3\tYAL001C\n")
-    write("RegulationTwoColumnTable_both.tsv", "GCN4;TFC3\n")
-    graph = read_folder(tmp_path)
-    assert graph.report.ambiguous == {"GCN4": ("YAL001C", "YEL009C")}
-    assert "1 names belong to several genes and are treated as unknown, such as GCN4" in str(graph.report)
-    # the table came with orftogene.txt, which knows what it means by GCN4
-    assert graph.networks["yeastract_both"].edge_index.tolist() == [[1], [0]]
-
-
-def test_a_network_that_appears_twice_is_read_once(write, tmp_path):
+def test_what_is_there_twice_or_empty_is_ignored_with_the_reason(write, tmp_path):
+    write("SGDgeneNames.tsv", NAMES.replace("\tGCN4", "\tTFC3"))
     write("yeast_string_genes.txt", "YAL001C\nYEL009C\n")
     write("yeast_string_fusion_adjacency.txt", FUSION)
     write("yeast_string_fusion_adjacency.txt.gz", FUSION)
+    header = "UniprotID.TF\tName.TF\tName.Target\tOrganism\n"
+    write("simpleFormat.tsv", header + "P1\tNANOG\tDKK1\tHomo sapiens\n")
+    links = "protein1 protein2 combined_score\n4932.YAL001C 4932.YEL009C 5\n4932.YEL009C 4932.YAL001C 5\n"
+    for name in ("v12.0", "v12.0 (1)"):  # a second download
+        write(f"4932.protein.links.{name}.txt", links)
     graph = read_folder(tmp_path)
-    assert graph.num_edges == 1
-    assert "already read" in graph.report.ignored["yeast_string_fusion_adjacency.txt.gz"]
+    ignored = graph.report.ignored
+    assert list(graph.networks) == ["string9_1_fusion", "string12_0_combined"]
+    assert "already read from" in ignored["yeast_string_fusion_adjacency.txt.gz"]
+    assert any("already read from" in ignored.get(f"4932.protein.links.v12.0{end}.txt", "") for end in ("", " (1)"))
+    assert ignored["simpleFormat.tsv"].startswith("keeps no edge")
+    assert graph.report.ambiguous == {"TFC3": ("YAL001C", "YEL009C")}
+    assert "1 names belong to several genes and are treated as unknown, such as TFC3" in str(graph.report)
 
 
 def test_a_bad_folder_is_an_error_in_one_line(write, tmp_path):
-    with pytest.raises(ReadError, match="no such folder"):
-        read_folder(tmp_path / "nowhere")
-    with pytest.raises(ReadError, match="expected a folder"):
-        read_folder(write("file.txt", "x"))
-    with pytest.raises(ReadError, match="no gene list in it"):
+    for path, why in (
+        (tmp_path / "nowhere", "no such folder"),
+        ("", "no such folder"),
+        ("no\0path", "no such folder|is no path|embedded null"),
+        (write("file.txt", "x"), "is a file, expected a folder"),
+        (tmp_path, "no gene list in it"),
+    ):
+        with pytest.raises(ReadError, match=why):
+            read_folder(path)
+    with pytest.raises(InputError, match="path is 5, expected a folder"):
+        read_folder(5)
+    os.mkfifo(tmp_path / "yeast_string_genes.txt")  # which would wait for ever
+    with pytest.raises(ReadError, match="is neither a file nor a folder"):
         read_folder(tmp_path)
+    (tmp_path / "yeast_string_genes.txt").unlink()
     write("yeast_string_genes.txt", "YAL001C\n")
     with pytest.raises(ReadError, match="no network in it"):
         read_folder(tmp_path)
 
 
-def test_models_screens_and_empty_networks_find_their_place(write, tmp_path):
-    write("SGDgeneNames.tsv", "Systematic_name\tStandard_name\nYAL001C\tTFC3\nYEL009C\tGCN4\n")
-    write(
-        "yeast-GEM.txt",
-        "Rxn name\tFormula\tGene-reaction association\tLB\tUB\nr_1\tA[c] => \tYAL001C\t0\t1\n",
-    )
-    write("iMM904.json", "never opened")
-    write("SGA_NxN.txt", "never opened")
-    write("targets_of_P03069.tsv", "never opened")
-    header = "UniprotID.TF\tName.TF\tName.Target\tOrganism\tSmall-scale.evidence\n"
-    write("simpleFormat.tsv", header + "P1\tNANOG\tDKK1\tHomo sapiens\tYes\n")
-    seen = []
-    graph = read_folder(tmp_path, progress=seen.append)
-    assert graph.num_nodes == {"gene": 2, "reaction": 1, "metabolite": 1}
-    assert graph.node_names["reaction"] == ("r_1 0 forward",)
-    assert graph.metabolism.gpr.edge_index.tolist() == [[0], [0]]
-    assert graph.report.ignored["iMM904.json"].startswith("a second metabolic model")
-    assert "tclab.readers.costanzo" in graph.report.ignored["SGA_NxN.txt"]
-    assert "tclab.readers.tflink and factor=" in graph.report.ignored["targets_of_P03069.tsv"]
-    assert graph.report.ignored["simpleFormat.tsv"].startswith("keeps no edge")
-    assert seen == ["SGDgeneNames.tsv", "simpleFormat.tsv", "yeast-GEM.txt"]
-
-
-def test_a_model_whose_reader_is_not_installed_is_passed_over(write, tmp_path, monkeypatch):
-    write("SGDgeneNames.tsv", "Systematic_name\tStandard_name\nYAL001C\tTFC3\n")
-    write("yeast-GEM.yml", "never parsed")
-    columns = "Rxn name\tFormula\tGene-reaction association\tLB\tUB\n"
-    write("yeast-GEM.txt", columns + "r_1\tA[c] => \tYAL001C\t0\t1\n")
+def test_a_model_whose_package_is_not_installed_is_said(tmp_path, monkeypatch):
+    for name in ("SGDgeneNames.tsv", "sgd_regulation.tsv", "yeast-GEM.yml"):
+        shutil.copy(SAMPLES / name, tmp_path)
+    assert read_folder(tmp_path).num_nodes["reaction"] > 12
     monkeypatch.setitem(sys.modules, "yaml", None)
-    graph = read_folder(tmp_path)
-    assert graph.num_nodes["reaction"] == 1
-    assert "pip install 'tclab[data]'" in graph.report.ignored["yeast-GEM.yml"]
+    with pytest.raises(InputError, match=r"pip install 'tclab\[data\]'"):
+        read_folder(tmp_path)
 
 
 def test_the_public_folder_is_read(public, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TCLAB_CACHE", str(tmp_path))
     graph = read_folder(public("yeastract").parent)
     assert graph.networks["string9_1_database"].num_edges == 33_486
-    assert graph.networks["yeastract_both"].num_edges == 90_895  # SGD knows the names that orftogene lacks
     assert graph.num_nodes["reaction"] == 7_122
     assert len(graph.metabolism.gpr.edge_index[0].unique()) == 1_161
-    assert list(graph.networks)[:2] == ["yeastract_activator", "yeastract_both"]
     assert all(network.num_sources == graph.num_nodes["gene"] for network in graph.networks.values())

@@ -127,9 +127,10 @@ def reach_chart(rows: pd.DataFrame) -> Any:
 
 
 def _kind(network: str) -> str:
-    for kind in ("string", "yeastract", "biogrid"):
-        if network.startswith(kind):
-            return {"string": network.rpartition("_")[2], "yeastract": "regulatory", "biogrid": "physical"}[kind]
+    if network.startswith("string"):
+        return network.rpartition("_")[2]
+    if network.startswith("biogrid"):
+        return "physical"
     return "regulatory" if network in ("sgd_regulation", "tflink") else network
 
 

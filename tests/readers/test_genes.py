@@ -1,9 +1,11 @@
+"""Gene lists: which names lead to which gene, and nothing is guessed."""
+
 from __future__ import annotations
 
 import pytest
 
-from tclab.readers import ReadError, sgd_features, sgd_gene_names
-from tclab.readers._gene_names import Genes
+from tclab.readers import ReadError, dango_genes, sgd_features, sgd_gene_names
+from tclab.readers._genes import Genes
 
 
 def row(kind, name, standard="", alias="", qualifier="Verified"):
@@ -23,17 +25,16 @@ def test_names_and_aliases_lead_to_genes_and_nothing_is_guessed(write):
     assert genes.names == ("YAL001C", "YAL069W", "YBR001C")
     assert genes.place("YAL001C") == genes.place("TFC3") == genes.place("FUN24") == 0
     assert genes.place("NTH2") == 2  # a standard name, though another gene has it as an alias
-    assert genes.place("trehalase") == -2
-    assert genes.place("tfc3") == -1
+    assert (genes.place("trehalase"), genes.place("tfc3")) == (-2, -1)
     assert genes.ambiguous == {"trehalase": ("YAL001C", "YBR001C")}
     assert genes.report.dropped == {"feature type CDS": 1}
     assert len(genes.report.notes) == 2
 
 
-def test_which_features_are_genes_is_a_parameter(write):
-    genes = sgd_features(write("SGD_features.tab", ROWS), qualifiers=["Verified", "Uncharacterized"])
-    assert genes.names == ("YAL001C", "YBR001C")
-    assert genes.report.dropped["qualifier Dubious"] == 1
+def test_gene_names_are_read(write):
+    genes = sgd_gene_names(write("SGDgeneNames.tsv", "Systematic_name\tStandard_name\nYAL001C\tTFC3\nYAL004W\t\n"))
+    assert genes.names == ("YAL001C", "YAL004W")
+    assert genes.place("TFC3") == 0
 
 
 def test_lists_are_joined_and_a_name_with_two_owners_becomes_ambiguous():
@@ -46,29 +47,23 @@ def test_lists_are_joined_and_a_name_with_two_owners_becomes_ambiguous():
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("read", "text", "why"),
     [
-        (ROWS + "S0\tORF\n", "line 5: 2 columns between tabs, expected 16"),
-        (ROWS.replace("\t", ";"), "line 1: 1 column between tabs"),
-        (ROWS + row("ORF", ""), "ORF 'S0' has no feature name"),
-        (ROWS + row("ORF", "YAL001C"), "gene 'YAL001C' appears twice"),
-        (row("CDS", ""), "none of its 1 rows is a gene"),
-        (ROWS.encode() + row("ORF", "Y").encode()[:-1] + b"\xff\n", "not UTF-8"),
+        (sgd_features, ROWS + "S0\tORF\n", "row 5: Expected 16 columns, got 2"),
+        (sgd_features, ROWS.replace("\t", ";"), "row 1: Expected 16 columns, got 1"),
+        (sgd_features, ROWS + row("ORF", ""), "a gene has no name, expected one such as YAL001C"),
+        (sgd_features, ROWS + row("ORF", "YAL001C"), "gene 'YAL001C' appears twice"),
+        (sgd_features, row("CDS", ""), "none of its 1 rows is a gene"),
+        (sgd_features, ROWS.encode().replace(b"TFC3", b"TFC\xff"), "row 3: .* invalid UTF8|is not UTF-8"),
+        (sgd_gene_names, "name\tStandard_name\nYAL001C\tTFC3\n", "no column 'Systematic_name'"),
+        (dango_genes, "YAL001C\nYAL001C", "line 2: gene 'YAL001C' is already on line 1"),
+        (dango_genes, "A,B", "line 1: 'A,B', expected one systematic name"),
+        (dango_genes, "\n", "holds no gene"),
     ],
 )
-def test_bad_features_are_errors(write, text, why):
-    if "UTF-8" in why:
-        text = text.replace(b"TFC3", b"TFC\xff")
+def test_a_bad_list_is_an_error(write, read, text, why):
     with pytest.raises(ReadError, match=why):
-        sgd_features(write("SGD_features.tab", text))
-
-
-def test_gene_names_are_read(write):
-    genes = sgd_gene_names(write("SGDgeneNames.tsv", "Systematic_name\tStandard_name\nYAL001C\tTFC3\nYAL004W\t\n"))
-    assert genes.names == ("YAL001C", "YAL004W")
-    assert genes.place("TFC3") == 0
-    with pytest.raises(ReadError, match="line 1: no column 'Systematic_name'"):
-        sgd_gene_names(write("SGDgeneNames.tsv", "name\tStandard_name\nYAL001C\tTFC3\n"))
+        read(write("genes.tab", text))
 
 
 def test_the_public_lists_have_their_counts(public):
@@ -77,9 +72,6 @@ def test_the_public_lists_have_their_counts(public):
     assert len(genes) - len({gene for owners in genes.standard.values() for gene in owners}) == 1_460
     assert "407 aliases belong to several genes" in genes.report.notes
     assert "100 aliases are another gene's standard name" in genes.report.notes
-    assert sum(name.startswith("Q") for name in genes.names) == 28
-    verified = sgd_features(public("sgd_features/SGD_features_barseq.tab.gz"), qualifiers=["Verified"])
-    assert len(verified) == 5_155 + 4  # four of them are "Verified|silenced_gene"
     names = sgd_gene_names(public("yeast_gem_9.0.2/SGDgeneNames.tsv"))
-    assert len(names) == 6_604
     assert set(names.names) == set(genes.names)
+    assert len(dango_genes(public("string_v9.1_dango/yeast_string_genes.txt"))) == 6_400

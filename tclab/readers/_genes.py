@@ -1,0 +1,263 @@
+"""Gene lists with standard names and aliases, the files that have them, and the lookup of a file's names in them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from tclab._source import opened
+from tclab.errors import InputError
+from tclab.readers._table import NAME, Column, ReadError, Table, quoted
+
+UNKNOWN, AMBIGUOUS = -1, -2
+UNKNOWN_LIMIT = 0.5  # a file that loses more than half its rows to unknown names is another organism's
+
+DANGO_GENES_FILE = "yeast_string_genes.txt"
+
+Names: TypeAlias = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Counts of what a reader did with the rows of one file.
+
+    **Arguments:**
+
+    - `path`: the file.
+    - `rows`: how many rows it has, without the header.
+    - `kept`: how many of them became an edge, a gene, or a sample.
+    - `dropped`: reason → number of rows, so that `rows == kept + sum(dropped.values())`.
+    - `mapped`: distinct names that are a standard name or an alias and were translated.
+    - `unknown`: distinct names that mean no gene, or several genes.
+    - `unknown_examples`: up to five of them.
+    - `self_loops`: edges from a node to itself; they are kept unless `dropped` lists them.
+    - `duplicates`: rows that repeat an earlier row's edge, or a sample's set of genes.
+    - `notes`: further observations, as text.
+    - `scores`: [kept] float, the edges' published scores in the order of the network's edges, where the format has
+      scores. Models sum without weights, so they are not the network's weight.
+    - `node_names`: the names of the nodes, where the file itself lists them.
+    """
+
+    path: str
+    rows: int
+    kept: int
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    mapped: int = 0
+    unknown: int = 0
+    unknown_examples: tuple[str, ...] = ()
+    self_loops: int = 0
+    duplicates: int = 0
+    notes: tuple[str, ...] = ()
+    scores: Any = field(default=None, repr=False, compare=False)
+    node_names: tuple[str, ...] | None = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        parts = [f"{self.path}: {self.kept:,} of {self.rows:,} rows kept"]
+        parts += [f"{n:,} dropped ({why})" for why, n in sorted(self.dropped.items(), key=lambda item: -item[1])]
+        parts += [f"{self.mapped:,} names translated"] * bool(self.mapped)
+        parts += [f"{self.unknown:,} names unknown, such as {', '.join(self.unknown_examples)}"] * bool(self.unknown)
+        parts += [f"{self.self_loops:,} self-loops"] * bool(self.self_loops)
+        return "; ".join([*parts, *self.notes])
+
+
+@dataclass(frozen=True, eq=False)
+class Genes:
+    """A gene list in its order, with the other names of its genes.
+
+    A name is looked up as a systematic name first, then as a standard name, then as an alias; a standard name is
+    reserved for one gene (SGD's gene-naming guidelines), so it precedes another gene's alias. Upper and lower case
+    differ. A name that several genes share at the level where it is found is ambiguous and treated as unknown.
+
+    **Arguments:**
+
+    - `names`: the systematic names, without repetition; a gene's index is its position here.
+    - `standard`: standard name → the systematic names that have it.
+    - `aliases`: alias → the systematic names that have it.
+    - `report`: what the reader did with the file's rows.
+    """
+
+    names: tuple[str, ...]
+    standard: Names = field(default_factory=dict)
+    aliases: Names = field(default_factory=dict)
+    report: Report | None = None
+
+    def __post_init__(self) -> None:
+        index = {name: i for i, name in enumerate(self.names)}
+        if len(index) < len(self.names):
+            twice = next(name for i, name in enumerate(self.names) if index[name] != i)
+            raise InputError(f"gene {twice!r} is in the list twice")
+        object.__setattr__(self, "_index", index)
+
+    @staticmethod
+    def of(genes: Genes | Iterable[str]) -> Genes:
+        """Return a gene list of any names, in their order; a gene list is returned unchanged."""
+        return genes if isinstance(genes, Genes) else Genes(tuple(genes))
+
+    @staticmethod
+    def union(lists: Sequence[Genes]) -> Genes:
+        """Return the sorted union of gene lists; a name that two of them give to different genes becomes ambiguous."""
+
+        def merged(each: Iterable[Names]) -> Names:
+            return _owners((name, owner) for names in each for name, owners in names.items() for owner in owners)
+
+        standard, aliases = merged(genes.standard for genes in lists), merged(genes.aliases for genes in lists)
+        return Genes(tuple(sorted({name for genes in lists for name in genes.names})), standard, aliases)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def place(self, name: str) -> int:
+        """Return the index of the gene with a name; `UNKNOWN` (-1) or `AMBIGUOUS` (-2) where there is none."""
+        index: dict[str, int] = self._index  # type: ignore[attr-defined]
+        if name in index:
+            return index[name]
+        for names in (self.standard, self.aliases):
+            owners = [owner for owner in names.get(name, ()) if owner in index]
+            if owners:
+                return index[owners[0]] if len(owners) == 1 else AMBIGUOUS
+        return UNKNOWN
+
+    @property
+    def ambiguous(self) -> dict[str, tuple[str, ...]]:
+        """The standard names and aliases that several genes share: name → the genes."""
+        names = {**self.aliases, **self.standard}
+        return {name: owners for name, owners in names.items() if self.place(name) == AMBIGUOUS}
+
+
+def _owners(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return name → the genes that have it, sorted, of pairs of a name and a gene."""
+    owners: dict[str, set[str]] = {}
+    for name, gene in pairs:
+        owners.setdefault(name, set()).add(gene)
+    return {name: tuple(sorted(genes)) for name, genes in owners.items()}
+
+
+class Lookup:
+    """Lookup of a file's names in a gene list, which remembers every distinct name.
+
+    `clean` makes of a name what is looked up: without STRING's taxon, say.
+    """
+
+    def __init__(self, genes: Genes, clean: Callable[[str], str] = str) -> None:
+        self.genes, self.clean = genes, clean
+        self.index_of: dict[str, int] = {}  # name as in the file → index, below 0 where it means no gene
+
+    def place(self, name: str) -> int:
+        """Return the index of the gene with a name, below 0 where there is none."""
+        if name not in self.index_of:
+            self.index_of[name] = self.genes.place(self.clean(name))
+        return self.index_of[name]
+
+    def places(self, column: pd.Series) -> np.ndarray:
+        """Return the index of each name of a column of categories, [rows] int64, below 0 where it means none."""
+        codes = column.cat.codes.to_numpy()
+        names = column.cat.categories.tolist()
+        found = np.full(len(names), UNKNOWN, dtype=np.int64)
+        for code in np.flatnonzero(np.bincount(codes, minlength=len(names))):  # a filter leaves some unused
+            found[code] = self.place(names[code])
+        return found[codes]
+
+    def check_lost(self, rows: int, lost: int, limit: float, what: str = "rows") -> None:
+        """Raise `ValueError` where a larger share than `limit` of a file's rows have an unknown name."""
+        if rows and lost / rows > limit:
+            first = next(name for name, i in self.index_of.items() if i < 0)
+            raise ValueError(
+                f"{lost:,} of {rows:,} {what} name a gene that is not in the gene list of {len(self.genes):,} "
+                f"(first {quoted(first)}, expected one like {quoted(next(iter(self.genes.names), 'none'))}); "
+                f"unknown_limit is {limit:g}"
+            )
+
+    def report(self, path: str | Path, rows: int, kept: int, dropped: Mapping[str, int], **more: Any) -> Report:
+        """Return the report of a file whose names were looked up here; reasons that dropped no row are left out."""
+        unknown = sorted(name for name, i in self.index_of.items() if i < 0)
+        return Report(
+            str(path),
+            rows,
+            kept,
+            {reason: count for reason, count in dropped.items() if count},
+            mapped=sum(i >= 0 and self.genes.names[i] != self.clean(name) for name, i in self.index_of.items()),
+            unknown=len(unknown),
+            unknown_examples=tuple(unknown[:5]),
+            **more,
+        )
+
+
+def dango_genes(path: str | Path) -> Genes:
+    """Return DANGO's gene list: one systematic name a line; the adjacencies refer to its line numbers.
+
+    **Raises:** `ReadError` with the line for a line that is not one name, or a name that appears twice.
+    """
+    line_of: dict[str, int] = {}
+    with opened(path, "a list of genes", ReadError) as file:
+        for line, text in enumerate(file.read().decode().splitlines(), 1):
+            name = text.strip()
+            if not re.fullmatch(r"[^\s,;]*", name):
+                raise ValueError(f"line {line}: {quoted(text)}, expected one systematic name such as YAL001C")
+            if name in line_of:
+                raise ValueError(f"line {line}: gene {name!r} is already on line {line_of[name]}")
+            if name:
+                line_of[name] = line
+        if not line_of:
+            raise ValueError("holds no gene")
+    return Genes(tuple(line_of), report=Report(str(path), len(line_of), len(line_of)))
+
+
+_FEATURES = {"type": 1, "name": 3, "standard": 4, "alias": 5}  # columns of its 16
+
+
+def sgd_features(path: str | Path) -> Genes:
+    """Return the open reading frames of the Saccharomyces Genome Database's `SGD_features.tab`, as genes.
+
+    16 columns between tabs, no header. Standard names and aliases become names of their genes. An alias of several
+    genes (hundreds are: SGD lists free text such as `acetyltransferase` there) is in `genes.ambiguous` and unknown in a
+    lookup; notes in the report count such aliases, and the aliases that are another gene's standard name.
+
+    **Raises:** `ReadError` with the row for a wrong number of columns; for a gene without a name or that appears
+    twice, and where no row is a gene.
+    """
+    with opened(path, "SGD's table of features", ReadError) as file:
+        table = Table(file, columns=[f"column {i}" for i in range(1, 17)])
+        frame = table.read({name: Column(i, NAME) for name, i in _FEATURES.items()})
+        kept = frame[frame["type"] == "ORF"]
+        others = frame["type"][frame["type"] != "ORF"].astype(str).value_counts()
+        dropped = {f"feature type {kind}": int(count) for kind, count in others.items()}
+        return _genes(path, len(frame), list(kept[["name", "standard", "alias"]].itertuples(index=False)), dropped)
+
+
+def sgd_gene_names(path: str | Path) -> Genes:
+    """Return the genes of `SGDgeneNames.tsv`, as yeast-GEM keeps it: header `Systematic_name`, `Standard_name`.
+
+    **Raises:** `ReadError` with the line for a bad row; for a gene that appears twice.
+    """
+    with opened(path, "SGD's table of gene names", ReadError) as file:
+        table = Table(file)
+        columns = [table.column("Systematic_name"), table.column("Standard_name")]
+        frame = table.read({"name": Column(columns[0], NAME), "standard": Column(columns[1], NAME)})
+        rows = [(name, "" if standard == name else standard, "") for name, standard in frame.itertuples(index=False)]
+        return _genes(path, len(rows), rows, {})
+
+
+def _genes(path: str | Path, rows: int, kept: list[tuple[str, str, str]], dropped: Mapping[str, int]) -> Genes:
+    """Return the gene list of rows of a systematic name, a standard name, and aliases with bars between."""
+    if not kept:
+        raise ValueError(f"none of its {rows:,} rows is a gene")
+    times = Counter(name for name, _, _ in kept)
+    if "" in times:
+        raise ValueError("a gene has no name, expected one such as YAL001C")
+    if len(times) < len(kept):
+        raise ValueError(f"gene {quoted(times.most_common(1)[0][0])} appears twice")
+    first = _owners((standard, name) for name, standard, _ in kept if standard)
+    also = _owners((alias, name) for name, _, aliases in kept for alias in aliases.split("|") if alias)
+    shared = sum(len(owners) > 1 for owners in also.values())
+    shadowed = sum(len({*owners} - {*first[alias]}) for alias, owners in also.items() if alias in first)
+    notes = [f"{shared:,} aliases belong to several genes"] if shared else []
+    notes += [f"{shadowed:,} aliases are another gene's standard name"] if shadowed else []
+    report = Report(str(path), rows, len(kept), dict(dropped), notes=tuple(notes))
+    return Genes(tuple(sorted(times)), first, also, report)
