@@ -175,7 +175,7 @@ def _parsed(file: Any) -> _File:
     try:
         found = _FILE.decode(text)
     except msgspec.ValidationError as error:
-        raise ValueError(f"is JSON, but no object with a `traceEvents` list ({error})") from None
+        raise ValueError(f"is JSON, but no trace: {error}") from None
     except msgspec.DecodeError as error:
         raise ValueError(_broken(text, str(error))) from None
     return found if isinstance(found, _File) else _File(found)

@@ -205,7 +205,7 @@ def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[str]:
 
 def _copies(trace: Trace, copies: pd.DataFrame) -> Iterator[str]:
     unknown = {"direction": "of unknown direction", "memory": "memory not named", "size": "of unknown size"}
-    for row in copies.head(2).fillna(unknown).to_dict("records"):
+    for row in copies.head(2).astype(dict.fromkeys(unknown, object)).fillna(unknown).to_dict("records"):
         volume, rate = " moved data (size not recorded)", ""
         if not np.isnan(row["bytes"]):
             volume = f" moved {bytes_text(row['bytes'])}"

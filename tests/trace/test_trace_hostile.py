@@ -27,9 +27,9 @@ def entry(**changes):
     [
         ("", "is empty"),
         ("hello", "not valid JSON at byte 0"),
-        ("{}", "no object with a `traceEvents` list"),
-        ('{"a": 1, "b": {"traceEvents": []}}', "no object with a `traceEvents` list"),
-        ("3", "no object with a `traceEvents` list"),
+        ("{}", "is JSON, but no trace: Object missing required field `traceEvents`"),
+        ('{"a": 1, "b": {"traceEvents": []}}', "missing required field `traceEvents`"),
+        ("3", "Expected `object . array`, got `int`"),
         ('{"traceEvents": 7}', "Expected `array`, got `int`"),
         ('{"traceEvents": []}', "no event with a duration"),
         ('{"traceEvents": [\n{"ph": "X", "ts": NaN}]}', r"line 2, column 19\): invalid character, found 'NaN"),
