@@ -101,7 +101,7 @@ def test_ranks_load_consecutive_parts_of_every_whole_batch():
 def test_ranks_share_the_cores(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    limit = "tclab.timing._environment.cpu_limit_cores"
+    limit = "tclab._limits.cpu_limit_cores"
     monkeypatch.setattr(limit, lambda: None)
     assert [threads_of(ranks) for ranks in (1, 2, 3, 4, 6, 8, 16)] == [8, 4, 2, 2, 1, 1, 1]
     monkeypatch.setattr(limit, lambda: 2.0)
