@@ -65,7 +65,7 @@ def test_the_workers_of_a_loader_are_timed_one_by_one(context, persistent):
     assert (first.fresh, second.fresh) == (True, not persistent)
     assert list(found.restarts().values()) == ([] if persistent else [[second]])
     assert set(first.starts) == {0, 1}
-    assert READY < min(first.starts.values())
+    assert min(first.starts.values()) > READY
     assert first.starts[0] <= first.start_seconds  # which waits for the batch of worker 0
     assert (first.end_seconds is None) == persistent
     for _, worker, batches, samples, starts, start, fetch, took, wait in found.rows():
