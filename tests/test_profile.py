@@ -156,7 +156,7 @@ if __name__ == "__main__":
         in_workers = {name for _, _, name in seen.shares(WORKERS)}
         assert "spin" in in_workers
         assert not any("<module>" in name for name in in_workers)  # what it was forked in
-        (loader,) = seen.loaders.names()
+        (loader,) = seen.loaders.by_loader()
         assert loader == "Data at train.py:32"
         assert [row[1:4] for row in seen.loaders.rows()] == [(0, 6, 12), (1, 6, 12)]
 

@@ -141,10 +141,10 @@ def profile() -> Iterator[Profile]:
                 seen.seconds = perf_counter() - begin
                 spy.send_signal(signal.SIGINT)
                 spy.wait()
+                seen.samples.update(read_samples(samples.read_text()) if samples.exists() else {})
         finally:
             _let_be_read(0)
             spy.kill()
-        seen.samples.update(read_samples(samples.read_text()) if samples.exists() else {})
 
 
 def profile_script(path: str | Path, argv: Sequence[str] = ()) -> Profile:

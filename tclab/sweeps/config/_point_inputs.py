@@ -18,7 +18,7 @@ from tclab.sweeps.config._gpus import device_of
 from tclab.sweeps.config._point import Point
 
 if TYPE_CHECKING:
-    from tclab.readers._read_perturbations import ScreenPerturbations
+    from tclab.readers._screens import ScreenPerturbations
 
 Stamp = tuple[tuple[str, int, int], ...]  # name, size and time of a file, or of every file in a folder
 
