@@ -103,7 +103,7 @@ def measure(name, size, least_seconds):
     for ours, theirs in zip(one, other, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     del one, other, ours, theirs
-    pair = timing.race(arms, budget_seconds=seconds, looks=1, isolated=False).pair("original", "shared")
+    pair = timing.race(arms, budget_seconds=seconds).pair("original", "shared")
     peaks = {arm: peak_mebibytes(call) for arm, call in arms.items()}
     return {
         "port": name,

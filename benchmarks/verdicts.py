@@ -35,8 +35,9 @@ from tclab.sweeps import race_points
 from tclab.sweeps.analysis._race_points import PROCESSES, race_arm
 from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
 from tclab.timing import race
+from tclab.timing._race import EARLY
+from tclab.timing._race_blocks import order_of
 from tclab.timing._verdict import FASTER, SAME, SLOWER, Pair
-from tclab.timing.races._blocks import order_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 from synthetic_machine import (
@@ -59,7 +60,6 @@ from synthetic_machine import (
 )
 
 ROUNDS = 320  # of a made-up race
-EARLY = 1.3  # ratio, beyond which a race ends at half of its budget
 Paths = Callable[[np.random.Generator, float], Sequence[Any]]
 
 

@@ -127,7 +127,7 @@ def test_a_loader_that_starts_anew_is_advised_to_keep_its_workers_and_that_is_tr
     assert 0.3 < again.seconds_saved_if_persistent <= again.start_seconds + again.end_seconds
     assert "× the time of the run" in one.sentence
     before = active_children()
-    done = one.measure(budget_seconds=0.5, isolated=False).measured
+    done = one.measure(budget_seconds=0.5).measured
     assert (done.a, done.b) == ("changed", "now")
     assert set(active_children()) <= set(before)
     del loader, advice, one

@@ -5,6 +5,7 @@ use it.
 """
 
 from tclab.timing._advice_rules import advise
+from tclab.timing._commands_race import race_commands
 from tclab.timing._communication import Communication
 from tclab.timing._conditions import conditions
 from tclab.timing._environment import environment
@@ -12,11 +13,11 @@ from tclab.timing._host_syncs import syncs
 from tclab.timing._ledger import Ledger
 from tclab.timing._lightning_callback import lightning_callback
 from tclab.timing._profile import profile, profile_script
+from tclab.timing._race import race, race_cells
+from tclab.timing._race_record import read_samples
 from tclab.timing._receipt import receipt
 from tclab.timing._spike_in import spike_in
 from tclab.timing._verdict import verdicts_of
-from tclab.timing.races._race import race, race_cells
-from tclab.timing.races._race_record import read_samples
 
 __all__ = [
     "Communication",
@@ -29,6 +30,7 @@ __all__ = [
     "profile_script",
     "race",
     "race_cells",
+    "race_commands",
     "read_samples",
     "receipt",
     "spike_in",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tclab._display import Display, Shown
 from tclab.errors import InputError
+from tclab.timing._race import race
 from tclab.timing._verdict import Pair
-from tclab.timing.races._race import race
 
 if TYPE_CHECKING:
     import pandas as pd

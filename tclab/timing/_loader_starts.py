@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Any
 
 from tclab.timing._advice import Race
+from tclab.timing._race import race
 from tclab.timing._verdict import Pair
-from tclab.timing.races._race import race
 
 _BATCHES = 2  # of each worker in a pass
 

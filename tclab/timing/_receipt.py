@@ -11,9 +11,8 @@ from typing import Any
 from tclab._display import Display, Shown
 from tclab.timing._conditions import busy_notes
 from tclab.timing._ledger import Ledger, NullLedger
-from tclab.timing.races._blocks import Clock
-from tclab.timing.races._race import race
-from tclab.timing.races._race_result import Race
+from tclab.timing._race import Race, race
+from tclab.timing._race_blocks import Clock
 
 
 @dataclass(frozen=True, repr=False)
