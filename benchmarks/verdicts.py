@@ -36,6 +36,8 @@ from tclab.sweeps import race_points
 from tclab.sweeps.analysis._race_points import PROCESSES, race_arm
 from tclab.sweeps.analysis._run_verdicts import pairs_of_runs
 from tclab.timing import race
+from tclab.timing._race import EARLY
+from tclab.timing._race_blocks import order_of
 from tclab.timing._verdict import FASTER, SAME, SLOWER, Pair
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
@@ -59,7 +61,6 @@ from synthetic_machine import (
 )
 
 ROUNDS = 320  # of a made-up race
-EARLY = 1.3  # ratio, beyond which a race ends at half of its budget
 Paths = Callable[[np.random.Generator, float], Sequence[Any]]
 
 

@@ -16,9 +16,9 @@ _DRAWN = 4096  # numbers drawn at once
 GRID_SECONDS = 0.01  # seconds between the points of a disturbance
 
 
-def pair_of(samples):
-    """Return the comparison of the first two arms of some samples."""
-    return next(iter(verdicts_of(samples).values()))
+def pair_of(samples, *margin):
+    """Return the comparison of the first two arms of some samples, for a margin where one is given."""
+    return next(iter(verdicts_of(samples, *margin).values()))
 
 
 def slow_in_turn(samples, slower):

@@ -22,7 +22,7 @@ longest as its weight, and independent noise alone has 1000.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,7 +181,11 @@ def _components(at: Reals, seconds: float) -> tuple[Reals, Reals]:
 
 def centre_of(series: Series) -> Centre:
     """Return the distribution of the centre of at least two log ratios."""
-    values, at, seconds = series.batches()
+    kinds, of_kind = np.unique(series.process, return_inverse=True)
+    processes = np.array([np.median(series.values[of_kind == kind]) for kind in range(len(kinds))])
+    # what processes differ by is no noise with a memory: it is Student's part
+    alike = replace(series, values=series.values - processes[of_kind] + processes.mean())
+    values, at, seconds = alike.batches()
     covariances, prior = _components(at, seconds)
     inverses = np.linalg.inv(covariances)
     weighted = inverses.sum(axis=1)  # [components, batches]
@@ -192,9 +196,8 @@ def centre_of(series: Series) -> Centre:
     freedom = len(values) - 1
     fit = np.log(prior) + 0.5 * (np.linalg.slogdet(inverses)[1] - np.log(information) - freedom * np.log(squares))
     weights = np.exp(fit - fit.max())
-    processes = [np.median(series.values[series.process == one]) for one in np.unique(series.process)]
     scales = np.sqrt(squares / information / freedom)
-    return Centre(weights / weights.sum(), centres, scales, values, np.array(processes))
+    return Centre(weights / weights.sum(), centres, scales, values, processes)
 
 
 def average_ranks(values: Reals) -> Reals:

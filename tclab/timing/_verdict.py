@@ -49,11 +49,10 @@ class Pair(Shown):
     - `q`: `p` adjusted over all comparisons of the race (Benjamini-Hochberg).
     - `margin`: the larger of the margin that was asked for, 2 % unless given, and `floor`.
     - `floor`: the A/A floor: the ratio, less 1, that an arm shows against itself.
-    - `kept`: rounds that the comparison uses.
+    - `kept`: rounds that the comparison uses; an incomplete one is left out.
     - `independent`: how many independent measurements would leave the ratio as uncertain as it is, at most 48.
     - `needs_seconds`: about how long a race would have to be to decide; `None` if this one has, or if none would.
     - `failed_control`: that an arm differs from itself, in words; `None` if none does.
-    - `dropped`: rounds that are incomplete.
     - `processes`: number of processes; what one process shows may be its luck, and `why` says so.
     - `a_seconds`, `b_seconds`: the median time of each arm's blocks, in seconds a call.
     - `cell`: name of the cell in a race of several.
@@ -72,7 +71,6 @@ class Pair(Shown):
     margin: float = MARGIN
     floor: float | None = None
     kept: int = 0
-    dropped: int = 0
     independent: float | None = None
     needs_seconds: float | None = None
     failed_control: str | None = None
@@ -238,13 +236,12 @@ def _interval(series: Series, centre: Centre, alpha: float, parts: int) -> tuple
 
 def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, margin: float) -> Pair:
     """Return the comparison of two arms, before the others are known."""
-    every = _rounds(samples, "race", "arm")
-    rounds = [one for one in every if one.has(a, b)]
+    rounds = [one for one in _rounds(samples, "race", "arm") if one.has(a, b)]
     extension = max(s["extension"] for s in samples if s["phase"] == "race")
     parts, floor = PARTS + extension, floor_of(samples)
     pair = Pair(
         a, b, UNDECIDED, f"{len(rounds)} rounds ran, at least {parts} are needed", alpha=alpha_of(extension),
-        margin=max(margin, floor or 0.0), floor=floor, kept=len(rounds), dropped=len(every) - len(rounds),
+        margin=max(margin, floor or 0.0), floor=floor, kept=len(rounds),
         processes=len({one.process for one in rounds}), cell=cell,
     )  # fmt: skip
     if len(rounds) < parts:
@@ -280,7 +277,8 @@ def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, margi
 def _with_needs(pair: Pair, is_of_luck: bool, seconds: float) -> Pair:
     """Return an undecided comparison with how long a race would have to be.
 
-    The interval of a race that is k times as long is 1/√k as wide, but for the processes' luck.
+    The interval of a race that is k times as long is 1/√k as wide, but for the processes' luck. One that just reaches the
+    margin decides every other race, so half as much again is asked for.
     """
     assert pair.ratio is not None
     assert pair.decision_interval is not None
@@ -299,7 +297,7 @@ def _with_needs(pair: Pair, is_of_luck: bool, seconds: float) -> Pair:
     elif times > _MOST_LONGER:
         why += f"; a race would have to be more than {_MOST_LONGER} times as long to decide"
     else:
-        needs = seconds * max(times, 1.0)
+        needs = 1.5 * seconds * max(times, 1.0)
         why += f"; a race of about {_about(needs)} s may decide"
     return replace(pair, why=why, needs_seconds=needs)
 
