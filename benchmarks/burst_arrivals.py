@@ -34,6 +34,7 @@ import tclab
 from tclab import Point, case_study
 from tclab.masking import get, register
 from tclab.sweeps import race_points
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._measure import measure
 from tclab.sweeps.execution._setup import Setup, setup
 from tclab.sweeps.store._rows import frame, table
@@ -61,13 +62,13 @@ def register_sleeping(seconds: float, called: str = "sleeping") -> str:
 
 
 def rows_of(point: Point) -> pd.DataFrame:
-    return frame(table(measure(point.resolved()))).assign(cores=os.cpu_count())
+    return frame(table(measure(resolve(point)))).assign(cores=os.cpu_count())
 
 
 def truth(point: Point) -> float:
     """Return seconds a step, by one clock around whole cycles of workers."""
-    point = point.resolved()
-    ahead, steps = 2 * point.workers * (point.prefetch_factor or 1), CYCLES * max(point.workers, 2)
+    point = resolve(point)
+    ahead, steps = 2 * point.workers * point.prefetch_factor, CYCLES * max(point.workers, 2)
     with setup(point, 4 * point.batch_size, batches=2 * ahead + steps + 1) as here:
         batches = here.batches()
         for _ in range(ahead + 1):
@@ -125,7 +126,9 @@ def rows_and_truth(point: Point) -> tuple[pd.DataFrame, float, float]:
 
 def rows_part(strategy: str, sleep: float) -> Iterator[dict[str, Any]]:
     for workers, prefetch, mode, steps in product(WORKERS, (1, 4), ("step", "data"), (24, 60)):
-        point = Point(**SMALL, strategy=strategy, workers=workers, prefetch_factor=prefetch, mode=mode, steps=steps)
+        point = Point(
+            **SMALL, strategy=strategy, workers=workers, loader={"prefetch_factor": prefetch}, mode=mode, steps=steps
+        )
         rows, seconds, truly = rows_and_truth(point)
         host = rows[rows["where"] == "host"].set_index("stage")
         step, wait = host.loc["step"], host.loc["data_wait", "mean_seconds"]

@@ -117,7 +117,7 @@ def by_workers(graph: CellGraph, samples: Samples, rounds: int, start_method: st
     batches = batches_of(graph, samples, "node_mask", BATCH)
     print(f"node_mask from LMDB, batch {BATCH}, {len(batches)} batches a round; {start_method}, {prefetch} ahead")
     for workers in (0, 1, 2):
-        options = {"start_method": start_method, "prefetch_factor": prefetch, "persistent_workers": True}
+        options = {"multiprocessing_context": start_method, "prefetch_factor": prefetch, "persistent_workers": True}
         loads = Loader(batches, workers=workers, **(options if workers else {}))
         rates, busy = [], []
         for number in range(rounds + 1):
@@ -164,7 +164,7 @@ def by_collation(graph: CellGraph, samples: Perturbations, rounds: int) -> None:
 
     def load(name: str, size: int, workers: int) -> float:
         batches = batches_of(graph, samples, "edge_mask", size, name)
-        one = iter(Loader(batches, workers=workers, start_method="fork", prefetch_factor=1))
+        one = iter(Loader(batches, workers=workers, multiprocessing_context="fork", prefetch_factor=1))
         first = seconds_of_next(one)
         return seconds_of_next(one) if workers else first  # with a worker, its start and look-up tables come first
 

@@ -39,6 +39,7 @@ from tclab.lab.panel._panel_state import SAVED, PanelState
 from tclab.readers._gene_names import Genes
 from tclab.readers._metabolic_model import MetabolicModel
 from tclab.sweeps import write_rows
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.slurm._slurm_executor import noted_jobs
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._row_files import read_rows
@@ -302,7 +303,7 @@ def own_formats() -> dict[str, Format]:
     def of_point(path: Path) -> None:
         given = json.loads(path.read_text())
         if isinstance(given, dict) and all(isinstance(name, str) for name in given):
-            Point.from_dict(given).resolved()
+            resolve(Point.from_dict(given))
 
     def strategy(path: Path) -> None:
         name = path.read_bytes().decode(errors="surrogateescape")

@@ -29,6 +29,7 @@ from neighbour_sum import race
 from tclab import Point
 from tclab.sweeps import close_workers
 from tclab.sweeps.config._point import ALLOCATORS
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._setup import setup
 
 
@@ -37,7 +38,7 @@ def ratios(arms: dict[str, Point], rounds: int) -> dict[str, list[float]]:
     with ExitStack() as stack:
         steps = {}
         for name, point in arms.items():
-            here = stack.enter_context(setup(point.resolved(), point.batch_size))
+            here = stack.enter_context(setup(resolve(point), point.batch_size))
             steps[name] = partial(here.step, here.data[0].batch)
         seconds = race(steps, rounds)
     return {name: [each / arms[name].batch_size for each in seconds[name]] for name in arms}

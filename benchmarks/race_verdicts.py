@@ -37,6 +37,7 @@ from scipy.stats import binomtest
 from tclab import Point
 from tclab.sweeps import race_points
 from tclab.sweeps.analysis._race_points import PROCESSES, race_arm
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.timing import race
 from tclab.timing._verdict import FASTER, SAME, SLOWER, UNDECIDED
 from tclab.timing.races._blocks import order_of
@@ -275,7 +276,7 @@ def expensive(seconds: float, steps: int = 20) -> None:
         "b": Point(strategy="delta", batch_size=16, workers=0, device="cpu"),
     }
     print(race_points(points, budget_seconds=seconds))
-    arms = [race_arm(json.dumps({"modules": [], "point": p.resolved().to_dict()})) for p in points.values()]
+    arms = [race_arm(json.dumps({"modules": [], "point": resolve(p).to_dict()})) for p in points.values()]
     ratios = []
     for _ in range(steps):
         times = []

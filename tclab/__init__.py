@@ -90,8 +90,3 @@ def __getattr__(name: str) -> Any:
     if name in __all__:  # a package
         return importlib.import_module(f"tclab.{name}")
     raise AttributeError(f"module 'tclab' has no attribute {name!r}")
-
-
-def load_ipython_extension(shell: Any) -> None:
-    """Make `%%ledger` and `%%race` known; called by `%load_ext tclab`."""
-    importlib.import_module("tclab.command._magics").register(shell)

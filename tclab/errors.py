@@ -44,9 +44,12 @@ def require(name: str, value: object, kind: type | tuple[type, ...], expected: s
 
 
 def shown(value: object) -> str:
-    """Return a value as it was typed, or its type where that is long."""
-    text = repr(value)
-    return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
+    """Return a value as it was typed, or its type where that is long, or a number of 5,000 digits."""
+    try:
+        text = repr(value)
+    except ValueError:
+        text = ""
+    return text if 0 < len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
 
 
 def check_whole(what: str, value: object, *, least: int = 0, most: int | None = None) -> None:

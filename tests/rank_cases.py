@@ -33,24 +33,23 @@ CASES = {
     "nothing deleted": {**HETERO, "deleted": 0},
     "some delete nothing": {**HETERO, "deleted": "some"},
     "accumulated": {**HETERO, "accumulate": 3},
-    "accumulated, exchanged each time": {**HETERO, "accumulate": 3, "no_sync": False},
+    "accumulated, exchanged each time": {**HETERO, "accumulate": 3, "ddp": {"no_sync": False}},
     "sliced": {**HETERO, "micro_batch": 1},
     "sliced, accumulated": {**HETERO, "micro_batch": 1, "accumulate": 3},
-    "small buckets": {**HETERO, "bucket_cap_mb": 0.05},
-    "unused, looked for": {**HETERO, "model": "with_unused", "find_unused_parameters": True},
-    "unused, static graph": {**HETERO, "model": "with_unused", "static_graph": True},
+    "small buckets": {**HETERO, "ddp": {"bucket_cap_mb": 0.05}},
+    "unused, looked for": {**HETERO, "model": "with_unused", "ddp": {"find_unused_parameters": True}},
+    "unused, static graph": {**HETERO, "model": "with_unused", "ddp": {"static_graph": True}},
 }
 # not equal to one process: how much they may differ
 LOSSY = {
-    "fp16": {**HETERO, "compression": "fp16"},
-    "bf16": {**HETERO, "compression": "bf16"},
-    "powersgd": {**HETERO, "compression": "powersgd"},
+    "fp16": {**HETERO, "ddp": {"compression": "fp16"}},
+    "bf16": {**HETERO, "ddp": {"compression": "bf16"}},
+    "powersgd": {**HETERO, "ddp": {"compression": "powersgd"}},
 }
 DIFFERENT = {"with a buffer": {**HETERO, "loss": "mle_wass_supcr"}}
 # of each kind one, for the tests that run each time
 FEW = ("strategy node_mask", "dango", "mle_wass_supcr_batch", "sliced, accumulated", "unused, looked for",
        "unused, static graph", "with a buffer")  # fmt: skip
-EXCHANGE = ("bucket_cap_mb", "static_graph", "find_unused_parameters", "no_sync", "compression")
 
 
 class WithUnused(torch.nn.Module):
@@ -92,7 +91,7 @@ def train(case, rank, ranks, folder, *, together=True):
     loading = masking.get(case["strategy"])(graph)
     Path(folder).mkdir(parents=True, exist_ok=True)
     loading.prepare(samples, Path(folder) / f"store-{rank}-{together}")
-    exchange = Exchange(**{name: case[name] for name in EXCHANGE if name in case}) if together else None
+    exchange = Exchange.of(case.get("ddp", {})) if together else None
     step = Step(
         tclab.models.get(case["model"]), masking.get(case["strategy"])(graph), dtype="float64",
         loss=case.get("loss"), epoch=case.get("epoch", 0), accumulate=case.get("accumulate", 1),

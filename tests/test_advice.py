@@ -16,6 +16,7 @@ from tclab import InputError, Point, lab, timing
 from tclab.sweeps.analysis import _advise as trying
 from tclab.sweeps.analysis._advise import per_sample
 from tclab.sweeps.config import in_each_mode
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.store._rows import frame, point_of, table
 from tclab.timing._advice import Advice, StepTimes, Suggestion, exchange_suggestions, suggestions_from
 from tclab.timing._ledger_rows import BatchTiming
@@ -340,7 +341,7 @@ def test_of_many_settings_each_must_be_the_surer():
     now = step("edge_mask", 1.0, scatter=0.2, n=40)
     better = step("edge_mask", 0.86, scatter=0.2, n=40, seed=1, optimizer="plain") | {"seed": 0}
     alike = [
-        step("edge_mask", 1.0, scatter=0.2, n=40, seed=place, prefetch_factor=place) | {"seed": 0}
+        step("edge_mask", 1.0, scatter=0.2, n=40, seed=place, loader=f"prefetch_factor:{place}") | {"seed": 0}
         for place in range(3, 23)
     ]
     (one,) = tclab.advise(rows(now, better)).suggestions
@@ -411,7 +412,7 @@ def test_rows_of_a_run_give_back_their_point_and_its_change_is_measured(tmp_path
     made = tclab.sweep(points, results=tmp_path)
     for row, point in zip(made[made["stage"] == "step"].to_dict("records"), points, strict=True):
         again = point_of(row)
-        named = {**point.resolved().to_dict(), "networks": tuple(row["network_names"].split(","))}
+        named = {**resolve(point).to_dict(), "networks": tuple(row["network_names"].split(","))}
         assert again == Point(**named)
     # the steps' seconds are made: those of a busy machine may tell nothing, and then there would be no advice
     slow = [row["strategy"] == "edge_mask" for row in made.to_dict("records")]

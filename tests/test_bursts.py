@@ -12,6 +12,7 @@ from tclab.lab.reports._stage_parts import stage_parts
 from tclab.lab.reports._tables import steps as steps_table
 from tclab.masking import get, register
 from tclab.sweeps import race_points
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution import _measure
 from tclab.sweeps.execution._measure import measure
 from tclab.sweeps.execution._setup import Pace, pace_of
@@ -48,7 +49,7 @@ def slow():
 
 def rows_of(strategy, **fields):
     small = {"scale": 0.01, "networks": 1, "batch_size": BATCH, "device": "cpu", "model": "hetero_cell"}
-    return frame(table(measure(Point(**{**small, "strategy": strategy, **fields}).resolved())))
+    return frame(table(measure(resolve(Point(**{**small, "strategy": strategy, **fields})))))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The command: each verb on real input of a small size, its exit codes, its JSON; and the magics of notebooks."""
+"""The command: each verb on real input of a small size, its exit codes, its JSON."""
 
 import json
 import os
@@ -14,11 +14,11 @@ import tclab
 from tclab import InputError
 from tclab.command import main
 
-ipython = pytest.importorskip("IPython.core.interactiveshell")
 FEW = ["--scale", "0.01", "--batch-sizes", "1,2", "--strategies", "node_mask", "--models", "hetero_cell"]
 FEW += ["--networks", "2", "--steps", "1", "--workers", "0", "--gpus", "0"]
 SAME = {"scale": 0.01, "batch_sizes": [1, 2], "strategies": "node_mask", "models": "hetero_cell", "networks": 2}
 SAME |= {"steps": 1, "workers": 0, "gpus": 0}
+VERBS = ("sweep", "run", "race", "trace", "compare", "advise", "fits", "report", "profile", "panel")
 PYTHONPATH = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
 POINT = ["--scale", "0.01", "--networks", "2", "--device", "cpu", "--workers", "0", "--steps", "1"]
 
@@ -38,23 +38,28 @@ def answer(capsys, *words):
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_help_is_there_at_once_and_names_every_verb():
+@pytest.mark.parametrize(("words", "most"), [([], 0.3), (["sweep"], 1.0), (["run"], 1.0), (["race"], 1.0)])
+def test_help_is_there_at_once(words, most):
     """Processor time of the best of three: other processes lengthen the clock's, and one on the same core this, too."""
     took = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        shown = subprocess.run([sys.executable, "-m", "tclab", "--help"], capture_output=True, text=True, check=True)
+        subprocess.run([sys.executable, "-m", "tclab", *words, "--help"], capture_output=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(took) < 0.5
-    for verb in ("sweep", "run", "race", "trace", "compare", "advise", "fits", "report", "profile", "panel"):
-        assert f" {verb} " in shown.stdout
+    assert min(took) < most
 
 
-@pytest.mark.parametrize(
-    "verb", ["sweep", "run", "race", "trace", "compare", "advise", "fits", "report", "profile", "panel"]
-)
+def test_help_needs_no_torch(capsys):
+    code = "import sys; from tclab.command import main; main(['sweep', '--help']); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | PYTHONPATH)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_explains_itself(verb, capsys):
+    assert main(["--help"]) == 0
+    assert f" {verb} " in capsys.readouterr().out
     assert main([verb, "--help"]) == 0
     shown = capsys.readouterr().out
     assert f"Usage: tclab {verb}" in shown
@@ -272,8 +277,9 @@ def test_the_panel_has_a_notebook_in_its_folder(tmp_path, capsys):
     notebook.write_text(notebook.read_text().replace("panel.show()", "panel.show()  # mine"))
     assert main(["panel", str(tmp_path / "rows"), "--no-open"]) == 0
     first, _ = json.loads(notebook.read_text())["cells"]
-    assert first["source"].endswith("# mine")
-    assert os.path.realpath(tmp_path / "rows") in first["source"]
+    source = "".join(first["source"])
+    assert source.endswith("# mine")
+    assert os.path.realpath(tmp_path / "rows") in source
 
 
 @pytest.mark.parametrize(
@@ -293,6 +299,8 @@ def test_the_panel_has_a_notebook_in_its_folder(tmp_path, capsys):
         (["compare", "nowhere", "elsewhere"], "nowhere"),
         (["report", "nowhere"], "nowhere"),
         (["run", "--batchsize", "1"], "Did you mean --batch-size?"),
+        (["run", "--batch-size", "1,2"], "batch_size is '1,2', expected one value"),
+        (["fits", "--loader", "prefetchfactor:4"], "did you mean 'prefetch_factor'?"),
         (["swep"], "sweep"),
     ],
 )
@@ -311,38 +319,3 @@ def test_the_shell_completes_verbs_and_options(shell, tmp_path, monkeypatch):
     script = (tmp_path / "script").read_text()
     assert "compare" in script
     assert "batch-sizes" in script
-
-
-@pytest.fixture
-def shell():
-    """A shell of its own that has loaded the extension."""
-    made = ipython.InteractiveShell()
-    made.run_line_magic("load_ext", "tclab")
-    yield made
-    made.history_manager.end_session()
-    ipython.InteractiveShell.clear_instance()
-
-
-def test_a_cell_has_a_ledger_and_the_shell_keeps_it(shell):
-    shell.ex("batches = [1, 2, 3, 4]")
-    cell = 'for batch in ledger.steps(batches):\n    with ledger.stage("forward"):\n        total = sum(range(batch))\n'
-    found = shell.run_cell_magic("ledger", "", cell)
-    assert len(found) == 4
-    assert "forward" in found._repr_html_()
-    assert shell.user_ns["ledger"] is found
-    assert shell.user_ns["total"] == 6
-    assert len(shell.run_cell_magic("ledger", "mine", cell.replace("ledger", "mine"))) == 4
-    with pytest.raises(InputError, match=r"ran no step; expected .* for batch in ledger\.steps"):
-        shell.run_cell_magic("ledger", "", "for batch in batches:\n    pass\n")
-
-
-def test_a_cell_races_its_parts(shell):
-    cell = "ran = set()\n# arm: short\nran.add(1)\n# arm: long\nran.add(sum(range(30_000)))\n"
-    found = shell.run_cell_magic("race", "1.5", cell)
-    assert found.arms == ("short", "long")
-    assert shell.user_ns["ran"] == {1, sum(range(30_000))}
-    assert found.verdict("short", "long") in ("FASTER", "UNDECIDED")  # a busy machine leaves too few rounds
-    with pytest.raises(InputError, match="found 1 parts, expected two or more"):
-        shell.run_cell_magic("race", "", "# arm: short\nsum(range(3))\n")
-    with pytest.raises(InputError, match="expected seconds"):
-        shell.run_cell_magic("race", "soon", cell)

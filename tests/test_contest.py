@@ -15,6 +15,7 @@ from tclab.perturbation import Deletions
 from tclab.sweeps import loop_of, race_grid, race_points
 from tclab.sweeps.analysis._advise import change_trial
 from tclab.sweeps.analysis._race_points import _step, cells_of, race_arm
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.timing import Ledger, read_samples, verdicts_of
 from tclab.timing._ledger import NullLedger
 
@@ -71,7 +72,7 @@ def test_a_strategy_that_is_wrong_is_not_raced(monkeypatch, tmp_path):
     refused = "strategy 'wrong' does not give what 'subgraph' gives: it is not raced"
     with pytest.raises(InputError, match=refused):
         race_points({"right": tiny(), "wrong": tiny(strategy="wrong")}, budget_seconds=2, processes=None)
-    request = json.dumps({"modules": [], "point": tiny(strategy="wrong").resolved().to_dict()})
+    request = json.dumps({"modules": [], "point": resolve(tiny(strategy="wrong")).to_dict()})
     monkeypatch.setenv("TCLAB_RACE_CHECKS", str(tmp_path))
     with pytest.raises(InputError, match=refused):  # by the first process of a race, which does not begin then
         race_arm(request)
@@ -82,7 +83,7 @@ def test_a_strategy_that_is_wrong_is_not_raced(monkeypatch, tmp_path):
 def test_an_overhead_that_changes_predictions_as_it_declares_is_raced_and_run_alike(overhead):
     point = tiny(overheads=overhead)
     with ExitStack() as opened:
-        _step(point.resolved(), opened)()
+        _step(resolve(point), opened)()
     assert set(tclab.run(point)["equivalence"]) == {"inexact"}
 
 

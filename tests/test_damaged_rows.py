@@ -17,6 +17,7 @@ from damage import KINDS, damage
 import tclab
 from tclab import InputError, Point
 from tclab.sweeps import write_rows
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution import _executor as local_executor
 from tclab.sweeps.store import _results
 from tclab.sweeps.store._results import Results
@@ -105,7 +106,7 @@ def test_a_damaged_file_is_named_and_its_point_measured_again(results, runs, dam
         frame = tclab.sweep(POINTS, results=results.folder, progress=None, retry=retry)
     assert {f"{path} is left out" in str(one.message) and "delete it" in str(one.message) for one in warned} == {True}
     assert len(warned) == (2 if gone else 3)
-    assert runs == [POINTS[1].resolved()]
+    assert runs == [resolve(POINTS[1])]
     assert len(frame) == 9
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -171,7 +172,7 @@ def test_a_disk_that_is_full_loses_nothing_that_was_measured(results, runs, monk
     monkeypatch.setattr(_results, "atomic_write", full)
     with pytest.warns(UserWarning, match="could not be kept in .*: No space left on device"):
         frame = tclab.sweep(POINTS, results=results.folder, progress=None)
-    assert runs == [POINTS[0].resolved()]
+    assert runs == [resolve(POINTS[0])]
     step = frame[frame["stage"] == "step"].set_index("batch_size")
     assert step["status"][1] == step["status"][2] == "ok"
     assert step["status"][3].startswith("not run: the rows of a point could not be kept")

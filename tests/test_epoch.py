@@ -11,6 +11,7 @@ import pytest
 
 from tclab import InputError, Point, lab
 from tclab.sweeps import close_workers, run_epoch
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.predict._epoch import (
     BOTH,
     COMPUTE,
@@ -116,7 +117,7 @@ def test_a_prediction_is_on_the_disk_before_its_epoch_begins(fields, tmp_path):
     began = datetime.fromisoformat(epoch.began_at)
     assert datetime.fromisoformat(written["written_at"]) < began
     assert (tmp_path / second).stat().st_mtime < began.timestamp()
-    assert Point.from_dict(written["point"]) == tiny(**fields).resolved()
+    assert Point.from_dict(written["point"]) == resolve(tiny(**fields))
     assert written["environment"]["torch"]
     assert epoch == read_epoch(tmp_path / first)
     assert epoch.predicted.steps == 5

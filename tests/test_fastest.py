@@ -8,6 +8,7 @@ import tclab
 from tclab import Point, masking
 from tclab.masking import _shared_graph_strategies as calibrating
 from tclab.perturbation import synthetic_perturbations
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._setup import _arguments_of_all_ranks, setup
 
 GRAPH = tclab.CellGraph.synthetic(0.01, seed=4, metabolism=False).select(["physical", "regulatory"])
@@ -63,7 +64,7 @@ def test_each_network_and_the_differences_are_timed_and_the_fastest_runs(untimed
 
 
 def test_a_point_is_tuned_once_and_both_its_halves_choose_alike(untimed):
-    with setup(POINT.resolved(), 3) as here:
+    with setup(resolve(POINT), 3) as here:
         halves = here.data.strategy, here.step.strategy
         assert all((set(half.dense), half.delta) == (set(half.graph.networks), True) for half in halves)
         here.run(here.batches(), steps=1)

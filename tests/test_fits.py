@@ -13,6 +13,7 @@ from tclab._display import bytes_text
 from tclab.masking import _shared_graph_strategies as calibrating
 from tclab.models import _layers
 from tclab.sweeps import largest_batch
+from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.predict import _fits as fitting
 from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
@@ -23,7 +24,7 @@ SMALL = {"scale": 0.05, "networks": 2, "workers": 0, "device": "cpu", "warmup": 
 
 def point_of(strategy, **more):
     model = {} if masking.get(strategy).masks_graph else {"model": "dango"}
-    return Point(strategy=strategy, **{"batch_size": 4, **SMALL, **model, **more}).resolved()
+    return resolve(Point(strategy=strategy, **{"batch_size": 4, **SMALL, **model, **more}))
 
 
 def batch_bytes(point):
@@ -61,8 +62,8 @@ def test_a_larger_batch_is_told_from_two_small_ones(strategy):
 def test_a_store_of_all_samples_is_estimated_and_is_what_a_whole_one_takes(root, tmp_path):
     cell = root / "data_samples" / "cell"
     point = point_of("stored_mask", graph=str(cell), perturbations=str(cell / "aao1729_data_s1.tsv"))
-    graph = point.cell_graph()
-    samples = point.samples(len(point.screen()), graph)
+    graph = cell_graph_of(point)
+    samples = samples_of(point, len(screen_of(point)), graph)
     strategy = masking.get("stored_mask")(graph)
     strategy.prepare(samples, tmp_path / "store")
     strategy.close()
@@ -76,7 +77,7 @@ def test_a_store_of_all_samples_is_estimated_and_is_what_a_whole_one_takes(root,
 def test_a_store_of_the_published_samples_is_said():
     point = point_of("stored_mask", mode="data")
     needed = fits(point)
-    assert needed.disk.value_bytes == point.cell_graph().num_edges * 265_851  # a byte an edge and sample
+    assert needed.disk.value_bytes == cell_graph_of(point).num_edges * 265_851  # a byte an edge and sample
     assert "a store of 265,851 samples, " in str(needed)
 
 
@@ -128,7 +129,7 @@ def test_nothing_is_timed_to_say_what_fits_and_a_choice_that_was_made_is_estimat
     monkeypatch.setattr(calibrating, "_CHOSEN", {})
     point = point_of("fastest")
     untuned = fits(point)
-    asked = (point.cell_graph().fingerprint(), 4, "float32", "cpu", 3, calibrating.WIDTH)
+    asked = (cell_graph_of(point).fingerprint(), 4, "float32", "cpu", 3, calibrating.WIDTH)
     calibrating._CHOSEN[asked] = {"dense": [], "delta": False}
     fitting._estimate.cache_clear()
     assert fits(point).batch < untuned.batch  # no differences are carried
@@ -204,12 +205,14 @@ def test_a_gpu_keeps_norms_in_float32_under_autocast(monkeypatch):
 def test_buckets_of_gradients_and_what_a_compression_keeps_are_counted():
     alone = fits(point_of("node_mask"))
     assert alone.exchange == 0
-    found = {name: fits(point_of("node_mask", ranks=2, compression=name)) for name in ("none", "fp16", "powersgd")}
+    found = {
+        name: fits(point_of("node_mask", ranks=2, ddp={"compression": name})) for name in ("none", "fp16", "powersgd")
+    }
     gradients = found["none"].exchange  # float32, one for each weight that is trained
     assert 0 < gradients <= alone.model
     assert found["fp16"].exchange == gradients + gradients // 2
     assert found["powersgd"].exchange == 3 * gradients  # by gloo a bucket is as large as all of them here
-    small = fits(point_of("node_mask", ranks=2, compression="powersgd", bucket_cap_mb=1e-6))
+    small = fits(point_of("node_mask", ranks=2, ddp={"compression": "powersgd", "bucket_cap_mb": 1e-6}))
     assert 2 * gradients < small.exchange < 3 * gradients  # a bucket holds at least its largest gradient
     assert found["none"].host == alone.host + gradients
     assert "exchange" in str(found["none"])
@@ -233,7 +236,7 @@ def test_what_is_in_no_sum_is_said(more, words):
 
 
 def test_shared_memory_is_ranks_times_workers_times_prefetch_times_batch():
-    found = fits(point_of("edge_mask", workers=3, prefetch_factor=4, ranks=2, mode="data"))
+    found = fits(point_of("edge_mask", workers=3, loader={"prefetch_factor": 4}, ranks=2, mode="data"))
     assert found.shared == 2 * 3 * 4 * found.batch
     small = fits(point_of("node_mask", workers=3, mode="data"))
     assert small.shared == 0  # such a batch goes through the pipe itself
@@ -260,7 +263,7 @@ def test_what_it_says_can_be_read():
 def test_weighing_leaves_no_mark_on_the_graph_that_runs():
     point = point_of("dense")
     fits(point)
-    for network in point.cell_graph().networks.values():
+    for network in cell_graph_of(point).networks.values():
         assert type(network.dense(dtype=torch.float32)) is torch.Tensor
         assert network.dense(dtype=torch.float32).sum() > 0
 

@@ -12,6 +12,7 @@ import torch
 import tclab
 from tclab import CellGraph, InputError
 from tclab.graph._cell_graph import keep_graph
+from tclab.sweeps.config._point_inputs import cell_graph_of
 
 
 @pytest.fixture
@@ -101,4 +102,4 @@ def test_a_graph_is_kept_once_for_points_to_read(graph, tmp_path):
     written = Path(kept).stat().st_mtime_ns
     assert keep_graph(graph, tmp_path / "new") == kept
     assert Path(kept).stat().st_mtime_ns == written
-    assert tclab.Point(graph=kept, networks=1).cell_graph().deleted_type == graph.deleted_type
+    assert cell_graph_of(tclab.Point(graph=kept, networks=1)).deleted_type == graph.deleted_type

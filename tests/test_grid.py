@@ -5,9 +5,10 @@ from tclab import InputError
 from tclab.case_study import experiment_083, experiment_084
 from tclab.lab.panel._panel_state import PanelState
 from tclab.sweeps.config import in_each_mode, scaling_points
-from tclab.sweeps.config._gpus import ranks_of, ranks_on_node
+from tclab.sweeps.config._gpus import ranks_on_node
 from tclab.sweeps.config._grid import grid, listed
 from tclab.sweeps.config._overhead_names import applicable_overheads
+from tclab.sweeps.config._point_inputs import cell_graph_of
 from tclab.timing._statistics import MIN_OBSERVATIONS
 from tclab.training._step import MODES
 
@@ -20,18 +21,6 @@ def test_lists_are_taken_as_papermill_carries_them(value, found):
     assert listed("batch_sizes", value) == found
 
 
-@pytest.mark.parametrize("value", ["", "1,,2", []])
-def test_an_empty_list_is_refused(value):
-    with pytest.raises(InputError, match="batch_sizes is"):
-        listed("batch_sizes", value)
-
-
-@pytest.mark.parametrize("gpus", [-1, "four", 1.5, True, "-2", None])
-def test_a_number_of_gpus_that_is_none_is_refused(gpus):
-    with pytest.raises(InputError, match=r"gpus is .*, expected 'auto' or a number from 0 up"):
-        ranks_of(gpus)
-
-
 def test_auto_pairs_each_model_with_the_strategies_that_serve_it():
     points = grid(scale=0.02, gpus=0)
     assert len(points) == len(set(points))
@@ -40,6 +29,9 @@ def test_auto_pairs_each_model_with_the_strategies_that_serve_it():
     exact = {name for name in tclab.masking.names() if tclab.masking.get(name).exact}
     assert pairs == {("dango", "indices")} | {("hetero_cell", name) for name in exact - {"indices"}}
     assert "khop_1" not in exact  # inexact ones are run when they are asked for
+    assert {point.model for point in grid(scale=0.02, gpus=0, strategies="node_mask,delta")} == {"hetero_cell"}
+    for state in (points, PanelState(gpus=0).points()):  # steps enough for a verdict
+        assert all(point.steps >= MIN_OBSERVATIONS for point in state)
 
 
 def test_pairs_asked_for_by_name_are_kept_though_they_cannot_be():
@@ -59,22 +51,10 @@ def test_the_charts_lines_come_first():
     assert sorted(point.strategy for point in first) == sorted(exact)
     lines = {(p.batch_size, p.networks) for p in points[: len(exact) * 5]}
     assert lines == {(2, 9), (1, 9), (4, 9), (2, 1), (2, 3)}
-
-
-def test_by_default_there_are_steps_enough_for_a_verdict():
-    assert {p.steps >= MIN_OBSERVATIONS for p in grid(scale=0.02, gpus=0, networks=1)} == {True}
-    assert {p.steps >= MIN_OBSERVATIONS for p in PanelState(gpus=0).points()} == {True}
-
-
-def test_a_model_that_nobody_asked_for_by_name_brings_no_points_that_cannot_be():
-    assert {point.model for point in grid(scale=0.02, gpus=0, strategies="node_mask,delta")} == {"hetero_cell"}
-    asked = grid(scale=0.02, gpus=0, models="hetero_cell,dango", strategies="node_mask")
-    assert {point.model for point in asked if point.skipped()} == {"dango"}
-
-
-def test_a_sweep_that_is_cut_short_has_run_the_copies_and_what_is_shared():
-    first = [point.strategy for point in grid(scale=0.02, gpus=0, models="hetero_cell")[:5]]
-    assert set(first) == {"edge_mask", "node_mask", "delta"}
+    # a sweep that is cut short has run the copies and what is shared
+    assert {point.strategy for point in grid(scale=0.02, gpus=0, models="hetero_cell")[:5]} == {
+        "edge_mask", "node_mask", "delta"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("gpus", [0, 4])
@@ -89,11 +69,6 @@ def test_the_first_points_hold_two_strategies_both_models_two_batch_sizes_and_tw
     assert {point.networks for point in first if point.model == "hetero_cell"} == {1, 9}
 
 
-def test_a_point_says_which_field_there_is_not():
-    with pytest.raises(InputError, match="unknown field of a point 'batchsize'; did you mean 'batch_size'"):
-        tclab.Point(batchsize=3)
-
-
 def test_names_of_networks_are_one_choice():
     (point,) = grid(scale=0.02, gpus=0, models="hetero_cell", strategies="node_mask", batch_sizes=1,
                     networks="tflink,physical")  # fmt: skip
@@ -106,16 +81,15 @@ def small_grid(**parameters):
 
 
 def test_several_values_of_a_field_are_an_axis():
-    points = small_grid(loop="plain,lightning", mode="data,step", hidden="none,8", workers="0,1", seed=3)
+    points = small_grid(loop="plain,lightning", mode="data,step", hidden="none,8", seed="3,4")
     assert len(points) == len(set(points)) == 16
-    assert {(p.loop, p.mode, p.hidden, p.workers) for p in points} == {
-        (loop, mode, hidden, workers)
+    assert {(p.loop, p.mode, p.hidden, p.seed) for p in points} == {
+        (loop, mode, hidden, seed)
         for loop in ("plain", "lightning")
         for mode in ("data", "step")
         for hidden in (None, 8)
-        for workers in (0, 1)
+        for seed in (3, 4)
     }
-    assert {p.seed for p in points} == {3}
     assert [p.ship_edges for p in small_grid(strategies="gpu_mask", ship_edges="false,true")] == [False, True]
 
 
@@ -132,20 +106,20 @@ def test_what_does_this_overhead_cost_me_is_an_axis():
 
 def test_all_networks_are_those_that_a_model_reads():
     hetero, dango = small_grid(networks="all"), small_grid(networks="all", models="dango", strategies="indices")
-    assert len(hetero[0].cell_graph().networks) == 9
-    assert len(dango[0].cell_graph().networks) == 6
+    assert len(cell_graph_of(hetero[0]).networks) == 9
+    assert len(cell_graph_of(dango[0]).networks) == 6
 
 
 def test_variants_are_an_axis():
     points = small_grid(networks="all", variant="separate,merged_string,homogeneous")
-    graphs = {p.variant: p.cell_graph() for p in points}
+    graphs = {p.variant: cell_graph_of(p) for p in points}
     assert {name: len(g.networks) for name, g in graphs.items()} == {
         "separate": 9,
         "merged_string": 4,
         "homogeneous": 1,
     }
     assert graphs["homogeneous"].num_edges == graphs["separate"].num_edges > graphs["merged_string"].num_edges
-    again = points[1].cell_graph().networks["string_merged"]
+    again = cell_graph_of(points[1]).networks["string_merged"]
     assert again is graphs["merged_string"].networks["string_merged"]  # what was made of it is not made again
 
 
@@ -164,7 +138,7 @@ def test_experiment_084_is_one_line():
     assert [(p.loss, p.ranks) for p in points] == [("mle_wass_supcr", 4), ("mle_wass_supcr_no_gather", 4)]
     alone = experiment_084(scale=0.02, gpus=0)
     assert not [p for p in alone if p.skipped()]
-    gathers = [p.kind.loss(p.cell_graph(), p.loss).gather_interval for p in alone]
+    gathers = [p.kind.loss(cell_graph_of(p), p.loss).gather_interval for p in alone]
     assert gathers == [1, None]
 
 
@@ -181,7 +155,15 @@ def test_experiment_084_is_one_line():
         ({"networks": "phys"}, "unknown network 'phys'"),
         ({"batch_sizes": "0"}, "batch_size is 0"),
         ({"batch_sizes": "two"}, "batch_sizes is 'two', expected a whole number"),
-        ({"gpus": "four"}, "gpus is 'four'"),
+        *(
+            ({"gpus": gpus}, "gpus is .*, expected 'auto' or a number from 0 up")
+            for gpus in (-1, "four", 1.5, True, None)
+        ),
+        *(({"batch_sizes": sizes}, "batch_sizes is .*, expected one value or several") for sizes in ("", "1,,2", [])),
+        ({"batch_sizes": "hetero_cell:28"}, "expected one for dango, too"),
+        ({"batch_sizes": "hetero_cell:28,64"}, "expected a model before each number: 'hetero_cell:28,dango:64'"),
+        ({"batch_sizes": "hetero_cell:28,dango:many"}, "expected a model before each number"),
+        ({"batch_sizes": "hetero_cell:28,dangoo:64"}, "unknown model 'dangoo'; did you mean 'dango'"),
         ({"scale": "large"}, "scale is 'large'"),
         ({"scale": [0.02]}, r"scale is \[0.02\]"),
         ({"overheads": [3]}, r"overheads is \[3\], expected names of overheads"),
@@ -194,12 +176,6 @@ def test_experiment_084_is_one_line():
 def test_bad_parameters_are_one_clear_line(parameters, words):
     with pytest.raises(InputError, match=words):
         grid(**{"scale": 0.02, "gpus": 0, **parameters})
-
-
-def test_the_contract_is_at_the_top():
-    assert tclab.grid is grid
-    assert callable(tclab.sweep)
-    assert callable(tclab.run)
 
 
 def test_each_model_has_batch_sizes_of_its_own():

@@ -17,6 +17,7 @@ from tclab import InputError, Point
 from tclab.sweeps import close_workers
 from tclab.sweeps.config import _gpus as gpus
 from tclab.sweeps.config._gpus import device_of, ranks_of
+from tclab.sweeps.config._point_inputs import cell_graph_of
 from tclab.sweeps.execution import _worker_pool as worker_pool
 from tclab.sweeps.execution._rank import SignedStore
 from tclab.sweeps.execution._rank_group import RankGroup
@@ -85,7 +86,7 @@ def rows():
     """A point of two ranks, and one that accumulates, from ranks that were kept warm."""
     first = tclab.run(tiny(warmup=1, workers=1))
     (kept,) = [worker for worker in pool.idle.values() if isinstance(worker, RankGroup)]
-    second = tclab.run(tiny(accumulate=2, loss="mle_wass_supcr", compression="fp16", bucket_cap_mb=0.05))
+    second = tclab.run(tiny(accumulate=2, loss="mle_wass_supcr", ddp="compression:fp16,bucket_cap_mb:0.05"))
     assert [worker for worker in pool.idle.values() if isinstance(worker, RankGroup)] == [kept]
     return first, second
 
@@ -98,7 +99,7 @@ def test_rows_of_ranks_add_up_and_tell_the_exchange(rows):
     row = of_the_step(frame)
     assert (row["ranks"], row["backend"], row["device"], row["equivalence"]) == (2, "gloo", "cpu", "passed")
     assert row["samples_per_second"] == pytest.approx(2 * 2 / row["mean_seconds"])
-    model = tiny().kind.build(tiny().cell_graph(), "off")
+    model = tiny().kind.build(cell_graph_of(tiny()), "off")
     assert row["gradient_bytes"] == 4 * sum(p.numel() for p in model.parameters())
     each = {where: own.set_index("stage")["samples_seconds"] for where, own in frame.groupby("where")}
     for where, whole in (("host", "step"), ("rank 0", "whole"), ("rank 1", "whole")):
@@ -120,7 +121,7 @@ def test_rows_of_ranks_add_up_and_tell_the_exchange(rows):
     assert where_measured(frame).startswith("cpu · gloo · 2 ranks")
     # gradients that add up are exchanged once, and the loss gathers each time
     row = of_the_step(accumulated)
-    assert (row["no_sync"], row["compression"], row["bucket_cap_mb"]) == (True, "fp16", 0.05)
+    assert row["ddp"] == "bucket_cap_mb:0.05,compression:fp16"
     assert row["buckets"] > 1
     n = accumulated[accumulated["where"] == "host"].set_index("stage")["n"]
     assert (n["communication"], n["optimizer"], n["gather"], n["step"]) == (2, 2, 4, 4)
@@ -189,9 +190,9 @@ def test_every_other_field_is_run_by_ranks(rows):
         {"strategy": "stored_mask", "store": "lmdb", "workers": 1},
         {"loop": "lightning"},
         {"mode": "data"},
-        {"mode": "fixed_batch", "static_graph": True},
+        {"mode": "fixed_batch", "ddp": "static_graph:true"},
         {"loss": "mle_wass_supcr", "gather_interval": 2},
-        {"compression": "powersgd", "find_unused_parameters": True},
+        {"ddp": "compression:powersgd,find_unused_parameters:true"},
     ):
         row = of_the_step(tclab.run(tiny(steps=2, **fields)))
         assert row["status"] == "ok", fields
@@ -205,12 +206,12 @@ def test_every_other_field_is_run_by_ranks(rows):
 
 
 def test_what_belongs_to_ranks_is_null_for_one_and_refused_in_words(tmp_path):
-    alone = tiny(ranks=1, bucket_cap_mb=5, compression="fp16", static_graph=True, gather_interval=3, no_sync=True)
+    alone = tiny(ranks=1, ddp={"bucket_cap_mb": 5, "compression": "fp16", "no_sync": True}, gather_interval=3)
     assert alone == tiny(ranks=1)
-    assert tiny(accumulate=1, no_sync=True).no_sync is None
+    assert tiny(accumulate=1, ddp={"no_sync": True}) == tiny(accumulate=1)
     for fields, words in (
-        ({"compression": "fp8"}, "unknown compression 'fp8'"),
-        ({"find_unused_parameters": True, "static_graph": True}, "expected one"),
+        ({"ddp": "compression:fp8"}, "unknown compression of ddp 'fp8'; did you mean 'fp16'"),
+        ({"ddp": {"find_unused_parameters": True, "static_graph": True}}, "expected one"),
     ):
         with pytest.raises(InputError, match=words):
             tiny(**fields)
@@ -329,37 +330,12 @@ def test_gpus_become_device_and_ranks(monkeypatch):
         ranks_of(0, "cuda")
 
 
-@pytest.fixture
-def gpus_that_answer(monkeypatch):
-    """Return a function that gives this machine some GPUs: name → what asking it raises, or None."""
-
-    def given(tried):
-        monkeypatch.setattr(gpus, "listed", lambda: list(tried))
-        monkeypatch.setattr(worker_pool, "listed", gpus.listed)
-        monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-        monkeypatch.setattr(gpus, "_tried", lambda names: tried)
-        gpus.gpus.cache_clear()
-
-    yield given
-    gpus.gpus.cache_clear()
-
-
-def test_a_gpu_that_is_dead_is_named_and_the_others_are_used(gpus_that_answer):
-    gpus_that_answer({"0": None, "1": "CUDA error: unknown error", "2": None})
-    with pytest.warns(UserWarning, match="GPU 1 is listed and does not answer: CUDA error: unknown error"):
-        assert gpus.gpus().good == ("0", "2")
-    assert ranks_of("auto") == ranks_of(2) == ("cuda", 2)
-    for ranks in (1, 2):  # one rank, too, must not be put on the first that is listed
-        point = tiny(ranks=ranks, device="cuda", strategy="node_mask")
-        assert worker_environment(point, None)["CUDA_VISIBLE_DEVICES"] == "0,2"
-    assert device_of("cpu") == "cpu"
-    assert device_of("auto") == "cuda"
-    with pytest.raises(InputError, match=r"3 ranks need 3 GPUs, and there is 2 GPUs here; GPU 1 is listed"):
-        ranks_of(3)
-    gpus_that_answer(dict.fromkeys(["0", "1"], "CUDA error: unknown error"))
-    with pytest.warns(UserWarning, match="GPU 0 is listed and does not answer"):
-        gpus.gpus()
-    for needed in (lambda: ranks_of("auto"), lambda: worker_environment(tiny(ranks=1, device="cuda"), None)):
-        with pytest.raises(InputError, match=r"1 rank needs 1 GPU, and there is 0 GPUs here; GPU 0 is listed"):
-            needed()
+def test_as_many_ranks_as_there_are_gpus(monkeypatch):
+    monkeypatch.setattr(gpus, "listed", lambda: ["0", "1", "2"])
+    assert ranks_of("auto") == ranks_of(3) == ("cuda", 3)
+    assert (device_of("cpu"), device_of("auto")) == ("cpu", "cuda")
     assert ranks_of(0) == ("cpu", 1)
+    assert worker_environment(tiny(ranks=3, device="cuda"), None)
+    for needed in (lambda: ranks_of(4), lambda: worker_environment(tiny(ranks=4, device="cuda"), None)):
+        with pytest.raises(InputError, match=r"4 ranks need 4 GPUs, and this machine has 3 GPUs; expected fewer"):
+            needed()

@@ -14,6 +14,7 @@ from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -23,8 +24,9 @@ import tclab
 from tclab import masking
 from tclab.perturbation import Deletions, split, synthetic_perturbations
 from tclab.perturbation._sample_store import stored
-from tclab.sweeps.execution._setup import setup
-from tclab.training._loading import START_METHODS, Batches, Loader, WorkerDiedError
+from tclab.sweeps.config._point_inputs import resolve
+from tclab.sweeps.execution._setup import loader_options, setup
+from tclab.training._loading import Batches, Loader, WorkerDiedError
 
 GRAPH = tclab.CellGraph.synthetic(0.03)
 STORES = ("memory", "lmdb", "json")
@@ -110,7 +112,8 @@ class Threads(masking.get("stored_mask")):
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param(m, marks=pytest.mark.slow if m != "fork" else ()) for m in START_METHODS]
+    "method",
+    [pytest.param(m, marks=pytest.mark.slow if m != "fork" else ()) for m in multiprocessing.get_all_start_methods()],
 )
 def test_workers_of_every_kind_make_the_same_with_one_thread_and_say_when(method, tmp_path):
     loading = Threads(GRAPH)
@@ -119,7 +122,7 @@ def test_workers_of_every_kind_make_the_same_with_one_thread_and_say_when(method
     torch.set_num_threads(2)
     try:
         begin = time.perf_counter_ns()
-        loaded = list(Loader(Batches(loading, samples, 2), workers=2, start_method=method))
+        loaded = list(Loader(Batches(loading, samples, 2), workers=2, multiprocessing_context=method))
         end = time.perf_counter_ns()
     finally:
         torch.set_num_threads(1)
@@ -170,7 +173,7 @@ def test_persistent_workers_stay_for_the_next_epoch_and_others_do_not():
 
 
 def test_an_epoch_that_is_not_gone_through_ends_with_its_point_and_not_when_its_garbage_is_found():
-    point = tclab.Point(scale=0.01, batch_size=1, networks=1, device="cpu", workers=2).resolved()
+    point = resolve(tclab.Point(scale=0.01, batch_size=1, networks=1, device="cpu", workers=2))
     before = set(multiprocessing.active_children())
     with setup(point, 9) as here:
         batches = here.batches()
@@ -247,7 +250,7 @@ NO_ROOM = """
     strategy = masking.get("edge_mask")(graph)
     batches = Batches(strategy, synthetic_perturbations(graph, 60), 30)
     try:
-        list(Loader(batches, workers=1, start_method="fork"))
+        list(Loader(batches, workers=1, multiprocessing_context="fork"))
     except RuntimeError as error:
         print(type(error).__name__, error)
 """
@@ -271,17 +274,18 @@ def test_a_shared_memory_that_is_full_kills_no_worker(root):
 
 
 def test_what_needs_cuda_says_so():
-    assert tclab.Point(scale=0.02, device="cpu", pin_memory=True).skipped() == "skipped: pin_memory needs cuda"
-    assert tclab.Point(scale=0.02, device="cpu", pin_memory=False).skipped() is None
-    assert tclab.Point(scale=0.02, device="cpu").resolved().pin_memory is False
+    on_cpu = {"scale": 0.02, "device": "cpu"}
+    assert tclab.Point(**on_cpu, loader={"pin_memory": True}).skipped() == "skipped: pin_memory needs cuda"
+    assert tclab.Point(**on_cpu, loader={"pin_memory": False}).skipped() is None
+    assert loader_options(resolve(tclab.Point(**on_cpu))) == {"pin_memory": False}
 
 
 def test_what_a_point_says_of_loading():
-    """Without workers what is said of them is null."""
-    point = tclab.Point(workers=0, prefetch_factor=4, start_method="spawn", persistent_workers=True)
-    assert point == tclab.Point(workers=0)
-    point = tclab.Point(workers=1)
-    assert (point.prefetch_factor, point.start_method, point.persistent_workers) == (2, START_METHODS[0], False)
+    """Without workers nothing is said of them."""
+    options = {"prefetch_factor": 4, "multiprocessing_context": "spawn", "persistent_workers": True}
+    assert tclab.Point(workers=0, loader=options) == tclab.Point(workers=0)
+    assert tclab.Point(loader=options).loader == options
+    assert (tclab.Point().prefetch_factor, tclab.Point(loader=options).prefetch_factor) == (2, 4)
     for fields, words in (
         ({"store": "lmbd"}, "unknown store 'lmbd'; did you mean 'lmdb'"),
         ({"collation": "pyg"}, "unknown collation 'pyg'; known: lean"),
@@ -293,8 +297,8 @@ def test_what_a_point_says_of_loading():
 @pytest.mark.parametrize(
     "fields",
     [
-        {"store": "json", "prefetch_factor": 1},
-        {"store": "lmdb", "strategy": "stored_mask", "collation": "pyg", "persistent_workers": True},
+        {"store": "json", "loader": {"prefetch_factor": 1}},
+        {"store": "lmdb", "strategy": "stored_mask", "collation": "pyg", "loader": "persistent_workers:true"},
         {"store": "lmdb", "model": "dango", "strategy": "indices", "networks": None, "workers": 0},
     ],
 )
@@ -303,6 +307,5 @@ def test_every_axis_of_loading_is_run_by_a_point(fields):
     frame = tclab.run(point)
     assert (frame["status"] == "ok").all(), frame["status"]
     row = frame[frame["stage"] == "step"].iloc[0]
-    for name in ("store", "collation", "prefetch_factor", "start_method", "persistent_workers"):
-        assert row[name] == getattr(point, name) or (row.isna()[name] and getattr(point, name) is None), name
-    assert not row["pin_memory"]
+    assert (row["store"], row["collation"]) == (point.store, point.collation)
+    assert (None if pd.isna(row["loader"]) else row["loader"]) == (str(point.loader) or None)

@@ -203,10 +203,11 @@ IMPORTED = """
 import sys
 from tclab import Point, masking
 from tclab.sweeps.execution._setup import step_of
+from tclab.sweeps.config._point_inputs import cell_graph_of
 
 for overheads, slow in (((), False), (("print_loss", "isnan_checks"), True)):
     point = Point(scale=0.01, networks=1, device="cpu", overheads=overheads)
-    step = step_of(point, masking.get("node_mask")(point.cell_graph()))
+    step = step_of(point, masking.get("node_mask")(cell_graph_of(point)))
     assert ("tclab.case_study" in sys.modules) is slow, overheads
     assert (type(step).__name__ == "StepWithOverheads") is slow
 assert not {"altair", "ipywidgets", "tclab.lab"} & set(sys.modules)

@@ -11,6 +11,7 @@ from tclab import InputError, Point, lab
 from tclab.masking import _strategy as registry
 from tclab.models import _model_registry as model_registry
 from tclab.sweeps.analysis._race_points import _arms, race_arm
+from tclab.sweeps.config._point_inputs import cell_graph_of
 from tclab.sweeps.store import _code_fingerprint as code_fingerprint
 from tclab.sweeps.store._results import Results, results_key
 
@@ -135,11 +136,11 @@ def test_a_graph_file_that_has_changed_is_read_again_here_and_by_the_child(tmp_p
 
     edges, told = [written(0.01)], []
     asked = Point(graph=str(path), batch_size=1, steps=1, warmup=0, workers=0, device="cpu")
-    held = [asked.cell_graph().num_edges]
+    held = [cell_graph_of(asked).num_edges]
     told += tclab.run(asked)["edges"].unique().tolist()
     first = tclab.fits(asked).graph
     edges.append(written(0.02))
-    held.append(asked.cell_graph().num_edges)
+    held.append(cell_graph_of(asked).num_edges)
     told += tclab.run(asked)["edges"].unique().tolist()
     assert held == told == edges
     assert edges[0] != edges[1]

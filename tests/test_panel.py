@@ -26,6 +26,7 @@ from tclab.lab.panel._panel_text import Part, memory_parts, points_text
 from tclab.lab.panel._panel_view import PanelView
 from tclab.masking._delta import Delta
 from tclab.sweeps import close_workers
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.predict._batch_bytes import expected_batch_bytes
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._row_files import read_rows
@@ -153,7 +154,7 @@ def test_its_line_of_papermill_and_its_python_are_the_same_points(parameters, ro
     code = state.python().replace("import tclab", "").replace("tclab.sweep", "swept")
     exec(code, {"tclab": tclab, "swept": lambda points, **more: swept.update(points=points, **more)})
     monkeypatch.chdir(root)  # paths are the project's
-    assert [point.resolved() for point in swept.pop("points")] == [point.resolved() for point in state.points()]
+    assert [resolve(point) for point in swept.pop("points")] == [resolve(point) for point in state.points()]
     assert swept == {"results": state.results, **state.options()}
 
 
@@ -586,7 +587,7 @@ EVERY = [name for name in tclab.masking.names() if name not in ("indices", *BY_R
 def test_bytes_are_said_before_anything_is_run(strategy):
     from tclab.sweeps.execution._setup import setup
 
-    point = tclab.Point(strategy=strategy, scale=0.06, batch_size=5, networks=4, workers=0, device="cpu").resolved()
+    point = resolve(tclab.Point(strategy=strategy, scale=0.06, batch_size=5, networks=4, workers=0, device="cpu"))
     with setup(point, 5) as here:
         real = next(iter(here.batches())).batch.bytes
     assert expected_batch_bytes(point) == pytest.approx(real, rel=0.2)
@@ -705,9 +706,9 @@ def test_before_a_sweep_it_says_about_how_long_it_takes_by_the_points_that_are_k
     assert sweep_seconds_text([point], results) == "no estimate: nothing was measured into this folder yet"
     begin, folder = "2026-11-22T10:00:00+00:00", Results(results)
     for size in (1, 2):
-        done = replace(point, batch_size=size).resolved()
+        done = resolve(replace(point, batch_size=size))
         folder.write(done, table([{**columns_of(done), "stage": "step", "status": "ok", "measured_at": begin}]))
-    lost = replace(point, batch_size=3).resolved()
+    lost = resolve(replace(point, batch_size=3))
     folder.write(lost, not_measured(lost, "failed: it crashed"))  # which says nothing about time
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Results, "seconds_a_point", lambda self: 4.0)

@@ -1,4 +1,4 @@
-"""One declaration a field of `Point`: what is derived from it is whole, and a field is added in one file."""
+"""The fields of `Point`: what is derived from their declarations is whole, and a field is added in one file."""
 
 import inspect
 import json
@@ -6,11 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, fields, make_dataclass, replace
+from dataclasses import fields, replace
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -19,77 +20,68 @@ import torch
 
 import tclab
 from tclab import InputError, Point
+from tclab.graph._cell_graph import VARIANTS
 from tclab.lab.panel._panel_state import PanelState
-from tclab.sweeps.config._fields import declarations, declare, switch
-from tclab.sweeps.store._results import Results
+from tclab.models._hetero_cell import METABOLISMS
+from tclab.perturbation._sample_store import STORES
+from tclab.sweeps.config._fields import Options, declarations, option_choices
+from tclab.sweeps.config._point import ALLOCATORS
+from tclab.sweeps.config._point_inputs import cell_graph_of, resolve
 from tclab.sweeps.store._rows import SCHEMA, columns_of, point_of, table
-from tclab.training._step import Step
+from tclab.training._loops import LOOPS
+from tclab.training._step import DTYPES, MODES, OPTIMIZERS, Step
 
 DECLARED = declarations(Point)
+NAMES = [field.name for field in fields(Point)]
 PACKAGE = Path(tclab.__file__).parent
 # values that differ from the defaults, for each field that can be changed by itself
 OTHER = {
     "scale": 0.5, "model": "hetero_cell_production", "strategy": "edge_mask", "batch_size": 2, "networks": 3,
     "mode": "data", "device": "cpu", "ranks": 2, "dtype": "float64", "steps": 1, "warmup": 1, "seed": 1,
-    "num_deletions": 1, "metabolism": "used", "variant": "homogeneous", "hidden": 32, "layers": 1,
-    "workers": 2, "prefetch_factor": 3, "start_method": "spawn", "persistent_workers": True, "store": "json",
-    "pin_memory": True, "allocator": "keep_pages", "loop": "lightning",
-    "loss": "mle_wass_supcr", "optimizer": "plain", "accumulate": 2, "overheads": ("print_loss",),
-    "micro_batch": 1, "checkpoint": True, "compile": True,
+    "num_deletions": 1, "metabolism": "used", "variant": "homogeneous", "hidden": 32, "layers": 1, "workers": 2,
+    "loader": Options({"prefetch_factor": 3, "multiprocessing_context": "spawn", "pin_memory": True}), "store": "json",
+    "allocator": "keep_pages", "loop": "lightning", "loss": "mle_wass_supcr", "optimizer": "plain", "accumulate": 2,
+    "overheads": ("print_loss",), "micro_batch": 1, "checkpoint": True, "compile": True,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Point)])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_field_is_declared_whole(name):
     declared = DECLARED[name]
     assert declared.meaning.endswith(".")
-    assert declared.column in ("text", "whole", "real", "flag")
     assert name in SCHEMA.names
-    assert f"- `{name}` ({declared.default!r}): {declared.meaning}" in " ".join(Point.__doc__.split("\n    "))
     if declared.column in ("whole", "real") and name != "seed":
         assert declared.unit
     if declared.step:
         assert name in inspect.signature(Step).parameters
-    if declared.column == "flag":
-        for wrong in (1, "yes"):
-            with pytest.raises(InputError, match=rf"{name} is {wrong!r}, expected True or False"):
-                Point(**{name: wrong})
-    elif declared.column in ("whole", "real"):
-        with pytest.raises(InputError, match=f"{name} is -1, expected"):
-            Point(**{name: -1})
-    else:
-        with pytest.raises(InputError):
-            Point(**{name: 3.5})
-    with pytest.raises(InputError) if not (declared.optional or declared.usual is not None) else _nothing():
-        Point(**{name: None})
+    wrong, words = {
+        "flag": ("yes", f"{name} is 'yes', expected True or False"),
+        "whole": (-1, f"{name} is -1, expected"),
+        "real": (-1, f"{name} is -1, expected"),
+        "text": (3.5, name.removesuffix("s")),
+    }[declared.column]
+    with pytest.raises(InputError, match=words):
+        Point(**{name: wrong})
 
 
-class _nothing:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
-
-
-def test_a_field_without_a_declaration_is_refused():
-    @dataclass
-    class Bare:
-        speed: int = 3
-
-    with pytest.raises(TypeError, match="the field speed of Bare has no declaration"):
-        declarations(Bare)
-    made = make_dataclass("Made", [("pair", dict[str, int], declare(None, "two.", switch))])
-    with pytest.raises(TypeError, match="no column holds the field pair"):
-        declarations(made)
+@pytest.mark.parametrize(
+    ("name", "known"),
+    {"variant": VARIANTS, "metabolism": METABOLISMS, "store": STORES, "loop": LOOPS, "dtype": DTYPES, "mode": MODES,
+     "optimizer": OPTIMIZERS, "allocator": ALLOCATORS}.items(),
+)  # fmt: skip
+def test_a_point_may_have_what_the_library_has(name, known):
+    annotation = DECLARED[name].annotation
+    choices = get_args(get_args(annotation)[0] if name == "loop" else annotation)
+    assert sorted(choices) == sorted(known)
 
 
 def test_a_points_fields_are_in_its_signature():
     shown = inspect.signature(Point).parameters
-    assert list(shown) == list(DECLARED)
     assert {name: parameter.default for name, parameter in shown.items()} == {
         name: declared.default for name, declared in DECLARED.items()
     }
+    with pytest.raises(InputError, match="unknown field of a point 'batchsize'; did you mean 'batch_size'"):
+        Point(batchsize=3)
 
 
 @pytest.mark.parametrize("name", OTHER)
@@ -112,6 +104,59 @@ def test_the_panel_has_the_fields_that_say_so():
     assert {field.name for field in fields(PanelState)} == of_the_panel | of_the_sweep
 
 
+# ---- options that a library takes
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("prefetch_factor:2,4", [{"prefetch_factor": 2}, {"prefetch_factor": 4}]),
+        ({"prefetch_factor": [2, 4]}, [{"prefetch_factor": 2}, {"prefetch_factor": 4}]),
+        (["none", {"prefetch_factor": 4}], [{}, {"prefetch_factor": 4}]),
+        ("prefetch_factor:none,4", [{}, {"prefetch_factor": 4}]),
+        ("prefetch_factor:4, pin_memory:false", [{"prefetch_factor": 4, "pin_memory": False}]),
+        ("a:1,2,b:x,y", [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "x"}, {"a": 2, "b": "y"}]),
+        ("pin_memory_device:cuda:1", [{"pin_memory_device": "cuda:1"}]),
+        ("none", [{}]), (None, [{}]), ("", [{}]),
+    ],
+)  # fmt: skip
+def test_options_are_written_alike_for_papermill_the_command_python_and_rows(value, found):
+    choices = option_choices("loader", value)
+    assert choices == found
+    assert [option_choices("loader", str(one)) for one in choices] == [[one] for one in found]
+
+
+def test_each_value_of_an_option_is_a_point():
+    few = {"gpus": 0, "scale": 0.02, "networks": 1, "models": "hetero_cell", "strategies": "node_mask"}
+    points = tclab.grid(**few, batch_sizes=1, loader="prefetch_factor:2,4,persistent_workers:true")
+    assert [p.loader for p in points] == [{"prefetch_factor": n, "persistent_workers": True} for n in (2, 4)]
+    points = tclab.grid(**few | {"gpus": 2}, device="cpu", batch_sizes=1, ddp={"static_graph": [False, True]})
+    assert [p.ddp for p in points] == [{"static_graph": False}, {"static_graph": True}]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"loader": "prefetchfactor:4"}, "unknown option of loader 'prefetchfactor'; did you mean 'prefetch_factor'"),
+        ({"loader": {"batch_size": 4}}, "unknown option of loader 'batch_size'"),
+        ({"loader": "prefetch_factor:0"}, "prefetch_factor of loader is 0, expected a whole number of at least 1"),
+        ({"loader": "prefetch_factor:2,4"}, "loader is 'prefetch_factor:2,4', expected one value for each option"),
+        ({"loader": "4"}, "loader is '4', expected a name before each value"),
+        ({"loader": 4}, "loader is 4, expected options by name"),
+        ({"loader": {"pin_memory": 1}}, "pin_memory of loader is 1, expected True or False"),
+        ({"loader": {"multiprocessing_context": "spwn"}}, "unknown multiprocessing_context of loader 'spwn'; did you"),
+        ({"ddp": {"static_grph": True}}, "unknown option of ddp 'static_grph'; did you mean 'static_graph'"),
+        ({"ddp": {"bucket_cap_mb": -1}}, "bucket_cap_mb of ddp is -1, expected MiB above 0"),
+    ],
+)
+def test_an_option_that_cannot_be_is_one_clear_line(options, words):
+    with pytest.raises(InputError, match=words):
+        Point(**options)
+
+
+# ---- what a point costs and holds
+
+
 def run_python(code, folder):
     """Run code in a process of its own that imports tclab from a folder."""
     done = subprocess.run(
@@ -129,13 +174,13 @@ import sys, json
 import tclab
 from tclab.sweeps.store._rows import columns_of, point_of
 gone = {"graph": "/no/such/folder", "networks": ["physical", "tflink"], "perturbations": "/no/such/file"}
-tclab.Point()  # once before: what Python imports late is not what is asked
+tclab.Point(loader="prefetch_factor:3")  # once before: what Python imports late is not what is asked
 events = []
 def listen(event, arguments):
     if event == "open" or event.startswith(("os.listdir", "os.scandir", "glob.", "subprocess.", "import")):
         events.append((event, arguments[:1]))
 sys.addaudithook(listen)
-one = tclab.Point(strategy="edge_mask", scale=0.3, networks=3, device="cuda", workers=2)
+one = tclab.Point(strategy="edge_mask", scale=0.3, networks=3, device="cuda", workers=2, loader="prefetch_factor:4")
 moved = tclab.Point(**gone)
 again = tclab.Point.from_dict(json.loads(json.dumps(moved.to_dict())))
 row = {**columns_of(moved), "network_names": "physical,tflink"}
@@ -152,14 +197,8 @@ def test_making_a_point_or_reading_one_back_opens_no_file():
 
 
 MADE_UP_FIELD = """
-    sparkle: int = declare(
-        3,
-        "how much the model sparkles.",
-        whole_number(1),
-        unit="sparks",
-        equivalence="reference",
-        advised=True,
-        caution="It dazzles.",
+    sparkle: NumberFrom1 = declare(
+        3, "reference advised", unit="sparks", caution="It dazzles."
     )
 """
 
@@ -169,12 +208,13 @@ import tclab
 from tclab import Point, InputError
 from tclab import fits, grid
 from tclab.sweeps.analysis import _advise, _compare_runs
+from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.store._rows import SCHEMA, columns_of
 from tclab.sweeps.execution._measure import equivalence_of
 
 point = Point(sparkle=5, scale=0.02, batch_size=1, networks=1, workers=0, device="cpu")
 assert inspect.signature(Point).parameters["sparkle"].default == 3
-assert "- `sparkle` (3): how much the model sparkles. Unit: sparks." in Point.__doc__
+assert declarations(Point)["sparkle"].meaning == "how much the model sparkles."
 for wrong in (0, "many"):
     try:
         Point(sparkle=wrong)
@@ -191,7 +231,6 @@ assert "sparkle" in _advise._CHANGES and _advise._FIELDS["sparkle"].caution == "
 assert fits(point).batch == fits(Point(**{**point.to_dict(), "sparkle": 1})).batch
 first, second = equivalence_of(point), equivalence_of(Point(**{**point.to_dict(), "sparkle": 1}))
 assert first is not second  # what the check depends on was derived
-assert set(Results(folder).frame()["status"]) == {"ok"}  # rows of before the field are read
 """
 
 
@@ -200,11 +239,12 @@ def test_a_field_is_added_in_one_file(tmp_path):
     shutil.copytree(PACKAGE, tmp_path / "tclab", ignore=shutil.ignore_patterns("__pycache__"))
     file = tmp_path / "tclab" / "sweeps" / "config" / "_point.py"
     text = file.read_text()
-    place = text.index("    metabolism: str = declare(")
+    text = text.replace(
+        "    - `metabolism`: ", "    - `sparkle`: how much the model sparkles.\n    - `metabolism`: ", 1
+    )
+    place = text.index("    metabolism: Literal[")
     file.write_text(text[:place] + MADE_UP_FIELD.lstrip("\n") + text[place:])
-    rows, before = tmp_path / "rows", Point(scale=0.02, device="cpu")
-    Results(rows).write(before, table([{**columns_of(before), "stage": "step", "status": "ok"}]))
-    run_python(f"folder = {str(rows)!r}\n{USES_IT}", tmp_path)
+    run_python(USES_IT, tmp_path)
 
 
 def test_a_run_makes_its_point_definite_once(monkeypatch):
@@ -214,9 +254,9 @@ def test_a_run_makes_its_point_definite_once(monkeypatch):
     point = Point(scale=0.02, networks=1, batch_size=1, workers=0, steps=1, warmup=0, device="cpu", mode="data")
     made.clear()
     assert set(tclab.run(point)["status"]) == {"ok"}
-    assert len(made) == 1
-    definite = point.resolved()
-    assert definite.resolved() is definite
+    assert not made  # nothing was left open
+    assert resolve(point) is point
+    assert resolve(replace(point, device="auto")).device in ("cpu", "cuda")
 
 
 ODD = [
@@ -228,7 +268,7 @@ ODD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Point)])
+@pytest.mark.parametrize("name", NAMES)
 def test_any_value_of_a_field_makes_a_point_or_a_sentence(name):
     sentences = []
     for value in ODD:
@@ -245,9 +285,9 @@ def test_any_value_of_a_field_makes_a_point_or_a_sentence(name):
 
 
 def test_a_number_of_networks_takes_those_first_that_the_model_reads():
-    dango = tclab.Point(scale=0.02, model="dango", strategy="indices", networks=3)
-    assert list(dango.cell_graph().networks) == [
+    dango = {"scale": 0.02, "model": "dango", "strategy": "indices"}
+    assert list(cell_graph_of(Point(**dango, networks=3)).networks) == [
         "string12_0_neighborhood", "string12_0_fusion", "string12_0_cooccurence"
     ]  # fmt: skip
-    assert len(tclab.Point(scale=0.02, model="dango", strategy="indices", networks=9).cell_graph().networks) == 9
-    assert list(tclab.Point(scale=0.02, networks=2).cell_graph().networks) == ["regulatory", "physical"]
+    assert len(cell_graph_of(Point(**dango, networks=9)).networks) == 9
+    assert list(cell_graph_of(Point(scale=0.02, networks=2)).networks) == ["regulatory", "physical"]

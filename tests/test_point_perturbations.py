@@ -10,6 +10,7 @@ import tclab
 from tclab import Point
 from tclab.lab.panel._panel_state import PanelState
 from tclab.sweeps import run_epoch
+from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
 from tclab.sweeps.execution._setup import setup
 from tclab.sweeps.predict._epoch import full_steps
 from tclab.sweeps.store._code_fingerprint import files_of
@@ -30,30 +31,32 @@ def point(screen_file):
 
 
 def test_the_files_deletions_and_scores_are_what_is_trained_on(point):
-    screen = point.screen()
+    screen = screen_of(point)
 
     def rows(samples):
         return [(*samples.deletions[i].tolist(), float(samples.scores[i])) for i in range(len(screen))]
 
-    with setup(point.resolved(), 2 * len(screen)) as here:  # more than the file has: it is gone through again
+    with setup(resolve(point), 2 * len(screen)) as here:  # more than the file has: it is gone through again
         read = rows(here.data.samples.read(range(len(screen))))
     assert sorted(read) == sorted(rows(screen))
-    again = point.samples(2 * len(screen))
+    graph = cell_graph_of(point)
+    again = samples_of(point, 2 * len(screen), graph)
     assert again.deletions[len(screen)].tolist() == again.deletions[0].tolist()
-    assert not torch.equal(replace(point, seed=1).samples(len(screen)).scores, point.samples(len(screen)).scores)
+    other, same = (samples_of(one, len(screen), graph).scores for one in (replace(point, seed=1), point))
+    assert not torch.equal(other, same)
 
 
 def test_rows_and_print_say_what_was_read_and_left_out(point, tmp_path, capsys):
     on_disk = replace(point, store="lmdb", strategy="stored_mask")
     rows = tclab.sweep([point, on_disk], results=tmp_path / "rows")
     assert set(rows["status"]) == {"ok"}
-    report = point.screen().report
+    report = screen_of(point).report
     for row in rows[rows["stage"] == "step"].to_dict("records"):
         assert row["perturbations"] == point.perturbations
-        assert (row["file_samples"], row["file_rows_left_out"]) == (len(point.screen()), report.rows - report.kept)
+        assert (row["file_samples"], row["file_rows_left_out"]) == (len(screen_of(point)), report.rows - report.kept)
         assert (row["unknown_genes"], row["samples_report"]) == (report.unknown, str(report))
     assert rows["num_deletions"].isna().all()  # the file says how many
-    assert f"{len(point.screen())} samples of screen.tsv" in capsys.readouterr().err
+    assert f"{len(screen_of(point))} samples of screen.tsv" in capsys.readouterr().err
     assert str(report) in " ".join(str(tclab.fits(point)).split())  # wrapped there
     synthetic = tclab.run(replace(point, perturbations=None))
     assert synthetic[["file_samples", "unknown_genes", "samples_report"]].isna().all(axis=None)
@@ -62,7 +65,7 @@ def test_rows_and_print_say_what_was_read_and_left_out(point, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_changed_file_is_another_point(point, screen_file, tmp_path):
     results = Results(tmp_path / "rows")
-    files, samples = files_of(point), len(point.screen())
+    files, samples = files_of(point), len(screen_of(point))
     tclab.sweep(point, results=results.folder, progress=None)
     assert results.read(point) is not None
     lines = screen_file.read_text().splitlines(keepends=True)
@@ -70,7 +73,7 @@ def test_a_changed_file_is_another_point(point, screen_file, tmp_path):
     assert files_of(point) != files  # a warm child that has read the old file is not asked
     assert results.read(point) is None
     rows = tclab.sweep(point, results=results.folder, progress=None)
-    assert set(rows["file_samples"]) == {len(point.screen())} != {samples}
+    assert set(rows["file_samples"]) == {len(screen_of(point))} != {samples}
     assert len(list(results.folder.glob("*.parquet"))) == 2
 
 
@@ -87,7 +90,7 @@ def test_a_file_reaches_grid_and_panel(screen_file):
 
 
 def test_an_epoch_is_of_the_files_training_samples(point):
-    samples = len(point.screen())
+    samples = len(screen_of(point))
     assert full_steps(point) == -(-(samples - 2 * (samples // 10)) // 2)  # the last batch may be smaller
     assert full_steps(replace(point, perturbations=None)) == 132_926
 

@@ -36,10 +36,10 @@ def test_strong_shares_a_batch_and_weak_gives_each_rank_its_own():
 def test_accumulation_takes_a_step_after_as_many_samples():
     points = scaling_points("accumulated", ranks="1,2,4", batch_size=3, models="hetero_cell", **HOW)
     assert {p.ranks * p.batch_size * p.accumulate for p in points} == {12}
-    assert [(p.ranks, p.accumulate, p.steps, p.no_sync) for p in points] == [
-        (1, 4, 16, None),
-        (2, 2, 8, True),
-        (4, 1, 4, None),
+    assert [(p.ranks, p.accumulate, p.steps) for p in points] == [
+        (1, 4, 16),
+        (2, 2, 8),
+        (4, 1, 4),
     ]
 
 
@@ -257,7 +257,9 @@ def test_steps_at_more_ranks_are_made_of_those_that_were_measured(rows):
     assert found["communication_seconds"][8] == pytest.approx(14 * 4e6 / 8 / 4e8)
     assert found["steps an epoch"].tolist() == [-(-265_851 // n) for n in (8, 32, 2048)]
     assert found["epoch_seconds"][8] == pytest.approx(found["step_seconds"][8] * found["steps an epoch"][8])
-    capped = lab.reports.predicted_steps(rows.assign(bucket_cap_mb=1.0), Link(4e8, 0.0), ranks=[8]).set_index("ranks")
+    capped = lab.reports.predicted_steps(rows.assign(ddp="bucket_cap_mb:1.0"), Link(4e8, 0.0), ranks=[8]).set_index(
+        "ranks"
+    )
     assert found["overlapped_seconds"][8] == 0.0 < capped["overlapped_seconds"][8]  # in the buckets that were measured
     four = frame(table(stages_of(4, 0.25, {"backward": 0.1}, late=(0.25,) * 4)))
     both = lab.reports.predicted_steps(pd.concat([rows, four]), Link(4e8, 0.0), ranks=[4, 8]).set_index("ranks")

@@ -273,6 +273,6 @@ def test_rows_without_a_step_show_as_they_are_and_settings_that_only_untimed_poi
     stages = rows(step(stage="data_wait"), step(stage="forward"))
     assert "0 points" not in str(stages)
     assert "data_wait" in stages[["stage", *stages.columns.drop("stage")[:3]]].to_string()
-    timed = [step("edge_mask", 0.2, pin_memory=False), step("node_mask", 0.1, pin_memory=False)]
-    assert "pin_memory" not in str(rows(*timed, step("dense", status="skipped: no", pin_memory=True)))
-    assert "pin_memory" in str(rows(*timed, step("edge_mask", 0.3, pin_memory=True)))
+    timed = [step("edge_mask", 0.2, loader="prefetch_factor:1"), step("node_mask", 0.1, loader="prefetch_factor:1")]
+    assert "loader" not in str(rows(*timed, step("dense", status="skipped: no", loader="prefetch_factor:4")))
+    assert "loader" in str(rows(*timed, step("edge_mask", 0.3, loader="prefetch_factor:4")))

@@ -18,6 +18,7 @@ import pytest
 import tclab
 from tclab import InputError, Point
 from tclab.sweeps import close_workers
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._executor import Progress, print_progress
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import MEASURED_COLUMNS, POINT_COLUMNS, columns_of, not_measured, table
@@ -572,7 +573,7 @@ def test_files_that_a_point_names_are_looked_for_where_it_is_run(tmp_path):
     ):
         point = tiny(**fields)
         assert Point.from_dict(point.to_dict()) == point
-        for use in (Point.resolved, tclab.run, tclab.fits, lambda p: tclab.sweep(p, results=tmp_path)):
+        for use in (resolve, tclab.run, tclab.fits, lambda p: tclab.sweep(p, results=tmp_path)):
             with pytest.raises(InputError, match=words):
                 use(point)
 

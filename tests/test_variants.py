@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import tclab
 from tclab import CellGraph, InputError
 from tclab.graph import Network
+from tclab.sweeps.config._point_inputs import cell_graph_of
 
 SMALL = CellGraph.synthetic(0.03)
 
@@ -117,4 +118,4 @@ def test_a_point_without_two_networks_to_merge_is_skipped(networks, variant, to_
     words = f"skipped: variant {variant} merges two or more networks, and there is {to_merge}"
     assert point.skipped() == (words if to_merge else None)
     if to_merge is None:
-        assert len(point.cell_graph().networks) < len(CellGraph.synthetic(0.02).networks)
+        assert len(cell_graph_of(point).networks) < len(CellGraph.synthetic(0.02).networks)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from tclab._display import Display, Shown
 from tclab.errors import InputError, need
 from tclab.lab.charts._case_study_charts import draw_wrong_figure_parts, draw_wrong_figures
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._run import run
 from tclab.sweeps.execution._setup import Setup, setup
 from tclab.timing import conditions
@@ -121,7 +122,7 @@ def record_run(point: Point) -> Run:
     need("a loop with a progress bar", "sweep", "tqdm")
     from tqdm import tqdm
 
-    point = point.resolved()
+    point = resolve(point)
     seconds: list[float] = []
     readings: list[float] = []
     stages: dict[str, list[float]] = {}
@@ -354,7 +355,7 @@ def wrong_figures(
 
     **Raises:** `InputError` that names the value and what was expected.
     """
-    device = "auto" if gpus == "auto" or int(gpus) else "cpu"
+    device: Literal["auto", "cpu"] = "auto" if gpus == "auto" or int(gpus) else "cpu"
     common = Point(scale=scale, batch_size=batch_size, steps=steps, seed=seed, device=device)
     points = (
         replace(common, model="hetero_cell", strategy="subgraph", loss=None, networks=networks),
@@ -376,5 +377,5 @@ def wrong_figures(
         page_faults(large),
     ]
     busy = busy_percent(conditions()) is not None
-    where = f"{points[0].resolved().device}, synthetic, scale {scale:g}{' · busy' * busy}"
+    where = f"{resolve(points[0]).device}, synthetic, scale {scale:g}{' · busy' * busy}"
     return WrongFigures({figure.key: replace(figure, where=where) for figure in figures})

@@ -1,4 +1,4 @@
-"""The command `tclab`, and the magics that `%load_ext tclab` brings into a notebook.
+"""The command `tclab`.
 
 A verb's module is imported when the verb is run: `tclab --help` imports no torch.
 """

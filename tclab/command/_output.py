@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Annotated, Any
 
-import numpy as np
-import pandas as pd
 from cyclopts import Parameter
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="print JSON.")]
@@ -20,6 +18,9 @@ def show(result: Any, *, as_json: bool) -> None:
 
 def json_value(value: Any) -> Any:
     """Return a result as JSON can hold it: of a table a dict for each line, of a dataclass its public fields."""
+    import numpy as np  # neither is loaded for the help
+    import pandas as pd
+
     if isinstance(value, pd.DataFrame):
         return [json_value(line) for line in value.to_dict("records")]
     if is_dataclass(value) and not isinstance(value, type):

@@ -1,41 +1,30 @@
-"""Verbs that measure or estimate points: their options are the fields of `tclab.Point`, declared once."""
+"""Verbs that measure or estimate points: their options are the fields of `tclab.Point`, declared once.
 
-from __future__ import annotations
+What measures is imported when a verb runs: help needs no torch.
+"""
 
-import inspect
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, fields, make_dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, make_dataclass
+from inspect import signature
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
-import pandas as pd
 from cyclopts import Group, Parameter
 
 from tclab.command._output import Json, json_value, show
-from tclab.errors import MissingExtraError
-from tclab.sweeps._sweep import sweep as sweep_points
-from tclab.sweeps.analysis._race_points import PROCESSES, race_points
-from tclab.sweeps.config._fields import Declaration, declarations
+from tclab.errors import InputError, MissingExtraError
+from tclab.sweeps.config._fields import Declaration, declarations, text_value
+from tclab.sweeps.config._grid import axis
 from tclab.sweeps.config._grid import grid as grid_of
 from tclab.sweeps.config._import_file import import_file
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.execution._executor import print_progress
-from tclab.sweeps.execution._run import run as run_point
-from tclab.sweeps.predict._fits import fits as fits_of
-from tclab.sweeps.slurm._slurm_executor import OPTIONS
-from tclab.timing.races._race_result import Race
+from tclab.sweeps.slurm._slurm_options import OPTIONS
 
 _SOME_FAILED = 1
 _USUAL, _RARE = Group("What is measured", sort_key=1), Group("Other fields of a point", sort_key=2)
 _CLUSTER = Group("With --executor slurm", sort_key=3)
 _FIELDS = declarations(Point)
-_HOLD_SEVERAL = ("networks", "overheads")  # fields that hold several names
-_GRID = {
-    name: one.default
-    for name, one in inspect.signature(grid_of).parameters.items()
-    if one.kind is one.KEYWORD_ONLY
-}  # fmt: skip
 # parameters of a grid that are no fields of a point
 _OF_A_GRID = {
     "gpus": "auto, all there are; or how many ranks; 0 for the CPU.",
@@ -51,90 +40,50 @@ _AUTO = {
 }
 
 
-def _option(name: str, help: str, default: Any = None, *, group: Group, metavar: str = "TEXT") -> Any:
-    """Return a field of `_options_class`: a text that is `None` unless it was given."""
-    shown = None if default in (None, ()) else str(default)
-    if default == "auto" and name in _AUTO:
-        shown = f"auto: {_AUTO[name]}"
-    parameter = Parameter(
-        help=help,
-        metavar=metavar,
-        show_default=False if shown is None else lambda _: shown,
-        group=group,
-        allow_leading_hyphen=True,
-    )
-    return name, Annotated[str | None, parameter], field(default=None)
+def _option(help: str, default: Any = None, *, group: Group, metavar: str = "TEXT") -> Any:
+    """Return the type of an option: a text that is `None` unless it was given."""
+    shown = None if default is None else str(default) or None
+    parameter = Parameter(help=help, metavar=metavar, group=group, allow_leading_hyphen=True,
+                          show_default=False if shown in (None, "()") else lambda _: shown)  # fmt: skip
+    return Annotated[str | None, parameter]
 
 
-def _option_of(declared: Declaration, name: str, default: Any) -> Any:
+def _option_of(declared: Declaration, default: Any) -> Any:
     """Return the option of a point's field, under its own name or a grid's."""
-    unit = f" Unit: {declared.unit}." if declared.unit else ""
-    metavar = "true|false" if declared.column == "flag" else "TEXT"
-    group = _USUAL if declared.panel or declared.place else _RARE
-    return _option(name, declared.meaning + unit, default, group=group, metavar=metavar)
+    if default == "auto" and declared.grid in _AUTO:
+        default = f"auto: {_AUTO[declared.grid]}"
+    group = _USUAL if declared.panel or declared.name in ("device", "ranks") else _RARE
+    help = declared.meaning + (f" Unit: {declared.unit}." if declared.unit else "")
+    return _option(help, default, group=group, metavar="true|false" if declared.column == "flag" else "TEXT")
 
 
-def _options_class(name: str, options: Iterable[Any]) -> Any:
-    """Return a dataclass of options, which a verb takes as one argument."""
-    made = make_dataclass(name, list(options), frozen=True)
-    made.__module__ = __name__  # of the standard library's classes, as it is made to be, no field is read
-    # None where no option is given: cyclopts has pydantic check it where that is loaded
-    return Annotated[made | None, Parameter(name="*")]
+def _takes(**arguments: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Have a verb take several options as each of some arguments, which is `None` where none of them is given."""
+
+    def mark(verb: Any) -> Any:
+        for argument, options in arguments.items():
+            made = make_dataclass(argument, [(name, kind, None) for name, kind in options.items()], frozen=True)
+            made.__module__ = __name__  # of the standard library's classes, as it is made to be, no field is read
+            verb.__annotations__[argument] = Annotated[made | None, Parameter(name="*")]
+        return verb
+
+    return mark
 
 
 def _given(options: Any) -> dict[str, str]:
-    """Return name → text of the options that were given; `None` has none."""
+    """Return name → text of the options that were given."""
     every = {} if options is None else {one.name: getattr(options, one.name) for one in fields(options)}
     return {name: value for name, value in every.items() if value is not None}
 
 
-def _value_of(text: str) -> Any:
-    """Return a text as papermill's `-p` reads it: a number, true, false or none where it is one."""
-    words: Mapping[str, Any] = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _point_options(*without: str) -> Iterator[Any]:
-    for name, declared in _FIELDS.items():
-        if name not in without:
-            yield _option_of(declared, name, declared.default)
-
-
-def _grid_options() -> Iterator[Any]:
-    declared_as = {declared.grid: declared for declared in _FIELDS.values()}
-    for name, default in _GRID.items():
-        if name in _OF_A_GRID:
-            yield _option(name, _OF_A_GRID[name], default, group=_USUAL)
-        else:
-            yield _option_of(declared_as[name], name, default)
-    for name, declared in declared_as.items():
-        if name not in _GRID and name != "ranks":  # which `gpus` says
-            yield _option_of(declared, name, declared.default)
-
-
-def _slurm_options() -> Iterator[Any]:
-    for name in OPTIONS:
-        if name not in _GRID:
-            yield _option(name, "as sbatch takes it", group=_CLUSTER)
-
-
-if TYPE_CHECKING:  # classes that are made here, of which no type is known before
-    PointOptions: TypeAlias = Any
-    RaceOptions: TypeAlias = Any
-    GridOptions: TypeAlias = Any
-    ClusterOptions: TypeAlias = Any
-else:
-    PointOptions = _options_class("PointOptions", _point_options())
-    RaceOptions = _options_class("RaceOptions", _point_options("strategy"))
-    GridOptions = _options_class("GridOptions", _grid_options())
-    ClusterOptions = _options_class("ClusterOptions", _slurm_options())
+_POINT = {name: _option_of(declared, declared.default) for name, declared in _FIELDS.items()}
+_DEFAULTS = {name: one.default for name, one in signature(grid_of).parameters.items() if one.kind is one.KEYWORD_ONLY}
+_GRID = {name: _option(text, _DEFAULTS[name], group=_USUAL) for name, text in _OF_A_GRID.items()} | {
+    declared.grid: _option_of(declared, _DEFAULTS.get(declared.grid, declared.default))
+    for declared in _FIELDS.values()
+    if declared.name != "ranks"  # which `gpus` says
+}
+_SLURM = {name: _option("as sbatch takes it", group=_CLUSTER) for name in OPTIONS if name not in _GRID}
 Memory = Annotated[int | None, Parameter(help="bytes that a process may take.")]
 Own = Annotated[
     list[Path] | None,
@@ -147,36 +96,41 @@ def _import(files: Iterable[Path] | None) -> None:
         import_file(file)
 
 
-def _point(texts: Mapping[str, str], **more: Any) -> Point:
-    values = {name: _FIELDS[name].parsed(_listed(name, text)) for name, text in texts.items()}
-    return Point(**values, **more)
+def _values(name: str, text: str) -> list[Any]:
+    """Return the values that the text of an option asks for; names of networks, or of overheads, are one value."""
+    if name not in ("networks", "overheads"):
+        return axis(name, text)
+    if text.lower() in ("none", "all"):
+        return [() if name == "overheads" else None]
+    return [int(text) if text.isdigit() else tuple(text.split(","))]
 
 
-def _arms(strategies: Iterable[str], texts: Mapping[str, str]) -> dict[str, Point]:
-    """Return the arms of a race: each strategy with each combination of options that have several values.
+def _points(texts: Mapping[str, str], strategies: Iterable[str] = ()) -> dict[str, Point]:
+    """Return each combination of the options' values, by what it does not share with every other.
 
-    An arm is called by what it does not share with every other, "node_mask, optimizer fused".
+    "node_mask, optimizer fused"; the only one is called "".
     """
-    strategies = tuple(strategies)
-    several = {name: text.split(",") for name, text in texts.items() if "," in text and name not in _HOLD_SEVERAL}
-    arms = {}
-    for strategy, *values in product(strategies, *several.values()):
-        chosen = dict(zip(several, values, strict=True))
-        words = [strategy] if len(strategies) > 1 or not several else []
-        name = ", ".join([*words, *(f"{name} {value}" for name, value in chosen.items())])
-        arms[name] = _point({**texts, **chosen}, strategy=strategy)
-    return arms
+    axes = {name: _values(name, text) for name, text in texts.items()}
+    axes |= {"strategy": list(strategies)} if strategies else {}
+    points = {}
+    for values in product(*axes.values()):
+        chosen = dict(zip(axes, values, strict=True))
+        several = {name: value for name, value in chosen.items() if len(axes[name]) > 1}
+        first = [str(several.pop("strategy"))] if "strategy" in several else []
+        points[", ".join([*first, *(f"{name} {value}" for name, value in several.items())])] = Point(**chosen)
+    return points
 
 
-def _listed(name: str, text: str) -> Any:
-    """Return the names of a text with commas between, of a field that holds several."""
-    if name == "networks" and text.lower() == "all":  # as for the sweep
-        return "none"
-    several = name in _HOLD_SEVERAL and text.lower() != "none" and not text.isdigit()
-    return tuple(text.split(",")) if several else text
+def _point(texts: Mapping[str, str]) -> Point:
+    points = _points(texts)
+    if len(points) > 1:
+        name = next(name for name, text in texts.items() if len(_values(name, text)) > 1)
+        raise InputError(f"{name} is {texts[name]!r}, expected one value; tclab sweep takes several")
+    (point,) = points.values()
+    return point
 
 
-def _end(rows: pd.DataFrame, as_json: bool) -> int:
+def _end(rows: Any, as_json: bool) -> int:
     show(rows, as_json=as_json)
     if not as_json:
         try:
@@ -189,10 +143,11 @@ def _end(rows: pd.DataFrame, as_json: bool) -> int:
     return 0 if timed.all() else _SOME_FAILED
 
 
+@_takes(grid=_GRID, cluster=_SLURM)
 def sweep(
     *,
     results: Annotated[Path, Parameter(help="the folder that rows are kept in; the same command goes on with it.")],
-    grid: GridOptions = None,
+    grid: Any = None,
     budget_seconds: Annotated[float | None, Parameter(help="start no point after so long.")] = None,
     retry: Annotated[bool, Parameter(negative="", help="run points again that failed.")] = False,
     fresh: Annotated[bool, Parameter(negative="", help="a new process for each point.")] = False,
@@ -201,7 +156,7 @@ def sweep(
     memory_bytes: Memory = None,
     hang_seconds: Annotated[float | None, Parameter(help="end a point that hangs so long.")] = None,
     executor: Annotated[str, Parameter(help="local, or slurm.")] = "local",
-    cluster: ClusterOptions = None,
+    cluster: Any = None,
     own: Own = None,
     json: Json = False,
 ) -> int:
@@ -210,14 +165,18 @@ def sweep(
     A list is written `1,2,4`; of every option with several values each combination is a point. The options are the
     parameters of `notebooks/sweep.ipynb`, by the same names.
     """
+    from tclab.sweeps._sweep import sweep as sweep_points
+    from tclab.sweeps.execution._executor import print_progress
+
     _import(own)
-    asked: dict[str, Any] = {n: _value_of(text) if n in _OF_A_GRID else text for n, text in _given(grid).items()}
-    options = {name: _value_of(text) for name, text in _given(cluster).items()}
+    asked: dict[str, Any] = {
+        name: text_value(text) if name in _OF_A_GRID else text for name, text in _given(grid).items()
+    }
+    options = {name: text_value(text) for name, text in _given(cluster).items()}
     if executor == "slurm" and "gpus_per_node" in asked:
         options["gpus_per_node"] = asked["gpus_per_node"]
-    points = grid_of(**asked)
     rows = sweep_points(
-        points,
+        grid_of(**asked),
         results=results,
         retry=retry,
         fresh=fresh,
@@ -233,18 +192,22 @@ def sweep(
     return _end(rows, json)
 
 
-def run(*, point: PointOptions = None, memory_bytes: Memory = None, own: Own = None, json: Json = False) -> int:
+@_takes(point=_POINT)
+def run(*, point: Any = None, memory_bytes: Memory = None, own: Own = None, json: Json = False) -> int:
     """Measure one point, as `tclab.run(tclab.Point(…))` does, and print its rows.
 
     The equivalence check comes first: a strategy that does not compute what `subgraph` computes is not timed.
     """
+    from tclab.sweeps.execution._run import run as run_point
+
     _import(own)
     return _end(run_point(_point(_given(point)), memory_bytes=memory_bytes), json)
 
 
+@_takes(point={name: option for name, option in _POINT.items() if name != "strategy"})
 def race(
     *strategies: Annotated[str, Parameter(help="ways of masking; see the README.")],
-    point: RaceOptions = None,
+    point: Any = None,
     budget_seconds: Annotated[
         float,
         Parameter(
@@ -252,7 +215,9 @@ def race(
             "most of it, each process still runs two rounds, and the race takes longer."
         ),
     ] = 60.0,
-    processes: Annotated[int, Parameter(help="fresh processes that take turns; 0 for this one alone.")] = PROCESSES,
+    processes: Annotated[
+        int | None, Parameter(help="fresh processes that take turns, as many as suit the machine; 0: this one alone.")
+    ] = None,
     record: Annotated[Path | None, Parameter(help="a file; the same command goes on with it.")] = None,
     own: Own = None,
     json: Json = False,
@@ -261,17 +226,23 @@ def race(
 
     An option with several values, `--optimizer plain,fused`, races these, with each strategy.
     """
+    from tclab.sweeps.analysis._race_points import race_points
+
     _import(own)
-    arms = _arms(strategies or (_FIELDS["strategy"].default,), _given(point))
-    found: Race = race_points(arms, budget_seconds=budget_seconds, processes=processes or None, record=record)
+    arms = _points(_given(point), strategies or (_FIELDS["strategy"].default,))
+    more = {} if processes is None else {"processes": processes or None}
+    found = race_points(arms, budget_seconds=budget_seconds, record=record, **more)
     show(found.pairs if json else found, as_json=json)
     return 0
 
 
-def fits(*, point: PointOptions = None, memory_bytes: Memory = None, own: Own = None, json: Json = False) -> int:
+@_takes(point=_POINT)
+def fits(*, point: Any = None, memory_bytes: Memory = None, own: Own = None, json: Json = False) -> int:
     """Estimate the memory of a point, as `tclab.fits` does; the exit code is 1 where it does not fit."""
+    from tclab.sweeps.predict._fits import fits as fits_of
+
     _import(own)
     found = fits_of(_point(_given(point)), memory_bytes=memory_bytes)
-    show({**json_value(found), "host": found.host, "device": found.device, "refusal": found.refusal} if json else found,
-         as_json=json)  # fmt: skip
+    sums = {"host": found.host, "device": found.device, "refusal": found.refusal}
+    show({**json_value(found), **sums} if json else found, as_json=json)
     return 0 if found.refusal is None else _SOME_FAILED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,8 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from tclab.command._output import Json, show
-from tclab.errors import InputError
-from tclab.sweeps.store._row_files import POINT_FILES, rows_of
+from tclab.errors import InputError, need
 
 Rows = Annotated[Path, Parameter(help="a folder of results, or a file of rows.")]
 
@@ -21,6 +19,8 @@ def _rows(path: Path) -> Path:
 
     **Raises:** `InputError` where there are no rows: for a program an empty folder is no answer.
     """
+    from tclab.sweeps.store._row_files import POINT_FILES, rows_of
+
     if path.is_dir() and not any(path.glob(POINT_FILES)):
         rows_of(path)  # which names folders below that have some
         raise InputError(f"no rows in {path}")
@@ -122,28 +122,17 @@ def panel(
     import os
     import sys
 
+    need("tclab panel", "lab", "nbformat", "jupyterlab")
+    from nbformat import v4, writes
+
     results = results.resolve()
     results.mkdir(parents=True, exist_ok=True)
     notebook = results / "panel.ipynb"
     if not notebook.exists():
-        notebook.write_text(json_text.dumps(_notebook(f"panel = lab.Panel(results={str(results)!r})")))
+        show = f"from tclab import lab\n\npanel = lab.Panel(results={str(results)!r})\nawait panel.show()"
+        cells = [v4.new_code_cell(source) for source in (show, "lab.findings(panel.rows())")]
+        notebook.write_text(writes(v4.new_notebook(cells=cells)))
     print(notebook, flush=True)
     if open:
         os.execv(sys.executable, [sys.executable, "-m", "jupyter", "lab", str(notebook), *jupyter])
     return 0
-
-
-def _notebook(line: str) -> dict[str, Any]:
-    cells = [
-        f"from tclab import lab\n\n{line}\nawait panel.show()",
-        "lab.findings(panel.rows())",
-    ]
-    return {
-        "nbformat": 4,
-        "nbformat_minor": 4,
-        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
-        "cells": [
-            {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": [], "source": source}
-            for source in cells
-        ],
-    }

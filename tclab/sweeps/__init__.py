@@ -5,19 +5,36 @@
 `tclab.sweeps.config` makes the points of a sweep, `predict` estimates memory and time before anything runs.
 """
 
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING, Any
+
 from tclab.errors import need
 
 need(__name__, "sweep", "pandas", "pyarrow")
 
-from tclab.sweeps import config, predict
-from tclab.sweeps.analysis._inside import inside, trace_point
-from tclab.sweeps.analysis._race_points import loop_of, race_grid, race_points
-from tclab.sweeps.execution._rank import run_as_rank
-from tclab.sweeps.execution._worker_pool import close_workers
-from tclab.sweeps.predict._epoch import run_epoch
-from tclab.sweeps.predict._fits import largest_batch
-from tclab.sweeps.store._row_files import write_rows
+if TYPE_CHECKING:
+    from tclab.sweeps import config, predict
+    from tclab.sweeps.analysis._inside import inside, trace_point
+    from tclab.sweeps.analysis._race_points import loop_of, race_grid, race_points
+    from tclab.sweeps.execution._rank import run_as_rank
+    from tclab.sweeps.execution._worker_pool import close_workers
+    from tclab.sweeps.predict._epoch import run_epoch
+    from tclab.sweeps.predict._fits import largest_batch
+    from tclab.sweeps.store._row_files import write_rows
 
+_NAMES = {
+    "close_workers": "execution._worker_pool",
+    "inside": "analysis._inside",
+    "largest_batch": "predict._fits",
+    "loop_of": "analysis._race_points",
+    "race_grid": "analysis._race_points",
+    "race_points": "analysis._race_points",
+    "run_as_rank": "execution._rank",
+    "run_epoch": "predict._epoch",
+    "trace_point": "analysis._inside",
+    "write_rows": "store._row_files",
+}
 __all__ = [
     "close_workers",
     "config",
@@ -33,3 +50,11 @@ __all__ = [
     "write_rows",
 ]
 __dir__ = __all__.copy  # completion offers these
+
+
+def __getattr__(name: str) -> Any:  # the command reads what a point is without torch
+    if name in _NAMES:
+        return pkgutil.resolve_name(f"{__name__}.{_NAMES[name]}:{name}")
+    if name in __all__:  # a package
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module 'tclab.sweeps' has no attribute {name!r}")

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tclab.errors import InputError, unknown
-from tclab.sweeps.config._fields import whole_number
+from tclab.sweeps.config._fields import NumberFrom1, checked
 from tclab.sweeps.config._point import Point, points_of
 from tclab.sweeps.execution._executor import Executor, LocalExecutor, Progress, SweepOptions, print_progress
 from tclab.sweeps.predict._fits import fits
@@ -73,7 +73,7 @@ def sweep(
     options that it refuses.
     """
     wanted = points_of(points)
-    whole_number(1)("repeats", repeats)
+    checked("repeats", repeats, NumberFrom1)
     chosen: Executor
     if executor == "local":
         if given := [name for name, value in cluster.items() if value not in (None, "", 0)]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,29 +15,31 @@ from tclab.errors import InputError
 from tclab.message_passing import View
 from tclab.timing import Communication
 
-COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
 BUCKET_MB = 25.0  # DDP's default
 _PLAIN_STEPS = 2  # PowerSGD's first steps exchange whole gradients; with error feedback it needs at least 2
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """The settings with which ranks exchange gradients, under the names of `DistributedDataParallel`.
+    """How ranks exchange gradients.
 
-    With gloo, PowerSGD exchanges one bucket at a time, so nothing of it overlaps with the backward.
+    **Arguments:**
 
-    **Raises:** `InputError` for both `find_unused_parameters` and `static_graph`.
+    - `options`: of `DistributedDataParallel`, by its names.
+    - `compression`: of gradients, by one of torch's communication hooks: "none", "fp16", "bf16" or "powersgd". With
+      gloo, PowerSGD exchanges one bucket at a time, so nothing of it overlaps with the backward.
+    - `no_sync`: exchange accumulated gradients only in the last of the batches that are accumulated.
     """
 
-    bucket_cap_mb: float = BUCKET_MB  # of a gradient bucket, MiB
-    find_unused_parameters: bool = False  # look after each forward for parameters that get no gradient
-    static_graph: bool = False  # every step uses the same parameters as the first one
-    compression: str = "none"  # of gradients, by one of torch's communication hooks: one of `COMPRESSIONS`
-    no_sync: bool = True  # exchange accumulated gradients only in the last of the batches that are accumulated
+    options: Mapping[str, Any] = field(default_factory=dict)
+    compression: str = "none"
+    no_sync: bool = True
 
-    def __post_init__(self) -> None:
-        if self.find_unused_parameters and self.static_graph:
-            raise InputError("find_unused_parameters and static_graph are both on, expected one: static finds them too")
+    @staticmethod
+    def of(ddp: Mapping[str, Any]) -> Exchange:
+        """Return the exchange of the options that a point gives to DDP, and to its two methods."""
+        methods = {name: ddp[name] for name in ("compression", "no_sync") if name in ddp}
+        return Exchange({name: value for name, value in ddp.items() if name not in methods}, **methods)
 
     def check_gradients(self, model: nn.Module) -> None:
         """Raise for parameters without a gradient: DDP would not exchange the bucket that they are in.
@@ -45,10 +47,10 @@ class Exchange:
         **Raises:** `InputError`, unless DDP was told to look for them.
         """
         unused = without_gradient(model)
-        if unused and not (self.find_unused_parameters or self.static_graph):
+        if unused and not (self.options.get("find_unused_parameters") or self.options.get("static_graph")):
             raise InputError(
                 f"{first_of(unused)}: no gradient, and DDP waits for one of every parameter; expected "
-                "find_unused_parameters=True, or static_graph=True where they have none in any step"
+                "find_unused_parameters, or static_graph where they have none in any step, among the options of DDP"
             )
 
 
@@ -68,12 +70,7 @@ def distributed_forward(
     forward: Callable[[Any, View], Any], model: nn.Module, exchange: Exchange
 ) -> tuple[DistributedDataParallel, Communication]:
     """Return a model's forward under DDP in this process's group, and the record of its communication."""
-    ddp = DistributedDataParallel(
-        _Forward(forward, model),
-        bucket_cap_mb=exchange.bucket_cap_mb,
-        find_unused_parameters=exchange.find_unused_parameters,
-        static_graph=exchange.static_graph,
-    )
+    ddp = DistributedDataParallel(_Forward(forward, model), **exchange.options)
     return ddp, Communication(ddp, hook=_hook(exchange.compression))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -19,8 +18,6 @@ from tclab.masking import Batch, Strategy
 from tclab.masking._batch import SharedMemoryError
 from tclab.perturbation._dataset import Samples
 from tclab.timing._ledger_rows import BatchTiming, raw_clock_ns
-
-START_METHODS = tuple(multiprocessing.get_all_start_methods())  # the system's default first
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,35 +144,16 @@ class Loader:
 
     **Arguments:**
 
-    - `workers`: number of worker processes; 0 loads in this process, without the arguments that follow `pin_memory`.
-    - `pin_memory`: copy each batch to page-locked memory, in a thread of this process; needs CUDA.
-    - `prefetch_factor`: batches that each worker makes ahead; 2 by default, as in `DataLoader`.
-    - `start_method`: one of `START_METHODS`; the system's default by default.
-    - `persistent_workers`: keep the workers from one epoch to the next.
+    - `workers`: number of worker processes; 0 loads in this process.
+    - `options`: of `DataLoader`, by its names; without workers `pin_memory` alone.
 
     **Raises:** in an epoch, `WorkerDiedError` if a worker ends early, `SharedMemoryError` for a batch that does not fit
     into shared memory, and whatever the strategy raises.
     """
 
-    def __init__(
-        self,
-        batches: Batches,
-        *,
-        workers: int,
-        pin_memory: bool = False,
-        prefetch_factor: int | None = None,
-        start_method: str | None = None,
-        persistent_workers: bool | None = None,
-    ) -> None:
+    def __init__(self, batches: Batches, *, workers: int, **options: Any) -> None:
         self._loader: DataLoader[Any] = DataLoader(
-            batches,
-            batch_size=None,
-            collate_fn=_identity,
-            pin_memory=pin_memory,
-            num_workers=workers,
-            prefetch_factor=prefetch_factor,
-            multiprocessing_context=start_method,
-            persistent_workers=bool(persistent_workers),
+            batches, batch_size=None, collate_fn=_identity, num_workers=workers, **options
         )
         self._epochs: WeakSet[Any] = WeakSet()  # torch's iterators of those that have begun
 

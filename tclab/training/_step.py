@@ -260,7 +260,7 @@ class Step:
         """Return DDP's `no_sync` where more gradients come before the optimizer's step; `last` is a batch's end."""
         exchange = self.exchange
         # DDP learns a static graph in a first batch that exchanges; averaging equal gradients changes no sum
-        if exchange is None or (exchange.static_graph and self.batches == 0):
+        if exchange is None or (exchange.options.get("static_graph") and self.batches == 0):
             return nullcontext()
         more_batches = exchange.no_sync and (self.batches + 1) % self.accumulate
         return nullcontext() if last and not more_batches else self._ddp.no_sync()

@@ -158,7 +158,7 @@ class PanelState:
         for name, declared in declarations(Point).items():
             if declared.panel and not declared.charted:
                 value = getattr(last, name)
-                missing = "none" if declared.optional else declared.default
+                missing = "none" if declared.default is None else declared.default
                 given[declared.grid] = missing if value is None else value
         state = cls(
             **given,

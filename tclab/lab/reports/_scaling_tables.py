@@ -13,6 +13,7 @@ from tclab._display import counted
 from tclab.errors import unknown
 from tclab.lab.reports._comparable_rows import ratio_of_rows, records
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
+from tclab.sweeps.config._fields import option_choices
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.predict._epoch import Epoch
 from tclab.sweeps.predict._more_ranks import Link, cores_slowdown, predict_step
@@ -157,7 +158,8 @@ def predicted_steps(rows: Runs, link: Link, *, ranks: Iterable[int], samples: in
         whole = len(rest) - len(rest) % cycle or len(rest)  # steps of whole cycles, the last ones
         backward, rest = backward[-whole:], rest[-whole:]
         batch = int(step["batch_size"])
-        bucket = BUCKET_MB if pd.isna(step["bucket_cap_mb"]) else float(step["bucket_cap_mb"])
+        (ddp,) = option_choices("ddp", None if pd.isna(step["ddp"]) else step["ddp"])
+        bucket = float(ddp.get("bucket_cap_mb", BUCKET_MB))
         same = group[(group["stage"] == "step") & (group["batch_size"] == batch)]
         measured = {int(row["ranks"]): row for row in records(same)}
         for number in sorted({*ranks, *measured}):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -86,7 +86,6 @@ def per_sample(pair: Pair, factor: float) -> Pair:
 _FIELDS = declarations(Point)
 # Fields whose other values in the rows are changes worth trying. The rest say what is computed, or how much of it.
 _CHANGES = tuple(name for name, declared in _FIELDS.items() if declared.advised)
-_WITH_WORKERS = tuple(n for n, declared in _FIELDS.items() if declared.needs and declared.needs.name == "workers")
 _NOT_THE_POINT = tuple(name for name, declared in _FIELDS.items() if declared.role != "setting")
 _EDGES = 0.5  # share of a batch's bytes from which its edges are the problem
 _ALPHA = 0.05  # of all the settings together: each alternative's interval may miss with a k-th of it
@@ -215,7 +214,7 @@ def _others(steps: pd.DataFrame, base: pd.Series) -> Iterator[tuple[str, pd.Data
         row = rows.iloc[0]
         differ = [name for name in _DECIDES if python_value(row[name]) != python_value(base[name])]
         if "workers" in differ and 0 in (python_value(row["workers"]), python_value(base["workers"])):
-            differ = [name for name in differ if name not in _WITH_WORKERS]
+            differ = [name for name in differ if name != "loader"]  # which means little without workers
         if len(differ) == 1 and differ[0] in _CHANGES:
             yield differ[0], rows
 
@@ -275,6 +274,8 @@ def _change(name: str, was: Any, new: Any) -> str:
     if name == "overheads":
         dropped = [overhead for overhead in (was or "").split(",") if overhead not in (new or "").split(",")]
         return f"without {' and '.join(dropped)}"
+    if name == "loader":
+        return f"loader {new or 'as it comes'} in place of {was or 'as it comes'}"
     return f"{name.replace('_', ' ')} {new} in place of {was}"
 
 
@@ -311,10 +312,19 @@ def _cheaper(step_times: StepTimes, base: pd.DataFrame, margin: float) -> Iterat
         yield from upper_bound(step_times, change, why, "data_wait", margin=margin, store="lmdb")
 
 
+def _beside(point: Point, setting: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a setting with the options that the point has beside one that it changes."""
+    return {
+        name: {**getattr(point, name), **value} if isinstance(value, Mapping) else value
+        for name, value in setting.items()
+    }
+
+
 def _as_settings(found: list[Suggestion], point: Point) -> list[Suggestion]:
     """Return suggestions without the settings that the point has already."""
     kept = []
     for one in found:
+        one = replace(one, setting=_beside(point, one.setting))
         has = bool(one.setting) and all(getattr(point, name) == value for name, value in one.setting.items())
         if has and "optimizer" in one.setting:  # fused already: there is another way
             kept.append(replace(one, change="several batches to one step of the optimizer (accumulate)", setting={}))

@@ -14,8 +14,9 @@ import pandas as pd
 from tclab._display import Display, Shown, seconds_text
 from tclab.errors import InputError, require
 from tclab.sweeps.analysis._module_parts import REST, STAGES, Part, timed_parts
-from tclab.sweeps.config._fields import whole_number
+from tclab.sweeps.config._fields import NumberFrom1, checked
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._setup import Setup, setup
 from tclab.timing import Ledger, receipt
@@ -78,7 +79,7 @@ def inside(*points: Point, steps: int = 10, receipt_seconds: float = 10.0) -> In
 
     **Raises:** `InputError` for a point that cannot run here, or whose strategy is wrong.
     """
-    whole_number(1)("steps", steps)
+    checked("steps", steps, NumberFrom1)
     frames, receipts = [], {}
     for point in points:
         require("point", point, Point, "a tclab.Point")
@@ -119,7 +120,7 @@ def _alone(point: Point) -> Point:
         reason = f"mode {point.mode!r} has no model"
     if reason is not None:
         raise InputError(f"nothing is to be seen inside this point: {reason}")
-    point = point.resolved()
+    point = resolve(point)
     if not may_run(point):
         raise InputError(f"{point.strategy} does not give what 'subgraph' gives: it is not timed")
     return point

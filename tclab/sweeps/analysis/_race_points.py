@@ -14,6 +14,7 @@ from typing import Any
 from tclab._io import TemporaryFolder
 from tclab.errors import InputError, require
 from tclab.sweeps.config._point import ALLOCATORS, Point
+from tclab.sweeps.config._point_inputs import cell_graph_of, resolve
 from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._setup import Pace, Setup, pace_of, setup
 from tclab.sweeps.store._code_fingerprint import import_user_modules, user_modules
@@ -101,7 +102,7 @@ def _arms(points: Mapping[str, Point], opened: ExitStack | None) -> dict[str, An
     require("points", points, Mapping, "a dict, name → tclab.Point")
     for name, point in points.items():
         require(f"points[{name!r}]", point, Point, "a tclab.Point")
-    resolved = {name: point.resolved() for name, point in points.items()}
+    resolved = {name: resolve(point) for name, point in points.items()}
     for name, point in resolved.items():
         if (reason := point.skipped_alone("a race")) is not None:
             raise InputError(f"{name}: {reason}")
@@ -160,7 +161,7 @@ def cells_of(points: Iterable[Point]) -> dict[str, dict[str, Point]]:
     cells: dict[tuple[int, int], dict[str, Point]] = {}
     for point in points:
         if point.skipped_alone("a race") is None:
-            cells.setdefault((point.batch_size, len(point.cell_graph().networks)), {})[point.strategy] = point
+            cells.setdefault((point.batch_size, len(cell_graph_of(point).networks)), {})[point.strategy] = point
     return {f"batch {b}, {n} networks": arms for (b, n), arms in sorted(cells.items()) if len(arms) > 1}
 
 
@@ -197,7 +198,7 @@ def loop_of(point: Point, *, steps: int) -> Iterator[Callable[[Any], object]]:
 
     For `tclab.timing.spike_in` and `tclab.timing.receipt`, on the lab's own step. The equivalence check is not run.
     """
-    point = point.resolved()
+    point = resolve(point)
     with setup(point, _BATCHES * point.batch_size, batches=_EPOCH_BATCHES) as here:
         batches = _endless(here)
 

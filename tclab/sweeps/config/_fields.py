@@ -1,210 +1,305 @@
-"""Declarations of a point's fields: for each one its check, column, unit, meaning, and what depends on it."""
+"""What the fields of a point are made of: declarations, whose annotations are checks, and options for a library."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
-import types
-from collections.abc import Callable, Iterable, Sequence
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from inspect import cleandoc, signature
+from itertools import product
+from pkgutil import resolve_name
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from tclab.errors import InputError, unknown
+import msgspec
+from msgspec import Meta
 
-Column = Literal["text", "whole", "real", "flag"]
-Check = Callable[[str, Any], Any]
-_KEY = "tclab"  # of a declaration in the metadata of a dataclass field
-_COLUMNS: dict[Any, Column] = {bool: "flag", int: "whole", float: "real", str: "text", tuple: "text"}
-_WORDS: dict[str, Any] = {"none": None, "true": True, "false": False}
+from tclab.errors import InputError, shown, unknown
+
+_MOST = 2**63 - 1  # a column of whole numbers has 64 bits
+NumberFrom0 = Annotated[int, Meta(ge=0, le=_MOST, description="a whole number of at least 0")]
+NumberFrom1 = Annotated[int, Meta(ge=1, le=_MOST, description="a whole number of at least 1")]
+NumberFrom2 = Annotated[int, Meta(ge=2, le=_MOST, description="a whole number of at least 2")]
+AboveZero = Annotated[float, Meta(gt=0, le=sys.float_info.max, description="a number above 0")]
+
+_IN_WORDS = {bool: "True or False", NoneType: "None", str: "a text", float: "a number", int: "a whole number"}
+_COLUMNS = {bool: "flag", int: "whole", float: "real"}
 
 
-@dataclass(frozen=True)
-class Condition:
-    """What a field needs to mean anything; without it the field is null, whatever was given."""
+def checked(name: str, value: Any, annotation: Any) -> Any:
+    """Return a value as an annotation has it: a whole number for a float as a float, a list for a tuple as a tuple.
 
-    name: str  # of the field that decides, such as "workers"
-    met: Callable[[Any], bool]  # point → whether the condition holds
+    **Raises:** `InputError` that names the value, what was expected and, of names, the nearest.
+    """
+    try:
+        return msgspec.convert(value, annotation)
+    except (msgspec.ValidationError, ValueError, TypeError):
+        known = [choice for one in _parts(annotation) if get_origin(one) is Literal for choice in get_args(one)]
+        if known and isinstance(value, str):
+            raise unknown(name, value, known) from None
+        expected = ", or ".join(map(_in_words, _parts(annotation)))
+        raise InputError(f"{name} is {shown(value)}, expected {expected}") from None
+
+
+def _parts(annotation: Any) -> list[Any]:
+    """Return the members of a union, or the annotation by itself."""
+    return list(get_args(annotation)) if get_origin(annotation) in (Union, UnionType) else [annotation]
+
+
+def _in_words(annotation: Any) -> str:
+    if get_origin(annotation) is Annotated:
+        return str(get_args(annotation)[1].description)
+    if get_origin(annotation) is Literal:
+        return " or ".join(map(repr, get_args(annotation)))
+    return _IN_WORDS[annotation]
+
+
+def text_value(text: str) -> Any:
+    """Return what a text means that was typed, as papermill's `-p` reads it: a number, true, false, none, or itself."""
+    words: Mapping[str, Any] = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+# ---- declarations
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """All that the library knows of one field of a point; `declarations` fills in its name and default."""
+    """All that the library knows of one field of a point."""
 
-    meaning: str  # for the docstring of `Point`
-    # field name, value → the value as it is kept; raises `InputError` for one that cannot be
-    check: Check
-    unit: str | None = None  # of a number: "samples", "processes", "MiB"
-    optional: bool = False  # `None` is a value of its own; where `usual` is given it stands for that
-    usual: Any = None  # what `None` stands for: a value, or a function of the point
-    needs: Condition | None = None  # without which the field is null
-    # of its column in rows; by default that of its annotation. Names in a tuple are one text with commas between
-    column: Column | None = None
-    # its part in the equivalence check: "reference" if it decides graph, model or weights, and so the result of
-    # `subgraph`; "candidate" if it decides how the strategy computes; `None` if the check ignores it
-    equivalence: Literal["reference", "candidate"] | None = None
-    memory: bool = True  # the memory estimate depends on it
+    name: str
+    default: Any
+    annotation: Any  # the check, unless `check` is given
+    meaning: str  # as the docstring says it; for the help of the command, too
+    unit: str | None  # of a number: "samples", "processes", "MiB"
+    grid: str  # its name as a parameter of `grid`: "strategies"
+    check: Callable[[str, Any], Any] | None  # name, value → the value as it is kept; for what no annotation says
     # in a comparison; an "amount" says how much was run, a "repetition" tells runs of one setting apart
-    role: Literal["setting", "amount", "repetition"] = "setting"
-    place: bool = False  # it says where the point runs: device, processes, machines
+    role: Literal["setting", "amount", "repetition"]
+    caution: str  # is shown where another value is suggested
+    memory: bool  # the memory estimate depends on it
+    panel: bool = False  # the panel and the sweep notebook have it, under `grid`'s name
     charted: bool = False  # charts have it as an axis, so that rows which differ in it are comparable
     advised: bool = False  # another value is worth suggesting
-    caution: str = ""  # is shown with such a suggestion
     step: bool = False  # it is an argument of the training step, by the same name
-    grid: str = ""  # its name as a parameter of `grid`, where that is another one: "strategies"
-    panel: bool = False  # the panel and the sweep notebook have it, under `grid`'s name
-    reads: bool = False  # its value names files that the point is measured on, unless it is one of `synthetic`
-    synthetic: tuple[str, ...] = ()
-    label: str = ""  # its name in a form or a chart; the field's name in words unless given
-    name: str = ""
-    default: Any = None
+    reference: bool = False  # it decides graph, model or weights, and so what `subgraph` computes
 
-    def resolved_value(self, point: Any, value: Any) -> Any:
-        """Return the value that a point keeps for one that was given.
+    @property
+    def column(self) -> str:
+        """The type of its column in rows: "text", "whole", "real" or "flag"; names and options are text."""
+        parts = [get_args(one)[0] if get_origin(one) is Annotated else one for one in _parts(self.annotation)]
+        return next((column for kind, column in _COLUMNS.items() if kind in parts), "text")
+
+    def checked(self, value: Any) -> Any:
+        """Return a value as a point keeps it.
 
         **Raises:** `InputError` for a value that the field cannot have.
         """
-        if value is not None:
-            try:
-                value = self.check(self.name, value)
-            except InputError:
-                raise
-            except Exception:  # no check can compare it, as an array, or nobody print it, as a number of 5,000 digits
-                kind = f"of type {type(value).__name__}, or too long"
-                raise InputError(f"{self.name} is {kind}; see tclab.Point for its values") from None
-        if self.needs is not None and not self.needs.met(point):
+        if value is None and NoneType in _parts(self.annotation):
             return None
-        if value is None and self.usual is not None:
-            return self.usual(point) if callable(self.usual) else self.usual
-        if value is None and not self.optional:
-            self.check(self.name, None)
-            raise InputError(f"{self.name} is None, expected a value")
-        return value
+        if self.check is None:
+            return checked(self.name, value, self.annotation)
+        try:
+            return self.check(self.name, value)
+        except (TypeError, ValueError) as error:  # an array, which no check compares, among them
+            raise error if isinstance(error, InputError) else _strange(self.name, value) from None
 
     def cell(self, value: Any) -> Any:
         """Return a value as its column holds it."""
+        if isinstance(value, Options):
+            return str(value) or None
         return ",".join(value) if isinstance(value, tuple) else value
 
     def parsed(self, value: Any) -> Any:
         """Return a value that was typed as text, such as "none", "true" or "0.5", as the field has it."""
-        if not isinstance(value, str):
-            return str(value) if self.column == "text" and type(value) is int else value
-        if value.lower() in _WORDS and (self.column == "flag" or value.lower() == "none"):
-            return _WORDS[value.lower()]
-        try:
-            return {"whole": int, "real": float}.get(self.column or "text", str)(value)
-        except ValueError:
-            return value  # the check names the error
+        if self.column == "text":
+            return None if str(value).lower() == "none" else str(value) if type(value) is int else value
+        return text_value(value) if isinstance(value, str) else value
 
 
-def switch(name: str, value: Any) -> Any:
-    """Check that a value is True or False."""
-    if not isinstance(value, bool):
-        raise InputError(f"{name} is {value!r}, expected True or False")
-    return value
+def _strange(name: str, value: Any) -> InputError:
+    return InputError(f"{name} is of type {type(value).__name__}; see tclab.Point for its values")
 
 
-def declare(default: Any, meaning: str, check: Check = switch, **more: Any) -> Any:
-    """Return a dataclass field with its default and its `Declaration`; one that is given no check is a switch."""
-    return dataclasses.field(default=default, metadata={_KEY: Declaration(meaning, check, **more)})
+def declare(
+    default: Any,
+    uses: str = "",
+    *,
+    unit: str | None = None,
+    grid: str = "",
+    check: Callable[[str, Any], Any] | None = None,
+    role: Literal["setting", "amount", "repetition"] = "setting",
+    caution: str = "",
+    memory: bool = True,
+) -> Any:
+    """Return a dataclass field with its default and what `Declaration` says of it; `uses` are the flags that it has."""
+    more = {"unit": unit, "grid": grid, "check": check, "role": role, "caution": caution, "memory": memory}
+    return dataclasses.field(default=default, metadata={**more, **dict.fromkeys(uses.split(), True)})
 
 
 @cache
 def declarations(of: Any) -> dict[str, Declaration]:
-    """Return field → declaration of a dataclass, in the order of its fields.
-
-    **Raises:** `TypeError` for a field without a declaration, or one of a type that no column holds.
-    """
-    types_of = get_type_hints(of)
-    declared_fields = {}
+    """Return field → declaration of a dataclass, in the order of its fields; meanings are those of its docstring."""
+    hints = get_type_hints(of, include_extras=True)
+    bullets = re.findall(r"^- `(\w+)`: (.*?)(?=^- `|^$|\Z)", cleandoc(of.__doc__ or ""), re.DOTALL | re.MULTILINE)
+    meanings = {name: " ".join(text.split()) for name, text in bullets}
+    found = {}
     for field in dataclasses.fields(of):
-        declared = field.metadata.get(_KEY)
-        if declared is None:
-            raise TypeError(f"the field {field.name} of {of.__name__} has no declaration: give it one with declare()")
-        name, column = field.name, declared.column or _column_of(field.name, types_of[field.name])
-        grid, label = declared.grid or name, declared.label or name.replace("_", " ")
-        declared_fields[name] = dataclasses.replace(
-            declared, name=name, default=field.default, column=column, grid=grid, label=label
-        )
-    return declared_fields
+        more = {**field.metadata, "grid": field.metadata["grid"] or field.name}
+        more |= {"annotation": hints[field.name], "meaning": meanings.get(field.name, "")}
+        found[field.name] = Declaration(name=field.name, default=field.default, **more)
+    return found
 
 
-def _column_of(name: str, annotation: Any) -> Column:
-    """Return the column of an annotation such as `float | None`."""
-    several = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    kinds = {get_origin(one) or one for one in several} - {type(None)}
-    if len(kinds) != 1 or not kinds <= set(_COLUMNS):
-        raise TypeError(f"no column holds the field {name} of type {annotation}: declare a column for it")
-    return _COLUMNS[kinds.pop()]
+# ---- checks that no annotation says
 
 
-def arguments_text(of: type) -> str:
-    """Return the fields of a dataclass as the `**Arguments:**` of its docstring, a bullet each."""
-    lines = []
-    for name, declared in declarations(of).items():
-        unit = f" Unit: {declared.unit}." if declared.unit else ""
-        lines.append(f"- `{name}` ({declared.default!r}): {declared.meaning}{unit}")
-    return "\n".join(lines)
-
-
-# ---- checks
-
-
-def one_of(known: Iterable[str] | Callable[[], Iterable[str]]) -> Check:
-    """Return the check of a name: one of those known, or of those that a function returns when it is asked."""
+def one_of(known: Callable[[], Iterable[str]]) -> Callable[[str, Any], Any]:
+    """Return the check of a name of those that a function returns when it is asked."""
 
     def check(name: str, value: Any) -> Any:
-        names = known() if callable(known) else known
-        if not isinstance(value, str) or value not in names:
-            raise unknown(name, value, names)
+        if not isinstance(value, str) or value not in known():
+            raise unknown(name, value, known())
         return value
 
     return check
 
 
-def whole_number(least: int, *, or_none: bool = False) -> Check:
-    """Return the check of a whole number of at least `least`; `or_none` is for the words of its error."""
-    more = ", or None" if or_none else ""
-
-    def check(name: str, value: Any) -> Any:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"{name} is {value!r}, expected a whole number of at least {least}{more}")
-        if value >= 1 << 63:  # its column has 64 bits
-            raise InputError(f"{name} is {value}, expected a number below 2**63")
-        return int(value)
-
-    return check
-
-
-def above_zero(expected: str) -> Check:
-    """Return the check of a number above 0, kept as a float; `expected` is for the words of its error."""
-
-    def check(name: str, value: Any) -> Any:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise InputError(f"{name} is {value!r}, expected {expected}")
-        return float(value)
-
-    return check
-
-
-def path(expected: str) -> Check:
+def path(expected: str) -> Callable[[str, Any], Any]:
     """Return the check of a path, which is kept as text; whether there is such a file is not asked here."""
 
     def check(name: str, value: Any) -> Any:
         text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
         if not isinstance(text, str) or not text or "\0" in text:
-            raise InputError(f"{name} is {value!r}, expected {expected}")
+            raise InputError(f"{name} is {shown(value)}, expected {expected}")
         return str(text)
 
     return check
 
 
-def count_or_names(name: str, value: Any) -> Any:
+def number_or_names(name: str, value: Any) -> Any:
     """Check a number of at least 1, or names, which are kept as a tuple."""
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, Sequence):
-        return whole_number(1)(name, value)
+        return checked(name, value, NumberFrom1)
     if not names or not all(isinstance(one, str) and one for one in names):
-        raise InputError(f"{name} is {value!r}, expected a number of at least 1, or names")
+        raise InputError(f"{name} is {shown(value)}, expected a number of at least 1, or names")
     return tuple(map(str, names))
+
+
+# ---- options that a library takes
+
+
+class Options(Mapping[str, Any]):
+    """Options that a point hands to a library by their names there: a mapping that is hashable and does not change.
+
+    Its text is "prefetch_factor:4,pin_memory:true", which is how rows, papermill and the command write it.
+    """
+
+    def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
+        self._values = dict(sorted(dict(values).items()))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._values.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+    def __str__(self) -> str:
+        values = {name: str(one).lower() if isinstance(one, bool) else one for name, one in self._values.items()}
+        return ",".join(f"{name}:{value}" for name, value in values.items())
+
+
+def option_choices(name: str, value: Any) -> list[Options]:
+    """Return each combination of options that a parameter asks for.
+
+    "prefetch_factor:2,4,pin_memory:true" has two, as {"prefetch_factor": [2, 4], "pin_memory": True}; "none" and `None`
+    are no options, and so is an option's own value "none". Of a list each item has choices.
+
+    **Raises:** `InputError` for a text without a name, or what is no mapping.
+    """
+    if isinstance(value, (list, tuple)):
+        return [one for item in value for one in option_choices(name, item)]
+    if isinstance(value, str) and value.lower() not in ("", "none"):
+        value = _read_options(name, value)
+    if value is None or isinstance(value, str):
+        return [Options()]
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InputError(f"{name} is {shown(value)}, expected options by name, such as 'prefetch_factor:4'")
+    axes = {key: each if isinstance(each, (list, tuple)) else [each] for key, each in value.items()}
+    made = (zip(axes, values, strict=True) for values in product(*axes.values()))
+    return [Options((key, one) for key, one in pairs if one is not None) for pairs in made]
+
+
+def _read_options(name: str, text: str) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    key = ""
+    for item in text.split(","):
+        before, colon, value = item.partition(":")
+        key = before.strip() if colon else key
+        if not key:
+            raise InputError(f"{name} is {text!r}, expected a name before each value, such as 'prefetch_factor:2,4'")
+        found.setdefault(key, []).append(text_value((value if colon else item).strip()))
+    return found
+
+
+_TAKES = {"loader": "torch.utils.data:DataLoader", "ddp": "torch.nn.parallel:DistributedDataParallel"}
+# of their arguments those that are the library's own doing, or no value that a text could say
+_OURS = {
+    *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "drop_last"),
+    *("worker_init_fn", "generator", "module", "device_ids", "output_device", "dim", "process_group", "device_mesh"),
+    *("mixed_precision", "delay_all_reduce_named_params", "param_to_hook_all_reduce", "bucket_cap_mb_list"),
+}
+# what DDP has as methods, not as arguments: `register_comm_hook` and `no_sync`
+_METHODS = {"ddp": {"compression": "none", "no_sync": True}}
+# of options whose defaults do not say what they may be; an option whose default is a switch is a switch
+_VALUES: dict[str, Any] = {
+    "prefetch_factor": NumberFrom1,
+    "timeout": Annotated[float, Meta(ge=0, description="seconds from 0 up")],
+    "multiprocessing_context": Literal["fork", "spawn", "forkserver"],
+    "bucket_cap_mb": Annotated[float, Meta(gt=0, description="MiB above 0")],
+    "compression": Literal["none", "fp16", "bf16", "powersgd"],
+}
+
+
+def options(name: str, value: Any) -> Options:
+    """Check the options of a field, "loader" or "ddp", against the signature of what takes them.
+
+    **Raises:** `InputError` for several choices, an unknown name, with the nearest one, or a value that it cannot have.
+    """
+    choices = option_choices(name, value)
+    if len(choices) != 1:
+        raise InputError(f"{name} is {shown(value)}, expected one value for each option")
+    known: dict[str, Any] = dict(_METHODS.get(name, {}))
+    if choices[0]:  # torch is imported only here
+        arguments = signature(resolve_name(_TAKES[name])).parameters.values()
+        known |= {one.name: one.default for one in arguments if one.name not in _OURS}
+    made = {}
+    for key, one in choices[0].items():
+        if key not in known:
+            raise unknown(f"option of {name}", key, known)
+        kind = bool if isinstance(known[key], bool) else bool | int | float | str
+        made[key] = checked(f"{key} of {name}", one, _VALUES.get(key, kind))
+    if made.get("find_unused_parameters") and made.get("static_graph"):
+        raise InputError("find_unused_parameters and static_graph are both on, expected one: static finds them too")
+    return Options(made)

@@ -7,13 +7,10 @@ from itertools import product
 from typing import Any
 
 from tclab.errors import InputError, unknown
-from tclab.masking import get as strategy_of
-from tclab.masking import names as strategy_names
-from tclab.models import get as model_of
-from tclab.sweeps.config._fields import declarations
+from tclab.sweeps.config._fields import checked, declarations, option_choices
 from tclab.sweeps.config._gpus import ranks_on_node
 from tclab.sweeps.config._overhead_names import applicable_overheads
-from tclab.sweeps.config._point import DEVICES, Point, Points
+from tclab.sweeps.config._point import Point, Points
 
 Listed = Sequence[Any] | str | int | None
 # by default; of fewer than `tclab.timing._statistics.MIN_OBSERVATIONS` no verdict and no advice can come
@@ -38,33 +35,18 @@ def listed(name: str, value: Listed) -> list[Any]:
     return values
 
 
-def whole(name: str, value: Any) -> int:
-    """Return a whole number as it is.
-
-    **Raises:** `InputError` for anything else.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{name} is {value!r}, expected a whole number")
-    return value
-
-
-def single_value(name: str, value: Listed) -> Any:
-    """Return the single value of a parameter that is no axis."""
-    values = listed(name, value)
-    if len(values) != 1:
-        raise InputError(f"{name} is {value!r}, expected one value")
-    return values[0]
-
-
 def sizes_of(name: str, value: Listed, model: str) -> list[int]:
     """Return a model's batch sizes from a parameter: those of every model, or "hetero_cell:28,dango:64", one for each.
 
     **Raises:** `InputError` for what is no whole number, an unknown model, or a list that has nothing for this one.
     """
-    if not any(isinstance(item, str) and ":" in item for item in listed(name, value)):
-        return [whole(name, size) for size in listed(name, value)]
+    from tclab.models import get as model_of
+
+    items = listed(name, value)
+    if not any(isinstance(item, str) and ":" in item for item in items):
+        return [checked(name, size, int) for size in items]
     sizes: list[int] = []
-    for item in listed(name, value):
+    for item in items:
         of_model, _, size = str(item).rpartition(":")
         if not size.strip().isdigit() or not of_model:
             raise InputError(f"{name} is {value!r}, expected a model before each number: 'hetero_cell:28,dango:64'")
@@ -88,8 +70,8 @@ def grid(
     gpus_per_node: int | str | None = None,
     mode: Listed = "step",
     overheads: Listed = "none",
-    steps: int | str = "auto",
-    seed: int = 0,
+    steps: Listed = "auto",
+    seed: Listed = 0,
     **more: Any,
 ) -> Points:
     """Return the points of a sweep, those of its charts' lines first, so that a budget cuts the other points.
@@ -113,61 +95,59 @@ def grid(
     - `overheads`: each by itself, "none" for a point without any, "a+b" for two at once; "all" is none, and then
       each that the model can take on. An overhead's cost is the difference from the point without it.
     - `more`: any other field of `Point`; several values of one are an axis of the sweep: `loop="plain,lightning"`.
+      Of `loader` and `ddp` each option's values are: `loader="prefetch_factor:2,4"`, or {"prefetch_factor": [2, 4]}.
     - `mode`: one or several modes of a `Point`. `steps`: timed steps a point. `seed`: of graph and samples.
 
     **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """
-    if device not in DEVICES:
-        raise unknown("device", device, DEVICES)
-    device, ranks = ranks_on_node(gpus, gpus_per_node, device)
-    large = device == "cuda"
+    from tclab.masking import get as strategy_of
+    from tclab.masking import names as strategy_names
+    from tclab.models import get as model_of
+    from tclab.sweeps.config._point_inputs import check_files
+
     for name, declared in declarations(Point).items():
         if name in more and name != declared.grid:
             raise InputError(f"unknown parameter of a grid {name!r}; did you mean {declared.grid!r}?")
+    device = declarations(Point)["device"].checked(device)
+    device, ranks = ranks_on_node(gpus, gpus_per_node, device)
+    large = device == "cuda"
+    common = {
+        "graph": graph,
+        "scale": (1.0 if large else 0.1) if scale == "auto" else declarations(Point)["scale"].parsed(scale),
+        "device": device,
+        "ranks": ranks,
+    }
+    check_files(Point(graph=graph))
     any_auto = "auto" in (models, strategies)  # then no pair was asked for by name
     exact = sorted((name for name in strategy_names() if strategy_of(name).exact), key=lambda name: name not in _FIRST)
     wanted = exact if strategies == "auto" else [str(name) for name in listed("strategies", strategies)]
     batch_sizes = ([1, 4, 16, 32, 64] if large else [1, 2, 4, 8]) if batch_sizes == "auto" else batch_sizes
-    counts = _networks(networks)
-    common = {
-        "graph": graph,
-        "scale": (1.0 if large else 0.1) if scale == "auto" else _scale(scale),
-        "device": device,
-        "ranks": ranks,
-        "steps": (20 if large else _CPU_STEPS) if steps == "auto" else whole("steps", single_value("steps", steps)),
-        "seed": whole("seed", single_value("seed", seed)),
-    }
-    axes = {name: _axis(name, value) for name, value in {"mode": mode, **more}.items()}
+    steps = (20 if large else _CPU_STEPS) if steps == "auto" else steps
+    axes = {name: axis(name, value) for name, value in {"mode": mode, "steps": steps, "seed": seed, **more}.items()}
     points: list[Point] = []
-    Point(graph=graph).check_files()
-    for model in listed("models", "hetero_cell,dango" if models == "auto" else models):
-        kind = model_of(str(model))
-        sizes = sizes_of("batch_sizes", batch_sizes, kind.name)
+    for model in map(str, listed("models", "hetero_cell,dango" if models == "auto" else models)):
+        kind = model_of(model)
+        sizes = sizes_of("batch_sizes", batch_sizes, model)
+        of_model = {**axes, "overheads": _overheads(overheads, model)}
         for name in wanted:
             if any_auto and not kind.served_by(strategy_of(name)):
                 continue
-            for *values, taken in product(*axes.values(), _overheads(overheads, kind.name)):
-                chosen = {**common, **dict(zip(axes, values, strict=True)), "overheads": taken}
-                chosen |= {"model": str(model), "strategy": name}
-                for count in counts or _auto_networks(kind.reads_masked_graph, chosen):
+            for values in product(*of_model.values()):
+                chosen = {**common, **dict(zip(of_model, values, strict=True)), "model": model, "strategy": name}
+                for count in _networks(networks, kind.reads_masked_graph, chosen):
                     points += [Point(**chosen, batch_size=size, networks=count) for size in sizes]
     for point in {(point.networks, point.perturbations): point for point in points}.values():
-        point.check_files()
+        check_files(point)
     return _lines_first(points)
 
 
-def _scale(scale: float | str) -> float:
-    try:
-        return float(scale)
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(f"scale is {scale!r}, expected 'auto' or a number above 0") from None
-
-
-def _axis(name: str, value: Listed) -> list[Any]:
+def axis(name: str, value: Any) -> list[Any]:
     """Return the values that a field of `Point` is to have; text is read as the field's declaration says."""
     known = declarations(Point)
     if name not in known:
         raise unknown("field of a point", name, known)
+    if name in ("loader", "ddp"):
+        return option_choices(name, value)
     return [known[name].parsed(item) for item in listed(name, value)]
 
 
@@ -187,23 +167,19 @@ def _overheads(overheads: Listed, model: str) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(choices))
 
 
-def _networks(networks: Listed) -> list[Any] | None:
-    if networks == "auto":
-        return None
-    if networks == "all":
+def _networks(networks: Listed, masked: bool, chosen: dict[str, Any]) -> list[Any]:
+    """Return the choices of networks; by default one, a third and all of the graph's, for DANGO those it reads."""
+    from tclab.sweeps.config._point_inputs import network_names
+
+    if networks == "all" or (networks == "auto" and not masked):
         return [None]
+    if networks == "auto":
+        count = len(network_names(Point(**chosen)))
+        return sorted({1, max(1, count // 3), count})
     asked = listed("networks", networks)
     if all(isinstance(item, int) for item in asked):
         return asked
     return [tuple(str(item) for item in asked)]  # names: one choice of networks
-
-
-def _auto_networks(masked: bool, chosen: dict[str, Any]) -> list[int | None]:
-    """Return one, a third and all of a graph's networks; for DANGO those it reads."""
-    if not masked:
-        return [None]
-    count = len(Point(**chosen).network_names())
-    return [*sorted({1, max(1, count // 3), count})]
 
 
 def _lines_first(points: list[Point]) -> Points:
@@ -214,18 +190,17 @@ def _lines_first(points: list[Point]) -> Points:
     cross (every strategy at the middle batch size and the most networks), the rest of the lines, the other points; the
     strategies of one cell together.
     """
-    middle, least = {}, {}
-    for model in {point.model for point in points}:
-        sizes = sorted({point.batch_size for point in points if point.model == model})
-        middle[model], least[model] = sizes[len(sizes) // 2], sizes[0]
+    sizes = {model: sorted({p.batch_size for p in points if p.model == model}) for model in {p.model for p in points}}
+    middle = {model: each[len(each) // 2] for model, each in sizes.items()}
+    least = {model: each[0] for model, each in sizes.items()}
     counts = [p.network_count for p in points if p.networks is not None]
     most, fewest = max(counts, default=float("inf")), min(counts, default=float("inf"))
 
-    def place(point: Point) -> tuple[int, int, float]:
+    def order(point: Point) -> tuple[int, int, float]:
         on = (point.batch_size == middle[point.model]) + (point.network_count >= most)
         return (2 - on, point.batch_size, point.network_count)
 
-    ordered = sorted(points, key=place)
+    ordered = sorted(points, key=order)
     first: list[Point] = []
     for batch, networks, strategies in ((middle, most, 2), (least, most, 1), (middle, fewest, 1)):
         for model in dict.fromkeys(point.model for point in ordered):

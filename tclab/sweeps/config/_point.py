@@ -1,51 +1,36 @@
-"""One point of a sweep: all settings of a run, each field with its declaration."""
+"""One point of a sweep: all settings of a run, each field with its check, unit and meaning; and points together."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache, wraps
-from pathlib import Path
-from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
+from msgspec import Meta
 
 from tclab._display import WIDTH, Display, Shown, counted
 from tclab.errors import InputError, require, unknown
-from tclab.graph._cell_graph import VARIANTS, CellGraph, keep_graph, resolve_networks, to_merge
-from tclab.graph._synthetic_graph import NETWORK_SIZES
-from tclab.masking import get as strategy_of
-from tclab.models import ModelKind
-from tclab.models import get as model_of
-from tclab.models._hetero_cell import METABOLISMS
-from tclab.models._model_registry import loss_names
-from tclab.perturbation import Perturbations, synthetic_perturbations
-from tclab.perturbation._sample_store import STORES
 from tclab.sweeps.config._fields import (
-    Condition,
     Declaration,
-    above_zero,
-    arguments_text,
-    count_or_names,
+    NumberFrom0,
+    NumberFrom1,
+    NumberFrom2,
+    Options,
     declarations,
     declare,
+    number_or_names,
     one_of,
+    options,
     path,
-    whole_number,
 )
 from tclab.sweeps.config._gpus import device_of
 from tclab.sweeps.config._overhead_names import applicable_overheads, validate_overheads
-from tclab.training._distributed import BUCKET_MB, COMPRESSIONS, Exchange
-from tclab.training._loading import START_METHODS
-from tclab.training._loops import LOOPS
-from tclab.training._step import DTYPES, MODES, OPTIMIZERS, WITHOUT_MODEL
 
 if TYPE_CHECKING:
-    from tclab.readers._read_perturbations import ScreenPerturbations
+    from tclab.masking import Strategy
+    from tclab.models import ModelKind
 
-DEVICES = ("auto", "cpu", "cuda")
 # glibc's settings for each allocator; they must be in the environment when a process starts
 ALLOCATORS: dict[str, dict[str, str]] = {
     "default": {},
@@ -56,409 +41,171 @@ ALLOCATORS: dict[str, dict[str, str]] = {
     },
     "map_each": {"MALLOC_MMAP_THRESHOLD_": "131072"},
 }
-
-_SYNTHETIC = Condition("graph", lambda point: point.graph == "synthetic")
-_DRAWN = Condition("perturbations", lambda point: point.perturbations is None)
-_WORKERS = Condition("workers", lambda point: point.workers > 0)
-_RANKS = Condition("ranks", lambda point: point.ranks > 1)
-_SUMS = Condition("ranks", lambda point: point.ranks > 1 and point.accumulate > 1)
+_DELETIONS = 3  # of a synthetic sample, as in the screen that the models are for
+Scale = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0 (1.0 is the real size)")]
 
 
-def _check_graph(name: str, value: Any) -> Any:
+def _graph(name: str, value: Any) -> Any:
+    from tclab.graph._cell_graph import CellGraph, keep_graph
+
     if isinstance(value, CellGraph):
         return keep_graph(value)
     return path("'synthetic', a folder, a file or a tclab.CellGraph")(name, value)
 
 
-def _check_model(name: str, value: Any) -> Any:
+# torch is imported where a point is made, not where its fields are read, as by the command's help
+def _model_of(name: str) -> ModelKind:
+    from tclab.models import get
+
+    return get(name)
+
+
+def _strategy_of(name: str) -> type[Strategy]:
+    from tclab.masking import get
+
+    return get(name)
+
+
+def _model(name: str, value: Any) -> Any:
     require(name, value, str, "the name of a model; a model of yours is registered and then named")
-    model_of(value)
-    return value
+    return _model_of(value).name
 
 
-def _check_strategy(name: str, value: Any) -> Any:
-    strategy_of(value)
-    return value
+def _strategy(name: str, value: Any) -> Any:
+    return _strategy_of(value).name
 
 
-def _check_collation(name: str, value: Any) -> Any:
-    if not isinstance(value, str):
-        raise InputError(f"{name} is {value!r}, expected the name of a collation")
-    return value
+def _losses() -> list[str]:
+    from tclab.models._model_registry import loss_names
+
+    return loss_names()
 
 
-def _check_overheads(name: str, value: Any) -> Any:
-    if not isinstance(value, (str, Sequence)):
-        raise InputError(f"{name} is {value!r}, expected names of overheads")
+def _overheads(name: str, value: Any) -> Any:
+    require(name, value, (str, Sequence), "names of overheads")
     return validate_overheads(value)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Point(Shown):
     """One point of a sweep, frozen and hashable.
 
-    A field that is left out has its default. Making a point checks its values and opens no file, but to keep a
-    `CellGraph`; `resolved` asks whether the files and the device that it names are there.
+    A field that is left out has its default, and one that means nothing beside the others is null. Making a point
+    checks its values and opens no file, but to keep a `CellGraph`.
+
+    **Arguments:**
+
+    - `graph`: "synthetic", a folder of public files (see `tclab.readers.read_folder`), a file that `CellGraph.save`
+      wrote, or a `CellGraph`, which is kept in `TCLAB_CACHE`, or `tclab` in the user's cache folder, where jobs on
+      other machines must be able to read it.
+    - `scale`: the size of the synthetic graph; edges grow with its square. Null for any other.
+    - `model`: a name; see `tclab.models.names()`.
+    - `strategy`: a name; see `tclab.masking.names()`.
+    - `batch_size`: B, the samples in a batch of one rank.
+    - `networks`: n for the first n of the graph's networks, beginning with those that the model reads, or names; `None`
+      for all that it reads.
+    - `mode`: "data", "empty", "model", "step" or "fixed_batch": how much of a step is run; see docs/measurement.md.
+    - `device`: "auto" (CUDA where there is one), "cpu" or "cuda".
+    - `ranks`: how many processes train together.
+    - `dtype`: "float32", "float64" or "bfloat16" (autocast).
+    - `steps`: how many batches are timed.
+    - `warmup`: how many batches run before those.
+    - `seed`: of graph, samples and weights.
+    - `perturbations`: a file of a genetic interaction screen, whose genes are deleted and whose scores are the targets;
+      see `tclab.readers.read_perturbations`. `None` draws synthetic samples.
+    - `num_deletions`: how many nodes each synthetic sample deletes; null for `perturbations`, where the file says so.
+    - `metabolism`: "off", "carried" or "used".
+    - `ship_edges`: see `tclab.masking.Strategy`.
+    - `variant`: what becomes of the chosen networks: "separate", as they are; "merged_string", those of STRING as one,
+      each edge once; or "homogeneous", all as one, each edge with its type.
+    - `hidden`: H, the model's width; `None` for the model's own.
+    - `layers`: how many message-passing layers the model has; `None` for the model's own.
+    - `workers`: DataLoader processes; 0 makes batches in the training process.
+    - `loader`: options of `torch.utils.data.DataLoader` by its names, {"prefetch_factor": 4} or as a text
+      "prefetch_factor:4": prefetch_factor, multiprocessing_context (how workers start), persistent_workers, pin_memory
+      (on CUDA true unless given), timeout, in_order. Without workers pin_memory alone is kept.
+    - `ddp`: options of `torch.nn.parallel.DistributedDataParallel` by its names, as those of the loader: bucket_cap_mb,
+      find_unused_parameters, static_graph, gradient_as_bucket_view, …; and compression of gradients, "none", "fp16",
+      "bf16" or "powersgd", and no_sync, whether gradients that add up over batches are exchanged in the last one alone
+      (true unless given). Empty for one rank.
+    - `store`: where samples are read: "memory", "lmdb" (as integers) or "json" (as the case study's records, from
+      LMDB). What a `stored_…` strategy stores for each sample is always in LMDB.
+    - `collation`: "lean", or "pyg" for `subgraph` and strategies that ship every edge; see `tclab.masking.Strategy`.
+    - `allocator`: "default"; "keep_pages", by which glibc never gives a page back; or "map_each", by which every tensor
+      has pages of its own that are given back at once: the least memory, and the slowest.
+    - `loop`: "plain" or "lightning"; `None` is plain, but Lightning's for mode "empty", which is its alone.
+    - `loss`: one of the model's losses by name; its first unless given.
+    - `optimizer`: AdamW "fused", "foreach" or "plain".
+    - `accumulate`: batches whose gradients are added up for one step of the optimizer; `steps` counts batches.
+    - `overheads`: slow ways of the case study, by name; see `tclab.case_study.OVERHEADS`.
+    - `micro_batch`: go through a batch in slices of at most so many samples, whose gradients are added up; `None` for
+      the whole batch at once.
+    - `checkpoint`: compute a layer's inner activations again in the backward instead of keeping them.
+    - `compile`: run the model through `torch.compile`.
+    - `gather_interval`: passes between the all-gathers of a loss that has them; the loss's own unless given.
+
+    **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
     """
 
-    graph: str = declare(
-        "synthetic",
-        '"synthetic", a folder of public files (see `tclab.readers.read_folder`), a file that `CellGraph.save` wrote, '
-        "or a `CellGraph`, which is kept in `TCLAB_CACHE`, or `tclab` in the user's cache folder, where jobs on other "
-        "machines must be able to read it.",
-        _check_graph,
-        equivalence="reference",
-        panel=True,
-        reads=True,
-        synthetic=("synthetic",),
-    )
-    scale: float | None = declare(
-        1.0,
-        "the size of the synthetic graph; edges grow with its square. Null for any other.",
-        above_zero("a number above 0 (1.0 is the real size)"),
-        unit="of the real number of nodes",
-        needs=_SYNTHETIC,
-        equivalence="reference",
-        panel=True,
-    )
-    model: str = declare(
-        "hetero_cell",
-        "a name; see `tclab.models.names()`.",
-        _check_model,
-        equivalence="reference",
-        grid="models",
-        panel=True,
-    )
-    strategy: str = declare(
-        "node_mask",
-        "a name; see `tclab.masking.names()`.",
-        _check_strategy,
-        equivalence="candidate",
-        charted=True,
-        advised=True,
-        grid="strategies",
-        panel=True,
-    )
-    batch_size: int = declare(
-        4,
-        "B, the samples in a batch of one rank.",
-        whole_number(1),
-        unit="samples",
-        charted=True,
-        advised=True,
+    graph: str = declare("synthetic", "reference panel", check=_graph)
+    scale: Scale | None = declare(1.0, "reference panel", unit="of the real number of nodes")
+    model: str = declare("hetero_cell", "reference panel", grid="models", check=_model)
+    strategy: str = declare("node_mask", "charted advised panel", grid="strategies", check=_strategy)
+    batch_size: NumberFrom1 = declare(
+        4, "charted advised panel", unit="samples", grid="batch_sizes",
         caution="Told for a sample; another batch size trains otherwise.",
-        grid="batch_sizes",
-        panel=True,
-    )
-    networks: int | tuple[str, ...] | None = declare(
-        None,
-        "n for the first n of the graph's networks, beginning with those that the model reads, or names; `None` for "
-        "all that it reads.",
-        count_or_names,
-        unit="networks",
-        optional=True,
-        column="whole",
-        equivalence="reference",
-        charted=True,
-        panel=True,
-    )
-    mode: str = declare(
-        "step",
-        '"data", "empty", "model", "step" or "fixed_batch": how much of a step is run; see docs/measurement.md.',
-        one_of(MODES),
-        step=True,
-        panel=True,
-    )
-    device: str = declare(
-        "auto",
-        '"auto" (CUDA where there is one), "cpu" or "cuda".',
-        one_of(DEVICES),
-        equivalence="reference",
-        memory=False,
-        place=True,
-    )
-    ranks: int = declare(
-        1, "how many processes train together.", whole_number(1), unit="processes", memory=False, place=True
-    )
-    dtype: str = declare(
-        "float32",
-        '"float32", "float64" or "bfloat16" (autocast).',
-        one_of(DTYPES),
-        equivalence="candidate",
-        advised=True,
-        caution="It rounds otherwise: look at the loss.",
-        step=True,
-        panel=True,
-    )
-    steps: int = declare(
-        5,
-        "how many batches are timed.",
-        whole_number(1),
-        unit="batches",
-        memory=False,
-        role="amount",
-        label="timed steps",
-        panel=True,
-    )
-    warmup: int = declare(
-        2, "how many batches run before those.", whole_number(0), unit="batches", memory=False, role="amount"
-    )
-    seed: int = declare(
-        0,
-        "of graph, samples and weights.",
-        whole_number(0),
-        equivalence="reference",
-        role="repetition",
-        step=True,
-        panel=True,
-    )
-    perturbations: str | None = declare(
-        None,
-        "a file of a genetic interaction screen, whose genes are deleted and whose scores are the targets; see "
-        "`tclab.readers.read_perturbations`. `None` draws synthetic samples.",
-        path("a file of a genetic interaction screen, or None"),
-        optional=True,
-        panel=True,
-        reads=True,
-    )
-    num_deletions: int | None = declare(
-        3,
-        "how many nodes each synthetic sample deletes; null for `perturbations`, where the file says so.",
-        whole_number(0),
-        unit="nodes a sample",
-        usual=3,
-        needs=_DRAWN,
-        label="nodes deleted",
-        panel=True,
-    )
-    metabolism: str = declare(
-        "off", '"off", "carried" or "used".', one_of(METABOLISMS), equivalence="reference", step=True
-    )
-    ship_edges: bool = declare(False, "see `tclab.masking.Strategy`.", advised=True)
-    variant: str = declare(
-        "separate",
-        'what becomes of the chosen networks: "separate", as they are; "merged_string", those of STRING as one, each '
-        'edge once; or "homogeneous", all as one, each edge with its type.',
-        one_of(VARIANTS),
-        equivalence="reference",
-    )
-    hidden: int | None = declare(
-        None,
-        "H, the model's width; `None` for the model's own.",
-        whole_number(2, or_none=True),
-        unit="features",
-        optional=True,
-        equivalence="reference",
-        label="hidden size",
-        panel=True,
-    )
-    layers: int | None = declare(
-        None,
-        "how many message-passing layers the model has; `None` for the model's own.",
-        whole_number(1, or_none=True),
-        unit="layers",
-        optional=True,
-        equivalence="reference",
-        panel=True,
-    )
-    workers: int = declare(
-        1, "DataLoader processes; 0 makes batches in the training process.", whole_number(0),
-        unit="processes", advised=True,
     )  # fmt: skip
-    prefetch_factor: int | None = declare(
-        None,
-        "batches that each worker makes ahead; 2 unless given, null without workers.",
-        whole_number(1),
-        unit="batches",
-        usual=2,
-        needs=_WORKERS,
-        memory=False,
-        advised=True,
+    networks: int | tuple[str, ...] | None = declare(
+        None, "reference charted panel", unit="networks", check=number_or_names
     )
-    start_method: str | None = declare(
-        None,
-        'how workers start, "fork", "spawn" or "forkserver"; the system\'s own unless given, null without workers.',
-        one_of(START_METHODS),
-        usual=START_METHODS[0],
-        needs=_WORKERS,
-        memory=False,
-        advised=True,
+    mode: Literal["data", "empty", "model", "step", "fixed_batch"] = declare("step", "step panel")
+    device: Literal["auto", "cpu", "cuda"] = declare("auto", "reference", memory=False)
+    ranks: NumberFrom1 = declare(1, unit="processes", memory=False)
+    dtype: Literal["float32", "float64", "bfloat16"] = declare(
+        "float32", "advised step panel", caution="It rounds otherwise: look at the loss."
     )
-    persistent_workers: bool | None = declare(
-        None,
-        "workers stay from epoch to epoch; False unless given, null without workers.",
-        usual=False,
-        needs=_WORKERS,
-        memory=False,
-        advised=True,
-    )
-    store: str = declare(
-        "memory",
-        'where samples are read: "memory", "lmdb" (as integers) or "json" (as the case study\'s records, from LMDB). '
-        "What a `stored_…` strategy stores for each sample is always in LMDB.",
-        one_of(STORES),
-        advised=True,
-    )
-    collation: str = declare(
-        "lean",
-        '"lean", or "pyg" for `subgraph` and strategies that ship every edge; see `tclab.masking.Strategy`.',
-        _check_collation,
-        equivalence="candidate",
-        advised=True,
-    )
-    pin_memory: bool | None = declare(
-        None,
-        "copy batches to page-locked memory first; `None` does where the device is CUDA.",
-        optional=True,
-        memory=False,
-        advised=True,
-    )
-    allocator: str = declare(
-        "default",
-        '"default"; "keep_pages", by which glibc never gives a page back; or "map_each", by which every tensor has '
-        "pages of its own that are given back at once: the least memory, and the slowest.",
-        one_of(ALLOCATORS),
-        memory=False,
-        advised=True,
-    )
-    loop: str | None = declare(
-        None,
-        '"plain" or "lightning"; `None` is plain, but Lightning\'s for mode "empty", which is its alone.',
-        one_of(LOOPS),
-        usual=lambda point: "lightning" if point.mode == "empty" else "plain",
-        advised=True,
-    )
-    loss: str | None = declare(
-        None,
-        "one of the model's losses by name; its first unless given.",
-        one_of(loss_names),
-        usual=lambda point: next(iter(model_of(point.model).losses)),
-        step=True,
-    )
-    optimizer: str = declare(
-        "fused", 'AdamW "fused", "foreach" or "plain".', one_of(OPTIMIZERS), advised=True, step=True
-    )
-    accumulate: int = declare(
-        1,
-        "batches whose gradients are added up for one step of the optimizer; `steps` counts batches.",
-        whole_number(1),
-        unit="batches",
-        step=True,
-    )
-    overheads: tuple[str, ...] = declare(
-        (),
-        "slow ways of the case study, by name; see `tclab.case_study.OVERHEADS`.",
-        _check_overheads,
-        equivalence="reference",
-        advised=True,
-    )
-    micro_batch: int | None = declare(
-        None,
-        "go through a batch in slices of at most so many samples, whose gradients are added up; `None` for the whole "
-        "batch at once.",
-        whole_number(1, or_none=True),
-        unit="samples",
-        optional=True,
-        equivalence="candidate",
-    )
-    checkpoint: bool = declare(
-        False,
-        "compute a layer's inner activations again in the backward instead of keeping them.",
-        equivalence="candidate",
-        step=True,
-    )
-    compile: bool = declare(
-        False,
-        "run the model through `torch.compile`.",
-        equivalence="candidate",
-        memory=False,
-        step=True,
-        panel=True,
-    )
-    no_sync: bool | None = declare(
-        None,
-        "of gradients that add up over batches, ranks exchange the last sum alone. True unless given; null where "
-        "nothing is accumulated or exchanged.",
-        usual=True,
-        needs=_SUMS,
-        memory=False,
-    )
-    bucket_cap_mb: float | None = declare(
-        None,
-        f"the size of the buckets that gradients are exchanged in, {BUCKET_MB:g} unless given; null for one rank, as "
-        "the next four.",
-        above_zero("MiB above 0"),
-        unit="MiB",
-        usual=BUCKET_MB,
-        needs=_RANKS,
-        memory=False,
-    )
-    find_unused_parameters: bool | None = declare(
-        None,
-        "DDP looks after each forward for parameters that get no gradient. False unless given.",
-        usual=False,
-        needs=_RANKS,
-        memory=False,
-    )
-    static_graph: bool | None = declare(
-        None,
-        "DDP may assume that every step is like the first one. False unless given.",
-        usual=False,
-        needs=_RANKS,
-        memory=False,
-    )
-    compression: str | None = declare(
-        None,
-        'of gradients on their way: "none" unless given, "fp16", "bf16" or "powersgd".',
-        one_of(COMPRESSIONS),
-        usual="none",
-        needs=_RANKS,
-        memory=False,
-    )
-    gather_interval: int | None = declare(
-        None,
-        "passes between the all-gathers of a loss that has them; the loss's own unless given.",
-        whole_number(1, or_none=True),
-        unit="passes",
-        optional=True,
-        needs=_RANKS,
-        memory=False,
-        step=True,
-    )
+    steps: NumberFrom1 = declare(5, "panel", unit="batches", role="amount", memory=False)
+    warmup: NumberFrom0 = declare(2, unit="batches", role="amount", memory=False)
+    seed: NumberFrom0 = declare(0, "reference step panel", role="repetition")
+    perturbations: str | None = declare(None, "panel", check=path("a file of a genetic interaction screen, or None"))
+    num_deletions: NumberFrom0 | None = declare(_DELETIONS, "panel", unit="nodes a sample")
+    metabolism: Literal["off", "carried", "used"] = declare("off", "reference step")
+    ship_edges: bool = declare(False, "advised")
+    variant: Literal["separate", "merged_string", "homogeneous"] = declare("separate", "reference")
+    hidden: NumberFrom2 | None = declare(None, "reference panel", unit="features")
+    layers: NumberFrom1 | None = declare(None, "reference panel", unit="layers")
+    workers: NumberFrom0 = declare(1, "advised", unit="processes")
+    loader: Options = declare(Options(), "advised", check=options, memory=False)
+    ddp: Options = declare(Options(), check=options, memory=False)
+    store: Literal["memory", "lmdb", "json"] = declare("memory", "advised")
+    collation: str = declare("lean", "advised")
+    allocator: Literal["default", "keep_pages", "map_each"] = declare("default", "advised", memory=False)
+    loop: Literal["plain", "lightning"] | None = declare(None, "advised")
+    loss: str | None = declare(None, "step", check=one_of(_losses))
+    optimizer: Literal["fused", "foreach", "plain"] = declare("fused", "advised step")
+    accumulate: NumberFrom1 = declare(1, "step", unit="batches")
+    overheads: tuple[str, ...] = declare((), "reference advised", check=_overheads)
+    micro_batch: NumberFrom1 | None = declare(None, unit="samples")
+    checkpoint: bool = declare(False, "step")
+    compile: bool = declare(False, "step panel", memory=False)
+    gather_interval: NumberFrom1 | None = declare(None, "step", unit="passes", memory=False)
 
     def __post_init__(self) -> None:
-        for name, declared in declarations(type(self)).items():  # type: ignore[arg-type]
-            object.__setattr__(self, name, declared.resolved_value(self, getattr(self, name)))
+        every = declarations(Point).items()
+        values = _settled({name: declared.checked(getattr(self, name)) for name, declared in every})
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
         self._check_pairs()
-
-    def _display(self) -> Display:
-        """Return the fields that differ from their defaults."""
-        lines = [
-            (declared.label or name, str(getattr(self, name)), declared.unit or "", declared.meaning)
-            for name, declared in self._changed().items()
-        ]
-        note = "Every other field has its default." if lines else "Every field has its default."
-        return Display("Point", ("field", "value", "unit", "meaning") if lines else (), lines, [note])
-
-    def __str__(self) -> str:
-        return repr(self)
-
-    def __repr__(self) -> str:
-        given = [f"{name}={getattr(self, name)!r}" for name in self._changed()]
-        line = f"Point({', '.join(given)})"
-        return line if len(line) <= WIDTH else "Point(\n    " + ",\n    ".join(given) + ",\n)"
-
-    def _changed(self) -> dict[str, Declaration]:
-        """Return the declarations of the fields that do not have the value that leaving them out gives."""
-        every = declarations(type(self)).items()  # type: ignore[arg-type]
-        return {name: d for name, d in every if getattr(self, name) != d.resolved_value(self, d.default)}
 
     def _check_pairs(self) -> None:
         """Check what one field makes of another.
 
         **Raises:** `InputError` for fields that do not go together.
         """
-        strategy = strategy_of(self.strategy)
+        from tclab.graph._cell_graph import resolve_networks
+        from tclab.graph._synthetic_graph import NETWORK_SIZES
+
+        strategy = _strategy_of(self.strategy)
         if self.collation not in strategy.collations:
             raise unknown("collation", self.collation, strategy.collations)
         if self.ship_edges and not strategy.can_ship_edges:
@@ -467,14 +214,13 @@ class Point(Shown):
             raise InputError("loop is 'plain', and mode 'empty' is Lightning's; expected 'lightning' or None")
         if self.graph == "synthetic" and self.networks is not None:
             resolve_networks(self.networks, list(NETWORK_SIZES))
-        self.exchange()
 
-    def exchange(self) -> Exchange | None:
-        """Return how this point's ranks exchange gradients; `None` for one rank."""
-        if self.ranks == 1:
-            return None
-        settings: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(Exchange)}
-        return Exchange(**settings | {"no_sync": bool(self.no_sync)})
+    # ---- what follows from its fields
+
+    @property
+    def kind(self) -> ModelKind:
+        """The model, in the size that the point asks for."""
+        return _model_of(self.model).sized(hidden=self.hidden, layers=self.layers)
 
     @property
     def backend(self) -> str | None:
@@ -482,47 +228,59 @@ class Point(Shown):
         return None if self.ranks == 1 else {"cuda": "nccl", "cpu": "gloo"}.get(self.device)
 
     @property
+    def prefetch_factor(self) -> int:
+        """The batches that each worker makes ahead: 2 unless `loader` says so, as in `DataLoader`."""
+        return int(self.loader.get("prefetch_factor", 2))
+
+    @property
     def network_count(self) -> float:
         """How many networks are asked for; infinity for all that the model reads."""
         asked = self.networks
         return float("inf") if asked is None else len(asked) if isinstance(asked, tuple) else asked
 
-    def network_names(self) -> list[str]:
-        """Return the names of all networks of this point's graph, in order; a folder or file is read for them."""
-        if self.graph == "synthetic":
-            return list(NETWORK_SIZES)  # known without making it
-        return list(self._whole().networks)
+    def network_subset(self, networks: list[str]) -> tuple[str, ...]:
+        """Return which of a graph's networks the model reads."""
+        from tclab.graph._cell_graph import resolve_networks
 
-    @property
-    def kind(self) -> ModelKind:
-        """The model, in the size that the point asks for."""
-        return model_of(self.model).sized(hidden=self.hidden, layers=self.layers)
+        own = self.kind.default_networks(networks)
+        order = [*own, *(name for name in networks if name not in own)]
+        return tuple(own) if self.networks is None else tuple(resolve_networks(self.networks, order))
 
     def skipped(self) -> str | None:
         """Return why this point cannot be run, where it cannot be."""
-        if not self.kind.served_by(strategy_of(self.strategy)):
-            if not self.kind.reads_masked_graph:
+        from tclab.training._step import WITHOUT_MODEL
+
+        kind = self.kind
+        if not kind.served_by(_strategy_of(self.strategy)):
+            if not kind.reads_masked_graph:
                 return f"skipped: {self.model} reads no masked graph"
             return f"skipped: {self.strategy} makes no masked graph, and {self.model} reads one"
-        if self.checkpoint and not self.kind.checkpoints:
+        if self.checkpoint and not kind.checkpoints:
             return f"skipped: {self.model} has no activation checkpointing"
-        if self.loss not in self.kind.losses:
+        if self.loss not in kind.losses:
             return f"skipped: {self.model} is not trained on {self.loss}"
         for size in ("hidden", "layers"):
-            if getattr(self, size) is not None and size not in self.kind.sizes:
+            if getattr(self, size) is not None and size not in kind.sizes:
                 return f"skipped: {self.model} has no {size} to choose"
-        if self.variant != "separate":
-            number = len(to_merge(self.network_subset(self.network_names()), self.variant))
-            if number < 2:
-                return f"skipped: variant {self.variant} merges two or more networks, and there is {number or 'none'}"
         for overhead in self.overheads:
             if overhead not in applicable_overheads(self.model):
                 return f"skipped: {self.model} cannot take on the overhead {overhead}"
             if self.mode in WITHOUT_MODEL:
                 return f"skipped: mode {self.mode} has no model for the overhead {overhead}"
-        if self.pin_memory and device_of(self.device) != "cuda":
+        if self.loader.get("pin_memory") and device_of(self.device) != "cuda":
             return "skipped: pin_memory needs cuda"
-        return None
+        return self._nothing_to_merge()
+
+    def _nothing_to_merge(self) -> str | None:
+        """Return why the variant cannot be made, as far as is known without reading a file."""
+        from tclab.graph._cell_graph import to_merge
+        from tclab.graph._synthetic_graph import NETWORK_SIZES
+
+        if self.variant == "separate" or self.graph != "synthetic":
+            return None
+        number = len(to_merge(self.network_subset(list(NETWORK_SIZES)), self.variant))
+        few = f"skipped: variant {self.variant} merges two or more networks, and there is {number or 'none'}"
+        return few if number < 2 else None
 
     def skipped_alone(self, what: str) -> str | None:
         """Return why this point cannot be run in one process alone, as `what` ("a race") is, where it cannot be."""
@@ -530,105 +288,61 @@ class Point(Shown):
             return reason
         return None if self.ranks == 1 else f"{self.ranks} ranks asked for, and {what} is of one process"
 
-    def resolved(self) -> Point:
-        """Return this point with its device, its paths and `pin_memory` made definite.
+    # ---- as text and as JSON
 
-        **Raises:** `InputError` for `device="cuda"` where there is none, a folder that is not there, or networks that
-        it does not have.
-        """
-        self.check_files()
-        device = device_of(self.device)
-        definite: dict[str, Any] = {name: str(Path(value).resolve()) for name, value in self.paths().items()}
-        definite["device"] = device
-        definite["pin_memory"] = device == "cuda" if self.pin_memory is None else self.pin_memory
-        changed = {name: value for name, value in definite.items() if getattr(self, name) != value}
-        return replace(self, **changed) if changed else self
+    def changed(self) -> dict[str, Declaration]:
+        """Return the declarations of the fields that differ from those of `Point()`."""
+        usual = Point()
+        return {name: d for name, d in declarations(Point).items() if getattr(self, name) != getattr(usual, name)}
 
-    def paths(self) -> dict[str, str]:
-        """Return field → path of the files that the point is measured on; empty where all is synthetic."""
-        read = [(getattr(self, name), declared) for name, declared in declarations(Point).items() if declared.reads]
-        return {declared.name: value for value, declared in read if value not in (None, *declared.synthetic)}
+    def _display(self) -> Display:
+        """Return the fields that differ from their defaults."""
+        lines = [
+            (name.replace("_", " "), str(getattr(self, name)), declared.unit or "", declared.meaning)
+            for name, declared in self.changed().items()
+        ]
+        note = "Every other field has its default." if lines else "Every field has its default."
+        return Display("Point", ("field", "value", "unit", "meaning") if lines else (), lines, [note])
 
-    def check_files(self) -> None:
-        """Look whether the files that the point names are there, and hold the networks that it names.
+    def __str__(self) -> str:
+        return repr(self)
 
-        **Raises:** `InputError` for one that is not.
-        """
-        if self.perturbations is not None and not os.path.isfile(self.perturbations):
-            raise InputError(
-                f"perturbations is {self.perturbations!r}, expected a file of a screen that exists, or None"
-            )
-        if self.graph == "synthetic":
-            return
-        if not os.path.exists(self.graph):
-            raise InputError(f"graph is {self.graph!r}, expected 'synthetic' or a folder or file that exists")
-        if self.networks is not None:
-            resolve_networks(self.networks, self.network_names())
-
-    def file_stamps(self) -> dict[str, Stamp]:
-        """Return path → what tells whether the files there have changed, of those that the point is measured on."""
-        return {value: stamp_of(value) for value in self.paths().values()}
-
-    def screen(self) -> ScreenPerturbations | None:
-        """Return the samples of the point's file of perturbations, with a report of its rows; `None` for no file.
-
-        The last files are kept, each as it was when it was read.
-
-        **Raises:** `InputError` for a file that is no screen, or has no sample for the point's graph.
-        """
-        if self.perturbations is None:
-            return None
-        return _screen(self.perturbations, self._whole(), stamp_of(self.perturbations))
-
-    def samples(self, number: int, graph: CellGraph | None = None) -> Perturbations:
-        """Return so many samples to train on: synthetic ones, or those of the file in an order drawn by the seed.
-
-        A file that has fewer is gone through again.
-
-        **Arguments:**
-
-        - `number`: of samples.
-        - `graph`: whose nodes they delete; the point's own, which is made for it, unless given.
-        """
-        screen = self.screen()
-        if screen is None:
-            assert self.num_deletions is not None  # null for a file alone
-            graph = self.cell_graph() if graph is None else graph
-            return synthetic_perturbations(graph, number, deleted=self.num_deletions, seed=self.seed)
-        order = np.random.default_rng(self.seed).permutation(len(screen))
-        return screen.read(np.resize(order, number).tolist())
-
-    def deletions_a_sample(self) -> int:
-        """Return how many nodes a sample deletes; of a file's samples the usual number."""
-        screen = self.screen()
-        if screen is None:
-            return self.num_deletions or 0
-        return int(np.median(screen.deletions.ptr.diff().numpy()))
-
-    def cell_graph(self) -> CellGraph:
-        """Return the graph that this point runs on, on the CPU; the last few are kept."""
-        graph = self._whole()
-        graph = _variant(graph, self.network_subset(list(graph.networks)), self.variant)
-        return graph.without_metabolism() if self.metabolism == "off" else graph
-
-    def network_subset(self, networks: list[str]) -> tuple[str, ...]:
-        """Return which of a graph's networks the model reads."""
-        own = self.kind.default_networks(networks)
-        order = [*own, *(name for name in networks if name not in own)]
-        return tuple(own) if self.networks is None else tuple(resolve_networks(self.networks, order))
-
-    def _whole(self) -> CellGraph:
-        return _whole_graph(self.graph, self.scale, self.seed, self.file_stamps().get(self.graph))
+    def __repr__(self) -> str:
+        given = [f"{name}={getattr(self, name)!r}" for name in self.changed()]
+        line = f"Point({', '.join(given)})"
+        return line if len(line) <= WIDTH else "Point(\n    " + ",\n    ".join(given) + ",\n)"
 
     def to_dict(self) -> dict[str, Any]:
         """Return every field as JSON can hold it."""
-        return asdict(self)
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: dict(one) if isinstance(one, Options) else one for name, one in values.items()}
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Point:
         """Return the point of `to_dict`'s fields."""
-        read: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in values.items()}
-        return Point(**read)
+        return Point(**values)
+
+
+def _settled(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a point's values as it keeps them: what was left open is definite, what means nothing is null."""
+    kept = dict(values)
+    if kept["graph"] != "synthetic":
+        kept["scale"] = None
+    elif kept["scale"] is None:
+        raise InputError("scale is None, expected a number above 0 (1.0 is the real size)")
+    if kept["perturbations"] is not None:
+        kept["num_deletions"] = None
+    elif kept["num_deletions"] is None:
+        kept["num_deletions"] = _DELETIONS
+    kept["loop"] = kept["loop"] or ("lightning" if kept["mode"] == "empty" else "plain")
+    kept["loss"] = kept["loss"] or next(iter(_model_of(kept["model"]).losses))
+    if not kept["workers"]:
+        kept["loader"] = Options((name, one) for name, one in kept["loader"].items() if name == "pin_memory")
+    if kept["ranks"] == 1:
+        kept |= {"ddp": Options(), "gather_interval": None}
+    elif kept["accumulate"] == 1:  # nothing adds up
+        kept["ddp"] = Options((name, one) for name, one in kept["ddp"].items() if name != "no_sync")
+    return kept
 
 
 class Points(Shown, list[Point]):
@@ -640,13 +354,13 @@ class Points(Shown, list[Point]):
     first = 0
 
     def _display(self) -> Display:
-        changed = {name for point in self for name in point._changed()}
+        changed = {name for point in self for name in point.changed()}
         lines = []
         for name, declared in declarations(Point).items():
             values = dict.fromkeys(getattr(point, name) for point in self)
             if name in changed:
                 texts = ["all it reads" if value is None and name == "networks" else str(value) for value in values]
-                lines.append((declared.label or name, ", ".join(texts), declared.unit or ""))
+                lines.append((name.replace("_", " "), ", ".join(texts), declared.unit or ""))
         notes = ["Every other field has its default.", "points[0] is the one that is measured first."]
         title = counted(len(self), "point")
         return Display(title, ("field", "values", "unit") if lines else (), lines, notes[: 1 + bool(self)])
@@ -668,54 +382,15 @@ def points_of(points: Iterable[Point] | Point) -> Points:
     return made
 
 
-@lru_cache(maxsize=4)
-def _whole_graph(graph: str, scale: float | None, seed: int, stamp: object) -> CellGraph:
-    if graph == "synthetic":
-        assert scale is not None  # checked by Point
-        return CellGraph.synthetic(scale, seed)
-    return CellGraph.from_folder(graph) if os.path.isdir(graph) else CellGraph.from_file(graph)
-
-
-@lru_cache(maxsize=2)
-def _screen(path: str, graph: CellGraph, stamp: object) -> ScreenPerturbations:
-    from tclab.readers import read_perturbations  # only a point with a file needs the readers
-
-    return read_perturbations(path, graph)
-
-
-@lru_cache(maxsize=4)
-def _variant(graph: CellGraph, networks: tuple[str, ...], variant: str) -> CellGraph:
-    """Return a variant of some of a graph's networks; cached, with the lookups of a merged network."""
-    return graph.select(networks).variant(variant)
-
-
-Stamp = tuple[tuple[str, int, int], ...]
-
-
-def stamp_of(place: str) -> Stamp:
-    """Return name, size and time of a file, or of every file in a folder."""
-    root = Path(place)
-    files = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
-    return tuple((str(f.relative_to(root)), f.stat().st_size, f.stat().st_mtime_ns) for f in files)
-
-
 _dataclass_init = Point.__init__
 
 
 @wraps(_dataclass_init)
-def _checked_init(self: Point, *given: Any, **named: Any) -> None:
+def _init_of_known_fields(self: Point, **named: Any) -> None:
     for name in named:
         if name not in declarations(Point):
             raise unknown("field of a point", name, declarations(Point))
-    _dataclass_init(self, *given, **named)
+    _dataclass_init(self, **named)
 
 
-Point.__init__ = _checked_init  # type: ignore[method-assign]
-# the fields with their defaults and units, for whoever asks for help on `Point`
-Point.__doc__ = f"""{Point.__doc__}
-    **Arguments:**
-
-{indent(arguments_text(Point), "    ")}
-
-    **Raises:** `InputError` that names the value, the expected values and the nearest one that exists.
-    """
+Point.__init__ = _init_of_known_fields  # type: ignore[method-assign]

@@ -8,8 +8,8 @@ from typing import Any
 from tclab.errors import InputError, unknown
 from tclab.masking import get as strategy_of
 from tclab.models import get as model_of
-from tclab.sweeps.config._fields import whole_number
-from tclab.sweeps.config._grid import Listed, grid, listed, single_value, sizes_of, whole
+from tclab.sweeps.config._fields import NumberFrom1, checked
+from tclab.sweeps.config._grid import Listed, grid, listed, sizes_of
 from tclab.sweeps.config._overhead_names import OVERHEADS, applicable_overheads, validate_overheads
 from tclab.sweeps.config._point import Point
 from tclab.training._step import WITHOUT_MODEL
@@ -18,6 +18,7 @@ from tclab.training._step import WITHOUT_MODEL
 _STEPS_WITHOUT_MODEL = 20
 _CYCLES = 6  # of workers, as many as a verdict needs steps
 _ORDER = ("step", "fixed_batch", "data", "model", "empty")  # the most useful first: a budget cuts the last ones
+SCALING = ("weak", "strong", "accumulated")
 
 
 def in_each_mode(*, models: Listed, strategies: Listed, collation: str = "lean", **more: Any) -> list[Point]:
@@ -33,7 +34,7 @@ def in_each_mode(*, models: Listed, strategies: Listed, collation: str = "lean",
     """
     pairs = _pairs(models, strategies)
     return [
-        _with_cycles(point)
+        point
         for mode in _ORDER
         for pair in pairs
         for point in _points(pair, collation, **{**more, "mode": mode, "steps": _steps(mode, more)})
@@ -48,7 +49,7 @@ def over_bytes(*, models: Listed, strategies: Listed, collation: str = "lean", *
     more |= {"mode": "data", "steps": _steps("data", more)}
     named = listed("strategies", strategies)
     pairs = [pair for pair in _pairs(models, strategies) if pair[1] in named]
-    points = [_with_cycles(point) for pair in pairs for point in _points(pair, collation, **more)]
+    points = [point for pair in pairs for point in _points(pair, collation, **more)]
     return sorted(points, key=lambda point: point.batch_size)
 
 
@@ -76,50 +77,16 @@ def with_each_overhead(
 
     **Raises:** `InputError` for less than one round, or an unknown overhead, with the nearest name.
     """
-    whole_number(1)("rounds", rounds)
+    checked("rounds", rounds, NumberFrom1)
     wanted = OVERHEADS if overheads == "all" else validate_overheads(map(str, listed("overheads", overheads)))
     points: list[Point] = []
-    for number in range(rounds):
+    for i in range(rounds):
         one_round: list[Point] = []
         for pair in _pairs(models, strategies):
             taken = ["none", *(name for name in wanted if name in applicable_overheads(pair[0]))]
-            one_round += _points(pair, collation, **{**more, "overheads": taken, "seed": seed + number})
-        points += one_round if number % 2 == 0 else one_round[::-1]
+            one_round += _points(pair, collation, **{**more, "overheads": taken, "seed": seed + i})
+        points += one_round if i % 2 == 0 else one_round[::-1]
     return points
-
-
-def _steps(mode: str, more: dict[str, Any]) -> Any:
-    steps = more.get("steps", "auto")
-    if mode not in WITHOUT_MODEL:
-        return steps
-    return max(steps, _STEPS_WITHOUT_MODEL) if isinstance(steps, int) else _STEPS_WITHOUT_MODEL
-
-
-def _with_cycles(point: Point) -> Point:
-    if point.workers < 2 or point.mode == "fixed_batch":
-        return point
-    return replace(point, steps=max(point.steps, _CYCLES * point.workers))
-
-
-def _pairs(models: Listed, strategies: Listed) -> list[tuple[str, str]]:
-    """Return model and strategy wherever one serves the other; a model for which none was named has `indices`."""
-    named = [str(name) for name in listed("strategies", strategies)]
-    pairs = []
-    for model in map(str, listed("models", models)):
-        kind = model_of(model)
-        served = [name for name in named if kind.served_by(strategy_of(name))]
-        # a model that reads masked graphs and is given none has a row that says so
-        pairs += [(model, name) for name in served or (named if kind.reads_masked_graph else ["indices"])]
-    return pairs
-
-
-def _points(pair: tuple[str, str], collation: str, **more: Any) -> list[Point]:
-    model, strategy = pair
-    its_collation = collation if collation in strategy_of(strategy).collations else "lean"
-    return grid(**{"networks": "all", **more, "models": model, "strategies": strategy, "collation": its_collation})
-
-
-SCALING = ("weak", "strong", "accumulated")
 
 
 def scaling_points(kinds: Listed, *, ranks: Listed, batch_size: Listed, **more: Any) -> list[Point]:
@@ -139,7 +106,15 @@ def scaling_points(kinds: Listed, *, ranks: Listed, batch_size: Listed, **more: 
     **Raises:** `InputError` for an unknown kind, a batch that ranks cannot share evenly ("strong"), or ranks that do
     not divide the most ("accumulated").
     """
-    numbers = _numbers(ranks)
+    for name in ("accumulate", "gpus", "batch_sizes"):
+        if name in more:
+            raise InputError(f"{name} is {more[name]!r}, expected none: ranks and batch_size decide it")
+    numbers = listed("ranks", ranks)
+    if not all(type(number) is int and number > 0 for number in numbers):
+        raise InputError(f"ranks is {ranks!r}, expected whole numbers from 1 up")
+    models = more.pop("models", "hetero_cell,dango")
+    pairs = _pairs(models, more.pop("strategies", "node_mask,indices"), served=True)
+    steps = _single("steps", more.pop("steps", 8))
     points: list[Point] = []
     for kind in listed("kinds", kinds):
         if kind not in SCALING:
@@ -147,34 +122,58 @@ def scaling_points(kinds: Listed, *, ranks: Listed, batch_size: Listed, **more: 
         for number in numbers:
             if kind == "accumulated" and max(numbers) % number:
                 raise InputError(f"ranks is {ranks!r}, expected numbers that divide the largest, {max(numbers)}")
-            parts = number if kind == "strong" else 1  # of a batch that ranks share
             accumulate = max(numbers) // number if kind == "accumulated" else 1
-            points += _points_of_ranks(number, batch_size, parts, accumulate, more)
+            for pair in pairs:
+                size = _single("batch_size", sizes_of("batch_size", batch_size, pair[0]))
+                if kind == "strong" and size % number:
+                    raise InputError(f"batch_size is {size}, expected one that {number} ranks can share evenly")
+                own = {"batch_sizes": size // number if kind == "strong" else size, "gpus": number}
+                own |= {"steps": steps * accumulate, "accumulate": accumulate}
+                points += _points(pair, "lean", **{**more, **own})
     return sorted(dict.fromkeys(points), key=lambda point: point.ranks)
 
 
-def _numbers(ranks: Listed) -> list[int]:
-    numbers = listed("ranks", ranks)
-    for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise InputError(f"ranks is {ranks!r}, expected whole numbers from 1 up")
-    return sorted(set(numbers))
+def _single(name: str, value: Listed) -> int:
+    """Return the only value of a parameter that is no axis here, a whole number."""
+    values = listed(name, value)
+    if len(values) != 1:
+        raise InputError(f"{name} is {value!r}, expected one value")
+    number: int = checked(name, values[0], NumberFrom1)
+    return number
 
 
-def _points_of_ranks(ranks: int, batch_size: Listed, parts: int, accumulate: int, more: dict[str, Any]) -> list[Point]:
-    for name in ("accumulate", "gpus", "batch_sizes"):
-        if name in more:
-            raise InputError(f"{name} is {more[name]!r}, expected none: ranks and batch_size decide it")
-    steps = whole("steps", single_value("steps", more.get("steps", 8)))
-    named = [str(name) for name in listed("strategies", more.get("strategies", "node_mask,indices"))]
-    points: list[Point] = []
-    for model in map(str, listed("models", more.get("models", "hetero_cell,dango"))):
-        served = [name for name in named if model_of(model).served_by(strategy_of(name))]
-        if served:
-            size = single_value("batch_size", sizes_of("batch_size", batch_size, model))
-            if size % parts:
-                raise InputError(f"batch_size is {size}, expected one that {parts} ranks can share evenly")
-            of_the_pair = {"models": model, "strategies": served, "batch_sizes": size // parts, "gpus": ranks}
-            of_the_pair |= {"steps": steps * accumulate, "accumulate": accumulate}
-            points += map(_with_cycles, grid(**{"networks": "all", **more, **of_the_pair}))
-    return points
+def _steps(mode: str, more: dict[str, Any]) -> Any:
+    steps = more.get("steps", "auto")
+    if mode not in WITHOUT_MODEL:
+        return steps
+    return max(steps, _STEPS_WITHOUT_MODEL) if isinstance(steps, int) else _STEPS_WITHOUT_MODEL
+
+
+def _pairs(models: Listed, strategies: Listed, *, served: bool = False) -> list[tuple[str, str]]:
+    """Return model and strategy wherever one serves the other.
+
+    A model for which none was named has `indices`, unless only what is `served` is wanted.
+    """
+    named = [str(name) for name in listed("strategies", strategies)]
+    pairs = []
+    for model in map(str, listed("models", models)):
+        kind = model_of(model)
+        serving = [name for name in named if kind.served_by(strategy_of(name))]
+        if not serving and not served:  # a model that reads masked graphs and is given none has a row that says so
+            serving = named if kind.reads_masked_graph else ["indices"]
+        pairs += [(model, name) for name in serving]
+    return pairs
+
+
+def _points(pair: tuple[str, str], collation: str, **more: Any) -> list[Point]:
+    """Return the points of a model with a strategy, with whole cycles of their workers."""
+    model, strategy = pair
+    its_collation = collation if collation in strategy_of(strategy).collations else "lean"
+    points = grid(**{"networks": "all", **more, "models": model, "strategies": strategy, "collation": its_collation})
+    return [_with_cycles(point) for point in points]
+
+
+def _with_cycles(point: Point) -> Point:
+    if point.workers < 2 or point.mode == "fixed_batch":
+        return point
+    return replace(point, steps=max(point.steps, _CYCLES * point.workers))

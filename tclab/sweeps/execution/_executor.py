@@ -16,6 +16,7 @@ import pyarrow as pa
 from tclab._display import duration_text, say
 from tclab.errors import InputError
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._run import point_rows
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import not_measured
@@ -145,7 +146,7 @@ class LocalExecutor:
             if options.stopped:
                 tables.append(not_measured(point, "not run: stopped"))
                 continue
-            definite = point.resolved()
+            definite = resolve(point)
             name = results.name(definite, repeat)
             if (rows := _kept(results, name, options)) is not None:
                 tables.append(rows)

@@ -17,6 +17,7 @@ from tclab.masking import get as strategy_of
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._overhead_names import APPLY_TO_MODEL, OVERHEADS, inexact_overheads
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import cell_graph_of, file_stamps, screen_of
 from tclab.sweeps.execution._rank import RankContext
 from tclab.sweeps.execution._rank_measurement import RankMeasurement, rows_of_ranks, timelines
 from tclab.sweeps.execution._setup import Pace, pace_of, setup
@@ -34,7 +35,7 @@ def _reference(point: Point, stamp: object) -> EquivalenceReference:
     change = partial(resolve_name(APPLY_TO_MODEL), overheads=point.overheads) if point.overheads else None
     return equivalence_reference(
         point.kind,
-        point.cell_graph().to(point.device),
+        cell_graph_of(point).to(point.device),
         metabolism=point.metabolism,
         seed=point.seed,
         change=change,
@@ -51,15 +52,11 @@ def equivalence_of(point: Point) -> EquivalenceResult:
 
     It is tried in fp64 and fp32, and as the point runs it: in its dtype, compiled, with checkpoints, in slices.
     """
-    decides = {
-        name: getattr(point, name)
-        for name, declared in declarations(Point).items()
-        if declared.equivalence == "reference"
-    }
+    decides = {name: getattr(point, name) for name, declared in declarations(Point).items() if declared.reference}
     decides["overheads"] = tuple(name for name in point.overheads if OVERHEADS[name].models is not None)
     numerics = Numerics(point.dtype, point.compile, point.checkpoint, slices=point.micro_batch is not None)
     numerics = Numerics() if numerics.plain else numerics
-    return _compared(Point(**decides), point.strategy, point.collation, numerics, tuple(point.file_stamps().items()))
+    return _compared(Point(**decides), point.strategy, point.collation, numerics, tuple(file_stamps(point).items()))
 
 
 def declared_exact(point: Point) -> bool:
@@ -79,7 +76,7 @@ def _train_and_time(point: Point, context: RankContext | None) -> RankMeasuremen
     number = 1 if fixed else point.warmup + 1 + point.steps
     # a framework's loop takes a while to start: a cycle of steps before those that count, while its workers go on
     lead = point.workers if point.loop == "lightning" and point.ranks == 1 and not fixed else 0
-    ahead = 2 * point.workers * (point.prefetch_factor or 1)  # that `discard_prefetched` takes at most
+    ahead = 2 * point.workers * point.prefetch_factor  # that `discard_prefetched` takes at most
     # steps of one process that used batches made before them are timed again
     trials = 2 if point.workers and context is None and not fixed else 1
     epoch = None if fixed or not point.workers else number + lead + ahead + (trials - 1) * (lead + point.steps)
@@ -182,7 +179,7 @@ def _equivalence_columns(point: Point, exact: bool) -> dict[str, Any]:
 
 def _samples_read(point: Point) -> dict[str, Any]:
     """Return the columns that say what was read of the point's file of perturbations; none for synthetic samples."""
-    screen = point.screen()
+    screen = screen_of(point)
     if screen is None:
         return {}
     report = screen.report
@@ -196,7 +193,7 @@ def _samples_read(point: Point) -> dict[str, Any]:
 
 def measure(point: Point, context: RankContext | None = None) -> list[dict[str, Any]]:
     """Return the rows of a resolved point: its stages, or one row that says why there are none; on each rank all."""
-    graph = point.cell_graph()
+    graph = cell_graph_of(point)
     exact = declared_exact(point)
     every: dict[str, Any] = {
         **columns_of(point),

@@ -31,6 +31,7 @@ from torch import distributed
 from tclab._child_process import ParentPipe
 from tclab.errors import InputError, require
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._request import RANK_SECRET, request_of, rows_of_request, status_of_error
 from tclab.sweeps.store._rows import frame, table
 from tclab.timing import Ledger
@@ -173,7 +174,7 @@ def run_as_rank(point: Point) -> pd.DataFrame | None:
             "this process is no rank: torchrun starts a script that calls run_as_rank; see docs/cluster.md"
         )
     context = RankContext(_connect_to_store(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-    point = replace(point, ranks=context.ranks).resolved()
+    point = resolve(replace(point, ranks=context.ranks))
     if (reason := point.skipped()) is not None:
         raise InputError(f"this point cannot be run: {reason}")
     _join(context, point.device)

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from tclab.errors import require
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._request import request_of
 from tclab.sweeps.execution._worker_pool import pool
 from tclab.sweeps.store._rows import frame, not_measured, table
@@ -33,7 +34,7 @@ def run(
     **Raises:** `InputError` for `device="cuda"` where there is none, or a strategy that no worker could import.
     """
     require("point", point, Point, "a tclab.Point")
-    return frame(point_rows(point.resolved(), fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds))
+    return frame(point_rows(resolve(point), fresh=fresh, memory_bytes=memory_bytes, hang_seconds=hang_seconds))
 
 
 def point_rows(

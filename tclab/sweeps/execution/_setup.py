@@ -22,10 +22,12 @@ from tclab.perturbation._sample_store import stored
 from tclab.sweeps.config._fields import declarations
 from tclab.sweeps.config._overhead_names import STEP_WITH_OVERHEADS
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import cell_graph_of, deletions_a_sample, samples_of
 from tclab.sweeps.execution._rank import RankContext
 from tclab.timing import Ledger
 from tclab.timing._ledger import NullLedger
 from tclab.timing._ledger_rows import BatchTiming
+from tclab.training._distributed import Exchange
 from tclab.training._loading import Batches, LoadedBatch, Loader, after_discarding_prefetched
 from tclab.training._loops import run_lightning, run_plain
 from tclab.training._step import Step
@@ -88,7 +90,7 @@ class Setup:
             limits = any(map(int, self.context.all_gather(str(int(limits)))))
         if not limits:
             return pace
-        ahead = self.point.workers * (self.point.prefetch_factor or 1)
+        ahead = self.point.workers * self.point.prefetch_factor
         last, timings = after_discarding_prefetched(batches, ahead)
         self.run([last], steps=1)
         return replace(pace, batch_seconds=_batch_seconds(timings))
@@ -104,11 +106,11 @@ def strategy_arguments(point: Point, device: str, *, timing: bool = True) -> dic
     """Return the arguments of both halves of a point's strategy, with what `Strategy.tune` chose."""
     size = min(point.batch_size, point.micro_batch or point.batch_size)
     chosen = strategy_of(point.strategy).tune(
-        point.cell_graph(),
+        cell_graph_of(point),
         size,
         point.dtype,
         device,
-        deleted=point.deletions_a_sample(),
+        deleted=deletions_a_sample(point),
         width=point.hidden or WIDTH,
         timing=timing,
     )
@@ -123,6 +125,16 @@ def _arguments_of_all_ranks(point: Point, context: RankContext | None) -> dict[s
     return found
 
 
+def loader_options(point: Point) -> dict[str, Any]:
+    """Return the options of a resolved point's `DataLoader`: batches are pinned on CUDA unless the point says not."""
+    return {"pin_memory": point.device == "cuda", **point.loader}
+
+
+def exchange_of(point: Point) -> Exchange | None:
+    """Return how a point's ranks exchange gradients; `None` for one rank."""
+    return None if point.ranks == 1 else Exchange.of(point.ddp)
+
+
 def step_of(point: Point, strategy: Strategy) -> Step:
     """Return the training step of a point, for its run and for its memory estimate.
 
@@ -130,7 +142,7 @@ def step_of(point: Point, strategy: Strategy) -> Step:
     device. What overheads do is imported only for a point that has some.
     """
     arguments = {name: getattr(point, name) for name, declared in declarations(Point).items() if declared.step}
-    arguments |= {"epoch": SCHEDULE_EPOCH, "exchange": point.exchange()}
+    arguments |= {"epoch": SCHEDULE_EPOCH, "exchange": exchange_of(point)}
     if not point.overheads:
         return Step(point.kind, strategy, **arguments)
     slow: Any = resolve_name(STEP_WITH_OVERHEADS)
@@ -149,10 +161,10 @@ def setup(
     - `context`: this rank among the point's, each of which trains on its own part of every batch.
     - `batches`: of an epoch, in which samples come again after the last; as many as the samples fill unless given.
     """
-    graph = point.cell_graph()
+    graph = cell_graph_of(point)
     reads = (samples if batches is None else batches * point.batch_size) * point.ranks
     held = samples * point.ranks
-    perturbations = point.samples(held, graph)
+    perturbations = samples_of(point, held, graph)
     kind, arguments = strategy_of(point.strategy), _arguments_of_all_ranks(point, context)
     loading, viewing = (kind(on, **arguments) for on in (graph, graph.to(point.device)))
     with _place(context) as place:
@@ -166,16 +178,7 @@ def setup(
             order = np.resize(np.arange(held), reads)
             data = Batches(loading, read, point.batch_size, order, micro_batch=point.micro_batch, shard=shard)
             files = tuple(sorted(file for file in place.rglob("*") if file.is_file()))
-            with closing(
-                Loader(
-                    data,
-                    workers=point.workers,
-                    pin_memory=bool(point.pin_memory),
-                    prefetch_factor=point.prefetch_factor,
-                    start_method=point.start_method,
-                    persistent_workers=point.persistent_workers,
-                )
-            ) as loads:
+            with closing(Loader(data, workers=point.workers, **loader_options(point))) as loads:
                 yield Setup(point, data, loads, step, context, files)
                 if context is not None:
                     context.barrier()  # nobody reads from disk any more

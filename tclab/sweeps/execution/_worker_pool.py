@@ -17,7 +17,7 @@ from tclab._child_process import ChildProcess, child_command
 from tclab._io import TemporaryFolder
 from tclab._limits import field_of
 from tclab.errors import InputError
-from tclab.sweeps.config._gpus import check_enough, device_of, gpus, listed
+from tclab.sweeps.config._gpus import check_enough, device_of
 from tclab.sweeps.config._point import ALLOCATORS, Point
 from tclab.sweeps.execution._rank_group import RankGroup
 from tclab.sweeps.execution._request import MEMORY_LIMIT, WORKER
@@ -73,16 +73,15 @@ Worker = WorkerProcess | RankGroup  # runs one point at a time, and is kept warm
 def worker_environment(point: Point, memory_bytes: int | None) -> dict[str, str]:
     """Return the variables of a process that runs a point.
 
-    **Raises:** `InputError` where its ranks need more GPUs than answer on this machine.
+    **Raises:** `InputError` where its ranks need more GPUs than this machine has.
     """
     # of a Slurm job's variables Lightning would make ranks that this point does not have
     variables = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     variables |= ALLOCATORS[point.allocator]
     if memory_bytes is not None:
         variables[MEMORY_LIMIT] = str(memory_bytes)
-    if point.device == "cuda" and (point.ranks > 1 or len(listed()) > 1):  # the first of several may be dead
+    if point.device == "cuda":
         check_enough(point.ranks)
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpus().good)
     return variables
 
 

@@ -9,6 +9,7 @@ from tclab.graph._synthetic_graph import NETWORK_SIZES, NUM_GENES
 from tclab.masking import get as strategy_of
 from tclab.perturbation import synthetic_perturbations
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import cell_graph_of, deletions_a_sample
 from tclab.sweeps.store._code_fingerprint import code_digests
 
 _SAMPLES = 8
@@ -23,7 +24,7 @@ def expected_batch_bytes(point: Point) -> int | None:
     too. A folder is read for its sizes.
     """
     own = tuple(code_digests(point).items())
-    rates = _rates(point.strategy, point.model, point.deletions_a_sample(), point.ship_edges, own)
+    rates = _rates(point.strategy, point.model, deletions_a_sample(point), point.ship_edges, own)
     if rates is None:
         return None
     (edges, nodes), (per_edge, per_node, per_sample) = _sizes(point), rates
@@ -33,7 +34,7 @@ def expected_batch_bytes(point: Point) -> int | None:
 def _sizes(point: Point) -> tuple[int, int]:
     """Return edges and nodes of a point's graph; of a synthetic one known without making it."""
     if point.graph != "synthetic":
-        graph = point.cell_graph()
+        graph = cell_graph_of(point)
         return graph.num_edges, graph.num_nodes[graph.deleted_type]
     assert point.scale is not None  # checked by Point
     names = point.network_subset(list(NETWORK_SIZES))
@@ -51,7 +52,7 @@ def _rates(strategy: str, model: str, deleted: int, ship_edges: bool, own: objec
     found = []
     for scale in _SMALL:
         small = Point(model=model, strategy=strategy, scale=scale, num_deletions=deleted, ship_edges=ship_edges)
-        graph = replace(small, networks=None).cell_graph()
+        graph = cell_graph_of(replace(small, networks=None))
         samples = synthetic_perturbations(graph, _SAMPLES, deleted=deleted, seed=0)
         batch = strategy_of(strategy)(graph, ship_edges=ship_edges).prepared_batch(samples)
         carried = (batch.edge_bytes, batch.bytes - batch.edge_bytes)

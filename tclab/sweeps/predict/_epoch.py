@@ -22,9 +22,10 @@ from tclab.errors import InputError, check_whole, require
 from tclab.perturbation import split
 from tclab.perturbation._dataset import TRAINING_SAMPLES, steps_per_epoch
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import resolve, screen_of
 from tclab.sweeps.execution._measure import may_run
 from tclab.sweeps.execution._request import request_of
-from tclab.sweeps.execution._setup import Setup, setup
+from tclab.sweeps.execution._setup import Setup, loader_options, setup
 from tclab.sweeps.execution._worker_pool import pool
 from tclab.timing import Ledger, conditions, environment
 from tclab.timing._conditions import busy_notes, busy_percent
@@ -190,7 +191,7 @@ def full_steps(point: Point) -> int:
 
     Those of the published dataset, or of the point's own file of perturbations: 80 % of it are for training.
     """
-    screen = point.screen()
+    screen = screen_of(point)
     samples = TRAINING_SAMPLES if screen is None else len(split(len(screen)).train)
     return steps_per_epoch(point.batch_size, point.ranks, samples)
 
@@ -232,7 +233,7 @@ def run_epoch(
         raise InputError(f"besides_seconds is {besides_seconds!r}, expected seconds, 0 or more")
     if (reason := point.skipped_alone("an epoch")) is not None:
         raise InputError(f"this point has no epoch: {reason}")
-    point = point.resolved()
+    point = resolve(point)
     folder = Path(record).expanduser().resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -282,7 +283,7 @@ def predicted_and_measured(
 
 def _epoch(here: Setup, steps: int, folder: Path, besides_seconds: float) -> Path:
     point = here.point
-    around, screen = conditions(), point.screen()
+    around, screen = conditions(), screen_of(point)
     costs = costs_of(here, point.steps)
     full = predict_epoch(costs, steps=full_steps(point), workers=point.workers, besides_seconds=besides_seconds)
     written = datetime.now(UTC)
@@ -321,19 +322,13 @@ def costs_of(here: Setup, steps: int) -> Costs:
     while nobody takes any; after these as many again, for which the workers have nothing left to make.
     """
     point = here.point
-    first = point.warmup + 1
-    alone = replace(here, loads=Loader(_first(here.data, first), workers=0, pin_memory=bool(point.pin_memory)))
+    first, options = point.warmup + 1, {**loader_options(point), "persistent_workers": False}
+    alone = replace(here, loads=Loader(_first(here.data, first), workers=0, pin_memory=options["pin_memory"]))
     here.run(alone.batches(), steps=first)  # what is compiled, tuned or allocated once
-    ahead = point.workers * (point.prefetch_factor or 0)
+    ahead = point.workers * point.prefetch_factor
     lead, cycle = max(point.warmup, ahead), cycle_of(1, point.workers, point.accumulate)
     timed = -(-steps // cycle) * cycle
-    loads = Loader(
-        _first(here.data, lead + timed + ahead),
-        workers=point.workers,
-        pin_memory=bool(point.pin_memory),
-        prefetch_factor=point.prefetch_factor,
-        start_method=point.start_method,
-    )
+    loads = Loader(_first(here.data, lead + timed + ahead), workers=point.workers, **options)
     with Ledger(cuda=point.device == "cuda") as ledger:
         _, whole = _timed(replace(here, loads=loads), lead + timed + ahead, ledger)
     times = ledger.seconds("device" if ledger.cuda else "host")

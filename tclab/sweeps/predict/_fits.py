@@ -23,11 +23,13 @@ from tclab.perturbation import Deletions
 from tclab.perturbation._dataset import TRAINING_SAMPLES
 from tclab.perturbation._sample_store import StoreSize
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import cell_graph_of, resolve, samples_of, screen_of
 from tclab.sweeps.execution._run import run
-from tclab.sweeps.execution._setup import step_of, strategy_arguments
+from tclab.sweeps.execution._setup import exchange_of, step_of, strategy_arguments
 from tclab.sweeps.predict._more_ranks import MEBIBYTE
 from tclab.sweeps.store._code_fingerprint import files_of
 from tclab.timing._conditions import conditions
+from tclab.training._distributed import BUCKET_MB
 from tclab.training._memory_estimate import MemoryEstimate, estimate_memory, meta_batch
 from tclab.training._step import WITHOUT_MODEL
 
@@ -146,7 +148,7 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
     - `memory_bytes`: limit of the training process; the memory that is free now unless given.
     """
     require("point", point, Point, "a tclab.Point")
-    point = point.resolved()
+    point = resolve(point)
     return replace(
         _estimate(point, tuple(files_of(point).items())),
         host_limit=memory_available_bytes() if memory_bytes is None else memory_bytes,
@@ -158,11 +160,11 @@ def fits(point: Point, *, memory_bytes: int | None = None) -> Fits:
 @lru_cache(maxsize=256)
 def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point may have other code or another graph
     """Return what a resolved point needs."""
-    whole = replace(point, device="cpu").cell_graph()  # and with it the lookups that this process has made
+    whole = cell_graph_of(point)  # and with it the lookups that this process has made
     graph = whole.with_relations({name: copy(network) for name, network in whole.relations.items()})
     kind, arguments = strategy_of(point.strategy), strategy_arguments(point, point.device, timing=False)
     loading = kind(graph, **arguments)
-    samples = point.samples(point.batch_size, graph)
+    samples = samples_of(point, point.batch_size, graph)
     own = _bytes_in(graph)
     batch = meta_batch(loading, samples, micro_batch=point.micro_batch)
     if not point.workers or loading.stores:  # workers look up what they encode in copies of their own
@@ -181,7 +183,7 @@ def _estimate(point: Point, files: object) -> Fits:  # `files`: the same point m
     elif share and kind.edges_vary:
         share = VARYING_SHARE
     on_host = point.device == "cpu"
-    in_flight = point.ranks * point.workers * (point.prefetch_factor or 0)
+    in_flight = point.ranks * point.workers * point.prefetch_factor
     return Fits(
         batch=batch.bytes,
         graph=own,
@@ -205,10 +207,10 @@ def _exchange_bytes(point: Point, gradients: int, largest: int) -> int:
     all of them; PowerSGD keeps the error of each bucket, and a copy of the buckets in flight: with gloo one, of
     `bucket_cap_mb` or the largest gradient. Given are the bytes of all gradients, and of the largest one.
     """
-    how = point.exchange()
+    how = exchange_of(point)
     if how is None or not gradients:
         return 0
-    bucket = min(gradients, max(int(how.bucket_cap_mb * MEBIBYTE), largest))
+    bucket = min(gradients, max(int(how.options.get("bucket_cap_mb", BUCKET_MB) * MEBIBYTE), largest))
     half = gradients * 2 // (8 if point.dtype == "float64" else 4)
     powersgd = gradients + (bucket if point.backend == "gloo" else gradients)
     return gradients + {"none": 0, "fp16": half, "bf16": half, "powersgd": powersgd}[how.compression]
@@ -230,7 +232,7 @@ def _not_covered(point: Point, gathers: bool) -> tuple[str, ...]:
 
 def _whole_store(strategy: StoredMask, point: Point, deletions: Deletions) -> StoreSize:
     """Return the size of a store of all training samples, if they are like the deletions' own."""
-    screen = point.screen()
+    screen = screen_of(point)
     number = TRAINING_SAMPLES if screen is None else len(screen)
     return StoreSize.of(np.resize(strategy.encoded_bytes(deletions), number))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tclab.errors import InputError
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.execution._run import point_rows
 from tclab.sweeps.execution._worker_pool import close_workers
 from tclab.sweeps.store._code_fingerprint import import_user_modules
@@ -32,7 +33,7 @@ def run_job(request: str) -> None:
         return
     point = Point.from_dict(job["point"])
     try:
-        rows = point_rows(point.resolved(), **job["options"])
+        rows = point_rows(resolve(point), **job["options"])
         if (status := rows["status"][0].as_py()).startswith("not run"):
             raise InputError(status)  # which is not kept
         results.write(point, rows, job["name"])

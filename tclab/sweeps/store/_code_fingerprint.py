@@ -16,6 +16,7 @@ from tclab.graph._synthetic_graph import synthetic_relations
 from tclab.masking import get as strategy_of
 from tclab.models import get as model_of
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import file_stamps
 
 _NOT_A_MODEL = ("__init__", "_model_registry")  # which change when a model is added that the point does not use
 
@@ -79,4 +80,4 @@ def _digest(path: Path, changed_ns: int) -> str:
 
 def files_of(point: Point) -> dict[str, Any]:
     """Return what tells whether files that a point reads have changed: its code's, its graph's, its samples'."""
-    return {**code_digests(point), **{str(Path(path).resolve()): s for path, s in point.file_stamps().items()}}
+    return {**code_digests(point), **{str(Path(path).resolve()): s for path, s in file_stamps(point).items()}}

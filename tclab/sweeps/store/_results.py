@@ -23,6 +23,7 @@ from tclab._io import atomic_write, held
 from tclab._version import __version__
 from tclab.errors import InputError
 from tclab.sweeps.config._point import Point
+from tclab.sweeps.config._point_inputs import resolve
 from tclab.sweeps.store._code_fingerprint import files_of
 from tclab.sweeps.store._rows import SCHEMA, SCHEMA_VERSION, aligned, frame
 from tclab.timing._environment import fingerprint
@@ -110,7 +111,7 @@ class Results:
 
     def path(self, point: Point) -> Path:
         """Return where a point's rows are, or would be."""
-        return self.folder / self.name(point.resolved())
+        return self.folder / self.name(resolve(point))
 
     def read(self, point: Point) -> pa.Table | None:
         """Return a point's rows, or `None` where it has not been run here."""

@@ -21,7 +21,7 @@ _TEXT, _WHOLE, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
 _TYPES = {"text": _TEXT, "whole": _WHOLE, "real": _REAL, "flag": _FLAG}
 # a column for each field of a point, by its declaration; rows begin with those down to `dtype`
-_POINT = {name: _TYPES[declared.column or "text"] for name, declared in declarations(Point).items()}
+_POINT = {name: _TYPES[declared.column] for name, declared in declarations(Point).items()}
 _LAST = list(_POINT).index("dtype") + 1
 POINT_COLUMNS = dict(list(_POINT.items())[:_LAST])
 MEASURED_COLUMNS = {

@@ -1,0 +1,136 @@
+"""What a point is measured on: its graph and its samples, synthetic or of files; the last few are kept."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tclab.errors import InputError
+from tclab.graph._cell_graph import CellGraph, resolve_networks
+from tclab.graph._synthetic_graph import NETWORK_SIZES
+from tclab.perturbation import Perturbations, synthetic_perturbations
+from tclab.sweeps.config._gpus import device_of
+from tclab.sweeps.config._point import Point
+
+if TYPE_CHECKING:
+    from tclab.readers._read_perturbations import ScreenPerturbations
+
+Stamp = tuple[tuple[str, int, int], ...]  # name, size and time of a file, or of every file in a folder
+
+
+def resolve(point: Point) -> Point:
+    """Return a point with its device and its paths made definite; the point itself where they are.
+
+    **Raises:** `InputError` for `device="cuda"` where there is none, a file that is not there, or networks that the
+    graph does not have.
+    """
+    check_files(point)
+    definite = {name: str(Path(value).resolve()) for name, value in _paths(point).items()}
+    definite["device"] = device_of(point.device)
+    changed = {name: value for name, value in definite.items() if getattr(point, name) != value}
+    return replace(point, **changed) if changed else point  # type: ignore[arg-type]
+
+
+def _paths(point: Point) -> dict[str, str]:
+    """Return field → path of the files that a point is measured on; empty where all is synthetic."""
+    named = {"graph": point.graph, "perturbations": point.perturbations}
+    return {name: value for name, value in named.items() if value not in (None, "synthetic")}
+
+
+def check_files(point: Point) -> None:
+    """Look whether the files that a point names are there, and hold the networks that it names.
+
+    **Raises:** `InputError` for one that is not.
+    """
+    if point.perturbations is not None and not os.path.isfile(point.perturbations):
+        raise InputError(f"perturbations is {point.perturbations!r}, expected a file of a screen that exists, or None")
+    if point.graph == "synthetic":
+        return
+    if not os.path.exists(point.graph):
+        raise InputError(f"graph is {point.graph!r}, expected 'synthetic' or a folder or file that exists")
+    if point.networks is not None:
+        resolve_networks(point.networks, network_names(point))
+
+
+def file_stamps(point: Point) -> dict[str, Stamp]:
+    """Return path → what tells whether the files there have changed, of those that a point is measured on."""
+    return {path: _stamp_of(path) for path in _paths(point).values()}
+
+
+def _stamp_of(place: str) -> Stamp:
+    root = Path(place)
+    files = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
+    return tuple((str(f.relative_to(root)), f.stat().st_size, f.stat().st_mtime_ns) for f in files)
+
+
+def network_names(point: Point) -> list[str]:
+    """Return the names of all networks of a point's graph, in order; a folder or file is read for them."""
+    return list(NETWORK_SIZES if point.graph == "synthetic" else _whole(point).networks)
+
+
+def cell_graph_of(point: Point) -> CellGraph:
+    """Return the graph that a point runs on, on the CPU."""
+    graph = _whole(point)
+    graph = _variant(graph, point.network_subset(list(graph.networks)), point.variant)
+    return graph.without_metabolism() if point.metabolism == "off" else graph
+
+
+def _whole(point: Point) -> CellGraph:
+    return _whole_graph(point.graph, point.scale, point.seed, file_stamps(point).get(point.graph))
+
+
+@lru_cache(maxsize=4)
+def _whole_graph(graph: str, scale: float | None, seed: int, stamp: object) -> CellGraph:
+    if graph == "synthetic":
+        assert scale is not None  # checked by Point
+        return CellGraph.synthetic(scale, seed)
+    return CellGraph.from_folder(graph) if os.path.isdir(graph) else CellGraph.from_file(graph)
+
+
+@lru_cache(maxsize=4)
+def _variant(graph: CellGraph, networks: tuple[str, ...], variant: str) -> CellGraph:
+    """Return a variant of some of a graph's networks; cached, with the lookups of a merged network."""
+    return graph.select(networks).variant(variant)
+
+
+def screen_of(point: Point) -> ScreenPerturbations | None:
+    """Return the samples of a point's file of perturbations, with a report of its rows; `None` for no file.
+
+    **Raises:** `InputError` for a file that is no screen, or has no sample for the point's graph.
+    """
+    if point.perturbations is None:
+        return None
+    return _screen(point.perturbations, _whole(point), _stamp_of(point.perturbations))
+
+
+@lru_cache(maxsize=2)
+def _screen(path: str, graph: CellGraph, stamp: object) -> ScreenPerturbations:
+    from tclab.readers import read_perturbations  # only a point with a file needs the readers
+
+    return read_perturbations(path, graph)
+
+
+def samples_of(point: Point, number: int, graph: CellGraph) -> Perturbations:
+    """Return so many samples to train on: synthetic ones, or those of the file in an order drawn by the seed.
+
+    A file that has fewer is gone through again. The samples delete nodes of `graph`, which is the point's own.
+    """
+    screen = screen_of(point)
+    if screen is None:
+        assert point.num_deletions is not None  # null for a file alone
+        return synthetic_perturbations(graph, number, deleted=point.num_deletions, seed=point.seed)
+    order = np.random.default_rng(point.seed).permutation(len(screen))
+    return screen.read(np.resize(order, number).tolist())
+
+
+def deletions_a_sample(point: Point) -> int:
+    """Return how many nodes a sample of a point deletes; of a file's samples the usual number."""
+    screen = screen_of(point)
+    if screen is None:
+        return point.num_deletions or 0
+    return int(np.median(screen.deletions.ptr.diff().numpy()))
