@@ -14,7 +14,6 @@ import pytest
 import torch
 from clock import Clock
 from hypothesis import Phase, given, settings
-from tclab.timing._noise_model import Series, centre_of
 from test_equality import NUMERICS, UNLIKE, cases, failures
 
 import tclab

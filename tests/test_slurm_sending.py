@@ -15,6 +15,7 @@ import tclab
 from tclab import InputError, Point, lab
 from tclab.sweeps.slurm import _slurm_executor as slurm
 from tclab.sweeps.slurm import _slurm_job as job
+from tclab.sweeps.slurm._slurm_options import minutes_of
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import not_measured
 
@@ -137,7 +138,7 @@ def points(number, first=1):
     ("time", "minutes"), [(90, 90), ("90", 90), ("1:30:00", 90), ("2-12:00:00", 3600), ("0:01:01", 2)]
 )
 def test_a_time_is_minutes_or_has_hours(time, minutes):
-    assert slurm._minutes(time) == minutes
+    assert minutes_of(time) == minutes
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tclab.sweeps.config._grid import axis
 from tclab.sweeps.config._grid import grid as grid_of
 from tclab.sweeps.config._import_file import import_file
 from tclab.sweeps.config._point import Point
-from tclab.sweeps.slurm._slurm_executor import OPTIONS
+from tclab.sweeps.slurm._slurm_options import OPTIONS
 from tclab.timing._verdict import MARGIN
 
 _SOME_FAILED = 1

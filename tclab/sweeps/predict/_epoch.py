@@ -28,7 +28,7 @@ from tclab.sweeps.execution._request import request_of
 from tclab.sweeps.execution._setup import Setup, loader_options, setup
 from tclab.sweeps.execution._worker_pool import pool
 from tclab.timing import Ledger, conditions, environment
-from tclab.timing._environment import busy_notes, busy_percent
+from tclab.timing._conditions import busy_notes, busy_percent
 from tclab.timing._step_means import Estimate, cycle_of, mean_step
 from tclab.training._loading import Batches, Loader
 
@@ -322,8 +322,7 @@ def costs_of(here: Setup, steps: int) -> Costs:
     while nobody takes any; after these as many again, for which the workers have nothing left to make.
     """
     point = here.point
-    first = point.warmup + 1
-    options = {**loader_options(point), "persistent_workers": False}  # their end is in the epoch's seconds
+    first, options = point.warmup + 1, {**loader_options(point), "persistent_workers": False}
     alone = replace(here, loads=Loader(_first(here.data, first), workers=0, pin_memory=options["pin_memory"]))
     here.run(alone.batches(), steps=first)  # what is compiled, tuned or allocated once
     ahead = point.workers * point.prefetch_factor

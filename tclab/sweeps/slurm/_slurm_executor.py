@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,26 +22,17 @@ import pyarrow as pa
 
 from tclab._child_process import SOURCE
 from tclab._io import atomic_write
-from tclab.errors import InputError, need, unknown
+from tclab.errors import InputError, need
 from tclab.sweeps.config._point import Point
 from tclab.sweeps.config._point_inputs import paths_of
 from tclab.sweeps.execution._executor import Progress, SweepOptions, failed_or_oom
 from tclab.sweeps.slurm._slurm_job import run_job
+from tclab.sweeps.slurm._slurm_options import NOT_THE_MACHINE, checked
 from tclab.sweeps.store._code_fingerprint import imports_of
 from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import not_measured
 from tclab.timing import environment
 
-# Options of sbatch that the command and the notebooks have by name; `tclab.sweep` takes all that submitit knows.
-OPTIONS = (
-    "partition", "gpus_per_node", "time", "account", "constraint", "cpus_per_task", "mem", "qos", "array_parallelism",
-)  # fmt: skip
-_OURS = {"nodes", "ntasks_per_node", "job_name", "use_srun"}  # a point is one job on one node, found by its number
-# These say when or for whom a job runs. All others say on what, and tell one kind of machine from another.
-_NOT_THE_MACHINE = {
-    "account", "array_parallelism", "comment", "dependency", "mail_type", "mail_user", "qos", "signal_delay_s",
-    "srun_args", "stderr_to_stdout", "teardown", "time", "timelimit", "wckey",
-}  # fmt: skip
 # States of a job that will write no more rows
 _OVER = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
@@ -73,7 +64,7 @@ class SlurmExecutor:
 
         _ask("sbatch", "--version")
         self._poll_seconds = poll_seconds
-        self._options = _checked(options, submitit.SlurmExecutor._valid_parameters())
+        self._options = checked(options, submitit.SlurmExecutor._valid_parameters())
 
     def run(self, points: list[Point], options: SweepOptions) -> list[pa.Table]:
         """Return the rows of each point, waited for.
@@ -234,38 +225,6 @@ def _absolute(point: Point) -> Point:
     return replace(point, **paths)
 
 
-def _checked(options: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
-    """Return sbatch's options as submitit takes them; `None`, "" and 0 leave one to the cluster.
-
-    **Raises:** `InputError` for one that submitit does not know, or is the sweep's own, or has several lines.
-    """
-    for name, value in options.items():
-        if name not in known - _OURS:
-            raise unknown("option of Slurm", name, known - _OURS)
-        lines = value.values() if isinstance(value, Mapping) else [value]
-        if any("\n" in str(line) for line in lines):
-            raise InputError(f"{name} is {value!r}, expected one line: the job's shell would run the next one")
-    given = {name: value for name, value in options.items() if value not in (None, "", 0)}
-    if "cpus_per_task" in given:  # from 22.05 srun no longer takes it from the job that it runs in
-        given["srun_args"] = [*given.get("srun_args", ()), f"--cpus-per-task={given['cpus_per_task']}"]
-    # submitit's warning comes 90 s before the end of a job, and would end one of a minute as it begins
-    return {"signal_delay_s": 15, **given, "time": _minutes(given.get("time", 60))}
-
-
-def _minutes(time: int | str) -> int:
-    """Return a time in minutes: 90, "90", "1:30:00" or "1-12:00:00"; seconds round up.
-
-    **Raises:** `InputError` for anything else.
-    """
-    minutes = int(time) if str(time).isdigit() else 0
-    if match := re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", str(time)):
-        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-        minutes += 1440 * days + 60 * hours + (seconds > 0)
-    if not minutes:
-        raise InputError(f"time is {time!r}, expected minutes, or 'hours:minutes:seconds', with 'days-' before or not")
-    return minutes
-
-
 def _machine_of(options: dict[str, Any]) -> dict[str, Any]:
     """Return what tells the kind of machine and software that jobs will have, before one has it.
 
@@ -277,7 +236,7 @@ def _machine_of(options: dict[str, Any]) -> dict[str, Any]:
     here = environment()
     cluster = re.search(r"^ClusterName\s*=\s*(\S+)", _ask("scontrol", "show", "config"), re.MULTILINE)
     return {
-        **{name: value for name, value in {**options, **variables}.items() if name not in _NOT_THE_MACHINE},
+        **{name: value for name, value in {**options, **variables}.items() if name not in NOT_THE_MACHINE},
         "cluster": cluster[1] if cluster else None,
         "software": [here[name] for name in ("python", "torch", "torch_geometric", "numpy")],
         "threads": os.environ.get("OMP_NUM_THREADS"),
