@@ -1,8 +1,10 @@
 """A real Slurm of two nodes on this machine: arrays, jobs cancelled and killed, picking up again."""
 
 import os
+import re
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -174,6 +176,31 @@ def test_a_partition_that_does_not_exist_is_named_with_the_nearest(rows):
     with pytest.raises(InputError, match="sbatch refused: "):
         sweep(points(1), rows, partition="small", mem="1000000GB")
     assert not alive()
+
+
+def test_the_script_of_the_documentation_runs_the_ranks_of_a_point_on_two_nodes(box, tmp_path, root):
+    text = (root / "docs" / "cluster.md").read_text()
+    point, script = re.findall(r"```\w+\n((?:# point\.py|#!/bin/bash).*?)```", text, re.DOTALL)
+    tiny = 'scale=0.01, networks=1, batch_size=1, workers=0, steps=2, warmup=0, device="cpu"'
+    here = {
+        'strategy="node_mask", batch_size=28, num_deletions=3': tiny,
+        " --gpus-per-node=4": "",
+        '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)': "127.0.0.1",  # both nodes are this machine
+        "torchrun": f"{sys.executable} -m torch.distributed.run",
+        "--nproc-per-node=4": "--nproc-per-node=1",
+    }
+    for words, instead in here.items():
+        assert words in point + script, words
+        point, script = point.replace(words, instead), script.replace(words, instead)
+    (tmp_path / "point.py").write_text(point)
+    (tmp_path / "job.sh").write_text(script)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+    subprocess.run(["sbatch", "--wait", "job.sh"], cwd=tmp_path, env=environment, timeout=GENEROUS)
+    said = "".join(path.read_text() for path in tmp_path.glob("slurm-*.out"))
+    assert (tmp_path / "rows.parquet").exists(), said
+    rows = tclab.rows(tmp_path / "rows.parquet")
+    assert set(rows["status"]) == {"ok"}, said
+    assert {"rank 0", "rank 1"} <= set(rows["where"])
 
 
 def test_a_job_that_slurm_requeues_goes_on_where_it_was(rows):
