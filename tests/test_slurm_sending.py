@@ -13,7 +13,7 @@ import pytest
 
 import tclab
 from tclab import InputError, Point, lab
-from tclab.sweeps.config._gpus import ranks_on_node
+from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.execution import _executor as local_executor
 from tclab.sweeps.slurm import _slurm_executor as slurm
 from tclab.sweeps.slurm import _slurm_queue as slurm_queue
@@ -634,18 +634,20 @@ def test_the_grid_counts_the_gpus_of_the_nodes():
     ],
 )
 def test_ranks_are_counted_on_the_machines_of_a_cluster(asked, device_and_ranks):
-    assert ranks_on_node(*asked) == device_and_ranks
+    gpus, per_node, *device = asked
+    assert ranks_of(gpus, *device, gpus_per_node=per_node) == device_and_ranks
 
 
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
         (("auto", "many"), "gpus_per_node is 'many', expected a number"),
-        ((9, 4), "gpus is 9, and a machine with gpus_per_node=4 has 4"),
+        ((9, 4), "gpus is 9, and there are 4; expected fewer"),
         ((-1, 4), "gpus is -1, expected 'auto' or a number"),
         ((2, 0, "cuda"), "device is 'cuda', and gpus_per_node asks for none"),
     ],
 )
 def test_gpus_that_a_cluster_was_not_asked_for_are_refused(asked, words):
+    gpus, per_node, *device = asked
     with pytest.raises(InputError, match=words):
-        ranks_on_node(*asked)
+        ranks_of(gpus, *device, gpus_per_node=per_node)
