@@ -28,7 +28,7 @@ from tclab.sweeps.execution._request import request_of
 from tclab.sweeps.execution._setup import Setup, loader_options, setup
 from tclab.sweeps.execution._worker_pool import pool
 from tclab.timing import Ledger, conditions, environment
-from tclab.timing._conditions import busy_notes, busy_percent
+from tclab.timing._environment import busy_notes, busy_percent
 from tclab.timing._step_means import Estimate, cycle_of, mean_step
 from tclab.training._loading import Batches, Loader
 
