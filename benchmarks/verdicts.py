@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
-from tclab.timing._race_blocks import order_of
 
 from tclab import Point
 from tclab.sweeps import race_points

@@ -399,14 +399,20 @@ VERDICTS = {
     "margin ignored": (_verdict, "decide", lambda low, high, margin, **more: _decide(low, high, 1e-9, **more)),
     "margin doubled": (_verdict, "decide", lambda low, high, margin, **more: _decide(low, high, 2 * margin, **more)),
     "any margin is SAME": (_verdict, "decide", lambda *given, widest=1.0: _decide(*given, widest=1.0)),
-    "UNDECIDED is SAME": (_verdict, "decide", lambda *given, **more: (
-        SAME if (verdict := _decide(*given, **more)) == UNDECIDED else verdict)),
+    "UNDECIDED is SAME": (
+        _verdict,
+        "decide",
+        lambda *given, **more: SAME if (verdict := _decide(*given, **more)) == UNDECIDED else verdict,
+    ),
     "alpha doubled": (_verdict, "alpha_of", lambda *given: 2 * _alpha(*given)),
     "memory ignored": (_statistics, "_components", lambda *given: tuple(part[:1] for part in _of_components(*given))),
     "parts ignored": (Series, "parts", lambda series, n: np.array([np.median(series.values)])),
     "luck ignored": (_statistics.Centre, "_of_processes", property(lambda centre: (centre.quantile(0.5), 0.0, 2))),
-    "control ignored": (_verdict, "_against_itself", lambda rounds, arm: _verdict._series(
-        rounds, [0.0] * len(rounds), [0] * len(rounds))),
+    "control ignored": (
+        _verdict,
+        "_against_itself",
+        lambda rounds, arm: _verdict._series(rounds, [0.0] * len(rounds), [0] * len(rounds)),
+    ),
     "three rounds are enough": (_verdict, "PARTS", 2),
 }
 

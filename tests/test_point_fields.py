@@ -27,7 +27,6 @@ from tclab.perturbation._sample_store import STORES
 from tclab.sweeps.config._fields import Options, declarations, option_choices
 from tclab.sweeps.config._point import ALLOCATORS
 from tclab.sweeps.config._point_inputs import cell_graph_of, resolve
-from tclab.sweeps.store._results import Results
 from tclab.sweeps.store._rows import SCHEMA, columns_of, point_of, table
 from tclab.training._loops import LOOPS
 from tclab.training._step import DTYPES, MODES, OPTIMIZERS, Step

@@ -277,8 +277,8 @@ def _compared(samples: Sequence[Sample], a: str, b: str, cell: str | None, margi
 def _with_needs(pair: Pair, is_of_luck: bool, seconds: float) -> Pair:
     """Return an undecided comparison with how long a race would have to be.
 
-    The interval of a race that is k times as long is 1/√k as wide, but for the processes' luck. One that just reaches the
-    margin decides every other race, so half as much again is asked for.
+    The interval of a race that is k times as long is 1/√k as wide, but for the processes' luck. One that just reaches
+    the margin decides every other race, so half as much again is asked for.
     """
     assert pair.ratio is not None
     assert pair.decision_interval is not None
