@@ -78,6 +78,8 @@ RULES: tuple[Rule, ...] = (
     # `MseLossBackward0` is backward, `Optimizer.zero_grad` optimizer: these two before loss and forward
     Rule("optimizer",         r"^optimizer[.# ]|\boptimi[sz]er\b|torch/optim/|zero_grad|clip_grad", _CALLS),
     Rule("optimizer",         r"_fused_(adam|sgd)|_foreach_", _OPS),
+    # an operator of torch.library with a gradient, called: its backward has `Backward` behind this name
+    Rule("tensor_ops",        r"^GeneratedBackwardFor_\w+_default$", _OPS),
     Rule("backward",          r"autograd::|backward|accumulategrad|torch/autograd/(__init__|graph|function)"),
     Rule("loss_computation",  r"loss|cross_entropy|criterion", _CALLS),
     Rule("model_forward",     r"\bforward|torch/nn/|nn\.module:|training_step|## model", _CALLS),

@@ -80,6 +80,8 @@ def test_what_is_printed_begins_with_the_stages_and_names_the_largest_operations
         ("aten::convolution_backward", "cpu_op", "backward"),
         ("autograd::engine::evaluate_function: MseLossBackward0", "cpu_op", "backward"),
         ("torch::autograd::AccumulateGrad", "cpu_op", "backward"),
+        ("GeneratedBackwardFor_tclab_spmm_default", "cpu_op", "tensor_ops"),
+        ("GeneratedBackwardFor_tclab_spmm_defaultBackward", "cpu_op", "backward"),
         ("Optimizer.zero_grad#SGD.zero_grad", "user_annotation", "optimizer"),
         ("aten::_foreach_add_", "cpu_op", "optimizer"),
         ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "user_annotation", "data_loading"),
