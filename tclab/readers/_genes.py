@@ -156,10 +156,10 @@ class Lookup:
         return self.index_of[name]
 
     def places(self, column: pd.Series) -> np.ndarray:
-        """Return the index of each name of a column of categories, [rows] int64, below 0 where it means none."""
+        """Return the index of each name of a column of categories, [rows] int32, below 0 where it means none."""
         codes = column.cat.codes.to_numpy()
         names = column.cat.categories.tolist()
-        found = np.full(len(names), UNKNOWN, dtype=np.int64)
+        found = np.full(len(names), UNKNOWN, dtype=np.int32)
         for code in np.flatnonzero(np.bincount(codes, minlength=len(names))):  # a filter leaves some unused
             found[code] = self.place(names[code])
         return found[codes]

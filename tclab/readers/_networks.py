@@ -203,7 +203,7 @@ def network_of(
 
     **Arguments:**
 
-    - `source`, `target`: [rows] int64, below 0 where the name is unknown.
+    - `source`, `target`: [rows] integers, below 0 where the name is unknown.
     - `directed`: whether an edge goes from source to target only.
     - `scores`: [rows]; kept in the report, and as the network's weight only where `weighted`.
     - `dropped`: rows that the reader left out before, by reason.
@@ -217,13 +217,15 @@ def network_of(
     known = (source >= 0) & (target >= 0)
     lost = int((~known).sum())
     lookup.check_lost(len(known), lost, unknown_limit)
-    low, high = source[known], target[known]
-    mirrored = (low > high) & (not directed)
-    low, high = np.where(mirrored, high, low), np.where(mirrored, low, high)
-    key = low * n + high
+    mirrored = (source > target)[known] & (not directed)
+    low, high = np.minimum(source, target)[known], np.maximum(source, target)[known]
+    if directed:
+        low, high = source[known], target[known]
+    key = low.astype(np.int64) * n + high
     order = np.argsort(key, kind="stable")
-    starts = np.flatnonzero(np.diff(key[order], prepend=-1))  # where the rows of each edge begin
-    edges = key[order][starts]
+    key = key[order]
+    starts = np.flatnonzero(np.diff(key, prepend=-1))  # where the rows of each edge begin
+    edges = key[starts]
     times = np.diff(starts, append=len(key))
     backward = _over_edges(np.add, mirrored[order].astype(np.int64), starts)
     twice = int(((backward > 0) & (backward < times)).sum())
@@ -306,10 +308,11 @@ def string_links(
         known = (one >= 0) & (other >= 0)
         rows, lost = len(known), int(len(known) - known.sum())
         lookup.check_lost(rows, lost, unknown_limit)
-        key = np.minimum(one, other) * len(lookup.genes) + np.maximum(one, other)
-        order = np.argsort(key, kind="stable")  # once for all channels
+        key = np.minimum(one, other).astype(np.int64) * len(lookup.genes) + np.maximum(one, other)
+        order = np.argsort(key, kind="stable").astype(np.int32)  # once for all channels
         order = order[known[order]]
         one, other = one[order], other[order]
+        del key
         match = LINKS_FILE.fullmatch(Path(path).name)
         release = match["version"].replace(".", "_") if match else ""
         networks = {}
