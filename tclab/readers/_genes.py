@@ -234,7 +234,7 @@ def sgd_features(path: str | Path) -> Genes:
 def sgd_gene_names(path: str | Path) -> Genes:
     """Return the genes of `SGDgeneNames.tsv`, as yeast-GEM keeps it: header `Systematic_name`, `Standard_name`.
 
-    **Raises:** `ReadError` with the line for a bad row; for a gene that appears twice.
+    **Raises:** `ReadError` with the row for a bad row; for a gene that appears twice.
     """
     with opened(path, "SGD's table of gene names", ReadError) as file:
         table = Table(file)

@@ -70,7 +70,7 @@ def biogrid(
     - `organism`: the NCBI taxon that both ends must have; None takes any.
     - `unknown_limit`: the share of rows that may be lost to unknown names.
 
-    **Raises:** `ReadError` with the line for a wrong number of columns or an unknown experimental system type; for a
+    **Raises:** `ReadError` with the row for a wrong number of columns or an unknown experimental system type; for a
     missing column, or too many names that are not in `genes`.
     """
     if system_type not in (None, *_SYSTEMS):
@@ -108,7 +108,7 @@ def tflink(
       UniProt id.
     - `unknown_limit`: the share of rows that may be lost to unknown names.
 
-    **Raises:** `ReadError` with the line for a wrong number of columns; for a missing column, or too many unknown
+    **Raises:** `ReadError` with the row for a wrong number of columns; for a missing column, or too many unknown
     names. `InputError` for a `factor` that is not in `genes`.
     """
     where = [] if organism is None else [_Condition(f"organism is not {organism}", (("Organism",),), organism)]
@@ -127,7 +127,7 @@ def sgd_regulation(path: str | Path, genes: Genes | Iterable[str], *, unknown_li
     - `genes`: the nodes of the network, looked up by systematic name.
     - `unknown_limit`: the share of rows that may be lost to unknown names.
 
-    **Raises:** `ReadError` with the line for a wrong number of columns; for a missing column, or too many unknown
+    **Raises:** `ReadError` with the row for a wrong number of columns; for a missing column, or too many unknown
     names.
     """
     return _network(path, "sgd_regulation", "sgd_regulation", genes, [], unknown_limit)
@@ -292,7 +292,7 @@ def string_links(
       as in STRING's `combine_subscores.py`.
     - `unknown_limit`: the share of rows that may be lost to unknown names.
 
-    **Raises:** `ReadError` with the line for a wrong number of columns or a score outside 0 to 1000; for a
+    **Raises:** `ReadError` with the row for a wrong number of columns or a score outside 0 to 1000; for a
     missing column, or too many names that are not in `genes`.
     """
     if isinstance(threshold, bool) or not 0 <= threshold <= 1000:
@@ -379,7 +379,7 @@ def string_dango(
     - `genes`: the nodes of the network; None takes `counted_in`.
     - `counted_in`: the list whose line numbers the file has; None takes `yeast_string_genes.txt` in the same folder.
 
-    **Raises:** `ReadError` with the line for a gene outside the list, a score outside 0 to 1, an edge whose
+    **Raises:** `ReadError` with the row for a gene outside the list, a score outside 0 to 1, an edge whose
     reverse is missing (the file was cut) or has another score, and an edge that appears more than twice.
     """
     path = Path(path)
