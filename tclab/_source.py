@@ -49,7 +49,7 @@ _MEANING: dict[type[Exception], str] = {
 def guarded(path: str | Path, what: str, error: type[InputError] = InputError) -> Iterator[None]:
     """Turn whatever the block raises, which reads a file, into one sentence: the file, the cause, the format.
 
-    In the block a parser may raise what it likes, and a reader of ours raises `ValueError` with the line and what was
+    In the block a parser may raise what it likes, and a reader of ours raises `ValueError` with the row and what was
     expected. An `InputError` passes unchanged: it is a sentence already, and perhaps of an argument. The cause is
     chained, so that an error of our own is found in the traceback.
 
@@ -59,7 +59,7 @@ def guarded(path: str | Path, what: str, error: type[InputError] = InputError) -
     - `what`: its format with its article: "a BioGRID table".
     - `error`: the class that is raised.
 
-    **Raises:** `error`: "edges.csv: line 3: weight is 'x', expected a number (read as an edge list)".
+    **Raises:** `error`: "edges.csv: row 3: weight is 'x', expected a number (read as an edge list)".
     """
     try:
         yield

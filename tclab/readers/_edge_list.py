@@ -81,7 +81,7 @@ def edge_list(
     - `node_type`: what the nodes are.
     - `unknown_limit`: the share of rows that may name a node that is not in `genes`.
 
-    **Raises:** `ReadError` with the line for a wrong number of columns, an empty name, a comment or a header between
+    **Raises:** `ReadError` with the row for a wrong number of columns, an empty name, a comment or a header between
     edges, or a weight that is not a finite number; for too many unknown names; for a format with a name of its own,
     such as MatrixMarket's.
     """

@@ -156,10 +156,10 @@ class Lookup:
         return self.index_of[name]
 
     def places(self, column: pd.Series) -> np.ndarray:
-        """Return the index of each name of a column of categories, [rows] int64, below 0 where it means none."""
+        """Return the index of each name of a column of categories, [rows] int32, below 0 where it means none."""
         codes = column.cat.codes.to_numpy()
         names = column.cat.categories.tolist()
-        found = np.full(len(names), UNKNOWN, dtype=np.int64)
+        found = np.full(len(names), UNKNOWN, dtype=np.int32)
         for code in np.flatnonzero(np.bincount(codes, minlength=len(names))):  # a filter leaves some unused
             found[code] = self.place(names[code])
         return found[codes]
@@ -234,7 +234,7 @@ def sgd_features(path: str | Path) -> Genes:
 def sgd_gene_names(path: str | Path) -> Genes:
     """Return the genes of `SGDgeneNames.tsv`, as yeast-GEM keeps it: header `Systematic_name`, `Standard_name`.
 
-    **Raises:** `ReadError` with the line for a bad row; for a gene that appears twice.
+    **Raises:** `ReadError` with the row for a bad row; for a gene that appears twice.
     """
     with opened(path, "SGD's table of gene names", ReadError) as file:
         table = Table(file)

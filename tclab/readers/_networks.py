@@ -70,7 +70,7 @@ def biogrid(
     - `organism`: the NCBI taxon that both ends must have; None takes any.
     - `unknown_limit`: the share of rows that may be lost to unknown names.
 
-    **Raises:** `ReadError` with the line for a wrong number of columns or an unknown experimental system type; for a
+    **Raises:** `ReadError` with the row for a wrong number of columns or an unknown experimental system type; for a
     missing column, or too many names that are not in `genes`.
     """
     if system_type not in (None, *_SYSTEMS):
@@ -108,7 +108,7 @@ def tflink(
       UniProt id.
     - `unknown_limit`: the share of rows that may be lost to unknown names.
 
-    **Raises:** `ReadError` with the line for a wrong number of columns; for a missing column, or too many unknown
+    **Raises:** `ReadError` with the row for a wrong number of columns; for a missing column, or too many unknown
     names. `InputError` for a `factor` that is not in `genes`.
     """
     where = [] if organism is None else [_Condition(f"organism is not {organism}", (("Organism",),), organism)]
@@ -127,7 +127,7 @@ def sgd_regulation(path: str | Path, genes: Genes | Iterable[str], *, unknown_li
     - `genes`: the nodes of the network, looked up by systematic name.
     - `unknown_limit`: the share of rows that may be lost to unknown names.
 
-    **Raises:** `ReadError` with the line for a wrong number of columns; for a missing column, or too many unknown
+    **Raises:** `ReadError` with the row for a wrong number of columns; for a missing column, or too many unknown
     names.
     """
     return _network(path, "sgd_regulation", "sgd_regulation", genes, [], unknown_limit)
@@ -203,7 +203,7 @@ def network_of(
 
     **Arguments:**
 
-    - `source`, `target`: [rows] int64, below 0 where the name is unknown.
+    - `source`, `target`: [rows] integers, below 0 where the name is unknown.
     - `directed`: whether an edge goes from source to target only.
     - `scores`: [rows]; kept in the report, and as the network's weight only where `weighted`.
     - `dropped`: rows that the reader left out before, by reason.
@@ -217,13 +217,15 @@ def network_of(
     known = (source >= 0) & (target >= 0)
     lost = int((~known).sum())
     lookup.check_lost(len(known), lost, unknown_limit)
-    low, high = source[known], target[known]
-    mirrored = (low > high) & (not directed)
-    low, high = np.where(mirrored, high, low), np.where(mirrored, low, high)
-    key = low * n + high
+    mirrored = (source > target)[known] & (not directed)
+    low, high = np.minimum(source, target)[known], np.maximum(source, target)[known]
+    if directed:
+        low, high = source[known], target[known]
+    key = low.astype(np.int64) * n + high
     order = np.argsort(key, kind="stable")
-    starts = np.flatnonzero(np.diff(key[order], prepend=-1))  # where the rows of each edge begin
-    edges = key[order][starts]
+    key = key[order]
+    starts = np.flatnonzero(np.diff(key, prepend=-1))  # where the rows of each edge begin
+    edges = key[starts]
     times = np.diff(starts, append=len(key))
     backward = _over_edges(np.add, mirrored[order].astype(np.int64), starts)
     twice = int(((backward > 0) & (backward < times)).sum())
@@ -290,7 +292,7 @@ def string_links(
       as in STRING's `combine_subscores.py`.
     - `unknown_limit`: the share of rows that may be lost to unknown names.
 
-    **Raises:** `ReadError` with the line for a wrong number of columns or a score outside 0 to 1000; for a
+    **Raises:** `ReadError` with the row for a wrong number of columns or a score outside 0 to 1000; for a
     missing column, or too many names that are not in `genes`.
     """
     if isinstance(threshold, bool) or not 0 <= threshold <= 1000:
@@ -306,10 +308,11 @@ def string_links(
         known = (one >= 0) & (other >= 0)
         rows, lost = len(known), int(len(known) - known.sum())
         lookup.check_lost(rows, lost, unknown_limit)
-        key = np.minimum(one, other) * len(lookup.genes) + np.maximum(one, other)
-        order = np.argsort(key, kind="stable")  # once for all channels
+        key = np.minimum(one, other).astype(np.int64) * len(lookup.genes) + np.maximum(one, other)
+        order = np.argsort(key, kind="stable").astype(np.int32)  # once for all channels
         order = order[known[order]]
         one, other = one[order], other[order]
+        del key
         match = LINKS_FILE.fullmatch(Path(path).name)
         release = match["version"].replace(".", "_") if match else ""
         networks = {}
@@ -376,7 +379,7 @@ def string_dango(
     - `genes`: the nodes of the network; None takes `counted_in`.
     - `counted_in`: the list whose line numbers the file has; None takes `yeast_string_genes.txt` in the same folder.
 
-    **Raises:** `ReadError` with the line for a gene outside the list, a score outside 0 to 1, an edge whose
+    **Raises:** `ReadError` with the row for a gene outside the list, a score outside 0 to 1, an edge whose
     reverse is missing (the file was cut) or has another score, and an edge that appears more than twice.
     """
     path = Path(path)

@@ -86,7 +86,7 @@ class ScreenFormat:
         - `path`: text between tabs (or commas), gzipped or not, or a workbook (`.xlsx`) whose first sheet is the table.
         - `genes`: the gene list; None takes the genes of the samples, sorted.
 
-        **Raises:** `ReadError` with the line for a missing column, a wrong number of columns, an invalid number or
+        **Raises:** `ReadError` with the row for a missing column, a wrong number of columns, an invalid number or
         strain id, or a p-value outside 0 to 1; for too many unknown genes. `InputError` for an option that the format
         does not have.
         """

@@ -121,7 +121,8 @@ class Table:
         expects; where there is no row, unless it `may_be_empty`.
         """
         types = {str(column.i): column.kind for column in columns.values()}
-        blocks = [pa.schema([(name, column.kind) for name, column in columns.items()]).empty_table()]
+        parts: dict[str, list[np.ndarray]] = {name: [np.empty(0, np.int32)] for name in columns}
+        names: dict[str, dict[str, int]] = {name: {} for name in columns}  # of each column: name → code
         rows = 0
         for content in self._blocks():
             try:
@@ -141,14 +142,24 @@ class Table:
                 )
             except pa.ArrowInvalid as error:
                 raise ValueError(self._as_sentence(str(error), rows)) from error
-            block = block.select([str(column.i) for column in columns.values()]).rename_columns(list(columns))
             for name, column in columns.items():
-                self._check(block.column(name).chunk(0), column, rows)
+                cells = block.column(str(column.i)).chunk(0)
+                self._check(cells, column, rows)
+                if column.kind is NAME:
+                    codes = [names[name].setdefault(each, len(names[name])) for each in cells.dictionary.to_pylist()]
+                    parts[name].append(np.array(codes, dtype=np.int32)[cells.indices])
+                else:
+                    parts[name].append(cells.to_numpy(zero_copy_only=False))
             rows += block.num_rows
-            blocks.append(block)
         if not rows and not may_be_empty:
             raise ValueError("holds no rows; the file was cut short, or its export was empty")
-        return pa.concat_tables(blocks).unify_dictionaries().to_pandas(split_blocks=True, self_destruct=True)
+        frame: dict[str, Any] = {}
+        for name, column in columns.items():
+            frame[name] = np.concatenate(parts.pop(name)[bool(rows) :])  # the first stands for no row
+            if column.kind is NAME:
+                labels = pd.Index([*names[name]], dtype=object)
+                frame[name] = pd.Categorical.from_codes(frame[name], labels, validate=False)
+        return pd.DataFrame(frame, copy=False)
 
     def _blocks(self) -> Iterator[bytes]:
         """Yield whole lines, about a megabyte at a time, so that memory does not grow with the text.
