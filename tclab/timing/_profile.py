@@ -198,8 +198,9 @@ def _spy(output: Path) -> list[str]:
     spy = shutil.which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if spy is None:
         raise InputError("profiling needs py-spy: pip install 'tclab[profile]'")
-    options = ["--subprocesses", "--threads", "--idle", "--full-filenames", "--format", "raw", "--output", str(output)]
-    return [spy, "record", *options]
+    # to stop a process, py-spy would wait until it has a core, and then meet what comes after: waits, too often
+    options = ["--nonblocking", "--subprocesses", "--threads", "--idle", "--full-filenames", "--format", "raw"]
+    return [spy, "record", *options, "--output", str(output)]
 
 
 def _failed(said: str) -> InputError:
