@@ -7,8 +7,9 @@ Three comparisons, each with what tclab says, what the other says, and the bound
 seconds in which a loader of `tests/unmarked_project.py` starts its workers anew against a clock around the same pass
 (10 %); what keeping the workers brings against what the advice predicted, in turn (20 %). About three minutes.
 
-Where more processes compute than there are cores, py-spy waits for a core itself and then meets them waiting: with 2
-workers and some ten other processes on two cores, waits were seen 7 to 13 points too often. The shares need idle cores.
+Where more processes compute than there are cores, py-spy waits for a core itself and then meets them waiting: with two
+workers and some ten other processes on two cores, waits were seen 4 to 7 points too often in the workers (9 to 16 where
+py-spy stops a process to read it, so it does not). The shares of workers need a core each.
 """
 
 import argparse
