@@ -72,7 +72,7 @@ def test_the_mean_step_is_as_long_as_its_workers_take(rows):
 
 def test_batches_made_before_the_clock_are_no_throughput(slow):
     """32 batches lie ready after the first step, more than are timed: none of them is."""
-    rows = rows_of(slow, workers=8, prefetch_factor=4, steps=16, mode="data")
+    rows = rows_of(slow, workers=8, loader="prefetch_factor:4", steps=16, mode="data")
     step = rows[rows["stage"] == "step"].iloc[0]
     made = rows[(rows["stage"] == "batch") & (rows["where"] == "worker")].iloc[0]
     # on a busy machine eight workers also wait for a core between two batches
@@ -88,7 +88,7 @@ def test_a_warm_up_on_a_busy_machine_leaves_no_batches_made_ahead_in_the_figures
         return found[-1] if len(found) > 1 else Pace(found[-1].batch_seconds, 100.0)
 
     monkeypatch.setattr(_measure, "pace_of", busy)
-    rows = rows_of(slow, workers=2, prefetch_factor=4, steps=6)
+    rows = rows_of(slow, workers=2, loader="prefetch_factor:4", steps=6)
     assert rows[rows["stage"] == "step"].iloc[0]["samples_per_second"] < 1.05 * BATCH * 2 / SLEEP
     assert len(found) == 2
 

@@ -5,7 +5,7 @@ from tclab import InputError
 from tclab.case_study import experiment_083, experiment_084
 from tclab.lab.panel._panel_state import PanelState
 from tclab.sweeps.config import in_each_mode, scaling_points
-from tclab.sweeps.config._gpus import ranks_on_node
+from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._grid import grid, listed
 from tclab.sweeps.config._overhead_names import applicable_overheads
 from tclab.sweeps.config._point_inputs import cell_graph_of
@@ -227,18 +227,20 @@ def test_the_grid_counts_the_gpus_of_the_nodes():
     ],
 )
 def test_ranks_are_counted_on_the_machines_of_a_cluster(asked, device_and_ranks):
-    assert ranks_on_node(*asked) == device_and_ranks
+    gpus, per_node, *device = asked
+    assert ranks_of(gpus, *device, gpus_per_node=per_node) == device_and_ranks
 
 
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
         (("auto", "many"), "gpus_per_node is 'many', expected a number"),
-        ((9, 4), "gpus is 9, and a machine with gpus_per_node=4 has 4"),
+        ((9, 4), "gpus is 9, and there are 4; expected fewer"),
         ((-1, 4), "gpus is -1, expected 'auto' or a number"),
         ((2, 0, "cuda"), "device is 'cuda', and gpus_per_node asks for none"),
     ],
 )
 def test_gpus_that_a_cluster_was_not_asked_for_are_refused(asked, words):
+    gpus, per_node, *device = asked
     with pytest.raises(InputError, match=words):
-        ranks_on_node(*asked)
+        ranks_of(gpus, *device, gpus_per_node=per_node)

@@ -105,8 +105,8 @@ def test_the_commands_of_the_questions_have_points_to_measure(root, monkeypatch)
     def asked(*arguments, **options):
         raise _Asked(arguments[0])
 
-    for name in ("sweep_points", "race_points", "fits_of"):
-        monkeypatch.setattr(f"tclab.command._point_verbs.{name}", asked)
+    for name in ("_sweep.sweep", "analysis._race_points.race_points", "predict._fits.fits"):
+        monkeypatch.setattr(f"tclab.sweeps.{name}", asked)
     text = (root / "docs" / "questions.md").read_text(encoding="utf-8")
     commands = re.findall(r"`tclab ((?:sweep|race|fits) [^`]+)`", text)
     assert len(commands) > 12

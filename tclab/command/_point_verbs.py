@@ -100,7 +100,7 @@ def _values(name: str, text: str) -> list[Any]:
     """Return the values that the text of an option asks for; names of networks, or of overheads, are one value."""
     if name not in ("networks", "overheads"):
         return axis(name, text)
-    if text.lower() in ("none", "all"):
+    if text.lower() == "none" or (name, text.lower()) == ("networks", "all"):
         return [() if name == "overheads" else None]
     return [int(text) if text.isdigit() else tuple(text.split(","))]
 
@@ -110,8 +110,8 @@ def _points(texts: Mapping[str, str], strategies: Iterable[str] = ()) -> dict[st
 
     "node_mask, optimizer fused"; the only one is called "".
     """
-    axes = {name: _values(name, text) for name, text in texts.items()}
-    axes |= {"strategy": list(strategies)} if strategies else {}
+    axes: dict[str, list[Any]] = {"strategy": list(strategies)} if strategies else {}
+    axes |= {name: _values(name, text) for name, text in texts.items()}
     points = {}
     for values in product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))

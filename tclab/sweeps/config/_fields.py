@@ -112,8 +112,11 @@ class Declaration:
             return checked(self.name, value, self.annotation)
         try:
             return self.check(self.name, value)
-        except (TypeError, ValueError) as error:  # an array, which no check compares, among them
-            raise error if isinstance(error, InputError) else _strange(self.name, value) from None
+        except InputError:
+            raise
+        except (TypeError, ValueError):  # an array, which no check can compare
+            kind = type(value).__name__
+            raise InputError(f"{self.name} is of type {kind}; see tclab.Point for its values") from None
 
     def cell(self, value: Any) -> Any:
         """Return a value as its column holds it."""
@@ -126,10 +129,6 @@ class Declaration:
         if self.column == "text":
             return None if str(value).lower() == "none" else str(value) if type(value) is int else value
         return text_value(value) if isinstance(value, str) else value
-
-
-def _strange(name: str, value: Any) -> InputError:
-    return InputError(f"{name} is of type {type(value).__name__}; see tclab.Point for its values")
 
 
 def declare(
@@ -248,7 +247,7 @@ def option_choices(name: str, value: Any) -> list[Options]:
         raise InputError(f"{name} is {shown(value)}, expected options by name, such as 'prefetch_factor:4'")
     axes = {key: each if isinstance(each, (list, tuple)) else [each] for key, each in value.items()}
     made = (zip(axes, values, strict=True) for values in product(*axes.values()))
-    return [Options((key, one) for key, one in pairs if one is not None) for pairs in made]
+    return [Options((key, one) for key, one in pairs if one not in (None, "none")) for pairs in made]
 
 
 def _read_options(name: str, text: str) -> dict[str, list[Any]]:
@@ -278,7 +277,7 @@ _VALUES: dict[str, Any] = {
     "timeout": Annotated[float, Meta(ge=0, description="seconds from 0 up")],
     "multiprocessing_context": Literal["fork", "spawn", "forkserver"],
     "bucket_cap_mb": Annotated[float, Meta(gt=0, description="MiB above 0")],
-    "compression": Literal["none", "fp16", "bf16", "powersgd"],
+    "compression": Literal["fp16", "bf16", "powersgd"],
 }
 
 

@@ -42,46 +42,38 @@ def check_enough(ranks: int) -> None:
         )
 
 
-def ranks_of(asked: int | str, device: str = "auto") -> tuple[str, int]:
+def ranks_of(asked: int | str, device: str = "auto", *, gpus_per_node: int | str | None = None) -> tuple[str, int]:
     """Return device and ranks for a notebook's parameter `gpus`: "auto" is all GPUs, 0 the CPU.
 
-    **Raises:** `InputError` unless it is "auto" or a number from 0 up, or for more GPUs than there are. On a machine
-    without GPUs that many ranks share the CPU; with `device="cuda"` that is an error, too.
+    On a machine without GPUs that many ranks share the CPU; with `device="cuda"` that is an error.
+
+    **Arguments:**
+
+    - `asked`: "auto", or a number from 0 up. `device`: "auto", "cpu" or "cuda".
+    - `gpus_per_node`: of a cluster's machine, which this one cannot look at, as Slurm takes it: 4, or "a100:4". With
+      `None`, this machine counts.
+
+    **Raises:** `InputError` for what cannot be read, or for more GPUs than there are.
     """
     number = int(asked) if isinstance(asked, str) and asked.isdigit() else asked
     if number != "auto" and (type(number) is not int or number < 0):
         raise InputError(f"gpus is {asked!r}, expected 'auto' or a number from 0 up")
     if number == 0 and device == "cuda":
         raise InputError("gpus is 0 and device 'cuda', expected at least 1, or device='cpu'")
-    if number == 0 or device == "cpu":
-        return "cpu", 1 if isinstance(number, str) else max(number, 1)
-    device = device_of(device)
-    ranks = max(len(listed()), 1) if isinstance(number, str) else number
-    if device == "cuda":
-        check_enough(ranks)
-    return device, ranks
+    there = 0 if number == 0 or device == "cpu" else _gpus_of(gpus_per_node)
+    if not there and device == "cuda":
+        where = "torch finds no CUDA device here" if gpus_per_node in (None, "") else "gpus_per_node asks for none"
+        raise InputError(f"device is 'cuda', and {where}; expected 'cpu' or 'auto'")
+    ranks = max(there, 1) if isinstance(number, str) else max(number, 1)
+    if there and ranks > there:
+        raise InputError(f"gpus is {ranks}, and there {'is' if there == 1 else 'are'} {there}; expected fewer, or 0")
+    return ("cuda" if there else "cpu"), ranks
 
 
-def ranks_on_node(asked: int | str, gpus_per_node: int | str | None = None, device: str = "auto") -> tuple[str, int]:
-    """Return device and ranks as `ranks_of` does, for a machine of a cluster, which this one cannot look at.
-
-    **Arguments:**
-
-    - `gpus_per_node`: as Slurm takes it: 4, or "a100:4". With `None`, this machine counts.
-
-    **Raises:** `InputError` for what cannot be read, or for more than there are.
-    """
+def _gpus_of(gpus_per_node: int | str | None) -> int:
     if gpus_per_node in (None, ""):
-        return ranks_of(asked, device)
-    text = str(gpus_per_node or 0).rpartition(":")[2]
+        return len(listed())
+    text = str(gpus_per_node).rpartition(":")[2]
     if not text.isdigit() or isinstance(gpus_per_node, bool):
         raise InputError(f"gpus_per_node is {gpus_per_node!r}, expected a number, or 'a100:4'")
-    there = int(text)
-    if device == "cpu" or str(asked) == "0" or not there:
-        if device == "cuda":
-            raise InputError("device is 'cuda', and gpus_per_node asks for none; expected a number of at least 1")
-        return "cpu", 1 if asked == "auto" else ranks_of(asked, "cpu")[1]
-    number = there if asked == "auto" else ranks_of(asked, "cpu")[1]
-    if number > there:
-        raise InputError(f"gpus is {number}, and a machine with gpus_per_node={gpus_per_node} has {there}")
-    return "cuda", number
+    return int(text)

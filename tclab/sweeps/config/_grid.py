@@ -8,7 +8,7 @@ from typing import Any
 
 from tclab.errors import InputError, unknown
 from tclab.sweeps.config._fields import checked, declarations, option_choices
-from tclab.sweeps.config._gpus import ranks_on_node
+from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._overhead_names import applicable_overheads
 from tclab.sweeps.config._point import Point, Points
 
@@ -109,7 +109,7 @@ def grid(
         if name in more and name != declared.grid:
             raise InputError(f"unknown parameter of a grid {name!r}; did you mean {declared.grid!r}?")
     device = declarations(Point)["device"].checked(device)
-    device, ranks = ranks_on_node(gpus, gpus_per_node, device)
+    device, ranks = ranks_of(gpus, device, gpus_per_node=gpus_per_node)
     large = device == "cuda"
     common = {
         "graph": graph,

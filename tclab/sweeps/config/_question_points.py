@@ -33,12 +33,7 @@ def in_each_mode(*, models: Listed, strategies: Listed, collation: str = "lean",
     - `more`: as for `grid`.
     """
     pairs = _pairs(models, strategies)
-    return [
-        point
-        for mode in _ORDER
-        for pair in pairs
-        for point in _points(pair, collation, **{**more, "mode": mode, "steps": _steps(mode, more)})
-    ]
+    return [point for mode in _ORDER for pair in pairs for point in _points(pair, collation, **{**more, "mode": mode})]
 
 
 def over_bytes(*, models: Listed, strategies: Listed, collation: str = "lean", **more: Any) -> list[Point]:
@@ -46,10 +41,8 @@ def over_bytes(*, models: Listed, strategies: Listed, collation: str = "lean", *
 
     A model that none of the named strategies serves is left out.
     """
-    more |= {"mode": "data", "steps": _steps("data", more)}
-    named = listed("strategies", strategies)
-    pairs = [pair for pair in _pairs(models, strategies) if pair[1] in named]
-    points = [point for pair in pairs for point in _points(pair, collation, **more)]
+    pairs = _pairs(models, strategies, served=True)
+    points = [point for pair in pairs for point in _points(pair, collation, **{**more, "mode": "data"})]
     return sorted(points, key=lambda point: point.batch_size)
 
 
@@ -142,13 +135,6 @@ def _single(name: str, value: Listed) -> int:
     return number
 
 
-def _steps(mode: str, more: dict[str, Any]) -> Any:
-    steps = more.get("steps", "auto")
-    if mode not in WITHOUT_MODEL:
-        return steps
-    return max(steps, _STEPS_WITHOUT_MODEL) if isinstance(steps, int) else _STEPS_WITHOUT_MODEL
-
-
 def _pairs(models: Listed, strategies: Listed, *, served: bool = False) -> list[tuple[str, str]]:
     """Return model and strategy wherever one serves the other.
 
@@ -166,14 +152,13 @@ def _pairs(models: Listed, strategies: Listed, *, served: bool = False) -> list[
 
 
 def _points(pair: tuple[str, str], collation: str, **more: Any) -> list[Point]:
-    """Return the points of a model with a strategy, with whole cycles of their workers."""
+    """Return the points of a model with a strategy, with steps enough: see `in_each_mode`."""
     model, strategy = pair
     its_collation = collation if collation in strategy_of(strategy).collations else "lean"
     points = grid(**{"networks": "all", **more, "models": model, "strategies": strategy, "collation": its_collation})
-    return [_with_cycles(point) for point in points]
+    return [replace(point, steps=max(point.steps, _least_steps(point))) for point in points]
 
 
-def _with_cycles(point: Point) -> Point:
-    if point.workers < 2 or point.mode == "fixed_batch":
-        return point
-    return replace(point, steps=max(point.steps, _CYCLES * point.workers))
+def _least_steps(point: Point) -> int:
+    least = _STEPS_WITHOUT_MODEL if point.mode in WITHOUT_MODEL else 1
+    return least if point.workers < 2 or point.mode == "fixed_batch" else max(least, _CYCLES * point.workers)
