@@ -163,20 +163,21 @@ def _folder_at(path):
     return path
 
 
-def test_a_disk_that_is_full_loses_nothing_that_was_measured(results, runs, monkeypatch):
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_is_full_loses_nothing_that_was_measured(results, runs, monkeypatch, code):
     def full(path, content, **options):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(code, os.strerror(code))
 
     results.path(POINTS[2]).unlink()
     results.path(POINTS[0]).unlink()
     monkeypatch.setattr(_results, "atomic_write", full)
-    with pytest.warns(UserWarning, match="could not be kept in .*: No space left on device"):
+    with pytest.warns(UserWarning, match=f"could not be kept in .*: {os.strerror(code)}"):
         frame = tclab.sweep(POINTS, results=results.folder, progress=None)
     assert runs == [resolve(POINTS[0])]
     step = frame[frame["stage"] == "step"].set_index("batch_size")
     assert step["status"][1] == step["status"][2] == "ok"
     assert step["status"][3].startswith("not run: the rows of a point could not be kept")
-    with pytest.raises(InputError, match="No space left on device"):
+    with pytest.raises(InputError, match=os.strerror(code)):
         results.write(POINTS[0], measured(POINTS[0]))
 
 

@@ -5,6 +5,7 @@ from tclab import InputError
 from tclab.case_study import experiment_083, experiment_084
 from tclab.lab.panel._panel_state import PanelState
 from tclab.sweeps.config import in_each_mode, scaling_points
+from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.config._grid import grid, listed
 from tclab.sweeps.config._overhead_names import applicable_overheads
 from tclab.sweeps.config._point_inputs import cell_graph_of
@@ -191,3 +192,41 @@ def test_each_model_has_batch_sizes_of_its_own():
     assert {(p.model, p.ranks, p.batch_size) for p in ranks} == {
         ("hetero_cell", 1, 6), ("hetero_cell", 2, 3), ("dango", 1, 16), ("dango", 2, 8)
     }  # fmt: skip
+
+
+def test_the_grid_counts_the_gpus_of_the_nodes():
+    (point, *_) = tclab.grid(models="hetero_cell", strategies="node_mask", networks=1, gpus_per_node="a100:4")
+    assert (point.device, point.ranks) == ("cuda", 4)
+
+
+@pytest.mark.parametrize(
+    ("asked", "device_and_ranks"),
+    [
+        (("auto", 4), ("cuda", 4)),
+        (("auto", "a100:2"), ("cuda", 2)),
+        ((3, 4), ("cuda", 3)),
+        (("2", "4"), ("cuda", 2)),
+        ((0, 4), ("cpu", 1)),
+        (("0", 4), ("cpu", 1)),
+        (("auto", 0), ("cpu", 1)),
+        ((2, 4, "cpu"), ("cpu", 2)),
+    ],
+)
+def test_ranks_are_counted_on_the_machines_of_a_cluster(asked, device_and_ranks):
+    gpus, per_node, *device = asked
+    assert ranks_of(gpus, *device, gpus_per_node=per_node) == device_and_ranks
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("auto", "many"), "gpus_per_node is 'many', expected a number"),
+        ((9, 4), "gpus is 9, and there are 4; expected fewer"),
+        ((-1, 4), "gpus is -1, expected 'auto' or a number"),
+        ((2, 0, "cuda"), "device is 'cuda', and gpus_per_node asks for none"),
+    ],
+)
+def test_gpus_that_a_cluster_was_not_asked_for_are_refused(asked, words):
+    gpus, per_node, *device = asked
+    with pytest.raises(InputError, match=words):
+        ranks_of(gpus, *device, gpus_per_node=per_node)

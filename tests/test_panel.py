@@ -170,7 +170,7 @@ def test_the_form_shows_a_state_and_gives_it_back(parameters, tmp_path):
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"scale": -1}, "scale is -1.0, expected a number above 0"),
+        ({"scale": -1}, "scale is -1, expected a number above 0"),
         ({"strategies": "nodemask"}, "did you mean 'node_mask'"),
         ({"batch_sizes": "1,none"}, "batch_sizes is 'none', expected a whole number"),
         ({"hidden": 1}, "hidden is 1, expected a whole number of at least 2"),

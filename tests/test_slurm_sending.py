@@ -13,7 +13,6 @@ import pytest
 
 import tclab
 from tclab import InputError, Point, lab
-from tclab.sweeps.config._gpus import ranks_of
 from tclab.sweeps.slurm import _slurm_executor as slurm
 from tclab.sweeps.slurm import _slurm_job as job
 from tclab.sweeps.slurm._slurm_options import minutes_of
@@ -360,41 +359,3 @@ def test_the_notebook_s_sweep_passes_its_options_on_and_leaves_its_budget_here(f
     fake.run("1")
     assert sweep.join()["status"].tolist() == ["ok"]
     assert capsys.readouterr().out.startswith("[1/1] hetero_cell")
-
-
-def test_the_grid_counts_the_gpus_of_the_nodes():
-    (point, *_) = tclab.grid(models="hetero_cell", strategies="node_mask", networks=1, gpus_per_node="a100:4")
-    assert (point.device, point.ranks) == ("cuda", 4)
-
-
-@pytest.mark.parametrize(
-    ("asked", "device_and_ranks"),
-    [
-        (("auto", 4), ("cuda", 4)),
-        (("auto", "a100:2"), ("cuda", 2)),
-        ((3, 4), ("cuda", 3)),
-        (("2", "4"), ("cuda", 2)),
-        ((0, 4), ("cpu", 1)),
-        (("0", 4), ("cpu", 1)),
-        (("auto", 0), ("cpu", 1)),
-        ((2, 4, "cpu"), ("cpu", 2)),
-    ],
-)
-def test_ranks_are_counted_on_the_machines_of_a_cluster(asked, device_and_ranks):
-    gpus, per_node, *device = asked
-    assert ranks_of(gpus, *device, gpus_per_node=per_node) == device_and_ranks
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        (("auto", "many"), "gpus_per_node is 'many', expected a number"),
-        ((9, 4), "gpus is 9, and there are 4; expected fewer"),
-        ((-1, 4), "gpus is -1, expected 'auto' or a number"),
-        ((2, 0, "cuda"), "device is 'cuda', and gpus_per_node asks for none"),
-    ],
-)
-def test_gpus_that_a_cluster_was_not_asked_for_are_refused(asked, words):
-    gpus, per_node, *device = asked
-    with pytest.raises(InputError, match=words):
-        ranks_of(gpus, *device, gpus_per_node=per_node)

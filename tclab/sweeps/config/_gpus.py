@@ -49,7 +49,7 @@ def ranks_of(asked: int | str, device: str = "auto", *, gpus_per_node: int | str
 
     **Arguments:**
 
-    - `asked`: "auto", or a number from 0 up.
+    - `asked`: "auto", or a number from 0 up. `device`: "auto", "cpu" or "cuda".
     - `gpus_per_node`: of a cluster's machine, which this one cannot look at, as Slurm takes it: 4, or "a100:4". With
       `None`, this machine counts.
 
