@@ -137,7 +137,7 @@ def test_too_few_rounds_are_undecided_and_not_a_guess():
     result = race(arms_of(machine, 1.0), budget_seconds=15, clock=machine.clock)
     pair = result.pair("a", "b")
     assert (pair.verdict, pair.interval, pair.ratio) == (UNDECIDED, None, None)
-    assert "at least 8 are needed" in pair.why
+    assert "are needed" in pair.why
     assert "no ratio" in pair.sentence
     assert "the same with a larger budget_seconds goes on from here" in " ".join(str(result).split())
 

@@ -53,7 +53,9 @@ def compare(
     *,
     between: Annotated[str | None, Parameter(help="the setting that is compared, such as strategy.")] = None,
     stage: Annotated[str, Parameter(help="step, or one stage of it.")] = "step",
-    margin: Annotated[float, Parameter(help="a share of the time that is no difference.")] = MARGIN,
+    margin: Annotated[
+        float, Parameter(help="a share that is no difference; what repeats spread by if more, 0.05 without them.")
+    ] = MARGIN,
     json: Json = False,
 ) -> int:
     """Compare runs of two commits, machines or settings; a verdict is about the second. See `tclab.compare`."""
